@@ -1,0 +1,1 @@
+//! SIMD primitives over plain slices.
