@@ -1,1 +1,25 @@
-//! Placeholder.
+//! What an op, an attr and a kernel *are*. No op and no algorithm lives here.
+//!
+//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] and its signature text,
+//! [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`] and [`KernelCtx`],
+//! [`ShapeCtx`].
+//!
+//! Does not know: which ops exist, graphs, engines.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod ctx;
+mod def;
+mod kernel;
+mod op;
+mod registry;
+mod shape;
+mod signature;
+
+pub use attr::{AttrValue, Attrs, FuncRef, Name};
+pub use ctx::{KernelCtx, StepServices, Value};
+pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
+pub use kernel::{KernelBuild, OpKernel};
+pub use op::{Cost, KernelFactory, Op, ShapeFn};
+pub use registry::Registry;
+pub use shape::ShapeCtx;

@@ -1,1 +1,29 @@
-//! Placeholder.
+//! Values: the dtype table, shapes, buffers and [`Tensor`].
+//!
+//! Entry points, in reading order: [`DType`] and [`Element`], [`Shape`] and [`PartialShape`],
+//! [`Tensor`], [`LazyTensor`] over a [`MappedFile`].
+//!
+//! Invariants: a tensor's buffer holds exactly `shape.num_elements() * dtype.size()` initialised
+//! bytes, aligned for its element type; a buffer is written only through its one owner.
+//!
+//! Does not know: ops, graphs, devices, files other than as mapped bytes.
+
+mod buffer;
+mod dtype;
+mod format;
+mod lazy;
+mod mapped;
+mod shape;
+mod tensor;
+
+pub use buffer::{Buffer, memory_limit};
+pub use dtype::{DType, Element};
+pub use lazy::LazyTensor;
+pub use mapped::MappedFile;
+pub use shape::{PartialShape, Shape};
+pub use tensor::{Item, ResourceHandle, Tensor, Variant};
+
+pub use bytes::Bytes;
+
+pub use half::{bf16, f16};
+pub use num_complex::{Complex, Complex32, Complex64};

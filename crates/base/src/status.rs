@@ -1,0 +1,175 @@
+//! Errors as values: TensorFlow's codes, a message, and notes added on the way up.
+
+use std::fmt;
+
+/// A result whose error is a [`Status`].
+pub type Result<T, E = Status> = std::result::Result<T, E>;
+
+/// TensorFlow's (and gRPC's) canonical error codes; the number is the wire value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the canonical names say all there is to say")]
+pub enum Code {
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+impl Code {
+    /// The canonical upper-case name, e.g. `INVALID_ARGUMENT`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::Cancelled => "CANCELLED",
+            Code::Unknown => "UNKNOWN",
+            Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::NotFound => "NOT_FOUND",
+            Code::AlreadyExists => "ALREADY_EXISTS",
+            Code::PermissionDenied => "PERMISSION_DENIED",
+            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Code::FailedPrecondition => "FAILED_PRECONDITION",
+            Code::Aborted => "ABORTED",
+            Code::OutOfRange => "OUT_OF_RANGE",
+            Code::Unimplemented => "UNIMPLEMENTED",
+            Code::Internal => "INTERNAL",
+            Code::Unavailable => "UNAVAILABLE",
+            Code::DataLoss => "DATA_LOSS",
+            Code::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+}
+
+struct Inner {
+    code: Code,
+    message: String,
+    notes: Vec<String>,
+    node: Option<String>,
+}
+
+/// An error: a [`Code`], a message and the notes that callers added. One pointer wide.
+///
+/// ```
+/// use ferroflow_base::{Code, invalid_argument};
+/// let s = invalid_argument!("expected rank {}, got {}", 2, 3).at_node("dense/MatMul", "MatMul");
+/// assert_eq!(s.code(), Code::InvalidArgument);
+/// assert_eq!(s.to_string(),
+///     "INVALID_ARGUMENT: expected rank 2, got 3\n\t [[{{node dense/MatMul}} = MatMul]]");
+/// ```
+pub struct Status(Box<Inner>);
+
+impl Status {
+    /// An error with this code and message.
+    #[cold]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Status(Box::new(Inner { code, message: message.into(), notes: Vec::new(), node: None }))
+    }
+
+    /// The error code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// The message without the notes.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The node at which the error happened, if one was named.
+    pub fn node(&self) -> Option<&str> {
+        self.0.node.as_deref()
+    }
+
+    /// Adds a line of context, outermost last.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.0.notes.push(note.into());
+        self
+    }
+
+    /// Names the node and op at fault, unless an inner caller already did.
+    #[must_use]
+    pub fn at_node(mut self, node: &str, op: &str) -> Self {
+        if self.0.node.is_none() {
+            self.0.node = Some(node.to_string());
+            self.0.notes.push(format!("\t [[{{{{node {node}}}}} = {op}]]"));
+        }
+        self
+    }
+}
+
+impl Clone for Status {
+    fn clone(&self) -> Self {
+        Status(Box::new(Inner {
+            code: self.0.code,
+            message: self.0.message.clone(),
+            notes: self.0.notes.clone(),
+            node: self.0.node.clone(),
+        }))
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.code.name(), self.0.message)?;
+        for note in &self.0.notes {
+            write!(f, "\n{note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Status {}
+
+// The nested macro needs a literal `$`, which stable Rust has no escape for; hence one by one.
+macro_rules! constructor {
+    ($d:tt $(#[$doc:meta])* $name:ident => $code:ident) => {
+        $(#[$doc])*
+        #[macro_export]
+        macro_rules! $name {
+            ($d($d arg:tt)*) => { $crate::Status::new($crate::Code::$code, format!($d($d arg)*)) };
+        }
+    };
+}
+constructor!($ /// `INVALID_ARGUMENT` with a formatted message.
+    invalid_argument => InvalidArgument);
+constructor!($ /// `NOT_FOUND` with a formatted message.
+    not_found => NotFound);
+constructor!($ /// `UNIMPLEMENTED` with a formatted message.
+    unimplemented_error => Unimplemented);
+constructor!($ /// `INTERNAL` with a formatted message: this is a bug in Ferroflow.
+    internal => Internal);
+constructor!($ /// `OUT_OF_RANGE` with a formatted message.
+    out_of_range => OutOfRange);
+constructor!($ /// `FAILED_PRECONDITION` with a formatted message.
+    failed_precondition => FailedPrecondition);
+constructor!($ /// `RESOURCE_EXHAUSTED` with a formatted message.
+    resource_exhausted => ResourceExhausted);
+constructor!($ /// `CANCELLED` with a formatted message.
+    cancelled => Cancelled);
+constructor!($ /// `DEADLINE_EXCEEDED` with a formatted message.
+    deadline_exceeded => DeadlineExceeded);
+constructor!($ /// `ALREADY_EXISTS` with a formatted message.
+    already_exists => AlreadyExists);
+constructor!($ /// `DATA_LOSS` with a formatted message.
+    data_loss => DataLoss);
+constructor!($ /// `ABORTED` with a formatted message.
+    aborted => Aborted);

@@ -1,0 +1,257 @@
+//! [`OpDef`]: the schema of an op.
+
+use crate::{AttrValue, Attrs, Name};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_tensor::DType;
+use smallvec::SmallVec;
+
+/// How the dtype of an argument is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArgType {
+    /// Always this dtype.
+    Fixed(DType),
+    /// The value of a type attr.
+    Attr(Name),
+}
+
+/// One input or output argument; it may stand for several tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArgDef {
+    /// One tensor.
+    Single {
+        /// Argument name.
+        name: Name,
+        /// Its dtype.
+        ty: ArgType,
+        /// Whether it is a reference to a variable's tensor.
+        is_ref: bool,
+    },
+    /// As many tensors of one dtype as the int attr `number` says.
+    Repeated {
+        /// Argument name.
+        name: Name,
+        /// The int attr.
+        number: Name,
+        /// Their dtype.
+        ty: ArgType,
+        /// Whether they are references.
+        is_ref: bool,
+    },
+    /// One tensor per dtype of the `list(type)` attr.
+    List {
+        /// Argument name.
+        name: Name,
+        /// The attr.
+        types: Name,
+    },
+}
+
+impl ArgDef {
+    /// Argument name.
+    pub fn name(&self) -> &str {
+        match self {
+            ArgDef::Single { name, .. }
+            | ArgDef::Repeated { name, .. }
+            | ArgDef::List { name, .. } => name,
+        }
+    }
+
+    /// Whether the argument is a reference.
+    pub fn is_ref(&self) -> bool {
+        matches!(self, ArgDef::Single { is_ref: true, .. } | ArgDef::Repeated { is_ref: true, .. })
+    }
+
+    /// The dtypes of the tensors it stands for in a node with these attrs.
+    pub fn dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
+        let resolve = |ty: &ArgType| match ty {
+            ArgType::Fixed(t) => Ok(*t),
+            ArgType::Attr(a) => attrs.dtype(a),
+        };
+        match self {
+            ArgDef::Single { ty, .. } => Ok(SmallVec::from_slice(&[resolve(ty)?])),
+            ArgDef::Repeated { number, ty, .. } => {
+                let n = attrs.int(number)?;
+                let n = usize::try_from(n).ok().filter(|&n| n <= 1 << 24).ok_or_else(|| {
+                    invalid_argument!("attr '{number}' is {n}, which is no usable tensor count")
+                })?;
+                Ok(SmallVec::from_elem(resolve(ty)?, n))
+            }
+            ArgDef::List { types, .. } => Ok(attrs.dtypes(types)?.into()),
+        }
+    }
+}
+
+/// The kind of an attr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "TensorFlow's kinds")]
+pub enum AttrType {
+    Str,
+    Int,
+    Float,
+    Bool,
+    Type,
+    Shape,
+    Tensor,
+    Func,
+}
+
+/// An attr of an op: kind, default, constraints.
+#[derive(Clone, Debug)]
+pub struct AttrDef {
+    /// Attr name.
+    pub name: Name,
+    /// Kind of the value, or of the list's elements.
+    pub ty: AttrType,
+    /// Whether it is a list.
+    pub is_list: bool,
+    /// Least value of an int, or least length of a list.
+    pub minimum: Option<i64>,
+    /// Allowed dtypes or strings; empty when all are.
+    pub allowed: Vec<AttrValue>,
+    /// The value when a node does not give one.
+    pub default: Option<AttrValue>,
+}
+
+impl AttrDef {
+    /// Checks kind and constraints of `value`.
+    pub fn check(&self, value: &AttrValue) -> Result<()> {
+        if let AttrValue::Placeholder(_) = value {
+            return Ok(());
+        }
+        if !self.is_list {
+            return self.check_one(value);
+        }
+        let AttrValue::List(items) = value else {
+            return Err(invalid_argument!("attr '{}' must be a list", self.name));
+        };
+        if let Some(min) = self.minimum
+            && (items.len() as i64) < min
+        {
+            return Err(invalid_argument!(
+                "attr '{}' has {} elements, at least {min} are needed",
+                self.name,
+                items.len()
+            ));
+        }
+        items.iter().try_for_each(|item| self.check_one(item))
+    }
+
+    fn check_one(&self, value: &AttrValue) -> Result<()> {
+        let right_kind = matches!(
+            (self.ty, value),
+            (AttrType::Str, AttrValue::Str(_))
+                | (AttrType::Int, AttrValue::Int(_))
+                | (AttrType::Float, AttrValue::Float(_))
+                | (AttrType::Bool, AttrValue::Bool(_))
+                | (AttrType::Type, AttrValue::Type(_))
+                | (AttrType::Shape, AttrValue::Shape(_))
+                | (AttrType::Tensor, AttrValue::Tensor(_))
+                | (AttrType::Func, AttrValue::Func(_))
+        );
+        if !right_kind {
+            return Err(invalid_argument!("attr '{}' is not of kind {:?}", self.name, self.ty));
+        }
+        if !self.allowed.is_empty() && !self.allowed.iter().any(|a| a.same_value(value)) {
+            let allowed: Vec<String> = self
+                .allowed
+                .iter()
+                .map(|a| match a {
+                    AttrValue::Str(s) => format!("'{}'", String::from_utf8_lossy(s)),
+                    AttrValue::Type(t) => t.to_string(),
+                    other => format!("{other:?}"),
+                })
+                .collect();
+            let given = match value {
+                AttrValue::Str(s) => format!("'{}'", String::from_utf8_lossy(s)),
+                AttrValue::Type(t) => t.to_string(),
+                other => format!("{other:?}"),
+            };
+            return Err(invalid_argument!(
+                "Value for attr '{}' of {given} is not in the list of allowed values: {}",
+                self.name,
+                allowed.join(", ")
+            ));
+        }
+        if let (AttrValue::Int(i), Some(min), false) = (value, self.minimum, self.is_list)
+            && *i < min
+        {
+            return Err(invalid_argument!(
+                "Value for attr '{}' of {i} must be at least minimum {min}",
+                self.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Properties of an op that passes and engines ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpFlags {
+    /// Has state or effects: never folded, merged or removed when a target needs it.
+    pub stateful: bool,
+    /// Inputs may be swapped.
+    pub commutative: bool,
+    /// Inputs may be regrouped.
+    pub aggregate: bool,
+    /// Accepts a reference to an uninitialised variable.
+    pub allows_uninitialized_input: bool,
+    /// May talk to other processes.
+    pub distributed: bool,
+}
+
+/// The schema of an op or of a function.
+#[derive(Clone, Debug)]
+pub struct OpDef {
+    /// Op type name.
+    pub name: Name,
+    /// Inputs in order.
+    pub inputs: Vec<ArgDef>,
+    /// Outputs in order.
+    pub outputs: Vec<ArgDef>,
+    /// Attrs in order of declaration.
+    pub attrs: Vec<AttrDef>,
+    /// Flags.
+    pub flags: OpFlags,
+}
+
+impl OpDef {
+    /// The attr named `name`.
+    pub fn attr(&self, name: &str) -> Option<&AttrDef> {
+        self.attrs.iter().find(|a| a.name == name)
+    }
+
+    /// Fills in defaults and checks kinds and constraints of the declared attrs; attrs that the
+    /// op does not declare are kept (TensorFlow uses `_`-prefixed ones freely).
+    pub fn complete_attrs(&self, attrs: &mut Attrs) -> Result<()> {
+        for def in &self.attrs {
+            match attrs.get(&def.name) {
+                Some(value) => def.check(value)?,
+                None => match &def.default {
+                    Some(default) => attrs.set(def.name.clone(), default.clone()),
+                    None => {
+                        return Err(invalid_argument!("missing attr '{}'", def.name));
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The dtypes of all inputs of a node with these attrs.
+    pub fn input_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
+        flat_dtypes(&self.inputs, attrs)
+    }
+
+    /// The dtypes of all outputs of a node with these attrs.
+    pub fn output_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
+        flat_dtypes(&self.outputs, attrs)
+    }
+}
+
+fn flat_dtypes(args: &[ArgDef], attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
+    let mut out = SmallVec::new();
+    for arg in args {
+        out.extend(arg.dtypes(attrs)?);
+    }
+    Ok(out)
+}

@@ -1,0 +1,186 @@
+//! Aligned memory that is always initialised, with a cache for the sizes that steps ask for again
+//! and again.
+
+use crate::MappedFile;
+use ferroflow_base::{Result, resource_exhausted};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Alignment of every allocation, in bytes: a cache line, and a full AVX-512 register.
+pub(crate) const ALIGN: usize = 64;
+/// Smaller blocks go straight to the system allocator.
+const MIN_CACHED: usize = 1024;
+/// Most bytes the cache keeps for reuse.
+const MAX_CACHED_BYTES: usize = 1 << 29;
+/// Four size classes to each power of two.
+const N_CLASSES: usize = 4 * usize::BITS as usize;
+
+/// A block of initialised bytes: allocated by us, or a part of a mapped file.
+pub struct Buffer {
+    ptr: NonNull<u8>,
+    len: usize,
+    source: Source,
+}
+
+enum Source {
+    Heap { capacity: usize },
+    Mapped { _file: Arc<MappedFile> },
+}
+
+// SAFETY: the buffer owns its bytes (or keeps the read-only mapping alive), and shared access only
+// reads them; writing needs `&mut Buffer`.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+struct FreeList(Mutex<Vec<usize>>);
+
+static CACHE: [FreeList; N_CLASSES] = [const { FreeList(Mutex::new(Vec::new())) }; N_CLASSES];
+static CACHED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The size class of `len` and the capacity that all blocks of that class have.
+fn size_class(len: usize) -> (usize, usize) {
+    let len = len.max(MIN_CACHED);
+    let log = (len - 1).ilog2() as usize;
+    let step = 1usize << (log - 2);
+    let quarter = (len - (1 << log)).div_ceil(step);
+    (log * 4 + quarter - 1, (1 << log) + quarter * step)
+}
+
+/// The most bytes that one tensor may take: the physical memory of the machine.
+pub fn memory_limit() -> usize {
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+            let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+            line.split_whitespace().nth(1)?.parse::<usize>().ok()
+        });
+        kib.map_or(isize::MAX as usize, |kib| kib.saturating_mul(1024))
+    })
+}
+
+impl Buffer {
+    /// `len` bytes with arbitrary but initialised content; all zero if `zeroed`.
+    pub(crate) fn allocate(len: usize, zeroed: bool) -> Result<Buffer> {
+        let exhausted = || {
+            resource_exhausted!("OOM when allocating a tensor of {len} bytes on the CPU")
+        };
+        if len > memory_limit() {
+            return Err(exhausted());
+        }
+        let capacity = if len < MIN_CACHED {
+            len.max(1)
+        } else {
+            let (class, capacity) = size_class(len);
+            debug_assert!(capacity >= len);
+            let cached = CACHE[class].0.lock().ok().and_then(|mut list| list.pop());
+            if let Some(address) = cached {
+                CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
+                // SAFETY: the list holds only addresses of live blocks of this class, put there
+                // by `drop`, and popping made us the only owner.
+                let ptr = unsafe { NonNull::new_unchecked(address as *mut u8) };
+                if zeroed {
+                    // SAFETY: the block has `capacity >= len` bytes and nobody else refers to it.
+                    unsafe { ptr.write_bytes(0, len) };
+                }
+                return Ok(Buffer { ptr, len, source: Source::Heap { capacity } });
+            }
+            capacity
+        };
+        let layout = Layout::from_size_align(capacity, ALIGN).map_err(|_| exhausted())?;
+        // SAFETY: the layout has a non-zero size.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        Ok(Buffer { ptr, len, source: Source::Heap { capacity } })
+    }
+
+    /// A part of a mapped file; `range` must lie inside it.
+    pub(crate) fn mapped(file: &Arc<MappedFile>, range: Range<usize>) -> Buffer {
+        let bytes = &(**file).as_ref()[range];
+        Buffer {
+            ptr: NonNull::from(bytes).cast(),
+            len: bytes.len(),
+            source: Source::Mapped { _file: file.clone() },
+        }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the bytes may be written by a sole owner.
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.source, Source::Heap { .. })
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        debug_assert!(self.is_writable());
+        self.ptr.as_ptr()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Source::Heap { capacity } = self.source else { return };
+        if capacity >= MIN_CACHED
+            && CACHED_BYTES.fetch_add(capacity, Ordering::Relaxed) + capacity <= MAX_CACHED_BYTES
+        {
+            let (class, class_capacity) = size_class(capacity);
+            debug_assert_eq!(class_capacity, capacity);
+            if let Ok(mut list) = CACHE[class].0.lock() {
+                list.push(self.ptr.as_ptr() as usize);
+                return;
+            }
+        }
+        if capacity >= MIN_CACHED {
+            CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
+        }
+        // SAFETY: allocated in `allocate` with exactly this layout, and owned by us alone.
+        unsafe { dealloc(self.ptr.as_ptr(), Layout::from_size_align_unchecked(capacity, ALIGN)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_are_tight_and_stable() {
+        for len in (1024..20_000).chain([1 << 20, (1 << 20) + 1, 3 << 30]) {
+            let (class, capacity) = size_class(len);
+            assert!(capacity >= len && capacity <= len + len / 4 + 1, "{len} -> {capacity}");
+            assert_eq!(size_class(capacity), (class, capacity), "{len}");
+        }
+    }
+
+    #[test]
+    fn reused_blocks_can_be_zeroed() {
+        for _ in 0..3 {
+            let mut b = Buffer::allocate(5000, true).expect("small");
+            // SAFETY: sole owner, 5000 bytes.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr(), b.len()) };
+            assert!(bytes.iter().all(|&x| x == 0));
+            bytes.fill(7);
+        }
+    }
+
+    #[test]
+    fn too_large_is_an_error() {
+        let e = Buffer::allocate(1 << 60, false).err().expect("must fail");
+        assert_eq!(e.code(), ferroflow_base::Code::ResourceExhausted);
+    }
+}

@@ -1,0 +1,97 @@
+//! How tensors are shown to people: like numpy, shortened in the middle.
+
+use crate::{DType, Tensor, dispatch};
+use half::{bf16, f16};
+use num_complex::{Complex32, Complex64};
+use std::fmt::{self, Write};
+
+/// At most this many elements are shown before the middle is left out.
+const MAX_SHOWN: usize = 1000;
+/// Elements shown at either end of a shortened dimension.
+const EDGE: usize = 3;
+
+impl Tensor {
+    /// Element `i` (row-major) as text; empty when there is no such element.
+    pub fn format_element(&self, i: usize) -> String {
+        if i >= self.num_elements() {
+            return String::new();
+        }
+        match self.dtype() {
+            DType::String => match self.strings() {
+                Ok(v) => format!("{:?}", String::from_utf8_lossy(&v[i])),
+                Err(_) => String::new(),
+            },
+            DType::Resource => "<resource>".to_string(),
+            DType::Variant => "<variant>".to_string(),
+            dtype => dispatch!(dtype,
+                T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64] =>
+                    self.slice::<T>().map(|s| s[i].to_string()).unwrap_or_default(),
+                else match self.bytes() {
+                    Ok(b) => format!("{:?}", &b[i * dtype.size()..(i + 1) * dtype.size()]),
+                    Err(_) => String::new(),
+                }),
+        }
+    }
+
+    fn format_dim(&self, out: &mut String, dim: usize, start: usize, shorten: bool) {
+        let dims = self.shape().dims();
+        if dim == dims.len() {
+            out.push_str(&self.format_element(start));
+            return;
+        }
+        let stride: usize = dims[dim + 1..].iter().product();
+        out.push('[');
+        let n = dims[dim];
+        let mut i = 0;
+        while i < n {
+            if i > 0 {
+                let innermost = dim + 1 == dims.len();
+                out.push_str(if innermost { " " } else { "\n" });
+                if !innermost {
+                    out.extend(std::iter::repeat_n(' ', dim + 1));
+                }
+            }
+            if shorten && n > 2 * EDGE && i == EDGE {
+                out.push_str("...");
+                i = n - EDGE;
+                continue;
+            }
+            self.format_dim(out, dim + 1, start + i * stride, shorten);
+            i += 1;
+        }
+        out.push(']');
+    }
+}
+
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = String::new();
+        self.format_dim(&mut out, 0, 0, self.num_elements() > MAX_SHOWN);
+        f.write_str(&out)
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = format!("{}{}", self.dtype(), self.shape());
+        if self.num_elements() <= 8 {
+            write!(out, " {self}")?;
+        }
+        f.write_str(&out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Tensor;
+
+    #[test]
+    fn shows_like_numpy() {
+        let t = Tensor::from_slice([2, 2], &[1i32, 2, 3, 4]).unwrap();
+        assert_eq!(t.to_string(), "[[1 2]\n [3 4]]");
+        assert_eq!(Tensor::scalar(true).to_string(), "true");
+        let long = Tensor::vector(&vec![1u8; 2000]).unwrap();
+        assert_eq!(long.to_string(), "[1 1 1 ... 1 1 1]");
+        assert_eq!(Tensor::string("a\"b").to_string(), r#""a\"b""#);
+    }
+}

@@ -1,0 +1,87 @@
+//! Tensors of a model file that are read when somebody needs them.
+
+use crate::{DType, MappedFile, Shape, Tensor};
+use ferroflow_base::Result;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A constant: either at hand, or a range of a mapped file whose length fits its shape.
+#[derive(Clone)]
+pub struct LazyTensor {
+    dtype: DType,
+    shape: Shape,
+    repr: Repr,
+}
+
+#[derive(Clone)]
+enum Repr {
+    Ready(Tensor),
+    Mapped(Arc<MappedFile>, Range<usize>),
+}
+
+impl LazyTensor {
+    /// A range of `file` that holds a tensor of a plain dtype in row-major little-endian order.
+    ///
+    /// Returns `None` when the length does not fit or the range is not inside the file.
+    pub fn mapped(dtype: DType, shape: Shape, file: Arc<MappedFile>, range: Range<usize>) -> Option<Self> {
+        let bytes = shape.num_elements().checked_mul(dtype.size())?;
+        let inside = range.end <= (*file).as_ref().len() && range.start <= range.end;
+        (dtype.is_plain() && dtype != DType::Bool && inside && bytes == range.len())
+            .then(|| LazyTensor { dtype, shape, repr: Repr::Mapped(file, range) })
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The value; a view of the file where alignment allows it, else a copy.
+    pub fn get(&self) -> Result<Tensor> {
+        match &self.repr {
+            Repr::Ready(t) => Ok(t.clone()),
+            Repr::Mapped(file, range) => {
+                Tensor::from_mapped(self.dtype, self.shape.clone(), file, range.clone())
+            }
+        }
+    }
+
+    /// Hints that the value will not be read again soon; see [`MappedFile::release`].
+    pub fn release(&self) {
+        if let Repr::Mapped(file, range) = &self.repr {
+            file.release(range.clone());
+        }
+    }
+
+    /// Whether two constants share their storage, or have equal small values.
+    pub fn same_value(&self, other: &LazyTensor) -> bool {
+        if self.dtype != other.dtype || self.shape != other.shape {
+            return false;
+        }
+        match (&self.repr, &other.repr) {
+            (Repr::Ready(a), Repr::Ready(b)) => a.same_value(b),
+            (Repr::Mapped(f, r), Repr::Mapped(g, s)) => {
+                (Arc::ptr_eq(f, g) && r == s)
+                    || (r.len() <= 256 && (**f).as_ref()[r.clone()] == (**g).as_ref()[s.clone()])
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<Tensor> for LazyTensor {
+    fn from(tensor: Tensor) -> Self {
+        LazyTensor { dtype: tensor.dtype(), shape: tensor.shape().clone(), repr: Repr::Ready(tensor) }
+    }
+}
+
+impl fmt::Debug for LazyTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}

@@ -1,0 +1,275 @@
+//! Shapes: fully known ([`Shape`]) and as inference sees them ([`PartialShape`]).
+
+use ferroflow_base::{Result, invalid_argument};
+use smallvec::SmallVec;
+use std::fmt;
+use std::ops::Deref;
+
+/// Dimensions of a tensor, outermost first. Up to four without a heap allocation.
+///
+/// ```
+/// use ferroflow_tensor::Shape;
+/// let s = Shape::from([2, 3]);
+/// assert_eq!((s.rank(), s.num_elements(), s.to_string()), (2, 6, "[2,3]".to_string()));
+/// ```
+#[derive(PartialEq, Eq, Hash, Default)]
+pub struct Shape(SmallVec<[usize; 4]>);
+
+impl Shape {
+    /// The shape of a scalar.
+    #[inline]
+    pub fn scalar() -> Self {
+        Shape(SmallVec::new())
+    }
+
+    /// A shape from dimensions that may come from outside: negative ones and products beyond
+    /// `i64::MAX` are errors.
+    pub fn checked(dims: &[i64]) -> Result<Self> {
+        let mut shape = Shape::scalar();
+        let mut product: i64 = 1;
+        for &d in dims {
+            let Ok(dim) = usize::try_from(d) else {
+                return Err(invalid_argument!(
+                    "shape {dims:?} has a negative dimension; expected every dimension to be >= 0"
+                ));
+            };
+            // Zero must not hide an overflow to its left or right, hence max(1).
+            product = product.checked_mul(d.max(1)).ok_or_else(|| {
+                invalid_argument!("shape {dims:?} has more elements than a 64-bit size can hold")
+            })?;
+            shape.0.push(dim);
+        }
+        Ok(shape)
+    }
+
+    /// Number of dimensions.
+    #[inline]
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The dimensions, outermost first.
+    #[inline]
+    pub fn dims(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// The product of the dimensions; 1 for a scalar.
+    #[inline]
+    pub fn num_elements(&self) -> usize {
+        self.0.iter().product()
+    }
+
+    /// True when there is no dimension.
+    #[inline]
+    pub fn is_scalar(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Appends an innermost dimension.
+    pub fn push(&mut self, dim: usize) {
+        self.0.push(dim);
+    }
+
+    /// Row-major strides in elements.
+    pub fn strides(&self) -> SmallVec<[usize; 4]> {
+        let mut strides = SmallVec::from_elem(1, self.rank());
+        for i in (0..self.rank().saturating_sub(1)).rev() {
+            strides[i] = strides[i + 1] * self.0[i + 1];
+        }
+        strides
+    }
+
+    /// The dimensions as signed numbers.
+    pub fn to_i64(&self) -> SmallVec<[i64; 4]> {
+        self.0.iter().map(|&d| d as i64).collect()
+    }
+}
+
+impl Clone for Shape {
+    #[inline]
+    fn clone(&self) -> Self {
+        Shape(SmallVec::from_slice(&self.0))
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    #[inline]
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Self {
+        Shape(SmallVec::from_slice(&dims))
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Self {
+        Shape(SmallVec::from_slice(dims))
+    }
+}
+
+impl FromIterator<usize> for Shape {
+    fn from_iter<I: IntoIterator<Item = usize>>(iter: I) -> Self {
+        Shape(iter.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, d) in self.0.iter().enumerate() {
+            write!(f, "{}{d}", if i == 0 { "" } else { "," })?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A shape of which some dimensions, or even the rank, are unknown.
+///
+/// ```
+/// use ferroflow_tensor::PartialShape;
+/// let a = PartialShape::of([None, Some(3)]);
+/// assert_eq!(a.to_string(), "[?,3]");
+/// assert!(a.is_compatible_with(&PartialShape::of([Some(2), None])));
+/// assert_eq!(PartialShape::unknown().to_string(), "<unknown>");
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct PartialShape(Option<SmallVec<[Option<usize>; 4]>>);
+
+impl PartialShape {
+    /// Nothing known, not even the rank.
+    pub fn unknown() -> Self {
+        PartialShape(None)
+    }
+
+    /// A known rank with unknown dimensions.
+    pub fn of_rank(rank: usize) -> Self {
+        PartialShape(Some(SmallVec::from_elem(None, rank)))
+    }
+
+    /// A known rank with these dimensions.
+    pub fn of(dims: impl IntoIterator<Item = Option<usize>>) -> Self {
+        PartialShape(Some(dims.into_iter().collect()))
+    }
+
+    /// The scalar shape.
+    pub fn scalar() -> Self {
+        PartialShape(Some(SmallVec::new()))
+    }
+
+    /// From TensorFlow's notation: −1 is an unknown dimension, `None` an unknown rank.
+    pub fn from_tf(dims: Option<&[i64]>) -> Result<Self> {
+        let Some(dims) = dims else { return Ok(Self::unknown()) };
+        let mut out = SmallVec::new();
+        for &d in dims {
+            out.push(match d {
+                -1 => None,
+                d if d >= 0 => Some(d as usize),
+                d => return Err(invalid_argument!("dimension {d} is neither >= 0 nor -1 (unknown)")),
+            });
+        }
+        Ok(PartialShape(Some(out)))
+    }
+
+    /// The known rank.
+    pub fn rank(&self) -> Option<usize> {
+        self.0.as_ref().map(|d| d.len())
+    }
+
+    /// The dimensions when the rank is known.
+    pub fn dims(&self) -> Option<&[Option<usize>]> {
+        self.0.as_deref()
+    }
+
+    /// Dimension `i`, unknown if it or the rank is; `i` may be negative to count from the end.
+    pub fn dim(&self, i: isize) -> Option<usize> {
+        let dims = self.dims()?;
+        let i = if i < 0 { i + dims.len() as isize } else { i };
+        *dims.get(usize::try_from(i).ok()?)?
+    }
+
+    /// The shape when everything is known.
+    pub fn to_full(&self) -> Option<Shape> {
+        self.dims()?.iter().copied().collect::<Option<SmallVec<[usize; 4]>>>().map(Shape)
+    }
+
+    /// The element count when everything is known.
+    pub fn num_elements(&self) -> Option<usize> {
+        self.dims()?.iter().try_fold(1usize, |n, d| n.checked_mul((*d)?))
+    }
+
+    /// Whether some full shape satisfies both.
+    pub fn is_compatible_with(&self, other: &PartialShape) -> bool {
+        self.merge(other).is_some()
+    }
+
+    /// Whether a tensor of shape `shape` fits.
+    pub fn matches(&self, shape: &Shape) -> bool {
+        match self.dims() {
+            None => true,
+            Some(dims) => {
+                dims.len() == shape.rank()
+                    && dims.iter().zip(shape.iter()).all(|(d, s)| d.is_none_or(|d| d == *s))
+            }
+        }
+    }
+
+    /// What both know together; `None` when they contradict.
+    pub fn merge(&self, other: &PartialShape) -> Option<PartialShape> {
+        let (Some(a), Some(b)) = (self.dims(), other.dims()) else {
+            return Some(if self.0.is_none() { other.clone() } else { self.clone() });
+        };
+        if a.len() != b.len() {
+            return None;
+        }
+        let mut out = SmallVec::new();
+        for (x, y) in a.iter().zip(b) {
+            out.push(match (x, y) {
+                (Some(x), Some(y)) if x != y => return None,
+                (Some(x), _) => Some(*x),
+                (None, y) => *y,
+            });
+        }
+        Some(PartialShape(Some(out)))
+    }
+}
+
+impl From<&Shape> for PartialShape {
+    fn from(shape: &Shape) -> Self {
+        PartialShape::of(shape.iter().map(|&d| Some(d)))
+    }
+}
+
+impl fmt::Display for PartialShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(dims) = self.dims() else { return f.write_str("<unknown>") };
+        f.write_str("[")?;
+        for (i, d) in dims.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            match d {
+                Some(d) => write!(f, "{d}")?,
+                None => f.write_str("?")?,
+            }
+        }
+        f.write_str("]")
+    }
+}
+
+impl fmt::Debug for PartialShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
