@@ -44,7 +44,7 @@ def images(rng, count, shape, low, high):
     height, width, channels = shape
     coarse = rng.normal(size=(count, 5, 5, channels)) + rng.normal(size=(count, 1, 1, channels))
     smooth = tf.image.resize(coarse, (height, width), method="bicubic").numpy()
-    smooth *= rng.uniform(0.3, 1.5, (count, 1, 1, 1))
+    smooth *= rng.uniform(0.6, 1.2, (count, 1, 1, 1))
     pattern = smooth + 0.2 * rng.normal(size=(count, height, width, channels))
     unit = 1 / (1 + np.exp(-pattern))
     return (low + (high - low) * unit).astype(np.float32)
@@ -97,7 +97,7 @@ def calibrate(model, batch, rng):
 
 
 def spread_logits(model, batch):
-    """Scales the classifier so that the logits spread over a few units."""
+    """Scales the classifier so that no answer is a foregone conclusion."""
     import tensorflow as tf
 
     last = model.layers[-1]
@@ -105,7 +105,7 @@ def spread_logits(model, batch):
         before = tf.keras.Model(model.input, last.input)
         features = before(batch, training=False).numpy()
         logits = features.reshape(len(batch), -1) @ last.kernel.numpy()
-        last.kernel.assign(last.kernel * (2.0 / logits.std()))
+        last.kernel.assign(last.kernel * (2.0 / logits.std(1).max()))
 
 
 def application(name):
@@ -119,9 +119,9 @@ def application(name):
     low, high = (0, 255) if kinds & {"Rescaling", "Normalization"} else (-1, 1)
     shape = model.input_shape[1:]
     randomize(model, rng)
-    batch = images(rng, 2 if shape[0] > 400 else 4, shape, low, high)
-    calibrate(model, batch, rng)
-    spread_logits(model, batch)
+    size = 3 if shape[0] > 400 else 8
+    calibrate(model, images(rng, size, shape, low, high), rng)
+    spread_logits(model, images(rng, size, shape, low, high))
     spec = [tf.TensorSpec((None, *shape), tf.float32, name="x")]
 
     def feeds(count):
