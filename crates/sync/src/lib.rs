@@ -4,8 +4,10 @@
 //!
 //! Does not know: tensors, ops, graphs.
 
+mod cancel;
 mod chunks;
 mod parallel;
 
+pub use cancel::CancelToken;
 pub use chunks::par_chunks_mut;
 pub use parallel::{Inline, Parallelism, parallel_for};

@@ -1,0 +1,179 @@
+//! What a kernel sees of a running step.
+
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_sync::{CancelToken, Parallelism};
+use ferroflow_tensor::{DType, Element, Shape, Tensor};
+
+/// An input slot of a node.
+#[derive(Clone, Default)]
+pub enum Value {
+    /// Nothing arrived (a dead input of a merge, or an input absorbed by the kernel).
+    #[default]
+    Empty,
+    /// A tensor that belongs to this slot.
+    Tensor(Tensor),
+    /// A constant of the plan, by position.
+    Const(u32),
+}
+
+/// Services of the step that a kernel may use.
+#[derive(Clone, Copy)]
+pub struct StepServices<'a> {
+    /// Threads for work inside the kernel.
+    pub par: &'a dyn Parallelism,
+    /// Whether the step should stop; long kernels look now and then.
+    pub cancel: &'a CancelToken,
+    /// The step's number, unique in the process.
+    pub step_id: u64,
+}
+
+/// The context of one kernel call.
+pub struct KernelCtx<'a> {
+    node: &'a str,
+    inputs: &'a mut [Value],
+    consts: &'a [Tensor],
+    outputs: &'a mut [Option<Tensor>],
+    services: StepServices<'a>,
+}
+
+impl<'a> KernelCtx<'a> {
+    /// A context over the slots of an engine. Every `Value::Const` must index `consts`.
+    #[inline]
+    pub fn new(
+        node: &'a str,
+        inputs: &'a mut [Value],
+        consts: &'a [Tensor],
+        outputs: &'a mut [Option<Tensor>],
+        services: StepServices<'a>,
+    ) -> Self {
+        KernelCtx { node, inputs, consts, outputs, services }
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &str {
+        self.node
+    }
+
+    /// Number of inputs.
+    #[inline]
+    pub fn num_inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// Number of outputs.
+    #[inline]
+    pub fn num_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Input `i`.
+    #[inline]
+    pub fn input(&self, i: usize) -> Result<&Tensor> {
+        match self.inputs.get(i) {
+            Some(Value::Tensor(t)) => Ok(t),
+            Some(Value::Const(c)) => {
+                self.consts.get(*c as usize).ok_or_else(|| internal!("no constant {c} in the plan"))
+            }
+            _ => Err(self.no_input(i)),
+        }
+    }
+
+    /// Whether input `i` has a value.
+    pub fn has_input(&self, i: usize) -> bool {
+        !matches!(self.inputs.get(i), None | Some(Value::Empty))
+    }
+
+    /// The elements of input `i`, which must be of type `T`.
+    #[inline]
+    pub fn slice<T: Element>(&self, i: usize) -> Result<&[T]> {
+        self.input(i)?.slice()
+    }
+
+    /// The shape of input `i`.
+    #[inline]
+    pub fn shape(&self, i: usize) -> Result<&Shape> {
+        Ok(self.input(i)?.shape())
+    }
+
+    /// Takes input `i` out of its slot (constants are shared), so that its storage can be reused
+    /// when nobody else holds it.
+    #[inline]
+    pub fn take_input(&mut self, i: usize) -> Result<Tensor> {
+        match self.inputs.get_mut(i) {
+            Some(Value::Const(_)) => self.input(i).cloned(),
+            Some(slot) => match std::mem::take(slot) {
+                Value::Tensor(t) => Ok(t),
+                _ => Err(self.no_input(i)),
+            },
+            None => Err(self.no_input(i)),
+        }
+    }
+
+    /// Whether input `i` may be overwritten: it has this dtype and element count, and this node is
+    /// the last to read it.
+    #[inline]
+    pub fn can_forward(&mut self, i: usize, dtype: DType, num_elements: usize) -> bool {
+        match self.inputs.get_mut(i) {
+            Some(Value::Tensor(t)) => {
+                t.dtype() == dtype && t.num_elements() == num_elements && t.is_unique()
+            }
+            _ => false,
+        }
+    }
+
+    /// A tensor to write an output to: the first of the inputs in `candidates` that can be
+    /// overwritten (its slot is then empty, its values still in the tensor), else a new one with
+    /// arbitrary values. The position tells which input it was.
+    pub fn forward_or_alloc(
+        &mut self,
+        candidates: &[usize],
+        dtype: DType,
+        shape: Shape,
+    ) -> Result<(Tensor, Option<usize>)> {
+        let n = shape.num_elements();
+        for &i in candidates {
+            if self.can_forward(i, dtype, n) {
+                return Ok((self.take_input(i)?.with_shape(shape)?, Some(i)));
+            }
+        }
+        Ok((self.alloc(dtype, shape)?, None))
+    }
+
+    /// A new tensor with arbitrary values.
+    #[inline]
+    pub fn alloc(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
+        Tensor::for_overwrite(dtype, shape)
+    }
+
+    /// Sets output `i`.
+    #[inline]
+    pub fn set_output(&mut self, i: usize, tensor: Tensor) -> Result<()> {
+        match self.outputs.get_mut(i) {
+            Some(slot) => {
+                *slot = Some(tensor);
+                Ok(())
+            }
+            None => Err(internal!("node '{}' has no output {i}", self.node)),
+        }
+    }
+
+    /// Threads for work inside the kernel.
+    #[inline]
+    pub fn par(&self) -> &'a dyn Parallelism {
+        self.services.par
+    }
+
+    /// The step's services.
+    pub fn services(&self) -> &StepServices<'a> {
+        &self.services
+    }
+
+    #[cold]
+    fn no_input(&self, i: usize) -> ferroflow_base::Status {
+        if i < self.inputs.len() {
+            internal!("input {i} of node '{}' has no value", self.node)
+        } else {
+            invalid_argument!("node '{}' has no input {i}", self.node)
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Kernels of tensor ops: one ABI for every engine.
+
+use crate::{Attrs, KernelCtx, OpDef};
+use ferroflow_base::{Result, Status, unimplemented_error};
+use ferroflow_tensor::{DType, LazyTensor};
+
+/// The implementation of one node. Built once, called concurrently by many steps.
+///
+/// A plain `Fn(&mut KernelCtx) -> Result<()>` is a kernel.
+pub trait OpKernel: Send + Sync {
+    /// Reads inputs from `ctx`, writes every output to it.
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()>;
+
+    /// Whether the kernel took constant input `i` into itself when it was built (for example as
+    /// packed weights) and does not read it from the context any more.
+    fn absorbs(&self, _i: usize) -> bool {
+        false
+    }
+}
+
+impl<F: Fn(&mut KernelCtx) -> Result<()> + Send + Sync> OpKernel for F {
+    #[inline]
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        self(ctx)
+    }
+}
+
+/// What a kernel factory may look at.
+pub struct KernelBuild<'a> {
+    /// Node name, for messages.
+    pub node: &'a str,
+    /// Schema of the op.
+    pub def: &'a OpDef,
+    /// The node's attrs, complete and checked.
+    pub attrs: &'a Attrs,
+    /// Dtype of each input.
+    pub inputs: &'a [DType],
+    /// Dtype of each output.
+    pub outputs: &'a [DType],
+    /// The values of inputs that are constants; shorter than `inputs` or `None` where unknown.
+    pub constants: &'a [Option<LazyTensor>],
+}
+
+impl KernelBuild<'_> {
+    /// The constant value of input `i`, when it is known before the first step.
+    pub fn constant(&self, i: usize) -> Option<&LazyTensor> {
+        self.constants.get(i)?.as_ref()
+    }
+
+    /// The dtype of input `i`.
+    pub fn input(&self, i: usize) -> Result<DType> {
+        self.inputs
+            .get(i)
+            .copied()
+            .ok_or_else(|| ferroflow_base::internal!("op {} has no input {i}", self.def.name))
+    }
+
+    /// The dtype of output `i`.
+    pub fn output(&self, i: usize) -> Result<DType> {
+        self.outputs
+            .get(i)
+            .copied()
+            .ok_or_else(|| ferroflow_base::internal!("op {} has no output {i}", self.def.name))
+    }
+
+    /// The error of an op that has no CPU kernel for `dtype`.
+    #[cold]
+    pub fn unsupported(&self, dtype: DType) -> Status {
+        unimplemented_error!(
+            "No OpKernel was registered to support Op '{}' with dtype {dtype} on the CPU",
+            self.def.name
+        )
+        .at_node(self.node, &self.def.name)
+    }
+}

@@ -1,0 +1,72 @@
+//! [`Op`]: a row of an op file. Everything about an op hangs on it.
+
+use crate::{KernelBuild, OpKernel, ShapeCtx};
+use ferroflow_base::Result;
+
+/// Infers output shapes; see [`ShapeCtx`].
+pub type ShapeFn = fn(&mut ShapeCtx) -> Result<()>;
+
+/// Builds the kernel of one node, checking attrs once.
+pub type KernelFactory = fn(&KernelBuild) -> Result<Box<dyn OpKernel>>;
+
+/// What an execution costs, as far as scheduling cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Always tens of nanoseconds: runs at once on the thread that made its inputs ready.
+    Cheap,
+    /// Proportional to the bytes of inputs and outputs: cheap while inputs are small.
+    BySize,
+    /// Worth a task of its own.
+    Expensive,
+}
+
+/// An op: name, signature, shape function and CPU kernel.
+///
+/// ```
+/// use ferroflow_opdef::{Cost, KernelCtx, Op};
+/// const NO_OP: Op = Op::new("NoOp", "->")
+///     .cost(Cost::Cheap)
+///     .kernel(|_| Ok(Box::new(|_: &mut KernelCtx| Ok(()))));
+/// assert_eq!(NO_OP.name, "NoOp");
+/// ```
+#[derive(Clone, Copy)]
+pub struct Op {
+    /// TensorFlow's op type; names that begin with `_` are internal.
+    pub name: &'static str,
+    /// The signature text; [`OpDef::parse`](crate::OpDef::parse) has the grammar.
+    pub signature: &'static str,
+    /// Shape function; the default says nothing about the outputs.
+    pub shape: ShapeFn,
+    /// The CPU kernel; `None` for ops that engines or passes handle themselves.
+    pub kernel: Option<KernelFactory>,
+    /// Scheduling cost.
+    pub cost: Cost,
+}
+
+impl Op {
+    /// An op with unknown output shapes, no kernel and `Cost::BySize`.
+    pub const fn new(name: &'static str, signature: &'static str) -> Op {
+        Op { name, signature, shape: |_| Ok(()), kernel: None, cost: Cost::BySize }
+    }
+
+    /// Sets the shape function.
+    #[must_use]
+    pub const fn shape(mut self, shape: ShapeFn) -> Op {
+        self.shape = shape;
+        self
+    }
+
+    /// Sets the CPU kernel.
+    #[must_use]
+    pub const fn kernel(mut self, kernel: KernelFactory) -> Op {
+        self.kernel = Some(kernel);
+        self
+    }
+
+    /// Sets the scheduling cost.
+    #[must_use]
+    pub const fn cost(mut self, cost: Cost) -> Op {
+        self.cost = cost;
+        self
+    }
+}

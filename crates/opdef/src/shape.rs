@@ -1,0 +1,110 @@
+//! What a shape function sees.
+
+use crate::Attrs;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+
+/// Inputs of shape inference for one node, and where the results go.
+///
+/// Outputs start as unknown; a shape function narrows what it can and reports contradictions.
+pub struct ShapeCtx<'a> {
+    attrs: &'a Attrs,
+    inputs: &'a [PartialShape],
+    dtypes: &'a [DType],
+    constants: &'a [Option<Tensor>],
+    outputs: Vec<PartialShape>,
+}
+
+impl<'a> ShapeCtx<'a> {
+    /// A context for a node with these inputs; `constants[i]` is the value of input `i` if known.
+    pub fn new(
+        attrs: &'a Attrs,
+        inputs: &'a [PartialShape],
+        dtypes: &'a [DType],
+        constants: &'a [Option<Tensor>],
+        n_outputs: usize,
+    ) -> Self {
+        let outputs = vec![PartialShape::unknown(); n_outputs];
+        ShapeCtx { attrs, inputs, dtypes, constants, outputs }
+    }
+
+    /// The node's attrs.
+    pub fn attrs(&self) -> &'a Attrs {
+        self.attrs
+    }
+
+    /// Number of inputs.
+    pub fn num_inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// Number of outputs.
+    pub fn num_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// The shape of input `i`; unknown when there is no such input.
+    pub fn input(&self, i: usize) -> PartialShape {
+        self.inputs.get(i).cloned().unwrap_or_default()
+    }
+
+    /// The dtype of input `i`.
+    pub fn dtype(&self, i: usize) -> Option<DType> {
+        self.dtypes.get(i).copied()
+    }
+
+    /// The value of input `i` when it is a constant.
+    pub fn constant(&self, i: usize) -> Option<&'a Tensor> {
+        self.constants.get(i)?.as_ref()
+    }
+
+    /// The value of a constant int32 or int64 input as 64-bit integers.
+    pub fn constant_ints(&self, i: usize) -> Option<Vec<i64>> {
+        let t = self.constant(i)?;
+        match t.dtype() {
+            DType::Int32 => Some(t.slice::<i32>().ok()?.iter().map(|&v| v as i64).collect()),
+            DType::Int64 => Some(t.slice::<i64>().ok()?.to_vec()),
+            _ => None,
+        }
+    }
+
+    /// Sets the shape of output `i`.
+    pub fn set(&mut self, i: usize, shape: PartialShape) {
+        if let Some(slot) = self.outputs.get_mut(i) {
+            *slot = shape;
+        }
+    }
+
+    /// Checks that input `i`, as far as known, has rank `rank`; gives its shape with that rank.
+    pub fn with_rank(&self, i: usize, rank: usize) -> Result<PartialShape> {
+        let shape = self.input(i);
+        match shape.rank() {
+            None => Ok(PartialShape::of_rank(rank)),
+            Some(r) if r == rank => Ok(shape),
+            Some(r) => Err(invalid_argument!(
+                "Shape must be rank {rank} but is rank {r} for input {i} with shape {shape}"
+            )),
+        }
+    }
+
+    /// Checks that input `i`, as far as known, has at least rank `rank`.
+    pub fn with_rank_at_least(&self, i: usize, rank: usize) -> Result<PartialShape> {
+        let shape = self.input(i);
+        match shape.rank() {
+            Some(r) if r < rank => Err(invalid_argument!(
+                "Shape must be at least rank {rank} but is rank {r} for input {i} with shape {shape}"
+            )),
+            _ => Ok(shape),
+        }
+    }
+
+    /// Merges two shapes that must agree.
+    pub fn merge(&self, a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
+        a.merge(b).ok_or_else(|| invalid_argument!("Shapes {a} and {b} are not compatible"))
+    }
+
+    /// The inferred output shapes.
+    pub fn into_outputs(self) -> Vec<PartialShape> {
+        self.outputs
+    }
+}
