@@ -1,5 +1,26 @@
-//! The ops and the CPU primitives they run on.
+//! The ops: one file per op or family under [`tf`], and the CPU primitives they run on.
+//!
+//! Entry points: [`registry`], [`tf`] (op files), [`simd`] (primitives over plain slices),
+//! [`shapes`] (shape functions that several ops share), [`broadcast`].
+//!
+//! Does not know: graphs, engines, files.
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code, reason = "SIMD intrinsics and disjoint writes from several threads live here")]
+pub mod broadcast;
+pub mod shapes;
+#[allow(unsafe_code, reason = "SIMD intrinsics and disjoint writes from several threads")]
 pub mod simd;
+pub mod tf;
+
+use ferroflow_opdef::Registry;
+use std::sync::OnceLock;
+
+/// The registry of every op that Ferroflow has.
+///
+/// ```
+/// assert!(ferroflow_kernels::registry().op("Identity").is_some());
+/// ```
+pub fn registry() -> &'static Registry {
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    REGISTRY.get_or_init(|| Registry::new(tf::ALL))
+}

@@ -1,0 +1,76 @@
+//! Ops that pass values on or bring them in: Const, Placeholder, Identity and their kin.
+
+use crate::shapes;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::PartialShape;
+
+/// Const, Placeholder, PlaceholderV2, PlaceholderWithDefault, NoOp, Identity, IdentityN,
+/// StopGradient, PreventGradient, Snapshot.
+pub const OPS: &[Op] = &[
+    Op::new("Const", "-> output: dtype | value: tensor; dtype: type")
+        .shape(|ctx| {
+            let shape = PartialShape::from(ctx.attrs().tensor("value")?.shape());
+            ctx.set(0, shape);
+            Ok(())
+        })
+        .cost(Cost::Cheap)
+        .kernel(constant),
+    Op::new("Placeholder", "-> output: dtype | dtype: type; shape: shape = unknown")
+        .shape(shapes::from_shape_attr)
+        .cost(Cost::Cheap)
+        .kernel(placeholder),
+    Op::new("PlaceholderV2", "-> output: dtype | dtype: type; shape: shape")
+        .shape(shapes::from_shape_attr)
+        .cost(Cost::Cheap)
+        .kernel(placeholder),
+    Op::new("PlaceholderWithDefault", "input: dtype -> output: dtype | dtype: type; shape: shape")
+        .shape(shapes::from_shape_attr)
+        .cost(Cost::Cheap)
+        .kernel(forward_all),
+    Op::new("NoOp", "->").cost(Cost::Cheap).kernel(|_| Ok(Box::new(|_: &mut KernelCtx| Ok(())))),
+    Op::new("Identity", "input: T -> output: T | T: type")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap)
+        .kernel(forward_all),
+    Op::new("IdentityN", "input: list(T) -> output: list(T) | T: list(type) >= 1")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap)
+        .kernel(forward_all),
+    Op::new("StopGradient", "input: T -> output: T | T: type")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap)
+        .kernel(forward_all),
+    Op::new("PreventGradient", "input: T -> output: T | T: type; message: string = ''")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap)
+        .kernel(forward_all),
+    Op::new("Snapshot", "input: T -> output: T | T: type")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap)
+        .kernel(forward_all),
+];
+
+fn constant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let value = build.attrs.tensor("value")?.get()?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| ctx.set_output(0, value.clone())))
+}
+
+fn placeholder(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let message = format!(
+        "You must feed a value for placeholder tensor '{}' with dtype {}",
+        build.node,
+        build.output(0)?
+    );
+    Ok(Box::new(move |_: &mut KernelCtx| Err(invalid_argument!("{message}"))))
+}
+
+fn forward_all(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        for i in 0..ctx.num_outputs() {
+            let value = ctx.take_input(i)?;
+            ctx.set_output(i, value)?;
+        }
+        Ok(())
+    }))
+}
