@@ -5,6 +5,7 @@
 pub mod identity;
 
 /// The ops of every file in this folder.
+#[rustfmt::skip]
 pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     identity::OPS,
 ];
