@@ -1,1 +1,28 @@
-//! Placeholder.
+//! Graphs: nodes, edges, import and export, shape inference, the one way to edit ([`Patch`]).
+//!
+//! Entry points, in reading order: [`Graph`] and [`Node`], [`import_graph`], [`infer_shapes`],
+//! [`Patch`], [`prune`](crate::prune()), [`to_text`].
+//!
+//! Invariants (checked by [`Graph::verify`]): names are unique, every input names an existing
+//! output of the dtype that the op wants, attrs are complete, no cycle but through NextIteration.
+//!
+//! Does not know: kernels, passes, execution.
+#![forbid(unsafe_code)]
+
+mod export;
+mod graph;
+mod import;
+mod order;
+mod patch;
+mod prune;
+mod shapes;
+mod text;
+
+pub use export::export_graph;
+pub use graph::{Graph, Node, NodeId, Output};
+pub use import::import_graph;
+pub use order::{Consumers, topological_order};
+pub use patch::Patch;
+pub use prune::{ARG, RETVAL, Signature, parse_tensor_name, prune};
+pub use shapes::{ShapeMap, infer_shapes};
+pub use text::to_text;

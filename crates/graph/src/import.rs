@@ -1,0 +1,195 @@
+//! `GraphDef` → [`Graph`], checked.
+
+use crate::{Graph, Node, NodeId, Output};
+use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
+use ferroflow_model::proto::{self, attr_value::Value as Proto};
+use ferroflow_model::{shape_from_proto, tensor_from_proto};
+use ferroflow_opdef::{AttrValue, Attrs, FuncRef, Name, OpDef, Registry};
+use ferroflow_tensor::{DType, MappedFile};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Oldest producer version whose graphs mean what they mean today.
+const MIN_PRODUCER: i32 = 21;
+/// The GraphDef version that this code was written against (TensorFlow 2.21).
+const CONSUMER_VERSION: i32 = 2400;
+
+/// Builds a graph from its file form and verifies it.
+///
+/// Checked: format versions, unknown ops, duplicate names, missing or ill-typed attrs (defaults
+/// are filled in), dangling inputs, arity, dtypes along edges, cycles outside loops. The first
+/// offence is reported with the node's name. `file` is the mapping that constants may stay in.
+pub fn import_graph(
+    def: &proto::GraphDef,
+    file: Option<&Arc<MappedFile>>,
+    registry: &Registry,
+) -> Result<Graph> {
+    let mut graph = Graph::new();
+    if let Some(versions) = &def.versions {
+        graph.producer = versions.producer;
+        if versions.producer != 0 && versions.producer < MIN_PRODUCER {
+            return Err(invalid_argument!(
+                "GraphDef producer version {} is below the oldest supported version {MIN_PRODUCER}; \
+                 re-export the model with a newer TensorFlow",
+                versions.producer
+            ));
+        }
+        if versions.min_consumer > CONSUMER_VERSION {
+            return Err(invalid_argument!(
+                "GraphDef min consumer version {} is above this version {CONSUMER_VERSION}",
+                versions.min_consumer
+            ));
+        }
+    }
+    if def.node.is_empty() {
+        return Err(invalid_argument!("the GraphDef has no node; is this a frozen graph?"));
+    }
+    let mut ids: FxHashMap<&str, NodeId> = FxHashMap::default();
+    ids.reserve(def.node.len());
+    for (i, node) in def.node.iter().enumerate() {
+        if !is_valid_name(&node.name) {
+            return Err(invalid_argument!(
+                "Node '{}': Node name contains invalid characters",
+                node.name
+            ));
+        }
+        if ids.insert(&node.name, NodeId::new(i)).is_some() {
+            return Err(invalid_argument!("Node '{}' is not unique", node.name));
+        }
+    }
+    for node in &def.node {
+        let imported = import_node(node, &ids, file, registry)
+            .map_err(|e| e.at_node(&node.name, &node.op))?;
+        graph.add(imported)?;
+    }
+    graph.verify()?;
+    Ok(graph)
+}
+
+/// TensorFlow's rule for node names in files: letters, digits and `_ . / \ > -`.
+fn is_valid_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_'))
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b"_./\\>-".contains(&b))
+}
+
+fn import_node(
+    node: &proto::NodeDef,
+    ids: &FxHashMap<&str, NodeId>,
+    file: Option<&Arc<MappedFile>>,
+    registry: &Registry,
+) -> Result<Node> {
+    let def = registry.def(&node.op)?.ok_or_else(|| {
+        not_found!(
+            "Op type not registered '{}'. `ferroflow inspect` lists everything in a model that is \
+             not supported",
+            node.op
+        )
+    })?;
+    let mut attrs = import_attrs(&node.attr, &def, file)?;
+    def.complete_attrs(&mut attrs)?;
+    let outputs = def.output_dtypes(&attrs)?;
+    let mut inputs = smallvec::SmallVec::new();
+    let mut controls = smallvec::SmallVec::new();
+    for input in &node.input {
+        if let Some(name) = input.strip_prefix('^') {
+            let id = lookup(ids, name, node)?;
+            if !controls.contains(&id) {
+                controls.push(id);
+            }
+            continue;
+        }
+        if !controls.is_empty() {
+            return Err(invalid_argument!(
+                "Node '{}': data input '{input}' comes after a control input",
+                node.name
+            ));
+        }
+        let (name, slot) = crate::parse_tensor_name(input)?;
+        inputs.push(Output::new(lookup(ids, name, node)?, slot));
+    }
+    Ok(Node { name: node.name.clone(), def, attrs, inputs, controls, device: node.device.clone(), outputs })
+}
+
+fn lookup(ids: &FxHashMap<&str, NodeId>, name: &str, node: &proto::NodeDef) -> Result<NodeId> {
+    ids.get(name)
+        .copied()
+        .ok_or_else(|| invalid_argument!("Node '{}': Unknown input node '{name}'", node.name))
+}
+
+fn import_attrs<'a>(
+    proto: impl IntoIterator<Item = (&'a String, &'a proto::AttrValue)>,
+    def: &OpDef,
+    file: Option<&Arc<MappedFile>>,
+) -> Result<Attrs> {
+    proto
+        .into_iter()
+        .map(|(name, value)| {
+            let static_name = def.attr(name).map(|a| a.name.clone());
+            let value = import_attr(value, file).map_err(|e| e.note(format!("in attr '{name}'")))?;
+            Ok((static_name.unwrap_or_else(|| Name::Owned(name.clone())), value))
+        })
+        .collect()
+}
+
+fn import_attr(value: &proto::AttrValue, file: Option<&Arc<MappedFile>>) -> Result<AttrValue> {
+    let Some(value) = &value.value else {
+        // An AttrValue without any field set is an empty list in files of some producers.
+        return Ok(AttrValue::List(Vec::new()));
+    };
+    Ok(match value {
+        Proto::S(s) => AttrValue::Str(s.clone()),
+        Proto::I(i) => AttrValue::Int(*i),
+        Proto::F(f) => AttrValue::Float(*f),
+        Proto::B(b) => AttrValue::Bool(*b),
+        Proto::Type(t) => AttrValue::Type(import_dtype(*t)?),
+        Proto::Shape(s) => AttrValue::Shape(shape_from_proto(s)?),
+        Proto::Tensor(t) => AttrValue::Tensor(tensor_from_proto(t, file)?),
+        Proto::Func(f) => AttrValue::Func(import_func(f, file)?),
+        Proto::Placeholder(p) => AttrValue::Placeholder(p.clone()),
+        Proto::List(l) => AttrValue::List(import_list(l, file)?),
+    })
+}
+
+fn import_func(func: &proto::NameAttrList, file: Option<&Arc<MappedFile>>) -> Result<FuncRef> {
+    let attrs = func
+        .attr
+        .iter()
+        .map(|(k, v)| Ok((Name::Owned(k.clone()), import_attr(v, file)?)))
+        .collect::<Result<Attrs>>()?;
+    Ok(FuncRef { name: func.name.clone(), attrs })
+}
+
+fn import_list(
+    list: &proto::attr_value::ListValue,
+    file: Option<&Arc<MappedFile>>,
+) -> Result<Vec<AttrValue>> {
+    let mut out = Vec::new();
+    out.extend(list.s.iter().cloned().map(AttrValue::Str));
+    out.extend(list.i.iter().copied().map(AttrValue::Int));
+    out.extend(list.f.iter().copied().map(AttrValue::Float));
+    out.extend(list.b.iter().copied().map(AttrValue::Bool));
+    for t in &list.r#type {
+        out.push(AttrValue::Type(import_dtype(*t)?));
+    }
+    for s in &list.shape {
+        out.push(AttrValue::Shape(shape_from_proto(s)?));
+    }
+    for t in &list.tensor {
+        out.push(AttrValue::Tensor(tensor_from_proto(t, file)?));
+    }
+    for f in &list.func {
+        out.push(AttrValue::Func(import_func(f, file)?));
+    }
+    Ok(out)
+}
+
+fn import_dtype(number: i32) -> Result<DType> {
+    match DType::from_number(number) {
+        Some(dtype) => Ok(dtype),
+        None if DType::from_number(number - 100).is_some() => {
+            Err(unimplemented_error!("reference dtypes as attr values are not supported"))
+        }
+        None => Err(invalid_argument!("{number} is no known dtype number")),
+    }
+}

@@ -1,0 +1,183 @@
+//! The subgraph that a run needs: feeds become arguments, fetches become results.
+
+use crate::{Graph, Node, NodeId, Output};
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use smallvec::smallvec;
+
+/// The op that stands for a fed tensor.
+pub const ARG: &str = "_Arg";
+/// The op that stands for a fetched tensor.
+pub const RETVAL: &str = "_Retval";
+
+/// What a run feeds, fetches and runs, by TensorFlow's names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// Tensors that are fed, e.g. `x:0`.
+    pub feeds: Vec<String>,
+    /// Tensors that are fetched.
+    pub fetches: Vec<String>,
+    /// Nodes that are run for their effects.
+    pub targets: Vec<String>,
+}
+
+/// Splits `name:slot` (or `name`, slot 0).
+///
+/// ```
+/// use ferroflow_graph::parse_tensor_name;
+/// assert_eq!(parse_tensor_name("a/b:2").unwrap(), ("a/b", 2));
+/// assert_eq!(parse_tensor_name("a").unwrap(), ("a", 0));
+/// assert!(parse_tensor_name("a:x").is_err());
+/// ```
+pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
+    match name.rsplit_once(':') {
+        None => Ok((name, 0)),
+        Some((node, slot)) => match slot.parse() {
+            Ok(slot) if !node.is_empty() => Ok((node, slot)),
+            _ => Err(invalid_argument!(
+                "'{name}' is no tensor name; expected NODE or NODE:OUTPUT, e.g. 'x:0'"
+            )),
+        },
+    }
+}
+
+impl Graph {
+    /// The output that a tensor name means; `what` (feed, fetch) is for the message.
+    pub fn find_output(&self, name: &str, what: &str) -> Result<Output> {
+        let (node_name, slot) = parse_tensor_name(name)?;
+        let id = self.find(node_name).ok_or_else(|| {
+            let hint = self.nearest_name(node_name).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+            not_found!("{what} {name}: not found in the graph{hint}")
+        })?;
+        let n_outputs = self.node(id).outputs.len();
+        if slot >= n_outputs {
+            return Err(invalid_argument!(
+                "{what} {name}: node '{node_name}' (op {}) has {n_outputs} outputs",
+                self.node(id).op()
+            ));
+        }
+        Ok(Output::new(id, slot))
+    }
+
+    /// A name that somebody who mistyped `name` may have meant.
+    fn nearest_name(&self, name: &str) -> Option<&str> {
+        let lower = name.to_lowercase();
+        let score = |candidate: &str| {
+            let c = candidate.to_lowercase();
+            if c == lower {
+                return 0;
+            }
+            if c.ends_with(&lower) || lower.ends_with(&c) || c.starts_with(&lower) {
+                return 1 + c.len().abs_diff(lower.len());
+            }
+            usize::MAX
+        };
+        self.iter().map(|(_, n)| n.name.as_str()).min_by_key(|n| score(n)).filter(|n| score(n) < usize::MAX)
+    }
+}
+
+/// The part of `graph` that `signature` needs, with an `_Arg` per feed and a `_Retval` per fetch,
+/// each with its position as attr `index`. `registry` supplies their schemas.
+pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Result<Graph> {
+    let mut feeds: Vec<Output> = Vec::with_capacity(signature.feeds.len());
+    for name in &signature.feeds {
+        let output = graph.find_output(name, "FeedInputs: unable to find feed output")?;
+        if feeds.contains(&output) {
+            return Err(invalid_argument!("tensor {name} is fed more than once"));
+        }
+        feeds.push(output);
+    }
+    let fetches: Vec<Output> = signature
+        .fetches
+        .iter()
+        .map(|name| graph.find_output(name, "FetchOutputs node"))
+        .collect::<Result<_>>()?;
+    let mut targets = Vec::new();
+    for name in &signature.targets {
+        let node = parse_tensor_name(name)?.0;
+        targets.push(graph.find(node).ok_or_else(|| {
+            not_found!("PruneForTargets: Some target nodes not found: {name}")
+        })?);
+    }
+    if fetches.is_empty() && targets.is_empty() {
+        return Err(invalid_argument!("Must specify at least one target to fetch or execute."));
+    }
+
+    // Backwards from what is wanted; fed outputs cut the walk.
+    let fed: rustc_hash::FxHashMap<Output, usize> =
+        feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
+    let mut needed = vec![false; graph.id_bound()];
+    let mut stack: Vec<NodeId> = targets.clone();
+    stack.extend(fetches.iter().filter(|f| !fed.contains_key(f)).map(|f| f.node));
+    while let Some(id) = stack.pop() {
+        if std::mem::replace(&mut needed[id.index()], true) {
+            continue;
+        }
+        let node = graph.node(id);
+        stack.extend(node.inputs.iter().filter(|i| !fed.contains_key(i)).map(|i| i.node));
+        stack.extend(node.controls.iter().copied());
+    }
+
+    let mut out = Graph::new();
+    out.producer = graph.producer;
+    let def = |op: &str| registry.def(op)?.ok_or_else(|| ferroflow_base::internal!("no op {op}"));
+    let mut args: Vec<Output> = Vec::with_capacity(feeds.len());
+    for (index, feed) in feeds.iter().enumerate() {
+        let source = graph.node(feed.node);
+        let dtype = source.outputs[feed.slot as usize];
+        let mut attrs = Attrs::default()
+            .with("T", AttrValue::Type(dtype))
+            .with("index", AttrValue::Int(index as i64));
+        if source.op().starts_with("Placeholder")
+            && let Some(shape) = source.attrs.get("shape")
+        {
+            attrs.set("_shape", shape.clone());
+        }
+        let name = format!("_arg_{}_{index}", source.name);
+        let id = out.add(Node {
+            name: graph.unique_name(&name),
+            def: def(ARG)?,
+            attrs,
+            inputs: smallvec![],
+            controls: smallvec![],
+            device: String::new(),
+            outputs: smallvec![dtype],
+        })?;
+        args.push(Output::new(id, 0));
+    }
+    // Ids first, since loops make nodes read later ones.
+    let mut new_id = vec![None; graph.id_bound()];
+    let mut next = out.id_bound();
+    for (id, _) in graph.iter().filter(|(id, _)| needed[id.index()]) {
+        new_id[id.index()] = Some(NodeId::new(next));
+        next += 1;
+    }
+    let map = |output: &Output| match fed.get(output) {
+        Some(&i) => args[i],
+        None => Output { node: new_id[output.node.index()].unwrap_or(output.node), slot: output.slot },
+    };
+    for (_, node) in graph.iter().filter(|(id, _)| needed[id.index()]) {
+        let mut copy = node.clone();
+        copy.inputs = node.inputs.iter().map(map).collect();
+        copy.controls = node.controls.iter().filter_map(|c| new_id[c.index()]).collect();
+        out.add(copy)?;
+    }
+    for (index, fetch) in fetches.iter().enumerate() {
+        let dtype = graph.node(fetch.node).outputs[fetch.slot as usize];
+        let name = format!("_retval_{}_{index}", graph.node(fetch.node).name);
+        out.add(Node {
+            name: out.unique_name(&name),
+            def: def(RETVAL)?,
+            attrs: Attrs::default()
+                .with("T", AttrValue::Type(dtype))
+                .with("index", AttrValue::Int(index as i64)),
+            inputs: smallvec![map(fetch)],
+            controls: smallvec![],
+            device: String::new(),
+            outputs: smallvec![],
+        })?;
+    }
+    // Targets are kept alive by a name list that passes must respect.
+    out.set_targets(targets.iter().filter_map(|t| new_id[t.index()]).collect());
+    Ok(out)
+}

@@ -1,0 +1,65 @@
+//! Shape inference over a whole graph.
+
+use crate::{Graph, NodeId, Output, topological_order};
+use ferroflow_base::Result;
+use ferroflow_opdef::{Registry, ShapeCtx};
+use ferroflow_tensor::{PartialShape, Tensor};
+
+/// Constants of at most this many elements are shown to shape functions as values.
+const MAX_CONSTANT: usize = 1024;
+
+/// The inferred shape of every output.
+#[derive(Clone, Default)]
+pub struct ShapeMap {
+    shapes: Vec<Vec<PartialShape>>,
+}
+
+impl ShapeMap {
+    /// The shape of `output`; unknown when nothing was inferred.
+    pub fn get(&self, output: Output) -> PartialShape {
+        let of_node = self.shapes.get(output.node.index());
+        of_node.and_then(|s| s.get(output.slot as usize)).cloned().unwrap_or_default()
+    }
+
+    /// The shapes of all outputs of `node`.
+    pub fn of(&self, node: NodeId) -> &[PartialShape] {
+        self.shapes.get(node.index()).map_or(&[], |s| s)
+    }
+}
+
+/// Infers the shapes of all outputs, in one pass over a topological order.
+///
+/// A contradiction is an error that names the node. Nodes on loops see unknown shapes on their
+/// back edges.
+pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
+    let mut map = ShapeMap { shapes: vec![Vec::new(); graph.id_bound()] };
+    for id in topological_order(graph)? {
+        let node = graph.node(id);
+        let n_outputs = node.outputs.len();
+        let Some(op) = registry.op(node.op()) else {
+            map.shapes[id.index()] = vec![PartialShape::unknown(); n_outputs];
+            continue;
+        };
+        let inputs: Vec<PartialShape> = node.inputs.iter().map(|i| map.get(*i)).collect();
+        let dtypes: Vec<_> =
+            node.inputs.iter().map(|i| graph.node(i.node).outputs[i.slot as usize]).collect();
+        let constants: Vec<Option<Tensor>> =
+            node.inputs.iter().map(|i| small_constant(graph, *i)).collect();
+        let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs);
+        (op.shape)(&mut ctx).map_err(|e| e.at_node(&node.name, node.op()))?;
+        map.shapes[id.index()] = ctx.into_outputs();
+    }
+    Ok(map)
+}
+
+fn small_constant(graph: &Graph, output: Output) -> Option<Tensor> {
+    let node = graph.get(output.node)?;
+    if node.op() != "Const" {
+        return None;
+    }
+    let value = node.attrs.tensor("value").ok()?;
+    if value.shape().num_elements() > MAX_CONSTANT {
+        return None;
+    }
+    value.get().ok()
+}

@@ -1,0 +1,161 @@
+//! `TensorProto` and `TensorShapeProto`, both ways.
+
+use crate::proto::{DataType, TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_tensor::{
+    Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, Shape, Tensor, bf16, f16,
+};
+use std::sync::Arc;
+
+/// The dtype of a `DataType` number. Reference types are not allowed here.
+fn dtype_from_proto(number: i32) -> Result<DType> {
+    DType::from_number(number).ok_or_else(|| invalid_argument!("dtype number {number} is not known"))
+}
+
+/// Reads a shape; −1 is an unknown dimension.
+pub fn shape_from_proto(proto: &TensorShapeProto) -> Result<PartialShape> {
+    if proto.unknown_rank {
+        return Ok(PartialShape::unknown());
+    }
+    let dims: Vec<i64> = proto.dim.iter().map(|d| d.size).collect();
+    PartialShape::from_tf(Some(&dims))
+}
+
+/// Writes a shape.
+pub fn shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
+    let dim = |d: &Option<usize>| Dim { size: d.map_or(-1, |d| d as i64), name: String::new() };
+    match shape.dims() {
+        None => TensorShapeProto { dim: Vec::new(), unknown_rank: true },
+        Some(dims) => TensorShapeProto { dim: dims.iter().map(dim).collect(), unknown_rank: false },
+    }
+}
+
+/// Reads a constant. Content that lies in `file` stays there until it is used.
+pub fn tensor_from_proto(proto: &TensorProto, file: Option<&Arc<MappedFile>>) -> Result<LazyTensor> {
+    let dtype = dtype_from_proto(proto.dtype)?;
+    let dims: Vec<i64> = match &proto.tensor_shape {
+        Some(s) if s.unknown_rank => {
+            return Err(invalid_argument!("a constant has a shape of unknown rank"));
+        }
+        Some(s) => s.dim.iter().map(|d| d.size).collect(),
+        None => Vec::new(),
+    };
+    let shape = Shape::checked(&dims)?;
+    if !proto.tensor_content.is_empty() {
+        let content = &proto.tensor_content;
+        if content.len() > 64
+            && let Some(file) = file
+            && let Some(range) = file.locate(content)
+            && let Some(t) = LazyTensor::mapped(dtype, shape.clone(), file.clone(), range)
+        {
+            return Ok(t);
+        }
+        return Ok(Tensor::from_bytes(dtype, shape, content)?.into());
+    }
+    let tensor = match dtype {
+        DType::Float => fill(shape, &proto.float_val, |v| *v),
+        DType::Double => fill(shape, &proto.double_val, |v| *v),
+        DType::Int32 => fill(shape, &proto.int_val, |v| *v),
+        DType::Int16 => fill(shape, &proto.int_val, |v| *v as i16),
+        DType::Int8 => fill(shape, &proto.int_val, |v| *v as i8),
+        DType::Uint8 => fill(shape, &proto.int_val, |v| *v as u8),
+        DType::Uint16 => fill(shape, &proto.int_val, |v| *v as u16),
+        DType::Uint32 => fill(shape, &proto.uint32_val, |v| *v),
+        DType::Int64 => fill(shape, &proto.int64_val, |v| *v),
+        DType::Uint64 => fill(shape, &proto.uint64_val, |v| *v),
+        DType::Bool => fill(shape, &proto.bool_val, |v| *v),
+        DType::Half => fill(shape, &proto.half_val, |v| f16::from_bits(*v as u16)),
+        DType::Bfloat16 => fill(shape, &proto.half_val, |v| bf16::from_bits(*v as u16)),
+        DType::Complex64 => {
+            fill(shape, proto.scomplex_val.as_chunks::<2>().0, |v| Complex::new(v[0], v[1]))
+        }
+        DType::Complex128 => {
+            fill(shape, proto.dcomplex_val.as_chunks::<2>().0, |v| Complex::new(v[0], v[1]))
+        }
+        DType::String => {
+            let n = shape.num_elements();
+            check_count(n, proto.string_val.len())?;
+            // Allocating first checks the size against the memory of the machine.
+            Tensor::zeros(dtype, shape.clone())?;
+            let last = proto.string_val.last().cloned().unwrap_or_default();
+            let mut values: Vec<Bytes> = proto.string_val.clone();
+            values.resize(n, last);
+            Tensor::from_strings(shape, values)
+        }
+        other => Err(unimplemented_error!("constants of dtype {other} cannot be read yet")),
+    }?;
+    Ok(tensor.into())
+}
+
+/// Fills a tensor with `values`, the last of which stands for all that are missing; no value at
+/// all stands for zeros.
+fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Result<Tensor> {
+    let n = shape.num_elements();
+    check_count(n, values.len())?;
+    let mut t = Tensor::for_overwrite(T::DTYPE, shape)?;
+    let out = t.slice_mut::<T>()?;
+    for (to, from) in out.iter_mut().zip(values) {
+        *to = f(from);
+    }
+    if values.len() < n {
+        out[values.len()..].fill(values.last().map_or(T::default(), f));
+    }
+    Ok(t)
+}
+
+fn check_count(n: usize, given: usize) -> Result<()> {
+    if given > n {
+        return Err(invalid_argument!("a constant of {n} elements lists {given} values"));
+    }
+    Ok(())
+}
+
+/// Writes a constant.
+pub fn tensor_to_proto(tensor: &Tensor) -> Result<TensorProto> {
+    let mut proto = TensorProto {
+        dtype: tensor.dtype() as i32,
+        tensor_shape: Some(shape_to_proto(&tensor.shape().into())),
+        ..Default::default()
+    };
+    match tensor.dtype() {
+        DType::String => proto.string_val = tensor.strings()?.to_vec(),
+        dtype if dtype.is_plain() => {
+            proto.tensor_content = Bytes::copy_from_slice(tensor.bytes()?);
+        }
+        dtype => return Err(unimplemented_error!("{dtype} tensors cannot be written to a file")),
+    }
+    debug_assert!(DataType::try_from(proto.dtype).is_ok());
+    Ok(proto)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_value_lists_repeat_the_last() {
+        let mut p = TensorProto {
+            dtype: 1,
+            tensor_shape: Some(shape_to_proto(&PartialShape::of([Some(4)]))),
+            float_val: vec![1.0, 2.0],
+            ..Default::default()
+        };
+        let t = tensor_from_proto(&p, None).unwrap().get().unwrap();
+        assert_eq!(t.slice::<f32>().unwrap(), [1.0, 2.0, 2.0, 2.0]);
+        p.float_val = vec![0.0; 5];
+        assert!(tensor_from_proto(&p, None).is_err());
+    }
+
+    #[test]
+    fn round_trips() {
+        for t in [
+            Tensor::vector(&[1i32, 2, 3]).unwrap(),
+            Tensor::vector(&[true, false]).unwrap(),
+            Tensor::string("abc"),
+            Tensor::zeros(DType::Half, Shape::from([0, 3])).unwrap(),
+        ] {
+            let back = tensor_from_proto(&tensor_to_proto(&t).unwrap(), None).unwrap().get().unwrap();
+            assert!(t.same_value(&back), "{t:?}");
+        }
+    }
+}
