@@ -10,9 +10,9 @@ DIVIDING = ["Div", "RealDiv", "FloorDiv", "TruncateDiv", "DivNoNan", "Mod", "Flo
 FLOATING = ["MulNoNan", "Atan2", "Xdivy", "Xlogy", "Xlog1py", "NextAfter"]
 COMPARING = ["Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual"]
 SHAPES = [((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 5)), ((), (2, 3)), ((2, 3), ()), ((), ()),
-          ((2, 1, 3), (4, 1)), ((0, 3), (3,)), ((0, 3), (1, 1)), ((1, 131), (131,)), ((7, 1), (7, 9)),
-          ((2, 3, 1, 2), (3, 4, 1)), ((1, 1, 2, 1, 3), (2, 1, 1, 5, 1))]
-TABLE = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.5, 1.0, 3.0]
+          ((2, 1, 3), (4, 1)), ((0, 3), (3,)), ((0, 3), (1, 1)), ((1, 67), (67,)), ((7, 1), (7, 9)),
+          ((2, 3, 1, 2), (3, 4, 1))]
+TABLE = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.0]
 
 
 def broadcasting(op, r, lo=None, hi=None, dtypes=("float", "int32"), tol=None):
