@@ -1,1 +1,16 @@
-//! Placeholder.
+//! Engines: they run plans. One engine so far, `dataflow`.
+//!
+//! Entry points: [`Executor`], [`TraceSink`].
+//!
+//! Invariants: a step's state is touched by one thread at a time, the one that holds its lock;
+//! a node runs once in a step; an error ends the step and names its node.
+//!
+//! Does not know: graphs, passes, ops.
+#![forbid(unsafe_code)]
+
+mod dataflow;
+mod state;
+mod trace;
+
+pub use dataflow::Executor;
+pub use trace::{NodeSpan, TraceSink};

@@ -6,7 +6,7 @@
 mod json;
 
 use ferroflow_kernels::registry;
-use ferroflow_opdef::{KernelBuild, KernelCtx, OpDef, ShapeCtx, StepServices, Value};
+use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, OpDef, ShapeCtx, StepServices, Value};
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::path::{Path, PathBuf};
@@ -59,6 +59,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
     let factory = op.kernel.expect("ops with rows have kernels");
     let lazy: Vec<_> = row.inputs.iter().cloned().map(|t| Some(t.into())).collect();
     let cancel = CancelToken::new();
+    let info = NodeInfo { name: "row".into(), op: row.op.clone() };
     let services = StepServices { par: &Inline, cancel: &cancel, step_id: 0 };
     // With inputs that others hold too, with inputs that may be overwritten, and with inputs that
     // the kernel knew as constants when it was built.
@@ -87,7 +88,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
             })
             .collect::<ferroflow_base::Result<_>>()?;
         let mut outputs = vec![None; out_dtypes.len()];
-        kernel.compute(&mut KernelCtx::new("row", &mut inputs, &[], &mut outputs, services))?;
+        kernel.compute(&mut KernelCtx::new(&info, &mut inputs, &[], &mut outputs, services))?;
         results.push(outputs.into_iter().map(|o| o.expect("every output is set")).collect());
     }
     for (i, t) in results[0].iter().enumerate() {

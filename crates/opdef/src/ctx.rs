@@ -27,9 +27,18 @@ pub struct StepServices<'a> {
     pub step_id: u64,
 }
 
+/// What messages and traces say of a node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeInfo {
+    /// The node's name.
+    pub name: String,
+    /// Its op type.
+    pub op: String,
+}
+
 /// The context of one kernel call.
 pub struct KernelCtx<'a> {
-    node: &'a str,
+    node: &'a NodeInfo,
     inputs: &'a mut [Value],
     consts: &'a [Tensor],
     outputs: &'a mut [Option<Tensor>],
@@ -40,7 +49,7 @@ impl<'a> KernelCtx<'a> {
     /// A context over the slots of an engine. Every `Value::Const` must index `consts`.
     #[inline]
     pub fn new(
-        node: &'a str,
+        node: &'a NodeInfo,
         inputs: &'a mut [Value],
         consts: &'a [Tensor],
         outputs: &'a mut [Option<Tensor>],
@@ -51,7 +60,7 @@ impl<'a> KernelCtx<'a> {
 
     /// The node's name.
     pub fn node(&self) -> &str {
-        self.node
+        &self.node.name
     }
 
     /// Number of inputs.
@@ -153,7 +162,7 @@ impl<'a> KernelCtx<'a> {
                 *slot = Some(tensor);
                 Ok(())
             }
-            None => Err(internal!("node '{}' has no output {i}", self.node)),
+            None => Err(internal!("node '{}' has no output {i}", self.node.name)),
         }
     }
 
@@ -171,9 +180,9 @@ impl<'a> KernelCtx<'a> {
     #[cold]
     fn no_input(&self, i: usize) -> ferroflow_base::Status {
         if i < self.inputs.len() {
-            internal!("input {i} of node '{}' has no value", self.node)
+            internal!("input {i} of node '{}' has no value", self.node.name)
         } else {
-            invalid_argument!("node '{}' has no input {i}", self.node)
+            invalid_argument!("node '{}' has no input {i}", self.node.name)
         }
     }
 }

@@ -17,7 +17,7 @@ mod shape;
 mod signature;
 
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
-pub use ctx::{KernelCtx, StepServices, Value};
+pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
 pub use kernel::{KernelBuild, OpKernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};

@@ -1,1 +1,12 @@
-//! Placeholder.
+//! Programs: what a compiled function looks like, and nothing of who made it or who runs it.
+//!
+//! Entry points: [`Plan`], built by [`PlanBuilder`].
+//!
+//! Does not know: graphs, passes, engines.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod plan;
+
+pub use builder::{BuildNode, PlanBuilder, Source};
+pub use plan::{Action, Edge, FramePlan, NodeIdx, Plan, PlanNode, Target};

@@ -1,0 +1,365 @@
+//! The one thread pool of a process: work-stealing tasks, and blocks of `parallel_for`.
+//!
+//! Protocol of sleeping, which loses no wake-up: a thread that found nothing takes the sleep lock,
+//! counts itself in `sleepers`, looks at the queues once more and only then waits. Who adds work
+//! puts it in a queue first and looks at `sleepers` after a full fence; if it is not zero, it takes
+//! the lock and notifies. Either the sleeper's second look sees the work, or the adder's look sees
+//! the sleeper.
+//!
+//! Protocol of blocks: [`Blocks::next`] hands out indices, each once. The caller of `run_blocks`
+//! returns only when `finished` says that every index has been run to its end, so nobody calls the
+//! borrowed closure after that: later tickets find no index left.
+
+use crate::Parallelism;
+use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long an idle thread looks for work before it sleeps. Kernels of one step follow each other
+/// within microseconds; waking a sleeper takes tens.
+const SPIN: Duration = Duration::from_micros(150);
+
+enum Task {
+    Run(Box<dyn FnOnce() + Send>),
+    Blocks(Arc<Blocks>),
+}
+
+struct Blocks {
+    /// Valid while an index below `n` is unfinished; see the module text.
+    f: *const (dyn Fn(usize) + Sync),
+    n: usize,
+    next: AtomicUsize,
+    finished: AtomicUsize,
+    panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+// SAFETY: `f` is `Sync` and is only called while the caller of `run_blocks` keeps it alive.
+unsafe impl Send for Blocks {}
+// SAFETY: as above; the other fields are atomics and a mutex.
+unsafe impl Sync for Blocks {}
+
+impl Blocks {
+    /// Runs blocks until none is left to start.
+    fn work(&self) {
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= self.n {
+                return;
+            }
+            debug_assert!(self.finished.load(Ordering::Relaxed) < self.n);
+            // SAFETY: index `i < n` is ours and unfinished, so `run_blocks` has not returned and
+            // the closure is alive.
+            let f = unsafe { &*self.f };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(i))) {
+                *lock(&self.panic) = Some(panic);
+            }
+            self.finished.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+struct Shared {
+    injector: Injector<Task>,
+    stealers: Vec<Stealer<Task>>,
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
+    stop: AtomicBool,
+    width: usize,
+}
+
+thread_local! {
+    /// The own deque of a worker thread, with the address of the pool it belongs to.
+    static LOCAL: RefCell<Option<(usize, Worker<Task>)>> = const { RefCell::new(None) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Worker threads with their deques. `Pool::new(n)` computes with `n` threads: the caller of
+/// [`Parallelism::run_blocks`] or [`Pool::help_until`] is one of them.
+///
+/// ```
+/// use ferroflow_sync::{Parallelism, Pool};
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// let pool = Pool::new(2);
+/// let sum = AtomicUsize::new(0);
+/// pool.run_blocks(100, &|i| { sum.fetch_add(i, Ordering::Relaxed); });
+/// assert_eq!(sum.into_inner(), 4950);
+/// ```
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// A pool that computes with `width` threads (at least 1), `width - 1` of them its own.
+    pub fn new(width: usize) -> Pool {
+        let width = width.max(1);
+        let workers: Vec<Worker<Task>> = (1..width).map(|_| Worker::new_lifo()).collect();
+        let shared = Arc::new(Shared {
+            injector: Injector::new(),
+            stealers: workers.iter().map(Worker::stealer).collect(),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+            stop: AtomicBool::new(false),
+            width,
+        });
+        let spawn = |(i, worker)| {
+            let shared = shared.clone();
+            std::thread::Builder::new()
+                .name(format!("ferroflow-{i}"))
+                .spawn(move || {
+                    LOCAL.set(Some((Arc::as_ptr(&shared) as usize, worker)));
+                    shared.work_until(&|| shared.stop.load(Ordering::Acquire));
+                })
+                .ok()
+        };
+        let threads = workers.into_iter().enumerate().filter_map(spawn).collect();
+        Pool { shared, threads }
+    }
+
+    /// The number of processors that this process may use.
+    pub fn available_threads() -> usize {
+        std::thread::available_parallelism().map_or(1, |n| n.get())
+    }
+
+    /// Runs `task` on some thread, soon. With a width of 1 it runs when somebody helps.
+    pub fn spawn(&self, task: Box<dyn FnOnce() + Send>) {
+        self.shared.push(Task::Run(task), 1);
+    }
+
+    /// Runs tasks on the calling thread until `done()` holds; sleeps when there are none.
+    ///
+    /// Who makes `done` true calls [`Pool::notify`] afterwards.
+    pub fn help_until(&self, done: &dyn Fn() -> bool) {
+        self.shared.work_until(done);
+    }
+
+    /// Makes sleeping threads look again.
+    pub fn notify(&self) {
+        fence(Ordering::SeqCst);
+        if self.shared.sleepers.load(Ordering::Relaxed) > 0 {
+            let _guard = lock(&self.shared.sleep);
+            self.shared.wake.notify_all();
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.notify();
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // The last owner may be a task of the pool itself; a thread cannot join itself.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Parallelism for Pool {
+    fn width(&self) -> usize {
+        self.shared.width
+    }
+
+    fn run_blocks(&self, n_blocks: usize, f: &(dyn Fn(usize) + Sync)) {
+        let n_helpers = (self.shared.width - 1).min(n_blocks.saturating_sub(1));
+        if n_helpers == 0 {
+            return (0..n_blocks).for_each(f);
+        }
+        // SAFETY: only the lifetime is erased; this function does not return before every block
+        // is finished (see the wait below), and nobody calls `f` after that.
+        let f = unsafe {
+            std::mem::transmute::<
+                *const (dyn Fn(usize) + Sync + '_),
+                *const (dyn Fn(usize) + Sync + 'static),
+            >(f)
+        };
+        let blocks = Arc::new(Blocks {
+            f,
+            n: n_blocks,
+            next: AtomicUsize::new(0),
+            finished: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+        });
+        for _ in 0..n_helpers {
+            self.shared.push(Task::Blocks(blocks.clone()), n_helpers);
+        }
+        blocks.work();
+        let mut spins = 0u32;
+        while blocks.finished.load(Ordering::Acquire) < n_blocks {
+            spins += 1;
+            if spins < 2000 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let panic = lock(&blocks.panic).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Shared {
+    /// Queues `task` and wakes up to `n_wanted` sleepers.
+    fn push(&self, task: Task, n_wanted: usize) {
+        let me = self as *const Shared as usize;
+        let task = LOCAL.with_borrow(|local| match local {
+            Some((pool, worker)) if *pool == me => {
+                worker.push(task);
+                None
+            }
+            _ => Some(task),
+        });
+        if let Some(task) = task {
+            self.injector.push(task);
+        }
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let _guard = lock(&self.sleep);
+            if n_wanted == 1 {
+                self.wake.notify_one();
+            } else {
+                self.wake.notify_all();
+            }
+        }
+    }
+
+    fn find(&self) -> Option<Task> {
+        let me = self as *const Shared as usize;
+        let own = LOCAL.with_borrow(|local| match local {
+            Some((pool, worker)) if *pool == me => worker.pop(),
+            _ => None,
+        });
+        if own.is_some() {
+            return own;
+        }
+        let mut retry = true;
+        while std::mem::take(&mut retry) {
+            match self.injector.steal() {
+                Steal::Success(task) => return Some(task),
+                Steal::Retry => retry = true,
+                Steal::Empty => {}
+            }
+            for stealer in &self.stealers {
+                match stealer.steal() {
+                    Steal::Success(task) => return Some(task),
+                    Steal::Retry => retry = true,
+                    Steal::Empty => {}
+                }
+            }
+        }
+        None
+    }
+
+    fn has_work(&self) -> bool {
+        !self.injector.is_empty() || self.stealers.iter().any(|s| !s.is_empty())
+    }
+
+    fn work_until(&self, done: &dyn Fn() -> bool) {
+        let mut idle_since: Option<Instant> = None;
+        while !done() {
+            if let Some(task) = self.find() {
+                match task {
+                    // A task that panics must not take the worker with it.
+                    Task::Run(task) => drop(catch_unwind(AssertUnwindSafe(task))),
+                    Task::Blocks(blocks) => blocks.work(),
+                }
+                idle_since = None;
+                continue;
+            }
+            if idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
+                for _ in 0..20 {
+                    std::hint::spin_loop();
+                }
+                continue;
+            }
+            let guard = lock(&self.sleep);
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !self.has_work() && !done() {
+                drop(self.wake.wait(guard));
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            idle_since = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_runs_once_nested_and_from_many_threads() {
+        for width in [1, 2, 4] {
+            let pool = Pool::new(width);
+            std::thread::scope(|s| {
+                for _ in 0..3 {
+                    s.spawn(|| {
+                        for n in [0, 1, 2, 7, 100] {
+                            let counts: Vec<AtomicUsize> = (0..n * 5).map(|_| AtomicUsize::new(0)).collect();
+                            pool.run_blocks(n, &|i| {
+                                pool.run_blocks(5, &|j| {
+                                    counts[i * 5 + j].fetch_add(1, Ordering::Relaxed);
+                                });
+                            });
+                            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn tasks_run_even_after_everybody_slept() {
+        let pool = Arc::new(Pool::new(3));
+        let count = Arc::new(AtomicUsize::new(0));
+        for round in 1..=20 {
+            if round % 5 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            for _ in 0..50 {
+                let (count, pool) = (count.clone(), Arc::downgrade(&pool));
+                spawn(&pool, move || {
+                    count.fetch_add(1, Ordering::Release);
+                });
+            }
+            let target = round * 50;
+            pool.help_until(&|| count.load(Ordering::Acquire) == target);
+        }
+
+        fn spawn(pool: &std::sync::Weak<Pool>, f: impl FnOnce() + Send + 'static) {
+            let Some(strong) = pool.upgrade() else { return };
+            let weak = pool.clone();
+            strong.spawn(Box::new(move || {
+                f();
+                if let Some(pool) = weak.upgrade() {
+                    pool.notify();
+                }
+            }));
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_block_reaches_the_caller() {
+        let pool = Pool::new(2);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            pool.run_blocks(10, &|i| assert!(i != 7, "block seven"));
+        }));
+        assert!(result.is_err());
+        pool.run_blocks(4, &|_| {});
+    }
+}
