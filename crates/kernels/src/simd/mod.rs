@@ -1,1 +1,22 @@
-//! SIMD primitives over plain slices.
+//! SIMD primitives over plain slices: matrix products, convolutions, pooling, elementwise
+//! functions, row operations and transposes.
+//!
+//! Entry points, in reading order: [`gemm`], [`conv`], [`depthwise`], [`pool`], [`math`],
+//! [`rows`], [`transpose`]. Every algorithm is written once against the vector traits of
+//! `vector.rs` and compiled for each instruction set of [`Level`]; `table.rs` picks one at run
+//! time.
+//!
+//! Does not know: tensors, ops, graphs. The only unsafe code of the crate is here; every function
+//! exported from here is safe and checks the sizes it is given.
+
+mod aligned;
+mod epilogue;
+mod functions;
+pub mod gemm;
+mod level;
+pub mod math;
+pub mod scalar;
+mod table;
+mod vector;
+
+pub use level::Level;

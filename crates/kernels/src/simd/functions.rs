@@ -1,0 +1,345 @@
+//! The elementary functions, one vector at a time.
+//!
+//! Errors stay within about two units in the last place except where said; not-a-number and the
+//! infinities come out as the C library has them.
+
+use super::vector::Simd;
+
+const LOG2_E: f32 = std::f32::consts::LOG2_E;
+// ln 2 in two parts; the first has so few bits that its products with exponents are exact.
+const LN2_HI: f32 = 0.693_359_375;
+const LN2_LO: f32 = -2.121_944_4e-4;
+/// Adding this leaves the nearest integer in the low bits.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// `2^n` for an integer vector `n` in the normal range.
+#[inline(always)]
+fn pow2<S: Simd>(s: S, n: S::I) -> S::V {
+    s.float(s.ishl::<23>(s.iadd(n, s.isplat(127))))
+}
+
+/// Splits `x` into `n ln 2 + r`: the integer `n` and the remainder `r`.
+#[inline(always)]
+fn reduce_ln2<S: Simd>(s: S, x: S::V) -> (S::I, S::V) {
+    let t = s.fma(x, s.splat(LOG2_E), s.splat(ROUNDER));
+    let n = s.sub(t, s.splat(ROUNDER));
+    let r = s.fnma(n, s.splat(LN2_HI), x);
+    let r = s.fnma(n, s.splat(LN2_LO), r);
+    (s.isub(s.bits(t), s.isplat(ROUNDER.to_bits() as i32)), r)
+}
+
+/// `(exp(r) - 1 - r) / r²` for `|r| <= ln 2 / 2`.
+#[inline(always)]
+fn exp_tail<S: Simd>(s: S, r: S::V) -> S::V {
+    s.poly(
+        r,
+        [
+            1.987_569_1e-4,
+            1.398_2e-3,
+            8.333_452e-3,
+            4.166_579_6e-2,
+            1.666_666_6e-1,
+            5.000_000_1e-1,
+        ],
+    )
+}
+
+/// `e^x`, subnormal results included.
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
+    let x = s.max(s.splat(-104.0), s.min(s.splat(89.0), x));
+    let (n, r) = reduce_ln2(s, x);
+    let p = s.add(s.fma(exp_tail(s, r), s.mul(r, r), r), s.splat(1.0));
+    let half = s.isar::<1>(n);
+    s.mul(s.mul(p, pow2(s, half)), pow2(s, s.isub(n, half)))
+}
+
+/// `e^x` for `-87 <= x <= 0` or NaN; smaller `x` count as -87.
+#[inline(always)]
+pub(crate) fn exp_nonpositive<S: Simd>(s: S, x: S::V) -> S::V {
+    let (n, r) = reduce_ln2(s, s.max(s.splat(-87.0), x));
+    let p = s.add(s.fma(exp_tail(s, r), s.mul(r, r), r), s.splat(1.0));
+    s.mul(p, pow2(s, n))
+}
+
+/// `e^x - 1` without cancellation.
+#[inline(always)]
+pub(crate) fn expm1<S: Simd>(s: S, x: S::V) -> S::V {
+    let one = s.splat(1.0);
+    let y = s.max(s.splat(-30.0), s.min(s.splat(89.0), x));
+    let (n, r) = reduce_ln2(s, y);
+    let p = s.fma(exp_tail(s, r), s.mul(r, r), r);
+    // 2^n p + 2^n - 1, halved on the way so that 2^128 does not overflow early.
+    let h = pow2(s, s.isub(n, s.isplat(1)));
+    let y = s.fma(h, p, s.sub(h, s.splat(0.5)));
+    let y = s.add(y, y);
+    // Tiny arguments (and the sign of zero) are their own result.
+    let y = s.select(s.lt(s.abs(x), s.splat(1e-8)), x, y);
+    s.select(s.lt(y, s.neg(one)), s.neg(one), y)
+}
+
+/// The core of the logarithm: `ln m + k ln 2` where `f = m - 1` and `m` is near one; `c` is added
+/// where it does not get lost.
+#[inline(always)]
+fn log_core<S: Simd>(s: S, f: S::V, k: S::V, c: S::V) -> S::V {
+    let q = s.div(f, s.add(s.splat(2.0), f));
+    let z = s.mul(q, q);
+    let r = s.mul(
+        z,
+        s.poly(z, [0.242_790_79, 0.284_987_87, 0.400_009_72, 0.666_666_6]),
+    );
+    let half_square = s.mul(s.splat(0.5), s.mul(f, f));
+    let lo = s.fma(k, s.splat(LN2_LO), c);
+    let t = s.fma(q, s.add(half_square, r), lo);
+    s.fma(k, s.splat(LN2_HI), s.add(s.sub(t, half_square), f))
+}
+
+const SQRT_HALF: i32 = 0x3f35_04f3;
+
+/// Exponent and mantissa of a positive normal number, the mantissa between √½ and √2.
+#[inline(always)]
+fn split<S: Simd>(s: S, x: S::V) -> (S::I, S::V) {
+    let i = s.isub(s.bits(x), s.isplat(SQRT_HALF));
+    let m = s.iadd(s.iand(i, s.isplat(0x7f_ffff)), s.isplat(SQRT_HALF));
+    (s.isar::<23>(i), s.float(m))
+}
+
+/// `ln x`.
+#[inline(always)]
+pub(crate) fn log<S: Simd>(s: S, x: S::V) -> S::V {
+    let tiny = s.lt(x, s.splat(f32::MIN_POSITIVE));
+    let y = s.select(tiny, s.mul(x, s.splat(8_388_608.0)), x);
+    let (e, m) = split(s, y);
+    let k = s.sub(s.to_float(e), s.select(tiny, s.splat(23.0), s.zero()));
+    let r = log_core(s, s.sub(m, s.splat(1.0)), k, s.zero());
+    let inf = s.splat(f32::INFINITY);
+    let r = s.select(s.lt(x, inf), r, x);
+    let r = s.select(s.eq(x, s.zero()), s.neg(inf), r);
+    s.select(s.lt(x, s.zero()), s.splat(f32::NAN), r)
+}
+
+/// `ln (1 + x)` without cancellation.
+#[inline(always)]
+pub(crate) fn log1p<S: Simd>(s: S, x: S::V) -> S::V {
+    let one = s.splat(1.0);
+    let u = s.add(one, x);
+    let (e, m) = split(s, u);
+    let k = s.to_float(e);
+    // What the addition rounded away, relative to u.
+    let lost = s.select(
+        s.lt(x, one),
+        s.sub(x, s.sub(u, one)),
+        s.sub(one, s.sub(u, x)),
+    );
+    let c = s.div(lost, u);
+    let small = s.lt(s.abs(x), s.splat(0.29));
+    let f = s.select(small, x, s.sub(m, one));
+    let r = log_core(
+        s,
+        f,
+        s.select(small, s.zero(), k),
+        s.select(small, s.zero(), c),
+    );
+    let r = s.select(s.lt(s.abs(x), s.splat(1e-8)), x, r);
+    let inf = s.splat(f32::INFINITY);
+    let r = s.select(s.lt(u, inf), r, u);
+    let r = s.select(s.eq(u, s.zero()), s.neg(inf), r);
+    s.select(s.lt(u, s.zero()), s.splat(f32::NAN), r)
+}
+
+/// The hyperbolic tangent, as a quotient of polynomials on the range where it is not ±1 yet.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
+    let limit = s.splat(7.905_311);
+    let y = s.max(s.neg(limit), s.min(limit, x));
+    let z = s.mul(y, y);
+    let p = s.poly(
+        z,
+        [
+            -2.760_768_5e-16,
+            2.000_188e-13,
+            -8.604_671_5e-11,
+            5.122_297_1e-8,
+            1.485_722_4e-5,
+            6.372_619e-4,
+            4.893_524_6e-3,
+        ],
+    );
+    let q = s.poly(
+        z,
+        [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3],
+    );
+    let r = s.div(s.mul(y, p), q);
+    s.select(s.lt(s.abs(x), s.splat(4e-4)), x, r)
+}
+
+/// `1 / (1 + e^-x)`.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
+    let one = s.splat(1.0);
+    let e = exp(s, s.neg(s.abs(x)));
+    let r = s.div(one, s.add(one, e));
+    s.select(s.lt(x, s.zero()), s.mul(e, r), r)
+}
+
+/// The error function.
+#[inline(always)]
+pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
+    let t = s.abs(x);
+    let z = s.mul(x, x);
+    // Far from zero: 1 - exp(polynomial).
+    let u = s.min(s.splat(10.0), t);
+    let big = s.poly(
+        u,
+        [
+            -1.728_534_7e-5,
+            3.831_971_3e-4,
+            -3.883_964_4e-3,
+            2.425_462_2e-2,
+            -1.067_778_8e-1,
+            -6.348_468_7e-1,
+            -1.287_175_1e-1,
+        ],
+    );
+    let big = s.fma(big, u, s.neg(u));
+    let big = s.copysign(s.sub(s.splat(1.0), exp_nonpositive(s, big)), x);
+    let small = s.poly(
+        z,
+        [
+            -5.967_617e-4,
+            4.991_194_2e-3,
+            -2.676_813_5e-2,
+            1.128_199_25e-1,
+            -3.761_253_4e-1,
+            1.283_791_7e-1,
+        ],
+    );
+    let small = s.fma(small, x, x);
+    s.select(s.lt(s.splat(0.921_875), t), big, small)
+}
+
+/// `1 - erf x`, accurate relative to its own size where it is tiny.
+#[inline(always)]
+pub(crate) fn erfc<S: Simd>(s: S, x: S::V) -> S::V {
+    let one = s.splat(1.0);
+    let near = s.sub(one, erf(s, x));
+    let z = s.min(s.splat(11.0), s.max(s.zero(), x));
+    let t = s.div(one, s.fma(s.splat(0.5), z, one));
+    let p = s.poly(
+        t,
+        [
+            0.170_872_77,
+            -0.822_152_23,
+            1.488_515_87,
+            -1.135_203_98,
+            0.278_868_07,
+            -0.186_288_06,
+            0.096_784_18,
+            0.374_091_96,
+            1.000_023_68,
+            -1.265_512_23,
+        ],
+    );
+    // z² in two parts: a chopped square is exact.
+    let zh = s.float(s.iand(s.bits(z), s.isplat(!0xfff)));
+    let head = s.mul(zh, zh);
+    let tail = s.mul(s.sub(z, zh), s.add(z, zh));
+    let far = s.mul(t, s.mul(exp(s, s.neg(head)), exp(s, s.sub(p, tail))));
+    let r = s.select(s.lt(x, s.splat(0.5)), near, far);
+    s.select(s.unordered(x, x), x, r)
+}
+
+/// Sine (`shift` 0) or cosine (`shift` 1) for `|x| < 8192`.
+#[inline(always)]
+fn sin_small<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
+    let t = s.fma(x, s.splat(std::f32::consts::FRAC_2_PI), s.splat(ROUNDER));
+    let n = s.sub(t, s.splat(ROUNDER));
+    // π/2 in three parts, the first two short enough for exact products.
+    let r = s.fnma(n, s.splat(1.570_312_5), x);
+    let r = s.fnma(n, s.splat(4.837_513e-4), r);
+    let r = s.fnma(n, s.splat(7.549_79e-8), r);
+    let q = s.iadd(s.bits(t), s.isplat(shift));
+    let z = s.mul(r, r);
+    let sin = s.poly(z, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
+    let sin = s.fma(s.mul(sin, z), r, r);
+    let cos = s.poly(z, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]);
+    let cos = s.fma(s.mul(cos, z), z, s.fma(s.splat(-0.5), z, s.splat(1.0)));
+    let odd = s.ishl::<31>(q);
+    // A set sign bit means an odd quadrant.
+    let odd = s.lt(
+        s.float(s.ior(odd, s.isplat(1.0f32.to_bits() as i32))),
+        s.zero(),
+    );
+    let y = s.select(odd, cos, sin);
+    let flip = s.iand(s.ishl::<30>(q), s.isplat(i32::MIN));
+    s.float(s.ixor(s.bits(y), flip))
+}
+
+/// The sine, or the cosine for `shift` 1; large arguments take the library's way.
+#[inline(always)]
+pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
+    let small = s.lt(s.abs(x), s.splat(8192.0));
+    // The comparison is false for NaN as well, which the library turns into NaN.
+    if s.any(s.unordered(s.select(small, s.zero(), s.splat(f32::NAN)), s.zero())) {
+        let mut v = [0.0f32; 16];
+        // SAFETY: no backend has more than 16 lanes.
+        unsafe { s.store(v.as_mut_ptr(), x) };
+        for y in &mut v[..S::N] {
+            let wide = f64::from(*y);
+            *y = if shift == 0 { wide.sin() } else { wide.cos() } as f32;
+        }
+        // SAFETY: as above.
+        return unsafe { s.load(v.as_ptr()) };
+    }
+    let y = sin_small(s, x, shift);
+    if shift == 0 {
+        s.select(s.lt(s.abs(x), s.splat(1e-4)), x, y)
+    } else {
+        y
+    }
+}
+
+/// `ln (1 + e^x)`.
+#[inline(always)]
+pub(crate) fn softplus<S: Simd>(s: S, x: S::V) -> S::V {
+    let e = exp(s, s.neg(s.abs(x)));
+    s.add(log1p(s, e), s.max(s.zero(), x))
+}
+
+/// `-1`, `0`, `1` or NaN.
+#[inline(always)]
+pub(crate) fn sign<S: Simd>(s: S, x: S::V) -> S::V {
+    let nonzero = s.select(s.eq(x, s.zero()), x, s.copysign(s.splat(1.0), x));
+    s.select(s.unordered(x, x), x, nonzero)
+}
+
+/// `x Φ(x)` with the error function.
+#[inline(always)]
+pub(crate) fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
+    let h = s.mul(x, s.splat(0.5));
+    s.fma(
+        h,
+        erf(s, s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2))),
+        h,
+    )
+}
+
+/// `x Φ(x)` with the tangent approximation.
+#[inline(always)]
+pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
+    let h = s.mul(x, s.splat(0.5));
+    let x2 = s.mul(x, x);
+    let inner = s.mul(
+        x,
+        s.fma(x2, s.splat(0.044_715 * 0.797_884_6), s.splat(0.797_884_6)),
+    );
+    s.fma(h, tanh(s, inner), h)
+}
+
+/// `min(max(x + 3, 0), 6) / 6`.
+#[inline(always)]
+pub(crate) fn hard_sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
+    let y = s.add(x, s.splat(3.0));
+    let y = s.min(s.splat(6.0), s.max(s.zero(), y));
+    s.mul(y, s.splat(1.0 / 6.0))
+}

@@ -1,0 +1,338 @@
+//! Matrix products: [`gemm_packed`] against a constant matrix, [`gemm`], [`batch_gemm`], and
+//! [`gemm_generic`] for the number types without vector code.
+
+pub(crate) mod drive;
+pub(crate) mod kernel;
+mod pack;
+#[cfg(test)]
+mod tests;
+
+pub use super::epilogue::{Activation, Epilogue};
+pub use pack::PackedB;
+
+use super::aligned::{Plain, Scratch, SendPtr};
+use super::math::{UnaryOp, unary_in_place};
+use super::table::{GemmTable, Table};
+use drive::{RowSource, Tiles, drive};
+use ferroflow_sync::{Inline, Parallelism};
+use std::ops::Range;
+
+/// A float type with matrix kernels: `f32` or `f64`.
+#[allow(private_bounds, reason = "the trait is sealed by it")]
+pub trait Element: Plain + Sealed {
+    /// Zero.
+    const ZERO: Self;
+    /// Rounds a constant.
+    fn from_f32(x: f32) -> Self;
+    /// Applies an activation to a row.
+    fn apply(op: UnaryOp, row: &mut [Self]);
+}
+
+/// What [`Element`] needs from inside the room.
+pub(crate) trait Sealed: Copy + PartialOrd {
+    fn table() -> &'static GemmTable<Self>;
+}
+
+impl Sealed for f32 {
+    fn table() -> &'static GemmTable<f32> {
+        &Table::current().gemm
+    }
+}
+impl Element for f32 {
+    const ZERO: f32 = 0.0;
+    fn from_f32(x: f32) -> f32 {
+        x
+    }
+    fn apply(op: UnaryOp, row: &mut [f32]) {
+        unary_in_place(op, row);
+    }
+}
+impl Sealed for f64 {
+    fn table() -> &'static GemmTable<f64> {
+        &Table::current().gemm_double
+    }
+}
+impl Element for f64 {
+    const ZERO: f64 = 0.0;
+    fn from_f32(x: f32) -> f64 {
+        f64::from(x)
+    }
+    fn apply(op: UnaryOp, row: &mut [f64]) {
+        for x in row {
+            *x = super::scalar::unary_f64(op, *x);
+        }
+    }
+}
+
+/// Whether `len` elements hold `rows` rows of `cols` columns and stride `ld`.
+///
+/// # Panics
+/// If not.
+pub(crate) fn check(len: usize, rows: usize, cols: usize, ld: usize, what: &str) {
+    assert!(
+        cols <= ld || rows <= 1,
+        "{what}: {cols} columns with a stride of {ld}"
+    );
+    if rows > 0 {
+        assert!(
+            len >= (rows - 1) * ld + cols,
+            "{what}: {len} elements for {rows} × {cols}"
+        );
+    }
+}
+
+/// Checks the epilogue's sizes.
+pub(crate) fn check_epilogue<T>(ep: &Epilogue<'_, T>, m: usize, n: usize) {
+    if let Some(b) = ep.bias {
+        assert!(b.len() >= n, "bias: {} elements for {n} columns", b.len());
+    }
+    if let Some((s, ld)) = ep.side {
+        check(s.len(), m, n, ld, "side input");
+    }
+}
+
+/// A row-major matrix.
+struct Rows<T> {
+    ptr: SendPtr<T>,
+    ld: usize,
+    k: usize,
+}
+
+impl<T: Element> RowSource<T> for Rows<T> {
+    fn taps(&self) -> usize {
+        1
+    }
+    fn run(&self) -> usize {
+        self.k
+    }
+    fn fill(&self, rows: Range<usize>, _: Tiles, out: &mut [SendPtr<T>], _: &mut Scratch) {
+        for (p, r) in out.iter_mut().zip(rows) {
+            *p = SendPtr(self.ptr.get().wrapping_add(r * self.ld));
+        }
+    }
+}
+
+/// `out = epilogue(a · b)` with `a[m][k]` of row stride `lda` and `out[m][n]` of row stride `ldc`.
+///
+/// # Panics
+/// If a slice is too short for its matrix.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+pub fn gemm_packed<T: Element>(
+    par: &dyn Parallelism,
+    a: &[T],
+    lda: usize,
+    m: usize,
+    b: &PackedB<T>,
+    out: &mut [T],
+    ldc: usize,
+    ep: &Epilogue<'_, T>,
+) {
+    check(a.len(), m, b.k(), lda, "left-hand matrix");
+    check(out.len(), m, b.n(), ldc, "output");
+    check_epilogue(ep, m, b.n());
+    let rows = Rows {
+        ptr: SendPtr(a.as_ptr().cast_mut()),
+        ld: lda,
+        k: b.k(),
+    };
+    // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
+    unsafe { drive(par, m, &rows, b, SendPtr(out.as_mut_ptr()), ldc, ep) }
+}
+
+/// The sizes and layouts of a product: `out[m][n] = op(a) · op(b)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemmShape {
+    /// Rows of the output.
+    pub m: usize,
+    /// Columns of the output.
+    pub n: usize,
+    /// Length of the reduction.
+    pub k: usize,
+    /// Whether `a` is stored `[k][m]` rather than `[m][k]`.
+    pub trans_a: bool,
+    /// Whether `b` is stored `[n][k]` rather than `[k][n]`.
+    pub trans_b: bool,
+    /// Row stride of `a` as stored.
+    pub lda: usize,
+    /// Row stride of `b` as stored.
+    pub ldb: usize,
+    /// Row stride of the output.
+    pub ldc: usize,
+}
+
+impl GemmShape {
+    /// Dense matrices, stored without gaps.
+    pub fn dense(m: usize, n: usize, k: usize, trans_a: bool, trans_b: bool) -> Self {
+        let lda = if trans_a { m } else { k };
+        let ldb = if trans_b { k } else { n };
+        GemmShape {
+            m,
+            n,
+            k,
+            trans_a,
+            trans_b,
+            lda,
+            ldb,
+            ldc: n,
+        }
+    }
+}
+
+/// `out = epilogue(op(a) · op(b))`, packing `b` on the way.
+///
+/// # Panics
+/// If a slice is too short for its matrix.
+pub fn gemm<T: Element>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [T],
+    ep: &Epilogue<'_, T>,
+) {
+    check(out.len(), s.m, s.n, s.ldc, "output");
+    let (rows, cols) = if s.trans_a { (s.k, s.m) } else { (s.m, s.k) };
+    check(a.len(), rows, cols, s.lda, "left-hand matrix");
+    PackedB::with_scratch(par, (b, s.ldb, s.trans_b), s.k, s.n, |b| {
+        if !s.trans_a {
+            return gemm_packed(par, a, s.lda, s.m, b, out, s.ldc, ep);
+        }
+        let mut scratch = Scratch::take();
+        let t = scratch.room::<T>(s.m * s.k);
+        for i0 in (0..s.m).step_by(16) {
+            for k in 0..s.k {
+                for i in i0..(i0 + 16).min(s.m) {
+                    t[i * s.k + k] = a[k * s.lda + i];
+                }
+            }
+        }
+        gemm_packed(par, t, s.k, s.m, b, out, s.ldc, ep);
+    });
+}
+
+/// Element offsets of one product of a [`batch_gemm`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchItem {
+    /// Where its `a` starts.
+    pub a: usize,
+    /// Where its `b` starts.
+    pub b: usize,
+    /// Where its output starts.
+    pub out: usize,
+}
+
+/// `batch` products of one shape, parallel over the batch; `item(i)` says where the `i`-th lies.
+///
+/// The outputs must not overlap: they are given by `out_stride`, so `item(i).out` is ignored and
+/// is `i * out_stride`.
+///
+/// # Panics
+/// If a slice is too short for its matrices.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+pub fn batch_gemm<T: Element>(
+    par: &dyn Parallelism,
+    batch: usize,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [T],
+    out_stride: usize,
+    item: &(dyn Fn(usize) -> BatchItem + Sync),
+    act: Activation,
+) {
+    if batch == 0 || s.m == 0 || s.n == 0 {
+        return;
+    }
+    let size = (s.m - 1) * s.ldc + s.n;
+    assert!(batch == 1 || out_stride >= size, "outputs overlap");
+    assert!(
+        out.len() >= (batch - 1) * out_stride + size,
+        "output: too short"
+    );
+    let ep = Epilogue {
+        bias: None,
+        side: None,
+        act,
+    };
+    if batch < par.width() {
+        for i in 0..batch {
+            let at = item(i);
+            gemm(
+                par,
+                s,
+                &a[at.a..],
+                &b[at.b..],
+                &mut out[i * out_stride..],
+                &ep,
+            );
+        }
+        return;
+    }
+    let base = SendPtr(out.as_mut_ptr());
+    par.run_blocks(batch, &|i| {
+        let at = item(i);
+        // SAFETY: output `i` lies inside `out` and, the stride being at least its size, apart
+        // from the others; each block runs once.
+        let out = unsafe { std::slice::from_raw_parts_mut(base.get().add(i * out_stride), size) };
+        gemm(&Inline, s, &a[at.a..], &b[at.b..], out, &ep);
+    });
+}
+
+/// A plain product for any number type: `out[i][j] = finish(Σ mac(…, a[i][k], b[k][j]))`.
+///
+/// `Acc` may be wider than `T`, as `f32` is for halves.
+///
+/// # Panics
+/// If a slice is too short for its matrix.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+pub fn gemm_generic<T: Copy + Sync, U: Send, Acc: Copy + Sync>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [U],
+    zero: Acc,
+    mac: &(dyn Fn(Acc, T, T) -> Acc + Sync),
+    finish: &(dyn Fn(Acc) -> U + Sync),
+) {
+    check(out.len(), s.m, s.n, s.ldc, "output");
+    let (ra, ca) = if s.trans_a { (s.k, s.m) } else { (s.m, s.k) };
+    check(a.len(), ra, ca, s.lda, "left-hand matrix");
+    let (rb, cb) = if s.trans_b { (s.n, s.k) } else { (s.k, s.n) };
+    check(b.len(), rb, cb, s.ldb, "right-hand matrix");
+    if s.m == 0 || s.n == 0 {
+        return;
+    }
+    let end = (s.m - 1) * s.ldc + s.n;
+    ferroflow_sync::par_chunks_mut(par, &mut out[..end], s.ldc, 4, &|i, row| {
+        let mut acc = vec![zero; s.n];
+        for k in 0..s.k {
+            let x = if s.trans_a {
+                a[k * s.lda + i]
+            } else {
+                a[i * s.lda + k]
+            };
+            if s.trans_b {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = mac(*acc, x, b[j * s.ldb + k]);
+                }
+            } else {
+                for (acc, y) in acc.iter_mut().zip(&b[k * s.ldb..][..s.n]) {
+                    *acc = mac(*acc, x, *y);
+                }
+            }
+        }
+        for (o, acc) in row.iter_mut().zip(acc) {
+            *o = finish(acc);
+        }
+    });
+}

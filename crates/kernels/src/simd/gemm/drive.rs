@@ -1,0 +1,259 @@
+//! Cuts a product into tasks and blocks and sends them through the kernels.
+
+use super::kernel::Sweep;
+use super::{Element, Epilogue, PackedB};
+use crate::simd::aligned::{Scratch, SendPtr};
+use ferroflow_sync::Parallelism;
+use std::ops::Range;
+
+/// Where the left rows of a product are.
+pub(crate) trait RowSource<T>: Sync {
+    /// Pointers to a row, each with `run` elements behind it.
+    fn taps(&self) -> usize;
+    /// Elements behind each pointer.
+    fn run(&self) -> usize;
+    /// Writes the pointers of the rows `rows` tile after tile, `[tap][row of the tile]`.
+    ///
+    /// `spare` is memory for rows that do not exist as such; it must not be grown more than once
+    /// a call.
+    fn fill(&self, rows: Range<usize>, tiles: Tiles, out: &mut [SendPtr<T>], spare: &mut Scratch);
+}
+
+/// Consecutive rows as tiles: first `big` tiles of `mr` rows, then `small` ones of `mr - 1`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiles {
+    pub mr: usize,
+    pub big: usize,
+    pub small: usize,
+}
+
+impl Tiles {
+    /// As few tiles as possible, all of nearly the same height.
+    pub(crate) fn of(rows: usize, max: usize) -> Tiles {
+        let n = rows.div_ceil(max).max(1);
+        let mr = rows.div_ceil(n);
+        let small = n * mr - rows;
+        Tiles {
+            mr,
+            big: n - small,
+            small,
+        }
+    }
+
+    /// Calls `f(first row, rows)` for each tile in order.
+    pub(crate) fn each(self, mut f: impl FnMut(usize, usize)) {
+        let mut row = 0;
+        for i in 0..self.big + self.small {
+            let mr = if i < self.big { self.mr } else { self.mr - 1 };
+            f(row, mr);
+            row += mr;
+        }
+    }
+}
+
+/// A block of the reduction: taps `tap..tap + taps`, elements `off..off + len` of each.
+#[derive(Clone, Copy)]
+struct Block {
+    tap: usize,
+    taps: usize,
+    off: usize,
+    len: usize,
+    /// Its first row in the panel.
+    k: usize,
+}
+
+/// Reduction steps to a block: so many rows of a panel stay in the first-level cache.
+const BLOCK_K: usize = 384;
+/// Elements of the left side to a task, to stay in the second-level cache.
+const BLOCK_A: usize = 32 * 1024;
+/// Multiply-adds that make a task worth handing to another thread.
+const MIN_TASK: usize = 64 * 1024;
+/// Columns after which an activation function goes over what was stored.
+const ACT_COLUMNS: usize = 128;
+
+/// The `i`-th block of the reduction.
+fn block(i: usize, blocks: usize, taps: usize, run: usize) -> Block {
+    if blocks <= taps {
+        let (t0, t1) = (taps * i / blocks, taps * (i + 1) / blocks);
+        Block {
+            tap: t0,
+            taps: t1 - t0,
+            off: 0,
+            len: run,
+            k: t0 * run,
+        }
+    } else {
+        let pieces = blocks / taps;
+        let (tap, p) = (i / pieces, i % pieces);
+        let (a, b) = (run * p / pieces, run * (p + 1) / pieces);
+        Block {
+            tap,
+            taps: 1,
+            off: a,
+            len: b - a,
+            k: tap * run + a,
+        }
+    }
+}
+
+/// How many blocks; more than `taps` only as a multiple of it.
+fn count_blocks(taps: usize, run: usize, rows: usize, mr: usize) -> usize {
+    let k = taps * run;
+    if rows <= 2 * mr || k <= BLOCK_K + BLOCK_K / 2 {
+        return 1;
+    }
+    if run <= BLOCK_K + BLOCK_K / 2 {
+        k.div_ceil(BLOCK_K).clamp(1, taps)
+    } else {
+        taps * run.div_ceil(BLOCK_K)
+    }
+}
+
+/// `out[m][n] = epilogue(rows · b)`, the columns starting at `out_col`.
+///
+/// # Safety
+/// The rows of `source` stay readable, `out` is writable for `m` rows of stride `ldc` with `b.n()`
+/// columns and nobody else touches it, and the epilogue's matrices are as large.
+pub(crate) unsafe fn drive<T: Element>(
+    par: &dyn Parallelism,
+    m: usize,
+    source: &dyn RowSource<T>,
+    b: &PackedB<T>,
+    out: SendPtr<T>,
+    ldc: usize,
+    ep: &Epilogue<'_, T>,
+) {
+    let (n, k) = (b.n(), b.k());
+    let panels = b.panels();
+    if m == 0 || n == 0 {
+        return;
+    }
+    let width = par.width();
+    let max_mr = b.table().kernels.len();
+    // Rows to a task: what fits the cache, in whole tiles.
+    let fit = (BLOCK_A / k.clamp(1, BLOCK_K))
+        .max(4 * max_mr)
+        .next_multiple_of(max_mr);
+    let mut row_tasks = m.div_ceil(fit);
+    let mut col_tasks = 1;
+    if width > 1 {
+        let most = (m * n * k / MIN_TASK).clamp(1, width * 4);
+        if row_tasks < most && m >= 4 * most * max_mr {
+            row_tasks = most;
+        }
+        if row_tasks < most {
+            col_tasks = most.div_ceil(row_tasks).min(panels);
+        }
+    }
+    let task = |i: usize| {
+        let (r, c) = (i / col_tasks, i % col_tasks);
+        let rows = m * r / row_tasks..m * (r + 1) / row_tasks;
+        let cols = panels * c / col_tasks..panels * (c + 1) / col_tasks;
+        // SAFETY: tasks own disjoint rows or columns; the rest is the caller's promise.
+        unsafe { run_task(rows, cols, source, b, out, ldc, ep) };
+    };
+    let tasks = row_tasks * col_tasks;
+    if width == 1 || tasks == 1 {
+        (0..tasks).for_each(task);
+    } else {
+        par.run_blocks(tasks, &task);
+    }
+}
+
+/// # Safety
+/// As for [`drive`], for the task's rows and panels.
+unsafe fn run_task<T: Element>(
+    rows: Range<usize>,
+    cols: Range<usize>,
+    source: &dyn RowSource<T>,
+    b: &PackedB<T>,
+    out: SendPtr<T>,
+    ldc: usize,
+    ep: &Epilogue<'_, T>,
+) {
+    let table = b.table();
+    let (lanes, nr, n) = (table.lanes, 2 * table.lanes, b.n());
+    let (taps, run) = (source.taps(), source.run());
+    let tiles = Tiles::of(rows.len(), table.kernels.len());
+    let mut pointers = Scratch::take();
+    let mut spare = Scratch::take();
+    let pointers = pointers.room::<SendPtr<T>>(rows.len() * taps);
+    source.fill(rows.clone(), tiles, pointers, &mut spare);
+    let blocks = count_blocks(taps, run, rows.len(), table.kernels.len());
+    let limits = ep
+        .act
+        .limits()
+        .map(|(lo, hi)| (T::from_f32(lo), T::from_f32(hi)));
+    let function = ep.act.function();
+    for i in 0..blocks {
+        let block = block(i, blocks, taps, run);
+        let last = i + 1 == blocks;
+        let mut done = cols.start * nr;
+        for panel in cols.clone() {
+            let col = panel * nr;
+            let width = nr.min(n - col);
+            let vectors = if width <= lanes { 0 } else { 1 };
+            // SAFETY: `col < n` and `rows.start < m`.
+            let c = unsafe { out.get().add(rows.start * ldc + col) };
+            let side = ep
+                .side
+                .map(|(s, ld)| (s[rows.start * ld + col..].as_ptr(), ld));
+            let mut sweep = Sweep {
+                rows: std::ptr::null(),
+                tiles: tiles.big,
+                tile_stride: taps * tiles.mr,
+                taps: block.taps,
+                off: block.off,
+                len: block.len,
+                b: b.panel(panel)[block.k * nr..].as_ptr(),
+                c,
+                ldc,
+                n: width,
+                accumulate: i > 0,
+                last,
+                bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),
+                side: side.map_or(std::ptr::null(), |s| s.0),
+                ld_side: side.map_or(0, |s| s.1),
+                limits,
+            };
+            let table_ptr = pointers.as_ptr().cast::<*const T>();
+            if tiles.big > 0 && tiles.mr > 0 {
+                // SAFETY: the table holds `taps` pointers a row, each with `run` elements; the
+                // panel has the block's rows; `c` and the epilogue cover these rows and columns.
+                unsafe {
+                    sweep.rows = table_ptr.add(block.tap * tiles.mr);
+                    (table.kernels[tiles.mr - 1][vectors])(&sweep);
+                }
+            }
+            if tiles.small > 0 && tiles.mr > 1 {
+                let mr = tiles.mr - 1;
+                let first = tiles.big * tiles.mr;
+                // SAFETY: as above, for the rows after the big tiles.
+                unsafe {
+                    sweep.rows = table_ptr.add(first * taps + block.tap * mr);
+                    sweep.tiles = tiles.small;
+                    sweep.tile_stride = taps * mr;
+                    sweep.c = c.add(first * ldc);
+                    if !sweep.side.is_null() {
+                        sweep.side = sweep.side.add(first * sweep.ld_side);
+                    }
+                    (table.kernels[mr - 1][vectors])(&sweep);
+                }
+            }
+            let end = col + width;
+            if let Some(op) = function
+                && last
+                && (end - done >= ACT_COLUMNS || panel + 1 == cols.end)
+            {
+                for r in rows.clone() {
+                    // SAFETY: columns `done..end` of a row of this task.
+                    let row = unsafe {
+                        std::slice::from_raw_parts_mut(out.get().add(r * ldc + done), end - done)
+                    };
+                    T::apply(op, row);
+                }
+                done = end;
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The right-hand matrix in the order the kernels read it.
+
+use super::Element;
+use crate::simd::aligned::{Aligned, Scratch, SendPtr};
+use crate::simd::table::GemmTable;
+use ferroflow_sync::{Parallelism, parallel_for};
+
+/// A constant right-hand matrix `[k, n]`, packed once.
+///
+/// The columns lie in panels two vectors wide, each panel row after row, the last one padded with
+/// zeros, so that a kernel reads one panel from front to back.
+pub struct PackedB<T: Element = f32> {
+    data: Aligned,
+    k: usize,
+    n: usize,
+    table: &'static GemmTable<T>,
+    marker: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> Clone for PackedB<T> {
+    fn clone(&self) -> Self {
+        PackedB {
+            data: self.data.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<T: Element> std::fmt::Debug for PackedB<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedB[{}, {}]", self.k, self.n)
+    }
+}
+
+impl<T: Element> PackedB<T> {
+    /// Packs `b[k][n]` with row stride `ldb`.
+    ///
+    /// # Panics
+    /// If `b` is too short.
+    pub fn from_rows(par: &dyn Parallelism, b: &[T], ldb: usize, k: usize, n: usize) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        p.pack(par, b, ldb, false, k, n);
+        p
+    }
+
+    /// Packs the transpose of `b[n][k]` with row stride `ldb`.
+    ///
+    /// # Panics
+    /// If `b` is too short.
+    pub fn from_transposed(par: &dyn Parallelism, b: &[T], ldb: usize, k: usize, n: usize) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        p.pack(par, b, ldb, true, k, n);
+        p
+    }
+
+    /// Packs the matrix whose element in row `k` and column `n` is `f(k, n)`.
+    pub fn from_fn(k: usize, n: usize, f: impl Fn(usize, usize) -> T) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        let nr = p.shape(k, n);
+        let dst = p.data.room::<T>(k * n.next_multiple_of(nr));
+        for (i, x) in dst.iter_mut().enumerate() {
+            let (panel, r) = (i / (nr * k), i % (nr * k));
+            let col = panel * nr + r % nr;
+            *x = if col < n { f(r / nr, col) } else { T::ZERO };
+        }
+        p
+    }
+
+    /// An empty matrix that keeps its elements in `data`.
+    fn empty(data: Aligned) -> Self {
+        PackedB {
+            data,
+            k: 0,
+            n: 0,
+            table: T::table(),
+            marker: std::marker::PhantomData,
+        }
+    }
+
+    /// Sets the size; returns the panel width.
+    fn shape(&mut self, k: usize, n: usize) -> usize {
+        (self.k, self.n) = (k, n);
+        2 * self.table.lanes
+    }
+
+    /// Packs into the memory of a scratch buffer, runs `f` and gives the memory back.
+    pub(crate) fn with_scratch<R>(
+        par: &dyn Parallelism,
+        (b, ldb, transposed): (&[T], usize, bool),
+        k: usize,
+        n: usize,
+        f: impl FnOnce(&Self) -> R,
+    ) -> R {
+        let mut scratch = Scratch::take();
+        let mut p = Self::empty(std::mem::take(scratch.inner()));
+        p.pack(par, b, ldb, transposed, k, n);
+        let r = f(&p);
+        *scratch.inner() = p.data;
+        r
+    }
+
+    fn pack(
+        &mut self,
+        par: &dyn Parallelism,
+        b: &[T],
+        ldb: usize,
+        transposed: bool,
+        k: usize,
+        n: usize,
+    ) {
+        let nr = self.shape(k, n);
+        let (rows, cols) = if transposed { (n, k) } else { (k, n) };
+        super::check(b.len(), rows, cols, ldb, "right-hand matrix");
+        if k == 0 || n == 0 {
+            return;
+        }
+        let panels = n.div_ceil(nr);
+        let dst = SendPtr(self.data.room::<T>(panels * nr * k).as_mut_ptr());
+        let per_task = (16 * 1024 / (nr * k)).max(1);
+        parallel_for(par, panels, per_task, &|range| {
+            for panel in range {
+                // SAFETY: panel `panel` of the buffer just made, visited by one task only.
+                let dst = unsafe {
+                    std::slice::from_raw_parts_mut(dst.get().add(panel * nr * k), nr * k)
+                };
+                let col = panel * nr;
+                let width = nr.min(n - col);
+                if transposed {
+                    pack_transposed(&b[col * ldb..], ldb, width, nr, k, dst);
+                } else {
+                    for (row, d) in dst.chunks_exact_mut(nr).enumerate() {
+                        let src = &b[row * ldb + col..][..width];
+                        d[..width].copy_from_slice(src);
+                        d[width..].fill(T::ZERO);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Rows (the length of the reduction).
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Columns.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data.bytes()
+    }
+
+    pub(crate) fn panels(&self) -> usize {
+        self.n.div_ceil(2 * self.table.lanes)
+    }
+
+    pub(crate) fn table(&self) -> &'static GemmTable<T> {
+        self.table
+    }
+
+    /// All rows of a panel.
+    pub(crate) fn panel(&self, i: usize) -> &[T] {
+        let len = 2 * self.table.lanes * self.k;
+        &self.data.get::<T>()[i * len..(i + 1) * len]
+    }
+}
+
+/// `dst[row][c] = src[c][row]` for `width` columns, the others zero.
+fn pack_transposed<T: Element>(
+    src: &[T],
+    ld: usize,
+    width: usize,
+    nr: usize,
+    k: usize,
+    dst: &mut [T],
+) {
+    if width < nr {
+        dst.fill(T::ZERO);
+    }
+    // Square blocks, so that both sides stay in the first-level cache.
+    for k0 in (0..k).step_by(16) {
+        let k1 = (k0 + 16).min(k);
+        for c in 0..width {
+            for (i, x) in src[c * ld + k0..c * ld + k1].iter().enumerate() {
+                dst[(k0 + i) * nr + c] = *x;
+            }
+        }
+    }
+}
