@@ -19,20 +19,13 @@ unsafe impl Plain for f64 {}
 // SAFETY: null bytes are the null pointer; whoever reads one has written it before.
 unsafe impl<T: Send + 'static> Plain for SendPtr<T> {}
 
-/// Zero-initialised memory that starts on a cache line.
+/// Zero-initialized memory that starts on a cache line.
 #[derive(Clone, Default)]
 pub(crate) struct Aligned {
     lines: Vec<Line>,
 }
 
 impl Aligned {
-    /// Room for `n` zeros.
-    pub(crate) fn zeroed<T: Plain>(n: usize) -> Self {
-        let mut a = Aligned::default();
-        a.room::<T>(n);
-        a
-    }
-
     /// The memory as at least `n` elements, grown when needed; what it holds is unspecified.
     pub(crate) fn room<T: Plain>(&mut self, n: usize) -> &mut [T] {
         let lines = (n * size_of::<T>()).div_ceil(64);
@@ -40,7 +33,7 @@ impl Aligned {
             // A fresh buffer, so that growing copies nothing.
             self.lines = vec![Line([0; 64]); lines];
         }
-        // SAFETY: the buffer is initialised, aligned to 64, at least `n` elements long and
+        // SAFETY: the buffer is initialized, aligned to 64, at least `n` elements long and
         // exclusively borrowed; any bytes are a valid `T: Plain`.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
     }

@@ -67,7 +67,7 @@ pub enum UnaryOp {
     LeakyRelu(f32),
     /// `x` above zero, a multiple of `e^x - 1` below.
     Elu(f32),
-    /// The self-normalising exponential unit.
+    /// The self-normalizing exponential unit.
     Selu,
     /// `ln (1 + e^x)`.
     Softplus,

@@ -10,13 +10,18 @@
 //! exported from here is safe and checks the sizes it is given.
 
 mod aligned;
+pub mod conv;
+pub mod depthwise;
 mod epilogue;
 mod functions;
 pub mod gemm;
 mod level;
 pub mod math;
+pub mod pool;
+pub mod rows;
 pub mod scalar;
 mod table;
+pub mod transpose;
 mod vector;
 
 pub use level::Level;

@@ -1,14 +1,19 @@
 //! The functions of each level, compiled for it, behind one table of pointers.
 
+use super::depthwise::{DepthwiseJob, PIXELS, PixelJob, pixel, tiles};
 use super::functions as f;
 use super::gemm::kernel::{Sweep, sweep};
 use super::level::Level;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
+use super::pool::{PoolJob, pool_pixel};
+use super::rows::{NormJob, exp_sum, normalize, reduce, reduce_columns};
 use super::vector::{Lanes, Simd};
 
 pub(crate) type UnaryFn = unsafe fn(*const f32, *mut f32, usize, [f32; 2]);
 pub(crate) type BinaryFn = unsafe fn(Side, Side, *mut f32, usize);
 pub(crate) type SweepFn<T> = unsafe fn(&Sweep<T>);
+pub(crate) type DepthwiseFn = unsafe fn(&DepthwiseJob);
+pub(crate) type ColumnsFn = unsafe fn(*const f32, usize, usize, *mut f32, usize);
 
 /// Matrix kernels of one element type: `kernels[rows - 1][vectors - 1]`.
 pub(crate) struct GemmTable<T: 'static> {
@@ -19,12 +24,20 @@ pub(crate) struct GemmTable<T: 'static> {
 
 /// Everything one level can do.
 pub(crate) struct Table {
-    pub level: Level,
     pub unary: [UnaryFn; 34],
     pub binary: [BinaryFn; 8],
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
     pub gemm_double: GemmTable<f64>,
+    /// Filter 3 with stride 1 and 2, then filter 5 likewise.
+    depthwise: [DepthwiseFn; 4],
+    pub depthwise_pixel: unsafe fn(&PixelJob),
+    pub pool_max: unsafe fn(&PoolJob),
+    pub pool_average: unsafe fn(&PoolJob),
+    pub reduce: [unsafe fn(*const f32, usize, f32) -> f32; 4],
+    pub reduce_columns: [ColumnsFn; 4],
+    pub exp_sum: unsafe fn(*const f32, *mut f32, usize, f32) -> f32,
+    pub normalize: unsafe fn(&NormJob),
 }
 
 impl Table {
@@ -32,6 +45,17 @@ impl Table {
     #[inline]
     pub(crate) fn current() -> &'static Table {
         Table::of(Level::current())
+    }
+
+    /// The kernel of a square depthwise filter, if there is one.
+    pub(crate) fn depthwise(&self, filter: usize, stride: usize) -> Option<DepthwiseFn> {
+        match (filter, stride) {
+            (3, 1) => Some(self.depthwise[0]),
+            (3, 2) => Some(self.depthwise[1]),
+            (5, 1) => Some(self.depthwise[2]),
+            (5, 2) => Some(self.depthwise[3]),
+            _ => None,
+        }
     }
 
     /// The functions of a level the CPU has.
@@ -51,7 +75,7 @@ impl Table {
 
 /// One module of functions compiled for one level.
 macro_rules! level {
-    ($module:ident, $level:expr, $single:ty = $new:expr, $double:ty = $new_double:expr,
+    ($module:ident, $single:ty = $new:expr, $double:ty = $new_double:expr,
      [$($feature:literal)?], [$($mr:literal)*]) => {
         mod $module {
             use super::*;
@@ -113,6 +137,62 @@ macro_rules! level {
                 }};
             }
 
+            /// A generic function of a token and a job, compiled for this level.
+            macro_rules! job {
+                ($algo:expr, $job:ty) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(j: &$job) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { $algo(s, j) }
+                    }
+                    run
+                }};
+            }
+            macro_rules! reduce {
+                ($op:literal) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(x: *const f32, n: usize, p: f32) -> f32 {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { reduce::<One, $op>(s, x, n, p) }
+                    }
+                    run
+                }};
+            }
+            macro_rules! columns {
+                ($op:literal) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(x: *const f32, rows: usize, ld: usize, y: *mut f32, n: usize) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { reduce_columns::<One, $op>(s, x, rows, ld, y, n) }
+                    }
+                    run
+                }};
+            }
+            $(#[target_feature(enable = $feature)])?
+                    unsafe fn run_exp_sum(x: *const f32, y: *mut f32, n: usize, p: f32) -> f32 {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { exp_sum(s, x, y, n, p) }
+                    }
+            $(#[target_feature(enable = $feature)])?
+                    unsafe fn run_scale_offset(x: *const f32, a: *const f32, b: *const f32, y: *mut f32, n: usize) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { scale_offset_row(s, x, a, b, y, n) }
+                    }
             $(#[target_feature(enable = $feature)])?
             unsafe fn run_pow(src: *const f32, dst: *mut f32, n: usize, p: [f32; 2]) {
                 // SAFETY: the table is only reached on a CPU with this level.
@@ -122,19 +202,7 @@ macro_rules! level {
                 unsafe { pow_const(s, src, dst, n, p[0]) }
             }
 
-            $(#[target_feature(enable = $feature)])?
-            unsafe fn run_scale_offset(
-                src: *const f32, scale: *const f32, offset: *const f32, dst: *mut f32, n: usize,
-            ) {
-                // SAFETY: the table is only reached on a CPU with this level.
-                #[allow(unused_unsafe, reason = "the portable token is free")]
-                let s: One = unsafe { $new };
-                // SAFETY: the caller's promise.
-                unsafe { scale_offset_row(s, src, scale, offset, dst, n) }
-            }
-
             pub(super) static TABLE: Table = Table {
-                level: $level,
                 unary: [
                     unary!(s, x, p, x),
                     unary!(s, x, p, s.neg(x)),
@@ -199,6 +267,19 @@ macro_rules! level {
                         kernel!(Two, $new_double, $mr, 2),
                     ],)*],
                 },
+                depthwise: [
+                    job!(tiles::<One, 3, 1, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 3, 2, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 5, 1, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 5, 2, PIXELS>, DepthwiseJob),
+                ],
+                depthwise_pixel: job!(pixel::<One>, PixelJob),
+                pool_max: job!(pool_pixel::<One, true>, PoolJob),
+                pool_average: job!(pool_pixel::<One, false>, PoolJob),
+                reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],
+                reduce_columns: [columns!(0), columns!(1), columns!(2), columns!(3)],
+                exp_sum: run_exp_sum,
+                normalize: job!(normalize::<One>, NormJob),
             };
         }
     };
@@ -206,7 +287,6 @@ macro_rules! level {
 
 level!(
     portable,
-    Level::Portable,
     crate::simd::vector::portable::Portable = crate::simd::vector::portable::Portable,
     crate::simd::vector::portable::PortableDouble = crate::simd::vector::portable::PortableDouble,
     [],
@@ -215,7 +295,6 @@ level!(
 #[cfg(target_arch = "x86_64")]
 level!(
     avx2,
-    Level::Avx2,
     crate::simd::vector::avx2::Avx2 = crate::simd::vector::avx2::Avx2::new(),
     crate::simd::vector::avx2::Avx2Double = crate::simd::vector::avx2::Avx2Double::new(),
     ["avx2,fma"],
@@ -224,7 +303,6 @@ level!(
 #[cfg(target_arch = "x86_64")]
 level!(
     avx512,
-    Level::Avx512,
     crate::simd::vector::avx512::Avx512 = crate::simd::vector::avx512::Avx512::new(),
     crate::simd::vector::avx512::Avx512Double = crate::simd::vector::avx512::Avx512Double::new(),
     ["avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"],

@@ -75,8 +75,6 @@ pub(crate) trait Simd: Lanes<T = f32> {
 
     /// `a < b`, false for NaN.
     fn lt(self, a: Self::V, b: Self::V) -> Self::M;
-    /// `a <= b`, false for NaN.
-    fn le(self, a: Self::V, b: Self::V) -> Self::M;
     /// `a == b`, false for NaN.
     fn eq(self, a: Self::V, b: Self::V) -> Self::M;
     /// Whether either is NaN.
@@ -105,8 +103,6 @@ pub(crate) trait Simd: Lanes<T = f32> {
     fn ishl<const B: u32>(self, a: Self::I) -> Self::I;
     /// Arithmetic `a >> B`.
     fn isar<const B: u32>(self, a: Self::I) -> Self::I;
-    /// To the nearest integer, ties to even; unspecified out of range.
-    fn to_int(self, a: Self::V) -> Self::I;
     /// To float.
     fn to_float(self, a: Self::I) -> Self::V;
     /// Rounds down.

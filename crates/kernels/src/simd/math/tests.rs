@@ -138,7 +138,7 @@ fn activation_functions() {
             let want = unary_f64(op, x.into());
             let error = (f64::from(y[0]) - want).abs();
             assert!(
-                error < 4e-7 * want.abs().max(0.5),
+                error < 4e-7 * f64::from(x).abs().max(0.5),
                 "{op:?}: {x} -> {}, not {want}",
                 y[0]
             );

@@ -154,10 +154,6 @@ impl Simd for Avx2 {
         has!(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
     }
     #[inline(always)]
-    fn le(self, a: __m256, b: __m256) -> __m256 {
-        has!(_mm256_cmp_ps::<_CMP_LE_OQ>(a, b))
-    }
-    #[inline(always)]
     fn eq(self, a: __m256, b: __m256) -> __m256 {
         has!(_mm256_cmp_ps::<_CMP_EQ_OQ>(a, b))
     }
@@ -212,10 +208,6 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn isar<const B: u32>(self, a: __m256i) -> __m256i {
         has!(_mm256_srav_epi32(a, _mm256_set1_epi32(B as i32)))
-    }
-    #[inline(always)]
-    fn to_int(self, a: __m256) -> __m256i {
-        has!(_mm256_cvtps_epi32(a))
     }
     #[inline(always)]
     fn to_float(self, a: __m256i) -> __m256 {

@@ -179,10 +179,6 @@ impl Simd for Avx512 {
         has!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b))
     }
     #[inline(always)]
-    fn le(self, a: __m512, b: __m512) -> __mmask16 {
-        has!(_mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b))
-    }
-    #[inline(always)]
     fn eq(self, a: __m512, b: __m512) -> __mmask16 {
         has!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b))
     }
@@ -237,10 +233,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn isar<const B: u32>(self, a: __m512i) -> __m512i {
         has!(_mm512_srai_epi32::<B>(a))
-    }
-    #[inline(always)]
-    fn to_int(self, a: __m512) -> __m512i {
-        has!(_mm512_cvtps_epi32(a))
     }
     #[inline(always)]
     fn to_float(self, a: __m512i) -> __m512 {

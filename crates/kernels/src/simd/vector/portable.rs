@@ -148,10 +148,6 @@ impl Simd for Portable {
         mask(|i| a.0[i] < b.0[i])
     }
     #[inline(always)]
-    fn le(self, a: Vf, b: Vf) -> Vi {
-        mask(|i| a.0[i] <= b.0[i])
-    }
-    #[inline(always)]
     fn eq(self, a: Vf, b: Vf) -> Vi {
         mask(|i| a.0[i] == b.0[i])
     }
@@ -210,10 +206,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn isar<const B: u32>(self, a: Vi) -> Vi {
         ints(|i| a.0[i].wrapping_shr(B))
-    }
-    #[inline(always)]
-    fn to_int(self, a: Vf) -> Vi {
-        ints(|i| a.0[i].round_ties_even() as i32)
     }
     #[inline(always)]
     fn to_float(self, a: Vi) -> Vf {

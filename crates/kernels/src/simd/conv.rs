@@ -1,0 +1,250 @@
+//! Convolutions over channels-last tensors as implicit matrix products: [`conv2d`], [`conv3d`].
+//!
+//! The rows of the left matrix are windows of the input, never copied: the kernels follow a table
+//! of pointers, one for each filter row (or filter pixel, where pixels are dilated or channels are
+//! in groups). Only windows that hang over the left or right edge are copied.
+
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use super::aligned::SendPtr;
+use super::gemm::drive::drive;
+use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
+use ferroflow_sync::Parallelism;
+use rows::{Axis, Windows};
+
+/// The sizes of a 2-D convolution: input `[batch, in_h, in_w, in_c]`, filter
+/// `[filter_h, filter_w, in_c / groups, out_c]`, output `[batch, out_h, out_w, out_c]`.
+///
+/// Padding after the input is whatever `out_h` and `out_w` imply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv2dShape {
+    /// Images.
+    pub batch: usize,
+    /// Input rows.
+    pub in_h: usize,
+    /// Input columns.
+    pub in_w: usize,
+    /// Input channels.
+    pub in_c: usize,
+    /// Filter rows.
+    pub filter_h: usize,
+    /// Filter columns.
+    pub filter_w: usize,
+    /// Output channels.
+    pub out_c: usize,
+    /// Input rows from one output row to the next.
+    pub stride_h: usize,
+    /// Input columns from one output column to the next.
+    pub stride_w: usize,
+    /// Input rows from one filter row to the next.
+    pub dil_h: usize,
+    /// Input columns from one filter column to the next.
+    pub dil_w: usize,
+    /// Zero rows above the input.
+    pub pad_top: usize,
+    /// Zero columns left of the input.
+    pub pad_left: usize,
+    /// Output rows.
+    pub out_h: usize,
+    /// Output columns.
+    pub out_w: usize,
+    /// Channel groups, each seeing its own part of the input.
+    pub groups: usize,
+}
+
+/// The sizes of a 3-D convolution, as [`Conv2dShape`] with a leading depth axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv3dShape {
+    /// The sizes within a plane.
+    pub plane: Conv2dShape,
+    /// Input planes.
+    pub in_d: usize,
+    /// Filter planes.
+    pub filter_d: usize,
+    /// Input planes from one output plane to the next.
+    pub stride_d: usize,
+    /// Input planes from one filter plane to the next.
+    pub dil_d: usize,
+    /// Zero planes before the input.
+    pub pad_front: usize,
+    /// Output planes.
+    pub out_d: usize,
+}
+
+impl Conv2dShape {
+    /// Elements of the input.
+    pub fn input_len(&self) -> usize {
+        self.batch * self.in_h * self.in_w * self.in_c
+    }
+
+    /// Elements of the output.
+    pub fn output_len(&self) -> usize {
+        self.batch * self.out_h * self.out_w * self.out_c
+    }
+
+    /// Elements of the filter.
+    pub fn filter_len(&self) -> usize {
+        self.filter_h * self.filter_w * (self.in_c / self.groups.max(1)) * self.out_c
+    }
+
+    /// The same as a 3-D convolution of one plane.
+    fn solid(&self) -> Conv3dShape {
+        Conv3dShape {
+            plane: *self,
+            in_d: 1,
+            filter_d: 1,
+            stride_d: 1,
+            dil_d: 1,
+            pad_front: 0,
+            out_d: 1,
+        }
+    }
+}
+
+/// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
+#[derive(Clone, Debug)]
+pub struct PackedFilter {
+    groups: Vec<PackedB>,
+    taps: usize,
+    in_c: usize,
+    out_c: usize,
+}
+
+impl PackedFilter {
+    /// Packs the filter of a 2-D convolution.
+    ///
+    /// # Panics
+    /// If `filter` is too short or the channels do not divide into the groups.
+    pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
+        Self::with_taps(par, filter, s.filter_h * s.filter_w, s)
+    }
+
+    /// Packs the filter of a 3-D convolution.
+    ///
+    /// # Panics
+    /// If `filter` is too short or the channels do not divide into the groups.
+    pub fn new_3d(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Self {
+        let taps = s.filter_d * s.plane.filter_h * s.plane.filter_w;
+        Self::with_taps(par, filter, taps, &s.plane)
+    }
+
+    fn with_taps(par: &dyn Parallelism, filter: &[f32], taps: usize, s: &Conv2dShape) -> Self {
+        let groups = s.groups;
+        assert!(
+            groups > 0 && s.in_c.is_multiple_of(groups) && s.out_c.is_multiple_of(groups),
+            "{} input and {} output channels do not divide into {groups} groups",
+            s.in_c,
+            s.out_c,
+        );
+        let (in_c, out_c) = (s.in_c / groups, s.out_c / groups);
+        let k = taps * in_c;
+        check(filter.len(), k, s.out_c, s.out_c, "filter");
+        let groups = (0..groups)
+            .map(|g| {
+                let part = filter.get(g * out_c..).unwrap_or_default();
+                PackedB::from_rows(par, part, s.out_c, k, out_c)
+            })
+            .collect();
+        PackedFilter {
+            groups,
+            taps,
+            in_c: s.in_c,
+            out_c: s.out_c,
+        }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.groups.iter().map(PackedB::bytes).sum()
+    }
+}
+
+/// `out = epilogue(conv(input, filter))`, the epilogue's rows being output pixels.
+///
+/// # Panics
+/// If a slice is too short, or the filter was packed for other sizes.
+pub fn conv2d(
+    par: &dyn Parallelism,
+    s: &Conv2dShape,
+    input: &[f32],
+    filter: &PackedFilter,
+    out: &mut [f32],
+    ep: &Epilogue<'_>,
+) {
+    conv3d(par, &s.solid(), input, filter, out, ep);
+}
+
+/// As [`conv2d`], over `[batch, depth, height, width, channels]`.
+///
+/// # Panics
+/// If a slice is too short, or the filter was packed for other sizes.
+pub fn conv3d(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    input: &[f32],
+    filter: &PackedFilter,
+    out: &mut [f32],
+    ep: &Epilogue<'_>,
+) {
+    let p = &s.plane;
+    let m = p.batch * s.out_d * p.out_h * p.out_w;
+    let pixels = p.batch * s.in_d * p.in_h * p.in_w;
+    assert!(
+        filter.taps == s.filter_d * p.filter_h * p.filter_w
+            && filter.in_c == p.in_c
+            && filter.out_c == p.out_c
+            && filter.groups.len() == p.groups,
+        "the filter was packed for another convolution",
+    );
+    check(input.len(), pixels, p.in_c, p.in_c, "input");
+    check(out.len(), m, p.out_c, p.out_c, "output");
+    check_epilogue(ep, m, p.out_c);
+    let axes = [
+        Axis {
+            input: s.in_d,
+            output: s.out_d,
+            filter: s.filter_d,
+            stride: s.stride_d,
+            dilation: s.dil_d,
+            pad: s.pad_front,
+        },
+        Axis {
+            input: p.in_h,
+            output: p.out_h,
+            filter: p.filter_h,
+            stride: p.stride_h,
+            dilation: p.dil_h,
+            pad: p.pad_top,
+        },
+        Axis {
+            input: p.in_w,
+            output: p.out_w,
+            filter: p.filter_w,
+            stride: p.stride_w,
+            dilation: p.dil_w,
+            pad: p.pad_left,
+        },
+    ];
+    if axes.iter().all(Axis::is_identity) && p.groups == 1 {
+        return gemm_packed(par, input, p.in_c, m, &filter.groups[0], out, p.out_c, ep);
+    }
+    let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
+    let base = SendPtr(out.as_mut_ptr());
+    for (g, b) in filter.groups.iter().enumerate() {
+        let source = Windows::new(input, p.in_c, g * in_c, in_c, axes);
+        let col = g * out_c;
+        let ep = Epilogue {
+            bias: ep.bias.map(|b| &b[col..]),
+            side: ep
+                .side
+                .map(|(s, ld)| (s.get(col..).unwrap_or_default(), ld)),
+            act: ep.act,
+        };
+        let out = SendPtr(base.get().wrapping_add(col));
+        // SAFETY: the sizes were checked; `Windows` only points into `input`, to zeros, or to the
+        // scratch it is given; `out` is exclusively borrowed and a group's columns are its own.
+        unsafe { drive(par, m, &source, b, out, p.out_c, &ep) };
+    }
+}

@@ -1,0 +1,209 @@
+//! Windows of an input as the rows of a matrix.
+
+use crate::simd::aligned::{Scratch, SendPtr};
+use crate::simd::gemm::drive::{RowSource, Tiles};
+use std::ops::Range;
+
+/// One spatial axis of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    pub input: usize,
+    pub output: usize,
+    pub filter: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub pad: usize,
+}
+
+impl Axis {
+    /// Whether output positions are input positions.
+    pub(super) fn is_identity(&self) -> bool {
+        self.filter == 1 && self.stride == 1 && self.pad == 0 && self.output == self.input
+    }
+
+    /// Where a window starts, possibly before the input.
+    fn start(&self, out: usize) -> isize {
+        (out * self.stride) as isize - self.pad as isize
+    }
+
+    /// The input position of a filter position, if it exists.
+    fn at(&self, out: usize, tap: usize) -> Option<usize> {
+        let i = self.start(out) + (tap * self.dilation) as isize;
+        (0..self.input as isize).contains(&i).then_some(i as usize)
+    }
+}
+
+static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
+
+/// The windows of one channel group.
+pub(super) struct Windows<'a> {
+    input: &'a [f32],
+    /// Channels of a pixel, and those of the group.
+    pixel: usize,
+    first: usize,
+    channels: usize,
+    axes: [Axis; 3],
+    /// Whether a whole filter row is one run of input elements.
+    merged: bool,
+    /// Zeros, where the static ones are too few.
+    zeros: Vec<f32>,
+}
+
+impl<'a> Windows<'a> {
+    pub(super) fn new(
+        input: &'a [f32],
+        pixel: usize,
+        first: usize,
+        channels: usize,
+        axes: [Axis; 3],
+    ) -> Self {
+        let merged = channels == pixel && (axes[2].dilation == 1 || axes[2].filter == 1);
+        let run = if merged {
+            channels * axes[2].filter
+        } else {
+            channels
+        };
+        let zeros = if run > ZEROS.len() {
+            vec![0.0; run]
+        } else {
+            Vec::new()
+        };
+        Windows {
+            input,
+            pixel,
+            first,
+            channels,
+            axes,
+            merged,
+            zeros,
+        }
+    }
+
+    /// The output position of a row: image, plane, row, column.
+    fn position(&self, row: usize) -> [usize; 4] {
+        let [d, h, w] = self.axes.map(|a| a.output);
+        [row / w / h / d, row / w / h % d, row / w % h, row % w]
+    }
+
+    /// Whether the filter row at this output column lies inside the input.
+    fn inside(&self, x: usize) -> bool {
+        let w = &self.axes[2];
+        let x = w.start(x);
+        x >= 0 && x as usize + w.filter <= w.input
+    }
+}
+
+fn pointer(s: &[f32]) -> SendPtr<f32> {
+    SendPtr(s.as_ptr().cast_mut())
+}
+
+impl RowSource<f32> for Windows<'_> {
+    fn taps(&self) -> usize {
+        let [d, h, w] = self.axes.map(|a| a.filter);
+        if self.merged { d * h } else { d * h * w }
+    }
+
+    fn run(&self) -> usize {
+        if self.merged {
+            self.channels * self.axes[2].filter
+        } else {
+            self.channels
+        }
+    }
+
+    fn fill(
+        &self,
+        rows: Range<usize>,
+        tiles: Tiles,
+        out: &mut [SendPtr<f32>],
+        spare: &mut Scratch,
+    ) {
+        let (taps, run) = (self.taps(), self.run());
+        let [depth, height, width] = &self.axes;
+        let zeros = if self.zeros.is_empty() {
+            &ZEROS[..run]
+        } else {
+            &self.zeros
+        };
+        let edges = if self.merged {
+            let mut x = self.position(rows.start)[3];
+            let mut n = 0;
+            for _ in rows.clone() {
+                n += usize::from(!self.inside(x));
+                x = if x + 1 == width.output { 0 } else { x + 1 };
+            }
+            n
+        } else {
+            0
+        };
+        let mut patches = spare
+            .room::<f32>(edges * taps * run)
+            .chunks_exact_mut(run.max(1));
+        let mut pos = self.position(rows.start);
+        tiles.each(|row, mr| {
+            for r in 0..mr {
+                let [n, z, y, x] = pos;
+                let mut slot = row * taps + r;
+                for kz in 0..depth.filter {
+                    let plane = depth.at(z, kz).map(|z| n * depth.input + z);
+                    for ky in 0..height.filter {
+                        let line = plane
+                            .zip(height.at(y, ky))
+                            .map(|(p, y)| p * height.input + y);
+                        let line = line.map(|l| {
+                            let len = width.input * self.pixel;
+                            &self.input[l * len..(l + 1) * len]
+                        });
+                        if self.merged {
+                            out[slot] = match line {
+                                None => pointer(zeros),
+                                Some(line) if self.inside(x) => {
+                                    let at = width.start(x) as usize * self.pixel;
+                                    pointer(&line[at..at + run])
+                                }
+                                Some(line) => {
+                                    let patch = patches.next().unwrap_or_default();
+                                    self.copy(line, width.start(x), patch);
+                                    pointer(patch)
+                                }
+                            };
+                            slot += mr;
+                            continue;
+                        }
+                        for kx in 0..width.filter {
+                            out[slot] = match line.zip(width.at(x, kx)) {
+                                None => pointer(zeros),
+                                Some((line, x)) => {
+                                    let at = x * self.pixel + self.first;
+                                    pointer(&line[at..at + run])
+                                }
+                            };
+                            slot += mr;
+                        }
+                    }
+                }
+                pos[3] += 1;
+                if pos[3] == width.output {
+                    let row = ((n * depth.output + z) * height.output + y + 1) * width.output;
+                    pos = self.position(row);
+                }
+            }
+        });
+    }
+}
+
+impl Windows<'_> {
+    /// Copies the part of a window that lies in `line`, zeros elsewhere.
+    fn copy(&self, line: &[f32], start: isize, patch: &mut [f32]) {
+        let c = self.pixel as isize;
+        let len = patch.len() as isize;
+        let from = (-start * c).clamp(0, len) as usize;
+        let to = (line.len() as isize - start * c).clamp(from as isize, len) as usize;
+        patch[..from].fill(0.0);
+        let at = (start * c + from as isize) as usize;
+        if from < to {
+            patch[from..to].copy_from_slice(&line[at..at + to - from]);
+        }
+        patch[to..].fill(0.0);
+    }
+}

@@ -1,0 +1,180 @@
+//! Convolutions against naive loops, at every level the CPU has.
+
+use super::*;
+use crate::simd::epilogue::Activation;
+use crate::simd::level::testing::{TwoThreads, each_level, noise};
+use ferroflow_sync::Inline;
+
+/// The sum over one window, in double precision.
+fn naive(s: &Conv3dShape, input: &[f32], filter: &[f32]) -> Vec<f64> {
+    let p = &s.plane;
+    let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
+    let mut out = Vec::new();
+    for n in 0..p.batch {
+        for (z, y, x) in (0..s.out_d)
+            .flat_map(|z| (0..p.out_h).flat_map(move |y| (0..p.out_w).map(move |x| (z, y, x))))
+        {
+            for o in 0..p.out_c {
+                let mut acc = 0.0;
+                for kz in 0..s.filter_d {
+                    for ky in 0..p.filter_h {
+                        for kx in 0..p.filter_w {
+                            let iz = (z * s.stride_d + kz * s.dil_d).wrapping_sub(s.pad_front);
+                            let iy = (y * p.stride_h + ky * p.dil_h).wrapping_sub(p.pad_top);
+                            let ix = (x * p.stride_w + kx * p.dil_w).wrapping_sub(p.pad_left);
+                            if iz >= s.in_d || iy >= p.in_h || ix >= p.in_w {
+                                continue;
+                            }
+                            for c in 0..in_c {
+                                let i = ((n * s.in_d + iz) * p.in_h + iy) * p.in_w + ix;
+                                let i = i * p.in_c + o / out_c * in_c + c;
+                                let k = (kz * p.filter_h + ky) * p.filter_w + kx;
+                                let k = (k * in_c + c) * p.out_c + o;
+                                acc += f64::from(input[i]) * f64::from(filter[k]);
+                            }
+                        }
+                    }
+                }
+                out.push(acc);
+            }
+        }
+    }
+    out
+}
+
+fn compare(s: &Conv3dShape) {
+    let p = &s.plane;
+    let input = noise(p.input_len() * s.in_d, 1);
+    let filter = noise(p.filter_len() * s.filter_d, 2);
+    let bias = noise(p.out_c, 3);
+    let side = noise(p.output_len() * s.out_d, 4);
+    let want = naive(s, &input, &filter);
+    each_level(|level| {
+        let packed = PackedFilter::new_3d(&Inline, &filter, s);
+        for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+            for (with_side, act) in [(false, Activation::None), (true, Activation::Relu)] {
+                let ep = Epilogue {
+                    bias: Some(&bias),
+                    side: with_side.then_some((&side[..], p.out_c)),
+                    act,
+                };
+                let mut out = vec![f32::NAN; want.len()];
+                conv3d(par, s, &input, &packed, &mut out, &ep);
+                for (i, got) in out.iter().enumerate() {
+                    let mut x = want[i] + f64::from(bias[i % p.out_c]);
+                    if with_side {
+                        x = (x + f64::from(side[i])).max(0.0);
+                    }
+                    let error = (f64::from(*got) - x).abs();
+                    let k = (packed.taps * p.in_c) as f64;
+                    assert!(
+                        error < 1e-5 + 2e-6 * k.sqrt(),
+                        "{level:?} {s:?} {i}: {got} for {x}"
+                    );
+                }
+            }
+        }
+    });
+}
+
+fn plane(hw: [usize; 2], c: [usize; 2], f: [usize; 2], stride: usize, same: bool) -> Conv2dShape {
+    let out = |i: usize, f: usize| {
+        if same {
+            i.div_ceil(stride)
+        } else {
+            (i - f) / stride + 1
+        }
+    };
+    let pad = |i: usize, f: usize| {
+        if same {
+            ((out(i, f) - 1) * stride + f).saturating_sub(i) / 2
+        } else {
+            0
+        }
+    };
+    Conv2dShape {
+        batch: 1,
+        in_h: hw[0],
+        in_w: hw[1],
+        in_c: c[0],
+        filter_h: f[0],
+        filter_w: f[1],
+        out_c: c[1],
+        stride_h: stride,
+        stride_w: stride,
+        dil_h: 1,
+        dil_w: 1,
+        pad_top: pad(hw[0], f[0]),
+        pad_left: pad(hw[1], f[1]),
+        out_h: out(hw[0], f[0]),
+        out_w: out(hw[1], f[1]),
+        groups: 1,
+    }
+}
+
+#[test]
+fn planes() {
+    for (hw, c, f, stride, same) in [
+        ([5, 5], [3, 8], [3, 3], 1, true),
+        ([7, 7], [19, 33], [3, 3], 1, true),
+        ([9, 8], [3, 16], [3, 3], 2, true),
+        ([16, 17], [3, 7], [7, 7], 2, true),
+        ([6, 6], [4, 5], [1, 1], 1, true),
+        ([6, 7], [24, 18], [1, 1], 2, true),
+        ([9, 5], [6, 24], [1, 7], 1, true),
+        ([9, 5], [6, 24], [7, 1], 1, true),
+        ([9, 11], [5, 24], [3, 5], 1, false),
+        ([7, 7], [160, 40], [3, 3], 1, true),
+        ([2, 3], [700, 20], [3, 3], 1, true),
+        ([1, 2], [3, 4], [5, 5], 1, true),
+        ([28, 28], [24, 12], [3, 3], 1, true),
+    ] {
+        compare(&plane(hw, c, f, stride, same).solid());
+    }
+}
+
+#[test]
+fn batches_groups_dilation_and_odd_padding() {
+    let mut s = plane([8, 7], [12, 18], [3, 3], 1, true);
+    s.batch = 3;
+    compare(&s.solid());
+    s.groups = 3;
+    compare(&s.solid());
+    s.groups = 6;
+    compare(&s.solid());
+    s.groups = 1;
+    (s.dil_h, s.dil_w, s.pad_top, s.pad_left) = (2, 3, 1, 4);
+    compare(&s.solid());
+    (s.dil_h, s.dil_w, s.pad_top, s.pad_left, s.stride_w) = (1, 1, 5, 0, 3);
+    (s.out_h, s.out_w) = (12, 5);
+    compare(&s.solid());
+}
+
+#[test]
+fn solids() {
+    let mut s = plane([5, 6], [4, 9], [3, 3], 1, true);
+    s.batch = 2;
+    let mut s = s.solid();
+    (
+        s.in_d,
+        s.filter_d,
+        s.stride_d,
+        s.dil_d,
+        s.pad_front,
+        s.out_d,
+    ) = (4, 3, 1, 1, 1, 4);
+    compare(&s);
+    (s.stride_d, s.dil_d, s.out_d) = (2, 2, 3);
+    compare(&s);
+}
+
+#[test]
+fn nothing() {
+    let mut s = plane([4, 4], [3, 4], [3, 3], 1, true);
+    s.batch = 0;
+    compare(&s.solid());
+    (s.batch, s.in_c) = (1, 0);
+    compare(&s.solid());
+    (s.in_c, s.out_c) = (3, 0);
+    compare(&s.solid());
+}

@@ -1,0 +1,239 @@
+//! Pooling over channels-last tensors: [`pool2d`], [`pool3d`], [`global_average`].
+
+#[cfg(test)]
+mod tests;
+
+use super::aligned::{Scratch, SendPtr};
+use super::gemm::check;
+use super::rows::{ReduceOp, reduce_middle};
+use super::table::Table;
+use super::vector::Simd;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+
+/// What a window becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolKind {
+    /// Its largest element. An empty window gives the lowest finite number.
+    Max,
+    /// The average of the elements that exist; padding does not count. An empty window gives 0.
+    Average,
+}
+
+/// One spatial axis of a pooling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolAxis {
+    /// Input positions.
+    pub input: usize,
+    /// Output positions.
+    pub output: usize,
+    /// Positions of a window.
+    pub window: usize,
+    /// Input positions from one window to the next.
+    pub stride: usize,
+    /// Positions before the input where the first window starts.
+    pub pad: usize,
+}
+
+impl PoolAxis {
+    /// An axis that is left alone.
+    pub fn identity(size: usize) -> Self {
+        PoolAxis {
+            input: size,
+            output: size,
+            window: 1,
+            stride: 1,
+            pad: 0,
+        }
+    }
+
+    /// The input positions under a window.
+    fn range(&self, out: usize) -> std::ops::Range<usize> {
+        let start = out * self.stride;
+        let end = (start + self.window)
+            .saturating_sub(self.pad)
+            .min(self.input);
+        start.saturating_sub(self.pad).min(end)..end
+    }
+}
+
+/// One output pixel: the reduction of the pixels of a window.
+pub(crate) struct PoolJob {
+    pub pixels: *const SendPtr<f32>,
+    pub n_pixels: usize,
+    pub n: usize,
+    pub out: *mut f32,
+}
+
+/// # Safety
+/// Every pixel and the output are valid for `n` channels; there is at least one pixel.
+#[inline(always)]
+pub(crate) unsafe fn pool_pixel<S: Simd, const MAX: bool>(s: S, j: &PoolJob) {
+    // SAFETY: every access is below channel `n`.
+    unsafe {
+        let mut c = 0;
+        while c + 4 * S::N <= j.n {
+            block::<S, MAX, 4>(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
+            c += 4 * S::N;
+        }
+        while c + S::N <= j.n {
+            block::<S, MAX, 1>(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
+            c += S::N;
+        }
+        if c < j.n {
+            let n = j.n - c;
+            block::<S, MAX, 1>(s, j, c, |p| s.load_part(p, n), |p, x| s.store_part(p, x, n));
+        }
+    }
+}
+
+/// # Safety
+/// As for [`pool_pixel`], `load` and `store` touching only channels that exist.
+#[inline(always)]
+unsafe fn block<S: Simd, const MAX: bool, const U: usize>(
+    s: S,
+    j: &PoolJob,
+    c: usize,
+    load: impl Fn(*const f32) -> S::V,
+    store: impl Fn(*mut f32, S::V),
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let first = (*j.pixels).get();
+        let mut acc: [S::V; U] = std::array::from_fn(|u| load(first.add(c + u * S::N)));
+        for t in 1..j.n_pixels {
+            let p = (*j.pixels.add(t)).get();
+            for (u, acc) in acc.iter_mut().enumerate() {
+                let x = load(p.add(c + u * S::N));
+                *acc = if MAX { s.max(*acc, x) } else { s.add(*acc, x) };
+            }
+        }
+        let scale = s.splat(j.n_pixels as f32);
+        for (u, x) in acc.into_iter().enumerate() {
+            let x = if MAX { x } else { s.div(x, scale) };
+            store(j.out.add(c + u * S::N), x);
+        }
+    }
+}
+
+/// Pools `[batch, height, width, channels]`.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn pool2d(
+    par: &dyn Parallelism,
+    kind: PoolKind,
+    batch: usize,
+    axes: [PoolAxis; 2],
+    channels: usize,
+    input: &[f32],
+    out: &mut [f32],
+) {
+    let [h, w] = axes;
+    pool3d(
+        par,
+        kind,
+        batch,
+        [PoolAxis::identity(1), h, w],
+        channels,
+        input,
+        out,
+    );
+}
+
+/// Pools `[batch, depth, height, width, channels]`.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn pool3d(
+    par: &dyn Parallelism,
+    kind: PoolKind,
+    batch: usize,
+    axes: [PoolAxis; 3],
+    channels: usize,
+    input: &[f32],
+    out: &mut [f32],
+) {
+    let [d, h, w] = axes;
+    check(
+        input.len(),
+        batch * d.input * h.input * w.input,
+        channels,
+        channels,
+        "input",
+    );
+    let total = batch * d.output * h.output * w.output * channels;
+    assert!(out.len() >= total, "output: too short");
+    if total == 0 {
+        return;
+    }
+    let whole = |a: &PoolAxis| a.output == 1 && a.range(0) == (0..a.input) && a.input > 0;
+    if kind == PoolKind::Average && axes.iter().all(whole) {
+        let pixels = d.input * h.input * w.input;
+        return global_average(par, batch, pixels, channels, input, out);
+    }
+    let table = Table::current();
+    let kernel = if kind == PoolKind::Max {
+        table.pool_max
+    } else {
+        table.pool_average
+    };
+    let row_len = w.output * channels;
+    let work = row_len * d.window * h.window * w.window;
+    let rows = batch * d.output * h.output;
+    let group = (32 * 1024 / work.max(1))
+        .max(1)
+        .min(rows.div_ceil(par.width()));
+    par_chunks_mut(par, &mut out[..total], row_len, group, &|row, out| {
+        let (n, z, y) = (
+            row / h.output / d.output,
+            row / h.output % d.output,
+            row % h.output,
+        );
+        let (zs, ys) = (d.range(z), h.range(y));
+        let mut scratch = Scratch::take();
+        let pixels = scratch.room::<SendPtr<f32>>(zs.len() * ys.len() * w.window.min(w.input));
+        for (x, out) in out.chunks_exact_mut(channels).enumerate() {
+            let xs = w.range(x);
+            let mut n_pixels = 0;
+            for z in zs.clone() {
+                for y in ys.clone() {
+                    let line = ((n * d.input + z) * h.input + y) * w.input;
+                    for x in xs.clone() {
+                        let pixel = &input[(line + x) * channels..][..channels];
+                        pixels[n_pixels] = SendPtr(pixel.as_ptr().cast_mut());
+                        n_pixels += 1;
+                    }
+                }
+            }
+            if n_pixels == 0 {
+                out.fill(if kind == PoolKind::Max { f32::MIN } else { 0.0 });
+                continue;
+            }
+            let (pixels, out) = (pixels.as_ptr(), out.as_mut_ptr());
+            // SAFETY: each pixel and the output have `channels` elements; there is a pixel.
+            unsafe {
+                kernel(&PoolJob {
+                    pixels,
+                    n_pixels,
+                    n: channels,
+                    out,
+                })
+            };
+        }
+    });
+}
+
+/// The average of all `pixels` pixels of each image.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn global_average(
+    par: &dyn Parallelism,
+    batch: usize,
+    pixels: usize,
+    channels: usize,
+    input: &[f32],
+    out: &mut [f32],
+) {
+    reduce_middle(par, ReduceOp::Mean, [batch, pixels, channels], input, out);
+}

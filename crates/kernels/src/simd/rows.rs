@@ -1,0 +1,469 @@
+//! Operations along rows and columns: [`softmax`], [`layer_norm`], [`reduce_rows`],
+//! [`reduce_middle`].
+
+#[cfg(test)]
+mod tests;
+
+use super::aligned::SendPtr;
+use super::functions::exp_nonpositive;
+use super::table::Table;
+use super::vector::Simd;
+use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
+
+/// How many numbers become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceOp {
+    /// Their sum.
+    Sum,
+    /// Their average; of none, not a number.
+    Mean,
+    /// The largest; of none, minus infinity. Whether not-a-number wins is unspecified.
+    Max,
+    /// The smallest; of none, infinity. Whether not-a-number wins is unspecified.
+    Min,
+    /// The sum of their squares.
+    SumSquares,
+}
+
+/// Elements that are added up in single precision before the sums are added in double.
+const CHUNK: usize = 2048;
+/// Rows whose columns are added up before the sums are added.
+const ROWS: usize = 128;
+/// Elements a task should cover at least.
+const MIN_TASK: usize = 16 * 1024;
+
+/// Sum (0), sum of squares of the distance from `p` (1), largest (2), smallest (3).
+///
+/// # Safety
+/// `src` is valid for `n > 0` elements.
+#[inline(always)]
+pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
+    s: S,
+    src: *const f32,
+    n: usize,
+    p: f32,
+) -> f32 {
+    let shift = s.splat(p);
+    let step = |acc: S::V, x: S::V| match OP {
+        0 => s.add(acc, x),
+        1 => {
+            let d = s.sub(x, shift);
+            s.fma(d, d, acc)
+        }
+        2 => s.max(acc, x),
+        _ => s.min(acc, x),
+    };
+    let start = match OP {
+        2 => s.splat(f32::NEG_INFINITY),
+        3 => s.splat(f32::INFINITY),
+        _ => s.zero(),
+    };
+    let mut acc = [start; 4];
+    let mut i = 0;
+    // SAFETY: every access is below `n`.
+    unsafe {
+        while i + 4 * S::N <= n {
+            acc[0] = step(acc[0], s.load(src.add(i)));
+            acc[1] = step(acc[1], s.load(src.add(i + S::N)));
+            acc[2] = step(acc[2], s.load(src.add(i + 2 * S::N)));
+            acc[3] = step(acc[3], s.load(src.add(i + 3 * S::N)));
+            i += 4 * S::N;
+        }
+        while i + S::N <= n {
+            acc[0] = step(acc[0], s.load(src.add(i)));
+            i += S::N;
+        }
+    }
+    let join = |a, b| match OP {
+        2 => s.max(a, b),
+        3 => s.min(a, b),
+        _ => s.add(a, b),
+    };
+    let all = join(join(acc[0], acc[1]), join(acc[2], acc[3]));
+    let mut r = match OP {
+        2 => s.hmax(all),
+        3 => s.hmin(all),
+        _ => s.sum(all),
+    };
+    while i < n {
+        // SAFETY: `i < n`.
+        let x = unsafe { *src.add(i) };
+        r = match OP {
+            0 => r + x,
+            1 => r + (x - p) * (x - p),
+            2 => r.max(x),
+            _ => r.min(x),
+        };
+        i += 1;
+    }
+    r
+}
+
+/// `dst = e^(src - p)`; returns the sum.
+///
+/// # Safety
+/// Both are valid for `n` elements, equal or disjoint.
+#[inline(always)]
+pub(crate) unsafe fn exp_sum<S: Simd>(
+    s: S,
+    src: *const f32,
+    dst: *mut f32,
+    n: usize,
+    p: f32,
+) -> f32 {
+    let shift = s.splat(p);
+    // Below this the result would be subnormal; it becomes zero.
+    let floor = s.splat(-87.0);
+    let eval = |x: S::V| {
+        let d = s.sub(x, shift);
+        let y = exp_nonpositive(s, d);
+        s.select(s.lt(d, floor), s.zero(), y)
+    };
+    let mut acc = [s.zero(); 2];
+    let mut i = 0;
+    // SAFETY: every access is below `n`.
+    unsafe {
+        while i + 2 * S::N <= n {
+            let y = [eval(s.load(src.add(i))), eval(s.load(src.add(i + S::N)))];
+            s.store(dst.add(i), y[0]);
+            s.store(dst.add(i + S::N), y[1]);
+            acc = [s.add(acc[0], y[0]), s.add(acc[1], y[1])];
+            i += 2 * S::N;
+        }
+        let mut rest = 0.0;
+        while i < n {
+            let left = (n - i).min(S::N);
+            let mut buf = [0.0f32; 16];
+            let y = if left == S::N {
+                eval(s.load(src.add(i)))
+            } else {
+                eval(s.load_part(src.add(i), left))
+            };
+            s.store(buf.as_mut_ptr(), y);
+            for (k, y) in buf[..left].iter().enumerate() {
+                *dst.add(i + k) = *y;
+                rest += y;
+            }
+            i += left;
+        }
+        s.sum(s.add(acc[0], acc[1])) + rest
+    }
+}
+
+/// A row to normalize.
+pub(crate) struct NormJob {
+    pub src: *const f32,
+    pub dst: *mut f32,
+    pub n: usize,
+    pub mean: f32,
+    pub inv: f32,
+    pub scale: *const f32,
+    pub offset: *const f32,
+}
+
+/// `dst = (src - mean) * inv * scale + offset`.
+///
+/// # Safety
+/// All four are valid for `n` elements; `src` and `dst` are equal or disjoint.
+#[inline(always)]
+pub(crate) unsafe fn normalize<S: Simd>(s: S, j: &NormJob) {
+    let (mean, inv) = (s.splat(j.mean), s.splat(j.inv));
+    let eval = |x, a, b| s.fma(s.mul(s.sub(x, mean), inv), a, b);
+    let mut i = 0;
+    // SAFETY: every access is below `n`.
+    unsafe {
+        while i + S::N <= j.n {
+            let (a, b) = (s.load(j.scale.add(i)), s.load(j.offset.add(i)));
+            s.store(j.dst.add(i), eval(s.load(j.src.add(i)), a, b));
+            i += S::N;
+        }
+        if i < j.n {
+            let left = j.n - i;
+            let x = s.load_part(j.src.add(i), left);
+            let (a, b) = (
+                s.load_part(j.scale.add(i), left),
+                s.load_part(j.offset.add(i), left),
+            );
+            s.store_part(j.dst.add(i), eval(x, a, b), left);
+        }
+    }
+}
+
+/// `dst[c] = op(dst[c], src[0][c], src[1][c], …)`.
+///
+/// # Safety
+/// `src` is valid for `rows` rows of `n` elements and stride `ld`, `dst` for `n`.
+#[inline(always)]
+pub(crate) unsafe fn reduce_columns<S: Simd, const OP: usize>(
+    s: S,
+    src: *const f32,
+    rows: usize,
+    ld: usize,
+    dst: *mut f32,
+    n: usize,
+) {
+    // SAFETY: every access is below row `rows` and column `n`.
+    unsafe {
+        let mut c = 0;
+        while c + 4 * S::N <= n {
+            let (p, d) = (src.add(c), dst.add(c));
+            columns::<S, OP, 4>(s, p, rows, ld, d, |p| s.load(p), |p, x| s.store(p, x));
+            c += 4 * S::N;
+        }
+        while c + S::N <= n {
+            let (p, d) = (src.add(c), dst.add(c));
+            columns::<S, OP, 1>(s, p, rows, ld, d, |p| s.load(p), |p, x| s.store(p, x));
+            c += S::N;
+        }
+        if c < n {
+            let left = n - c;
+            let load = |p: *const f32| s.load_part(p, left);
+            let store = |p: *mut f32, x: S::V| s.store_part(p, x, left);
+            columns::<S, OP, 1>(s, src.add(c), rows, ld, dst.add(c), load, store);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`reduce_columns`], `load` and `store` touching only columns that exist.
+#[inline(always)]
+unsafe fn columns<S: Simd, const OP: usize, const U: usize>(
+    s: S,
+    src: *const f32,
+    rows: usize,
+    ld: usize,
+    dst: *mut f32,
+    load: impl Fn(*const f32) -> S::V,
+    store: impl Fn(*mut f32, S::V),
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut acc: [S::V; U] = std::array::from_fn(|u| load(dst.add(u * S::N)));
+        for r in 0..rows {
+            let p = src.add(r * ld);
+            for (u, acc) in acc.iter_mut().enumerate() {
+                let x = load(p.add(u * S::N));
+                *acc = match OP {
+                    0 => s.add(*acc, x),
+                    1 => s.fma(x, x, *acc),
+                    2 => s.max(*acc, x),
+                    _ => s.min(*acc, x),
+                };
+            }
+        }
+        for (u, x) in acc.into_iter().enumerate() {
+            store(dst.add(u * S::N), x);
+        }
+    }
+}
+
+/// The kernel of an operation and what an empty reduction gives.
+fn code(op: ReduceOp) -> (usize, f32) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => (0, 0.0),
+        ReduceOp::SumSquares => (1, 0.0),
+        ReduceOp::Max => (2, f32::NEG_INFINITY),
+        ReduceOp::Min => (3, f32::INFINITY),
+    }
+}
+
+/// The sum (kernel 0) or the sum of squares of the distance from `p` (kernel 1).
+fn long_sum(table: &Table, kernel: usize, x: &[f32], p: f32) -> f64 {
+    x.chunks(CHUNK)
+        // SAFETY: a chunk is valid for its length, which is not zero; the table is this CPU's.
+        .map(|c| f64::from(unsafe { table.reduce[kernel](c.as_ptr(), c.len(), p) }))
+        .sum()
+}
+
+fn reduce_one(table: &Table, op: ReduceOp, x: &[f32]) -> f32 {
+    let (kernel, empty) = code(op);
+    match op {
+        ReduceOp::Max | ReduceOp::Min if x.is_empty() => empty,
+        // SAFETY: `x` is valid for its length, which is not zero; the table is this CPU's.
+        ReduceOp::Max | ReduceOp::Min => unsafe { table.reduce[kernel](x.as_ptr(), x.len(), 0.0) },
+        ReduceOp::Mean => (long_sum(table, kernel, x, 0.0) / x.len() as f64) as f32,
+        _ => long_sum(table, kernel, x, 0.0) as f32,
+    }
+}
+
+/// `dst[r] = op(src[r][..])` for rows of `cols` elements, as many as `dst` is long.
+///
+/// # Panics
+/// If `src` is not `dst.len() * cols` long.
+pub fn reduce_rows(par: &dyn Parallelism, op: ReduceOp, src: &[f32], cols: usize, dst: &mut [f32]) {
+    assert_eq!(src.len(), dst.len() * cols, "reduce_rows: sizes differ");
+    let table = Table::current();
+    let group = (MIN_TASK / cols.max(1)).max(1);
+    par_chunks_mut(par, dst, group, 1, &|i, dst| {
+        for (r, d) in dst.iter_mut().enumerate() {
+            let r = i * group + r;
+            *d = reduce_one(table, op, &src[r * cols..(r + 1) * cols]);
+        }
+    });
+}
+
+/// `dst[o][c] = op(src[o][..][c])` for `[outer, middle, cols]`; column sums are `outer = 1`.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn reduce_middle(
+    par: &dyn Parallelism,
+    op: ReduceOp,
+    [outer, middle, cols]: [usize; 3],
+    src: &[f32],
+    dst: &mut [f32],
+) {
+    assert!(
+        src.len() >= outer * middle * cols,
+        "reduce_middle: input too short"
+    );
+    assert!(dst.len() >= outer * cols, "reduce_middle: output too short");
+    if outer * cols == 0 {
+        return;
+    }
+    let (kernel, empty) = code(op);
+    let table = Table::current();
+    // Columns to a task: a few cache lines at least, all when there are enough other tasks.
+    let wanted = (outer * middle * cols / MIN_TASK).clamp(1, 4 * par.width());
+    let splits = wanted.div_ceil(outer).min(cols.div_ceil(64));
+    let width = cols.div_ceil(splits).next_multiple_of(16);
+    let splits = cols.div_ceil(width);
+    let base = SendPtr(dst.as_mut_ptr());
+    parallel_for(par, outer * splits, 1, &|range| {
+        for task in range {
+            let (o, c0) = (task / splits, task % splits * width);
+            let n = width.min(cols - c0);
+            // SAFETY: columns `c0..c0 + n` of output row `o`, which only this task visits.
+            let dst = unsafe { std::slice::from_raw_parts_mut(base.get().add(o * cols + c0), n) };
+            dst.fill(empty);
+            let mut part = [0.0f32; 256];
+            for (i, dst) in dst.chunks_mut(part.len()).enumerate() {
+                let src = &src[o * middle * cols + c0 + i * part.len()..];
+                let part = &mut part[..dst.len()];
+                for r0 in (0..middle).step_by(ROWS) {
+                    let rows = ROWS.min(middle - r0);
+                    part.fill(empty);
+                    let (p, n) = (src[r0 * cols..].as_ptr(), part.len());
+                    // SAFETY: `rows` rows of `cols` from there are in `src`, `part` holds `n`.
+                    unsafe { table.reduce_columns[kernel](p, rows, cols, part.as_mut_ptr(), n) };
+                    for (d, p) in dst.iter_mut().zip(&*part) {
+                        *d = match op {
+                            ReduceOp::Max => d.max(*p),
+                            ReduceOp::Min => d.min(*p),
+                            _ => *d + *p,
+                        };
+                    }
+                }
+            }
+            if op == ReduceOp::Mean {
+                dst.iter_mut().for_each(|d| *d /= middle as f32);
+            }
+        }
+    });
+}
+
+/// `dst[r] = e^(src[r] - max) / Σ` for rows of `cols` elements.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32]) {
+    each_row(par, src, cols, dst, &|table, src, dst| {
+        let max = reduce_one(table, ReduceOp::Max, src);
+        // SAFETY: both are `cols` long; the table is this CPU's.
+        let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), dst.len(), max) };
+        let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
+        super::math::unary_with(table, op, dst);
+    });
+}
+
+/// `dst[r] = src[r] - max - ln Σ e^(src[r] - max)` for rows of `cols` elements.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn log_softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32]) {
+    each_row(par, src, cols, dst, &|table, src, dst| {
+        let max = reduce_one(table, ReduceOp::Max, src);
+        // SAFETY: both are `cols` long; the table is this CPU's.
+        let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), dst.len(), max) };
+        let log = sum.ln();
+        for (d, x) in dst.iter_mut().zip(src) {
+            *d = (x - max) - log;
+        }
+    });
+}
+
+/// `dst[r] = (src[r] - mean) / √(variance + epsilon) · scale + offset` for rows as long as `scale`.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn layer_norm(
+    par: &dyn Parallelism,
+    src: &[f32],
+    scale: &[f32],
+    offset: &[f32],
+    epsilon: f32,
+    dst: &mut [f32],
+) {
+    assert_eq!(scale.len(), offset.len(), "layer_norm: lengths differ");
+    let n = scale.len();
+    each_row(par, src, n, dst, &|table, src, dst| {
+        let mean = (long_sum(table, 0, src, 0.0) / n as f64) as f32;
+        let variance = (long_sum(table, 1, src, mean) / n as f64) as f32;
+        let job = NormJob {
+            src: src.as_ptr(),
+            dst: dst.as_mut_ptr(),
+            n,
+            mean,
+            inv: 1.0 / (variance + epsilon).sqrt(),
+            scale: scale.as_ptr(),
+            offset: offset.as_ptr(),
+        };
+        // SAFETY: all four slices are `n` long; the table is this CPU's.
+        unsafe { (table.normalize)(&job) };
+    });
+}
+
+/// Mean and variance (of the population) of each row.
+///
+/// # Panics
+/// If `src` is not `mean.len()` rows of `cols`, or `mean` and `variance` differ in length.
+pub fn moments(
+    par: &dyn Parallelism,
+    src: &[f32],
+    cols: usize,
+    mean: &mut [f32],
+    variance: &mut [f32],
+) {
+    assert_eq!(mean.len(), variance.len(), "moments: lengths differ");
+    reduce_rows(par, ReduceOp::Mean, src, cols, mean);
+    let table = Table::current();
+    let mean = &*mean;
+    par_chunks_mut(
+        par,
+        variance,
+        1,
+        (MIN_TASK / cols.max(1)).max(1),
+        &|r, v| {
+            let row = &src[r * cols..(r + 1) * cols];
+            v[0] = (long_sum(table, 1, row, mean[r]) / cols as f64) as f32;
+        },
+    );
+}
+
+type RowFn<'a> = dyn Fn(&Table, &[f32], &mut [f32]) + Sync + 'a;
+
+/// Runs `f` on each pair of rows.
+fn each_row(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32], f: &RowFn) {
+    assert_eq!(src.len(), dst.len(), "rows: lengths differ");
+    if dst.is_empty() {
+        return;
+    }
+    assert!(
+        cols > 0 && src.len().is_multiple_of(cols),
+        "rows of {cols} elements"
+    );
+    let table = Table::current();
+    par_chunks_mut(par, dst, cols, (MIN_TASK / 4 / cols).max(1), &|r, dst| {
+        f(table, &src[r * cols..(r + 1) * cols], dst);
+    });
+}

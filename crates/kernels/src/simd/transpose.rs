@@ -1,0 +1,270 @@
+//! Axes in another order: [`permute`] for elements of any size.
+
+#[cfg(test)]
+mod tests;
+
+use super::aligned::SendPtr;
+use ferroflow_sync::{Parallelism, parallel_for};
+
+/// Elements a task should move at least.
+const MIN_TASK: usize = 16 * 1024;
+
+/// An axis of the output: its size and the step in the input, in elements.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    size: usize,
+    step: usize,
+}
+
+/// `dst[i_perm[0], i_perm[1], …] = src[i_0, i_1, …]` for elements of `elem` bytes: axis `i` of the
+/// output is axis `perm[i]` of the input.
+///
+/// # Panics
+/// If `perm` is no permutation of the axes or the slices are not as long as `shape` says.
+pub fn permute(
+    par: &dyn Parallelism,
+    elem: usize,
+    shape: &[usize],
+    perm: &[usize],
+    src: &[u8],
+    dst: &mut [u8],
+) {
+    let total: usize = shape.iter().product();
+    assert_eq!(shape.len(), perm.len(), "permute: one entry for each axis");
+    assert!(
+        (0..shape.len()).all(|i| perm.contains(&i)),
+        "permute: {perm:?} is no permutation",
+    );
+    assert!(
+        src.len() == total * elem && dst.len() == total * elem,
+        "permute: {} and {} bytes for {total} elements of {elem}",
+        src.len(),
+        dst.len(),
+    );
+    if dst.is_empty() {
+        return;
+    }
+    let mut steps = vec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        steps[i - 1] = steps[i] * shape[i];
+    }
+    // Axes that stay neighbors become one.
+    let mut axes: Vec<Axis> = Vec::new();
+    for &i in perm {
+        let axis = Axis {
+            size: shape[i],
+            step: steps[i],
+        };
+        match axes.last_mut() {
+            _ if axis.size == 1 => {}
+            Some(last) if last.step == axis.step * axis.size => {
+                *last = Axis {
+                    size: last.size * axis.size,
+                    step: axis.step,
+                };
+            }
+            _ => axes.push(axis),
+        }
+    }
+    // A run of elements that stay together is one bigger element.
+    let mut run = elem;
+    if let Some(last) = axes.last()
+        && last.step == 1
+    {
+        run *= last.size;
+        let size = last.size;
+        axes.pop();
+        for a in &mut axes {
+            debug_assert!(a.step.is_multiple_of(size));
+            a.step /= size;
+        }
+    }
+    let (src, dst) = (src.as_ptr(), SendPtr(dst.as_mut_ptr()));
+    // SAFETY: the axes describe all `total` elements of both slices, each once.
+    unsafe {
+        match run {
+            1 => walk::<u8>(par, &axes, src, dst),
+            2 => walk::<[u8; 2]>(par, &axes, src, dst),
+            4 => walk::<[u8; 4]>(par, &axes, src, dst),
+            8 => walk::<[u8; 8]>(par, &axes, src, dst),
+            16 => walk::<[u8; 16]>(par, &axes, src, dst),
+            _ => copy_runs(par, &axes, run, src, dst),
+        }
+    }
+}
+
+/// Calls `f(input offset, output offset)` for the index tuples `from..to` of `axes`, both in
+/// elements; the output is dense with `inner` elements to a tuple.
+fn each_index(
+    axes: &[Axis],
+    inner: usize,
+    from: usize,
+    to: usize,
+    mut f: impl FnMut(usize, usize),
+) {
+    let mut index = vec![0; axes.len()];
+    let mut rest = from;
+    let mut offset = 0;
+    for (i, a) in index.iter_mut().zip(axes).rev() {
+        *i = rest % a.size;
+        rest /= a.size;
+        offset += *i * a.step;
+    }
+    for n in from..to {
+        f(offset, n * inner);
+        for (i, a) in index.iter_mut().zip(axes).rev() {
+            *i += 1;
+            offset += a.step;
+            if *i < a.size {
+                break;
+            }
+            offset -= a.size * a.step;
+            *i = 0;
+        }
+    }
+}
+
+/// # Safety
+/// `axes` with elements of `run` bytes stay inside both blocks of memory, which are disjoint.
+unsafe fn copy_runs(
+    par: &dyn Parallelism,
+    axes: &[Axis],
+    run: usize,
+    src: *const u8,
+    dst: SendPtr<u8>,
+) {
+    let src = SendPtr(src.cast_mut());
+    let total: usize = axes.iter().map(|a| a.size).product();
+    parallel_for(par, total, (4 * MIN_TASK / run).max(1), &|range| {
+        each_index(axes, 1, range.start, range.end, |from, to| {
+            // SAFETY: the caller's promise; tasks write disjoint ranges of `to`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    src.get().add(from * run),
+                    dst.get().add(to * run),
+                    run,
+                );
+            }
+        });
+    });
+}
+
+/// # Safety
+/// As for [`copy_runs`] with elements of type `T`, which has alignment 1.
+unsafe fn walk<T: Copy + Send + 'static>(
+    par: &dyn Parallelism,
+    axes: &[Axis],
+    src: *const u8,
+    dst: SendPtr<u8>,
+) {
+    let src = SendPtr(src.cast::<T>().cast_mut());
+    let dst = SendPtr(dst.get().cast::<T>());
+    let Some((&inner, outer)) = axes.split_last() else {
+        // SAFETY: no axes are one element.
+        return unsafe { *dst.get() = *src.get() };
+    };
+    // The innermost input axis, which is another one, as the innermost was made part of `T`.
+    let Some(along) = outer.iter().position(|a| a.step == 1) else {
+        let total: usize = outer.iter().map(|a| a.size).product();
+        return parallel_for(par, total, (MIN_TASK / inner.size).max(1), &|range| {
+            each_index(outer, inner.size, range.start, range.end, |from, to| {
+                for i in 0..inner.size {
+                    // SAFETY: the caller's promise.
+                    unsafe { *dst.get().add(to + i) = *src.get().add(from + i * inner.step) };
+                }
+            });
+        });
+    };
+    // Transposes a plane (`along` × `inner`) for each index of the other axes.
+    let rows = outer[along].size;
+    let row_step: usize = outer[along + 1..].iter().map(|a| a.size).product::<usize>() * inner.size;
+    let strips = rows.div_ceil(STRIP);
+    let (before, after) = (&outer[..along], &outer[along + 1..]);
+    let n_before: usize = before.iter().map(|a| a.size).product();
+    let n_after: usize = after.iter().map(|a| a.size).product();
+    let tasks = n_before * n_after * strips;
+    let per_task = (MIN_TASK / (STRIP.min(rows) * inner.size)).max(1);
+    parallel_for(par, tasks, per_task, &|range| {
+        for task in range {
+            let (plane, strip) = (task / strips, task % strips);
+            let (b, a) = (plane / n_after, plane % n_after);
+            let r0 = strip * STRIP;
+            let r1 = (r0 + STRIP).min(rows);
+            let mut from = 0;
+            let mut to = b * rows * row_step + a * inner.size;
+            each_index(before, 1, b, b + 1, |x, _| from += x);
+            each_index(after, 1, a, a + 1, |x, _| from += x);
+            from += r0;
+            to += r0 * row_step;
+            // SAFETY: rows `r0..r1` of one plane, inside by the caller's promise; each output
+            // element belongs to one row of one plane.
+            unsafe {
+                let (src, dst) = (src.get().add(from), dst.get().add(to));
+                plane_strip(src, inner.step, dst, row_step, r1 - r0, inner.size);
+            }
+        }
+    });
+}
+
+/// Rows of the output that are written together.
+const STRIP: usize = 32;
+
+/// `dst[r][c] = src[c][r]`, in square blocks.
+///
+/// # Safety
+/// `src` is valid for `cols` rows of `rows` elements, `dst` for `rows` rows of `cols`.
+unsafe fn plane_strip<T: Copy>(
+    src: *const T,
+    ld_src: usize,
+    dst: *mut T,
+    ld_dst: usize,
+    rows: usize,
+    cols: usize,
+) {
+    const B: usize = 8;
+    let (full_rows, full_cols) = (rows / B * B, cols / B * B);
+    // SAFETY: indices stay below `rows` and `cols`.
+    unsafe {
+        for c in (0..full_cols).step_by(B) {
+            for r in (0..full_rows).step_by(B) {
+                let block: [[T; B]; B] = std::array::from_fn(|i| {
+                    src.add((c + i) * ld_src + r)
+                        .cast::<[T; B]>()
+                        .read_unaligned()
+                });
+                let turned: [[T; B]; B] =
+                    std::array::from_fn(|j| std::array::from_fn(|i| block[i][j]));
+                for (j, row) in turned.into_iter().enumerate() {
+                    dst.add((r + j) * ld_dst + c)
+                        .cast::<[T; B]>()
+                        .write_unaligned(row);
+                }
+            }
+            for r in full_rows..rows {
+                for i in c..c + B {
+                    *dst.add(r * ld_dst + i) = *src.add(i * ld_src + r);
+                }
+            }
+        }
+        for r in 0..rows {
+            for c in full_cols..cols {
+                *dst.add(r * ld_dst + c) = *src.add(c * ld_src + r);
+            }
+        }
+    }
+}
+
+/// The transpose of a matrix of `rows × cols` elements of `elem` bytes.
+///
+/// # Panics
+/// If the slices are not that long.
+pub fn transpose2d(
+    par: &dyn Parallelism,
+    elem: usize,
+    rows: usize,
+    cols: usize,
+    src: &[u8],
+    dst: &mut [u8],
+) {
+    permute(par, elem, &[rows, cols], &[1, 0], src, dst);
+}
