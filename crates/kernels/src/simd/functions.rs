@@ -7,7 +7,7 @@ use super::vector::Simd;
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 // ln 2 in two parts; the first has so few bits that its products with exponents are exact.
-const LN2_HI: f32 = 0.693_359_375;
+const LN2_HI: f32 = 0.693_359_4;
 const LN2_LO: f32 = -2.121_944_4e-4;
 /// Adding this leaves the nearest integer in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
@@ -39,7 +39,7 @@ fn exp_tail<S: Simd>(s: S, r: S::V) -> S::V {
             8.333_452e-3,
             4.166_579_6e-2,
             1.666_666_6e-1,
-            5.000_000_1e-1,
+            5e-1,
         ],
     )
 }
@@ -158,7 +158,7 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
         [
             -2.760_768_5e-16,
             2.000_188e-13,
-            -8.604_671_5e-11,
+            -8.604_672e-11,
             5.122_297_1e-8,
             1.485_722_4e-5,
             6.372_619e-4,
@@ -230,14 +230,14 @@ pub(crate) fn erfc<S: Simd>(s: S, x: S::V) -> S::V {
         [
             0.170_872_77,
             -0.822_152_23,
-            1.488_515_87,
-            -1.135_203_98,
+            1.488_515_9,
+            -1.135_204,
             0.278_868_07,
             -0.186_288_06,
             0.096_784_18,
             0.374_091_96,
-            1.000_023_68,
-            -1.265_512_23,
+            1.000_023_7,
+            -1.265_512_2,
         ],
     );
     // z² in two parts: a chopped square is exact.
