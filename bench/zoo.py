@@ -42,9 +42,9 @@ def images(rng, count, shape, low, high):
     import tensorflow as tf
 
     height, width, channels = shape
-    coarse = rng.normal(size=(count, 5, 5, channels)) + rng.normal(size=(count, 1, 1, channels))
+    coarse = rng.normal(size=(count, 5, 5, channels)) + 0.3 * rng.normal(size=(count, 1, 1, channels))
     smooth = tf.image.resize(coarse, (height, width), method="bicubic").numpy()
-    smooth *= rng.uniform(0.6, 1.2, (count, 1, 1, 1))
+    smooth *= rng.uniform(0.8, 1.1, (count, 1, 1, 1))
     pattern = smooth + 0.2 * rng.normal(size=(count, height, width, channels))
     unit = 1 / (1 + np.exp(-pattern))
     return (low + (high - low) * unit).astype(np.float32)
@@ -92,8 +92,8 @@ def calibrate(model, batch, rng):
     for layer, momentum in norms:
         layer.momentum = momentum
         mean, variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
-        layer.moving_mean.assign(mean + rng.normal(0, 0.1, mean.shape) * variance**0.5)
-        layer.moving_variance.assign(variance * rng.uniform(0.8, 1.25, mean.shape) + 1e-3)
+        layer.moving_mean.assign(mean + rng.normal(0, 0.05, mean.shape) * variance**0.5)
+        layer.moving_variance.assign(variance * rng.uniform(0.9, 1.1, mean.shape) + 1e-3)
 
 
 def spread_logits(model, batch):
