@@ -16,7 +16,8 @@ use ferroflow_opdef::StepServices;
 use ferroflow_program::{NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Cheap nodes between two looks at the cancellation token.
@@ -75,8 +76,10 @@ impl Executor {
         state.start(&self.plan, args, spread)?;
         // Until two heavy nodes are ready at once there is no need for anything shared.
         let services = StepServices { par: &**pool, cancel, step_id: id };
-        let alone = run_alone(&self.plan, &mut state, services, trace.as_deref(), spread);
-        let state = match alone? {
+        let alone = no_panic(|| {
+            run_alone(&self.plan, &mut state, services, trace.as_deref(), spread)
+        })?;
+        let state = match alone {
             Alone::Done => state,
             Alone::Spread => {
                 let step = Arc::new(Step {
@@ -110,6 +113,15 @@ impl Executor {
         }
         Ok(results)
     }
+}
+
+/// A kernel that panics is a bug, but it ends its step, not the process, and leaves nobody waiting.
+fn no_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(internal!("a kernel panicked (please report this): {text}"))
+    })
 }
 
 enum Alone {
@@ -161,7 +173,7 @@ impl Step {
             };
             self.drain_inbox(&mut state);
             if state.error.is_none()
-                && let Err(error) = self.run_light(&mut state)
+                && let Err(error) = no_panic(|| self.run_light(&mut state))
             {
                 state.error = Some(error);
             }
@@ -179,6 +191,8 @@ impl Step {
             }
             let finished = own.is_none() && state.in_flight == 0;
             drop(state);
+            // Pairs with the fence in `run_detached`: see the module text.
+            fence(Ordering::SeqCst);
             match own {
                 Some(detached) => self.run_detached(detached),
                 None if finished => {
@@ -208,16 +222,13 @@ impl Step {
 
     fn run_detached(&self, detached: crate::state::Detached) {
         let node = detached.node;
-        // A kernel that panics is a bug, but it must not leave the step waiting for ever.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            detached.run(&self.plan, self.services(), self.trace.as_deref())
-        }))
-        .unwrap_or_else(|_| {
-            let info = &self.plan.info[node.index()];
-            Err(internal!("the kernel panicked").at_node(&info.name, &info.op))
-        });
+        let info = &self.plan.info[node.index()];
+        let outcome =
+            no_panic(|| detached.run(&self.plan, self.services(), self.trace.as_deref()))
+                .map_err(|e| e.at_node(&info.name, &info.op));
         lock(&self.inbox).push((node, outcome));
         self.n_inbox.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     fn drain_inbox(&self, state: &mut StepState) {
