@@ -1,1 +1,19 @@
-//! Placeholder.
+//! The compiler: a graph goes in, a plan comes out. One file per pass, one visible list.
+//!
+//! Entry points, in reading order: [`compile`], [`PIPELINE`], [`Pass`], [`Options`], [`emit`].
+//!
+//! Invariants: a pass keeps the values of all `_Retval` nodes and the effects of all targets, up
+//! to rounding; after every pass the graph verifies (checked in debug builds).
+//!
+//! Does not know: engines, the ops' files (it looks kernels up in the registry it is given).
+#![forbid(unsafe_code)]
+
+mod emit;
+mod evaluate;
+mod pass;
+mod passes;
+mod pipeline;
+
+pub use emit::emit;
+pub use pass::{Options, Pass, PassCtx};
+pub use pipeline::{PIPELINE, compile, optimize};

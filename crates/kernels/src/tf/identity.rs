@@ -6,7 +6,7 @@ use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::PartialShape;
 
 /// Const, Placeholder, PlaceholderV2, PlaceholderWithDefault, NoOp, Identity, IdentityN,
-/// StopGradient, PreventGradient, Snapshot.
+/// StopGradient, PreventGradient, Snapshot; and _Arg and _Retval, which engines handle themselves.
 pub const OPS: &[Op] = &[
     Op::new("Const", "-> output: dtype | value: tensor; dtype: type")
         .shape(|ctx| {
@@ -28,6 +28,15 @@ pub const OPS: &[Op] = &[
         .shape(shapes::from_shape_attr)
         .cost(Cost::Cheap)
         .kernel(forward_all),
+    Op::new("_Arg", "-> output: T | T: type; index: int >= 0 | stateful")
+        .shape(|ctx| {
+            if let Ok(shape) = ctx.attrs().shape("_shape") {
+                ctx.set(0, shape.clone());
+            }
+            Ok(())
+        })
+        .cost(Cost::Cheap),
+    Op::new("_Retval", "input: T -> | T: type; index: int >= 0 | stateful").cost(Cost::Cheap),
     Op::new("NoOp", "->").cost(Cost::Cheap).kernel(|_| Ok(Box::new(|_: &mut KernelCtx| Ok(())))),
     Op::new("Identity", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)

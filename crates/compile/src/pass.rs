@@ -1,0 +1,77 @@
+//! What a pass is.
+
+use ferroflow_base::{Result, internal};
+use ferroflow_graph::{Graph, ShapeMap};
+use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
+use ferroflow_tensor::Tensor;
+use std::sync::Arc;
+
+/// A rewrite of a whole graph.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// Name, for switching it off and for `inspect --after`.
+    pub name: &'static str,
+    /// One sentence on what it does.
+    pub about: &'static str,
+    /// The rewrite.
+    pub run: fn(&mut Graph, &PassCtx) -> Result<()>,
+}
+
+/// What passes may ask for.
+pub struct PassCtx<'a> {
+    /// The ops.
+    pub registry: &'a Registry,
+}
+
+impl PassCtx<'_> {
+    /// The schema of an op that must exist.
+    pub fn def(&self, op: &str) -> Result<Arc<OpDef>> {
+        self.registry.def(op)?.ok_or_else(|| internal!("pass needs op {op}, which is not there"))
+    }
+
+    /// Shapes of the graph as it is now.
+    pub fn shapes(&self, graph: &Graph) -> Result<ShapeMap> {
+        ferroflow_graph::infer_shapes(graph, self.registry)
+    }
+}
+
+/// Which passes run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Whether any pass runs at all.
+    pub optimize: bool,
+    /// Names of passes that are left out.
+    pub disabled: Vec<String>,
+}
+
+impl Options {
+    /// All passes.
+    pub fn all() -> Self {
+        Options { optimize: true, disabled: Vec::new() }
+    }
+
+    /// No pass.
+    pub fn none() -> Self {
+        Options { optimize: false, disabled: Vec::new() }
+    }
+}
+
+/// A Const node with this value.
+pub(crate) fn constant_node(
+    ctx: &PassCtx,
+    name: String,
+    value: Tensor,
+) -> Result<ferroflow_graph::Node> {
+    let dtype = value.dtype();
+    Ok(ferroflow_graph::Node {
+        name,
+        def: ctx.def("Const")?,
+        attrs: Attrs::default()
+            .with("dtype", AttrValue::Type(dtype))
+            .with("value", AttrValue::Tensor(value.into())),
+        inputs: Default::default(),
+        controls: Default::default(),
+        device: String::new(),
+        outputs: smallvec::smallvec![dtype],
+    })
+}

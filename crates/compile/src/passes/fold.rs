@@ -1,0 +1,114 @@
+//! Constant folding: nodes whose inputs are constants are run now; Shape, Size and Rank of tensors
+//! with known shapes become constants.
+
+use crate::evaluate::evaluate;
+use crate::pass::constant_node;
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Graph, Node, Output, Patch, ShapeMap, topological_order};
+use ferroflow_tensor::{DType, Tensor};
+use rustc_hash::FxHashMap;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "fold",
+    about: "evaluates nodes whose inputs are constants, and Shape, Size, Rank of known shapes",
+    run,
+};
+
+/// Folding must not grow a model: a result larger than this that is also larger than its inputs
+/// (Fill, Tile) stays a node.
+const MAX_GROWN_BYTES: usize = 64 << 10;
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let shapes = ctx.shapes(graph)?;
+    let mut values: FxHashMap<Output, Tensor> = FxHashMap::default();
+    let mut patch = Patch::new();
+    for id in topological_order(graph)? {
+        let node = graph.node(id).clone();
+        if node.op() == "Const" || node.def.flags.stateful || node.op().starts_with("Placeholder") {
+            continue;
+        }
+        if !node.controls.is_empty() || node.outputs.is_empty() {
+            continue;
+        }
+        let folded = match materialize(&node, &shapes) {
+            Some(value) => vec![value],
+            None => match fold(graph, ctx, &node, &values) {
+                Some(outputs) => outputs,
+                None => continue,
+            },
+        };
+        for (slot, value) in folded.into_iter().enumerate() {
+            let from = Output::new(id, slot);
+            let name = graph.unique_name(&format!("{}/folded_{slot}", node.name));
+            let to = patch.add(graph, constant_node(ctx, name, value.clone())?)?;
+            patch.redirect(from, Output::new(to, 0));
+            values.insert(from, value);
+        }
+        // Readers that only wait for it wait for nothing: constants are always there.
+        patch.redirect_control(id, None);
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// The value of a node that asks for a shape that is known.
+fn materialize(node: &Node, shapes: &ShapeMap) -> Option<Tensor> {
+    let shape = match node.op() {
+        "Shape" | "Size" | "Rank" => shapes.get(*node.inputs.first()?),
+        _ => return None,
+    };
+    let number = |n: usize| match node.outputs[0] {
+        DType::Int64 => Some(Tensor::scalar(n as i64)),
+        _ => i32::try_from(n).ok().map(Tensor::scalar),
+    };
+    match node.op() {
+        "Rank" => number(shape.rank()?),
+        "Size" => number(shape.num_elements()?),
+        _ => {
+            let full = shape.to_full()?;
+            match node.outputs[0] {
+                DType::Int64 => Tensor::vector(&full.to_i64()).ok(),
+                _ => {
+                    let dims: Option<Vec<i32>> =
+                        full.iter().map(|&d| i32::try_from(d).ok()).collect();
+                    Tensor::vector(&dims?).ok()
+                }
+            }
+        }
+    }
+}
+
+/// The outputs of a node with constant inputs; `None` when it has others, or when running it
+/// fails: the error then belongs to the step.
+fn fold(
+    graph: &Graph,
+    ctx: &PassCtx,
+    node: &Node,
+    values: &FxHashMap<Output, Tensor>,
+) -> Option<Vec<Tensor>> {
+    ctx.registry.op(node.op())?.kernel?;
+    let is_known = |i: &Output| values.contains_key(i) || graph.node(i.node).op() == "Const";
+    if node.inputs.is_empty() || !node.inputs.iter().all(is_known) {
+        return None;
+    }
+    let inputs: Option<Vec<Tensor>> = node
+        .inputs
+        .iter()
+        .map(|i| match values.get(i) {
+            Some(v) => Some(v.clone()),
+            None => graph.node(i.node).attrs.tensor("value").ok()?.get().ok(),
+        })
+        .collect();
+    let inputs = inputs?;
+    let outputs = evaluate(node, &inputs, ctx.registry).ok()?;
+    let n_in: usize = inputs.iter().map(Tensor::byte_len).sum();
+    let n_out: usize = outputs.iter().map(Tensor::byte_len).sum();
+    if n_out > MAX_GROWN_BYTES && n_out > n_in {
+        return None;
+    }
+    if outputs.iter().any(|o| matches!(o.dtype(), DType::Resource | DType::Variant)) {
+        return None;
+    }
+    Some(outputs)
+}

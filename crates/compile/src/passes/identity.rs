@@ -1,0 +1,35 @@
+//! Removes nodes that pass values on unchanged.
+
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Graph, NodeId, Output, Patch};
+
+pub(crate) const PASS: Pass = Pass {
+    name: "identity",
+    about: "removes Identity, IdentityN, StopGradient, PreventGradient and Snapshot",
+    run,
+};
+
+fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
+    let mut patch = Patch::new();
+    let targets: Vec<NodeId> = graph.targets().to_vec();
+    for (id, node) in graph.iter() {
+        let passes_on = matches!(
+            node.op(),
+            "Identity" | "IdentityN" | "StopGradient" | "PreventGradient" | "Snapshot"
+        );
+        // A node with control inputs also orders its readers after them.
+        if !passes_on || !node.controls.is_empty() || targets.contains(&id) {
+            continue;
+        }
+        for (slot, input) in node.inputs.iter().enumerate() {
+            patch.redirect(Output::new(id, slot), *input);
+        }
+        // Who waits for an IdentityN waits for all its inputs; one control edge cannot say that.
+        if node.inputs.len() == 1 {
+            patch.redirect_control(id, Some(node.inputs[0].node));
+        }
+    }
+    patch.apply(graph);
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! The list of passes, in order.
+
+use crate::passes;
+use crate::{Options, Pass, PassCtx, emit};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_graph::Graph;
+use ferroflow_opdef::Registry;
+use ferroflow_program::Plan;
+
+/// Every pass, in the order in which they run. Nodes that nothing needs any more are removed after
+/// each.
+pub const PIPELINE: &[Pass] = &[
+    passes::identity::PASS,
+    passes::fold::PASS,
+    passes::cse::PASS,
+];
+
+/// Runs the pipeline and emits the plan.
+pub fn compile(mut graph: Graph, registry: &Registry, options: &Options) -> Result<Plan> {
+    optimize(&mut graph, registry, options, &mut |_, _| {})?;
+    emit(&graph, registry)
+}
+
+/// Runs the pipeline; `observe` sees the graph after each pass.
+pub fn optimize(
+    graph: &mut Graph,
+    registry: &Registry,
+    options: &Options,
+    observe: &mut dyn FnMut(&str, &Graph),
+) -> Result<()> {
+    if let Some(unknown) = options.disabled.iter().find(|d| !PIPELINE.iter().any(|p| p.name == **d)) {
+        let names: Vec<&str> = PIPELINE.iter().map(|p| p.name).collect();
+        return Err(invalid_argument!("no pass '{unknown}'; there are: {}", names.join(", ")));
+    }
+    let ctx = PassCtx { registry };
+    if !options.optimize {
+        return Ok(());
+    }
+    for pass in PIPELINE {
+        if options.disabled.iter().any(|d| d == pass.name) {
+            continue;
+        }
+        (pass.run)(graph, &ctx).map_err(|e| e.note(format!("in pass '{}'", pass.name)))?;
+        passes::dead::remove_dead(graph);
+        if cfg!(debug_assertions) {
+            graph.verify().map_err(|e| e.note(format!("after pass '{}'", pass.name)))?;
+        }
+        observe(pass.name, graph);
+    }
+    Ok(())
+}
