@@ -7,9 +7,12 @@
 #![deny(unsafe_code)]
 
 pub mod broadcast;
+pub mod indices;
 pub mod shapes;
 #[allow(unsafe_code, reason = "SIMD intrinsics and disjoint writes from several threads")]
 pub mod simd;
+pub mod strided;
+pub mod strided_spec;
 pub mod tf;
 
 use ferroflow_opdef::Registry;

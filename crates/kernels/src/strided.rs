@@ -1,0 +1,325 @@
+//! Moving elements: dense rows out of strided views. Transposing, slicing, reversing,
+//! broadcasting and tiling are all one copy with other strides.
+
+use ferroflow_base::{Result, internal};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::Item;
+use smallvec::SmallVec;
+
+/// Elements that a thread should at least have to itself when the work is copying.
+pub const MIN_BLOCK: usize = 16 * 1024;
+
+/// Calls `f(i, row)` for every `row_len`-long row of `out`, in parallel.
+pub fn par_rows<T: Send>(
+    par: &dyn Parallelism,
+    out: &mut [T],
+    row_len: usize,
+    f: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
+    let row_len = row_len.max(1);
+    par_chunks_mut(par, out, row_len, (MIN_BLOCK / row_len).max(1), f);
+}
+
+/// Copies `src` to `out`, which is as long, in parallel when it is long.
+pub fn par_copy<T: Item>(par: &dyn Parallelism, src: &[T], out: &mut [T]) {
+    if out.len() <= 4 * MIN_BLOCK {
+        return out.clone_from_slice(src);
+    }
+    par_chunks_mut(par, out, 4 * MIN_BLOCK, 1, &|i, chunk| {
+        let start = i * 4 * MIN_BLOCK;
+        chunk.clone_from_slice(&src[start..start + chunk.len()]);
+    });
+}
+
+/// Sets every element of `out`, in parallel when it is long.
+pub fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
+    if out.len() <= 4 * MIN_BLOCK {
+        return out.fill(value.clone());
+    }
+    par_chunks_mut(par, out, 4 * MIN_BLOCK, 1, &|_, chunk| chunk.fill(value.clone()));
+}
+
+/// The coordinates of row-major position `i` in `dims`.
+pub fn unravel(mut i: usize, dims: &[usize], coords: &mut [usize]) {
+    for (c, &d) in coords.iter_mut().zip(dims).rev() {
+        *c = i % d.max(1);
+        i /= d.max(1);
+    }
+}
+
+/// A view of a slice: element `(i, j, …)` is at `base + i * strides[0] + j * strides[1] + …`.
+///
+/// Dimensions of size 1 are dropped and neighbors that lie evenly are merged on the way in.
+#[derive(Clone, Debug)]
+pub struct Strided {
+    base: isize,
+    dims: SmallVec<[usize; 6]>,
+    strides: SmallVec<[isize; 6]>,
+}
+
+impl Strided {
+    /// A view with these `(size, stride)` pairs, outermost first.
+    pub fn new(base: isize, dims: impl IntoIterator<Item = (usize, isize)>) -> Self {
+        let mut view = Strided { base, dims: SmallVec::new(), strides: SmallVec::new() };
+        for (d, s) in dims {
+            if d == 1 {
+                continue;
+            }
+            match (view.dims.last_mut(), view.strides.last_mut()) {
+                (Some(last), Some(stride)) if Some(*stride) == s.checked_mul(d as isize) => {
+                    *last *= d;
+                    *stride = s;
+                }
+                _ => {
+                    view.dims.push(d);
+                    view.strides.push(s);
+                }
+            }
+        }
+        view
+    }
+
+    /// Element count.
+    pub fn len(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// True when there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the view starts, when its elements lie side by side.
+    pub fn as_range_start(&self) -> Option<usize> {
+        match (&self.strides[..], &self.dims[..]) {
+            ([], _) | ([1], _) => usize::try_from(self.base).ok(),
+            _ => None,
+        }
+    }
+
+    /// What is left after collapsing, `(size, stride)`, outermost first.
+    pub fn collapsed(&self) -> impl Iterator<Item = (usize, isize)> {
+        self.dims.iter().copied().zip(self.strides.iter().copied())
+    }
+
+    /// Fails unless every element is inside a slice of `len` elements.
+    fn check(&self, len: usize) -> Result<()> {
+        let (mut lo, mut hi) = (self.base as i128, self.base as i128);
+        for (d, s) in self.collapsed() {
+            let reach = (d as i128 - 1) * s as i128;
+            *if reach < 0 { &mut lo } else { &mut hi } += reach;
+        }
+        if lo < 0 || hi >= len as i128 {
+            return Err(internal!("a view over {lo}..={hi} of a tensor with {len} elements"));
+        }
+        Ok(())
+    }
+
+    /// Copies the elements of the view of `src` to `out`, row-major.
+    pub fn copy_to<T: Item>(&self, par: &dyn Parallelism, src: &[T], out: &mut [T]) -> Result<()> {
+        if out.len() != self.len() {
+            return Err(internal!("{} elements for a view of {}", out.len(), self.len()));
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.check(src.len())?;
+        let Some((&n, outer)) = self.dims.split_last() else {
+            out[0] = src[self.base as usize].clone();
+            return Ok(());
+        };
+        let stride = self.strides[outer.len()];
+        if stride != 1 && stride != 0 && n >= 4 {
+            let unit = self.strides.iter().position(|&s| s == 1);
+            if let Some(k) = unit.filter(|&k| self.dims[k] >= 4) {
+                self.copy_tiled(par, src, out, k);
+                return Ok(());
+            }
+        }
+        if outer.is_empty() {
+            par_chunks_mut(par, out, 2 * MIN_BLOCK, 1, &|i, chunk| {
+                copy_run(src, self.base + (i * 2 * MIN_BLOCK) as isize * stride, stride, chunk);
+            });
+            return Ok(());
+        }
+        let rows = (MIN_BLOCK / n).max(1);
+        par_chunks_mut(par, out, rows * n, 1, &|i, chunk| {
+            let mut walk = Walk::new(self.base, outer, &self.strides[..outer.len()], i * rows);
+            for row in chunk.chunks_mut(n) {
+                copy_run(src, walk.offset, stride, row);
+                walk.step();
+            }
+        });
+        Ok(())
+    }
+
+    /// A copy whose source runs along dimension `k` while its output runs along the last one:
+    /// goes by tiles so that both sides stay in the cache.
+    fn copy_tiled<T: Item>(&self, par: &dyn Parallelism, src: &[T], out: &mut [T], k: usize) {
+        const TILE: usize = 16;
+        let last = self.dims.len() - 1;
+        let (n, stride) = (self.dims[last], self.strides[last]);
+        let block: usize = self.dims[k + 1..].iter().product();
+        let mid = &self.dims[k + 1..last];
+        let n_mid: usize = mid.iter().product();
+        let lead = TILE * (MIN_BLOCK / (TILE * block)).max(1);
+        par_chunks_mut(par, out, lead * block, 1, &|i, chunk| {
+            let end = i * lead + chunk.len() / block;
+            let mut at = i * lead;
+            let mut rest = chunk;
+            while at < end {
+                let in_k = at % self.dims[k];
+                let rows = TILE.min(self.dims[k] - in_k).min(end - at);
+                let (tile, tail) = std::mem::take(&mut rest).split_at_mut(rows * block);
+                rest = tail;
+                let start = Walk::new(self.base, &self.dims[..=k], &self.strides[..=k], at).offset;
+                let mut walk = Walk::new(start, mid, &self.strides[k + 1..last], 0);
+                for m in 0..n_mid {
+                    for j in (0..n).step_by(TILE) {
+                        let width = TILE.min(n - j);
+                        let from = walk.offset + j as isize * stride;
+                        for r in 0..rows {
+                            let to = r * block + m * n + j;
+                            copy_run(src, from + r as isize, stride, &mut tile[to..to + width]);
+                        }
+                    }
+                    walk.step();
+                }
+                at += rows;
+            }
+        });
+    }
+
+    /// Writes the dense `src`, row-major, to the elements of the view of `out`.
+    pub fn copy_from<T: Item>(&self, src: &[T], out: &mut [T]) -> Result<()> {
+        if src.len() != self.len() {
+            return Err(internal!("{} elements for a view of {}", src.len(), self.len()));
+        }
+        if src.is_empty() {
+            return Ok(());
+        }
+        self.check(out.len())?;
+        let Some((&n, outer)) = self.dims.split_last() else {
+            out[self.base as usize] = src[0].clone();
+            return Ok(());
+        };
+        let stride = self.strides[outer.len()];
+        let mut walk = Walk::new(self.base, outer, &self.strides[..outer.len()], 0);
+        for row in src.chunks(n) {
+            if stride == 1 {
+                out[walk.offset as usize..][..n].clone_from_slice(row);
+            } else {
+                for (i, v) in row.iter().enumerate() {
+                    out[(walk.offset + i as isize * stride) as usize] = v.clone();
+                }
+            }
+            walk.step();
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn copy_run<T: Item>(src: &[T], from: isize, stride: isize, out: &mut [T]) {
+    match stride {
+        0 => out.fill(src[from as usize].clone()),
+        1 => {
+            let src = &src[from as usize..][..out.len()];
+            if out.len() <= 8 {
+                for (o, v) in out.iter_mut().zip(src) {
+                    *o = v.clone();
+                }
+            } else {
+                out.clone_from_slice(src);
+            }
+        }
+        s if s > 1 => {
+            for (o, v) in out.iter_mut().zip(src[from as usize..].iter().step_by(s as usize)) {
+                *o = v.clone();
+            }
+        }
+        s => {
+            let back = src[..=from as usize].iter().rev().step_by(s.unsigned_abs());
+            for (o, v) in out.iter_mut().zip(back) {
+                *o = v.clone();
+            }
+        }
+    }
+}
+
+/// Row-major steps through the offsets of a view.
+struct Walk<'a> {
+    offset: isize,
+    dims: &'a [usize],
+    strides: &'a [isize],
+    coords: SmallVec<[usize; 6]>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(base: isize, dims: &'a [usize], strides: &'a [isize], start: usize) -> Self {
+        let mut coords = SmallVec::from_elem(0, dims.len());
+        unravel(start, dims, &mut coords);
+        let offset = coords.iter().zip(strides).map(|(&c, &s)| c as isize * s).sum::<isize>();
+        Walk { offset: base + offset, dims, strides, coords }
+    }
+
+    #[inline]
+    fn step(&mut self) {
+        for i in (0..self.dims.len()).rev() {
+            self.coords[i] += 1;
+            self.offset += self.strides[i];
+            if self.coords[i] < self.dims[i] {
+                return;
+            }
+            self.offset -= self.strides[i] * self.dims[i] as isize;
+            self.coords[i] = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_sync::Inline;
+
+    fn naive(view: &Strided, src: &[u32]) -> Vec<u32> {
+        let mut out = Vec::new();
+        let mut walk = Walk::new(view.base, &view.dims, &view.strides, 0);
+        for _ in 0..view.len() {
+            out.push(src[walk.offset as usize]);
+            walk.step();
+        }
+        out
+    }
+
+    #[test]
+    fn every_path_agrees_with_the_definition() {
+        let src: Vec<u32> = (0..40_000).collect();
+        let views = [
+            Strided::new(0, [(37, 1), (41, 37)]),
+            Strided::new(5, [(3, 1700), (17, 1), (100, 17)]),
+            Strided::new(0, [(5, 7), (7, 1), (6, 35), (9, 210)]),
+            Strided::new(0, [(200, 200), (100, 2)]),
+            Strided::new(39_999, [(40_000, -1)]),
+            Strided::new(3, [(4, 0), (5, 1), (3, 0)]),
+            Strided::new(0, [(40_000, 1)]),
+            Strided::new(7, [(1, 5)]),
+        ];
+        for view in &views {
+            let mut out = vec![0; view.len()];
+            view.copy_to(&Inline, &src, &mut out).unwrap();
+            assert_eq!(out, naive(view, &src), "{view:?}");
+        }
+        assert!(Strided::new(1, [(40_000, 1)]).copy_to(&Inline, &src, &mut vec![0; 40_000]).is_err());
+        let mut back = vec![0; 6];
+        Strided::new(0, [(3, 1), (2, 3)]).copy_from(&[0u32, 1, 2, 3, 4, 5], &mut back).unwrap();
+        assert_eq!(back, [0, 2, 4, 1, 3, 5]);
+    }
+
+    #[test]
+    fn even_neighbors_are_merged() {
+        assert_eq!(Strided::new(2, [(3, 20), (1, 9), (4, 5), (5, 1)]).as_range_start(), Some(2));
+        assert_eq!(Strided::new(0, [(3, 20), (4, 1)]).as_range_start(), None);
+        assert_eq!(Strided::new(4, [(1, 3)]).as_range_start(), Some(4));
+    }
+}

@@ -1,0 +1,236 @@
+//! What a strided slice means: TensorFlow's begin/end/strides with their five masks, resolved
+//! against a shape.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::Attrs;
+use ferroflow_tensor::PartialShape;
+use smallvec::SmallVec;
+
+/// The masks of StridedSlice and its kin; bit `i` speaks of element `i` of the spec.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Masks {
+    begin: i64,
+    end: i64,
+    ellipsis: i64,
+    new_axis: i64,
+    shrink_axis: i64,
+}
+
+impl Masks {
+    /// The masks in a node's attrs.
+    pub fn from_attrs(attrs: &Attrs) -> Result<Self> {
+        let masks = Masks {
+            begin: attrs.int("begin_mask")?,
+            end: attrs.int("end_mask")?,
+            ellipsis: attrs.int("ellipsis_mask")?,
+            new_axis: attrs.int("new_axis_mask")?,
+            shrink_axis: attrs.int("shrink_axis_mask")?,
+        };
+        if masks.ellipsis & masks.ellipsis.wrapping_sub(1) != 0 {
+            return Err(invalid_argument!("Multiple ellipses in slice spec not allowed"));
+        }
+        Ok(masks)
+    }
+}
+
+/// One input dimension of a resolved spec: elements `begin`, `begin + stride`, … as many as `len`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first element; meaningful only when `len` is known and not 0.
+    pub begin: i64,
+    /// From one element to the next.
+    pub stride: i64,
+    /// How many elements, when that is known.
+    pub len: Option<usize>,
+}
+
+/// A spec resolved against an input shape.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// One for every input dimension.
+    pub spans: SmallVec<[Span; 4]>,
+    /// The output's dimensions: new axes inserted, shrunk ones left out.
+    pub shape: SmallVec<[Option<usize>; 4]>,
+}
+
+/// What one element of the spec says of the input dimension it stands for.
+#[derive(Clone, Copy)]
+struct Dense {
+    begin: Option<i64>,
+    end: Option<i64>,
+    stride: i64,
+    begin_masked: bool,
+    end_masked: bool,
+    shrink: bool,
+}
+
+const WHOLE: Dense = Dense {
+    begin: Some(0),
+    end: Some(0),
+    stride: 1,
+    begin_masked: true,
+    end_masked: true,
+    shrink: false,
+};
+
+/// Resolves a spec against `dims`. `begin` and `end` may be unknown to shape inference.
+pub fn resolve(
+    dims: &[Option<usize>],
+    begin: Option<&[i64]>,
+    end: Option<&[i64]>,
+    strides: &[i64],
+    masks: Masks,
+) -> Result<Resolved> {
+    let n = strides.len();
+    let wrong = |v: Option<&[i64]>| v.is_some_and(|v| v.len() != n);
+    if n >= 32 || wrong(begin) || wrong(end) {
+        return Err(invalid_argument!(
+            "Expected begin, end, and strides to be 1D equal size tensors, but got {}, {} and {n} \
+             elements instead.",
+            begin.map_or(n, <[i64]>::len),
+            end.map_or(n, <[i64]>::len)
+        ));
+    }
+    let bit = |mask: i64, i: usize| mask >> i & 1 == 1;
+    let ellipsis = (0..n).find(|&i| bit(masks.ellipsis, i)).unwrap_or(n);
+    let new_axes_after = (ellipsis..n).filter(|&i| i > ellipsis && bit(masks.new_axis, i)).count();
+
+    /// Where an output dimension comes from.
+    enum From {
+        New,
+        Input(usize),
+    }
+    let mut dense: SmallVec<[Dense; 4]> = SmallVec::new();
+    let mut gather: SmallVec<[From; 6]> = SmallVec::new();
+    for i in 0..n.max(ellipsis + 1) {
+        if i == ellipsis {
+            // The ellipsis covers what the elements after it leave over.
+            let after = n.saturating_sub(i + 1);
+            let next = (dims.len() + new_axes_after).saturating_sub(after).min(dims.len());
+            while dense.len() < next {
+                gather.push(From::Input(dense.len()));
+                dense.push(WHOLE);
+            }
+        } else if bit(masks.new_axis, i) {
+            gather.push(From::New);
+        } else if dense.len() == dims.len() {
+            return Err(match dims.len() {
+                0 => invalid_argument!("Attempting to slice scalar input."),
+                rank => invalid_argument!(
+                    "Index out of range using input dim {rank}; input has only {rank} dims"
+                ),
+            });
+        } else {
+            let shrink = bit(masks.shrink_axis, i);
+            if !shrink {
+                gather.push(From::Input(dense.len()));
+            }
+            dense.push(Dense {
+                begin: begin.map(|b| b[i]),
+                end: end.map(|e| e[i]),
+                stride: strides[i],
+                begin_masked: bit(masks.begin, i),
+                end_masked: bit(masks.end, i),
+                shrink,
+            });
+        }
+    }
+    let spans = dense
+        .iter()
+        .zip(dims)
+        .enumerate()
+        .map(|(i, (d, &dim))| span(i, d, dim))
+        .collect::<Result<SmallVec<[Span; 4]>>>()?;
+    let shape = gather
+        .iter()
+        .map(|g| match g {
+            From::New => Some(1),
+            From::Input(i) => spans[*i].len,
+        })
+        .collect();
+    Ok(Resolved { spans, shape })
+}
+
+fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
+    if d.stride == 0 {
+        return Err(invalid_argument!("strides[{i}] must be non-zero"));
+    }
+    if d.shrink && d.stride < 0 {
+        return Err(invalid_argument!("only stride 1 allowed on non-range indexing."));
+    }
+    let Some(dim) = dim else {
+        return Ok(Span { begin: 0, stride: d.stride, len: d.shrink.then_some(1) });
+    };
+    let dim = dim as i64;
+    if d.shrink {
+        let Some(begin) = d.begin else {
+            return Ok(Span { begin: 0, stride: 1, len: Some(1) });
+        };
+        let at = if begin < 0 { begin.wrapping_add(dim) } else { begin };
+        if at < 0 || at >= dim {
+            return Err(invalid_argument!("slice index {begin} of dimension {i} out of bounds."));
+        }
+        return Ok(Span { begin: at, stride: 1, len: Some(1) });
+    }
+    let forward = d.stride > 0;
+    let (lo, hi) = if forward { (0, dim) } else { (-1, dim - 1) };
+    let clamp = |x: i64| (if x < 0 { x.saturating_add(dim) } else { x }).clamp(lo, hi);
+    let begin = if d.begin_masked { Some(if forward { lo } else { hi }) } else { d.begin.map(clamp) };
+    let end = if d.end_masked { Some(if forward { hi } else { lo }) } else { d.end.map(clamp) };
+    let len = match (begin, end) {
+        (Some(b), Some(e)) if (forward && b < e) || (!forward && b > e) => {
+            Some((e.abs_diff(b)).div_ceil(d.stride.unsigned_abs()) as usize)
+        }
+        (Some(_), Some(_)) => Some(0),
+        _ => None,
+    };
+    Ok(Span { begin: begin.unwrap_or(0), stride: d.stride, len })
+}
+
+/// The output shape as inference sees it.
+pub fn infer(
+    input: &PartialShape,
+    begin: Option<&[i64]>,
+    end: Option<&[i64]>,
+    strides: &[i64],
+    masks: Masks,
+) -> Result<PartialShape> {
+    match input.dims() {
+        None => Ok(PartialShape::unknown()),
+        Some(dims) => Ok(PartialShape::of(resolve(dims, begin, end, strides, masks)?.shape)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ellipsis_new_axis_and_shrink() {
+        // x[1, ..., None, ::-2] of shape [3, 4, 5, 6]
+        let masks = Masks { begin: 8, end: 8, ellipsis: 2, new_axis: 4, shrink_axis: 1 };
+        let dims = [Some(3), Some(4), Some(5), Some(6)];
+        let begin = [1, 0, 0, 0];
+        let r = resolve(&dims, Some(&begin), Some(&begin), &[1, 1, 1, -2], masks).unwrap();
+        assert_eq!(r.shape[..], [Some(4), Some(5), Some(1), Some(3)]);
+        assert_eq!(r.spans[3], Span { begin: 5, stride: -2, len: Some(3) });
+        let unknown = resolve(&dims, None, None, &[1, 1, 1, -2], masks).unwrap();
+        assert_eq!(unknown.shape, r.shape);
+    }
+
+    #[test]
+    fn hostile_specs_are_errors() {
+        let none = Masks::default();
+        let dims = [Some(3)];
+        assert!(resolve(&dims, Some(&[0]), Some(&[1]), &[0], none).is_err());
+        assert!(resolve(&dims, Some(&[0, 0]), Some(&[1, 1]), &[1, 1], none).is_err());
+        assert!(resolve(&dims, Some(&[0]), Some(&[1, 1]), &[1], none).is_err());
+        let shrink = Masks { shrink_axis: 1, ..none };
+        assert!(resolve(&dims, Some(&[3]), Some(&[4]), &[1], shrink).is_err());
+        let big = [i64::MIN];
+        let r = resolve(&dims, Some(&big), Some(&[i64::MAX]), &[i64::MAX], none).unwrap();
+        assert_eq!(r.shape[..], [Some(1)]);
+        let r = resolve(&dims, Some(&[i64::MAX]), Some(&big), &[i64::MIN], none).unwrap();
+        assert_eq!(r.shape[..], [Some(1)]);
+    }
+}
