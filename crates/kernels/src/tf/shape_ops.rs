@@ -100,8 +100,9 @@ fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The shape that `sizes`, with at most one −1, asks for out of `n` elements.
-fn reshape_to(sizes: &[i64], n: usize, from: &Shape) -> Result<Shape> {
+/// The shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
+fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
+    let n = from.num_elements();
     let mut unknown = None;
     let mut dims = Ints::from_slice(sizes);
     for (i, d) in dims.iter_mut().enumerate() {
@@ -118,20 +119,16 @@ fn reshape_to(sizes: &[i64], n: usize, from: &Shape) -> Result<Shape> {
     }
     let mut shape = Shape::checked(&dims)?;
     if let Some(i) = unknown {
-        let known = shape.num_elements();
-        if known == 0 {
-            return Err(invalid_argument!(
-                "Reshape cannot infer the missing input size for an empty tensor unless all \
-                 specified input sizes are non-zero"
-            ));
-        }
-        if !n.is_multiple_of(known) {
+        // Zeros on either side are left out, so that what is missing can be told from the others.
+        let known: usize = shape.iter().filter(|&&d| d != 0).product();
+        let given: usize = from.iter().filter(|&&d| d != 0).product();
+        if n != 0 && !given.is_multiple_of(known) {
             return Err(invalid_argument!(
                 "Input to reshape is a tensor with {n} values, but the requested shape requires a \
                  multiple of {known}"
             ));
         }
-        dims[i] = (n / known) as i64;
+        dims[i] = (given / known) as i64;
         shape = Shape::checked(&dims)?;
     }
     if shape.num_elements() != n {
@@ -151,7 +148,7 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return Err(invalid_argument!("sizes input must be 1-D, not {}", sizes.shape()));
         }
         let from = ctx.input(0)?.shape();
-        let shape = reshape_to(&indices::ints(sizes)?, from.num_elements(), from)?;
+        let shape = reshape_to(&indices::ints(sizes)?, from)?;
         let value = ctx.take_input(0)?.with_shape(shape)?;
         ctx.set_output(0, value)
     }))
@@ -164,13 +161,11 @@ fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
         return Ok(());
     };
     if let Some(full) = input.to_full() {
-        let shape = reshape_to(&sizes, full.num_elements(), &full)?;
+        let shape = reshape_to(&sizes, &full)?;
         ctx.set(0, (&shape).into());
         return Ok(());
     }
     let mut dims: Vec<Option<usize>> = sizes.iter().map(|&d| usize::try_from(d).ok()).collect();
-    // One unknown on either side with the same known product: the unknowns are equal, and a known
-    // target then tells how the input's unknown dimension was meant, but not this output.
     if dims.iter().all(|d| d.is_some()) {
         Shape::checked(&sizes)?;
     } else if sizes.iter().filter(|&&d| d == -1).count() > 1 {
