@@ -82,9 +82,9 @@ pub fn int_vector(dtype: DType, values: impl ExactSizeIterator<Item = i64>) -> R
 #[inline]
 pub fn int_scalar(dtype: DType, v: i64) -> Result<Tensor> {
     match dtype {
-        DType::Int32 => {
-            Ok(Tensor::scalar(i32::try_from(v).map_err(|_| too_large_for(dtype, v))?))
-        }
+        DType::Int32 => Ok(Tensor::scalar(
+            i32::try_from(v).map_err(|_| too_large_for(dtype, v))?,
+        )),
         _ => Ok(Tensor::scalar(v)),
     }
 }
@@ -97,7 +97,11 @@ fn too_large_for(dtype: DType, v: i64) -> ferroflow_base::Status {
 /// `axis`, counted from the end when negative, as a position in `0..rank`.
 #[inline]
 pub fn axis_in(axis: i64, rank: usize) -> Option<usize> {
-    let axis = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
+    let axis = if axis < 0 {
+        axis.checked_add(rank as i64)?
+    } else {
+        axis
+    };
     usize::try_from(axis).ok().filter(|&a| a < rank)
 }
 
@@ -138,6 +142,9 @@ pub fn list<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> String
 /// A shape from dimensions whose product may be too large.
 #[inline]
 pub fn shape_of(dims: impl IntoIterator<Item = usize>) -> Result<Shape> {
-    let dims: Ints = dims.into_iter().map(|d| i64::try_from(d).unwrap_or(-1)).collect();
+    let dims: Ints = dims
+        .into_iter()
+        .map(|d| i64::try_from(d).unwrap_or(-1))
+        .collect();
     Shape::checked(&dims)
 }

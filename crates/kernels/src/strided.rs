@@ -36,7 +36,9 @@ pub fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
     if out.len() <= 4 * MIN_BLOCK {
         return out.fill(value.clone());
     }
-    par_chunks_mut(par, out, 4 * MIN_BLOCK, 1, &|_, chunk| chunk.fill(value.clone()));
+    par_chunks_mut(par, out, 4 * MIN_BLOCK, 1, &|_, chunk| {
+        chunk.fill(value.clone())
+    });
 }
 
 /// The coordinates of row-major position `i` in `dims`.
@@ -60,7 +62,11 @@ pub struct Strided {
 impl Strided {
     /// A view with these `(size, stride)` pairs, outermost first.
     pub fn new(base: isize, dims: impl IntoIterator<Item = (usize, isize)>) -> Self {
-        let mut view = Strided { base, dims: SmallVec::new(), strides: SmallVec::new() };
+        let mut view = Strided {
+            base,
+            dims: SmallVec::new(),
+            strides: SmallVec::new(),
+        };
         for (d, s) in dims {
             if d == 1 {
                 continue;
@@ -110,7 +116,9 @@ impl Strided {
             *if reach < 0 { &mut lo } else { &mut hi } += reach;
         }
         if lo < 0 || hi >= len as i128 {
-            return Err(internal!("a view over {lo}..={hi} of a tensor with {len} elements"));
+            return Err(internal!(
+                "a view over {lo}..={hi} of a tensor with {len} elements"
+            ));
         }
         Ok(())
     }
@@ -118,7 +126,11 @@ impl Strided {
     /// Copies the elements of the view of `src` to `out`, row-major.
     pub fn copy_to<T: Item>(&self, par: &dyn Parallelism, src: &[T], out: &mut [T]) -> Result<()> {
         if out.len() != self.len() {
-            return Err(internal!("{} elements for a view of {}", out.len(), self.len()));
+            return Err(internal!(
+                "{} elements for a view of {}",
+                out.len(),
+                self.len()
+            ));
         }
         if out.is_empty() {
             return Ok(());
@@ -138,7 +150,12 @@ impl Strided {
         }
         if outer.is_empty() {
             par_chunks_mut(par, out, 2 * MIN_BLOCK, 1, &|i, chunk| {
-                copy_run(src, self.base + (i * 2 * MIN_BLOCK) as isize * stride, stride, chunk);
+                copy_run(
+                    src,
+                    self.base + (i * 2 * MIN_BLOCK) as isize * stride,
+                    stride,
+                    chunk,
+                );
             });
             return Ok(());
         }
@@ -193,7 +210,11 @@ impl Strided {
     /// Writes the dense `src`, row-major, to the elements of the view of `out`.
     pub fn copy_from<T: Item>(&self, src: &[T], out: &mut [T]) -> Result<()> {
         if src.len() != self.len() {
-            return Err(internal!("{} elements for a view of {}", src.len(), self.len()));
+            return Err(internal!(
+                "{} elements for a view of {}",
+                src.len(),
+                self.len()
+            ));
         }
         if src.is_empty() {
             return Ok(());
@@ -234,7 +255,10 @@ fn copy_run<T: Item>(src: &[T], from: isize, stride: isize, out: &mut [T]) {
             }
         }
         s if s > 1 => {
-            for (o, v) in out.iter_mut().zip(src[from as usize..].iter().step_by(s as usize)) {
+            for (o, v) in out
+                .iter_mut()
+                .zip(src[from as usize..].iter().step_by(s as usize))
+            {
                 *o = v.clone();
             }
         }
@@ -259,8 +283,17 @@ impl<'a> Walk<'a> {
     fn new(base: isize, dims: &'a [usize], strides: &'a [isize], start: usize) -> Self {
         let mut coords = SmallVec::from_elem(0, dims.len());
         unravel(start, dims, &mut coords);
-        let offset = coords.iter().zip(strides).map(|(&c, &s)| c as isize * s).sum::<isize>();
-        Walk { offset: base + offset, dims, strides, coords }
+        let offset = coords
+            .iter()
+            .zip(strides)
+            .map(|(&c, &s)| c as isize * s)
+            .sum::<isize>();
+        Walk {
+            offset: base + offset,
+            dims,
+            strides,
+            coords,
+        }
     }
 
     #[inline]
@@ -310,15 +343,24 @@ mod tests {
             view.copy_to(&Inline, &src, &mut out).unwrap();
             assert_eq!(out, naive(view, &src), "{view:?}");
         }
-        assert!(Strided::new(1, [(40_000, 1)]).copy_to(&Inline, &src, &mut vec![0; 40_000]).is_err());
+        assert!(
+            Strided::new(1, [(40_000, 1)])
+                .copy_to(&Inline, &src, &mut vec![0; 40_000])
+                .is_err()
+        );
         let mut back = vec![0; 6];
-        Strided::new(0, [(3, 1), (2, 3)]).copy_from(&[0u32, 1, 2, 3, 4, 5], &mut back).unwrap();
+        Strided::new(0, [(3, 1), (2, 3)])
+            .copy_from(&[0u32, 1, 2, 3, 4, 5], &mut back)
+            .unwrap();
         assert_eq!(back, [0, 2, 4, 1, 3, 5]);
     }
 
     #[test]
     fn even_neighbors_are_merged() {
-        assert_eq!(Strided::new(2, [(3, 20), (1, 9), (4, 5), (5, 1)]).as_range_start(), Some(2));
+        assert_eq!(
+            Strided::new(2, [(3, 20), (1, 9), (4, 5), (5, 1)]).as_range_start(),
+            Some(2)
+        );
         assert_eq!(Strided::new(0, [(3, 20), (4, 1)]).as_range_start(), None);
         assert_eq!(Strided::new(4, [(1, 3)]).as_range_start(), Some(4));
     }

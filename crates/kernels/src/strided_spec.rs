@@ -27,7 +27,9 @@ impl Masks {
             shrink_axis: attrs.int("shrink_axis_mask")?,
         };
         if masks.ellipsis & masks.ellipsis.wrapping_sub(1) != 0 {
-            return Err(invalid_argument!("Multiple ellipses in slice spec not allowed"));
+            return Err(invalid_argument!(
+                "Multiple ellipses in slice spec not allowed"
+            ));
         }
         Ok(masks)
     }
@@ -93,7 +95,9 @@ pub fn resolve(
     }
     let bit = |mask: i64, i: usize| mask >> i & 1 == 1;
     let ellipsis = (0..n).find(|&i| bit(masks.ellipsis, i)).unwrap_or(n);
-    let new_axes_after = (ellipsis..n).filter(|&i| i > ellipsis && bit(masks.new_axis, i)).count();
+    let new_axes_after = (ellipsis..n)
+        .filter(|&i| i > ellipsis && bit(masks.new_axis, i))
+        .count();
 
     /// Where an output dimension comes from.
     enum From {
@@ -106,7 +110,9 @@ pub fn resolve(
         if i == ellipsis {
             // The ellipsis covers what the elements after it leave over.
             let after = n.saturating_sub(i + 1);
-            let next = (dims.len() + new_axes_after).saturating_sub(after).min(dims.len());
+            let next = (dims.len() + new_axes_after)
+                .saturating_sub(after)
+                .min(dims.len());
             while dense.len() < next {
                 gather.push(From::Input(dense.len()));
                 dense.push(WHOLE);
@@ -156,27 +162,55 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
         return Err(invalid_argument!("strides[{i}] must be non-zero"));
     }
     if d.shrink && d.stride < 0 {
-        return Err(invalid_argument!("only stride 1 allowed on non-range indexing."));
+        return Err(invalid_argument!(
+            "only stride 1 allowed on non-range indexing."
+        ));
     }
     let Some(dim) = dim else {
-        return Ok(Span { begin: 0, stride: d.stride, len: d.shrink.then_some(1) });
+        return Ok(Span {
+            begin: 0,
+            stride: d.stride,
+            len: d.shrink.then_some(1),
+        });
     };
     let dim = dim as i64;
     if d.shrink {
         let Some(begin) = d.begin else {
-            return Ok(Span { begin: 0, stride: 1, len: Some(1) });
+            return Ok(Span {
+                begin: 0,
+                stride: 1,
+                len: Some(1),
+            });
         };
-        let at = if begin < 0 { begin.wrapping_add(dim) } else { begin };
+        let at = if begin < 0 {
+            begin.wrapping_add(dim)
+        } else {
+            begin
+        };
         if at < 0 || at >= dim {
-            return Err(invalid_argument!("slice index {begin} of dimension {i} out of bounds."));
+            return Err(invalid_argument!(
+                "slice index {begin} of dimension {i} out of bounds."
+            ));
         }
-        return Ok(Span { begin: at, stride: 1, len: Some(1) });
+        return Ok(Span {
+            begin: at,
+            stride: 1,
+            len: Some(1),
+        });
     }
     let forward = d.stride > 0;
     let (lo, hi) = if forward { (0, dim) } else { (-1, dim - 1) };
     let clamp = |x: i64| (if x < 0 { x.saturating_add(dim) } else { x }).clamp(lo, hi);
-    let begin = if d.begin_masked { Some(if forward { lo } else { hi }) } else { d.begin.map(clamp) };
-    let end = if d.end_masked { Some(if forward { hi } else { lo }) } else { d.end.map(clamp) };
+    let begin = if d.begin_masked {
+        Some(if forward { lo } else { hi })
+    } else {
+        d.begin.map(clamp)
+    };
+    let end = if d.end_masked {
+        Some(if forward { hi } else { lo })
+    } else {
+        d.end.map(clamp)
+    };
     let len = match (begin, end) {
         (Some(b), Some(e)) if (forward && b < e) || (!forward && b > e) => {
             Some((e.abs_diff(b)).div_ceil(d.stride.unsigned_abs()) as usize)
@@ -184,7 +218,11 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
         (Some(_), Some(_)) => Some(0),
         _ => None,
     };
-    Ok(Span { begin: begin.unwrap_or(0), stride: d.stride, len })
+    Ok(Span {
+        begin: begin.unwrap_or(0),
+        stride: d.stride,
+        len,
+    })
 }
 
 /// The output shape as inference sees it.
@@ -197,7 +235,9 @@ pub fn infer(
 ) -> Result<PartialShape> {
     match input.dims() {
         None => Ok(PartialShape::unknown()),
-        Some(dims) => Ok(PartialShape::of(resolve(dims, begin, end, strides, masks)?.shape)),
+        Some(dims) => Ok(PartialShape::of(
+            resolve(dims, begin, end, strides, masks)?.shape,
+        )),
     }
 }
 
@@ -208,12 +248,25 @@ mod tests {
     #[test]
     fn ellipsis_new_axis_and_shrink() {
         // x[1, ..., None, ::-2] of shape [3, 4, 5, 6]
-        let masks = Masks { begin: 8, end: 8, ellipsis: 2, new_axis: 4, shrink_axis: 1 };
+        let masks = Masks {
+            begin: 8,
+            end: 8,
+            ellipsis: 2,
+            new_axis: 4,
+            shrink_axis: 1,
+        };
         let dims = [Some(3), Some(4), Some(5), Some(6)];
         let begin = [1, 0, 0, 0];
         let r = resolve(&dims, Some(&begin), Some(&begin), &[1, 1, 1, -2], masks).unwrap();
         assert_eq!(r.shape[..], [Some(4), Some(5), Some(1), Some(3)]);
-        assert_eq!(r.spans[3], Span { begin: 5, stride: -2, len: Some(3) });
+        assert_eq!(
+            r.spans[3],
+            Span {
+                begin: 5,
+                stride: -2,
+                len: Some(3)
+            }
+        );
         let unknown = resolve(&dims, None, None, &[1, 1, 1, -2], masks).unwrap();
         assert_eq!(unknown.shape, r.shape);
     }
@@ -225,7 +278,10 @@ mod tests {
         assert!(resolve(&dims, Some(&[0]), Some(&[1]), &[0], none).is_err());
         assert!(resolve(&dims, Some(&[0, 0]), Some(&[1, 1]), &[1, 1], none).is_err());
         assert!(resolve(&dims, Some(&[0]), Some(&[1, 1]), &[1], none).is_err());
-        let shrink = Masks { shrink_axis: 1, ..none };
+        let shrink = Masks {
+            shrink_axis: 1,
+            ..none
+        };
         assert!(resolve(&dims, Some(&[3]), Some(&[4]), &[1], shrink).is_err());
         let big = [i64::MIN];
         let r = resolve(&dims, Some(&big), Some(&[i64::MAX]), &[i64::MAX], none).unwrap();

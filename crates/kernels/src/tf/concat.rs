@@ -52,12 +52,7 @@ pub const OPS: &[Op] = &[
 ];
 
 /// Writes `outer` rows, each the `lens[i]` next elements of every part in turn.
-fn join<T: Item>(
-    ctx: &KernelCtx,
-    parts: &[(&[T], usize)],
-    outer: usize,
-    out: &mut [T],
-) {
+fn join<T: Item>(ctx: &KernelCtx, parts: &[(&[T], usize)], outer: usize, out: &mut [T]) {
     let row: usize = parts.iter().map(|p| p.1).sum();
     if outer == 1 {
         let mut rest = out;
@@ -84,9 +79,11 @@ fn join<T: Item>(
 
 fn concat(build: &KernelBuild, axis: usize, values: Range<usize>) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        concat_items::<T>(ctx, axis, values.clone())
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            concat_items::<T>(ctx, axis, values.clone())
+        })),
+    )
 }
 
 fn concat_items<T: Item>(ctx: &mut KernelCtx, axis: usize, values: Range<usize>) -> Result<()> {
@@ -201,7 +198,9 @@ fn concat_offset(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let first = indices::ints(ctx.input(1)?)?;
         let Some(at) = axis_in(dim, first.len()) else {
             let n = first.len() as i64;
-            return Err(invalid_argument!("Concat dim is out of range: {dim} vs. {n}"));
+            return Err(invalid_argument!(
+                "Concat dim is out of range: {dim} vs. {n}"
+            ));
         };
         let mut offset = 0i64;
         for i in 1..ctx.num_inputs() {
@@ -241,7 +240,11 @@ fn pack(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn pack_axis(axis: i64, rank: usize) -> Result<usize> {
     axis_in(axis, rank + 1).ok_or_else(|| {
-        invalid_argument!("axis = {axis} not in [{}, {})", -(rank as i64 + 1), rank + 1)
+        invalid_argument!(
+            "axis = {axis} not in [{}, {})",
+            -(rank as i64 + 1),
+            rank + 1
+        )
     })
 }
 
@@ -274,8 +277,9 @@ fn pack_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
         }
         return ctx.set_output(0, out);
     }
-    let parts: SmallVec<[(&[T], usize); 8]> =
-        (0..n).map(|i| Ok((ctx.input(i)?.items::<T>()?, inner))).collect::<Result<_>>()?;
+    let parts: SmallVec<[(&[T], usize); 8]> = (0..n)
+        .map(|i| Ok((ctx.input(i)?.items::<T>()?, inner)))
+        .collect::<Result<_>>()?;
     join(ctx, &parts, outer, to);
     drop(parts);
     ctx.set_output(0, out)
@@ -286,10 +290,15 @@ fn pack_shape(ctx: &mut ShapeCtx) -> Result<()> {
     for i in 0..ctx.num_inputs() {
         shape = ctx.merge(&shape, &ctx.input(i))?;
     }
-    let Some(dims) = shape.dims() else { return Ok(()) };
+    let Some(dims) = shape.dims() else {
+        return Ok(());
+    };
     let at = pack_axis(ctx.attrs().int("axis")?, dims.len())?;
     let n = Some(ctx.num_inputs());
-    ctx.set(0, PartialShape::of(dims[..at].iter().chain(&[n]).chain(&dims[at..]).copied()));
+    ctx.set(
+        0,
+        PartialShape::of(dims[..at].iter().chain(&[n]).chain(&dims[at..]).copied()),
+    );
     Ok(())
 }
 
@@ -323,17 +332,21 @@ fn take_apart<T: Item>(
 }
 
 fn with_dim(shape: &[usize], at: usize, len: usize) -> Shape {
-    shape.iter().enumerate().map(|(i, &d)| if i == at { len } else { d }).collect()
+    shape
+        .iter()
+        .enumerate()
+        .map(|(i, &d)| if i == at { len } else { d })
+        .collect()
 }
 
 fn split_axis(dim: Option<i64>, rank: usize) -> Result<usize> {
     let Some(dim) = dim else {
-        return Err(invalid_argument!("split_dim_tensor must have exactly one element."));
+        return Err(invalid_argument!(
+            "split_dim_tensor must have exactly one element."
+        ));
     };
     axis_in(dim, rank).ok_or_else(|| {
-        invalid_argument!(
-            "-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {dim}"
-        )
+        invalid_argument!("-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {dim}")
     })
 }
 
@@ -366,7 +379,9 @@ fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let n = ctx.num_outputs();
     let input = ctx.input(1);
-    let Some(rank) = input.rank() else { return Ok(()) };
+    let Some(rank) = input.rank() else {
+        return Ok(());
+    };
     let out = match ctx.constant(0) {
         None => PartialShape::of_rank(rank),
         Some(dim) => {
@@ -375,7 +390,13 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
             if let Some(size) = size.filter(|s| !s.is_multiple_of(n)) {
                 return Err(uneven(at, size, n));
             }
-            indices::partial(rank, |j| if j == at { size.map(|s| s / n) } else { input.dim(j as isize) })
+            indices::partial(rank, |j| {
+                if j == at {
+                    size.map(|s| s / n)
+                } else {
+                    input.dim(j as isize)
+                }
+            })
         }
     };
     for i in 0..n {
@@ -385,7 +406,11 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// The sizes with the one −1 among them resolved, which add up to `total` where that is known.
-fn split_sizes(sizes: &[i64], total: Option<usize>, n: usize) -> Result<SmallVec<[Option<usize>; 8]>> {
+fn split_sizes(
+    sizes: &[i64],
+    total: Option<usize>,
+    n: usize,
+) -> Result<SmallVec<[Option<usize>; 8]>> {
     if sizes.len() != n {
         return Err(invalid_argument!(
             "size_splits has to have num_split = {n} elements, but has {}",
@@ -400,9 +425,13 @@ fn split_sizes(sizes: &[i64], total: Option<usize>, n: usize) -> Result<SmallVec
                 return Err(invalid_argument!("There can only be one -1 in the input."));
             }
         } else if s < 0 {
-            return Err(invalid_argument!("Split size at index {i} must be >= 0. Got: {s}"));
+            return Err(invalid_argument!(
+                "Split size at index {i} must be >= 0. Got: {s}"
+            ));
         } else {
-            sum = sum.checked_add(s).ok_or_else(|| invalid_argument!("size_splits overflow"))?;
+            sum = sum
+                .checked_add(s)
+                .ok_or_else(|| invalid_argument!("size_splits overflow"))?;
         }
     }
     let mut out: SmallVec<[Option<usize>; 8]> =
@@ -446,7 +475,9 @@ fn split_v(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn split_v_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let n = ctx.num_outputs();
     let input = ctx.input(0);
-    let Some(rank) = input.rank() else { return Ok(()) };
+    let Some(rank) = input.rank() else {
+        return Ok(());
+    };
     let dim = match ctx.constant(2) {
         Some(dim) => Some(split_axis(indices::int(dim), rank)?),
         None => None,
@@ -478,30 +509,37 @@ fn wrong_num(at: usize, n: usize, shape: impl std::fmt::Display) -> ferroflow_ba
 fn unpack(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let axis = build.attrs.int("axis")?;
     let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        let n = ctx.num_outputs();
-        let value = ctx.take_input(0)?;
-        let shape = value.shape();
-        let at = unpack_axis(axis, shape.rank())?;
-        if shape[at] != n {
-            return Err(wrong_num(at, n, shape));
-        }
-        take_apart::<T>(ctx, &value, at, std::iter::repeat_n(1, n), |_| {
-            shape.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, &d)| d).collect()
-        })
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let n = ctx.num_outputs();
+            let value = ctx.take_input(0)?;
+            let shape = value.shape();
+            let at = unpack_axis(axis, shape.rank())?;
+            if shape[at] != n {
+                return Err(wrong_num(at, n, shape));
+            }
+            take_apart::<T>(ctx, &value, at, std::iter::repeat_n(1, n), |_| {
+                shape.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, &d)| d).collect()
+            })
+        })),
+    )
 }
 
 fn unpack_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let n = ctx.num_outputs();
     let input = ctx.input(0);
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let at = unpack_axis(ctx.attrs().int("axis")?, dims.len())?;
     if dims[at].is_some_and(|d| d != n) {
         return Err(wrong_num(at, n, &input));
     }
     for i in 0..n {
-        ctx.set(i, PartialShape::of(dims[..at].iter().chain(&dims[at + 1..]).copied()));
+        ctx.set(
+            i,
+            PartialShape::of(dims[..at].iter().chain(&dims[at + 1..]).copied()),
+        );
     }
     Ok(())
 }

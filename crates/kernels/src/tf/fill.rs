@@ -18,7 +18,9 @@ pub const OPS: &[Op] = &[
     )
     .shape(shape_from_input)
     .kernel(fill),
-    Op::new("ZerosLike", "x: T -> y: T | T: type").shape(shapes::unchanged).kernel(zeros_like),
+    Op::new("ZerosLike", "x: T -> y: T | T: type")
+        .shape(shapes::unchanged)
+        .kernel(zeros_like),
     Op::new(
         "OnesLike",
         "x: T -> y: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,\
@@ -26,9 +28,12 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::unchanged)
     .kernel(ones_like),
-    Op::new("Empty", "shape: int32 -> output: dtype | dtype: type; init: bool = false | stateful")
-        .shape(shape_from_input)
-        .kernel(empty),
+    Op::new(
+        "Empty",
+        "shape: int32 -> output: dtype | dtype: type; init: bool = false | stateful",
+    )
+    .shape(shape_from_input)
+    .kernel(empty),
     Op::new(
         "Range",
         "start: Tidx, limit: Tidx, delta: Tidx -> output: Tidx | Tidx: type {bfloat16,half,float,\
@@ -75,22 +80,27 @@ fn dims_input(ctx: &KernelCtx, name: &str) -> Result<Shape> {
     let dims = ctx.input(0)?;
     // An old graph may give one size as a scalar.
     if dims.shape().rank() > 1 {
-        return Err(invalid_argument!("{name} must be a vector, got shape {}", dims.shape()));
+        return Err(invalid_argument!(
+            "{name} must be a vector, got shape {}",
+            dims.shape()
+        ));
     }
     Shape::checked(&indices::ints(dims)?)
 }
 
 fn fill(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        let shape = dims_input(ctx, "dims")?;
-        let [value] = ctx.input(1)?.items::<T>()? else {
-            return Err(invalid_argument!("value must be a scalar, got shape {}", ctx.shape(1)?));
-        };
-        let mut out = ctx.alloc(dtype, shape)?;
-        par_fill(ctx.par(), out.items_mut::<T>()?, value);
-        ctx.set_output(0, out)
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let shape = dims_input(ctx, "dims")?;
+            let [value] = ctx.input(1)?.items::<T>()? else {
+                return Err(invalid_argument!("value must be a scalar, got shape {}", ctx.shape(1)?));
+            };
+            let mut out = ctx.alloc(dtype, shape)?;
+            par_fill(ctx.par(), out.items_mut::<T>()?, value);
+            ctx.set_output(0, out)
+        })),
+    )
 }
 
 fn zeros_like(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -131,7 +141,11 @@ fn empty(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let init = build.attrs.bool("init")?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = dims_input(ctx, "shape")?;
-        let out = if init { Tensor::zeros(dtype, shape)? } else { ctx.alloc(dtype, shape)? };
+        let out = if init {
+            Tensor::zeros(dtype, shape)?
+        } else {
+            ctx.alloc(dtype, shape)?
+        };
         ctx.set_output(0, out)
     }))
 }
@@ -203,9 +217,8 @@ fn range_len<T: Count>(start: T, limit: T, delta: T) -> Result<u64> {
             "Requires start >= limit when delta < 0: {start:?}/{limit:?}"
         ));
     }
-    T::steps(start, limit, delta).ok_or_else(|| {
-        invalid_argument!("Requires ((limit - start) / delta) <= {}", i64::MAX)
-    })
+    T::steps(start, limit, delta)
+        .ok_or_else(|| invalid_argument!("Requires ((limit - start) / delta) <= {}", i64::MAX))
 }
 
 fn range_kernel<T: Count>(ctx: &mut KernelCtx) -> Result<()> {
@@ -216,7 +229,10 @@ fn range_kernel<T: Count>(ctx: &mut KernelCtx) -> Result<()> {
     };
     let (start, limit, delta) = (arg(0, "start")?, arg(1, "limit")?, arg(2, "delta")?);
     let n = range_len(start, limit, delta)?;
-    let mut out = ctx.alloc(T::DTYPE, Shape::checked(&[i64::try_from(n).unwrap_or(i64::MAX)])?)?;
+    let mut out = ctx.alloc(
+        T::DTYPE,
+        Shape::checked(&[i64::try_from(n).unwrap_or(i64::MAX)])?,
+    )?;
     let mut v = start;
     for o in out.slice_mut::<T>()? {
         *o = v;
@@ -252,7 +268,9 @@ fn lin_space(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             for (i, name) in ["start", "stop", "num"].iter().enumerate() {
                 if !ctx.shape(i)?.is_scalar() {
                     let shape = ctx.shape(i)?;
-                    return Err(invalid_argument!("{name} must be a scalar, not shape {shape}"));
+                    return Err(invalid_argument!(
+                        "{name} must be a scalar, not shape {shape}"
+                    ));
                 }
             }
             let num = indices::int(ctx.input(2)?).unwrap_or(0);
@@ -274,8 +292,14 @@ fn lin_space(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         })
     }
     match build.output(0)? {
-        DType::Float => Ok(kernel::<f32>(|a, b, n| (b - a) / n as f32, |a, s, i| a + s * i as f32)),
-        DType::Double => Ok(kernel::<f64>(|a, b, n| (b - a) / n as f64, |a, s, i| a + s * i as f64)),
+        DType::Float => Ok(kernel::<f32>(
+            |a, b, n| (b - a) / n as f32,
+            |a, s, i| a + s * i as f32,
+        )),
+        DType::Double => Ok(kernel::<f64>(
+            |a, b, n| (b - a) / n as f64,
+            |a, s, i| a + s * i as f64,
+        )),
         DType::Half => Ok(kernel::<f16>(
             |a, b, n| (b - a) / f16::from_f64(n as f64),
             |a, s, i| a + s * f16::from_f64(i as f64),
@@ -314,7 +338,10 @@ fn one_hot_items<I: Index, T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()
     let scalar = |i: usize, name: &str| {
         let t = ctx.input(i)?;
         if !t.shape().is_scalar() {
-            return Err(invalid_argument!("{name} must be a scalar, but got: {}", t.shape()));
+            return Err(invalid_argument!(
+                "{name} must be a scalar, but got: {}",
+                t.shape()
+            ));
         }
         Ok(t)
     };
@@ -322,21 +349,34 @@ fn one_hot_items<I: Index, T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()
     let on = &scalar(2, "on_value")?.items::<T>()?[0];
     let off = &scalar(3, "off_value")?.items::<T>()?[0];
     let Ok(depth) = usize::try_from(depth) else {
-        return Err(invalid_argument!("depth must be non-negative, got: {depth}"));
+        return Err(invalid_argument!(
+            "depth must be non-negative, got: {depth}"
+        ));
     };
-    let out_shape = shape_of(shape[..at].iter().chain(&[depth]).chain(&shape[at..]).copied())?;
+    let out_shape = shape_of(
+        shape[..at]
+            .iter()
+            .chain(&[depth])
+            .chain(&shape[at..])
+            .copied(),
+    )?;
     let inner: usize = shape[at..].iter().product();
     let mut out = ctx.alloc(ctx.input(2)?.dtype(), out_shape)?;
     let values = indices.slice::<I>()?;
     let hot = |i: I| usize::try_from(i.to_i64()).ok().filter(|&i| i < depth);
-    par_rows(ctx.par(), out.items_mut::<T>()?, depth * inner, &|row, to| {
-        to.fill(off.clone());
-        for (j, &i) in values[row * inner..(row + 1) * inner].iter().enumerate() {
-            if let Some(i) = hot(i) {
-                to[i * inner + j] = on.clone();
+    par_rows(
+        ctx.par(),
+        out.items_mut::<T>()?,
+        depth * inner,
+        &|row, to| {
+            to.fill(off.clone());
+            for (j, &i) in values[row * inner..(row + 1) * inner].iter().enumerate() {
+                if let Some(i) = hot(i) {
+                    to[i * inner + j] = on.clone();
+                }
             }
-        }
-    });
+        },
+    );
     ctx.set_output(0, out)
 }
 
@@ -345,7 +385,9 @@ fn one_hot_shape(ctx: &mut ShapeCtx) -> Result<()> {
         ctx.with_rank(i, 0)?;
     }
     let input = ctx.input(0);
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let at = one_hot_axis(ctx.attrs().int("axis")?, dims.len())?;
     let depth = match constant_int(ctx, 1) {
         Some(d) if d < 0 => {
@@ -353,6 +395,15 @@ fn one_hot_shape(ctx: &mut ShapeCtx) -> Result<()> {
         }
         d => d.map(|d| d as usize),
     };
-    ctx.set(0, PartialShape::of(dims[..at].iter().chain(&[depth]).chain(&dims[at..]).copied()));
+    ctx.set(
+        0,
+        PartialShape::of(
+            dims[..at]
+                .iter()
+                .chain(&[depth])
+                .chain(&dims[at..])
+                .copied(),
+        ),
+    );
     Ok(())
 }

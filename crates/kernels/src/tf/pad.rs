@@ -49,7 +49,11 @@ fn margins(values: &[i64]) -> Result<Margins> {
         .chunks_exact(2)
         .map(|p| match (usize::try_from(p[0]), usize::try_from(p[1])) {
             (Ok(before), Ok(after)) => Ok((before, after)),
-            _ => Err(invalid_argument!("Paddings must be non-negative: {} {}", p[0], p[1])),
+            _ => Err(invalid_argument!(
+                "Paddings must be non-negative: {} {}",
+                p[0],
+                p[1]
+            )),
         })
         .collect()
 }
@@ -58,7 +62,9 @@ fn margins_input(ctx: &KernelCtx, rank: usize) -> Result<Margins> {
     let paddings = ctx.input(1)?;
     let shape = paddings.shape();
     if shape.rank() != 2 || shape[1] != 2 {
-        return Err(invalid_argument!("paddings must be a matrix with 2 columns: {shape}"));
+        return Err(invalid_argument!(
+            "paddings must be a matrix with 2 columns: {shape}"
+        ));
     }
     if shape[0] != rank {
         return Err(invalid_argument!(
@@ -71,7 +77,10 @@ fn margins_input(ctx: &KernelCtx, rank: usize) -> Result<Margins> {
 
 fn padded(shape: &Shape, margins: &Margins) -> Result<Shape> {
     shape_of(
-        shape.iter().zip(margins).map(|(d, m)| d.saturating_add(m.0).saturating_add(m.1)),
+        shape
+            .iter()
+            .zip(margins)
+            .map(|(d, m)| d.saturating_add(m.0).saturating_add(m.1)),
     )
 }
 
@@ -79,7 +88,10 @@ fn padded(shape: &Shape, margins: &Margins) -> Result<Shape> {
 fn pad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let paddings = ctx.with_rank(1, 2)?;
     if paddings.dim(1).is_some_and(|d| d != 2) {
-        return Err(invalid_argument!("Dimension must be 2 but is {:?}", paddings.dim(1)));
+        return Err(invalid_argument!(
+            "Dimension must be 2 but is {:?}",
+            paddings.dim(1)
+        ));
     }
     if ctx.num_inputs() > 2 {
         ctx.with_rank(2, 0)?;
@@ -88,11 +100,15 @@ fn pad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     if let Some(rank) = paddings.dim(0).filter(|&n| n <= 254) {
         input = ctx.with_rank(0, rank)?;
     }
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let shape = match constant(ctx, 1) {
         Some(values) if values.len() == 2 * dims.len() => {
             let m = margins(&values)?;
-            indices::partial(dims.len(), |i| dims[i]?.checked_add(m[i].0)?.checked_add(m[i].1))
+            indices::partial(dims.len(), |i| {
+                dims[i]?.checked_add(m[i].0)?.checked_add(m[i].1)
+            })
         }
         _ => PartialShape::of_rank(dims.len()),
     };
@@ -127,7 +143,14 @@ fn pad_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
         return ctx.set_output(0, same);
     }
     let mut out = ctx.alloc(input.dtype(), out_shape)?;
-    pad_into(ctx, input.items::<T>()?, shape, &margins, &value, out.items_mut::<T>()?);
+    pad_into(
+        ctx,
+        input.items::<T>()?,
+        shape,
+        &margins,
+        &value,
+        out.items_mut::<T>()?,
+    );
     ctx.set_output(0, out)
 }
 
@@ -161,8 +184,11 @@ fn pad_into<T: Item>(
     let (Some((&n, outer)), Some(&(before, after))) = (dims.split_last(), margins.last()) else {
         return;
     };
-    let outer_out: SmallVec<[usize; 8]> =
-        outer.iter().zip(&margins).map(|(d, m)| d + m.0 + m.1).collect();
+    let outer_out: SmallVec<[usize; 8]> = outer
+        .iter()
+        .zip(&margins)
+        .map(|(d, m)| d + m.0 + m.1)
+        .collect();
     par_rows(ctx.par(), out, before + n + after, &|row, to| {
         let mut coords = SmallVec::<[usize; 8]>::from_elem(0, outer.len());
         unravel(row, &outer_out, &mut coords);
@@ -184,7 +210,11 @@ fn pad_into<T: Item>(
 
 fn mode_offset(build: &KernelBuild) -> Result<usize> {
     // REFLECT leaves the border out, SYMMETRIC repeats it.
-    Ok(if build.attrs.str("mode")? == "REFLECT" { 1 } else { 0 })
+    Ok(if build.attrs.str("mode")? == "REFLECT" {
+        1
+    } else {
+        0
+    })
 }
 
 fn check_mirror(shape: &[usize], margins: &Margins, offset: usize) -> Result<()> {
@@ -192,7 +222,11 @@ fn check_mirror(shape: &[usize], margins: &Margins, offset: usize) -> Result<()>
         if m.0.saturating_add(offset) > d.max(offset) && m.0 > 0
             || m.1.saturating_add(offset) > d.max(offset) && m.1 > 0
         {
-            let words = if offset == 1 { "less than" } else { "no greater than" };
+            let words = if offset == 1 {
+                "less than"
+            } else {
+                "no greater than"
+            };
             return Err(invalid_argument!(
                 "paddings must be {words} the dimension size: {}, {} not {words} {d}",
                 m.0,
@@ -217,9 +251,11 @@ fn mirrored(i: usize, before: usize, d: usize, offset: usize) -> usize {
 fn mirror_pad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let offset = mode_offset(build)?;
     let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        mirror_pad_items::<T>(ctx, offset)
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            mirror_pad_items::<T>(ctx, offset)
+        })),
+    )
 }
 
 fn mirror_pad_items<T: Item>(ctx: &mut KernelCtx, offset: usize) -> Result<()> {
@@ -239,29 +275,39 @@ fn mirror_pad_items<T: Item>(ctx: &mut KernelCtx, offset: usize) -> Result<()> {
     let outer_out = &out_shape[..last];
     let src = input.items::<T>()?;
     let mut out = ctx.alloc(input.dtype(), out_shape.clone())?;
-    par_rows(ctx.par(), out.items_mut::<T>()?, out_shape[last] * inner, &|row, to| {
-        let mut coords = SmallVec::<[usize; 8]>::from_elem(0, last);
-        unravel(row, outer_out, &mut coords);
-        let from = (0..last)
-            .fold(0, |f, i| f * shape[i] + mirrored(coords[i], margins[i].0, shape[i], offset));
-        let from = &src[from * n * inner..(from + 1) * n * inner];
-        to[before * inner..(before + n) * inner].clone_from_slice(from);
-        let total = to.len() / inner.max(1);
-        for i in (0..before).chain(before + n..total) {
-            let j = mirrored(i, before, n, offset);
-            to[i * inner..(i + 1) * inner].clone_from_slice(&from[j * inner..(j + 1) * inner]);
-        }
-    });
+    par_rows(
+        ctx.par(),
+        out.items_mut::<T>()?,
+        out_shape[last] * inner,
+        &|row, to| {
+            let mut coords = SmallVec::<[usize; 8]>::from_elem(0, last);
+            unravel(row, outer_out, &mut coords);
+            let from = (0..last).fold(0, |f, i| {
+                f * shape[i] + mirrored(coords[i], margins[i].0, shape[i], offset)
+            });
+            let from = &src[from * n * inner..(from + 1) * n * inner];
+            to[before * inner..(before + n) * inner].clone_from_slice(from);
+            let total = to.len() / inner.max(1);
+            for i in (0..before).chain(before + n..total) {
+                let j = mirrored(i, before, n, offset);
+                to[i * inner..(i + 1) * inner].clone_from_slice(&from[j * inner..(j + 1) * inner]);
+            }
+        },
+    );
     ctx.set_output(0, out)
 }
 
 fn mirror_pad_grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let shape = match constant(ctx, 1) {
         Some(values) if values.len() == 2 * dims.len() => {
             let m = margins(&values)?;
-            indices::partial(dims.len(), |i| dims[i]?.checked_sub(m[i].0)?.checked_sub(m[i].1))
+            indices::partial(dims.len(), |i| {
+                dims[i]?.checked_sub(m[i].0)?.checked_sub(m[i].1)
+            })
         }
         _ => PartialShape::of_rank(dims.len()),
     };
@@ -293,8 +339,9 @@ fn fold<T: Element>(ctx: &mut KernelCtx, offset: usize, add: fn(T, T) -> T) -> R
     let mut coords = SmallVec::<[usize; 8]>::from_elem(0, padded.rank());
     for (i, &v) in input.slice::<T>()?.iter().enumerate() {
         unravel(i, padded, &mut coords);
-        let at = (0..shape.rank())
-            .fold(0, |f, i| f * shape[i] + mirrored(coords[i], margins[i].0, shape[i], offset));
+        let at = (0..shape.rank()).fold(0, |f, i| {
+            f * shape[i] + mirrored(coords[i], margins[i].0, shape[i], offset)
+        });
         to[at] = add(to[at], v);
     }
     ctx.set_output(0, out)
@@ -308,8 +355,10 @@ fn mirror_pad_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
     }
     let dtype = build.input(0)?;
-    Ok(dispatch!(dtype, T in [i8, u8, i16, u16, i32, u32, i64, u64] => kernel!(T, T::wrapping_add),
+    Ok(
+        dispatch!(dtype, T in [i8, u8, i16, u16, i32, u32, i64, u64] => kernel!(T, T::wrapping_add),
         else dispatch!(dtype, T in [f32, f64, f16, bf16, Complex32, Complex64] =>
             kernel!(T, |a, b| a + b),
-            else return Err(build.unsupported(dtype)))))
+            else return Err(build.unsupported(dtype)))),
+    )
 }

@@ -145,7 +145,10 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let sizes = ctx.input(1)?;
         if sizes.shape().rank() > 1 {
-            return Err(invalid_argument!("sizes input must be 1-D, not {}", sizes.shape()));
+            return Err(invalid_argument!(
+                "sizes input must be 1-D, not {}",
+                sizes.shape()
+            ));
         }
         let from = ctx.input(0)?.shape();
         let shape = reshape_to(&indices::ints(sizes)?, from)?;
@@ -178,7 +181,9 @@ fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
 fn expand_dims(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let Some(dim) = indices::int(ctx.input(1)?) else {
-            return Err(invalid_argument!("'dim' must be a tensor with a single value"));
+            return Err(invalid_argument!(
+                "'dim' must be a tensor with a single value"
+            ));
         };
         let shape = ctx.shape(0)?;
         let at = expand_axis(dim, shape.rank())?;
@@ -197,12 +202,20 @@ fn expand_axis(dim: i64, rank: usize) -> Result<usize> {
 
 fn expand_dims_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let shape = match constant_int(ctx, 1) {
         None => PartialShape::of_rank(dims.len() + 1),
         Some(dim) => {
             let at = expand_axis(dim, dims.len())?;
-            PartialShape::of(dims[..at].iter().chain(&[Some(1)]).chain(&dims[at..]).copied())
+            PartialShape::of(
+                dims[..at]
+                    .iter()
+                    .chain(&[Some(1)])
+                    .chain(&dims[at..])
+                    .copied(),
+            )
         }
     };
     ctx.set(0, shape);
@@ -214,7 +227,9 @@ fn squeezed(axes: &[i64], rank: usize) -> Result<Vec<bool>> {
     let mut drop = vec![false; rank];
     for &axis in axes {
         let at = axis_in(axis, rank).ok_or_else(|| {
-            invalid_argument!("Tried to squeeze dim index {axis} for tensor with {rank} dimensions.")
+            invalid_argument!(
+                "Tried to squeeze dim index {axis} for tensor with {rank} dimensions."
+            )
         })?;
         drop[at] = true;
     }
@@ -236,7 +251,11 @@ fn squeeze(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             if let Some(i) = (0..old.rank()).find(|&i| drop[i] && old[i] != 1) {
                 return Err(not_one(i, old[i]));
             }
-            old.iter().zip(&drop).filter(|(_, drop)| !**drop).map(|(&d, _)| d).collect()
+            old.iter()
+                .zip(&drop)
+                .filter(|(_, drop)| !**drop)
+                .map(|(&d, _)| d)
+                .collect()
         };
         let value = ctx.take_input(0)?.with_shape(shape)?;
         ctx.set_output(0, value)
@@ -246,7 +265,9 @@ fn squeeze(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn squeeze_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let axes = ctx.attrs().ints("squeeze_dims")?;
     let input = ctx.input(0);
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     if axes.is_empty() {
         if let Some(full) = input.to_full() {
             let kept = full.iter().filter(|&&d| d != 1).map(|&d| Some(d));
@@ -260,7 +281,11 @@ fn squeeze_shape(ctx: &mut ShapeCtx) -> Result<()> {
             return Err(not_one(i, d));
         }
     }
-    let kept = dims.iter().zip(&drop).filter(|(_, drop)| !**drop).map(|(d, _)| *d);
+    let kept = dims
+        .iter()
+        .zip(&drop)
+        .filter(|(_, drop)| !**drop)
+        .map(|(d, _)| *d);
     ctx.set(0, PartialShape::of(kept));
     Ok(())
 }
@@ -284,7 +309,9 @@ fn ensure_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn bitcast_dims(from: DType, to: DType, dims: &[Option<usize>]) -> Result<PartialShape> {
     let (a, b) = (from.size(), to.size());
     if a == 0 || b == 0 {
-        return Err(invalid_argument!("Cannot bitcast types {from} to {to} because of type sizes"));
+        return Err(invalid_argument!(
+            "Cannot bitcast types {from} to {to} because of type sizes"
+        ));
     }
     if a == b {
         return Ok(PartialShape::of(dims.iter().copied()));

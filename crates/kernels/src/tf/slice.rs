@@ -79,7 +79,12 @@ fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
 
 /// The elements of `value` that `view` shows, as a tensor; shares storage where they lie side by
 /// side.
-fn viewed<T: Item>(ctx: &KernelCtx, value: &Tensor, view: &Strided, shape: Shape) -> Result<Tensor> {
+fn viewed<T: Item>(
+    ctx: &KernelCtx,
+    value: &Tensor,
+    view: &Strided,
+    shape: Shape,
+) -> Result<Tensor> {
     if let Some(start) = view.as_range_start() {
         return value.view(start, shape);
     }
@@ -116,8 +121,15 @@ fn slice_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
         return ctx.set_output(0, whole);
     }
     let strides = shape.strides();
-    let base: usize = begin.iter().zip(&strides).map(|(&b, &s)| b as usize * s).sum();
-    let dims = out_shape.iter().zip(&strides).map(|(&d, &s)| (d, s as isize));
+    let base: usize = begin
+        .iter()
+        .zip(&strides)
+        .map(|(&b, &s)| b as usize * s)
+        .sum();
+    let dims = out_shape
+        .iter()
+        .zip(&strides)
+        .map(|(&d, &s)| (d, s as isize));
     let view = Strided::new(base as isize, dims);
     if view.is_empty() {
         let empty = ctx.alloc(ctx.input(0)?.dtype(), out_shape)?;
@@ -130,13 +142,17 @@ fn slice_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
 fn slice_dim(i: usize, begin: i64, size: i64, d: usize) -> Result<usize> {
     let d = d as i64;
     if begin < 0 || begin > d {
-        return Err(invalid_argument!("Expected begin[{i}] in [0, {d}], but got {begin}"));
+        return Err(invalid_argument!(
+            "Expected begin[{i}] in [0, {d}], but got {begin}"
+        ));
     }
     let rest = d - begin;
     match size {
         -1 => Ok(rest as usize),
         s if (0..=rest).contains(&s) => Ok(s as usize),
-        s => Err(invalid_argument!("Expected size[{i}] in [0, {rest}], but got {s}")),
+        s => Err(invalid_argument!(
+            "Expected size[{i}] in [0, {rest}], but got {s}"
+        )),
     }
 }
 
@@ -147,27 +163,36 @@ fn slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
     if let Some(rank) = rank.filter(|&r| r <= 254) {
         input = ctx.with_rank(0, rank)?;
     }
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let (begin, size) = (constant(ctx, 1), constant(ctx, 2));
     let mut out = SmallVec::<[Option<usize>; 4]>::new();
     for (i, d) in dims.iter().enumerate() {
         let b = begin.as_ref().and_then(|b| b.get(i).copied());
-        out.push(match (size.as_ref().and_then(|s| s.get(i).copied()), b, d) {
-            (Some(size), Some(b), Some(d)) => Some(slice_dim(i, b, size, *d)?),
-            (Some(-1), Some(0), None) => None,
-            (Some(size), ..) => usize::try_from(size).ok(),
-            // All of nothing is nothing.
-            (None, _, Some(0)) => Some(0),
-            (None, ..) => None,
-        });
+        out.push(
+            match (size.as_ref().and_then(|s| s.get(i).copied()), b, d) {
+                (Some(size), Some(b), Some(d)) => Some(slice_dim(i, b, size, *d)?),
+                (Some(-1), Some(0), None) => None,
+                (Some(size), ..) => usize::try_from(size).ok(),
+                // All of nothing is nothing.
+                (None, _, Some(0)) => Some(0),
+                (None, ..) => None,
+            },
+        );
     }
     ctx.set(0, PartialShape::of(out));
     Ok(())
 }
 
 fn resolve(ctx: &KernelCtx, first: usize, shape: &Shape, masks: Masks) -> Result<Resolved> {
-    let (begin, end, strides) = (ctx.input(first)?, ctx.input(first + 1)?, ctx.input(first + 2)?);
-    if begin.shape().rank() != 1 || end.shape() != begin.shape() || strides.shape() != begin.shape() {
+    let (begin, end, strides) = (
+        ctx.input(first)?,
+        ctx.input(first + 1)?,
+        ctx.input(first + 2)?,
+    );
+    if begin.shape().rank() != 1 || end.shape() != begin.shape() || strides.shape() != begin.shape()
+    {
         return Err(invalid_argument!(
             "Expected begin, end, and strides to be 1D equal size tensors, but got shapes {}, {}, \
              and {} instead.",
@@ -178,7 +203,13 @@ fn resolve(ctx: &KernelCtx, first: usize, shape: &Shape, masks: Masks) -> Result
     }
     let dims: SmallVec<[Option<usize>; 4]> = shape.iter().map(|&d| Some(d)).collect();
     let (begin, end) = (indices::ints(begin)?, indices::ints(end)?);
-    strided_spec::resolve(&dims, Some(&begin), Some(&end), &indices::ints(strides)?, masks)
+    strided_spec::resolve(
+        &dims,
+        Some(&begin),
+        Some(&end),
+        &indices::ints(strides)?,
+        masks,
+    )
 }
 
 /// The view of a tensor of shape `shape` that a spec picks, and the shape of the result.
@@ -196,7 +227,11 @@ fn view_of(shape: &Shape, spec: &Resolved) -> Result<(Strided, Shape)> {
         .map(|(span, &s)| {
             base += span.begin as isize * s as isize;
             // A single element's stride may be anything, even too large to multiply.
-            let stride = if span.len == Some(1) { 1 } else { span.stride as isize };
+            let stride = if span.len == Some(1) {
+                1
+            } else {
+                span.stride as isize
+            };
             (span.len.unwrap_or(0), stride.wrapping_mul(s as isize))
         })
         .collect();
@@ -206,19 +241,21 @@ fn view_of(shape: &Shape, spec: &Resolved) -> Result<(Strided, Shape)> {
 fn strided_slice(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
     let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        let input = ctx.input(0)?;
-        let spec = resolve(ctx, 1, input.shape(), masks)?;
-        let (view, shape) = view_of(input.shape(), &spec)?;
-        let out = if view.is_empty() {
-            ctx.alloc(input.dtype(), shape)?
-        } else if view.as_range_start() == Some(0) && view.len() == input.num_elements() {
-            ctx.take_input(0)?.with_shape(shape)?
-        } else {
-            viewed::<T>(ctx, input, &view, shape)?
-        };
-        ctx.set_output(0, out)
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let input = ctx.input(0)?;
+            let spec = resolve(ctx, 1, input.shape(), masks)?;
+            let (view, shape) = view_of(input.shape(), &spec)?;
+            let out = if view.is_empty() {
+                ctx.alloc(input.dtype(), shape)?
+            } else if view.as_range_start() == Some(0) && view.len() == input.num_elements() {
+                ctx.take_input(0)?.with_shape(shape)?
+            } else {
+                viewed::<T>(ctx, input, &view, shape)?
+            };
+            ctx.set_output(0, out)
+        })),
+    )
 }
 
 fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -229,9 +266,16 @@ fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
     let (begin, end) = (constant(ctx, 1), constant(ctx, 2));
     // Without strides the signs, and so the sizes, are open.
-    let Some(strides) = constant(ctx, 3) else { return Ok(()) };
-    let shape =
-        strided_spec::infer(&ctx.input(0), begin.as_deref(), end.as_deref(), &strides, masks)?;
+    let Some(strides) = constant(ctx, 3) else {
+        return Ok(());
+    };
+    let shape = strided_spec::infer(
+        &ctx.input(0),
+        begin.as_deref(),
+        end.as_deref(),
+        &strides,
+        masks,
+    )?;
     ctx.set(0, shape);
     Ok(())
 }
@@ -243,43 +287,50 @@ fn wrong_value(expected: &Shape, got: &Shape) -> ferroflow_base::Status {
 fn strided_slice_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
     let dtype = build.output(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        if ctx.shape(0)?.rank() != 1 {
-            return Err(invalid_argument!("shape must be 1-D, got shape.shape = {}", ctx.shape(0)?));
-        }
-        let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
-        let spec = resolve(ctx, 1, &shape, masks)?;
-        let (view, dy_shape) = view_of(&shape, &spec)?;
-        let dy = ctx.input(4)?;
-        if dy.shape() != &dy_shape {
-            return Err(wrong_value(&dy_shape, dy.shape()));
-        }
-        let mut out = Tensor::zeros(dtype, shape)?;
-        view.copy_from(dy.items::<T>()?, out.items_mut::<T>()?)?;
-        ctx.set_output(0, out)
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            if ctx.shape(0)?.rank() != 1 {
+                return Err(invalid_argument!("shape must be 1-D, got shape.shape = {}", ctx.shape(0)?));
+            }
+            let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
+            let spec = resolve(ctx, 1, &shape, masks)?;
+            let (view, dy_shape) = view_of(&shape, &spec)?;
+            let dy = ctx.input(4)?;
+            if dy.shape() != &dy_shape {
+                return Err(wrong_value(&dy_shape, dy.shape()));
+            }
+            let mut out = Tensor::zeros(dtype, shape)?;
+            view.copy_from(dy.items::<T>()?, out.items_mut::<T>()?)?;
+            ctx.set_output(0, out)
+        })),
+    )
 }
 
 fn strided_slice_update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
     let dtype = build.output(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        let spec = resolve(ctx, 1, ctx.shape(0)?, masks)?;
-        let (view, shape) = view_of(ctx.shape(0)?, &spec)?;
-        let value = ctx.input(4)?.clone();
-        if value.shape() != &shape {
-            return Err(wrong_value(&shape, value.shape()));
-        }
-        let mut out = ctx.take_input(0)?;
-        view.copy_from(value.items::<T>()?, out.items_mut::<T>()?)?;
-        ctx.set_output(0, out)
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let spec = resolve(ctx, 1, ctx.shape(0)?, masks)?;
+            let (view, shape) = view_of(ctx.shape(0)?, &spec)?;
+            let value = ctx.input(4)?.clone();
+            if value.shape() != &shape {
+                return Err(wrong_value(&shape, value.shape()));
+            }
+            let mut out = ctx.take_input(0)?;
+            view.copy_from(value.items::<T>()?, out.items_mut::<T>()?)?;
+            ctx.set_output(0, out)
+        })),
+    )
 }
 
 /// Which dimensions to reverse, from a bool per dimension or from a list of axes.
 fn reversed(dims: &Tensor, rank: usize) -> Result<SmallVec<[bool; 8]>> {
     if dims.shape().rank() != 1 {
-        return Err(invalid_argument!("'dims' must be 1-dimension, not {}", dims.shape().rank()));
+        return Err(invalid_argument!(
+            "'dims' must be 1-dimension, not {}",
+            dims.shape().rank()
+        ));
     }
     if let Ok(flags) = dims.slice::<bool>() {
         if flags.len() != rank {

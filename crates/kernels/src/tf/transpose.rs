@@ -82,7 +82,10 @@ fn permutation(perm: &[i64], rank: usize) -> Result<SmallVec<[usize; 8]>> {
         out.push(at);
     }
     if let Some(missing) = seen.iter().position(|s| !s) {
-        return Err(invalid_argument!("{missing} is missing from {}", indices::list(perm)));
+        return Err(invalid_argument!(
+            "{missing} is missing from {}",
+            indices::list(perm)
+        ));
     }
     Ok(out)
 }
@@ -105,7 +108,10 @@ pub fn transposed(ctx: &KernelCtx, value: Tensor, perm: &[usize]) -> Result<Tens
 
 fn transpose_input(ctx: &mut KernelCtx) -> Result<Tensor> {
     if ctx.shape(1)?.rank() != 1 {
-        return Err(invalid_argument!("perm must be rank 1, got shape {}", ctx.shape(1)?));
+        return Err(invalid_argument!(
+            "perm must be rank 1, got shape {}",
+            ctx.shape(1)?
+        ));
     }
     let perm = indices::ints(ctx.input(1)?)?;
     let value = ctx.take_input(0)?;
@@ -125,10 +131,14 @@ fn conjugate_transpose(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let mut out = transpose_input(ctx)?;
         match out.dtype() {
             DType::Complex64 => {
-                out.slice_mut::<Complex32>()?.iter_mut().for_each(|v| *v = v.conj());
+                out.slice_mut::<Complex32>()?
+                    .iter_mut()
+                    .for_each(|v| *v = v.conj());
             }
             DType::Complex128 => {
-                out.slice_mut::<Complex64>()?.iter_mut().for_each(|v| *v = v.conj());
+                out.slice_mut::<Complex64>()?
+                    .iter_mut()
+                    .for_each(|v| *v = v.conj());
             }
             _ => {}
         }
@@ -141,7 +151,9 @@ fn transpose_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let perm_len = ctx.with_rank(1, 1)?.dim(0);
     let perm = constant(ctx, 1);
     let rank = input.rank().or(perm.as_ref().map(|p| p.len())).or(perm_len);
-    let Some(rank) = rank.filter(|&r| r <= 254) else { return Ok(()) };
+    let Some(rank) = rank.filter(|&r| r <= 254) else {
+        return Ok(());
+    };
     if perm_len.is_some_and(|n| n != rank) {
         return Err(invalid_argument!(
             "transpose expects a vector of size {rank}. But input(1) is a vector of size {}",
@@ -184,7 +196,9 @@ fn invert_permutation(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn tiled(dim: usize, i: usize, multiple: i64) -> Result<usize> {
     let Ok(m) = usize::try_from(multiple) else {
-        return Err(invalid_argument!("Expected multiples[{i}] >= 0, but got {multiple}"));
+        return Err(invalid_argument!(
+            "Expected multiples[{i}] >= 0, but got {multiple}"
+        ));
     };
     dim.checked_mul(m).ok_or_else(|| {
         invalid_argument!("dimension {i} of {dim} elements times {multiple} is too large")
@@ -193,7 +207,9 @@ fn tiled(dim: usize, i: usize, multiple: i64) -> Result<usize> {
 
 fn check_multiples(shape: &Shape, rank: usize) -> Result<()> {
     if shape.rank() != 1 {
-        return Err(invalid_argument!("Expected multiples to be 1-D, but got shape {shape}"));
+        return Err(invalid_argument!(
+            "Expected multiples to be 1-D, but got shape {shape}"
+        ));
     }
     if shape[0] != rank {
         return Err(invalid_argument!(
@@ -237,7 +253,9 @@ fn tile_shape(ctx: &mut ShapeCtx) -> Result<()> {
     if let Some(rank) = len {
         input = ctx.with_rank(0, rank)?;
     }
-    let Some(dims) = input.dims() else { return Ok(()) };
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
     let Some(multiples) = constant(ctx, 1).filter(|m| m.len() == dims.len()) else {
         ctx.set(0, PartialShape::of_rank(dims.len()));
         return Ok(());
@@ -268,7 +286,11 @@ fn check_broadcast(input: &[Option<usize>], to: &[Option<usize>]) -> Result<()> 
         _ => true,
     };
     if !input.iter().rev().zip(to.iter().rev()).all(fits) {
-        return Err(invalid_argument!("Incompatible shapes: {} vs. {}", show(input), show(to)));
+        return Err(invalid_argument!(
+            "Incompatible shapes: {} vs. {}",
+            show(input),
+            show(to)
+        ));
     }
     Ok(())
 }
@@ -280,10 +302,13 @@ pub fn broadcast_tensor<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: Shape) 
     let strides = from.strides();
     let view = Strided::new(
         0,
-        shape.iter().enumerate().map(|(i, &d)| match i.checked_sub(lead) {
-            Some(j) if from[j] != 1 => (d, strides[j] as isize),
-            _ => (d, 0),
-        }),
+        shape
+            .iter()
+            .enumerate()
+            .map(|(i, &d)| match i.checked_sub(lead) {
+                Some(j) if from[j] != 1 => (d, strides[j] as isize),
+                _ => (d, 0),
+            }),
     );
     let mut out = ctx.alloc(value.dtype(), shape)?;
     view.copy_to(ctx.par(), value.items::<T>()?, out.items_mut::<T>()?)?;
@@ -327,7 +352,10 @@ fn broadcast_to_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn shape_input(ctx: &KernelCtx, i: usize) -> Result<Ints> {
     if ctx.shape(i)?.rank() != 1 {
-        return Err(invalid_argument!("In[{i}] must be a vector.{}", ctx.shape(i)?));
+        return Err(invalid_argument!(
+            "In[{i}] must be a vector.{}",
+            ctx.shape(i)?
+        ));
     }
     indices::ints(ctx.input(i)?)
 }
