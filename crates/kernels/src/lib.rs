@@ -8,12 +8,20 @@
 
 pub mod broadcast;
 pub mod indices;
+mod field;
+mod map;
+mod num;
 pub mod shapes;
-#[allow(unsafe_code, reason = "SIMD intrinsics and disjoint writes from several threads")]
+#[allow(
+    unsafe_code,
+    reason = "SIMD intrinsics and disjoint writes from several threads"
+)]
 pub mod simd;
 pub mod strided;
 pub mod strided_spec;
+mod special;
 pub mod tf;
+mod zip;
 
 use ferroflow_opdef::Registry;
 use std::sync::OnceLock;

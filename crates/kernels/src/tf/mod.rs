@@ -2,9 +2,14 @@
 //! with the folder.
 
 // codegen:begin
+pub mod activation;
+pub mod cast;
+pub mod compare;
 pub mod concat;
 pub mod fill;
 pub mod identity;
+pub mod math_binary;
+pub mod math_unary;
 pub mod pad;
 pub mod shape_ops;
 pub mod slice;
@@ -13,9 +18,14 @@ pub mod transpose;
 /// The ops of every file in this folder.
 #[rustfmt::skip]
 pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    activation::OPS,
+    cast::OPS,
+    compare::OPS,
     concat::OPS,
     fill::OPS,
     identity::OPS,
+    math_binary::OPS,
+    math_unary::OPS,
     pad::OPS,
     shape_ops::OPS,
     slice::OPS,

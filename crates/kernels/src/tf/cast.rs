@@ -1,0 +1,194 @@
+//! Cast between all plain number types.
+
+use crate::map::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
+use crate::num::Half;
+use crate::shapes;
+use ferroflow_base::{Result, unimplemented_error};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
+
+/// Cast.
+pub const OPS: &[Op] = &[Op::new(
+    "Cast",
+    "x: SrcT -> y: DstT | SrcT: type; DstT: type; Truncate: bool = false |",
+)
+.shape(shapes::unchanged)
+.kernel(cast)];
+
+/// A conversion with the result that C++ on x86 gives where that is defined.
+trait CastTo<T> {
+    fn cast(self) -> T;
+}
+
+macro_rules! primitives {
+    ($($from:ty),*) => {$(
+        primitives!(@to $from: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+        impl CastTo<bool> for $from {
+            #[inline(always)]
+            fn cast(self) -> bool { self != 0 as $from }
+        }
+        impl CastTo<$from> for bool {
+            #[inline(always)]
+            fn cast(self) -> $from { self as u8 as $from }
+        }
+        primitives!(@complex $from: f32, f64);
+    )*};
+    (@to $from:ty: $($to:ty),*) => {$(
+        impl CastTo<$to> for $from {
+            #[inline(always)]
+            fn cast(self) -> $to { self as $to }
+        }
+    )*};
+    (@complex $from:ty: $($part:ty),*) => {$(
+        impl CastTo<Complex<$part>> for $from {
+            #[inline(always)]
+            fn cast(self) -> Complex<$part> { Complex::new(self as $part, 0.0) }
+        }
+        impl CastTo<$from> for Complex<$part> {
+            #[inline(always)]
+            fn cast(self) -> $from { self.re as $from }
+        }
+    )*};
+}
+primitives!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! complexes {
+    ($($from:ty => $to:ty;)*) => {$(
+        impl CastTo<Complex<$to>> for Complex<$from> {
+            #[inline(always)]
+            fn cast(self) -> Complex<$to> { Complex::new(self.re as $to, self.im as $to) }
+        }
+    )*};
+}
+complexes! { f32 => f32; f32 => f64; f64 => f32; f64 => f64; }
+
+macro_rules! complex_bools {
+    ($($part:ty),*) => {$(
+        impl CastTo<bool> for Complex<$part> {
+            #[inline(always)]
+            fn cast(self) -> bool { self.re != 0.0 || self.im != 0.0 }
+        }
+        impl CastTo<Complex<$part>> for bool {
+            #[inline(always)]
+            fn cast(self) -> Complex<$part> { Complex::new(self as u8 as $part, 0.0) }
+        }
+    )*};
+}
+complex_bools!(f32, f64);
+
+impl CastTo<bool> for bool {
+    fn cast(self) -> bool {
+        self
+    }
+}
+
+fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (from, to) = (build.input(0)?, build.output(0)?);
+    if from == to {
+        return Ok(Box::new(|ctx: &mut KernelCtx| {
+            let x = ctx.take_input(0)?;
+            ctx.set_output(0, x)
+        }));
+    }
+    if build.attrs.bool("Truncate")?
+        && let Some(kernel) = truncating(from, to)
+    {
+        return kernel;
+    }
+    let kernel = dispatch!(from, S in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => from_plain::<S>(to), else match from {
+        DType::Half => from_half::<f16>(to),
+        DType::Bfloat16 => from_half::<bf16>(to),
+        _ => None,
+    });
+    kernel.unwrap_or_else(|| Err(unimplemented_error!("Cast {from} to {to} is not supported")))
+}
+
+/// Casts to a shorter float that drop the digits which do not fit instead of rounding.
+fn truncating(from: DType, to: DType) -> Option<Kernel> {
+    fn single(digits: u32) -> impl Fn(f32) -> f32 {
+        move |x| {
+            if x.is_nan() {
+                x
+            } else {
+                f32::from_bits(x.to_bits() >> digits << digits)
+            }
+        }
+    }
+    fn double(digits: u32) -> impl Fn(f64) -> f32 {
+        move |x| {
+            if x.is_nan() {
+                f32::NAN
+            } else {
+                f64::from_bits(x.to_bits() >> digits << digits) as f32
+            }
+        }
+    }
+    Some(match (from, to) {
+        (DType::Float, DType::Half) => map_kernel::<f32, f16>(CHEAP, Narrowed(Each(single(13)))),
+        (DType::Float, DType::Bfloat16) => {
+            map_kernel::<f32, bf16>(CHEAP, Narrowed(Each(single(16))))
+        }
+        (DType::Double, DType::Float) => map_kernel::<f64, f32>(CHEAP, Convert(double(29))),
+        (DType::Double, DType::Half) => {
+            map_kernel::<f64, f16>(CHEAP, Narrowed(Convert(double(42))))
+        }
+        (DType::Double, DType::Bfloat16) => {
+            map_kernel::<f64, bf16>(CHEAP, Narrowed(Convert(double(45))))
+        }
+        _ => return None,
+    })
+}
+
+/// A type that converts to all others.
+trait CastAll:
+    Element
+    + CastTo<f32>
+    + CastTo<f64>
+    + CastTo<i32>
+    + CastTo<i64>
+    + CastTo<bool>
+    + CastTo<u8>
+    + CastTo<i8>
+    + CastTo<i16>
+    + CastTo<u16>
+    + CastTo<u32>
+    + CastTo<u64>
+    + CastTo<Complex32>
+    + CastTo<Complex64>
+{
+}
+
+macro_rules! all {
+    ($($ty:ty),*) => { $(impl CastAll for $ty {})* };
+}
+all!(
+    f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+);
+
+type Kernel = Result<Box<dyn OpKernel>>;
+
+fn from_plain<S: CastAll>(to: DType) -> Option<Kernel> {
+    dispatch!(to, T in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => Some(map_kernel::<S, T>(CHEAP, Convert(<S as CastTo<T>>::cast))),
+    else match to {
+        DType::Half => Some(map_kernel::<S, f16>(CHEAP, Narrowed(Convert(<S as CastTo<f32>>::cast)))),
+        DType::Bfloat16 => {
+            Some(map_kernel::<S, bf16>(CHEAP, Narrowed(Convert(<S as CastTo<f32>>::cast))))
+        }
+        _ => None,
+    })
+}
+
+fn from_half<H: Half>(to: DType) -> Option<Kernel> {
+    dispatch!(to, T in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => Some(map_kernel::<H, T>(CHEAP, Widened(Convert(<f32 as CastTo<T>>::cast)))),
+    else match to {
+        DType::Half => Some(map_kernel::<H, f16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
+        DType::Bfloat16 => Some(map_kernel::<H, bf16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
+        _ => None,
+    })
+}

@@ -1,0 +1,291 @@
+//! Arithmetic of two tensors with broadcasting.
+
+use crate::field::{Field, Real};
+use crate::num::{Int, Num, Ordered};
+use crate::shapes;
+use crate::zip::{Both, Test, checked_zip_kernel, half_zip_kernel, zip_kernel};
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_opdef::{KernelBuild, Op, OpKernel};
+use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
+
+/// A row of a broadcasting op.
+const fn row(
+    name: &'static str,
+    signature: &'static str,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature)
+        .shape(shapes::broadcast)
+        .kernel(kernel)
+}
+
+/// The factory of a function that every listed type and the 16-bit floats have.
+macro_rules! zip_of {
+    ($trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            match dtype {
+                DType::Half => half_zip_kernel::<f16>(Both(<f32 as $trait>::$f)),
+                DType::Bfloat16 => half_zip_kernel::<bf16>(Both(<f32 as $trait>::$f)),
+                _ => dispatch!(dtype, T in [$($ty),+] => zip_kernel::<T, T>(Both(<T as $trait>::$f)),
+                    else Err(build.unsupported(dtype))),
+            }
+        }
+    };
+}
+macro_rules! num_op {
+    ($f:ident) => {
+        zip_of!(
+            Num::$f,
+            [
+                f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+            ]
+        )
+    };
+}
+macro_rules! field_op {
+    ($f:ident) => {
+        zip_of!(Field::$f, [f32, f64, Complex32, Complex64])
+    };
+}
+macro_rules! real_op {
+    ($f:ident) => {
+        zip_of!(Real::$f, [f32, f64])
+    };
+}
+macro_rules! ordered_op {
+    ($f:ident) => {
+        zip_of!(
+            Ordered::$f,
+            [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64]
+        )
+    };
+}
+/// The factory of a division: integers must not be divided by zero.
+macro_rules! division {
+    ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
+                checked_zip_kernel::<T, T>(Both(<T as $trait>::$f), $check::<T>),
+                else match dtype {
+                    DType::Half => half_zip_kernel::<f16>(Both(<f32 as $trait>::$f)),
+                    DType::Bfloat16 => half_zip_kernel::<bf16>(Both(<f32 as $trait>::$f)),
+                    _ => dispatch!(dtype, T in [$($ty),+] =>
+                        zip_kernel::<T, T>(Both(<T as $trait>::$f)),
+                        else Err(build.unsupported(dtype))),
+                })
+        }
+    };
+}
+macro_rules! bits_op {
+    ($f:ident) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
+                zip_kernel::<T, T>(Both(<T as Int>::$f)),
+                else Err(build.unsupported(dtype)))
+        }
+    };
+}
+
+/// Add, AddV2, Sub, Mul, the divisions and remainders, Maximum, Minimum, Pow and other two-input
+/// maths, the bitwise ops, LogicalAnd, LogicalOr, Complex.
+pub const OPS: &[Op] = &[
+    row(
+        "Add",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,int16,int32,int64,complex64,complex128,string} |",
+        |build| match build.input(0)? {
+            DType::String => Ok(Box::new(super::compare::concat_strings)),
+            _ => ADD(build),
+        },
+    ),
+    row(
+        "AddV2",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,uint16,uint32,uint64,int8,int16,int32,int64,complex64,complex128} | commutative aggregate",
+        ADD,
+    ),
+    row(
+        "Sub",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,int64,complex64,complex128,uint32,uint64} |",
+        num_op!(sub),
+    ),
+    row(
+        "Mul",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} | commutative",
+        num_op!(mul),
+    ),
+    row(
+        "Maximum",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
+        ordered_op!(larger),
+    ),
+    row(
+        "Minimum",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
+        ordered_op!(smaller),
+    ),
+    row(
+        "SquaredDifference",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int32,int64,complex64,complex128} | commutative",
+        zip_of!(
+            Num::squared_difference,
+            [f32, f64, i32, i64, Complex32, Complex64]
+        ),
+    ),
+    row(
+        "Div",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        division!(Num::div, [f32, f64, Complex32, Complex64], no_zero),
+    ),
+    row(
+        "RealDiv",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        zip_of!(Num::div, [f32, f64, Complex32, Complex64]),
+    ),
+    row(
+        "FloorDiv",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        division!(Ordered::floor_div, [f32, f64], no_zero),
+    ),
+    row(
+        "TruncateDiv",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        division!(Ordered::trunc_div, [f32, f64], no_zero_internal),
+    ),
+    row(
+        "Mod",
+        "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |",
+        division!(Ordered::trunc_mod, [f32, f64], no_zero),
+    ),
+    row(
+        "FloorMod",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double} |",
+        division!(Ordered::floor_mod, [f32, f64], no_zero),
+    ),
+    row(
+        "TruncateMod",
+        "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |",
+        division!(Ordered::trunc_mod, [f32, f64], no_zero_internal),
+    ),
+    row(
+        "DivNoNan",
+        "x: T, y: T -> z: T | T: type {half,float,bfloat16,double,complex64,complex128} |",
+        field_op!(div_no_nan),
+    ),
+    row(
+        "MulNoNan",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,complex64,complex128} |",
+        field_op!(mul_no_nan),
+    ),
+    row(
+        "Xdivy",
+        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
+        field_op!(xdivy),
+    ),
+    row(
+        "Xlogy",
+        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
+        field_op!(xlogy),
+    ),
+    row(
+        "Xlog1py",
+        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
+        field_op!(xlog1py),
+    ),
+    row(
+        "Atan2",
+        "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
+        real_op!(atan2),
+    ),
+    row(
+        "NextAfter",
+        "x1: T, x2: T -> output: T | T: type {double,float} = float |",
+        real_op!(next_after),
+    ),
+    row(
+        "Pow",
+        "x: T, y: T -> z: T | T: type {bfloat16,float,half,double,int8,int16,int32,int64,complex64,complex128} |",
+        |build| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i32, i64, i8, i16] =>
+            checked_zip_kernel::<T, T>(Both(<T as Int>::pow), no_negative::<T>),
+            else (field_op!(pow))(build))
+        },
+    ),
+    row(
+        "BitwiseAnd",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
+        bits_op!(and),
+    ),
+    row(
+        "BitwiseOr",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
+        bits_op!(or),
+    ),
+    row(
+        "BitwiseXor",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
+        bits_op!(xor),
+    ),
+    row(
+        "LeftShift",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
+        bits_op!(shl),
+    ),
+    row(
+        "RightShift",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
+        bits_op!(shr),
+    ),
+    row(
+        "LogicalAnd",
+        "x: bool, y: bool -> z: bool |  | commutative",
+        |_| zip_kernel::<bool, bool>(Both(|a, b| a & b)),
+    ),
+    row(
+        "LogicalOr",
+        "x: bool, y: bool -> z: bool |  | commutative",
+        |_| zip_kernel::<bool, bool>(Both(|a, b| a | b)),
+    ),
+    row(
+        "Complex",
+        "real: T, imag: T -> out: Tout | T: type {float,double} = float; Tout: type {complex64,complex128} = complex64 |",
+        |build| match (build.input(0)?, build.output(0)?) {
+            (DType::Float, DType::Complex64) => {
+                zip_kernel::<f32, Complex32>(Test(|re, im| Complex::new(re, im)))
+            }
+            (DType::Double, DType::Complex128) => {
+                zip_kernel::<f64, Complex64>(Test(|re, im| Complex::new(re, im)))
+            }
+            (dtype, _) => Err(build.unsupported(dtype)),
+        },
+    ),
+];
+
+const ADD: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> = num_op!(add);
+
+fn no_zero<T: Num>(divisors: &[T]) -> Result<()> {
+    match divisors.iter().any(|d| d.is_zero()) {
+        true => Err(invalid_argument!("Integer division by zero")),
+        false => Ok(()),
+    }
+}
+
+/// The same for the ops that TensorFlow's check does not know by name.
+fn no_zero_internal<T: Num>(divisors: &[T]) -> Result<()> {
+    no_zero(divisors).map_err(|_| {
+        internal!(
+            "Unexpected error in binary operator (only integer div and mod should have errors)"
+        )
+    })
+}
+
+fn no_negative<T: Num + PartialOrd>(exponents: &[T]) -> Result<()> {
+    match exponents.iter().any(|e| *e < T::ZERO) {
+        true => Err(invalid_argument!(
+            "Integers to negative integer powers are not allowed"
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,235 @@
+//! Elementary functions of one tensor.
+
+use crate::field::{Field, Real};
+use crate::map::{CHEAP, COSTLY, Convert, Each, Map, Widened, half_kernel, map_kernel};
+use crate::num::{Int, Num};
+use crate::shapes;
+use crate::special;
+use ferroflow_base::Result;
+use ferroflow_opdef::{KernelBuild, Op, OpKernel};
+use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
+
+/// A row of an op whose output has the shape of its input.
+const fn row(
+    name: &'static str,
+    signature: &'static str,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature)
+        .shape(shapes::unchanged)
+        .kernel(kernel)
+}
+
+/// The factory of a function that every listed type and the 16-bit floats have.
+macro_rules! map_of {
+    ($block:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            match dtype {
+                DType::Half => half_kernel::<f16>($block, Each(<f32 as $trait>::$f)),
+                DType::Bfloat16 => half_kernel::<bf16>($block, Each(<f32 as $trait>::$f)),
+                _ => dispatch!(dtype, T in [$($ty),+] =>
+                    map_kernel::<T, T>($block, Each(<T as $trait>::$f)),
+                    else Err(build.unsupported(dtype))),
+            }
+        }
+    };
+}
+macro_rules! field_op {
+    ($f:ident) => {
+        map_of!(COSTLY, Field::$f, [f32, f64, Complex32, Complex64])
+    };
+}
+macro_rules! real_op {
+    ($f:ident) => {
+        map_of!(COSTLY, Real::$f, [f32, f64])
+    };
+}
+macro_rules! special_op {
+    ($f:path) => {
+        |build: &KernelBuild| special_kernel(build, $f)
+    };
+}
+/// The factory of a function that integers have from one trait and the others from another.
+macro_rules! mixed_op {
+    ([$($int:ty),+], $int_trait:ident :: $g:ident, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        |build: &KernelBuild| {
+            dispatch!(build.input(0)?, T in [$($int),+] =>
+                map_kernel::<T, T>(CHEAP, Each(<T as $int_trait>::$g)),
+                else (map_of!(CHEAP, $trait::$f, [$($ty),+]))(build))
+        }
+    };
+}
+
+const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
+const FIELD: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,complex64,complex128} |";
+const SIGNED: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,complex64,complex128} |";
+const TESTED: &str = "x: T -> y: bool | T: type {bfloat16,half,float,double} |";
+const INTEGERS: &str =
+    "x: T -> y: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |";
+
+/// Roots, exponentials, logarithms, trigonometry, rounding, signs and number tests.
+pub const OPS: &[Op] = &[
+    row(
+        "Sqrt",
+        FIELD,
+        map_of!(CHEAP, Num::root, [f32, f64, Complex32, Complex64]),
+    ),
+    row("Rsqrt", FIELD, field_op!(rsqrt)),
+    row("Exp", FIELD, field_op!(exp)),
+    row("Expm1", FIELD, field_op!(exp_m1)),
+    row("Log", FIELD, field_op!(ln)),
+    row("Log1p", FIELD, field_op!(ln_1p)),
+    row("Sin", FIELD, field_op!(sin)),
+    row("Cos", FIELD, field_op!(cos)),
+    row("Tan", FIELD, field_op!(tan)),
+    row("Asin", FIELD, field_op!(asin)),
+    row("Acos", FIELD, field_op!(acos)),
+    row("Atan", FIELD, field_op!(atan)),
+    row("Sinh", FIELD, field_op!(sinh)),
+    row("Cosh", FIELD, field_op!(cosh)),
+    row("Tanh", FIELD, field_op!(tanh)),
+    row("Asinh", FIELD, field_op!(asinh)),
+    row("Acosh", FIELD, field_op!(acosh)),
+    row("Atanh", FIELD, field_op!(atanh)),
+    row("Sigmoid", FIELD, field_op!(sigmoid)),
+    row("Erf", FLOATS, real_op!(erf)),
+    row("Erfc", FLOATS, real_op!(erfc)),
+    row("Erfinv", FLOATS, special_op!(special::erfinv)),
+    row("Ndtri", FLOATS, special_op!(special::ndtri)),
+    row("Lgamma", FLOATS, special_op!(special::lgamma)),
+    row("Digamma", FLOATS, special_op!(special::digamma)),
+    row("Reciprocal", SIGNED, field_op!(recip)),
+    row("Inv", SIGNED, field_op!(recip)),
+    row("Floor", FLOATS, real_op!(floor)),
+    row("Ceil", FLOATS, real_op!(ceil)),
+    row("Rint", FLOATS, real_op!(rint)),
+    row(
+        "Round",
+        SIGNED,
+        mixed_op!([i32, i64], Int::round, Real::rint, [f32, f64]),
+    ),
+    row(
+        "Abs",
+        "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |",
+        mixed_op!([i8, i16, i32, i64], Int::abs, Real::abs, [f32, f64]),
+    ),
+    row(
+        "Neg",
+        SIGNED,
+        map_of!(
+            CHEAP,
+            Num::neg,
+            [f32, f64, i8, i16, i32, i64, Complex32, Complex64]
+        ),
+    ),
+    row(
+        "Sign",
+        SIGNED,
+        mixed_op!(
+            [i8, i16, i32, i64],
+            Int::sign,
+            Field::sign,
+            [f32, f64, Complex32, Complex64]
+        ),
+    ),
+    row(
+        "Square",
+        "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128} |",
+        map_of!(
+            CHEAP,
+            Num::square,
+            [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+            ]
+        ),
+    ),
+    row("IsNan", TESTED, |build| {
+        test(build, f32::is_nan, f64::is_nan)
+    }),
+    row("IsInf", TESTED, |build| {
+        test(build, f32::is_infinite, f64::is_infinite)
+    }),
+    row("IsFinite", TESTED, |build| {
+        test(build, f32::is_finite, f64::is_finite)
+    }),
+    row("LogicalNot", "x: bool -> y: bool |  |", |_| {
+        map_kernel::<bool, bool>(CHEAP, Each(|x: bool| !x))
+    }),
+    row("Invert", INTEGERS, |build| {
+        let dtype = build.input(0)?;
+        dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
+            map_kernel::<T, T>(CHEAP, Each(<T as Int>::not)),
+            else Err(build.unsupported(dtype)))
+    }),
+    row(
+        "PopulationCount",
+        "x: T -> y: uint8 | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
+        |build| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
+            map_kernel::<T, u8>(CHEAP, Convert(<T as Int>::ones)),
+            else Err(build.unsupported(dtype)))
+        },
+    ),
+    row(
+        "Conj",
+        "input: T -> output: T | T: type {complex64,complex128,variant} = complex64 |",
+        |build| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [Complex32, Complex64] =>
+            map_kernel::<T, T>(CHEAP, Each(<T as Field>::conj)),
+            else Err(build.unsupported(dtype)))
+        },
+    ),
+    row("Real", PART, |build| part(build, |z| z.re, |z| z.re)),
+    row("Imag", PART, |build| part(build, |z| z.im, |z| z.im)),
+    row("Angle", PART, |build| part(build, |z| z.arg(), |z| z.arg())),
+    row(
+        "ComplexAbs",
+        "x: T -> y: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |",
+        |build| part(build, |z| z.norm(), |z| z.norm()),
+    ),
+];
+
+const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |";
+
+/// A real function of complex numbers.
+fn part(
+    build: &KernelBuild,
+    single: fn(Complex32) -> f32,
+    double: fn(Complex64) -> f64,
+) -> Result<Box<dyn OpKernel>> {
+    match (build.input(0)?, build.output(0)?) {
+        (DType::Complex64, DType::Float) => map_kernel::<Complex32, f32>(CHEAP, Convert(single)),
+        (DType::Complex128, DType::Double) => map_kernel::<Complex64, f64>(CHEAP, Convert(double)),
+        (dtype, _) => Err(build.unsupported(dtype)),
+    }
+}
+
+fn test(
+    build: &KernelBuild,
+    single: fn(f32) -> bool,
+    double: fn(f64) -> bool,
+) -> Result<Box<dyn OpKernel>> {
+    match build.input(0)? {
+        DType::Float => map_kernel::<f32, bool>(CHEAP, Convert(single)),
+        DType::Double => map_kernel::<f64, bool>(CHEAP, Convert(double)),
+        DType::Half => map_kernel::<f16, bool>(CHEAP, Widened(Convert(single))),
+        DType::Bfloat16 => map_kernel::<bf16, bool>(CHEAP, Widened(Convert(single))),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// The kernel of a function that every float type computes in `f64`.
+pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<Box<dyn OpKernel>> {
+    let single =
+        move || -> Box<dyn Map<f32, f32>> { Box::new(Each(move |x: f32| f(x.into()) as f32)) };
+    match build.input(0)? {
+        DType::Float => map_kernel::<f32, f32>(COSTLY, single()),
+        DType::Double => map_kernel::<f64, f64>(COSTLY, Each(f)),
+        DType::Half => half_kernel::<f16>(COSTLY, single()),
+        DType::Bfloat16 => half_kernel::<bf16>(COSTLY, single()),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
