@@ -1,1 +1,17 @@
-//! Placeholder.
+//! Wiring: sessions over all the rooms below.
+//!
+//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`].
+//!
+//! Does not know: the network, command lines.
+#![forbid(unsafe_code)]
+
+mod chrome_trace;
+mod session;
+
+pub use chrome_trace::ChromeTrace;
+pub use ferroflow_base::{Code, Result, Status};
+pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
+pub use ferroflow_graph::{Graph, Signature, parse_tensor_name, to_text};
+pub use ferroflow_sync::{CancelToken, Pool};
+pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+pub use session::{Callable, RunOptions, Session, SessionOptions, registry};

@@ -1,0 +1,121 @@
+//! Traces in Chrome's JSON format, which Perfetto opens as well.
+
+use ferroflow_executor::{NodeSpan, TraceSink};
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Collects spans and writes them as a trace, one track a thread.
+pub struct ChromeTrace {
+    origin: Instant,
+    spans: Mutex<Vec<Span>>,
+}
+
+struct Span {
+    name: String,
+    op: String,
+    thread: String,
+    start_us: f64,
+    duration_us: f64,
+    inputs: String,
+    outputs: String,
+}
+
+impl Default for ChromeTrace {
+    fn default() -> Self {
+        ChromeTrace { origin: Instant::now(), spans: Mutex::default() }
+    }
+}
+
+impl TraceSink for ChromeTrace {
+    fn span(&self, span: NodeSpan) {
+        let us = |t: Instant| t.saturating_duration_since(self.origin).as_nanos() as f64 / 1e3;
+        let thread = std::thread::current();
+        let span = Span {
+            name: span.node.name.clone(),
+            op: span.node.op.clone(),
+            thread: thread.name().unwrap_or("caller").to_string(),
+            start_us: us(span.start),
+            duration_us: us(span.end) - us(span.start),
+            inputs: span.inputs,
+            outputs: span.outputs,
+        };
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).push(span);
+    }
+}
+
+impl ChromeTrace {
+    /// How many kernel calls were recorded.
+    pub fn len(&self) -> usize {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// True before the first span.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Time by op type, most expensive first: (op, calls, microseconds).
+    pub fn by_op(&self) -> Vec<(String, usize, f64)> {
+        let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ops: rustc_hash::FxHashMap<&str, (usize, f64)> = Default::default();
+        for span in spans.iter() {
+            let entry = ops.entry(&span.op).or_default();
+            entry.0 += 1;
+            entry.1 += span.duration_us;
+        }
+        let mut list: Vec<_> = ops.into_iter().map(|(op, (n, us))| (op.to_string(), n, us)).collect();
+        list.sort_by(|a, b| b.2.total_cmp(&a.2));
+        list
+    }
+
+    /// The trace as JSON.
+    pub fn to_json(&self) -> String {
+        let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads: Vec<&str> = spans.iter().map(|s| s.thread.as_str()).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        let mut out = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+        for (tid, name) in threads.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "{{\"ph\":\"M\",\"pid\":1,\"tid\":{tid},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}},",
+                quote(name)
+            );
+        }
+        for (i, s) in spans.iter().enumerate() {
+            let tid = threads.binary_search(&s.thread.as_str()).unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "{{\"ph\":\"X\",\"pid\":1,\"tid\":{tid},\"ts\":{:.3},\"dur\":{:.3},\"name\":{},\"cat\":{},\"args\":{{\"node\":{},\"inputs\":{},\"outputs\":{}}}}}{}",
+                s.start_us,
+                s.duration_us,
+                quote(&s.op),
+                quote(&s.op),
+                quote(&s.name),
+                quote(&s.inputs),
+                quote(&s.outputs),
+                if i + 1 < spans.len() { "," } else { "" }
+            );
+        }
+        out.push_str("]}\n");
+        out
+    }
+}
+
+/// A JSON string.
+fn quote(s: &str) -> String {
+    let mut out = String::from("\"");
+    for c in s.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,253 @@
+//! [`Session`]: a graph that can be run.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_compile::{Options, compile, optimize};
+use ferroflow_executor::{Executor, TraceSink};
+use ferroflow_graph::{ARG, Graph, Output, ShapeMap, Signature, import_graph, infer_shapes, prune};
+use ferroflow_model::GraphFile;
+use ferroflow_opdef::Registry;
+use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use rustc_hash::FxHashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+/// The registry of all ops.
+pub fn registry() -> &'static Registry {
+    ferroflow_kernels::registry()
+}
+
+/// How a session works.
+#[derive(Clone)]
+pub struct SessionOptions {
+    /// Threads that compute, the caller of `run` included; 0 means all processors.
+    pub threads: usize,
+    /// Which compile passes run.
+    pub compile: Options,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        SessionOptions { threads: 0, compile: Options::all() }
+    }
+}
+
+/// Options of one run.
+#[derive(Clone, Default)]
+pub struct RunOptions {
+    /// Ends the step with DEADLINE_EXCEEDED after this time.
+    pub timeout: Option<Duration>,
+    /// Ends the step with CANCELLED when cancelled.
+    pub cancel: CancelToken,
+    /// Receives a span for every kernel call.
+    pub trace: Option<Arc<dyn TraceSink>>,
+}
+
+/// A graph with a thread pool, and the compiled form of every signature it was run with.
+///
+/// `run` may be called from many threads at once.
+///
+/// ```
+/// use ferroflow_runtime::{Session, SessionOptions, Tensor};
+/// let graph = "
+///     node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+///     node { name: 'y' op: 'Identity' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }";
+/// let session = Session::from_text(graph, SessionOptions::default()).unwrap();
+/// let y = session.run(&[("x:0", Tensor::scalar(2.0f32))], &["y:0"], &[]).unwrap();
+/// assert_eq!(y[0].to_scalar::<f32>().unwrap(), 2.0);
+/// ```
+pub struct Session {
+    graph: Graph,
+    pool: Arc<Pool>,
+    options: Options,
+    compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
+    /// One compilation at a time: two would need twice the memory.
+    compiling: Mutex<()>,
+}
+
+/// A compiled signature.
+pub struct Callable {
+    executor: Executor,
+    feeds: Vec<Feed>,
+    n_nodes: usize,
+}
+
+struct Feed {
+    name: String,
+    dtype: DType,
+    shape: PartialShape,
+}
+
+impl Session {
+    /// Opens a frozen graph, binary or text.
+    pub fn open(path: &Path, options: SessionOptions) -> Result<Session> {
+        let file = GraphFile::open(path)?;
+        let graph = import_graph(&file.graph, file.file.as_ref(), registry())?;
+        Ok(Self::new(graph, options))
+    }
+
+    /// A session over a `GraphDef` in text form.
+    pub fn from_text(text: &str, options: SessionOptions) -> Result<Session> {
+        let graph = import_graph(&ferroflow_model::graph_from_text(text)?, None, registry())?;
+        Ok(Self::new(graph, options))
+    }
+
+    /// A session over a binary `GraphDef` in memory.
+    pub fn from_bytes(bytes: Vec<u8>, options: SessionOptions) -> Result<Session> {
+        let file = GraphFile::from_bytes(bytes)?;
+        Ok(Self::new(import_graph(&file.graph, None, registry())?, options))
+    }
+
+    /// A session over a graph.
+    pub fn new(graph: Graph, options: SessionOptions) -> Session {
+        let threads = if options.threads == 0 { Pool::available_threads() } else { options.threads };
+        Session {
+            graph,
+            pool: Arc::new(Pool::new(threads)),
+            options: options.compile,
+            compiled: RwLock::default(),
+            compiling: Mutex::new(()),
+        }
+    }
+
+    /// The graph as it was imported.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Feeds tensors by name, runs what the fetches and targets need, returns the fetches.
+    pub fn run(
+        &self,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+        targets: &[&str],
+    ) -> Result<Vec<Tensor>> {
+        self.run_with(feeds, fetches, targets, &RunOptions::default())
+    }
+
+    /// [`Session::run`] with a timeout, a cancellation token or a trace.
+    pub fn run_with(
+        &self,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+        targets: &[&str],
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
+        let signature = Signature {
+            feeds: feeds.iter().map(|(name, _)| name.to_string()).collect(),
+            fetches: names(fetches),
+            targets: names(targets),
+        };
+        let callable = self.callable(&signature)?;
+        self.call(&callable, feeds.iter().map(|(_, t)| t.clone()).collect(), options)
+    }
+
+    /// The compiled form of a signature, from the cache or new.
+    pub fn callable(&self, signature: &Signature) -> Result<Arc<Callable>> {
+        let cached = || {
+            let compiled = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+            compiled.get(signature).cloned()
+        };
+        if let Some(callable) = cached() {
+            return Ok(callable);
+        }
+        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(callable) = cached() {
+            return Ok(callable);
+        }
+        let pruned = prune(&self.graph, signature, registry())?;
+        let feeds = feeds_of(&pruned, signature);
+        let plan = compile(pruned, registry(), &self.options)?;
+        let n_nodes = plan.nodes.len();
+        let callable =
+            Arc::new(Callable { executor: Executor::new(Arc::new(plan)), feeds, n_nodes });
+        let mut compiled = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+        compiled.insert(signature.clone(), callable.clone());
+        Ok(callable)
+    }
+
+    /// Runs a compiled signature; `args` are the feeds in the signature's order.
+    pub fn call(
+        &self,
+        callable: &Callable,
+        args: Vec<Tensor>,
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        if args.len() != callable.feeds.len() {
+            return Err(invalid_argument!(
+                "{} tensors are fed, the signature has {} feeds",
+                args.len(),
+                callable.feeds.len()
+            ));
+        }
+        for (feed, arg) in callable.feeds.iter().zip(&args) {
+            if arg.dtype() != feed.dtype {
+                return Err(invalid_argument!(
+                    "feed {}: expected dtype {}, got {}",
+                    feed.name,
+                    feed.dtype,
+                    arg.dtype()
+                ));
+            }
+            if !feed.shape.matches(arg.shape()) {
+                return Err(invalid_argument!(
+                    "Cannot feed value of shape {} for tensor '{}', which has shape {}",
+                    arg.shape(),
+                    feed.name,
+                    feed.shape
+                ));
+            }
+        }
+        let cancel = match options.timeout {
+            Some(timeout) => options.cancel.with_timeout(timeout),
+            None => options.cancel.clone(),
+        };
+        callable.executor.run(&self.pool, args, &cancel, options.trace.clone())
+    }
+
+    /// The graph of a signature after pass `after` (or after the last one), with its shapes.
+    pub fn graph_after(
+        &self,
+        signature: &Signature,
+        after: Option<&str>,
+    ) -> Result<(Graph, ShapeMap)> {
+        let mut graph = prune(&self.graph, signature, registry())?;
+        let mut seen = None;
+        optimize(&mut graph, registry(), &self.options, &mut |name, g| {
+            if after == Some(name) {
+                seen = Some(g.clone());
+            }
+        })?;
+        let graph = match (after, seen) {
+            (None, _) => graph,
+            (Some(_), Some(seen)) => seen,
+            (Some(name), None) => {
+                let names: Vec<&str> = crate::PIPELINE.iter().map(|p| p.name).collect();
+                return Err(invalid_argument!("no pass '{name}' ran; there are: {}", names.join(", ")));
+            }
+        };
+        let shapes = infer_shapes(&graph, registry())?;
+        Ok((graph, shapes))
+    }
+}
+
+impl Callable {
+    /// Nodes of the plan, after optimization.
+    pub fn num_nodes(&self) -> usize {
+        self.n_nodes
+    }
+}
+
+fn feeds_of(pruned: &Graph, signature: &Signature) -> Vec<Feed> {
+    let shapes = infer_shapes(pruned, registry()).unwrap_or_default();
+    let args = pruned.iter().filter(|(_, n)| n.op() == ARG);
+    args.zip(&signature.feeds)
+        .map(|((id, node), name)| Feed {
+            name: name.clone(),
+            dtype: node.outputs[0],
+            shape: shapes.get(Output::new(id, 0)),
+        })
+        .collect()
+}
