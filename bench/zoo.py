@@ -117,12 +117,13 @@ def application(name):
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     kinds = {type(layer).__name__ for layer in model.layers}
     low, high = (0, 255) if kinds & {"Rescaling", "Normalization"} else (-1, 1)
-    shape = model.input_shape[1:]
+    declared = model.input_shape[1:]
+    shape = tuple(side or 224 for side in declared)  # some take any size
     randomize(model, rng)
     size = 3 if shape[0] > 400 else 8
     calibrate(model, images(rng, size, shape, low, high), rng)
     spread_logits(model, images(rng, size, shape, low, high))
-    spec = [tf.TensorSpec((None, *shape), tf.float32, name="x")]
+    spec = [tf.TensorSpec((None, *declared), tf.float32, name="x")]
 
     def feeds(count):
         return [images(rng, count, shape, low, high)]
