@@ -25,7 +25,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 HERE = Path(__file__).resolve().parent
 FIRST = ["MobileNetV2", "ResNet50", "EfficientNetB0", "InceptionV3", "bert_tiny", "bert_base", "mlp"]
-EXTRA = ["bert_tiny", "bert_base", "mlp", "lstm", "lstm_while"]
+EXTRA = ["bert_tiny", "bert_base", "mlp", "lstm", "lstm_while", "resnet18_fused"]
 BATCHES = {"lstm": (1, 3, 8), "lstm_while": (1, 3, 8)}
 
 

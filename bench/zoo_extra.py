@@ -1,4 +1,8 @@
-"""The zoo's networks that are not in tf.keras.applications: BERT, a perceptron, an LSTM."""
+"""The zoo's networks that are not in tf.keras.applications: BERT, a perceptron, LSTMs, a ResNet-18.
+
+Keras writes batch normalization out as arithmetic; the ResNet-18 here has it as FusedBatchNormV3, as
+graphs made by earlier TensorFlow do.
+"""
 
 import zlib
 
@@ -101,6 +105,60 @@ def lstm(rng):
     return plain(model, rng, (64, 128))
 
 
+class Resnet18:
+    """He et al. 2015, in raw ops. The first call sets the statistics of the normalizations."""
+
+    def __init__(self, rng):
+        self.rng, self.weights, self.made = rng, {}, 0
+
+    def weight(self, make):
+        """The next weight: drawn in the first call, the same in later ones."""
+        key = self.made
+        self.made += 1
+        if key not in self.weights:
+            self.weights[key] = np.asarray(make(), np.float32)
+        return self.weights[key]
+
+    def conv(self, x, depth, size, stride, relu=True):
+        rng = self.rng
+        shape = (size, size, x.shape[-1], depth)
+        fan_in = np.prod(shape[:3])
+        x = tf.nn.conv2d(x, self.weight(lambda: rng.normal(0, (2 / fan_in) ** 0.5, shape)), stride, "SAME")
+        before = x
+        mean = self.weight(lambda: before.numpy().mean((0, 1, 2)) + rng.normal(0, 0.02, depth))
+        variance = self.weight(lambda: before.numpy().var((0, 1, 2)) * rng.uniform(0.9, 1.1, depth))
+        scale = self.weight(lambda: rng.uniform(0.7, 1.3, depth))
+        offset = self.weight(lambda: rng.normal(0, 0.1, depth))
+        x = tf.raw_ops.FusedBatchNormV3(x=x, scale=scale, offset=offset, mean=mean, variance=variance,
+                                        epsilon=1e-3, is_training=False).y
+        return tf.nn.relu(x) if relu else x
+
+    def block(self, x, depth, stride):
+        y = self.conv(self.conv(x, depth, 3, stride), depth, 3, 1, relu=False)
+        if stride > 1 or x.shape[-1] != depth:
+            x = self.conv(x, depth, 1, stride, relu=False)
+        return tf.nn.relu(x + y)
+
+    def __call__(self, x):
+        self.made = 0
+        x = tf.nn.max_pool2d(self.conv(x, 64, 7, 2), 3, 2, "SAME")
+        for depth, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):
+            x = self.block(x, depth, stride)
+        x = tf.reduce_mean(x, [1, 2])
+        kernel = self.weight(lambda: self.rng.normal(0, 0.08, (512, 1000)))
+        bias = self.weight(lambda: self.rng.normal(0, 0.1, 1000))
+        return {"probabilities": tf.nn.softmax(tf.nn.bias_add(tf.matmul(x, kernel), bias))}
+
+
+def resnet18(rng):
+    from zoo import images
+
+    model, shape = Resnet18(rng), (224, 224, 3)
+    model(tf.constant(images(rng, 8, shape, -1, 1)))
+    spec = [tf.TensorSpec((None, *shape), tf.float32, name="x")]
+    return model, spec, lambda count: [images(rng, count, shape, -1, 1)]
+
+
 def build(name):
     """(function of tensors to named tensors, input specs, maker of feeds)"""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -110,4 +168,6 @@ def build(name):
         return bert(rng, layers=2, hidden=128, heads=2, intermediate=512, vocabulary=3000)
     if name == "mlp":
         return mlp(rng)
+    if name == "resnet18_fused":
+        return resnet18(rng)
     return lstm(rng)
