@@ -11,7 +11,9 @@ mod session;
 pub use chrome_trace::ChromeTrace;
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
-pub use ferroflow_graph::{Graph, Signature, parse_tensor_name, to_text};
+pub use ferroflow_graph::{
+    Graph, Node, NodeId, Output, ShapeMap, Signature, parse_tensor_name, to_text, topological_order,
+};
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use session::{Callable, RunOptions, Session, SessionOptions, registry};

@@ -1,0 +1,81 @@
+//! `ferroflow bench`.
+
+use crate::model::{ModelArgs, RunArgs};
+use crate::progress::Progress;
+use ferroflow_runtime::{Result, RunOptions};
+use std::time::{Duration, Instant};
+
+/// Times a model: loading, the first run, and runs until the time is up.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Runs this node once before anything is timed.
+    #[arg(long, value_name = "OP")]
+    init: Vec<String>,
+    /// How long to go on.
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    seconds: f64,
+    /// Prints one JSON line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let _progress = Progress::start("benchmarking");
+    let start = Instant::now();
+    let session = args.model.open()?;
+    if !args.init.is_empty() {
+        let targets: Vec<&str> = args.init.iter().map(String::as_str).collect();
+        session.run(&[], &[], &targets)?;
+    }
+    let request = args.run.request(&session)?;
+    let callable = session.callable(&request.signature)?;
+    let load_s = start.elapsed().as_secs_f64();
+
+    let options = RunOptions::default();
+    let once = || -> Result<f64> {
+        let start = Instant::now();
+        let results = session.call(&callable, request.args.clone(), &options)?;
+        let elapsed = start.elapsed().as_secs_f64();
+        drop(results);
+        Ok(elapsed)
+    };
+    let first_s = once()?;
+    let budget = Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::from_secs(3));
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while times.is_empty() || start.elapsed() < budget {
+        times.push(once()?);
+    }
+    drop(_progress);
+    times.sort_by(f64::total_cmp);
+    let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
+    let (median_s, min_s, p99_s) = (at(0.5), times[0], at(0.99));
+    let (runs, nodes, peak_rss_mb) = (times.len(), callable.num_nodes(), peak_rss_mb());
+    if args.json {
+        println!(
+            "{{\"load_s\":{load_s:.6},\"first_s\":{first_s:.6},\"median_s\":{median_s:.9},\"min_s\":{min_s:.9},\
+             \"p99_s\":{p99_s:.9},\"runs\":{runs},\"nodes\":{nodes},\"peak_rss_mb\":{peak_rss_mb:.1}}}"
+        );
+    } else {
+        println!("load    {:>10.3} ms  (file to ready)", load_s * 1e3);
+        println!("first   {:>10.3} ms", first_s * 1e3);
+        println!("median  {:>10.3} ms  over {runs} runs, {nodes} nodes", median_s * 1e3);
+        println!("min     {:>10.3} ms", min_s * 1e3);
+        println!("p99     {:>10.3} ms", p99_s * 1e3);
+        println!("memory  {peak_rss_mb:>10.1} MB peak");
+    }
+    Ok(())
+}
+
+/// The largest resident size of this process so far; 0 where the system does not tell.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"));
+    let kib = line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / 1024.0
+}

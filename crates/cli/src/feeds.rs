@@ -1,0 +1,134 @@
+//! From `--feed` and `--feeds` to tensors.
+
+use crate::{arrays, image_feed};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_runtime::{DType, PartialShape, Session, Shape, Tensor};
+use ferroflow_tensor::{bf16, dispatch, f16};
+use serde_json::Value as Json;
+use std::path::Path;
+
+/// All feeds: (tensor name, value).
+pub fn read(
+    session: &Session,
+    feeds: &[String],
+    npz: Option<&Path>,
+    image_range: (f32, f32),
+) -> Result<Vec<(String, Tensor)>> {
+    let graph = session.graph();
+    let mut out: Vec<(String, Tensor)> = Vec::new();
+    for feed in feeds {
+        let (name, value) = feed
+            .split_once('=')
+            .ok_or_else(|| invalid_argument!("--feed {feed}: expected NAME=VALUE"))?;
+        let output = graph.find_output(name, "--feed")?;
+        let node = graph.node(output.node);
+        let dtype = node.outputs[output.slot as usize];
+        let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
+        let tensor = parse(value, dtype, &shape, image_range)
+            .map_err(|e| e.note(format!("in --feed {name}")))?;
+        out.push((name.to_string(), tensor));
+    }
+    if let Some(path) = npz {
+        for key in arrays::npz_keys(path)? {
+            let known = graph.find_output(&key, "--feeds").is_ok();
+            let twice = out.iter().any(|(n, _)| n.trim_end_matches(":0") == key.trim_end_matches(":0"));
+            if known && !twice {
+                out.push((key.clone(), arrays::read_npz_key(path, &key)?));
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn parse(text: &str, dtype: DType, shape: &PartialShape, image_range: (f32, f32)) -> Result<Tensor> {
+    if let Some(file) = text.strip_prefix('@') {
+        let lower = file.to_lowercase();
+        if lower.ends_with(".npy") {
+            return arrays::read_npy(Path::new(file));
+        }
+        if let Some((file, key)) = file.rsplit_once(':').filter(|(f, _)| f.ends_with(".npz")) {
+            return arrays::read_npz_key(Path::new(file), key);
+        }
+        if [".png", ".jpg", ".jpeg"].iter().any(|e| lower.ends_with(e)) {
+            return image_feed::read(Path::new(file), dtype, shape, image_range);
+        }
+        return Err(invalid_argument!(
+            "@{file}: expected FILE.npy, FILE.npz:KEY, FILE.png or FILE.jpg"
+        ));
+    }
+    let json: Json = match serde_json::from_str(text) {
+        Ok(json) => json,
+        Err(_) if dtype == DType::String => Json::String(text.to_string()),
+        Err(e) => {
+            return Err(invalid_argument!(
+                "'{text}' is no literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE"
+            ));
+        }
+    };
+    let mut dims = Vec::new();
+    let mut at = &json;
+    while let Json::Array(items) = at {
+        dims.push(items.len());
+        match items.first() {
+            Some(first) => at = first,
+            None => break,
+        }
+    }
+    let mut leaves = Vec::new();
+    collect(&json, &dims, &mut leaves)?;
+    let shape = Shape::from(&dims[..]);
+    let number = |v: &&Json| match v {
+        Json::Number(n) => n.as_f64().ok_or_else(|| invalid_argument!("{v} is out of range")),
+        Json::String(s) => s.parse().map_err(|_| invalid_argument!("\"{s}\" is no number")),
+        other => Err(invalid_argument!("{other} is no number")),
+    };
+    let floats = || leaves.iter().map(number).collect::<Result<Vec<f64>>>();
+    match dtype {
+        DType::Float => {
+            Tensor::from_slice(shape, &floats()?.iter().map(|&v| v as f32).collect::<Vec<_>>())
+        }
+        DType::Double => Tensor::from_slice(shape, &floats()?),
+        DType::Half => {
+            Tensor::from_slice(shape, &floats()?.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>())
+        }
+        DType::Bfloat16 => {
+            Tensor::from_slice(shape, &floats()?.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>())
+        }
+        DType::Bool => {
+            let bools = leaves.iter().map(|v| {
+                v.as_bool().ok_or_else(|| invalid_argument!("{v} is neither true nor false"))
+            });
+            Tensor::from_slice(shape, &bools.collect::<Result<Vec<_>>>()?)
+        }
+        DType::String => {
+            let strings = leaves.iter().map(|v| match v {
+                Json::String(s) => s.clone().into(),
+                other => other.to_string().into(),
+            });
+            Tensor::from_strings(shape, strings.collect())
+        }
+        _ => dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] => {
+            let ints = leaves.iter().map(|v| {
+                let wide = v.as_i64().map(i128::from).or(v.as_u64().map(i128::from));
+                wide.and_then(|i| T::try_from(i).ok())
+                    .ok_or_else(|| invalid_argument!("{v} is no {dtype}"))
+            });
+            Tensor::from_slice(shape, &ints.collect::<Result<Vec<T>>>()?)
+        }, else Err(invalid_argument!("literals of dtype {dtype} are not supported; use @FILE.npy"))),
+    }
+}
+
+fn collect<'a>(json: &'a Json, dims: &[usize], out: &mut Vec<&'a Json>) -> Result<()> {
+    match (json, dims) {
+        (Json::Array(items), [n, rest @ ..]) if items.len() == *n => {
+            items.iter().try_for_each(|item| collect(item, rest, out))
+        }
+        (Json::Array(_), _) | (_, [_, ..]) => {
+            Err(invalid_argument!("the nested lists of the literal are not all of the same length"))
+        }
+        (leaf, []) => {
+            out.push(leaf);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! `ferroflow inspect`.
+
+use crate::draw;
+use crate::model::ModelArgs;
+use ferroflow_base::invalid_argument;
+use ferroflow_model::GraphFile;
+use ferroflow_runtime::{
+    Graph, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature, registry, to_text,
+};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Shows what is in a model: inputs, outputs, ops, parameters, FLOPs, what is not supported.
+#[derive(clap::Args)]
+#[command(after_help = passes_help())]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Writes the graph for Graphviz.
+    #[arg(long, value_name = "FILE.dot")]
+    dot: Option<PathBuf>,
+    /// Draws the graph.
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Prints the graph, one node a line, as it is after this compile pass; `last` means after
+    /// all.
+    #[arg(long, value_name = "PASS")]
+    after: Option<String>,
+}
+
+fn passes_help() -> String {
+    let mut out = String::from("Compile passes, in order:\n");
+    for pass in PIPELINE {
+        out += &format!("  {:<12} {}\n", pass.name, pass.about);
+    }
+    out
+}
+
+/// Tensors that no other node reads: what a model computes.
+pub fn outputs(graph: &Graph) -> Vec<String> {
+    let mut read = vec![false; graph.id_bound()];
+    for (_, node) in graph.iter() {
+        for input in &node.inputs {
+            read[input.node.index()] = true;
+        }
+    }
+    let is_result = |id: &NodeId| {
+        let node = graph.node(*id);
+        !read[id.index()] && !node.outputs.is_empty() && !node.op().starts_with("Placeholder")
+    };
+    graph
+        .iter()
+        .map(|(id, _)| id)
+        .filter(is_result)
+        .map(|id| format!("{}:0", graph.node(id).name))
+        .collect()
+}
+
+fn inputs(graph: &Graph) -> Vec<NodeId> {
+    graph.iter().filter(|(_, n)| n.op().starts_with("Placeholder")).map(|(id, _)| id).collect()
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let unsupported = unsupported(args)?;
+    if !unsupported.is_empty() {
+        println!("not supported yet:");
+        for (op, n) in &unsupported {
+            println!("  {op:<32} {n:>6}");
+        }
+        return Err(invalid_argument!("{} op types are not supported", unsupported.len()));
+    }
+    let session = args.model.open()?;
+    let graph = session.graph();
+    if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
+        return show_graph(args, &session);
+    }
+    let signature = whole(graph);
+    let (pruned, shapes) = {
+        let options = ferroflow_runtime::SessionOptions {
+            threads: 1,
+            compile: ferroflow_runtime::CompileOptions::none(),
+        };
+        Session::new(graph.clone(), options).graph_after(&signature, None)?
+    };
+    println!("inputs:");
+    for id in inputs(graph) {
+        let node = graph.node(id);
+        let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
+        println!("  {}:0  {}{shape}", node.name, node.outputs[0].numpy_name());
+    }
+    println!("outputs:");
+    for name in outputs(graph) {
+        let output = graph.find_output(&name, "output")?;
+        let dtype = graph.node(output.node).outputs[0].numpy_name();
+        println!("  {name}  {dtype}{}", shape_by_name(&pruned, &shapes, &name));
+    }
+    let (mut n_parameters, mut n_bytes) = (0, 0);
+    let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, node) in graph.iter() {
+        *histogram.entry(node.op()).or_default() += 1;
+        if let Ok(value) = node.attrs.tensor("value")
+            && value.dtype().is_floating()
+        {
+            n_parameters += value.shape().num_elements();
+            n_bytes += value.shape().num_elements() * value.dtype().size();
+        }
+    }
+    println!("nodes: {}", graph.len());
+    println!("parameters: {n_parameters} ({:.1} MB)", n_bytes as f64 / 1e6);
+    let flops: f64 = pruned.iter().map(|(id, _)| flops(&pruned, &shapes, id)).sum();
+    println!("FLOPs of one run, unknown dimensions taken as 1: {:.3} G", flops / 1e9);
+    println!("ops:");
+    let mut ops: Vec<_> = histogram.into_iter().collect();
+    ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
+    for (op, n) in ops {
+        println!("  {op:<32} {n:>6}");
+    }
+    Ok(())
+}
+
+/// Ops of the model that are not in the registry, with their counts.
+fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
+    let file = GraphFile::open(&args.model.model)?;
+    let mut missing = BTreeMap::new();
+    for node in &file.graph.node {
+        if registry().op(&node.op).is_none() {
+            *missing.entry(node.op.clone()).or_default() += 1;
+        }
+    }
+    Ok(missing)
+}
+
+/// Everything that the model computes, from its placeholders.
+fn whole(graph: &Graph) -> Signature {
+    Signature {
+        feeds: inputs(graph).iter().map(|id| format!("{}:0", graph.node(*id).name)).collect(),
+        fetches: outputs(graph),
+        targets: Vec::new(),
+    }
+}
+
+fn shape_by_name(graph: &Graph, shapes: &ShapeMap, name: &str) -> String {
+    match graph.find_output(name, "output") {
+        Ok(output) => shapes.get(output).to_string(),
+        Err(_) => String::new(),
+    }
+}
+
+fn show_graph(args: &Args, session: &Session) -> Result<()> {
+    let signature = whole(session.graph());
+    let write = |path: &PathBuf, text: String| {
+        std::fs::write(path, text)
+            .map_err(|e| invalid_argument!("cannot write {}: {e}", path.display()))
+    };
+    let graph = match args.after.as_deref() {
+        None => session.graph().clone(),
+        Some("last") => session.graph_after(&signature, None)?.0,
+        Some(pass) => session.graph_after(&signature, Some(pass))?.0,
+    };
+    if let Some(path) = &args.dot {
+        write(path, draw::dot(&graph))?;
+    }
+    if let Some(path) = &args.svg {
+        write(path, draw::svg(&graph)?)?;
+    }
+    if args.dot.is_none() && args.svg.is_none() {
+        print!("{}", to_text(&graph));
+    }
+    Ok(())
+}
+
+/// Multiplications and additions of a node whose op is dominated by them.
+fn flops(graph: &Graph, shapes: &ShapeMap, id: NodeId) -> f64 {
+    let node = graph.node(id);
+    let known = |output: Output| -> Vec<f64> {
+        let shape = shapes.get(output);
+        shape.dims().unwrap_or(&[]).iter().map(|d| d.unwrap_or(1) as f64).collect()
+    };
+    let product = |dims: &[f64]| dims.iter().product::<f64>();
+    let out = product(&known(Output::new(id, 0)));
+    let input = |i: usize| node.inputs.get(i).map_or(Vec::new(), |o| known(*o));
+    match node.op() {
+        "Conv2D" | "Conv3D" => {
+            let filter = input(1);
+            let taps = product(&filter[..filter.len().saturating_sub(1)]);
+            2.0 * out * taps
+        }
+        "DepthwiseConv2dNative" => 2.0 * out * product(&input(1)[..input(1).len().min(2)]),
+        "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" => {
+            let (a, attr) = (input(0), if node.op() == "MatMul" { "transpose_a" } else { "adj_x" });
+            let transposed = node.attrs.bool(attr).unwrap_or(false);
+            let k = if transposed { a.iter().rev().nth(1) } else { a.last() };
+            2.0 * out * k.copied().unwrap_or(1.0)
+        }
+        "Einsum" => {
+            // The contracted size: every letter of the inputs, times two, over nothing kept.
+            let (a, b) = (product(&input(0)), product(&input(1)));
+            2.0 * (a * b * out).sqrt()
+        }
+        _ => 0.0,
+    }
+}

@@ -1,0 +1,61 @@
+//! `ferroflow run`.
+
+use crate::model::{ModelArgs, RunArgs};
+use crate::progress::Progress;
+use crate::{arrays, summary};
+use ferroflow_runtime::{Result, RunOptions};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Runs a model once and prints what it computes.
+///
+/// Examples:
+///   ferroflow run digits.pb --feed images=@three.png --image-range 0,1 --fetch probabilities --top 3
+///   ferroflow run model.pb --feeds inputs.npz --fetch logits:0 --out result.npz
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Writes the fetched tensors to a file, under their names.
+    #[arg(long, value_name = "FILE.npz")]
+    out: Option<PathBuf>,
+    /// Prints the K classes with the highest scores of each row instead of all values.
+    #[arg(long, value_name = "K")]
+    top: Option<usize>,
+    /// Gives up after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let results = {
+        let _progress = Progress::start("loading and running");
+        let session = args.model.open()?;
+        let request = args.run.request(&session)?;
+        let callable = session.callable(&request.signature)?;
+        let timeout = args.timeout.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let options = RunOptions { timeout, ..Default::default() };
+        let values = session.call(&callable, request.args, &options)?;
+        request.signature.fetches.into_iter().zip(values).collect::<Vec<_>>()
+    };
+    if let Some(path) = &args.out {
+        arrays::write_npz(path, &results)?;
+    }
+    for (name, value) in &results {
+        match args.top {
+            Some(k) => {
+                println!("{name}  {}{}", value.dtype().numpy_name(), value.shape());
+                print!("{}", summary::top(value, k)?);
+            }
+            None => println!("{}", summary::describe(name, value)),
+        }
+    }
+    if results.is_empty() {
+        println!("done: {}", args.run.target.join(", "));
+    }
+    Ok(())
+}

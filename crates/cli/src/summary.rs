@@ -1,0 +1,58 @@
+//! Fetched tensors for people.
+
+use ferroflow_runtime::{DType, Result, Tensor};
+use ferroflow_tensor::{Element, bf16, dispatch, f16};
+
+/// `name dtype shape`, statistics of numbers, and the values, shortened.
+pub fn describe(name: &str, t: &Tensor) -> String {
+    let mut out = format!("{name}  {}{}", t.dtype().numpy_name(), t.shape());
+    if let Some(numbers) = numbers(t).filter(|n| n.len() > 1) {
+        let n_odd = numbers.iter().filter(|v| !v.is_finite()).count();
+        let finite: Vec<f64> = numbers.into_iter().filter(|v| v.is_finite()).collect();
+        if !finite.is_empty() {
+            let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
+            let max = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let mean = finite.iter().sum::<f64>() / finite.len() as f64;
+            out += &format!("  min {min:.6} max {max:.6} mean {mean:.6}");
+        }
+        if n_odd > 0 {
+            out += &format!("  ({n_odd} not finite)");
+        }
+    }
+    let values = t.to_string();
+    let (text, cut) = match values.char_indices().nth(600) {
+        Some((i, _)) => (&values[..i], " …"),
+        None => (values.as_str(), ""),
+    };
+    out + "\n  " + &text.replace('\n', "\n  ") + cut
+}
+
+/// The `k` largest values of each row: `class score`, best first.
+pub fn top(t: &Tensor, k: usize) -> Result<String> {
+    let Some(values) = numbers(t) else { return Ok(String::new()) };
+    let n = t.shape().last().copied().unwrap_or(1).max(1);
+    let mut out = String::new();
+    for (row, scores) in values.chunks(n).enumerate() {
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        out += &format!("  row {row}:");
+        for &class in order.iter().take(k) {
+            out += &format!("  {class} ({:.4})", scores[class]);
+        }
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+/// The elements as numbers; `None` for dtypes that are none.
+fn numbers(t: &Tensor) -> Option<Vec<f64>> {
+    fn all<T: Element>(t: &Tensor, f: impl Fn(T) -> f64) -> Option<Vec<f64>> {
+        Some(t.slice::<T>().ok()?.iter().map(|v| f(*v)).collect())
+    }
+    match t.dtype() {
+        DType::Half => all::<f16>(t, |v| v.to_f64()),
+        DType::Bfloat16 => all::<bf16>(t, |v| v.to_f64()),
+        dtype => dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
+            all::<T>(t, |v| v as f64), else None),
+    }
+}

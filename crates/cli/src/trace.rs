@@ -1,0 +1,43 @@
+//! `ferroflow trace`.
+
+use crate::model::{ModelArgs, RunArgs};
+use ferroflow_runtime::{ChromeTrace, Result, RunOptions};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Writes a trace of one step for chrome://tracing or ui.perfetto.dev, and prints time by op.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Where the trace goes.
+    #[arg(long, value_name = "FILE.json", default_value = "trace.json")]
+    out: PathBuf,
+    /// Runs before the traced one.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    warmup: usize,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let session = args.model.open()?;
+    let request = args.run.request(&session)?;
+    let callable = session.callable(&request.signature)?;
+    for _ in 0..args.warmup {
+        session.call(&callable, request.args.clone(), &RunOptions::default())?;
+    }
+    let trace = Arc::new(ChromeTrace::default());
+    let options = RunOptions { trace: Some(trace.clone()), ..Default::default() };
+    session.call(&callable, request.args, &options)?;
+    std::fs::write(&args.out, trace.to_json()).map_err(|e| {
+        ferroflow_base::invalid_argument!("cannot write {}: {e}", args.out.display())
+    })?;
+    println!("{:<28} {:>7} {:>12}", "op", "calls", "µs");
+    for (op, calls, us) in trace.by_op() {
+        println!("{op:<28} {calls:>7} {us:>12.1}");
+    }
+    println!("{} kernel calls written to {}", trace.len(), args.out.display());
+    Ok(())
+}
