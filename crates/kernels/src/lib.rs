@@ -7,8 +7,10 @@
 #![deny(unsafe_code)]
 
 pub mod broadcast;
+pub mod elementwise_program;
 pub mod indices;
 mod field;
+mod fused_ops;
 mod map;
 mod num;
 pub mod shapes;

@@ -6,8 +6,12 @@ pub mod activation;
 pub mod cast;
 pub mod compare;
 pub mod concat;
+pub mod dense;
 pub mod fill;
+pub mod fused_activation;
+pub mod fused_elementwise;
 pub mod identity;
+pub mod layer_norm;
 pub mod math_binary;
 pub mod math_unary;
 pub mod pad;
@@ -22,8 +26,12 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     cast::OPS,
     compare::OPS,
     concat::OPS,
+    dense::OPS,
     fill::OPS,
+    fused_activation::OPS,
+    fused_elementwise::OPS,
     identity::OPS,
+    layer_norm::OPS,
     math_binary::OPS,
     math_unary::OPS,
     pad::OPS,
