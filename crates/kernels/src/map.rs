@@ -2,6 +2,7 @@
 //! blocks, in place where the input's storage is free.
 
 use crate::num::Half;
+use crate::simd::math::{self, UnaryOp};
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelCtx, OpKernel};
 use ferroflow_sync::par_chunks_mut;
@@ -40,6 +41,24 @@ impl<A: Element, F: Fn(A) -> A + Send + Sync> Map<A, A> for Each<F> {
         for y in y {
             *y = (self.0)(*y);
         }
+        true
+    }
+}
+
+/// A function of the SIMD room.
+pub(crate) struct Simd(pub UnaryOp);
+
+impl Map<f32, f32> for Simd {
+    fn one(&self, x: f32) -> f32 {
+        let mut y = [x];
+        math::unary_in_place(self.0, &mut y);
+        y[0]
+    }
+    fn all(&self, x: &[f32], y: &mut [f32]) {
+        math::unary(self.0, x, y);
+    }
+    fn in_place(&self, y: &mut [f32]) -> bool {
+        math::unary_in_place(self.0, y);
         true
     }
 }

@@ -4,7 +4,8 @@
 
 use crate::broadcast::broadcast_shape;
 use crate::map::CHEAP;
-use crate::num::Half;
+use crate::num::{Half, Ordered};
+use crate::simd::math::{self, BinaryOp, Operand, UnaryOp};
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelCtx, OpKernel};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
@@ -76,6 +77,81 @@ impl<A: Element, F: Fn(A, A) -> A + Send + Sync> Zip<A, A> for Both<F> {
             Side::Slice(a) => b.iter_mut().zip(a).for_each(|(b, a)| *b = (self.0)(*a, *b)),
             Side::Scalar(a) => b.iter_mut().for_each(|b| *b = (self.0)(a, *b)),
         }
+    }
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+/// A function of the SIMD room; the closure is the same for single elements.
+pub(crate) struct Simd(pub BinaryOp, pub fn(f32, f32) -> f32);
+
+impl<'a> From<Side<'a, f32>> for Operand<'a> {
+    fn from(side: Side<'a, f32>) -> Self {
+        match side {
+            Side::Slice(s) => Operand::Slice(s),
+            Side::Scalar(x) => Operand::Scalar(x),
+        }
+    }
+}
+
+impl Zip<f32, f32> for Simd {
+    #[inline]
+    fn one(&self, a: f32, b: f32) -> f32 {
+        (self.1)(a, b)
+    }
+    fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
+        math::binary(self.0, a, b, out);
+    }
+    fn left(&self, a: &mut [f32], b: Side<f32>) {
+        math::binary_left(self.0, a, b);
+    }
+    fn right(&self, a: Side<f32>, b: &mut [f32]) {
+        math::binary_right(self.0, a, b);
+    }
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+/// The larger (or smaller) of two numbers; a plain number on one side makes it a limit, which the
+/// SIMD room has.
+pub(crate) struct Limit {
+    pub larger: bool,
+}
+
+impl Limit {
+    fn bound(&self, x: f32) -> UnaryOp {
+        match self.larger {
+            true => UnaryOp::Clamp(x, f32::INFINITY),
+            false => UnaryOp::Clamp(f32::NEG_INFINITY, x),
+        }
+    }
+}
+
+impl Zip<f32, f32> for Limit {
+    #[inline]
+    fn one(&self, a: f32, b: f32) -> f32 {
+        if self.larger { a.larger(b) } else { a.smaller(b) }
+    }
+    fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
+        match (a, b) {
+            (Side::Slice(x), Side::Scalar(c)) | (Side::Scalar(c), Side::Slice(x)) if !c.is_nan() => {
+                math::unary(self.bound(c), x, out);
+            }
+            _ if self.larger => zip_all(a, b, out, f32::larger),
+            _ => zip_all(a, b, out, f32::smaller),
+        }
+    }
+    fn left(&self, a: &mut [f32], b: Side<f32>) {
+        match b {
+            Side::Scalar(c) if !c.is_nan() => math::unary_in_place(self.bound(c), a),
+            _ if self.larger => Both(f32::larger).left(a, b),
+            _ => Both(f32::smaller).left(a, b),
+        }
+    }
+    fn right(&self, a: Side<f32>, b: &mut [f32]) {
+        self.left(b, a);
     }
     fn in_place(&self) -> bool {
         true

@@ -1,9 +1,10 @@
 //! Activation functions and the gradients of elementwise functions.
 
 use crate::field::{Field, Real};
-use crate::map::{CHEAP, COSTLY, Each, half_kernel, map_kernel};
+use crate::map::{CHEAP, COSTLY, Each, Simd, half_kernel, map_kernel};
 use crate::num::{Num, Ordered};
 use crate::shapes;
+use crate::simd::math::UnaryOp;
 use crate::zip::{Both, half_zip_kernel, zip_kernel};
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel};
@@ -24,23 +25,23 @@ const fn row(
 
 /// The kernel of a function that is given for `f32` and `f64`.
 macro_rules! real_map {
-    ($build:expr, $block:expr, $f:expr) => {{
+    ($build:expr, $block:expr, $simd:expr, $f:expr) => {{
         let build: &KernelBuild = $build;
         match build.input(0)? {
-            DType::Float => map_kernel::<f32, f32>($block, Each($f)),
+            DType::Float => map_kernel::<f32, f32>($block, Simd($simd)),
             DType::Double => map_kernel::<f64, f64>($block, Each($f)),
-            DType::Half => half_kernel::<f16>($block, Each($f)),
-            DType::Bfloat16 => half_kernel::<bf16>($block, Each($f)),
+            DType::Half => half_kernel::<f16>($block, Simd($simd)),
+            DType::Bfloat16 => half_kernel::<bf16>($block, Simd($simd)),
             dtype => Err(build.unsupported(dtype)),
         }
     }};
 }
 macro_rules! ordered_map {
-    ($f:ident) => {
+    ($simd:ident, $f:ident) => {
         |build| {
             dispatch!(build.input(0)?, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
                 map_kernel::<T, T>(CHEAP, Each($f::<T>)),
-                else real_map!(build, CHEAP, $f))
+                else real_map!(build, CHEAP, UnaryOp::$simd, $f))
         }
     };
 }
@@ -93,24 +94,24 @@ pub const OPS: &[Op] = &[
     row(
         "Relu",
         "features: T -> activations: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8} |",
-        ordered_map!(relu),
+        ordered_map!(Relu, relu),
     ),
-    row("Relu6", ORDERED, ordered_map!(relu6)),
+    row("Relu6", ORDERED, ordered_map!(Relu6, relu6)),
     row(
         "LeakyRelu",
         "features: T -> activations: T | alpha: float = 0.2; T: type {half,bfloat16,float,double} = float |",
         |build| {
             let alpha = build.attrs.float("alpha")?;
-            real_map!(build, CHEAP, move |x| leaky_relu(x, alpha))
+            real_map!(build, CHEAP, UnaryOp::LeakyRelu(alpha), move |x| leaky_relu(x, alpha))
         },
     ),
-    row("Elu", FLOATS, |build| real_map!(build, COSTLY, elu)),
-    row("Selu", FLOATS, |build| real_map!(build, COSTLY, selu)),
+    row("Elu", FLOATS, |build| real_map!(build, COSTLY, UnaryOp::Elu(1.0), elu)),
+    row("Selu", FLOATS, |build| real_map!(build, COSTLY, UnaryOp::Selu, selu)),
     row("Softplus", FLOATS, |build| {
-        real_map!(build, COSTLY, softplus)
+        real_map!(build, COSTLY, UnaryOp::Softplus, softplus)
     }),
     row("Softsign", FLOATS, |build| {
-        real_map!(build, CHEAP, softsign)
+        real_map!(build, CHEAP, UnaryOp::Softsign, softsign)
     }),
     gradient(
         "ReluGrad",

@@ -3,7 +3,8 @@
 use crate::field::{Field, Real};
 use crate::num::{Int, Num, Ordered};
 use crate::shapes;
-use crate::zip::{Both, Test, checked_zip_kernel, half_zip_kernel, zip_kernel};
+use crate::simd::math::BinaryOp;
+use crate::zip::{Both, Limit, Simd, Test, checked_zip_kernel, half_zip_kernel, zip_kernel};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::{KernelBuild, Op, OpKernel};
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
@@ -22,11 +23,15 @@ const fn row(
 /// The factory of a function that every listed type and the 16-bit floats have.
 macro_rules! zip_of {
     ($trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        zip_of!(Both(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
+    };
+    ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
             let dtype = build.input(0)?;
             match dtype {
-                DType::Half => half_zip_kernel::<f16>(Both(<f32 as $trait>::$f)),
-                DType::Bfloat16 => half_zip_kernel::<bf16>(Both(<f32 as $trait>::$f)),
+                DType::Half => half_zip_kernel::<f16>($single),
+                DType::Bfloat16 => half_zip_kernel::<bf16>($single),
+                DType::Float => zip_kernel::<f32, f32>($single),
                 _ => dispatch!(dtype, T in [$($ty),+] => zip_kernel::<T, T>(Both(<T as $trait>::$f)),
                     else Err(build.unsupported(dtype))),
             }
@@ -34,47 +39,45 @@ macro_rules! zip_of {
     };
 }
 macro_rules! num_op {
-    ($f:ident) => {
+    ($f:ident, $simd:ident) => {
         zip_of!(
+            Simd(BinaryOp::$simd, <f32 as Num>::$f),
             Num::$f,
             [
-                f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+                f64, i32, i64, u8, i8, i16, u16, u32, u64, Complex32, Complex64
             ]
         )
     };
 }
 macro_rules! field_op {
     ($f:ident) => {
-        zip_of!(Field::$f, [f32, f64, Complex32, Complex64])
+        zip_of!(Field::$f, [f64, Complex32, Complex64])
     };
 }
 macro_rules! real_op {
     ($f:ident) => {
-        zip_of!(Real::$f, [f32, f64])
+        zip_of!(Real::$f, [f64])
     };
 }
 macro_rules! ordered_op {
-    ($f:ident) => {
+    ($f:ident, $larger:literal) => {
         zip_of!(
+            Limit { larger: $larger },
             Ordered::$f,
-            [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64]
+            [f64, i32, i64, u8, i8, i16, u16, u32, u64]
         )
     };
 }
 /// The factory of a division: integers must not be divided by zero.
 macro_rules! division {
     ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
+        division!(Both(<f32 as $trait>::$f), $trait::$f, [$($ty),+], $check)
+    };
+    ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
         |build: &KernelBuild| {
-            let dtype = build.input(0)?;
-            dispatch!(dtype, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
+            dispatch!(build.input(0)?, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
                 checked_zip_kernel::<T, T>(Both(<T as $trait>::$f), $check::<T>),
-                else match dtype {
-                    DType::Half => half_zip_kernel::<f16>(Both(<f32 as $trait>::$f)),
-                    DType::Bfloat16 => half_zip_kernel::<bf16>(Both(<f32 as $trait>::$f)),
-                    _ => dispatch!(dtype, T in [$($ty),+] =>
-                        zip_kernel::<T, T>(Both(<T as $trait>::$f)),
-                        else Err(build.unsupported(dtype))),
-                })
+                else (zip_of!($single, $trait::$f, [$($ty),+]))(build))
         }
     };
 }
@@ -108,65 +111,66 @@ pub const OPS: &[Op] = &[
     row(
         "Sub",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,int64,complex64,complex128,uint32,uint64} |",
-        num_op!(sub),
+        num_op!(sub, Sub),
     ),
     row(
         "Mul",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} | commutative",
-        num_op!(mul),
+        num_op!(mul, Mul),
     ),
     row(
         "Maximum",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
-        ordered_op!(larger),
+        ordered_op!(larger, true),
     ),
     row(
         "Minimum",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
-        ordered_op!(smaller),
+        ordered_op!(smaller, false),
     ),
     row(
         "SquaredDifference",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int32,int64,complex64,complex128} | commutative",
         zip_of!(
+            Simd(BinaryOp::SquaredDifference, Num::squared_difference),
             Num::squared_difference,
-            [f32, f64, i32, i64, Complex32, Complex64]
+            [f64, i32, i64, Complex32, Complex64]
         ),
     ),
     row(
         "Div",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        division!(Num::div, [f32, f64, Complex32, Complex64], no_zero),
+        division!(DIVIDE, Num::div, [f64, Complex32, Complex64], no_zero),
     ),
     row(
         "RealDiv",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        zip_of!(Num::div, [f32, f64, Complex32, Complex64]),
+        zip_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]),
     ),
     row(
         "FloorDiv",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        division!(Ordered::floor_div, [f32, f64], no_zero),
+        division!(Ordered::floor_div, [f64], no_zero),
     ),
     row(
         "TruncateDiv",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        division!(Ordered::trunc_div, [f32, f64], no_zero_internal),
+        division!(Ordered::trunc_div, [f64], no_zero_internal),
     ),
     row(
         "Mod",
         "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |",
-        division!(Ordered::trunc_mod, [f32, f64], no_zero),
+        division!(Ordered::trunc_mod, [f64], no_zero),
     ),
     row(
         "FloorMod",
         "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double} |",
-        division!(Ordered::floor_mod, [f32, f64], no_zero),
+        division!(Ordered::floor_mod, [f64], no_zero),
     ),
     row(
         "TruncateMod",
         "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |",
-        division!(Ordered::trunc_mod, [f32, f64], no_zero_internal),
+        division!(Ordered::trunc_mod, [f64], no_zero_internal),
     ),
     row(
         "DivNoNan",
@@ -263,7 +267,9 @@ pub const OPS: &[Op] = &[
     ),
 ];
 
-const ADD: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> = num_op!(add);
+const DIVIDE: Simd = Simd(BinaryOp::Div, Num::div);
+
+const ADD: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> = num_op!(add, Add);
 
 fn no_zero<T: Num>(divisors: &[T]) -> Result<()> {
     match divisors.iter().any(|d| d.is_zero()) {

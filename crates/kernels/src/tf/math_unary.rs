@@ -1,9 +1,10 @@
 //! Elementary functions of one tensor.
 
 use crate::field::{Field, Real};
-use crate::map::{CHEAP, COSTLY, Convert, Each, Map, Widened, half_kernel, map_kernel};
+use crate::map::{CHEAP, COSTLY, Convert, Each, Map, Simd, Widened, half_kernel, map_kernel};
 use crate::num::{Int, Num};
 use crate::shapes;
+use crate::simd::math::UnaryOp;
 use crate::special;
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel};
@@ -23,11 +24,15 @@ const fn row(
 /// The factory of a function that every listed type and the 16-bit floats have.
 macro_rules! map_of {
     ($block:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        map_of!($block, Each(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
+    };
+    ($block:expr, $single:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
             let dtype = build.input(0)?;
             match dtype {
-                DType::Half => half_kernel::<f16>($block, Each(<f32 as $trait>::$f)),
-                DType::Bfloat16 => half_kernel::<bf16>($block, Each(<f32 as $trait>::$f)),
+                DType::Half => half_kernel::<f16>($block, $single),
+                DType::Bfloat16 => half_kernel::<bf16>($block, $single),
+                DType::Float => map_kernel::<f32, f32>($block, $single),
                 _ => dispatch!(dtype, T in [$($ty),+] =>
                     map_kernel::<T, T>($block, Each(<T as $trait>::$f)),
                     else Err(build.unsupported(dtype))),
@@ -36,13 +41,16 @@ macro_rules! map_of {
     };
 }
 macro_rules! field_op {
+    ($f:ident, $simd:ident) => {
+        map_of!(COSTLY, Simd(UnaryOp::$simd), Field::$f, [f64, Complex32, Complex64])
+    };
     ($f:ident) => {
-        map_of!(COSTLY, Field::$f, [f32, f64, Complex32, Complex64])
+        map_of!(COSTLY, Field::$f, [f64, Complex32, Complex64])
     };
 }
 macro_rules! real_op {
-    ($f:ident) => {
-        map_of!(COSTLY, Real::$f, [f32, f64])
+    ($block:expr, $f:ident, $simd:ident) => {
+        map_of!($block, Simd(UnaryOp::$simd), Real::$f, [f64])
     };
 }
 macro_rules! special_op {
@@ -52,11 +60,11 @@ macro_rules! special_op {
 }
 /// The factory of a function that integers have from one trait and the others from another.
 macro_rules! mixed_op {
-    ([$($int:ty),+], $int_trait:ident :: $g:ident, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+    ([$($int:ty),+], $int_trait:ident :: $g:ident, $simd:ident, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
             dispatch!(build.input(0)?, T in [$($int),+] =>
                 map_kernel::<T, T>(CHEAP, Each(<T as $int_trait>::$g)),
-                else (map_of!(CHEAP, $trait::$f, [$($ty),+]))(build))
+                else (map_of!(CHEAP, Simd(UnaryOp::$simd), $trait::$f, [$($ty),+]))(build))
         }
     };
 }
@@ -73,54 +81,55 @@ pub const OPS: &[Op] = &[
     row(
         "Sqrt",
         FIELD,
-        map_of!(CHEAP, Num::root, [f32, f64, Complex32, Complex64]),
+        map_of!(CHEAP, Simd(UnaryOp::Sqrt), Num::root, [f64, Complex32, Complex64]),
     ),
-    row("Rsqrt", FIELD, field_op!(rsqrt)),
-    row("Exp", FIELD, field_op!(exp)),
-    row("Expm1", FIELD, field_op!(exp_m1)),
-    row("Log", FIELD, field_op!(ln)),
-    row("Log1p", FIELD, field_op!(ln_1p)),
-    row("Sin", FIELD, field_op!(sin)),
-    row("Cos", FIELD, field_op!(cos)),
+    row("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt)),
+    row("Exp", FIELD, field_op!(exp, Exp)),
+    row("Expm1", FIELD, field_op!(exp_m1, Expm1)),
+    row("Log", FIELD, field_op!(ln, Log)),
+    row("Log1p", FIELD, field_op!(ln_1p, Log1p)),
+    row("Sin", FIELD, field_op!(sin, Sin)),
+    row("Cos", FIELD, field_op!(cos, Cos)),
     row("Tan", FIELD, field_op!(tan)),
     row("Asin", FIELD, field_op!(asin)),
     row("Acos", FIELD, field_op!(acos)),
     row("Atan", FIELD, field_op!(atan)),
     row("Sinh", FIELD, field_op!(sinh)),
     row("Cosh", FIELD, field_op!(cosh)),
-    row("Tanh", FIELD, field_op!(tanh)),
+    row("Tanh", FIELD, field_op!(tanh, Tanh)),
     row("Asinh", FIELD, field_op!(asinh)),
     row("Acosh", FIELD, field_op!(acosh)),
     row("Atanh", FIELD, field_op!(atanh)),
-    row("Sigmoid", FIELD, field_op!(sigmoid)),
-    row("Erf", FLOATS, real_op!(erf)),
-    row("Erfc", FLOATS, real_op!(erfc)),
+    row("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid)),
+    row("Erf", FLOATS, real_op!(COSTLY, erf, Erf)),
+    row("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc)),
     row("Erfinv", FLOATS, special_op!(special::erfinv)),
     row("Ndtri", FLOATS, special_op!(special::ndtri)),
     row("Lgamma", FLOATS, special_op!(special::lgamma)),
     row("Digamma", FLOATS, special_op!(special::digamma)),
-    row("Reciprocal", SIGNED, field_op!(recip)),
-    row("Inv", SIGNED, field_op!(recip)),
-    row("Floor", FLOATS, real_op!(floor)),
-    row("Ceil", FLOATS, real_op!(ceil)),
-    row("Rint", FLOATS, real_op!(rint)),
+    row("Reciprocal", SIGNED, field_op!(recip, Reciprocal)),
+    row("Inv", SIGNED, field_op!(recip, Reciprocal)),
+    row("Floor", FLOATS, real_op!(CHEAP, floor, Floor)),
+    row("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil)),
+    row("Rint", FLOATS, real_op!(CHEAP, rint, Round)),
     row(
         "Round",
         SIGNED,
-        mixed_op!([i32, i64], Int::round, Real::rint, [f32, f64]),
+        mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]),
     ),
     row(
         "Abs",
         "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |",
-        mixed_op!([i8, i16, i32, i64], Int::abs, Real::abs, [f32, f64]),
+        mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]),
     ),
     row(
         "Neg",
         SIGNED,
         map_of!(
             CHEAP,
+            Simd(UnaryOp::Neg),
             Num::neg,
-            [f32, f64, i8, i16, i32, i64, Complex32, Complex64]
+            [f64, i8, i16, i32, i64, Complex32, Complex64]
         ),
     ),
     row(
@@ -129,8 +138,9 @@ pub const OPS: &[Op] = &[
         mixed_op!(
             [i8, i16, i32, i64],
             Int::sign,
+            Sign,
             Field::sign,
-            [f32, f64, Complex32, Complex64]
+            [f64, Complex32, Complex64]
         ),
     ),
     row(
@@ -138,6 +148,7 @@ pub const OPS: &[Op] = &[
         "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128} |",
         map_of!(
             CHEAP,
+            Simd(UnaryOp::Square),
             Num::square,
             [
                 f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64

@@ -3,6 +3,7 @@
 
 // codegen:begin
 pub mod activation;
+pub mod bias;
 pub mod cast;
 pub mod compare;
 pub mod concat;
@@ -15,6 +16,7 @@ pub mod layer_norm;
 pub mod math_binary;
 pub mod math_unary;
 pub mod pad;
+pub mod select;
 pub mod shape_ops;
 pub mod slice;
 pub mod transpose;
@@ -23,6 +25,7 @@ pub mod transpose;
 #[rustfmt::skip]
 pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     activation::OPS,
+    bias::OPS,
     cast::OPS,
     compare::OPS,
     concat::OPS,
@@ -35,6 +38,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     math_binary::OPS,
     math_unary::OPS,
     pad::OPS,
+    select::OPS,
     shape_ops::OPS,
     slice::OPS,
     transpose::OPS,
