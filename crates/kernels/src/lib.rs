@@ -13,6 +13,7 @@ mod field;
 mod fused_ops;
 mod map;
 mod num;
+mod reduce;
 pub mod shapes;
 #[allow(
     unsafe_code,

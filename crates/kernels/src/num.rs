@@ -24,6 +24,11 @@ pub(crate) trait Num: Element {
     fn squared_difference(self, o: Self) -> Self {
         self.sub(o).norm()
     }
+    /// The average of `n` numbers whose sum this is.
+    #[inline]
+    fn average(self, n: usize) -> Self {
+        self.div(Self::from_count(n))
+    }
     #[inline(always)]
     fn square(self) -> Self {
         self.mul(self)
@@ -230,6 +235,10 @@ macro_rules! floats {
             fn norm(self) -> Self { self * self.conj() }
             #[inline(always)]
             fn root(self) -> Self { self.sqrt() }
+            fn average(self, n: usize) -> Self {
+                // Of nothing, the average is zero.
+                if n == 0 { Self::ZERO } else { self / n as $ty }
+            }
         }
     )*};
 }

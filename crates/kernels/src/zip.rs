@@ -132,11 +132,17 @@ impl Limit {
 impl Zip<f32, f32> for Limit {
     #[inline]
     fn one(&self, a: f32, b: f32) -> f32 {
-        if self.larger { a.larger(b) } else { a.smaller(b) }
+        if self.larger {
+            a.larger(b)
+        } else {
+            a.smaller(b)
+        }
     }
     fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
         match (a, b) {
-            (Side::Slice(x), Side::Scalar(c)) | (Side::Scalar(c), Side::Slice(x)) if !c.is_nan() => {
+            (Side::Slice(x), Side::Scalar(c)) | (Side::Scalar(c), Side::Slice(x))
+                if !c.is_nan() =>
+            {
                 math::unary(self.bound(c), x, out);
             }
             _ if self.larger => zip_all(a, b, out, f32::larger),
@@ -246,15 +252,17 @@ impl Plan {
         let (mut a_len, mut b_len) = (1usize, 1usize);
         for (n, in_a, in_b) in dims.rev().filter(|d| d.0 != 1) {
             match plan.last_mut() {
-                Some(last) if (last.a > 0) == in_a && (last.b > 0) == in_b => last.n *= n,
+                Some(last) if (last.a > 0) == in_a && (last.b > 0) == in_b => {
+                    last.n = last.n.wrapping_mul(n)
+                }
                 _ => plan.push(Dim {
                     n,
                     a: if in_a { a_len } else { 0 },
                     b: if in_b { b_len } else { 0 },
                 }),
             }
-            a_len *= if in_a { n } else { 1 };
-            b_len *= if in_b { n } else { 1 };
+            a_len = a_len.wrapping_mul(if in_a { n } else { 1 });
+            b_len = b_len.wrapping_mul(if in_b { n } else { 1 });
         }
         if plan.is_empty() {
             plan.push(Dim { n: 1, a: 1, b: 1 });

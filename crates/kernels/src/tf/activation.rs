@@ -102,11 +102,20 @@ pub const OPS: &[Op] = &[
         "features: T -> activations: T | alpha: float = 0.2; T: type {half,bfloat16,float,double} = float |",
         |build| {
             let alpha = build.attrs.float("alpha")?;
-            real_map!(build, CHEAP, UnaryOp::LeakyRelu(alpha), move |x| leaky_relu(x, alpha))
+            real_map!(
+                build,
+                CHEAP,
+                UnaryOp::LeakyRelu(alpha),
+                move |x| leaky_relu(x, alpha)
+            )
         },
     ),
-    row("Elu", FLOATS, |build| real_map!(build, COSTLY, UnaryOp::Elu(1.0), elu)),
-    row("Selu", FLOATS, |build| real_map!(build, COSTLY, UnaryOp::Selu, selu)),
+    row("Elu", FLOATS, |build| {
+        real_map!(build, COSTLY, UnaryOp::Elu(1.0), elu)
+    }),
+    row("Selu", FLOATS, |build| {
+        real_map!(build, COSTLY, UnaryOp::Selu, selu)
+    }),
     row("Softplus", FLOATS, |build| {
         real_map!(build, COSTLY, UnaryOp::Softplus, softplus)
     }),

@@ -7,9 +7,7 @@ use crate::zip::{Both, Plan, Rounded, Simd, Zip, ZipKernel};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{
-    Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16,
-};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16};
 
 /// BiasAdd, BiasAddV1, AddN, ClipByValue.
 pub const OPS: &[Op] = &[
@@ -66,7 +64,9 @@ fn bias_add(build: &KernelBuild, channels_first: bool) -> Result<Box<dyn OpKerne
         channels_first: bool,
     ) -> Result<Box<dyn OpKernel>> {
         let add = ZipKernel::<T, T>::new(zip);
-        Ok(Box::new(move |ctx: &mut KernelCtx| run_bias(ctx, &add, channels_first)))
+        Ok(Box::new(move |ctx: &mut KernelCtx| {
+            run_bias(ctx, &add, channels_first)
+        }))
     }
     let single = Simd(BinaryOp::Add, Num::add);
     match build.input(0)? {
@@ -87,7 +87,9 @@ fn run_bias<T: Element>(
 ) -> Result<()> {
     let (value, bias) = (ctx.shape(0)?.clone(), ctx.shape(1)?);
     if value.rank() < 2 {
-        return Err(invalid_argument!("Input tensor must be at least 2D: {value}"));
+        return Err(invalid_argument!(
+            "Input tensor must be at least 2D: {value}"
+        ));
     }
     if bias.rank() != 1 {
         return Err(invalid_argument!("Biases must be 1D: {bias}"));
@@ -98,7 +100,12 @@ fn run_bias<T: Element>(
             "Must provide as many biases as the last dimension of the input tensor: {bias} vs. {value}"
         ));
     }
-    let plan = Plan::new(value.iter().enumerate().map(|(i, &n)| (n, true, i == channel)));
+    let plan = Plan::new(
+        value
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| (n, true, i == channel)),
+    );
     add.run(ctx, value, &plan)
 }
 
@@ -129,7 +136,9 @@ macro_rules! accumulate {
         }
     )*};
 }
-accumulate!(f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64);
+accumulate!(
+    f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+);
 
 fn accumulate_wide<H: Half>(out: &mut [H], inputs: &[&[H]]) {
     let (mut sum, mut wide) = ([0.0; 256], [0.0; 256]);
@@ -181,7 +190,9 @@ fn sum_inputs<T: Accumulate>(ctx: &mut KernelCtx) -> Result<()> {
         values.copy_from_slice(ctx.slice::<T>(0)?);
     }
     let rest = all.iter().filter(|&&i| i != first.unwrap_or(0));
-    let rest = rest.map(|&i| ctx.slice::<T>(i)).collect::<Result<Vec<_>>>()?;
+    let rest = rest
+        .map(|&i| ctx.slice::<T>(i))
+        .collect::<Result<Vec<_>>>()?;
     par_chunks_mut(ctx.par(), values, CHEAP, 1, &|i, out| {
         let range = i * CHEAP..i * CHEAP + out.len();
         let parts: Vec<&[T]> = rest.iter().map(|x| &x[range.clone()]).collect();
@@ -200,7 +211,11 @@ fn clip<T: Element + PartialOrd>(ctx: &mut KernelCtx) -> Result<()> {
         ));
     }
     let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
-    let x = if forwarded.is_some() { None } else { Some(ctx.slice::<T>(0)?) };
+    let x = if forwarded.is_some() {
+        None
+    } else {
+        Some(ctx.slice::<T>(0)?)
+    };
     let (lo, hi) = (ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
     let limit = |x: T, lo: T, hi: T| {
         let y = if hi < x { hi } else { x };

@@ -42,7 +42,12 @@ macro_rules! map_of {
 }
 macro_rules! field_op {
     ($f:ident, $simd:ident) => {
-        map_of!(COSTLY, Simd(UnaryOp::$simd), Field::$f, [f64, Complex32, Complex64])
+        map_of!(
+            COSTLY,
+            Simd(UnaryOp::$simd),
+            Field::$f,
+            [f64, Complex32, Complex64]
+        )
     };
     ($f:ident) => {
         map_of!(COSTLY, Field::$f, [f64, Complex32, Complex64])
@@ -81,7 +86,12 @@ pub const OPS: &[Op] = &[
     row(
         "Sqrt",
         FIELD,
-        map_of!(CHEAP, Simd(UnaryOp::Sqrt), Num::root, [f64, Complex32, Complex64]),
+        map_of!(
+            CHEAP,
+            Simd(UnaryOp::Sqrt),
+            Num::root,
+            [f64, Complex32, Complex64]
+        ),
     ),
     row("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt)),
     row("Exp", FIELD, field_op!(exp, Exp)),

@@ -16,6 +16,7 @@ pub mod layer_norm;
 pub mod math_binary;
 pub mod math_unary;
 pub mod pad;
+pub mod reduce;
 pub mod select;
 pub mod shape_ops;
 pub mod slice;
@@ -38,6 +39,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     math_binary::OPS,
     math_unary::OPS,
     pad::OPS,
+    reduce::OPS,
     select::OPS,
     shape_ops::OPS,
     slice::OPS,

@@ -12,17 +12,23 @@ use std::borrow::Cow;
 
 /// Select, SelectV2.
 pub const OPS: &[Op] = &[
-    Op::new("Select", "condition: bool, t: T, e: T -> output: T | T: type |")
-        .shape(select_shape)
-        .kernel(|_| Ok(Box::new(select))),
-    Op::new("SelectV2", "condition: bool, t: T, e: T -> output: T | T: type |")
-        .shape(|ctx| {
-            let branches = broadcast_partial(&ctx.input(1), &ctx.input(2))?;
-            let shape = broadcast_partial(&ctx.input(0), &branches)?;
-            ctx.set(0, shape);
-            Ok(())
-        })
-        .kernel(select_v2_factory),
+    Op::new(
+        "Select",
+        "condition: bool, t: T, e: T -> output: T | T: type |",
+    )
+    .shape(select_shape)
+    .kernel(|_| Ok(Box::new(select))),
+    Op::new(
+        "SelectV2",
+        "condition: bool, t: T, e: T -> output: T | T: type |",
+    )
+    .shape(|ctx| {
+        let branches = broadcast_partial(&ctx.input(1), &ctx.input(2))?;
+        let shape = broadcast_partial(&ctx.input(0), &branches)?;
+        ctx.set(0, shape);
+        Ok(())
+    })
+    .kernel(select_v2_factory),
 ];
 
 fn select_shape(ctx: &mut ShapeCtx) -> Result<()> {
