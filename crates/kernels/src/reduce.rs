@@ -267,3 +267,55 @@ fn one<T: Element, R: Reduce<T>>(x: &[T], cols: usize, rows: usize, out: &mut [T
         _ => R::block(x, cols, rows, out),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(dims: &[usize], reduced: &[bool]) {
+        let n: usize = dims.iter().product();
+        let x: Vec<i64> = (0..n as i64).map(|i| i * 7919 % 1013 - 500).collect();
+        let kept = dims
+            .iter()
+            .zip(reduced)
+            .map(|(&d, &r)| if r { 1 } else { d });
+        let kept: Vec<usize> = kept.collect();
+        let size: usize = kept.iter().product();
+        let (mut sums, mut largest) = (vec![0i64; size], vec![i64::MIN; size]);
+        for (i, &x) in x.iter().enumerate() {
+            let (mut rest, mut at, mut stride) = (i, 0, 1);
+            for (&d, &k) in dims.iter().zip(&kept).rev() {
+                at += if k == 1 { 0 } else { rest % d * stride };
+                rest /= d;
+                stride *= k;
+            }
+            sums[at] += x;
+            largest[at] = largest[at].max(x);
+        }
+        let layout = layout(dims, reduced);
+        let mut out = vec![0; size];
+        reduce::<i64, Sum>(&Inline, &layout, &x, &mut out).expect("fits");
+        assert_eq!(out, sums, "{dims:?} {reduced:?}");
+        reduce::<i64, Max>(&Inline, &layout, &x, &mut out).expect("fits");
+        assert_eq!(out, largest, "{dims:?} {reduced:?}");
+        let wide: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+        let mut out = vec![0.0; size];
+        reduce::<f32, FastSum>(&Inline, &layout, &wide, &mut out).expect("fits");
+        let expected: Vec<f32> = sums.iter().map(|&s| s as f32).collect();
+        assert_eq!(out, expected, "{dims:?} {reduced:?}");
+    }
+
+    #[test]
+    fn every_way_to_split_the_work() {
+        check(&[100_003], &[true]);
+        check(&[3, 40_001], &[false, true]);
+        check(&[40_001, 3], &[true, false]);
+        check(&[2, 40_001, 3], &[false, true, false]);
+        check(&[5, 20_011], &[true, false]);
+        check(&[300, 4099], &[true, false]);
+        check(&[6, 5, 4, 3], &[true, false, true, false]);
+        check(&[6, 5, 4, 3], &[false, true, false, true]);
+        check(&[2, 1, 3], &[false, true, false]);
+        check(&[37, 1000, 9], &[true, false, true]);
+    }
+}

@@ -363,10 +363,13 @@ const SHORT: usize = 64;
 /// Elements of the longer row.
 const TILE: usize = 512;
 
+/// A test of the second operand's elements.
+type Check<A> = fn(&[A]) -> Result<()>;
+
 /// A two-input kernel: the function, and a test of the second operand's elements.
 pub(crate) struct ZipKernel<A, R> {
     zip: Box<dyn Zip<A, R>>,
-    check: Option<fn(&[A]) -> Result<()>>,
+    check: Option<Check<A>>,
     block: usize,
 }
 
@@ -387,7 +390,7 @@ pub(crate) fn half_zip_kernel<H: Half>(
 /// The same with a test of input 1, for outputs that are not empty.
 pub(crate) fn checked_zip_kernel<A: Element, R: Element>(
     zip: impl Zip<A, R> + 'static,
-    check: fn(&[A]) -> Result<()>,
+    check: Check<A>,
 ) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(ZipKernel {
         check: Some(check),
@@ -484,5 +487,54 @@ fn side<A: Copy>(data: &[A], step: usize, at: usize, n: usize) -> Side<'_, A> {
     match step {
         0 => Side::Scalar(data[at]),
         _ => Side::Slice(&data[at..at + n]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_sync::Inline;
+
+    fn check(out: &[usize], a: &[usize], b: &[usize]) {
+        let plan = Plan::broadcast(out, a, b);
+        let n: usize = out.iter().product();
+        let position = |mut i: usize, dims: &[usize]| {
+            let (mut at, mut stride) = (0, 1);
+            for (k, &d) in out.iter().enumerate().rev() {
+                let c = i % d;
+                i /= d;
+                if let Some(j) = (k + dims.len()).checked_sub(out.len()) {
+                    at += if dims[j] == 1 { 0 } else { c * stride };
+                    stride *= dims[j];
+                }
+            }
+            at
+        };
+        let expected: Vec<_> = (0..n).map(|i| (position(i, a), position(i, b))).collect();
+        let mut got = vec![(0, 0); n];
+        plan.elements(n, |i, a, b| got[i] = (a, b));
+        assert_eq!(got, expected, "{out:?} {a:?} {b:?}");
+        let inner = plan.0[plan.0.len() - 1];
+        got.fill((0, 0));
+        let tile = plan.short_period().map_or(0, |p| 3 * p);
+        plan.fill(&Inline, 7, &mut got, tile, &|run, a, b| {
+            for (k, x) in run.iter_mut().enumerate() {
+                let b = b + k * inner.b;
+                *x = (a + k * inner.a, if tile > 0 { b % inner.n } else { b });
+            }
+        });
+        // A block of 7 elements starts a new count, so `par_chunks_mut` covers every phase.
+        assert_eq!(got, expected, "blocks of {out:?} {a:?} {b:?}");
+    }
+
+    #[test]
+    fn plans_walk_every_element_in_order() {
+        check(&[4, 5], &[4, 5], &[5]);
+        check(&[4, 5], &[4, 1], &[5]);
+        check(&[2, 3, 4], &[3, 1], &[2, 1, 4]);
+        check(&[2, 1, 3, 4, 5], &[2, 1, 1, 4, 1], &[3, 1, 5]);
+        check(&[6, 2, 3], &[6, 2, 3], &[2, 3]);
+        check(&[3], &[1], &[3]);
+        check(&[1, 1], &[1], &[1, 1]);
     }
 }

@@ -73,8 +73,8 @@ pub const OPS: &[Op] = &[
         ORDERED,
         reduction!(Min, Min, as_is, [f64, i8, i16, i32, i64, u8, u16, u32, u64]),
     ),
-    row("All", BOOLS, |build| bool_kernel::<All>(build)),
-    row("Any", BOOLS, |build| bool_kernel::<Any>(build)),
+    row("All", BOOLS, bool_kernel::<All>),
+    row("Any", BOOLS, bool_kernel::<Any>),
     Op::new(
         "L2Loss",
         "t: T -> output: T | T: type {half,bfloat16,float,double} |",
