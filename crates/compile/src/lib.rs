@@ -13,6 +13,7 @@ mod evaluate;
 mod pass;
 mod passes;
 mod pipeline;
+mod view;
 
 pub use emit::emit;
 pub use pass::{Options, Pass, PassCtx};

@@ -3,7 +3,7 @@
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Graph, ShapeMap};
 use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
-use ferroflow_tensor::Tensor;
+use ferroflow_tensor::LazyTensor;
 use std::sync::Arc;
 
 /// A rewrite of a whole graph.
@@ -60,15 +60,16 @@ impl Options {
 pub(crate) fn constant_node(
     ctx: &PassCtx,
     name: String,
-    value: Tensor,
+    value: impl Into<LazyTensor>,
 ) -> Result<ferroflow_graph::Node> {
+    let value = value.into();
     let dtype = value.dtype();
     Ok(ferroflow_graph::Node {
         name,
         def: ctx.def("Const")?,
         attrs: Attrs::default()
             .with("dtype", AttrValue::Type(dtype))
-            .with("value", AttrValue::Tensor(value.into())),
+            .with("value", AttrValue::Tensor(value)),
         inputs: Default::default(),
         controls: Default::default(),
         device: String::new(),

@@ -12,7 +12,11 @@ use ferroflow_program::Plan;
 pub const PIPELINE: &[Pass] = &[
     passes::identity::PASS,
     passes::fold::PASS,
+    passes::simplify::PASS,
     passes::cse::PASS,
+    passes::patterns::PASS,
+    passes::fuse::PASS,
+    passes::elementwise::PASS,
 ];
 
 /// Runs the pipeline and emits the plan.

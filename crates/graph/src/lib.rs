@@ -15,6 +15,7 @@ mod import;
 mod order;
 mod patch;
 mod prune;
+mod shape_values;
 mod shapes;
 mod text;
 

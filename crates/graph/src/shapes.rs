@@ -1,5 +1,6 @@
 //! Shape inference over a whole graph.
 
+use crate::shape_values::ShapeValues;
 use crate::{Graph, NodeId, Output, topological_order};
 use ferroflow_base::Result;
 use ferroflow_opdef::{Registry, ShapeCtx};
@@ -32,6 +33,7 @@ impl ShapeMap {
 /// A contradiction is an error that names the node. Nodes on loops see unknown shapes on their
 /// back edges.
 pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
+    let mut values = ShapeValues::default();
     let mut map = ShapeMap { shapes: vec![Vec::new(); graph.id_bound()] };
     for id in topological_order(graph)? {
         let node = graph.node(id);
@@ -45,9 +47,12 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
             node.inputs.iter().map(|i| graph.node(i.node).outputs[i.slot as usize]).collect();
         let constants: Vec<Option<Tensor>> =
             node.inputs.iter().map(|i| small_constant(graph, *i)).collect();
-        let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs);
+        let held: Vec<_> = node.inputs.iter().map(|i| values.vector(graph, *i)).collect();
+        let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs)
+            .with_shape_values(&held);
         (op.shape)(&mut ctx).map_err(|e| e.at_node(&node.name, node.op()))?;
         map.shapes[id.index()] = ctx.into_outputs();
+        values.note(graph, Output::new(id, 0), &map);
     }
     Ok(map)
 }

@@ -12,6 +12,7 @@ pub struct ShapeCtx<'a> {
     inputs: &'a [PartialShape],
     dtypes: &'a [DType],
     constants: &'a [Option<Tensor>],
+    shape_values: &'a [Option<Vec<Option<usize>>>],
     outputs: Vec<PartialShape>,
 }
 
@@ -25,7 +26,20 @@ impl<'a> ShapeCtx<'a> {
         n_outputs: usize,
     ) -> Self {
         let outputs = vec![PartialShape::unknown(); n_outputs];
-        ShapeCtx { attrs, inputs, dtypes, constants, outputs }
+        ShapeCtx { attrs, inputs, dtypes, constants, shape_values: &[], outputs }
+    }
+
+    /// Adds what is known of inputs that hold shapes, such as the sizes of a Reshape: one number
+    /// for each element, `None` for those that depend on the step.
+    #[must_use]
+    pub fn with_shape_values(mut self, values: &'a [Option<Vec<Option<usize>>>]) -> Self {
+        self.shape_values = values;
+        self
+    }
+
+    /// The shape that input `i` holds as its value, as far as it is known.
+    pub fn shape_value(&self, i: usize) -> Option<&'a [Option<usize>]> {
+        self.shape_values.get(i)?.as_deref()
     }
 
     /// The node's attrs.

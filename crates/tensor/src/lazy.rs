@@ -1,7 +1,7 @@
 //! Tensors of a model file that are read when somebody needs them.
 
 use crate::{DType, MappedFile, Shape, Tensor};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, invalid_argument};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub struct LazyTensor {
 enum Repr {
     Ready(Tensor),
     Mapped(Arc<MappedFile>, Range<usize>),
+    Deferred(Arc<dyn Fn() -> Result<Tensor> + Send + Sync>),
 }
 
 impl LazyTensor {
@@ -29,6 +30,39 @@ impl LazyTensor {
         let inside = range.end <= (*file).as_ref().len() && range.start <= range.end;
         (dtype.is_plain() && dtype != DType::Bool && inside && bytes == range.len())
             .then(|| LazyTensor { dtype, shape, repr: Repr::Mapped(file, range) })
+    }
+
+    /// A constant that `compute` makes each time it is asked for; it must have this dtype and
+    /// shape. Passes derive large weights this way, one at a time in memory.
+    pub fn deferred(
+        dtype: DType,
+        shape: Shape,
+        compute: Arc<dyn Fn() -> Result<Tensor> + Send + Sync>,
+    ) -> LazyTensor {
+        LazyTensor { dtype, shape, repr: Repr::Deferred(compute) }
+    }
+
+    /// The same elements under another shape of the same element count.
+    pub fn with_shape(&self, shape: Shape) -> Result<LazyTensor> {
+        let repr = match &self.repr {
+            Repr::Ready(t) => Repr::Ready(t.clone().with_shape(shape.clone())?),
+            other if shape.num_elements() == self.shape.num_elements() => match other.clone() {
+                Repr::Deferred(compute) => {
+                    let shape = shape.clone();
+                    Repr::Deferred(Arc::new(move || compute()?.with_shape(shape.clone())))
+                }
+                other => other,
+            },
+            _ => {
+                return Err(invalid_argument!("cannot reshape {} to {shape}", self.shape));
+            }
+        };
+        Ok(LazyTensor { dtype: self.dtype, shape, repr })
+    }
+
+    /// Bytes of plain data.
+    pub fn byte_len(&self) -> usize {
+        self.shape.num_elements() * self.dtype.size()
     }
 
     /// The element type.
@@ -48,6 +82,7 @@ impl LazyTensor {
             Repr::Mapped(file, range) => {
                 Tensor::from_mapped(self.dtype, self.shape.clone(), file, range.clone())
             }
+            Repr::Deferred(compute) => compute(),
         }
     }
 
@@ -69,6 +104,7 @@ impl LazyTensor {
                 (Arc::ptr_eq(f, g) && r == s)
                     || (r.len() <= 256 && (**f).as_ref()[r.clone()] == (**g).as_ref()[s.clone()])
             }
+            (Repr::Deferred(a), Repr::Deferred(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }

@@ -6,7 +6,7 @@ use crate::pass::constant_node;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, Output, Patch, ShapeMap, topological_order};
-use ferroflow_tensor::{DType, Tensor};
+use ferroflow_tensor::{DType, LazyTensor, Tensor};
 use rustc_hash::FxHashMap;
 
 pub(crate) const PASS: Pass = Pass {
@@ -31,6 +31,13 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         if !node.controls.is_empty() || node.outputs.is_empty() {
             continue;
         }
+        if let Some(value) = reshape_constant(graph, &node, &shapes) {
+            let name = graph.unique_name(&format!("{}/folded_0", node.name));
+            let to = patch.add(graph, constant_node(ctx, name, value)?)?;
+            patch.redirect(Output::new(id, 0), Output::new(to, 0));
+            patch.redirect_control(id, None);
+            continue;
+        }
         let folded = match materialize(&node, &shapes) {
             Some(value) => vec![value],
             None => match fold(graph, ctx, &node, &values) {
@@ -50,6 +57,18 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     }
     patch.apply(graph);
     Ok(())
+}
+
+/// A reshaped constant: large weights are not loaded for that.
+fn reshape_constant(graph: &Graph, node: &Node, shapes: &ShapeMap) -> Option<LazyTensor> {
+    if !matches!(node.op(), "Reshape" | "ExpandDims" | "Squeeze") {
+        return None;
+    }
+    let input = node.inputs.first()?;
+    let source = graph.get(input.node).filter(|n| n.op() == "Const")?;
+    let shape = shapes.of(graph.find(&node.name)?).first()?.to_full()?;
+    let value = source.attrs.tensor("value").ok()?;
+    if value.byte_len() <= MAX_GROWN_BYTES { None } else { value.with_shape(shape).ok() }
 }
 
 /// The value of a node that asks for a shape that is known.

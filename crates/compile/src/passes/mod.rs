@@ -2,5 +2,10 @@
 
 pub(crate) mod cse;
 pub(crate) mod dead;
+pub(crate) mod elementwise;
 pub(crate) mod fold;
+pub(crate) mod fuse;
 pub(crate) mod identity;
+pub(crate) mod patterns;
+pub(crate) mod simplify;
+pub(crate) mod tensordot;

@@ -1,0 +1,262 @@
+//! Recognises functions that graphs spell out: swish, hard-swish, gelu, layer normalization.
+
+use crate::pass::constant_node;
+use crate::view::View;
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
+use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::{DType, Tensor};
+use smallvec::{SmallVec, smallvec};
+
+pub(crate) const PASS: Pass = Pass {
+    name: "patterns",
+    about: "replaces spelled-out swish, hard-swish, gelu and layer normalization by single nodes",
+    run,
+};
+
+enum Found {
+    Activation(&'static str, Output),
+    LayerNorm { x: Output, scale: Vec<f32>, offset: Vec<f32>, epsilon: f32 },
+}
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let view = View::new(graph, ctx.shapes(graph)?);
+    let mut found: Vec<(NodeId, Found)> = Vec::new();
+    for (id, node) in graph.iter() {
+        if node.outputs.first() != Some(&DType::Float) || !view.is_pure(id) {
+            continue;
+        }
+        let hit = match node.op() {
+            "Mul" => activation(&view, id),
+            "Add" | "AddV2" => layer_norm(&view, id),
+            _ => None,
+        };
+        found.extend(hit.map(|f| (id, f)));
+    }
+    let mut patch = Patch::new();
+    for (id, what) in found {
+        let base = graph.node(id).name.clone();
+        let attrs = Attrs::default().with("T", AttrValue::Type(DType::Float));
+        let (op, attrs, inputs): (&str, Attrs, SmallVec<[Output; 4]>) = match what {
+            Found::Activation(op, x) => (op, attrs, smallvec![x]),
+            Found::LayerNorm { x, scale, offset, epsilon } => {
+                let mut vector = |suffix: &str, v: &[f32]| -> Result<Output> {
+                    let name = graph.unique_name(&format!("{base}/{suffix}"));
+                    let node = constant_node(ctx, name, Tensor::vector(v)?)?;
+                    Ok(Output::new(patch.add(graph, node)?, 0))
+                };
+                let (scale, offset) = (vector("scale", &scale)?, vector("offset", &offset)?);
+                let attrs = attrs.with("epsilon", AttrValue::Float(epsilon));
+                ("_LayerNorm", attrs, smallvec![x, scale, offset])
+            }
+        };
+        let node = Node {
+            name: graph.unique_name(&format!("{base}/{}", op.trim_start_matches('_'))),
+            def: ctx.def(op)?,
+            attrs,
+            inputs,
+            controls: smallvec![],
+            device: String::new(),
+            outputs: smallvec![DType::Float],
+        };
+        let new = patch.add(graph, node)?;
+        patch.redirect(Output::new(id, 0), Output::new(new, 0));
+        patch.redirect_control(id, Some(new));
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// An output as a constant times a product of other outputs.
+struct Product {
+    factor: f64,
+    terms: SmallVec<[Output; 4]>,
+}
+
+fn product(view: &View, output: Output, depth: usize) -> Product {
+    let mut p = Product { factor: 1.0, terms: smallvec![] };
+    multiply(view, output, depth, &mut p);
+    p
+}
+
+fn multiply(view: &View, output: Output, depth: usize, p: &mut Product) {
+    if let Some(c) = view.scalar(output) {
+        p.factor *= c as f64;
+        return;
+    }
+    let node = view.node(output.node);
+    match (node.op(), &node.inputs[..]) {
+        ("Mul", [a, b]) if depth > 0 => {
+            multiply(view, *a, depth - 1, p);
+            multiply(view, *b, depth - 1, p);
+        }
+        ("Neg", [a]) if depth > 0 => {
+            p.factor = -p.factor;
+            multiply(view, *a, depth - 1, p);
+        }
+        ("RealDiv", [a, b]) if depth > 0 && view.scalar(*b).is_some_and(|c| c != 0.0) => {
+            p.factor /= view.scalar(*b).unwrap_or(1.0) as f64;
+            multiply(view, *a, depth - 1, p);
+        }
+        _ => p.terms.push(output),
+    }
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-5 * b.abs()
+}
+
+/// `c + y` or `y + c` with a constant scalar.
+fn plus_constant(view: &View, output: Output) -> Option<(f64, Output)> {
+    let node = view.node(output.node);
+    let ("Add" | "AddV2", [a, b]) = (node.op(), &node.inputs[..]) else { return None };
+    match (view.scalar(*a), view.scalar(*b)) {
+        (Some(c), None) => Some((c as f64, *b)),
+        (None, Some(c)) => Some((c as f64, *a)),
+        _ => None,
+    }
+}
+
+fn activation(view: &View, id: NodeId) -> Option<Found> {
+    let p = product(view, Output::new(id, 0), 3);
+    let [a, b] = p.terms[..] else { return None };
+    [(a, b), (b, a)].into_iter().find_map(|(x, gate)| {
+        let op = gated(view, p.factor, x, gate)?;
+        Some(Found::Activation(op, x))
+    })
+}
+
+/// The activation that `factor * x * gate` is, if `gate` is a function of `x` that makes it one.
+fn gated(view: &View, factor: f64, x: Output, gate: Output) -> Option<&'static str> {
+    let gate_node = view.node(gate.node);
+    let inner = *gate_node.inputs.first()?;
+    let scaled_x = |output: Output, by: f64| {
+        let p = product(view, output, 3);
+        p.terms[..] == [x] && near(p.factor, by)
+    };
+    match gate_node.op() {
+        "Sigmoid" if near(factor, 1.0) && inner == x => Some("_Swish"),
+        "Relu6" if near(factor, 1.0 / 6.0) => {
+            (plus_constant(view, inner)? == (3.0, x)).then_some("_HardSwish")
+        }
+        "Erfc" if near(factor, 0.5) => {
+            scaled_x(inner, -std::f64::consts::FRAC_1_SQRT_2).then_some("_Gelu")
+        }
+        "Add" | "AddV2" if near(factor, 0.5) => {
+            let (one, f) = plus_constant(view, gate)?;
+            let f_node = view.node(f.node);
+            let arg = *f_node.inputs.first()?;
+            match f_node.op() {
+                "Erf" if one == 1.0 => {
+                    scaled_x(arg, std::f64::consts::FRAC_1_SQRT_2).then_some("_Gelu")
+                }
+                "Tanh" if one == 1.0 && is_gelu_tanh_argument(view, arg, x) => Some("_GeluTanh"),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// `√(2/π) · (x + 0.044715 x³)`.
+fn is_gelu_tanh_argument(view: &View, output: Output, x: Output) -> bool {
+    let p = product(view, output, 2);
+    let [sum] = p.terms[..] else { return false };
+    if !near(p.factor, 0.797_884_560_802_865_4) {
+        return false;
+    }
+    let node = view.node(sum.node);
+    let ("Add" | "AddV2", [a, b]) = (node.op(), &node.inputs[..]) else { return false };
+    let is_cubic = |output: Output| {
+        let p = product(view, output, 3);
+        let cube = match p.terms[..] {
+            [a, b, c] => a == x && b == x && c == x,
+            [pow] => view
+                .producer(pow, "Pow")
+                .is_some_and(|n| n.inputs[0] == x && view.scalar(n.inputs[1]) == Some(3.0)),
+            _ => false,
+        };
+        cube && near(p.factor, 0.044715)
+    };
+    (*a == x && is_cubic(*b)) || (*b == x && is_cubic(*a))
+}
+
+/// `x·s + (offset - mean·s)` with `s = scale / √(variance + epsilon)`, moments over the last axis.
+fn layer_norm(view: &View, id: NodeId) -> Option<Found> {
+    let [a, b] = view.node(id).inputs[..] else { return None };
+    [(a, b), (b, a)].into_iter().find_map(|(scaled, shift)| normalized(view, scaled, shift))
+}
+
+fn normalized(view: &View, scaled: Output, shift: Output) -> Option<Found> {
+    let scaled = view.producer(scaled, "Mul")?;
+    let [p, q] = scaled.inputs[..] else { return None };
+    [(p, q), (q, p)].into_iter().find_map(|(x, s)| {
+        let (mean, offset) = shift_parts(view, shift, s)?;
+        let (inv, scale) = scale_parts(view, s);
+        let rsqrt = view.producer(inv, "Rsqrt")?;
+        let (epsilon, variance) = plus_constant(view, rsqrt.inputs[0])?;
+        let squares = last_axis_mean(view, variance)?;
+        let difference = view.producer(squares, "SquaredDifference")?;
+        let of_x = difference.inputs[..] == [x, mean] || difference.inputs[..] == [mean, x];
+        if !of_x || last_axis_mean(view, mean)? != x {
+            return None;
+        }
+        let n = view.shape(x).dim(-1)?;
+        let scale = match scale {
+            Some(scale) => channel_vector(view, scale, n)?,
+            None => vec![1.0; n],
+        };
+        let offset = channel_vector(view, offset, n)?;
+        Some(Found::LayerNorm { x, scale, offset, epsilon: epsilon as f32 })
+    })
+}
+
+/// `shift = offset - mean·s`, spelled with Sub or with Neg and Add: gives mean and offset.
+fn shift_parts(view: &View, shift: Output, s: Output) -> Option<(Output, Output)> {
+    let node = view.node(shift.node);
+    let [a, b] = node.inputs[..] else { return None };
+    let other_factor = |product: Output| {
+        let m = view.producer(product, "Mul")?;
+        match m.inputs[..] {
+            [f, g] if g == s => Some(f),
+            [f, g] if f == s => Some(g),
+            _ => None,
+        }
+    };
+    match node.op() {
+        "Sub" => Some((other_factor(b)?, a)),
+        "Add" | "AddV2" => [(a, b), (b, a)].into_iter().find_map(|(term, offset)| {
+            let neg = view.producer(other_factor(term)?, "Neg")?;
+            Some((neg.inputs[0], offset))
+        }),
+        _ => None,
+    }
+}
+
+/// `s = rsqrt·scale` or `s = rsqrt`.
+fn scale_parts(view: &View, s: Output) -> (Output, Option<Output>) {
+    let parts = view.producer(s, "Mul").and_then(|m| match m.inputs[..] {
+        [a, b] if view.producer(a, "Rsqrt").is_some() => Some((a, b)),
+        [a, b] if view.producer(b, "Rsqrt").is_some() => Some((b, a)),
+        _ => None,
+    });
+    parts.map_or((s, None), |(inv, scale)| (inv, Some(scale)))
+}
+
+/// The input of a mean over the last axis that keeps the axis.
+fn last_axis_mean(view: &View, output: Output) -> Option<Output> {
+    let mean = view.producer(output, "Mean")?;
+    let x = mean.inputs[0];
+    let axes = view.ints(mean.inputs[1])?;
+    let last = view.shape(x).rank()? as i64 - 1;
+    let over_last = matches!(axes[..], [a] if a == -1 || a == last);
+    (over_last && mean.attrs.bool("keep_dims").ok()?).then_some(x)
+}
+
+/// A constant of `n` numbers along the last axis.
+fn channel_vector(view: &View, output: Output, n: usize) -> Option<Vec<f32>> {
+    let shape = view.constant(output)?.shape().clone();
+    let along_last = shape.last() == Some(&n) && shape.num_elements() == n;
+    if along_last { view.floats(output) } else { None }
+}

@@ -1,0 +1,79 @@
+//! Removes arithmetic that does nothing, and padding that a convolution can do itself.
+
+use crate::view::View;
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Graph, NodeId, Output, Patch};
+use ferroflow_opdef::{AttrValue, Attrs};
+
+pub(crate) const PASS: Pass = Pass {
+    name: "simplify",
+    about: "removes x*1, x/1, x+0, x-0, transposes that keep the order; moves Pad into convolutions",
+    run,
+};
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let mut patch = Patch::new();
+    let mut padded: Vec<(NodeId, Attrs)> = Vec::new();
+    let view = View::new(graph, ctx.shapes(graph)?);
+    for (id, node) in graph.iter() {
+        if !view.is_pure(id) {
+            continue;
+        }
+        if let Some(same) = unchanged_input(&view, id) {
+            patch.redirect(Output::new(id, 0), same);
+            patch.redirect_control(id, Some(same.node));
+        }
+        if matches!(node.op(), "Conv2D" | "DepthwiseConv2dNative")
+            && let Some((input, attrs)) = absorb_pad(&view, id)
+        {
+            patch.redirect(node.inputs[0], input);
+            padded.push((id, attrs));
+        }
+    }
+    for (id, attrs) in padded {
+        let def = graph.node(id).def.clone();
+        graph.set_op(id, def, attrs);
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// The input that the node's output always equals.
+fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
+    let node = view.node(id);
+    let [a, b] = node.inputs[..] else { return None };
+    let is = |o: Output, v: f32| view.scalar(o) == Some(v);
+    match node.op() {
+        "Mul" if is(b, 1.0) => Some(a),
+        "Mul" if is(a, 1.0) => Some(b),
+        "RealDiv" if is(b, 1.0) => Some(a),
+        "Add" | "AddV2" | "Sub" if is(b, 0.0) => Some(a),
+        "Add" | "AddV2" if is(a, 0.0) => Some(b),
+        "Transpose" => {
+            let order = view.ints(b)?;
+            order.iter().enumerate().all(|(i, &p)| p == i as i64).then_some(a)
+        }
+        _ => None,
+    }
+}
+
+/// The unpadded input and the attrs of a VALID convolution whose only input is a zero Pad of
+/// height and width.
+fn absorb_pad(view: &View, id: NodeId) -> Option<(Output, Attrs)> {
+    let node = view.node(id);
+    let pad = view.producer(*node.inputs.first()?, "Pad")?;
+    let pad_id = node.inputs[0].node;
+    if view.only_reader(node.inputs[0]) != Some(id) || !view.is_pure(pad_id) {
+        return None;
+    }
+    if node.attrs.str("padding").ok()? != "VALID" || node.attrs.str("data_format").ok()? != "NHWC" {
+        return None;
+    }
+    let p = view.ints(pad.inputs[1])?;
+    let [0, 0, top, bottom, left, right, 0, 0] = p[..] else { return None };
+    let mut attrs = node.attrs.clone();
+    attrs.set("padding", AttrValue::str("EXPLICIT"));
+    attrs.set("explicit_paddings", AttrValue::ints(&[0, 0, top, bottom, left, right, 0, 0]));
+    Some((pad.inputs[0], attrs))
+}

@@ -1,0 +1,85 @@
+//! Questions that passes ask of a graph they do not change meanwhile.
+
+use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, ShapeMap};
+use ferroflow_tensor::{DType, LazyTensor, PartialShape};
+
+/// A graph with its reverse edges and shapes.
+pub(crate) struct View<'a> {
+    pub graph: &'a Graph,
+    pub consumers: Consumers,
+    pub shapes: ShapeMap,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(graph: &'a Graph, shapes: ShapeMap) -> Self {
+        View { graph, consumers: Consumers::new(graph), shapes }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &'a Node {
+        self.graph.node(id)
+    }
+
+    /// The node that makes `output`, when it is of op `op`.
+    pub(crate) fn producer(&self, output: Output, op: &str) -> Option<&'a Node> {
+        let node = self.graph.node(output.node);
+        (node.op() == op && output.slot == 0).then_some(node)
+    }
+
+    /// The value of a constant.
+    pub(crate) fn constant(&self, output: Output) -> Option<&'a LazyTensor> {
+        self.producer(output, "Const")?.attrs.tensor("value").ok()
+    }
+
+    /// The value of a constant float scalar (rank 0).
+    pub(crate) fn scalar(&self, output: Output) -> Option<f32> {
+        let value = self.constant(output)?;
+        if value.dtype() != DType::Float || !value.shape().is_scalar() {
+            return None;
+        }
+        value.get().ok()?.to_scalar().ok()
+    }
+
+    /// The values of a small constant vector of integers.
+    pub(crate) fn ints(&self, output: Output) -> Option<Vec<i64>> {
+        let value = self.constant(output)?;
+        if value.shape().num_elements() > 64 {
+            return None;
+        }
+        let t = value.get().ok()?;
+        match t.dtype() {
+            DType::Int32 => Some(t.slice::<i32>().ok()?.iter().map(|&v| v as i64).collect()),
+            DType::Int64 => Some(t.slice::<i64>().ok()?.to_vec()),
+            _ => None,
+        }
+    }
+
+    /// The values of a constant float tensor.
+    pub(crate) fn floats(&self, output: Output) -> Option<Vec<f32>> {
+        let value = self.constant(output)?;
+        let t = if value.dtype() == DType::Float { value.get().ok()? } else { return None };
+        Some(t.slice::<f32>().ok()?.to_vec())
+    }
+
+    pub(crate) fn shape(&self, output: Output) -> PartialShape {
+        self.shapes.get(output)
+    }
+
+    /// The one node that reads `output`, if nobody else reads anything of its producer.
+    pub(crate) fn only_reader(&self, output: Output) -> Option<NodeId> {
+        self.consumers.only_reader(output)
+    }
+
+    /// Whether a node is a plain function of its data inputs.
+    pub(crate) fn is_pure(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        node.controls.is_empty() && !self.graph.targets().contains(&id)
+    }
+}
+
+/// Whether two shapes can be taken as equal: same rank, same known dimensions, and nothing unknown
+/// but the first dimension of both.
+pub(crate) fn same_shape(a: &PartialShape, b: &PartialShape) -> bool {
+    let (Some(a), Some(b)) = (a.dims(), b.dims()) else { return false };
+    a.len() == b.len()
+        && a.iter().zip(b).enumerate().all(|(i, (x, y))| x == y && (x.is_some() || i == 0))
+}
