@@ -87,18 +87,27 @@ pub(crate) unsafe fn tiles<S: Simd, const K: usize, const ST: usize, const P: us
             let out = j.out.add(tile * P * j.stride);
             let mut c = j.first;
             let end = j.first + j.n;
-            while c + S::N <= end {
-                let acc = accumulate::<S, K, ST, P>(s, j, pixels, c, |p| s.load(p));
+            // Two vectors of channels at a time: enough independent sums to hide the latency.
+            while c + 2 * S::N <= end {
+                let acc = accumulate::<S, K, ST, P, 2>(s, j, pixels, c, |p| s.load(p));
                 for (p, x) in acc.into_iter().enumerate() {
-                    s.store(out.add(p * j.stride + c), x);
+                    s.store(out.add(p * j.stride + c), x[0]);
+                    s.store(out.add(p * j.stride + c + S::N), x[1]);
+                }
+                c += 2 * S::N;
+            }
+            if c + S::N <= end {
+                let acc = accumulate::<S, K, ST, P, 1>(s, j, pixels, c, |p| s.load(p));
+                for (p, x) in acc.into_iter().enumerate() {
+                    s.store(out.add(p * j.stride + c), x[0]);
                 }
                 c += S::N;
             }
             if c < end {
                 let n = end - c;
-                let acc = accumulate::<S, K, ST, P>(s, j, pixels, c, |p| s.load_part(p, n));
+                let acc = accumulate::<S, K, ST, P, 1>(s, j, pixels, c, |p| s.load_part(p, n));
                 for (p, x) in acc.into_iter().enumerate() {
-                    s.store_part(out.add(p * j.stride + c), x, n);
+                    s.store_part(out.add(p * j.stride + c), x[0], n);
                 }
             }
         }
@@ -108,38 +117,42 @@ pub(crate) unsafe fn tiles<S: Simd, const K: usize, const ST: usize, const P: us
 /// # Safety
 /// As for [`tiles`], `load` reading only channels that exist.
 #[inline(always)]
-unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize>(
+unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize, const U: usize>(
     s: S,
     j: &DepthwiseJob,
     pixels: *const SendPtr<f32>,
     c: usize,
     load: impl Fn(*const f32) -> S::V,
-) -> [S::V; P] {
+) -> [[S::V; U]; P] {
     // SAFETY: the caller's promise.
     unsafe {
-        let start = if j.bias.is_null() {
-            s.zero()
-        } else {
-            load(j.bias.add(c))
-        };
+        let mut start = [s.zero(); U];
+        if !j.bias.is_null() {
+            start = std::array::from_fn(|u| load(j.bias.add(c + u * S::N)));
+        }
         let mut acc = [start; P];
         let mut ky = 0;
         while ky < K {
             let row = pixels.add(ky * j.columns);
             let filter = j.filter.add(ky * K * j.stride + c);
-            let mut w = [s.zero(); K];
+            let mut w = [[s.zero(); U]; K];
             let mut kx = 0;
             while kx < K {
-                w[kx] = load(filter.add(kx * j.stride));
+                w[kx] = std::array::from_fn(|u| load(filter.add(kx * j.stride + u * S::N)));
                 kx += 1;
             }
             let mut col = 0;
             while col < (P - 1) * ST + K {
-                let x = load((*row.add(col)).get().add(c));
+                let pixel = (*row.add(col)).get().add(c);
+                let x: [S::V; U] = std::array::from_fn(|u| load(pixel.add(u * S::N)));
                 let mut p = 0;
                 while p < P {
                     if p * ST <= col && col - p * ST < K {
-                        acc[p] = s.fma(x, w[col - p * ST], acc[p]);
+                        let mut u = 0;
+                        while u < U {
+                            acc[p][u] = s.fma(x[u], w[col - p * ST][u], acc[p][u]);
+                            u += 1;
+                        }
                     }
                     p += 1;
                 }
@@ -148,10 +161,8 @@ unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize>(
             ky += 1;
         }
         let (lo, hi) = (s.splat(j.limits[0]), s.splat(j.limits[1]));
-        let mut p = 0;
-        while p < P {
-            acc[p] = s.min(hi, s.max(lo, acc[p]));
-            p += 1;
+        for x in acc.as_flattened_mut() {
+            *x = s.min(hi, s.max(lo, *x));
         }
         acc
     }

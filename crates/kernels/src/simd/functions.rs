@@ -173,49 +173,44 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(s.abs(x), s.splat(4e-4)), x, r)
 }
 
-/// `1 / (1 + e^-x)`.
+/// `1 / (1 + e^-x)`; below -87 it stays where it is there.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     let one = s.splat(1.0);
-    let e = exp(s, s.neg(s.abs(x)));
+    let e = exp_nonpositive(s, s.neg_abs(x));
     let r = s.div(one, s.add(one, e));
     s.select(s.lt(x, s.zero()), s.mul(e, r), r)
 }
 
-/// The error function.
+/// The error function, as a quotient of polynomials on the range where it is not ±1 yet.
 #[inline(always)]
 pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
-    let t = s.abs(x);
-    let z = s.mul(x, x);
-    // Far from zero: 1 - exp(polynomial).
-    let u = s.min(s.splat(10.0), t);
-    let big = s.poly(
-        u,
-        [
-            -1.728_534_7e-5,
-            3.831_971_3e-4,
-            -3.883_964_4e-3,
-            2.425_462_2e-2,
-            -1.067_778_8e-1,
-            -6.348_468_7e-1,
-            -1.287_175_1e-1,
-        ],
-    );
-    let big = s.fma(big, u, s.neg(u));
-    let big = s.copysign(s.sub(s.splat(1.0), exp_nonpositive(s, big)), x);
-    let small = s.poly(
+    let limit = s.splat(4.0);
+    let y = s.max(s.neg(limit), s.min(limit, x));
+    let z = s.mul(y, y);
+    let p = s.poly(
         z,
         [
-            -5.967_617e-4,
-            4.991_194_2e-3,
-            -2.676_813_5e-2,
-            1.128_199_25e-1,
-            -3.761_253_4e-1,
-            1.283_791_7e-1,
+            -2.726_142_3e-10,
+            2.770_681_4e-8,
+            -2.101_024e-6,
+            -5.692_506_5e-5,
+            -7.349_906e-4,
+            -2.954_599_9e-3,
+            -1.609_603_3e-2,
         ],
     );
-    let small = s.fma(small, x, x);
-    s.select(s.lt(s.splat(0.921_875), t), big, small)
+    let q = s.poly(
+        z,
+        [
+            -1.456_607_2e-5,
+            -2.133_740_6e-4,
+            -1.682_827e-3,
+            -7.373_329e-3,
+            -1.426_473_9e-2,
+        ],
+    );
+    s.mul(y, s.div(p, q))
 }
 
 /// `1 - erf x`, accurate relative to its own size where it is tiny.
@@ -302,7 +297,7 @@ pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
 /// `ln (1 + e^x)`.
 #[inline(always)]
 pub(crate) fn softplus<S: Simd>(s: S, x: S::V) -> S::V {
-    let e = exp(s, s.neg(s.abs(x)));
+    let e = exp(s, s.neg_abs(x));
     s.add(log1p(s, e), s.max(s.zero(), x))
 }
 

@@ -32,6 +32,20 @@ const ROWS: usize = 128;
 /// Elements a task should cover at least.
 const MIN_TASK: usize = 16 * 1024;
 
+/// Takes `x` into an accumulator; the operations are those of [`reduce`].
+#[inline(always)]
+fn join<S: Simd, const OP: usize>(s: S, acc: S::V, x: S::V, shift: S::V) -> S::V {
+    match OP {
+        0 => s.add(acc, x),
+        1 => {
+            let d = s.sub(x, shift);
+            s.fma(d, d, acc)
+        }
+        2 => s.max(acc, x),
+        _ => s.min(acc, x),
+    }
+}
+
 /// Sum (0), sum of squares of the distance from `p` (1), largest (2), smallest (3).
 ///
 /// # Safety
@@ -44,15 +58,6 @@ pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
     p: f32,
 ) -> f32 {
     let shift = s.splat(p);
-    let step = |acc: S::V, x: S::V| match OP {
-        0 => s.add(acc, x),
-        1 => {
-            let d = s.sub(x, shift);
-            s.fma(d, d, acc)
-        }
-        2 => s.max(acc, x),
-        _ => s.min(acc, x),
-    };
     let start = match OP {
         2 => s.splat(f32::NEG_INFINITY),
         3 => s.splat(f32::INFINITY),
@@ -63,27 +68,21 @@ pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
     // SAFETY: every access is below `n`.
     unsafe {
         while i + 4 * S::N <= n {
-            acc[0] = step(acc[0], s.load(src.add(i)));
-            acc[1] = step(acc[1], s.load(src.add(i + S::N)));
-            acc[2] = step(acc[2], s.load(src.add(i + 2 * S::N)));
-            acc[3] = step(acc[3], s.load(src.add(i + 3 * S::N)));
+            acc[0] = join::<S, OP>(s, acc[0], s.load(src.add(i)), shift);
+            acc[1] = join::<S, OP>(s, acc[1], s.load(src.add(i + S::N)), shift);
+            acc[2] = join::<S, OP>(s, acc[2], s.load(src.add(i + 2 * S::N)), shift);
+            acc[3] = join::<S, OP>(s, acc[3], s.load(src.add(i + 3 * S::N)), shift);
             i += 4 * S::N;
         }
         while i + S::N <= n {
-            acc[0] = step(acc[0], s.load(src.add(i)));
+            acc[0] = join::<S, OP>(s, acc[0], s.load(src.add(i)), shift);
             i += S::N;
         }
     }
-    let join = |a, b| match OP {
-        2 => s.max(a, b),
-        3 => s.min(a, b),
-        _ => s.add(a, b),
-    };
-    let all = join(join(acc[0], acc[1]), join(acc[2], acc[3]));
     let mut r = match OP {
-        2 => s.hmax(all),
-        3 => s.hmin(all),
-        _ => s.sum(all),
+        2 => s.hmax(s.max(s.max(acc[0], acc[1]), s.max(acc[2], acc[3]))),
+        3 => s.hmin(s.min(s.min(acc[0], acc[1]), s.min(acc[2], acc[3]))),
+        _ => s.sum(s.add(s.add(acc[0], acc[1]), s.add(acc[2], acc[3]))),
     };
     while i < n {
         // SAFETY: `i < n`.
@@ -99,6 +98,13 @@ pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
     r
 }
 
+/// `e^(x - shift)`, zero where that would be subnormal.
+#[inline(always)]
+fn shifted_exp<S: Simd>(s: S, x: S::V, shift: S::V) -> S::V {
+    let d = s.sub(x, shift);
+    s.select(s.lt(d, s.splat(-87.0)), s.zero(), exp_nonpositive(s, d))
+}
+
 /// `dst = e^(src - p)`; returns the sum.
 ///
 /// # Safety
@@ -112,19 +118,15 @@ pub(crate) unsafe fn exp_sum<S: Simd>(
     p: f32,
 ) -> f32 {
     let shift = s.splat(p);
-    // Below this the result would be subnormal; it becomes zero.
-    let floor = s.splat(-87.0);
-    let eval = |x: S::V| {
-        let d = s.sub(x, shift);
-        let y = exp_nonpositive(s, d);
-        s.select(s.lt(d, floor), s.zero(), y)
-    };
     let mut acc = [s.zero(); 2];
     let mut i = 0;
     // SAFETY: every access is below `n`.
     unsafe {
         while i + 2 * S::N <= n {
-            let y = [eval(s.load(src.add(i))), eval(s.load(src.add(i + S::N)))];
+            let y = [
+                shifted_exp(s, s.load(src.add(i)), shift),
+                shifted_exp(s, s.load(src.add(i + S::N)), shift),
+            ];
             s.store(dst.add(i), y[0]);
             s.store(dst.add(i + S::N), y[1]);
             acc = [s.add(acc[0], y[0]), s.add(acc[1], y[1])];
@@ -134,11 +136,12 @@ pub(crate) unsafe fn exp_sum<S: Simd>(
         while i < n {
             let left = (n - i).min(S::N);
             let mut buf = [0.0f32; 16];
-            let y = if left == S::N {
-                eval(s.load(src.add(i)))
+            let x = if left == S::N {
+                s.load(src.add(i))
             } else {
-                eval(s.load_part(src.add(i), left))
+                s.load_part(src.add(i), left)
             };
+            let y = shifted_exp(s, x, shift);
             s.store(buf.as_mut_ptr(), y);
             for (k, y) in buf[..left].iter().enumerate() {
                 *dst.add(i + k) = *y;
@@ -168,13 +171,13 @@ pub(crate) struct NormJob {
 #[inline(always)]
 pub(crate) unsafe fn normalize<S: Simd>(s: S, j: &NormJob) {
     let (mean, inv) = (s.splat(j.mean), s.splat(j.inv));
-    let eval = |x, a, b| s.fma(s.mul(s.sub(x, mean), inv), a, b);
     let mut i = 0;
     // SAFETY: every access is below `n`.
     unsafe {
         while i + S::N <= j.n {
             let (a, b) = (s.load(j.scale.add(i)), s.load(j.offset.add(i)));
-            s.store(j.dst.add(i), eval(s.load(j.src.add(i)), a, b));
+            let x = s.mul(s.sub(s.load(j.src.add(i)), mean), inv);
+            s.store(j.dst.add(i), s.fma(x, a, b));
             i += S::N;
         }
         if i < j.n {
@@ -184,7 +187,7 @@ pub(crate) unsafe fn normalize<S: Simd>(s: S, j: &NormJob) {
                 s.load_part(j.scale.add(i), left),
                 s.load_part(j.offset.add(i), left),
             );
-            s.store_part(j.dst.add(i), eval(x, a, b), left);
+            s.store_part(j.dst.add(i), s.fma(s.mul(s.sub(x, mean), inv), a, b), left);
         }
     }
 }
@@ -243,12 +246,7 @@ unsafe fn columns<S: Simd, const OP: usize, const U: usize>(
             let p = src.add(r * ld);
             for (u, acc) in acc.iter_mut().enumerate() {
                 let x = load(p.add(u * S::N));
-                *acc = match OP {
-                    0 => s.add(*acc, x),
-                    1 => s.fma(x, x, *acc),
-                    2 => s.max(*acc, x),
-                    _ => s.min(*acc, x),
-                };
+                *acc = join::<S, OP>(s, *acc, x, s.zero());
             }
         }
         for (u, x) in acc.into_iter().enumerate() {

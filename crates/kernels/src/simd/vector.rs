@@ -42,6 +42,8 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` is valid for writes of `n` elements.
     unsafe fn store_part(self, p: *mut Self::T, v: Self::V, n: usize);
+    /// Asks for the cache line at `p`, which need not be valid, to come to the second-level cache.
+    fn prefetch(self, p: *const Self::T);
     /// `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a - b`.
@@ -128,6 +130,11 @@ pub(crate) trait Simd: Lanes<T = f32> {
     #[inline(always)]
     fn abs(self, a: Self::V) -> Self::V {
         self.float(self.iand(self.bits(a), self.isplat(i32::MAX)))
+    }
+    /// `-|a|`.
+    #[inline(always)]
+    fn neg_abs(self, a: Self::V) -> Self::V {
+        self.float(self.ior(self.bits(a), self.isplat(i32::MIN)))
     }
     /// The size of `a` with the sign of `b`.
     #[inline(always)]

@@ -140,52 +140,56 @@ impl RowSource<f32> for Windows<'_> {
             .room::<f32>(edges * taps * run)
             .chunks_exact_mut(run.max(1));
         let mut pos = self.position(rows.start);
+        // Where the input lines under the filter rows start; they change with the output row.
+        let mut lines = vec![None; depth.filter * height.filter];
+        self.lines(pos, &mut lines);
+        let base = self.input.as_ptr().cast_mut();
+        let line_len = width.input * self.pixel;
         tiles.each(|row, mr| {
             for r in 0..mr {
-                let [n, z, y, x] = pos;
-                let mut slot = row * taps + r;
-                for kz in 0..depth.filter {
-                    let plane = depth.at(z, kz).map(|z| n * depth.input + z);
-                    for ky in 0..height.filter {
-                        let line = plane
-                            .zip(height.at(y, ky))
-                            .map(|(p, y)| p * height.input + y);
-                        let line = line.map(|l| {
-                            let len = width.input * self.pixel;
-                            &self.input[l * len..(l + 1) * len]
-                        });
-                        if self.merged {
-                            out[slot] = match line {
-                                None => pointer(zeros),
-                                Some(line) if self.inside(x) => {
-                                    let at = width.start(x) as usize * self.pixel;
-                                    pointer(&line[at..at + run])
-                                }
-                                Some(line) => {
-                                    let patch = patches.next().unwrap_or_default();
-                                    self.copy(line, width.start(x), patch);
-                                    pointer(patch)
-                                }
-                            };
-                            slot += mr;
-                            continue;
-                        }
+                let x = pos[3];
+                let mut slots = out[row * taps + r..].iter_mut().step_by(mr);
+                if self.merged && self.inside(x) {
+                    let start = width.start(x) as usize * self.pixel;
+                    for (slot, line) in slots.zip(&lines) {
+                        // Inside the line, as the whole window is.
+                        *slot = match line {
+                            Some(line) => SendPtr(base.wrapping_add(line + start)),
+                            None => pointer(zeros),
+                        };
+                    }
+                } else if self.merged {
+                    for (slot, line) in slots.zip(&lines) {
+                        *slot = match line {
+                            Some(line) => {
+                                let patch = patches.next().unwrap_or_default();
+                                let line = &self.input[*line..*line + line_len];
+                                self.copy(line, width.start(x), patch);
+                                pointer(patch)
+                            }
+                            None => pointer(zeros),
+                        };
+                    }
+                } else {
+                    for line in &lines {
                         for kx in 0..width.filter {
-                            out[slot] = match line.zip(width.at(x, kx)) {
-                                None => pointer(zeros),
+                            let Some(slot) = slots.next() else { break };
+                            *slot = match line.zip(width.at(x, kx)) {
                                 Some((line, x)) => {
-                                    let at = x * self.pixel + self.first;
-                                    pointer(&line[at..at + run])
+                                    let at = line + x * self.pixel + self.first;
+                                    pointer(&self.input[at..at + run])
                                 }
+                                None => pointer(zeros),
                             };
-                            slot += mr;
                         }
                     }
                 }
                 pos[3] += 1;
                 if pos[3] == width.output {
+                    let [n, z, y, _] = pos;
                     let row = ((n * depth.output + z) * height.output + y + 1) * width.output;
                     pos = self.position(row);
+                    self.lines(pos, &mut lines);
                 }
             }
         });
@@ -193,6 +197,17 @@ impl RowSource<f32> for Windows<'_> {
 }
 
 impl Windows<'_> {
+    /// The element where the input line under each filter row starts, if there is one.
+    fn lines(&self, [n, z, y, _]: [usize; 4], lines: &mut [Option<usize>]) {
+        let [depth, height, width] = &self.axes;
+        for (i, line) in lines.iter_mut().enumerate() {
+            let plane = depth.at(z, i / height.filter);
+            *line = plane.zip(height.at(y, i % height.filter)).map(|(z, y)| {
+                ((n * depth.input + z) * height.input + y) * width.input * self.pixel
+            });
+        }
+    }
+
     /// Copies the part of a window that lies in `line`, zeros elsewhere.
     fn copy(&self, line: &[f32], start: isize, patch: &mut [f32]) {
         let c = self.pixel as isize;

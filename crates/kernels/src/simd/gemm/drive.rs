@@ -206,6 +206,7 @@ unsafe fn run_task<T: Element>(
                 off: block.off,
                 len: block.len,
                 b: b.panel(panel)[block.k * nr..].as_ptr(),
+                next: b.panel((panel + 1).min(cols.end - 1))[block.k * nr..].as_ptr(),
                 c,
                 ldc,
                 n: width,

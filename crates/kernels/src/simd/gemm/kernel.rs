@@ -18,6 +18,8 @@ pub(crate) struct Sweep<T> {
     pub len: usize,
     /// The panel at this block of the reduction: `taps * len` rows of two vectors.
     pub b: *const T,
+    /// What will be read next, to be brought closer on the way: as much as `b`.
+    pub next: *const T,
     /// The output of the first row, at the panel's first column.
     pub c: *mut T,
     pub ldc: usize,
@@ -50,7 +52,17 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
     s: &Sweep<L::T>,
 ) {
     let nr = 2 * L::N;
+    // One cache line every four steps: so many tiles to bring in the next panel.
+    let line = 64 / size_of::<L::T>();
+    let share = s.taps * (s.len / 4) * line;
     for tile in 0..s.tiles {
+        let wanted = MR > 2 && tile < 4 * nr / line;
+        let mut next = if wanted {
+            s.next.wrapping_add(tile * share)
+        } else {
+            s.b
+        };
+        let pace = if wanted { line } else { 0 };
         // SAFETY: the caller vouches for `tiles * tile_stride` pointers, for `off + len` elements
         // behind each one, and for `taps * len` rows of `nr` elements of `b`.
         let acc = unsafe {
@@ -62,6 +74,8 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
                 rows = rows.add(MR);
                 let mut k = 0;
                 while k + 4 <= s.len {
+                    l.prefetch(next);
+                    next = next.wrapping_add(pace);
                     let mut u = 0;
                     while u < 4 {
                         step::<L, MR, NV>(l, &mut acc[u % KU], &p, k + u, b.add(u * nr));

@@ -180,11 +180,26 @@ fn pack_transposed<T: Element>(
     if width < nr {
         dst.fill(T::ZERO);
     }
-    // Square blocks, so that both sides stay in the first-level cache.
-    for k0 in (0..k).step_by(16) {
-        let k1 = (k0 + 16).min(k);
-        for c in 0..width {
-            for (i, x) in src[c * ld + k0..c * ld + k1].iter().enumerate() {
+    // Blocks of rows, so that both sides stay in the first-level cache; eight columns at a time
+    // are turned in registers.
+    let whole = width / 8 * 8;
+    for k0 in (0..k).step_by(8) {
+        if k0 + 8 <= k {
+            for c in (0..whole).step_by(8) {
+                let block: [&[T]; 8] =
+                    std::array::from_fn(|i| &src[(c + i) * ld + k0..(c + i) * ld + k0 + 8]);
+                for i in 0..8 {
+                    let row: [T; 8] = std::array::from_fn(|j| block[j][i]);
+                    dst[(k0 + i) * nr + c..][..8].copy_from_slice(&row);
+                }
+            }
+        }
+        let first = if k0 + 8 <= k { whole } else { 0 };
+        for c in first..width {
+            for (i, x) in src[c * ld + k0..c * ld + (k0 + 8).min(k)]
+                .iter()
+                .enumerate()
+            {
                 dst[(k0 + i) * nr + c] = *x;
             }
         }

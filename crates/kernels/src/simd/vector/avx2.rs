@@ -88,6 +88,10 @@ impl Lanes for Avx2 {
         unsafe { _mm256_maskstore_ps(p, mask32(n), v) }
     }
     #[inline(always)]
+    fn prefetch(self, p: *const f32) {
+        has!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+    }
+    #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
         has!(_mm256_add_ps(a, b))
     }
@@ -269,6 +273,10 @@ impl Lanes for Avx2Double {
     unsafe fn store_part(self, p: *mut f64, v: __m256d, n: usize) {
         // SAFETY: masked-off lanes are not accessed, the others are the caller's promise.
         unsafe { _mm256_maskstore_pd(p, mask64(n), v) }
+    }
+    #[inline(always)]
+    fn prefetch(self, p: *const f64) {
+        has!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
     }
     #[inline(always)]
     fn add(self, a: __m256d, b: __m256d) -> __m256d {

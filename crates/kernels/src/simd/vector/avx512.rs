@@ -75,6 +75,10 @@ macro_rules! lanes {
                 unsafe { $mstore(p, ((1u32 << n) - 1) as $mask, v) }
             }
             #[inline(always)]
+            fn prefetch(self, p: *const $t) {
+                has!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+            }
+            #[inline(always)]
             fn add(self, a: $v, b: $v) -> $v {
                 has!($add(a, b))
             }

@@ -69,6 +69,8 @@ macro_rules! lanes {
                 }
             }
             #[inline(always)]
+            fn prefetch(self, _: *const $t) {}
+            #[inline(always)]
             fn add(self, a: $vec, b: $vec) -> $vec {
                 $vec(std::array::from_fn(|i| a.0[i] + b.0[i]))
             }
