@@ -7,6 +7,7 @@
 mod rows;
 #[cfg(test)]
 mod tests;
+pub(super) mod winograd;
 
 use super::aligned::SendPtr;
 use super::gemm::drive::drive;
@@ -104,9 +105,15 @@ impl Conv2dShape {
 }
 
 /// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
+///
+/// A 3×3 filter whose convolution has stride and dilation 1 may be kept in another form, so the
+/// packed filter only serves convolutions with the strides, dilations and groups it was made for.
+/// Batch, input and output sizes and padding are free.
 #[derive(Clone, Debug)]
 pub struct PackedFilter {
-    groups: Vec<PackedB>,
+    /// A matrix for each group, or for each of the 16 positions of a transformed filter.
+    parts: Vec<PackedB>,
+    winograd: bool,
     taps: usize,
     in_c: usize,
     out_c: usize,
@@ -118,6 +125,17 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
+        if winograd::suits(s) {
+            check(filter.len(), 9 * s.in_c, s.out_c, s.out_c, "filter");
+            let parts = winograd::pack(par, filter, s.in_c, s.out_c);
+            return PackedFilter {
+                parts,
+                winograd: true,
+                taps: 9,
+                in_c: s.in_c,
+                out_c: s.out_c,
+            };
+        }
         Self::with_taps(par, filter, s.filter_h * s.filter_w, s)
     }
 
@@ -141,14 +159,15 @@ impl PackedFilter {
         let (in_c, out_c) = (s.in_c / groups, s.out_c / groups);
         let k = taps * in_c;
         check(filter.len(), k, s.out_c, s.out_c, "filter");
-        let groups = (0..groups)
+        let parts = (0..groups)
             .map(|g| {
                 let part = filter.get(g * out_c..).unwrap_or_default();
                 PackedB::from_rows(par, part, s.out_c, k, out_c)
             })
             .collect();
         PackedFilter {
-            groups,
+            parts,
+            winograd: false,
             taps,
             in_c: s.in_c,
             out_c: s.out_c,
@@ -157,7 +176,7 @@ impl PackedFilter {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.groups.iter().map(PackedB::bytes).sum()
+        self.parts.iter().map(PackedB::bytes).sum()
     }
 }
 
@@ -195,12 +214,21 @@ pub fn conv3d(
         filter.taps == s.filter_d * p.filter_h * p.filter_w
             && filter.in_c == p.in_c
             && filter.out_c == p.out_c
-            && filter.groups.len() == p.groups,
+            && if filter.winograd {
+                winograd::suits(p) && s.in_d == 1 && s.out_d == 1 && s.filter_d == 1
+            } else {
+                filter.parts.len() == p.groups
+            },
         "the filter was packed for another convolution",
     );
     check(input.len(), pixels, p.in_c, p.in_c, "input");
     check(out.len(), m, p.out_c, p.out_c, "output");
     check_epilogue(ep, m, p.out_c);
+    if filter.winograd {
+        let out = SendPtr(out.as_mut_ptr());
+        // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
+        return unsafe { winograd::run(par, p, input, &filter.parts, out, ep) };
+    }
     let axes = [
         Axis {
             input: s.in_d,
@@ -228,11 +256,11 @@ pub fn conv3d(
         },
     ];
     if axes.iter().all(Axis::is_identity) && p.groups == 1 {
-        return gemm_packed(par, input, p.in_c, m, &filter.groups[0], out, p.out_c, ep);
+        return gemm_packed(par, input, p.in_c, m, &filter.parts[0], out, p.out_c, ep);
     }
     let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
     let base = SendPtr(out.as_mut_ptr());
-    for (g, b) in filter.groups.iter().enumerate() {
+    for (g, b) in filter.parts.iter().enumerate() {
         let source = Windows::new(input, p.in_c, g * in_c, in_c, axes);
         let col = g * out_c;
         let ep = Epilogue {

@@ -54,12 +54,27 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(p, pow2(s, half)), pow2(s, s.isub(n, half)))
 }
 
-/// `e^x` for `-87 <= x <= 0` or NaN; smaller `x` count as -87.
+/// Where [`exp_bounded`] stops: its results must stay normal numbers.
+pub(crate) const EXP_MIN: f32 = -86.5;
+const EXP_MAX: f32 = 88.0;
+
+/// `e^x` for `EXP_MIN <= x <= 88` or NaN.
 #[inline(always)]
-pub(crate) fn exp_nonpositive<S: Simd>(s: S, x: S::V) -> S::V {
-    let (n, r) = reduce_ln2(s, s.max(s.splat(-87.0), x));
+pub(crate) fn exp_bounded<S: Simd>(s: S, x: S::V) -> S::V {
+    let (p, n) = exp_parts(s, x);
+    s.mul(p, s.float(s.iadd(n, s.isplat(127 << 23))))
+}
+
+/// `p` and `n`, in exponent position, with `e^x = 2^n p`.
+#[inline(always)]
+fn exp_parts<S: Simd>(s: S, x: S::V) -> (S::V, S::I) {
+    let t = s.fma(x, s.splat(LOG2_E), s.splat(ROUNDER));
+    let n = s.sub(t, s.splat(ROUNDER));
+    let r = s.fnma(n, s.splat(LN2_HI), x);
+    let r = s.fnma(n, s.splat(LN2_LO), r);
     let p = s.add(s.fma(exp_tail(s, r), s.mul(r, r), r), s.splat(1.0));
-    s.mul(p, pow2(s, n))
+    // The integer is in the low bits of `t`; above them nothing survives the shift.
+    (p, s.ishl::<23>(s.bits(t)))
 }
 
 /// `e^x - 1` without cancellation.
@@ -173,13 +188,26 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(s.abs(x), s.splat(4e-4)), x, r)
 }
 
-/// `1 / (1 + e^-x)`; below -87 it stays where it is there.
+/// `-x` where its exponential is a normal number.
+#[inline(always)]
+fn bounded_neg<S: Simd>(s: S, x: S::V) -> S::V {
+    s.max(s.splat(EXP_MIN), s.min(s.splat(EXP_MAX), s.neg(x)))
+}
+
+/// `1 / (1 + e^-x)`; below -88 it stays what it is there.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     let one = s.splat(1.0);
-    let e = exp_nonpositive(s, s.neg_abs(x));
-    let r = s.div(one, s.add(one, e));
-    s.select(s.lt(x, s.zero()), s.mul(e, r), r)
+    s.div(one, s.add(one, exp_bounded(s, bounded_neg(s, x))))
+}
+
+/// `x / (1 + e^-x)`; the same.
+#[inline(always)]
+pub(crate) fn swish<S: Simd>(s: S, x: S::V) -> S::V {
+    // Not-a-number may get lost below, but it is the numerator, too.
+    let (p, n) = exp_parts(s, bounded_neg(s, x));
+    let e = s.float(s.iadd(s.bits(p), n));
+    s.div(x, s.add(s.splat(1.0), e))
 }
 
 /// The error function, as a quotient of polynomials on the range where it is not ±1 yet.

@@ -5,7 +5,7 @@
 mod tests;
 
 use super::aligned::SendPtr;
-use super::functions::exp_nonpositive;
+use super::functions::{EXP_MIN, exp_bounded};
 use super::table::Table;
 use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
@@ -98,11 +98,12 @@ pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
     r
 }
 
-/// `e^(x - shift)`, zero where that would be subnormal.
+/// `e^(x - shift)`, zero where that would be nearly subnormal.
 #[inline(always)]
 fn shifted_exp<S: Simd>(s: S, x: S::V, shift: S::V) -> S::V {
     let d = s.sub(x, shift);
-    s.select(s.lt(d, s.splat(-87.0)), s.zero(), exp_nonpositive(s, d))
+    let floor = s.splat(EXP_MIN);
+    s.select(s.lt(d, floor), s.zero(), exp_bounded(s, s.max(floor, d)))
 }
 
 /// `dst = e^(src - p)`; returns the sum.

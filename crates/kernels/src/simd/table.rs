@@ -1,5 +1,6 @@
 //! The functions of each level, compiled for it, behind one table of pointers.
 
+use super::conv::winograd::{InputJob, OutputJob, input_tile, output_tile};
 use super::depthwise::{DepthwiseJob, PIXELS, PixelJob, pixel, tiles};
 use super::functions as f;
 use super::gemm::kernel::{Sweep, sweep};
@@ -32,6 +33,8 @@ pub(crate) struct Table {
     /// Filter 3 with stride 1 and 2, then filter 5 likewise.
     depthwise: [DepthwiseFn; 4],
     pub depthwise_pixel: unsafe fn(&PixelJob),
+    pub winograd_input: unsafe fn(&InputJob),
+    pub winograd_output: unsafe fn(&OutputJob),
     pub pool_max: unsafe fn(&PoolJob),
     pub pool_average: unsafe fn(&PoolJob),
     pub reduce: [unsafe fn(*const f32, usize, f32) -> f32; 4],
@@ -234,7 +237,7 @@ macro_rules! level {
                     }),
                     unary!(s, x, p, f::softplus(s, x)),
                     unary!(s, x, p, s.div(x, s.add(s.splat(1.0), s.abs(x)))),
-                    unary!(s, x, p, s.mul(x, f::sigmoid(s, x))),
+                    unary!(s, x, p, f::swish(s, x)),
                     unary!(s, x, p, s.mul(x, f::hard_sigmoid(s, x))),
                     unary!(s, x, p, f::hard_sigmoid(s, x)),
                     unary!(s, x, p, f::gelu_erf(s, x)),
@@ -274,6 +277,8 @@ macro_rules! level {
                     job!(tiles::<One, 5, 2, PIXELS>, DepthwiseJob),
                 ],
                 depthwise_pixel: job!(pixel::<One>, PixelJob),
+                winograd_input: job!(input_tile::<One>, InputJob),
+                winograd_output: job!(output_tile::<One>, OutputJob),
                 pool_max: job!(pool_pixel::<One, true>, PoolJob),
                 pool_average: job!(pool_pixel::<One, false>, PoolJob),
                 reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],

@@ -33,7 +33,7 @@ impl Axis {
     }
 }
 
-static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
+pub(super) static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
 
 /// The windows of one channel group.
 pub(super) struct Windows<'a> {
@@ -148,17 +148,22 @@ impl RowSource<f32> for Windows<'_> {
         tiles.each(|row, mr| {
             for r in 0..mr {
                 let x = pos[3];
-                let mut slots = out[row * taps + r..].iter_mut().step_by(mr);
                 if self.merged && self.inside(x) {
                     let start = width.start(x) as usize * self.pixel;
-                    for (slot, line) in slots.zip(&lines) {
+                    let mut slot = row * taps + r;
+                    for line in &lines {
                         // Inside the line, as the whole window is.
-                        *slot = match line {
+                        out[slot] = match line {
                             Some(line) => SendPtr(base.wrapping_add(line + start)),
                             None => pointer(zeros),
                         };
+                        slot += mr;
                     }
-                } else if self.merged {
+                    self.next(&mut pos, &mut lines);
+                    continue;
+                }
+                let mut slots = out[row * taps + r..].iter_mut().step_by(mr);
+                if self.merged {
                     for (slot, line) in slots.zip(&lines) {
                         *slot = match line {
                             Some(line) => {
@@ -184,13 +189,7 @@ impl RowSource<f32> for Windows<'_> {
                         }
                     }
                 }
-                pos[3] += 1;
-                if pos[3] == width.output {
-                    let [n, z, y, _] = pos;
-                    let row = ((n * depth.output + z) * height.output + y + 1) * width.output;
-                    pos = self.position(row);
-                    self.lines(pos, &mut lines);
-                }
+                self.next(&mut pos, &mut lines);
             }
         });
     }
@@ -205,6 +204,18 @@ impl Windows<'_> {
             *line = plane.zip(height.at(y, i % height.filter)).map(|(z, y)| {
                 ((n * depth.input + z) * height.input + y) * width.input * self.pixel
             });
+        }
+    }
+
+    /// Steps to the next output pixel.
+    fn next(&self, pos: &mut [usize; 4], lines: &mut [Option<usize>]) {
+        let [_, height, width] = &self.axes;
+        pos[3] += 1;
+        if pos[3] == width.output {
+            let [n, z, y, _] = *pos;
+            let row = ((n * self.axes[0].output + z) * height.output + y + 1) * width.output;
+            *pos = self.position(row);
+            self.lines(*pos, lines);
         }
     }
 

@@ -50,7 +50,11 @@ fn compare(s: &Conv3dShape) {
     let side = noise(p.output_len() * s.out_d, 4);
     let want = naive(s, &input, &filter);
     each_level(|level| {
-        let packed = PackedFilter::new_3d(&Inline, &filter, s);
+        let packed = if s.filter_d == 1 {
+            PackedFilter::new(&Inline, &filter, p)
+        } else {
+            PackedFilter::new_3d(&Inline, &filter, s)
+        };
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
             for (with_side, act) in [(false, Activation::None), (true, Activation::Relu)] {
                 let ep = Epilogue {
@@ -130,6 +134,25 @@ fn planes() {
         ([28, 28], [24, 12], [3, 3], 1, true),
     ] {
         compare(&plane(hw, c, f, stride, same).solid());
+    }
+}
+
+#[test]
+fn small_tiles() {
+    for (hw, c) in [
+        ([7, 7], [32, 40]),
+        ([4, 6], [33, 35]),
+        ([1, 1], [40, 32]),
+        ([15, 9], [64, 64]),
+    ] {
+        let mut s = plane(hw, c, [3, 3], 1, true);
+        assert!(winograd::suits(&s));
+        compare(&s.solid());
+        (s.batch, s.pad_left) = (2, 2);
+        compare(&s.solid());
+        if hw[0] > 2 {
+            compare(&plane(hw, c, [3, 3], 1, false).solid());
+        }
     }
 }
 
