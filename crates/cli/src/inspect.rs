@@ -123,8 +123,10 @@ pub fn run(args: &Args) -> Result<()> {
 fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
     let file = GraphFile::open(&args.model.model)?;
     let mut missing = BTreeMap::new();
-    for node in &file.graph.node {
-        if registry().op(&node.op).is_none() {
+    let bodies = file.graph.library.iter().flat_map(|l| &l.function).flat_map(|f| &f.node_def);
+    for node in file.graph.node.iter().chain(bodies) {
+        let is_call = matches!(node.op.as_str(), "PartitionedCall" | "StatefulPartitionedCall");
+        if !is_call && registry().op(&node.op).is_none() {
             *missing.entry(node.op.clone()).or_default() += 1;
         }
     }

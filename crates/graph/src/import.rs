@@ -1,5 +1,6 @@
 //! `GraphDef` → [`Graph`], checked.
 
+use crate::inline::inline_calls;
 use crate::{Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
@@ -18,12 +19,13 @@ const CONSUMER_VERSION: i32 = 2400;
 ///
 /// Checked: format versions, unknown ops, duplicate names, missing or ill-typed attrs (defaults
 /// are filled in), dangling inputs, arity, dtypes along edges, cycles outside loops. The first
-/// offence is reported with the node's name. `file` is the mapping that constants may stay in.
+/// offence is reported with the node's name. Calls of library functions are expanded. `file` is the mapping that constants may stay in.
 pub fn import_graph(
     def: &proto::GraphDef,
     file: Option<&Arc<MappedFile>>,
     registry: &Registry,
 ) -> Result<Graph> {
+    let def = &*inline_calls(def, registry)?;
     let mut graph = Graph::new();
     if let Some(versions) = &def.versions {
         graph.producer = versions.producer;
@@ -117,7 +119,7 @@ fn lookup(ids: &FxHashMap<&str, NodeId>, name: &str, node: &proto::NodeDef) -> R
         .ok_or_else(|| invalid_argument!("Node '{}': Unknown input node '{name}'", node.name))
 }
 
-fn import_attrs<'a>(
+pub(crate) fn import_attrs<'a>(
     proto: impl IntoIterator<Item = (&'a String, &'a proto::AttrValue)>,
     def: &OpDef,
     file: Option<&Arc<MappedFile>>,

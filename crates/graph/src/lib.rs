@@ -12,6 +12,7 @@
 mod export;
 mod graph;
 mod import;
+mod inline;
 mod order;
 mod patch;
 mod prune;
