@@ -11,12 +11,14 @@ pub mod dense;
 pub mod fill;
 pub mod fused_activation;
 pub mod fused_elementwise;
+pub mod gather;
 pub mod identity;
 pub mod layer_norm;
 pub mod math_binary;
 pub mod math_unary;
 pub mod pad;
 pub mod reduce;
+pub mod scatter;
 pub mod select;
 pub mod shape_ops;
 pub mod slice;
@@ -34,12 +36,14 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     fill::OPS,
     fused_activation::OPS,
     fused_elementwise::OPS,
+    gather::OPS,
     identity::OPS,
     layer_norm::OPS,
     math_binary::OPS,
     math_unary::OPS,
     pad::OPS,
     reduce::OPS,
+    scatter::OPS,
     select::OPS,
     shape_ops::OPS,
     slice::OPS,

@@ -1,0 +1,343 @@
+//! Rows picked by index: Gather, GatherV2, GatherNd, ReverseSequence.
+
+use crate::indices::{self, Index, axis_in, constant_int, dispatch_index, shape_of};
+use crate::strided::{MIN_BLOCK, par_rows, unravel};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
+use smallvec::SmallVec;
+
+/// Gather, GatherV2, GatherNd, ReverseSequence.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "Gather",
+        "params: Tparams, indices: Tindices -> output: Tparams | validate_indices: bool = true; \
+         Tparams: type; Tindices: type {int32,int64}",
+    )
+    .shape(|ctx| gather_shape(ctx, Some(0), 0))
+    .kernel(gather),
+    Op::new(
+        "GatherV2",
+        "params: Tparams, indices: Tindices, axis: Taxis -> output: Tparams | batch_dims: int = 0; \
+         Tparams: type; Tindices: type {int16,int32,int64}; Taxis: type {int32,int64}",
+    )
+    .shape(|ctx| {
+        let batch_dims = ctx.attrs().int("batch_dims")?;
+        gather_shape(ctx, constant_int(ctx, 2), batch_dims)
+    })
+    .kernel(gather),
+    Op::new(
+        "GatherNd",
+        "params: Tparams, indices: Tindices -> output: Tparams | Tparams: type; \
+         Tindices: type {int16,int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(gather_nd_shape)
+    .kernel(gather_nd),
+    Op::new(
+        "ReverseSequence",
+        "input: T, seq_lengths: Tlen -> output: T | seq_dim: int; batch_dim: int = 0; T: type; \
+         Tlen: type {int32,int64} = int64",
+    )
+    .shape(reverse_sequence_shape)
+    .kernel(reverse_sequence),
+];
+
+/// The axis and the number of leading batch dimensions, checked.
+fn gather_dims(
+    axis: i64,
+    batch_dims: i64,
+    rank: usize,
+    indices_rank: usize,
+) -> Result<(usize, usize)> {
+    if rank == 0 {
+        return Err(invalid_argument!("params must be at least 1 dimensional"));
+    }
+    let Some(at) = axis_in(axis, rank) else {
+        return Err(invalid_argument!("Expected axis in the range [-{rank}, {rank}), but got {axis}"));
+    };
+    let Some(batch) = axis_in(batch_dims, indices_rank + 1 - usize::from(batch_dims < 0)) else {
+        return Err(invalid_argument!(
+            "Expected batch_dims in the range [-{indices_rank}, {indices_rank}], but got {batch_dims}"
+        ));
+    };
+    if batch >= rank {
+        return Err(invalid_argument!(
+            "batch_dims ({batch}) must be less than rank(params) ({rank})."
+        ));
+    }
+    if at < batch {
+        return Err(invalid_argument!(
+            "batch_dims ({batch}) must be less than or equal to axis ({at})."
+        ));
+    }
+    Ok((at, batch))
+}
+
+#[cold]
+fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> ferroflow_base::Status {
+    let mut coords = vec![0; dims.len()];
+    unravel(position, dims, &mut coords);
+    let at = if dims.is_empty() { String::new() } else { indices::list(coords) };
+    invalid_argument!("indices{at} = {value} is not in [0, {limit})")
+}
+
+fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let batch_dims = build.attrs.int("batch_dims").unwrap_or(0);
+    let (dtype, index) = (build.input(0)?, build.input(1)?);
+    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+        Box::new(move |ctx: &mut KernelCtx| gather_items::<T, I>(ctx, batch_dims))
+    })))
+}
+
+fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Result<()> {
+    let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
+    let axis = if ctx.num_inputs() > 2 {
+        indices::int(ctx.input(2)?).ok_or_else(|| invalid_argument!("axis must be scalar"))?
+    } else {
+        0
+    };
+    let (shape, index_shape) = (params.shape(), indices.shape());
+    let (at, n_batch) = gather_dims(axis, batch_dims, shape.rank(), index_shape.rank())?;
+    if let Some(i) = (0..n_batch).find(|&i| shape[i] != index_shape[i]) {
+        return Err(invalid_argument!(
+            "params.shape[{i}]: {} should be equal to indices.shape[{i}]: {}",
+            shape[i],
+            index_shape[i]
+        ));
+    }
+    let limit = shape[at];
+    let batch: usize = shape[..n_batch].iter().product();
+    let outer: usize = shape[n_batch..at].iter().product();
+    let inner: usize = shape[at + 1..].iter().product();
+    let n: usize = index_shape[n_batch..].iter().product();
+    let picked = indices.slice::<I>()?;
+    let inside = |i: &I| usize::try_from(i.to_i64()).is_ok_and(|i| i < limit);
+    if let Some(bad) = picked.iter().position(|i| !inside(i)) {
+        return Err(bad_index(bad, index_shape, picked[bad].to_i64(), limit));
+    }
+    let dims = shape[..at].iter().chain(&index_shape[n_batch..]).chain(&shape[at + 1..]);
+    let mut out = ctx.alloc(params.dtype(), shape_of(dims.copied())?)?;
+    let from = params.items::<T>()?;
+    let to = out.items_mut::<T>()?;
+    let pick = |table: &[T], picked: &[I], to: &mut [T]| {
+        if inner == 1 {
+            for (o, i) in to.iter_mut().zip(picked) {
+                *o = table[i.to_i64() as usize].clone();
+            }
+        } else {
+            for (o, i) in to.chunks_mut(inner).zip(picked) {
+                o.clone_from_slice(&table[i.to_i64() as usize * inner..][..inner]);
+            }
+        }
+    };
+    if to.is_empty() {
+    } else if batch * outer == 1 {
+        let rows = (MIN_BLOCK / inner).max(1);
+        par_chunks_mut(ctx.par(), to, rows * inner, 1, &|i, chunk| {
+            pick(from, &picked[i * rows..], chunk);
+        });
+    } else {
+        par_rows(ctx.par(), to, n * inner, &|row, to| {
+            let b = row / outer;
+            pick(&from[row * limit * inner..], &picked[b * n..(b + 1) * n], to);
+        });
+    }
+    ctx.set_output(0, out)
+}
+
+fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Result<()> {
+    let (params, indices) = (ctx.with_rank_at_least(0, 1)?, ctx.input(1));
+    let (Some(rank), Some(index_dims)) = (params.rank(), indices.dims()) else { return Ok(()) };
+    let Some(axis) = axis else {
+        let batch = axis_in(batch_dims, index_dims.len() + 1 - usize::from(batch_dims < 0));
+        if let Some(batch) = batch {
+            ctx.set(0, PartialShape::of_rank(rank + index_dims.len() - 1 - batch));
+        }
+        return Ok(());
+    };
+    let (at, batch) = gather_dims(axis, batch_dims, rank, index_dims.len())?;
+    let params = params.dims().unwrap_or(&[]);
+    let shape = params[..at].iter().chain(&index_dims[batch..]).chain(&params[at + 1..]);
+    ctx.set(0, PartialShape::of(shape.copied()));
+    Ok(())
+}
+
+/// What to do with an index that is not inside; `true` to pass over it.
+pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
+    match attrs.str("bad_indices_policy")? {
+        "" | "DEFAULT" | "ERROR" => Ok(false),
+        "IGNORE" => Ok(true),
+        other => Err(invalid_argument!("Unknown bad_indices_policy: {other}")),
+    }
+}
+
+/// Positions of rows in a tensor: the innermost dimension of an index tensor is a coordinate of
+/// the first dimensions of `dims`. `None` for a coordinate that is not inside.
+pub fn row_position<I: Index>(coords: &[I], dims: &[usize]) -> Option<usize> {
+    coords.iter().zip(dims).try_fold(0usize, |at, (c, &d)| {
+        let c = usize::try_from(c.to_i64()).ok().filter(|&c| c < d)?;
+        Some(at * d + c)
+    })
+}
+
+#[cold]
+fn bad_coords<I: Index>(i: usize, coords: &[I], indices: &Shape, params: &Shape) -> ferroflow_base::Status {
+    let outer = &indices[..indices.rank() - 1];
+    let mut at = vec![0; outer.len()];
+    unravel(i, outer, &mut at);
+    let at = if outer.is_empty() { String::new() } else { indices::list(at) };
+    let coords = indices::list(coords.iter().map(|c| c.to_i64()));
+    invalid_argument!("indices{at} = {coords} does not index into param shape {params}")
+}
+
+fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let ignore = ignores_bad_indices(build.attrs)?;
+    let (dtype, index) = (build.input(0)?, build.input(1)?);
+    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+        Box::new(move |ctx: &mut KernelCtx| gather_nd_items::<T, I>(ctx, ignore))
+    })))
+}
+
+fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
+    invalid_argument!(
+        "index innermost dimension length must be <= params rank; saw: {depth} vs. {rank}"
+    )
+}
+
+fn gather_nd_items<T: Item, I: Index>(ctx: &mut KernelCtx, ignore: bool) -> Result<()> {
+    let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
+    let (shape, index_shape) = (params.shape(), indices.shape());
+    if shape.rank() < 1 {
+        return Err(invalid_argument!("params must be at least a vector"));
+    }
+    let Some((&depth, outer)) = index_shape.split_last() else {
+        return Err(invalid_argument!("indices must be at least a vector"));
+    };
+    if depth > shape.rank() {
+        return Err(too_deep(depth, shape.rank()));
+    }
+    let out_shape = shape_of(outer.iter().chain(&shape[depth..]).copied())?;
+    let n: usize = outer.iter().product();
+    let inner: usize = shape[depth..].iter().product();
+    if params.num_elements() == 0 && out_shape.num_elements() > 0 {
+        return Err(invalid_argument!(
+            "Requested more than 0 entries, but params is empty.  Params shape: {shape}"
+        ));
+    }
+    let coords = indices.slice::<I>()?;
+    let mut positions = Vec::with_capacity(n);
+    for i in 0..n {
+        let row = &coords[i * depth..(i + 1) * depth];
+        match row_position(row, shape) {
+            None if !ignore => return Err(bad_coords(i, row, index_shape, shape)),
+            position => positions.push(position),
+        }
+    }
+    let mut out = ctx.alloc(params.dtype(), out_shape)?;
+    let from = params.items::<T>()?;
+    par_rows(ctx.par(), out.items_mut::<T>()?, inner, &|i, to| match positions[i] {
+        Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
+        None => to.fill(T::default()),
+    });
+    ctx.set_output(0, out)
+}
+
+fn gather_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let (params, indices) = (ctx.input(0), ctx.with_rank_at_least(1, 1)?);
+    let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else { return Ok(()) };
+    let Some((Some(depth), outer)) = index_dims.split_last().map(|(d, o)| (*d, o)) else {
+        return Ok(());
+    };
+    if depth > dims.len() {
+        return Err(too_deep(depth, dims.len()));
+    }
+    ctx.set(0, PartialShape::of(outer.iter().chain(&dims[depth..]).copied()));
+    Ok(())
+}
+
+fn sequence_dims(attrs: &Attrs, rank: usize) -> Result<(usize, usize)> {
+    let (batch_dim, seq_dim) = (attrs.int("batch_dim")?, attrs.int("seq_dim")?);
+    let inside = |name: &str, d: i64| {
+        usize::try_from(d)
+            .ok()
+            .filter(|&d| d < rank)
+            .ok_or_else(|| invalid_argument!("{name} must be < input rank ({d} vs. {rank})"))
+    };
+    if batch_dim == seq_dim {
+        return Err(invalid_argument!("batch_dim == seq_dim == {seq_dim}"));
+    }
+    Ok((inside("batch_dim", batch_dim)?, inside("seq_dim", seq_dim)?))
+}
+
+fn reverse_sequence_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let lengths = ctx.with_rank(1, 1)?;
+    let input = ctx.input(0);
+    if let Some(rank) = input.rank() {
+        let (batch, _) = sequence_dims(ctx.attrs(), rank)?;
+        let n = PartialShape::of([input.dim(batch as isize)]);
+        let n = ctx.merge(&n, &lengths)?.dim(0);
+        let dims = indices::partial(rank, |i| if i == batch { n } else { input.dim(i as isize) });
+        ctx.set(0, dims);
+    }
+    Ok(())
+}
+
+fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(0)?;
+    let attrs = build.attrs.clone();
+    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+        let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
+        let shape = input.shape();
+        if lengths.shape().rank() != 1 {
+            let rank = lengths.shape().rank();
+            return Err(invalid_argument!("seq_lens input must be 1-dim, not {rank}"));
+        }
+        let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
+        let n = indices::ints(lengths)?;
+        check_lengths(&n, shape[batch], shape[seq])?;
+        let mut out = ctx.alloc(input.dtype(), shape.clone())?;
+        flip::<T>(ctx, input, &n, batch, seq, &mut out)?;
+        ctx.set_output(0, out)
+    })))
+}
+
+fn check_lengths(lengths: &[i64], batch: usize, seq: usize) -> Result<()> {
+    if lengths.len() != batch {
+        let n = lengths.len();
+        return Err(invalid_argument!("Length of seq_lens != input.dims(batch_dim), ({n} vs. {batch})"));
+    }
+    for (i, &n) in lengths.iter().enumerate() {
+        if n < 0 {
+            return Err(invalid_argument!("seq_lens({i}) < 0"));
+        }
+        if n as u64 > seq as u64 {
+            return Err(invalid_argument!("seq_lens({i}) > input.dims(seq_dim)"));
+        }
+    }
+    Ok(())
+}
+
+/// Copies rows (what follows both dimensions) from where the reversal of their batch entry says.
+fn flip<T: Item>(
+    ctx: &KernelCtx,
+    input: &Tensor,
+    lengths: &[i64],
+    batch: usize,
+    seq: usize,
+    out: &mut Tensor,
+) -> Result<()> {
+    let shape = input.shape();
+    let lead = batch.max(seq) + 1;
+    let inner: usize = shape[lead..].iter().product();
+    let from = input.items::<T>()?;
+    let step: usize = shape[seq + 1..lead].iter().product();
+    par_rows(ctx.par(), out.items_mut::<T>()?, inner, &|row, to| {
+        let mut coords = SmallVec::<[usize; 8]>::from_elem(0, lead);
+        unravel(row, &shape[..lead], &mut coords);
+        let (c, n) = (coords[seq], lengths[coords[batch]] as usize);
+        let from_row = if c < n { row - c * step + (n - 1 - c) * step } else { row };
+        to.clone_from_slice(&from[from_row * inner..(from_row + 1) * inner]);
+    });
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! Rows written by index: ScatterNd and TensorScatterUpdate, Add, Sub, Max, Min.
+
+use crate::indices::{self, Index, constant, dispatch_index};
+use crate::shapes;
+use crate::strided::unravel;
+use crate::tf::gather::{ignores_bad_indices, row_position};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{
+    Bytes, Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, bf16,
+    dispatch_items, f16,
+};
+
+/// ScatterNd, TensorScatterUpdate, TensorScatterAdd, TensorScatterSub, TensorScatterMax,
+/// TensorScatterMin.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "ScatterNd",
+        "indices: Tindices, updates: T, shape: Tindices -> output: T | T: type; \
+         Tindices: type {int16,int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(scatter_nd_shape)
+    .kernel(scatter_nd),
+    Op::new(
+        "TensorScatterUpdate",
+        "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
+         Tindices: type {int16,int32,int64,uint16}; bad_indices_policy: string = ''",
+    )
+    .shape(tensor_scatter_shape)
+    .kernel(update),
+    Op::new(
+        "TensorScatterAdd",
+        "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
+         Tindices: type {int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(tensor_scatter_shape)
+    .kernel(|b| combining(b, Combine::Add, Target::Input)),
+    Op::new(
+        "TensorScatterSub",
+        "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
+         Tindices: type {int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(tensor_scatter_shape)
+    .kernel(|b| combining(b, Combine::Sub, Target::Input)),
+    Op::new(
+        "TensorScatterMax",
+        "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
+         Tindices: type {int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(tensor_scatter_shape)
+    .kernel(|b| combining(b, Combine::Max, Target::Input)),
+    Op::new(
+        "TensorScatterMin",
+        "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
+         Tindices: type {int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(tensor_scatter_shape)
+    .kernel(|b| combining(b, Combine::Min, Target::Input)),
+];
+
+#[derive(Clone, Copy)]
+enum Combine {
+    Add,
+    Sub,
+    Max,
+    Min,
+}
+
+/// What the rows are written to.
+#[derive(Clone, Copy)]
+enum Target {
+    /// Input 0; indices are input 1 and updates input 2.
+    Input,
+    /// Zeros of the shape in input 2; indices are input 0 and updates input 1.
+    Zeros,
+}
+
+/// Checks that indices and updates fit a target of shape `shape`; gives the length of coordinates.
+fn check(indices: &Shape, updates: &Shape, shape: &Shape) -> Result<usize> {
+    let Some((&depth, outer)) = indices.split_last() else {
+        return Err(invalid_argument!("Indices shape must have rank at least one. Found:{indices}"));
+    };
+    if shape.num_elements() == 0 && (indices.num_elements() > 0 || updates.num_elements() > 0) {
+        return Err(invalid_argument!(
+            "Indices and updates specified for empty output shape: {shape}"
+        ));
+    }
+    if updates.rank() < outer.len() || updates[..outer.len()] != *outer {
+        return Err(invalid_argument!(
+            "Dimensions [0,{}) of indices[shape={indices}] must match dimensions [0,{}) of \
+             updates[shape={updates}]",
+            outer.len(),
+            outer.len()
+        ));
+    }
+    if depth > shape.rank() || updates[outer.len()..] != shape[depth..] {
+        return Err(invalid_argument!(
+            "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{},{}) of \
+             updates[shape={updates}]",
+            shape.rank(),
+            outer.len(),
+            updates.rank()
+        ));
+    }
+    Ok(depth)
+}
+
+/// Applies `combine` to every row that the indices name, in their order.
+fn scatter<T: Item, I: Index>(
+    ctx: &mut KernelCtx,
+    target: Target,
+    ignore: bool,
+    combine: impl Fn(&mut T, &T),
+) -> Result<()> {
+    let (mut out, first) = match target {
+        Target::Input => (ctx.take_input(0)?, 1),
+        Target::Zeros => {
+            let sizes = ctx.input(2)?;
+            if sizes.shape().rank() != 1 {
+                return Err(invalid_argument!("Shape must be a vector, got {}", sizes.shape()));
+            }
+            let shape = Shape::checked(&indices::ints(sizes)?)?;
+            (Tensor::zeros(ctx.input(1)?.dtype(), shape)?, 0)
+        }
+    };
+    let (indices, updates) = (ctx.input(first)?, ctx.input(first + 1)?);
+    let shape = out.shape().clone();
+    let depth = check(indices.shape(), updates.shape(), &shape)?;
+    let inner: usize = shape[depth..].iter().product();
+    let coords = indices.slice::<I>()?;
+    let from = updates.items::<T>()?;
+    let to = out.items_mut::<T>()?;
+    let n: usize = indices.shape()[..indices.shape().rank() - 1].iter().product();
+    for i in 0..n {
+        let row = &coords[i * depth..(i + 1) * depth];
+        let Some(p) = row_position(row, &shape) else {
+            if ignore {
+                continue;
+            }
+            return Err(bad_coords(i, row, indices.shape(), &shape));
+        };
+        let from = &from[i * inner..(i + 1) * inner];
+        for (to, from) in to[p * inner..(p + 1) * inner].iter_mut().zip(from) {
+            combine(to, from);
+        }
+    }
+    ctx.set_output(0, out)
+}
+
+#[cold]
+fn bad_coords<I: Index>(i: usize, row: &[I], indices: &Shape, shape: &Shape) -> ferroflow_base::Status {
+    let outer = &indices[..indices.rank() - 1];
+    let mut at = vec![0; outer.len()];
+    unravel(i, outer, &mut at);
+    let row = indices::list(row.iter().map(|c| c.to_i64()));
+    invalid_argument!("indices{} = {row} does not index into shape {shape}", indices::list(at))
+}
+
+fn update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let ignore = ignores_bad_indices(build.attrs)?;
+    let (dtype, index) = (build.output(0)?, build.input(1)?);
+    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+        Box::new(move |ctx: &mut KernelCtx| {
+            scatter::<T, I>(ctx, Target::Input, ignore, |to, from| *to = from.clone())
+        })
+    })))
+}
+
+fn scatter_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let ignore = ignores_bad_indices(build.attrs)?;
+    let index = build.input(0)?;
+    macro_rules! kernel {
+        ($T:ty, $f:expr) => {
+            dispatch_index!(index, I => Ok(Box::new(move |ctx: &mut KernelCtx| {
+                scatter::<$T, I>(ctx, Target::Zeros, ignore, $f)
+            })))
+        };
+    }
+    match build.output(0)? {
+        DType::Bool => kernel!(bool, |to, from| *to |= *from),
+        DType::String => kernel!(Bytes, |to, from| *to = [&to[..], &from[..]].concat().into()),
+        _ => combining(build, Combine::Add, Target::Zeros),
+    }
+}
+
+/// Runs a scatter of numbers over their bits: `f` sees values of `V`, storage is [`Item`].
+fn combining(build: &KernelBuild, combine: Combine, target: Target) -> Result<Box<dyn OpKernel>> {
+    let ignore = ignores_bad_indices(build.attrs)?;
+    let dtype = build.output(0)?;
+    let index = build.input(match target {
+        Target::Input => 1,
+        Target::Zeros => 0,
+    })?;
+    // `$bits` is how the item type stores a value of `$T`.
+    macro_rules! number {
+        ($T:ty, $Item:ty, $from:expr, $into:expr, $f:expr) => {{
+            let f: fn($T, $T) -> $T = $f;
+            dispatch_index!(index, I => Ok(Box::new(move |ctx: &mut KernelCtx| {
+                scatter::<$Item, I>(ctx, target, ignore, |to, from| {
+                    *to = $into(f($from(*to), $from(*from)));
+                })
+            })))
+        }};
+    }
+    macro_rules! ordered {
+        ($T:ty, $Item:ty, $from:expr, $into:expr, $add:expr, $sub:expr) => {
+            match combine {
+                Combine::Add => number!($T, $Item, $from, $into, $add),
+                Combine::Sub => number!($T, $Item, $from, $into, $sub),
+                Combine::Max => number!($T, $Item, $from, $into, |a, b| if a < b { b } else { a }),
+                Combine::Min => number!($T, $Item, $from, $into, |a, b| if b < a { b } else { a }),
+            }
+        };
+    }
+    macro_rules! complex {
+        ($T:ty, $Item:ty, $from:expr, $into:expr) => {
+            match combine {
+                Combine::Add => number!($T, $Item, $from, $into, |a, b| a + b),
+                Combine::Sub => number!($T, $Item, $from, $into, |a, b| a - b),
+                _ => Err(build.unsupported(dtype)),
+            }
+        };
+    }
+    macro_rules! integer {
+        ($T:ty, $Item:ty) => {
+            ordered!($T, $Item, |v| v as $T, |v| v as $Item, <$T>::wrapping_add, <$T>::wrapping_sub)
+        };
+    }
+    match dtype {
+        DType::Float => {
+            ordered!(f32, u32, f32::from_bits, f32::to_bits, |a, b| a + b, |a, b| a - b)
+        }
+        DType::Double => {
+            ordered!(f64, u64, f64::from_bits, f64::to_bits, |a, b| a + b, |a, b| a - b)
+        }
+        DType::Half => ordered!(f16, u16, f16::from_bits, f16::to_bits, |a, b| a + b, |a, b| a - b),
+        DType::Bfloat16 => {
+            ordered!(bf16, u16, bf16::from_bits, bf16::to_bits, |a, b| a + b, |a, b| a - b)
+        }
+        DType::Int8 => integer!(i8, u8),
+        DType::Uint8 => integer!(u8, u8),
+        DType::Int16 => integer!(i16, u16),
+        DType::Uint16 => integer!(u16, u16),
+        DType::Int32 => integer!(i32, u32),
+        DType::Uint32 => integer!(u32, u32),
+        DType::Int64 => integer!(i64, u64),
+        DType::Uint64 => integer!(u64, u64),
+        DType::Complex64 => complex!(
+            Complex32,
+            u64,
+            |v: u64| Complex32::new(f32::from_bits(v as u32), f32::from_bits((v >> 32) as u32)),
+            |v: Complex32| v.re.to_bits() as u64 | (v.im.to_bits() as u64) << 32
+        ),
+        DType::Complex128 => complex!(
+            Complex64,
+            [u64; 2],
+            |v: [u64; 2]| Complex64::new(f64::from_bits(v[0]), f64::from_bits(v[1])),
+            |v: Complex64| [v.re.to_bits(), v.im.to_bits()]
+        ),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// Contradictions between the shapes of indices and updates and of the target.
+fn check_partial(indices: &PartialShape, updates: &PartialShape, to: &PartialShape) -> Result<()> {
+    let (Some(indices), Some(updates), Some(to)) =
+        (indices.to_full(), updates.to_full(), to.to_full())
+    else {
+        return Ok(());
+    };
+    check(&indices, &updates, &to).map(|_| ())
+}
+
+fn tensor_scatter_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    check_partial(&ctx.with_rank_at_least(1, 1)?, &ctx.input(2), &ctx.input(0))?;
+    shapes::unchanged(ctx)
+}
+
+fn scatter_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = match constant(ctx, 2) {
+        Some(dims) => indices::sizes(&dims)?,
+        None => indices::of_vector_length(&ctx.input(2)),
+    };
+    check_partial(&ctx.with_rank_at_least(0, 1)?, &ctx.input(1), &shape)?;
+    ctx.set(0, shape);
+    Ok(())
+}
