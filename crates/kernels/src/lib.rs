@@ -14,6 +14,7 @@ mod fused_ops;
 mod map;
 mod num;
 mod reduce;
+pub mod product;
 pub mod shapes;
 #[allow(
     unsafe_code,

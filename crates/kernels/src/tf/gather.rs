@@ -54,7 +54,9 @@ fn gather_dims(
         return Err(invalid_argument!("params must be at least 1 dimensional"));
     }
     let Some(at) = axis_in(axis, rank) else {
-        return Err(invalid_argument!("Expected axis in the range [-{rank}, {rank}), but got {axis}"));
+        return Err(invalid_argument!(
+            "Expected axis in the range [-{rank}, {rank}), but got {axis}"
+        ));
     };
     let Some(batch) = axis_in(batch_dims, indices_rank + 1 - usize::from(batch_dims < 0)) else {
         return Err(invalid_argument!(
@@ -78,7 +80,11 @@ fn gather_dims(
 fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> ferroflow_base::Status {
     let mut coords = vec![0; dims.len()];
     unravel(position, dims, &mut coords);
-    let at = if dims.is_empty() { String::new() } else { indices::list(coords) };
+    let at = if dims.is_empty() {
+        String::new()
+    } else {
+        indices::list(coords)
+    };
     invalid_argument!("indices{at} = {value} is not in [0, {limit})")
 }
 
@@ -116,7 +122,10 @@ fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Resu
     if let Some(bad) = picked.iter().position(|i| !inside(i)) {
         return Err(bad_index(bad, index_shape, picked[bad].to_i64(), limit));
     }
-    let dims = shape[..at].iter().chain(&index_shape[n_batch..]).chain(&shape[at + 1..]);
+    let dims = shape[..at]
+        .iter()
+        .chain(&index_shape[n_batch..])
+        .chain(&shape[at + 1..]);
     let mut out = ctx.alloc(params.dtype(), shape_of(dims.copied())?)?;
     let from = params.items::<T>()?;
     let to = out.items_mut::<T>()?;
@@ -140,7 +149,11 @@ fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Resu
     } else {
         par_rows(ctx.par(), to, n * inner, &|row, to| {
             let b = row / outer;
-            pick(&from[row * limit * inner..], &picked[b * n..(b + 1) * n], to);
+            pick(
+                &from[row * limit * inner..],
+                &picked[b * n..(b + 1) * n],
+                to,
+            );
         });
     }
     ctx.set_output(0, out)
@@ -148,17 +161,28 @@ fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Resu
 
 fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Result<()> {
     let (params, indices) = (ctx.with_rank_at_least(0, 1)?, ctx.input(1));
-    let (Some(rank), Some(index_dims)) = (params.rank(), indices.dims()) else { return Ok(()) };
+    let (Some(rank), Some(index_dims)) = (params.rank(), indices.dims()) else {
+        return Ok(());
+    };
     let Some(axis) = axis else {
-        let batch = axis_in(batch_dims, index_dims.len() + 1 - usize::from(batch_dims < 0));
+        let batch = axis_in(
+            batch_dims,
+            index_dims.len() + 1 - usize::from(batch_dims < 0),
+        );
         if let Some(batch) = batch {
-            ctx.set(0, PartialShape::of_rank(rank + index_dims.len() - 1 - batch));
+            ctx.set(
+                0,
+                PartialShape::of_rank(rank + index_dims.len() - 1 - batch),
+            );
         }
         return Ok(());
     };
     let (at, batch) = gather_dims(axis, batch_dims, rank, index_dims.len())?;
     let params = params.dims().unwrap_or(&[]);
-    let shape = params[..at].iter().chain(&index_dims[batch..]).chain(&params[at + 1..]);
+    let shape = params[..at]
+        .iter()
+        .chain(&index_dims[batch..])
+        .chain(&params[at + 1..]);
     ctx.set(0, PartialShape::of(shape.copied()));
     Ok(())
 }
@@ -182,11 +206,20 @@ pub fn row_position<I: Index>(coords: &[I], dims: &[usize]) -> Option<usize> {
 }
 
 #[cold]
-fn bad_coords<I: Index>(i: usize, coords: &[I], indices: &Shape, params: &Shape) -> ferroflow_base::Status {
+fn bad_coords<I: Index>(
+    i: usize,
+    coords: &[I],
+    indices: &Shape,
+    params: &Shape,
+) -> ferroflow_base::Status {
     let outer = &indices[..indices.rank() - 1];
     let mut at = vec![0; outer.len()];
     unravel(i, outer, &mut at);
-    let at = if outer.is_empty() { String::new() } else { indices::list(at) };
+    let at = if outer.is_empty() {
+        String::new()
+    } else {
+        indices::list(at)
+    };
     let coords = indices::list(coords.iter().map(|c| c.to_i64()));
     invalid_argument!("indices{at} = {coords} does not index into param shape {params}")
 }
@@ -236,23 +269,33 @@ fn gather_nd_items<T: Item, I: Index>(ctx: &mut KernelCtx, ignore: bool) -> Resu
     }
     let mut out = ctx.alloc(params.dtype(), out_shape)?;
     let from = params.items::<T>()?;
-    par_rows(ctx.par(), out.items_mut::<T>()?, inner, &|i, to| match positions[i] {
-        Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
-        None => to.fill(T::default()),
-    });
+    par_rows(
+        ctx.par(),
+        out.items_mut::<T>()?,
+        inner,
+        &|i, to| match positions[i] {
+            Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
+            None => to.fill(T::default()),
+        },
+    );
     ctx.set_output(0, out)
 }
 
 fn gather_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let (params, indices) = (ctx.input(0), ctx.with_rank_at_least(1, 1)?);
-    let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else { return Ok(()) };
+    let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else {
+        return Ok(());
+    };
     let Some((Some(depth), outer)) = index_dims.split_last().map(|(d, o)| (*d, o)) else {
         return Ok(());
     };
     if depth > dims.len() {
         return Err(too_deep(depth, dims.len()));
     }
-    ctx.set(0, PartialShape::of(outer.iter().chain(&dims[depth..]).copied()));
+    ctx.set(
+        0,
+        PartialShape::of(outer.iter().chain(&dims[depth..]).copied()),
+    );
     Ok(())
 }
 
@@ -286,26 +329,30 @@ fn reverse_sequence_shape(ctx: &mut ShapeCtx) -> Result<()> {
 fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
     let attrs = build.attrs.clone();
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-        let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
-        let shape = input.shape();
-        if lengths.shape().rank() != 1 {
-            let rank = lengths.shape().rank();
-            return Err(invalid_argument!("seq_lens input must be 1-dim, not {rank}"));
-        }
-        let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
-        let n = indices::ints(lengths)?;
-        check_lengths(&n, shape[batch], shape[seq])?;
-        let mut out = ctx.alloc(input.dtype(), shape.clone())?;
-        flip::<T>(ctx, input, &n, batch, seq, &mut out)?;
-        ctx.set_output(0, out)
-    })))
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
+            let shape = input.shape();
+            if lengths.shape().rank() != 1 {
+                let rank = lengths.shape().rank();
+                return Err(invalid_argument!("seq_lens input must be 1-dim, not {rank}"));
+            }
+            let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
+            let n = indices::ints(lengths)?;
+            check_lengths(&n, shape[batch], shape[seq])?;
+            let mut out = ctx.alloc(input.dtype(), shape.clone())?;
+            flip::<T>(ctx, input, &n, batch, seq, &mut out)?;
+            ctx.set_output(0, out)
+        })),
+    )
 }
 
 fn check_lengths(lengths: &[i64], batch: usize, seq: usize) -> Result<()> {
     if lengths.len() != batch {
         let n = lengths.len();
-        return Err(invalid_argument!("Length of seq_lens != input.dims(batch_dim), ({n} vs. {batch})"));
+        return Err(invalid_argument!(
+            "Length of seq_lens != input.dims(batch_dim), ({n} vs. {batch})"
+        ));
     }
     for (i, &n) in lengths.iter().enumerate() {
         if n < 0 {
@@ -336,7 +383,11 @@ fn flip<T: Item>(
         let mut coords = SmallVec::<[usize; 8]>::from_elem(0, lead);
         unravel(row, &shape[..lead], &mut coords);
         let (c, n) = (coords[seq], lengths[coords[batch]] as usize);
-        let from_row = if c < n { row - c * step + (n - 1 - c) * step } else { row };
+        let from_row = if c < n {
+            row - c * step + (n - 1 - c) * step
+        } else {
+            row
+        };
         to.clone_from_slice(&from[from_row * inner..(from_row + 1) * inner]);
     });
     Ok(())

@@ -16,6 +16,7 @@ pub mod identity;
 pub mod layer_norm;
 pub mod math_binary;
 pub mod math_unary;
+pub mod matmul;
 pub mod pad;
 pub mod reduce;
 pub mod scatter;
@@ -41,6 +42,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     layer_norm::OPS,
     math_binary::OPS,
     math_unary::OPS,
+    matmul::OPS,
     pad::OPS,
     reduce::OPS,
     scatter::OPS,

@@ -7,8 +7,8 @@ use crate::tf::gather::{ignores_bad_indices, row_position};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
-    Bytes, Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, bf16,
-    dispatch_items, f16,
+    Bytes, Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, bf16, dispatch_items,
+    f16,
 };
 
 /// ScatterNd, TensorScatterUpdate, TensorScatterAdd, TensorScatterSub, TensorScatterMax,
@@ -78,7 +78,9 @@ enum Target {
 /// Checks that indices and updates fit a target of shape `shape`; gives the length of coordinates.
 fn check(indices: &Shape, updates: &Shape, shape: &Shape) -> Result<usize> {
     let Some((&depth, outer)) = indices.split_last() else {
-        return Err(invalid_argument!("Indices shape must have rank at least one. Found:{indices}"));
+        return Err(invalid_argument!(
+            "Indices shape must have rank at least one. Found:{indices}"
+        ));
     };
     if shape.num_elements() == 0 && (indices.num_elements() > 0 || updates.num_elements() > 0) {
         return Err(invalid_argument!(
@@ -117,7 +119,10 @@ fn scatter<T: Item, I: Index>(
         Target::Zeros => {
             let sizes = ctx.input(2)?;
             if sizes.shape().rank() != 1 {
-                return Err(invalid_argument!("Shape must be a vector, got {}", sizes.shape()));
+                return Err(invalid_argument!(
+                    "Shape must be a vector, got {}",
+                    sizes.shape()
+                ));
             }
             let shape = Shape::checked(&indices::ints(sizes)?)?;
             (Tensor::zeros(ctx.input(1)?.dtype(), shape)?, 0)
@@ -130,7 +135,9 @@ fn scatter<T: Item, I: Index>(
     let coords = indices.slice::<I>()?;
     let from = updates.items::<T>()?;
     let to = out.items_mut::<T>()?;
-    let n: usize = indices.shape()[..indices.shape().rank() - 1].iter().product();
+    let n: usize = indices.shape()[..indices.shape().rank() - 1]
+        .iter()
+        .product();
     for i in 0..n {
         let row = &coords[i * depth..(i + 1) * depth];
         let Some(p) = row_position(row, &shape) else {
@@ -148,12 +155,20 @@ fn scatter<T: Item, I: Index>(
 }
 
 #[cold]
-fn bad_coords<I: Index>(i: usize, row: &[I], indices: &Shape, shape: &Shape) -> ferroflow_base::Status {
+fn bad_coords<I: Index>(
+    i: usize,
+    row: &[I],
+    indices: &Shape,
+    shape: &Shape,
+) -> ferroflow_base::Status {
     let outer = &indices[..indices.rank() - 1];
     let mut at = vec![0; outer.len()];
     unravel(i, outer, &mut at);
     let row = indices::list(row.iter().map(|c| c.to_i64()));
-    invalid_argument!("indices{} = {row} does not index into shape {shape}", indices::list(at))
+    invalid_argument!(
+        "indices{} = {row} does not index into shape {shape}",
+        indices::list(at)
+    )
 }
 
 fn update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -223,19 +238,54 @@ fn combining(build: &KernelBuild, combine: Combine, target: Target) -> Result<Bo
     }
     macro_rules! integer {
         ($T:ty, $Item:ty) => {
-            ordered!($T, $Item, |v| v as $T, |v| v as $Item, <$T>::wrapping_add, <$T>::wrapping_sub)
+            ordered!(
+                $T,
+                $Item,
+                |v| v as $T,
+                |v| v as $Item,
+                <$T>::wrapping_add,
+                <$T>::wrapping_sub
+            )
         };
     }
     match dtype {
         DType::Float => {
-            ordered!(f32, u32, f32::from_bits, f32::to_bits, |a, b| a + b, |a, b| a - b)
+            ordered!(
+                f32,
+                u32,
+                f32::from_bits,
+                f32::to_bits,
+                |a, b| a + b,
+                |a, b| a - b
+            )
         }
         DType::Double => {
-            ordered!(f64, u64, f64::from_bits, f64::to_bits, |a, b| a + b, |a, b| a - b)
+            ordered!(
+                f64,
+                u64,
+                f64::from_bits,
+                f64::to_bits,
+                |a, b| a + b,
+                |a, b| a - b
+            )
         }
-        DType::Half => ordered!(f16, u16, f16::from_bits, f16::to_bits, |a, b| a + b, |a, b| a - b),
+        DType::Half => ordered!(
+            f16,
+            u16,
+            f16::from_bits,
+            f16::to_bits,
+            |a, b| a + b,
+            |a, b| a - b
+        ),
         DType::Bfloat16 => {
-            ordered!(bf16, u16, bf16::from_bits, bf16::to_bits, |a, b| a + b, |a, b| a - b)
+            ordered!(
+                bf16,
+                u16,
+                bf16::from_bits,
+                bf16::to_bits,
+                |a, b| a + b,
+                |a, b| a - b
+            )
         }
         DType::Int8 => integer!(i8, u8),
         DType::Uint8 => integer!(u8, u8),
