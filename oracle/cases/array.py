@@ -271,18 +271,22 @@ def blocks():
     yield case("DepthToSpace", r("float", (1, 1, 1, 3)), block_size=2, fails=True)
     for shape, block, pads in (((1, 4, 6, 1), [2, 3], [[0, 0], [0, 0]]),
                                ((1, 3, 5, 2), [2, 3], [[1, 0], [0, 1]]),
-                               ((2, 5, 3), [2], [[0, 1]]), ((1, 2, 3, 2, 1), [2, 1, 2], [[1, 1], [0, 0], [0, 2]])):
+                               ((2, 5, 3), [2], [[0, 1]]), ((1, 2, 3, 2, 1), [2, 1, 2],
+                                                          [[1, 1], [0, 0], [0, 2]])):
         for kind in ("int32", "int64"):
             block_kind = a(kind, block)
             yield case("SpaceToBatchND", r("float", shape), block_kind, a(kind, pads))
             batch = int(np.prod(block)) * 2
             yield case("BatchToSpaceND", r("float", (batch, 3, *([3] * (len(shape) - 2)))), block_kind,
                        a(kind, pads))
-    yield case("SpaceToBatchND", r("float", (1, 3, 3, 1)), i32(2, 2), a("int32", [[0, 0], [0, 0]]), fails=True)
-    yield case("BatchToSpaceND", r("float", (3, 2, 2, 1)), i32(2, 2), a("int32", [[0, 0], [0, 0]]), fails=True)
-    yield case("BatchToSpaceND", r("float", (4, 1, 1, 1)), i32(2, 2), a("int32", [[2, 1], [0, 0]]), fails=True)
-    for sizes, strides, rates in (((2, 2), (1, 1), (1, 1)), ((3, 2), (2, 1), (1, 1)), ((2, 2), (1, 2), (2, 2)),
-                                  ((1, 1), (1, 1), (1, 1))):
+    yield case("SpaceToBatchND", r("float", (1, 3, 3, 1)), i32(2, 2),
+               a("int32", [[0, 0], [0, 0]]), fails=True)
+    yield case("BatchToSpaceND", r("float", (3, 2, 2, 1)), i32(2, 2),
+               a("int32", [[0, 0], [0, 0]]), fails=True)
+    yield case("BatchToSpaceND", r("float", (4, 1, 1, 1)), i32(2, 2),
+               a("int32", [[2, 1], [0, 0]]), fails=True)
+    for sizes, strides, rates in (((2, 2), (1, 1), (1, 1)), ((3, 2), (2, 1), (1, 1)),
+                                  ((2, 2), (1, 2), (2, 2)), ((1, 1), (1, 1), (1, 1))):
         for pad in ("SAME", "VALID"):
             how = {"ksizes": [1, *sizes, 1], "strides": [1, *strides, 1], "rates": [1, *rates, 1]}
             yield case("ExtractImagePatches", r("float", (2, 5, 4, 2)), padding=pad, **how)

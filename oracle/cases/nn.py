@@ -117,7 +117,8 @@ def pooling():
     r = Rand("Pool")
     for op in ("MaxPool", "AvgPool"):
         for shape in ((1, 5, 6, 2), (2, 7, 4, 3)):
-            for size, step in (((2, 2), (2, 2)), ((3, 2), (1, 2)), ((3, 3), (2, 2)), ((1, 1), (2, 2)), ((4, 4), (1, 1))):
+            for size, step in (((2, 2), (2, 2)), ((3, 2), (1, 2)), ((3, 3), (2, 2)), ((1, 1), (2, 2)),
+                               ((4, 4), (1, 1))):
                 for padding in ("SAME", "VALID"):
                     how = {"ksize": [1, *size, 1], "strides": [1, *step, 1], "padding": padding}
                     yield case(op, r("float", shape), **how)
@@ -149,7 +150,8 @@ def pooling():
                            strides=[1, 2, 2, 1], padding=padding, include_batch_in_index=flat, Targmax=out)
     for op in ("MaxPool3D", "AvgPool3D"):
         for dtype in FLOATS:
-            yield case(op, r(dtype, (1, 2, 2, 3, 2)), ksize=[1, 2, 2, 2, 1], strides=[1, 1, 1, 1, 1], padding="SAME")
+            yield case(op, r(dtype, (1, 2, 2, 3, 2)), ksize=[1, 2, 2, 2, 1], strides=[1, 1, 1, 1, 1],
+                       padding="SAME")
 
 
 def normalization():
