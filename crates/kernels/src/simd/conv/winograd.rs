@@ -12,12 +12,15 @@ use crate::simd::gemm::{Epilogue, PackedB, gemm_packed};
 use crate::simd::math::unary_with;
 use crate::simd::table::Table;
 use crate::simd::vector::Simd;
-use ferroflow_sync::{Inline, Parallelism};
+use ferroflow_sync::{Inline, Parallelism, parallel_for};
 
 /// Channels below which the transforms cost more than they save.
 const MIN_CHANNELS: usize = 32;
 /// Elements of the transformed tiles of a block, to stay in the second-level cache.
 const BLOCK: usize = 96 * 1024;
+
+/// Tiles to a block at least, so that reading the filter pays.
+const MIN_TILES: usize = 32;
 
 /// Whether the convolution can, and should, be done this way.
 pub(super) fn suits(s: &Conv2dShape) -> bool {
@@ -219,11 +222,14 @@ pub(super) unsafe fn run(
     if tiles == 0 || s.out_c == 0 {
         return;
     }
-    let fit = (BLOCK / (16 * (s.in_c + s.out_c))).max(24);
-    let mut blocks = tiles.div_ceil(fit);
-    if par.width() > 1 {
-        blocks = blocks.next_multiple_of(par.width()).min(tiles.div_ceil(6));
-    }
+    let fit = (BLOCK / (16 * (s.in_c + s.out_c))).max(MIN_TILES);
+    let blocks = tiles.div_ceil(fit);
+    // Few blocks: all threads work on one, and each matrix is read by one thread only.
+    let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
+        (&Inline, par)
+    } else {
+        (par, &Inline)
+    };
     let table = Table::current();
     let (lo, hi) = ep
         .act
@@ -232,17 +238,15 @@ pub(super) unsafe fn run(
     let work = |i: usize| {
         let block = tiles * i / blocks..tiles * (i + 1) / blocks;
         let n = block.len();
-        let (mut a, mut b, mut spare) = (Scratch::take(), Scratch::take(), Scratch::take());
-        let a = a.room::<f32>(16 * n * s.in_c);
-        let b = b.room::<f32>(16 * n * s.out_c);
-        // Where pixels beyond the edge are written.
-        let spare = SendPtr(spare.room::<f32>(s.out_c).as_mut_ptr());
+        let (mut a, mut b) = (Scratch::take(), Scratch::take());
+        let a = SendPtr(a.room::<f32>(16 * n * s.in_c).as_mut_ptr());
+        let b = SendPtr(b.room::<f32>(16 * n * s.out_c).as_mut_ptr());
         let corner = |tile: usize| {
             let (image, rest) = (tile / (rows * cols), tile % (rows * cols));
             (image, rest / cols * 2, rest % cols * 2)
         };
-        for (t, tile) in block.clone().enumerate() {
-            let (image, y, x) = corner(tile);
+        let input_tile = |t: usize| {
+            let (image, y, x) = corner(block.start + t);
             let pixels = std::array::from_fn(|i| {
                 let iy = (y + i / 4).wrapping_sub(s.pad_top);
                 let ix = (x + i % 4).wrapping_sub(s.pad_left);
@@ -253,7 +257,7 @@ pub(super) unsafe fn run(
                 };
                 SendPtr(pixel.as_ptr().cast_mut())
             });
-            let dst = a[t * s.in_c..].as_mut_ptr();
+            let dst = a.get().wrapping_add(t * s.in_c);
             let job = InputJob {
                 pixels,
                 n: s.in_c,
@@ -262,14 +266,29 @@ pub(super) unsafe fn run(
             };
             // SAFETY: the pixels are checked slices; tile `t` of each plane is inside `a`.
             unsafe { (table.winograd_input)(&job) };
-        }
-        for (i, filter) in filter.iter().enumerate() {
-            let a = &a[i * n * s.in_c..(i + 1) * n * s.in_c];
-            let b = &mut b[i * n * s.out_c..(i + 1) * n * s.out_c];
-            gemm_packed(&Inline, a, s.in_c, n, filter, b, s.out_c, &Epilogue::none());
-        }
-        for (t, tile) in block.enumerate() {
-            let (image, y, x) = corner(tile);
+        };
+        let multiply = |i: usize| {
+            // SAFETY: plane `i` of both buffers; only this call writes the plane of `b`, and the
+            // planes of `a` are complete.
+            let (a, b) = unsafe {
+                let (a, b) = (a.get().add(i * n * s.in_c), b.get().add(i * n * s.out_c));
+                let b = std::slice::from_raw_parts_mut(b, n * s.out_c);
+                (std::slice::from_raw_parts(a, n * s.in_c), b)
+            };
+            gemm_packed(
+                &Inline,
+                a,
+                s.in_c,
+                n,
+                &filter[i],
+                b,
+                s.out_c,
+                &Epilogue::none(),
+            );
+        };
+        let output_tile = |t: usize, spare: &mut [f32]| {
+            let (image, y, x) = corner(block.start + t);
+            let spare = SendPtr(spare.as_mut_ptr());
             let at = |i: usize| {
                 let (y, x) = (y + i / 2, x + i % 2);
                 (y < s.out_h && x < s.out_w).then_some((image * s.out_h + y) * s.out_w + x)
@@ -285,7 +304,7 @@ pub(super) unsafe fn run(
                 _ => SendPtr(std::ptr::null_mut()),
             };
             let job = OutputJob {
-                src: b[t * s.out_c..].as_ptr(),
+                src: b.get().wrapping_add(t * s.out_c),
                 plane: n * s.out_c,
                 n: s.out_c,
                 bias: ep.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
@@ -305,11 +324,15 @@ pub(super) unsafe fn run(
                     });
                 }
             }
-        }
+        };
+        parallel_for(inner, n, 4, &|tiles| tiles.for_each(input_tile));
+        inner.run_blocks(16, &multiply);
+        parallel_for(inner, n, 4, &|tiles| {
+            // Where pixels beyond the edge are written.
+            let mut spare = Scratch::take();
+            let spare = spare.room::<f32>(s.out_c);
+            tiles.for_each(|t| output_tile(t, spare));
+        });
     };
-    if par.width() == 1 || blocks == 1 {
-        (0..blocks).for_each(work);
-    } else {
-        par.run_blocks(blocks, &work);
-    }
+    outer.run_blocks(blocks, &work);
 }
