@@ -201,3 +201,27 @@ fn nothing() {
     (s.in_c, s.out_c) = (3, 0);
     compare(&s.solid());
 }
+
+#[test]
+fn transformed_filters_lose_little() {
+    let s = plane([8, 8], [256, 32], [3, 3], 1, true);
+    let (input, filter) = (noise(s.input_len(), 1), noise(s.filter_len(), 2));
+    let want = naive(&s.solid(), &input, &filter);
+    let size = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
+    each_level(|level| {
+        let direct = PackedFilter::with_taps(&Inline, &filter, 9, &s);
+        let packed = PackedFilter::new(&Inline, &filter, &s);
+        assert!(packed.winograd && !direct.winograd);
+        let [direct, transformed] = [direct, packed].map(|f| {
+            let mut out = vec![0.0; want.len()];
+            conv2d(&Inline, &s, &input, &f, &mut out, &Epilogue::none());
+            let errors = out
+                .iter()
+                .zip(&want)
+                .map(|(x, y)| (f64::from(*x) - y).abs());
+            errors.fold(0.0, f64::max) / size
+        });
+        println!("{level:?}: {direct:e} directly, {transformed:e} transformed");
+        assert!(transformed < 1e-5);
+    });
+}
