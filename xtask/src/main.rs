@@ -1,10 +1,11 @@
-//! Repository tasks: `cargo xtask test | codegen | tidy`.
+//! Repository tasks: `cargo xtask test | tidy | codegen`.
 #![forbid(unsafe_code)]
 
 mod codegen;
+mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// What went wrong, for people.
 type Res<T = ()> = Result<T, String>;
@@ -16,8 +17,10 @@ fn root() -> PathBuf {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
+        Some("test") => test(),
+        Some("tidy") => tidy::run(&root()),
         Some("codegen") => codegen::run(&root(), codegen::Mode::Write),
-        _ => Err("usage: cargo xtask <codegen>".to_string()),
+        _ => Err("usage: cargo xtask test | tidy | codegen".to_string()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -25,5 +28,41 @@ fn main() -> ExitCode {
             eprintln!("error: {e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Formatting, lints, the repository's own checks, every test.
+fn test() -> Res {
+    cargo("formatting", &["fmt", "--all", "--check"])?;
+    tidy::run(&root())?;
+    codegen::run(&root(), codegen::Mode::Check)?;
+    cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    cargo("tests", &["test", "--workspace", "--all-targets"])?;
+    cargo("examples in the documentation", &["test", "--workspace", "--doc"])
+}
+
+fn cargo(what: &str, args: &[&str]) -> Res {
+    eprintln!("== {what}: cargo {}", args.join(" "));
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+    let status = Command::new(cargo)
+        .args(args)
+        .current_dir(root())
+        .status()
+        .map_err(|e| format!("cannot start cargo: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{what} failed")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_files_are_fresh() {
+        codegen::run(&root(), codegen::Mode::Check).expect("fresh");
+    }
+
+    #[test]
+    fn the_repository_is_tidy() {
+        tidy::run(&root()).expect("tidy");
     }
 }

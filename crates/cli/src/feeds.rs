@@ -1,6 +1,7 @@
 //! From `--feed` and `--feeds` to tensors.
 
-use crate::{arrays, image_feed};
+use crate::image_feed;
+use ferroflow_model::arrays;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_runtime::{DType, PartialShape, Session, Shape, Tensor};
 use ferroflow_tensor::{bf16, dispatch, f16};

@@ -1,7 +1,6 @@
 //! The `ferroflow` binary: run, bench, inspect and trace TensorFlow models.
 #![forbid(unsafe_code)]
 
-mod arrays;
 mod bench;
 mod draw;
 mod feeds;

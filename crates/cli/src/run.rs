@@ -2,7 +2,8 @@
 
 use crate::model::{ModelArgs, RunArgs};
 use crate::progress::Progress;
-use crate::{arrays, summary};
+use crate::summary;
+use ferroflow_model::arrays;
 use ferroflow_runtime::{Result, RunOptions};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,11 +1,12 @@
 //! Files and wire messages only: TensorFlow's `GraphDef` and what it is made of.
 //!
 //! Entry points: [`GraphFile`] opens a model file, binary or text; [`tensor_from_proto`] and
-//! [`tensor_to_proto`] convert constants; [`proto`] has the messages.
+//! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files; [`proto`] has the messages.
 //!
 //! Does not know: ops, graphs as structures, execution.
 #![forbid(unsafe_code)]
 
+pub mod arrays;
 mod graph_file;
 mod tensor_proto;
 mod text;

@@ -14,6 +14,7 @@ pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_graph::{
     Graph, Node, NodeId, Output, ShapeMap, Signature, parse_tensor_name, to_text, topological_order,
 };
+pub use ferroflow_model::arrays;
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use session::{Callable, RunOptions, Session, SessionOptions, registry};

@@ -23,18 +23,31 @@ pub fn read_npy(path: &Path) -> Result<Tensor> {
 
 /// Reads one array of a `.npz` file.
 pub fn read_npz_key(path: &Path, key: &str) -> Result<Tensor> {
-    let mut archive = npyz::npz::NpzArchive::open(path).map_err(io_error(path))?;
-    let keys: Vec<String> = archive.array_names().map(str::to_string).collect();
-    let npy = archive.by_name(key).map_err(io_error(path))?.ok_or_else(|| {
+    let mut archive = open_npz(path)?;
+    let keys = keys(&archive);
+    let entry = archive.by_name(&format!("{key}.npy")).map_err(|_| {
         not_found!("{} has no array '{key}'; it has: {}", path.display(), keys.join(", "))
     })?;
+    let npy = npyz::NpyFile::new(entry).map_err(io_error(path))?;
     to_tensor(npy).map_err(|e| e.note(format!("in {} at '{key}'", path.display())))
 }
 
 /// The names of the arrays of a `.npz` file.
 pub fn npz_keys(path: &Path) -> Result<Vec<String>> {
-    let archive = npyz::npz::NpzArchive::open(path).map_err(io_error(path))?;
-    Ok(archive.array_names().map(str::to_string).collect())
+    Ok(keys(&open_npz(path)?))
+}
+
+type Archive = zip::ZipArchive<BufReader<File>>;
+
+fn open_npz(path: &Path) -> Result<Archive> {
+    let file = BufReader::new(File::open(path).map_err(io_error(path))?);
+    zip::ZipArchive::new(file)
+        .map_err(|e| invalid_argument!("{} is no .npz file: {e}", path.display()))
+}
+
+fn keys(archive: &Archive) -> Vec<String> {
+    let name = |n: &str| n.strip_suffix(".npy").map(str::to_string);
+    archive.file_names().filter_map(|n| name(&n.ok()?)).collect()
 }
 
 fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
@@ -106,7 +119,12 @@ pub fn write_npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
 
 fn write_npz_to(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
     let file = BufWriter::new(File::create(path).map_err(io_error(path))?);
-    let mut npz = npyz::npz::NpzWriter::new(file);
+    let zip_error = |e: zip::result::ZipError| invalid_argument!("{}: {e}", path.display());
+    let mut npz = zip::ZipWriter::new(file);
+    // Stored, not deflated: numpy's own `savez` does the same. Large arrays need 64-bit sizes.
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Stored)
+        .large_file(true);
     for (name, tensor) in arrays {
         let shape: Vec<u64> = tensor.shape().iter().map(|&d| d as u64).collect();
         let tensor = match tensor.dtype() {
@@ -114,15 +132,16 @@ fn write_npz_to(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
             DType::Bfloat16 => widen(tensor)?,
             _ => tensor.clone(),
         };
+        npz.start_file(format!("{name}.npy"), options).map_err(zip_error)?;
         dispatch!(tensor.dtype(), T in [bool, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
-            let builder = npz.array(name, Default::default()).map_err(io_error(path))?;
+            let options = npyz::WriteOptions::<T>::new().default_dtype();
             let mut array =
-                builder.default_dtype().shape(&shape).begin_nd().map_err(io_error(path))?;
+                options.shape(&shape).writer(&mut npz).begin_nd().map_err(io_error(path))?;
             array.extend(tensor.slice::<T>()?.iter().copied()).map_err(io_error(path))?;
             array.finish().map_err(io_error(path))?;
         }, else return Err(unimplemented_error!("{} tensors cannot be written to a .npz file", tensor.dtype())));
     }
-    let mut file = npz.zip_writer().finish().map_err(|e| invalid_argument!("{}: {e}", path.display()))?;
+    let mut file = npz.finish().map_err(zip_error)?;
     file.flush().map_err(io_error(path))
 }
 
