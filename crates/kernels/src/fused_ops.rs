@@ -20,8 +20,12 @@ impl FusedOps {
     /// Reads `fused_ops` (and `leakyrelu_alpha`): `BiasAdd`, then `Add`, then an activation, each
     /// optional.
     pub(crate) fn from_attrs(attrs: &Attrs) -> Result<FusedOps> {
-        let names = attrs.strs("fused_ops")?;
-        let mut rest = &names[..];
+        FusedOps::from_names(&attrs.strs("fused_ops")?, attrs)
+    }
+
+    /// The same for the given steps.
+    pub(crate) fn from_names(names: &[&str], attrs: &Attrs) -> Result<FusedOps> {
+        let mut rest = names;
         let mut take = |name: &str| match rest.split_first() {
             Some((first, tail)) if *first == name => {
                 rest = tail;
@@ -34,7 +38,7 @@ impl FusedOps {
         let activation = match rest {
             [] => Activation::None,
             [name] => activation(name, attrs)?,
-            _ => return Err(unknown(&names)),
+            _ => return Err(unknown(names)),
         };
         Ok(FusedOps { bias, side, activation })
     }

@@ -7,9 +7,11 @@
 #![deny(unsafe_code)]
 
 pub mod broadcast;
+mod convolve;
 pub mod elementwise_program;
 pub mod indices;
 mod field;
+mod fused;
 mod fused_ops;
 mod map;
 mod num;
@@ -25,6 +27,8 @@ pub mod strided;
 pub mod strided_spec;
 mod special;
 pub mod tf;
+mod wide;
+mod window;
 mod zip;
 
 use ferroflow_opdef::Registry;

@@ -146,12 +146,17 @@ fn rows() {
 
 #[test]
 fn signatures_are_tensorflows() {
+    // Internal ops that take more than TensorFlow's.
+    let extended = ["_FusedDepthwiseConv2dNative"];
     let text = std::fs::read_to_string(rows_dir().join("opdefs.txt")).expect("rows/opdefs.txt");
     let text: &'static str = text.leak();
     let mut wrong = Vec::new();
     for line in text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()) {
         let (name, signature) = line.split_once('|').expect("a name and a signature");
         let name = name.trim();
+        if extended.contains(&name) {
+            continue;
+        }
         let Some(ours) = registry().def(name).expect("our signatures parse") else { continue };
         let theirs = OpDef::parse(name, signature.trim()).expect("their signatures parse");
         let (ours, theirs) = (format!("{ours:?}"), format!("{theirs:?}"));

@@ -7,7 +7,9 @@ pub mod bias;
 pub mod cast;
 pub mod compare;
 pub mod concat;
+pub mod conv;
 pub mod dense;
+pub mod depthwise;
 pub mod fill;
 pub mod fused_activation;
 pub mod fused_elementwise;
@@ -18,6 +20,7 @@ pub mod math_binary;
 pub mod math_unary;
 pub mod matmul;
 pub mod pad;
+pub mod pool;
 pub mod reduce;
 pub mod scatter;
 pub mod select;
@@ -33,7 +36,9 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     cast::OPS,
     compare::OPS,
     concat::OPS,
+    conv::OPS,
     dense::OPS,
+    depthwise::OPS,
     fill::OPS,
     fused_activation::OPS,
     fused_elementwise::OPS,
@@ -44,6 +49,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     math_unary::OPS,
     matmul::OPS,
     pad::OPS,
+    pool::OPS,
     reduce::OPS,
     scatter::OPS,
     select::OPS,

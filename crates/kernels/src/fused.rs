@@ -1,0 +1,162 @@
+//! What a fused convolution does to its output channels: a bias, or a batch normalization as a
+//! factor of the filter and a bias.
+
+use crate::fused_ops::FusedOps;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{Attrs, KernelBuild};
+use ferroflow_tensor::{Shape, Tensor};
+
+/// The steps after a convolution: batch normalization, then the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Fused {
+    /// The number that keeps the variance of a batch normalization from zero.
+    pub batch_norm: Option<f32>,
+    pub ops: FusedOps,
+}
+
+impl Fused {
+    /// The steps that the attr `fused_ops` lists (none when there is no such attr), which must
+    /// take `n_args` arguments.
+    pub fn of(attrs: &Attrs, n_args: usize) -> Result<Fused> {
+        let names = match attrs.get("fused_ops") {
+            Some(_) => attrs.strs("fused_ops")?,
+            None => Vec::new(),
+        };
+        let fused = match names.split_first() {
+            Some((&"FusedBatchNorm", rest)) => Fused {
+                batch_norm: Some(attrs.float("epsilon")?),
+                ops: FusedOps::from_names(rest, attrs)?,
+            },
+            _ => Fused {
+                batch_norm: None,
+                ops: FusedOps::from_names(&names, attrs)?,
+            },
+        };
+        let expected = fused.n_channel_args() + usize::from(fused.ops.side);
+        if n_args != expected || (fused.batch_norm.is_some() && fused.ops.bias) {
+            return Err(invalid_argument!(
+                "fused_ops {names:?} takes {expected} extra arguments, got {n_args}"
+            ));
+        }
+        Ok(fused)
+    }
+
+    /// How many arguments are parameters of channels: a bias, or scale, offset, mean and variance.
+    pub fn n_channel_args(&self) -> usize {
+        match self.batch_norm {
+            Some(_) => 4,
+            None => usize::from(self.ops.bias),
+        }
+    }
+
+    /// The channel parameters when all of them are constants; `None` also when there are none.
+    pub fn constants(&self, build: &KernelBuild) -> Result<Option<Vec<Tensor>>> {
+        let n = self.n_channel_args();
+        let values: Vec<_> = (2..2 + n).map_while(|i| build.constant(i)).collect();
+        if n == 0 || values.len() < n {
+            return Ok(None);
+        }
+        values
+            .into_iter()
+            .map(|v| v.get())
+            .collect::<Result<_>>()
+            .map(Some)
+    }
+
+    /// The channel parameters, in single precision, as a factor and a bias of `n` channels.
+    pub fn scaled(&self, args: &[Tensor], n: usize) -> Result<Scaled> {
+        if let Some(t) = args
+            .iter()
+            .find(|t| t.shape().rank() != 1 || t.shape()[0] != n)
+        {
+            return Err(match self.batch_norm {
+                Some(_) => invalid_argument!(
+                    "scale, offset, mean and variance must have {n} elements: {}",
+                    t.shape()
+                ),
+                None if t.shape().rank() != 1 => {
+                    invalid_argument!("bias must be 1-dimensional: {}", t.shape())
+                }
+                None => invalid_argument!(
+                    "Must provide as many biases as the last dimension of the input tensor: \
+                     {} vs. {n}",
+                    t.shape()
+                ),
+            });
+        }
+        match (self.batch_norm, args) {
+            (None, [bias]) => Ok(Scaled {
+                factor: None,
+                bias: Some(bias.slice()?.to_vec()),
+            }),
+            (Some(epsilon), [scale, offset, mean, variance]) => {
+                let (factor, bias) = affine(
+                    scale.slice()?,
+                    offset.slice()?,
+                    mean.slice()?,
+                    variance.slice()?,
+                    epsilon,
+                );
+                Ok(Scaled {
+                    factor: Some(factor),
+                    bias: Some(bias),
+                })
+            }
+            _ => Ok(Scaled::default()),
+        }
+    }
+}
+
+/// A factor for each output channel of a filter, and a bias.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Scaled {
+    pub factor: Option<Vec<f32>>,
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Scaled {
+    /// Fails when the parameters are not of as many channels as the filter has.
+    pub fn check(&self, filter: &Shape) -> Result<&Self> {
+        match (&self.bias, filter.last()) {
+            (Some(bias), Some(n)) if bias.len() != *n => Err(invalid_argument!(
+                "Must provide as many biases as the last dimension of the input tensor: \
+                 [{}] vs. {filter}",
+                bias.len()
+            )),
+            _ => Ok(self),
+        }
+    }
+
+    /// Multiplies the output channels of `filter` (its last dimension) with the factors.
+    pub fn apply(&self, filter: Tensor) -> Result<Tensor> {
+        let Some(factor) = &self.factor else {
+            return Ok(filter);
+        };
+        let mut out = Tensor::for_overwrite(filter.dtype(), filter.shape().clone())?;
+        let zeros = vec![0.0; factor.len()];
+        crate::simd::math::scale_offset(filter.slice()?, factor, &zeros, out.slice_mut()?);
+        Ok(out)
+    }
+}
+
+/// Batch normalization as `x * factor + bias`; the four vectors have the same length.
+pub(crate) fn affine(
+    scale: &[f32],
+    offset: &[f32],
+    mean: &[f32],
+    variance: &[f32],
+    epsilon: f32,
+) -> (Vec<f32>, Vec<f32>) {
+    let factor: Vec<f32> = scale
+        .iter()
+        .zip(variance)
+        .map(|(s, v)| s / (v + epsilon).sqrt())
+        .collect();
+    let bias = offset
+        .iter()
+        .zip(mean)
+        .zip(&factor)
+        .map(|((o, m), f)| o - m * f)
+        .collect();
+    (factor, bias)
+}
