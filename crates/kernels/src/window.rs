@@ -87,7 +87,7 @@ impl Layout {
     }
 
     /// `t`, whose channels are last, in this layout.
-    pub fn from_last(self, ctx: &KernelCtx, t: Tensor) -> Result<Tensor> {
+    pub fn restored(self, ctx: &KernelCtx, t: Tensor) -> Result<Tensor> {
         match (self.channels_last, self.spatial) {
             (true, _) => Ok(t),
             (_, 2) => transposed(ctx, t, &[0, 3, 1, 2]),

@@ -174,31 +174,6 @@ impl PackedFilter {
         }
     }
 
-    /// The groups that the filter was packed for.
-    pub fn groups(&self) -> usize {
-        self.groups.len()
-    }
-
-    /// The filter as it was before.
-    pub fn unpack(&self) -> Vec<f32> {
-        let mut out = Vec::new();
-        let k = self.taps * self.in_c / self.groups.len().max(1);
-        out.resize(k * self.out_c, 0.0);
-        let width = self.out_c / self.groups.len().max(1);
-        for (g, b) in self.groups.iter().enumerate() {
-            for panel in 0..b.panels() {
-                let data = b.panel(panel);
-                let nr = data.len() / k.max(1);
-                let n = nr.min(width - panel * nr);
-                for (row, data) in data.chunks_exact(nr.max(1)).enumerate() {
-                    let at = row * self.out_c + g * width + panel * nr;
-                    out[at..at + n].copy_from_slice(&data[..n]);
-                }
-            }
-        }
-        out
-    }
-
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(PackedB::bytes).sum()

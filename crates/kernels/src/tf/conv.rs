@@ -9,12 +9,12 @@ use crate::simd::math::unary_in_place;
 use crate::simd::scalar::unary_f64;
 use crate::tf::dense::add_broadcast;
 use crate::wide::{narrowed, widened};
-use crate::window::{Layout, Rules, conv_rules, shape as shape_of};
+use crate::window::{Layout, Placed, Rules, conv_rules, shape as shape_of};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Inline, Parallelism};
-use ferroflow_tensor::{DType, Shape, Tensor};
-use std::sync::{Arc, Mutex, PoisonError};
+use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Conv2D, Conv3D; and the internal _FusedConv2D and _FusedConv3D, which apply `fused_ops` to the
 /// output and keep constant filters packed.
@@ -105,9 +105,12 @@ struct Conv {
 /// A constant filter with the factors of a batch normalization in it.
 struct ConstFilter {
     shape: Shape,
+    /// For one group, which is what nearly all convolutions have; the input decides.
     packed: PackedFilter,
-    /// Packed for the number of groups that the input asks for; `packed` is for one.
-    grouped: Mutex<Option<Arc<PackedFilter>>>,
+    /// Packed for another number of groups.
+    grouped: Mutex<Option<(usize, Arc<PackedFilter>)>>,
+    /// The filter itself, until the first step with one group.
+    source: Mutex<Option<LazyTensor>>,
 }
 
 impl Conv {
@@ -129,19 +132,16 @@ impl Conv {
         }
         let filter = match constant {
             Some(constant) => {
-                let value = widened(&Inline, &constant.get()?)?;
-                let value = match &scaled {
-                    Some(s) => s.check(value.shape())?.apply(value)?,
-                    None => value,
-                };
-                let shape = value.shape().clone();
-                let packed = pack(&Inline, &value, &shape, 1)?;
-                drop(value);
+                let shape = constant.shape().clone();
+                let filter = source(constant, &scaled)?;
+                let packed = pack(&Inline, &plan, &filter, 1)?;
+                drop(filter);
                 constant.release();
                 Some(ConstFilter {
                     shape,
                     packed,
                     grouped: Mutex::new(None),
+                    source: Mutex::new(Some(constant.clone())),
                 })
             }
             None => None,
@@ -166,46 +166,72 @@ fn widen_all(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
     tensors.iter().map(|t| widened(&Inline, t)).collect()
 }
 
-/// Packs `[…, in_c / groups, out_c]`.
-fn pack(
-    par: &dyn Parallelism,
-    filter: &Tensor,
-    shape: &Shape,
-    groups: usize,
-) -> Result<PackedFilter> {
-    let values = filter.slice::<f32>()?;
-    Ok(pack_values(par, values, shape, groups))
+/// A constant filter with the factors of its channels in it.
+fn source(constant: &LazyTensor, scaled: &Option<Scaled>) -> Result<Tensor> {
+    let value = widened(&Inline, &constant.get()?)?;
+    match scaled {
+        Some(s) => s.check(value.shape())?.apply(value),
+        None => Ok(value),
+    }
 }
 
-fn pack_values(
+/// Packs `[…, in_c / groups, out_c]` for the strides and dilations of `plan`.
+fn pack(
     par: &dyn Parallelism,
-    values: &[f32],
-    shape: &Shape,
+    plan: &Plan,
+    filter: &Tensor,
     groups: usize,
-) -> PackedFilter {
+) -> Result<PackedFilter> {
+    let shape = filter.shape();
+    let mut axes = [Placed::ONE; 3];
+    for (i, axis) in axes[3 - plan.layout.spatial..].iter_mut().enumerate() {
+        *axis = Placed {
+            window: shape[i],
+            stride: plan.rules[i].stride as usize,
+            dilation: plan.rules[i].dilation as usize,
+            ..Placed::ONE
+        };
+    }
     let rank = shape.rank();
-    let taps: usize = shape[..rank - 2].iter().product();
-    let mut s = convolve::sizes(
-        1,
-        [crate::window::Placed::ONE; 3],
-        [shape[rank - 2] * groups, shape[rank - 1], groups],
-    );
-    s.filter_d = taps;
-    PackedFilter::new_3d(par, values, &s)
+    let in_c = shape[rank - 2]
+        .checked_mul(groups)
+        .ok_or_else(|| invalid_argument!("{groups} groups of {shape} are too many"))?;
+    let s = convolve::sizes(1, axes, [in_c, shape[rank - 1], groups]);
+    Ok(match plan.layout.spatial {
+        2 => PackedFilter::new(par, filter.slice()?, &s.plane),
+        _ => PackedFilter::new_3d(par, filter.slice()?, &s),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConstFilter {
-    fn with_groups(&self, par: &dyn Parallelism, groups: usize) -> Arc<PackedFilter> {
-        let mut slot = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*slot {
-            Some(packed) if packed.groups() == groups => packed.clone(),
-            _ => {
-                let values = self.packed.unpack();
-                let packed = Arc::new(pack_values(par, &values, &self.shape, groups));
-                *slot = Some(packed.clone());
-                packed
-            }
+    /// The filter packed for more than one group.
+    fn grouped(
+        &self,
+        par: &dyn Parallelism,
+        conv: &Conv,
+        groups: usize,
+    ) -> Result<Arc<PackedFilter>> {
+        let mut slot = lock(&self.grouped);
+        if let Some((n, packed)) = &*slot
+            && *n == groups
+        {
+            return Ok(packed.clone());
         }
+        let constant = lock(&self.source).clone().ok_or_else(|| {
+            unimplemented_error!("The number of groups changes from 1 to {groups} between steps")
+        })?;
+        let packed = Arc::new(pack(
+            par,
+            &conv.plan,
+            &source(&constant, &conv.scaled)?,
+            groups,
+        )?);
+        *slot = Some((groups, packed.clone()));
+        Ok(packed)
     }
 }
 
@@ -233,14 +259,17 @@ impl OpKernel for Conv {
             }
         };
         let packed = match &self.filter {
-            Some(f) if s.plane.groups == 1 => &f.packed,
+            Some(f) if s.plane.groups == 1 => {
+                drop(lock(&f.source).take());
+                &f.packed
+            }
             Some(f) => {
-                grouped = f.with_groups(par, s.plane.groups);
+                grouped = f.grouped(par, self, s.plane.groups)?;
                 &*grouped
             }
             None => {
                 let value = scaled.apply(widened(par, ctx.input(1)?)?)?;
-                own_packed = pack(par, &value, &filter_shape, s.plane.groups)?;
+                own_packed = pack(par, plan, &value, s.plane.groups)?;
                 &own_packed
             }
         };
@@ -274,7 +303,7 @@ impl OpKernel for Conv {
         if out.num_elements() > 0 {
             conv3d(par, &s, x.slice()?, packed, out.slice_mut()?, &epilogue);
         }
-        let mut out = plan.layout.from_last(ctx, out)?;
+        let mut out = plan.layout.restored(ctx, out)?;
         if let (true, Some(side)) = (late, side) {
             out = add_broadcast(&out, &side)?;
             unary_in_place(act.as_unary(), out.slice_mut()?);
@@ -312,7 +341,7 @@ impl<T: Num> OpKernel for Plain<T> {
         let values = out.slice_mut::<T>()?;
         direct(par, &s, x.slice()?, ctx.slice(1)?, values);
         (self.finish)(ctx, &self.plan, &s, values)?;
-        let out = layout.from_last(ctx, out)?;
+        let out = layout.restored(ctx, out)?;
         ctx.set_output(0, out)
     }
 }

@@ -219,7 +219,7 @@ impl OpKernel for Depthwise {
                 out.slice_mut()?,
             );
         }
-        let mut out = self.layout.from_last(ctx, out)?;
+        let mut out = self.layout.restored(ctx, out)?;
         if ops.side {
             let side = widened(par, ctx.input(2 + self.fused.n_channel_args())?)?;
             out = add_broadcast(&out, &side)?;
@@ -295,7 +295,7 @@ impl OpKernel for Double {
                 out.iter_mut().for_each(|o| *o = unary_f64(act, *o));
             }
         });
-        let out = self.layout.from_last(ctx, out)?;
+        let out = self.layout.restored(ctx, out)?;
         ctx.set_output(0, out)
     }
 }

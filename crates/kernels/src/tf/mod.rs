@@ -3,6 +3,7 @@
 
 // codegen:begin
 pub mod activation;
+pub mod batch_norm;
 pub mod bias;
 pub mod cast;
 pub mod compare;
@@ -16,6 +17,7 @@ pub mod fused_elementwise;
 pub mod gather;
 pub mod identity;
 pub mod layer_norm;
+pub mod lrn;
 pub mod math_binary;
 pub mod math_unary;
 pub mod matmul;
@@ -26,12 +28,14 @@ pub mod scatter;
 pub mod select;
 pub mod shape_ops;
 pub mod slice;
+pub mod softmax;
 pub mod transpose;
 
 /// The ops of every file in this folder.
 #[rustfmt::skip]
 pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     activation::OPS,
+    batch_norm::OPS,
     bias::OPS,
     cast::OPS,
     compare::OPS,
@@ -45,6 +49,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     gather::OPS,
     identity::OPS,
     layer_norm::OPS,
+    lrn::OPS,
     math_binary::OPS,
     math_unary::OPS,
     matmul::OPS,
@@ -55,6 +60,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     select::OPS,
     shape_ops::OPS,
     slice::OPS,
+    softmax::OPS,
     transpose::OPS,
 ];
 // codegen:end

@@ -287,7 +287,7 @@ impl OpKernel for Pool {
         if out.num_elements() > 0 {
             (self.run)(ctx.par(), self.kind, spec, &s, &x, &mut out)?;
         }
-        let mut out = spec.layout.from_last(ctx, out)?;
+        let mut out = spec.layout.restored(ctx, out)?;
         if wide {
             out = narrowed(ctx.par(), out, self.dtype)?;
         }
