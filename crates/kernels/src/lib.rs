@@ -8,6 +8,7 @@
 
 pub mod broadcast;
 mod convolve;
+pub mod einsum;
 pub mod elementwise_program;
 pub mod indices;
 mod field;

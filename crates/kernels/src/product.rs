@@ -30,6 +30,9 @@ pub trait Number: Element {
     }
 }
 
+/// Products of at most this many terms are not worth packing a matrix for.
+const TINY: usize = 64;
+
 macro_rules! vectorized {
     ($($ty:ty),*) => {$(
         impl Number for $ty {
@@ -45,6 +48,8 @@ macro_rules! vectorized {
             ) -> Result<()> {
                 if s.k == 0 {
                     out.fill(0.0);
+                } else if s.m * s.n * s.k <= TINY {
+                    loops(par, s, a, b, out, item, 0.0, |acc, a, b| acc + a * b);
                 } else {
                     let stride = s.m * s.n;
                     batch_gemm(par, batch, s, a, b, out, stride, item, Activation::None);

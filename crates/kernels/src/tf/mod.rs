@@ -11,6 +11,7 @@ pub mod concat;
 pub mod conv;
 pub mod dense;
 pub mod depthwise;
+pub mod einsum;
 pub mod fill;
 pub mod fused_activation;
 pub mod fused_elementwise;
@@ -43,6 +44,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     conv::OPS,
     dense::OPS,
     depthwise::OPS,
+    einsum::OPS,
     fill::OPS,
     fused_activation::OPS,
     fused_elementwise::OPS,
