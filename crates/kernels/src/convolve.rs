@@ -206,3 +206,81 @@ pub(crate) fn direct<T: Num>(
         });
     });
 }
+
+/// The filter positions `k` and output positions that input position `i` of an axis takes part in.
+fn origins(
+    i: usize,
+    window: usize,
+    stride: usize,
+    dilation: usize,
+    pad: usize,
+    output: usize,
+) -> impl Iterator<Item = (usize, usize)> + Clone {
+    (0..window).filter_map(move |k| {
+        let start = (i + pad).checked_sub(k * dilation)?;
+        (start.is_multiple_of(stride) && start / stride < output).then_some((k, start / stride))
+    })
+}
+
+/// `f(index of the filter pixel, output pixel)` for the output pixels that an input pixel of image
+/// `n` takes part in.
+pub(crate) fn each_origin(
+    s: &Conv3dShape,
+    [n, z, y, x]: [usize; 4],
+    mut f: impl FnMut(usize, usize),
+) {
+    let p = &s.plane;
+    let zs = origins(z, s.filter_d, s.stride_d, s.dil_d, s.pad_front, s.out_d);
+    let ys = origins(y, p.filter_h, p.stride_h, p.dil_h, p.pad_top, p.out_h);
+    let xs = origins(x, p.filter_w, p.stride_w, p.dil_w, p.pad_left, p.out_w);
+    for (kz, oz) in zs {
+        for (ky, oy) in ys.clone() {
+            let tap = (kz * p.filter_h + ky) * p.filter_w;
+            let row = ((n * s.out_d + oz) * p.out_h + oy) * p.out_w;
+            for (kx, ox) in xs.clone() {
+                f(tap + kx, row + ox);
+            }
+        }
+    }
+}
+
+/// The input pixel with number `i`.
+pub(crate) fn input_pixel(s: &Conv3dShape, i: usize) -> [usize; 4] {
+    let p = &s.plane;
+    let (row, x) = (i / p.in_w, i % p.in_w);
+    let (plane, y) = (row / p.in_h, row % p.in_h);
+    [plane / s.in_d, plane % s.in_d, y, x]
+}
+
+/// `f(input pixel, output pixel)` for the pairs that filter pixel `tap` brings together.
+pub(crate) fn each_pair(s: &Conv3dShape, tap: usize, mut f: impl FnMut(usize, usize)) {
+    let p = &s.plane;
+    let (row, kx) = (tap / p.filter_w, tap % p.filter_w);
+    let (kz, ky) = (row / p.filter_h, row % p.filter_h);
+    let at = |o: usize, stride: usize, k: usize, dil: usize, pad: usize, input: usize| {
+        (o * stride + k * dil)
+            .checked_sub(pad)
+            .filter(|&i| i < input)
+    };
+    for n in 0..p.batch {
+        for oz in 0..s.out_d {
+            let Some(iz) = at(oz, s.stride_d, kz, s.dil_d, s.pad_front, s.in_d) else {
+                continue;
+            };
+            for oy in 0..p.out_h {
+                let Some(iy) = at(oy, p.stride_h, ky, p.dil_h, p.pad_top, p.in_h) else {
+                    continue;
+                };
+                let (from, to) = (
+                    ((n * s.in_d + iz) * p.in_h + iy) * p.in_w,
+                    ((n * s.out_d + oz) * p.out_h + oy) * p.out_w,
+                );
+                for ox in 0..p.out_w {
+                    if let Some(ix) = at(ox, p.stride_w, kx, p.dil_w, p.pad_left, p.in_w) {
+                        f(from + ix, to + ox);
+                    }
+                }
+            }
+        }
+    }
+}

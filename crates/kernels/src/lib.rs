@@ -28,6 +28,7 @@ pub mod strided;
 pub mod strided_spec;
 mod special;
 pub mod tf;
+mod transposed;
 mod wide;
 mod window;
 mod zip;

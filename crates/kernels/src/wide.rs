@@ -44,3 +44,25 @@ fn narrow<H: Half>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     });
     Ok(out)
 }
+
+/// `t`, of any real dtype, in single precision.
+pub(crate) fn floats(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
+    macro_rules! convert {
+        ($($dtype:ident: $ty:ty),*) => {
+            match t.dtype() {
+                $(DType::$dtype => {
+                    let x = t.slice::<$ty>()?;
+                    let mut out = Tensor::for_overwrite(DType::Float, t.shape().clone())?;
+                    par_chunks_mut(par, out.slice_mut::<f32>()?, BLOCK, 1, &|i, out| {
+                        for (o, x) in out.iter_mut().zip(&x[i * BLOCK..]) {
+                            *o = *x as f32;
+                        }
+                    });
+                    Ok(out)
+                })*
+                _ => widened(par, t),
+            }
+        };
+    }
+    convert!(Int8: i8, Uint8: u8, Int16: i16, Uint16: u16, Int32: i32, Int64: i64, Double: f64)
+}

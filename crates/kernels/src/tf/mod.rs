@@ -9,8 +9,11 @@ pub mod cast;
 pub mod compare;
 pub mod concat;
 pub mod conv;
+pub mod conv_grad;
+pub mod crop_and_resize;
 pub mod dense;
 pub mod depthwise;
+pub mod dilation;
 pub mod einsum;
 pub mod fill;
 pub mod fused_activation;
@@ -25,6 +28,7 @@ pub mod matmul;
 pub mod pad;
 pub mod pool;
 pub mod reduce;
+pub mod resize;
 pub mod scatter;
 pub mod select;
 pub mod shape_ops;
@@ -42,8 +46,11 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     compare::OPS,
     concat::OPS,
     conv::OPS,
+    conv_grad::OPS,
+    crop_and_resize::OPS,
     dense::OPS,
     depthwise::OPS,
+    dilation::OPS,
     einsum::OPS,
     fill::OPS,
     fused_activation::OPS,
@@ -58,6 +65,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     pad::OPS,
     pool::OPS,
     reduce::OPS,
+    resize::OPS,
     scatter::OPS,
     select::OPS,
     shape_ops::OPS,
