@@ -3,6 +3,7 @@
 
 // codegen:begin
 pub mod activation;
+pub mod arg;
 pub mod batch_norm;
 pub mod bias;
 pub mod cast;
@@ -23,23 +24,29 @@ pub mod identity;
 pub mod layer_norm;
 pub mod lrn;
 pub mod math_binary;
+pub mod math_special;
 pub mod math_unary;
 pub mod matmul;
+pub mod matrix;
 pub mod pad;
 pub mod pool;
 pub mod reduce;
 pub mod resize;
+pub mod scan;
 pub mod scatter;
+pub mod segment;
 pub mod select;
 pub mod shape_ops;
 pub mod slice;
 pub mod softmax;
+pub mod topk;
 pub mod transpose;
 
 /// The ops of every file in this folder.
 #[rustfmt::skip]
 pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     activation::OPS,
+    arg::OPS,
     batch_norm::OPS,
     bias::OPS,
     cast::OPS,
@@ -60,17 +67,22 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     layer_norm::OPS,
     lrn::OPS,
     math_binary::OPS,
+    math_special::OPS,
     math_unary::OPS,
     matmul::OPS,
+    matrix::OPS,
     pad::OPS,
     pool::OPS,
     reduce::OPS,
     resize::OPS,
+    scan::OPS,
     scatter::OPS,
+    segment::OPS,
     select::OPS,
     shape_ops::OPS,
     slice::OPS,
     softmax::OPS,
+    topk::OPS,
     transpose::OPS,
 ];
 // codegen:end

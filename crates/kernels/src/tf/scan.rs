@@ -1,0 +1,144 @@
+//! Running sums and products: Cumsum, Cumprod.
+
+use crate::indices::{axis_in, int};
+use crate::map::CHEAP;
+use crate::num::{Half, Num};
+use crate::shapes;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, bf16, dispatch, f16};
+
+/// The factory of a scan with one of the [`Num`] functions.
+macro_rules! scan_factory {
+    ($f:ident, $start:ident) => {
+        |build| match build.input(0)? {
+            DType::Half => half_kernel::<f16>(build, f32::$start, <f32 as Num>::$f),
+            DType::Bfloat16 => half_kernel::<bf16>(build, f32::$start, <f32 as Num>::$f),
+            dtype => dispatch!(dtype, T in [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+            ] => kernel(build, T::$start, <T as Num>::$f),
+            else Err(build.unsupported(dtype))),
+        }
+    };
+}
+
+/// Cumsum, Cumprod.
+pub const OPS: &[Op] = &[
+    Op::new("Cumsum", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
+        .shape(shapes::unchanged)
+        .kernel(scan_factory!(add, ZERO)),
+    Op::new("Cumprod", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
+        .shape(shapes::unchanged)
+        .kernel(scan_factory!(mul, ONE)),
+];
+
+/// A function of the running value and the next element.
+trait Step<T>: Fn(T, T) -> T + Copy + Send + Sync + 'static {}
+impl<T, F: Fn(T, T) -> T + Copy + Send + Sync + 'static> Step<T> for F {}
+
+/// How to walk the axis.
+#[derive(Clone, Copy)]
+struct Way {
+    exclusive: bool,
+    reverse: bool,
+}
+
+impl Way {
+    fn of(build: &KernelBuild) -> Result<Way> {
+        let exclusive = build.attrs.bool("exclusive")?;
+        Ok(Way {
+            exclusive,
+            reverse: build.attrs.bool("reverse")?,
+        })
+    }
+}
+
+/// The lengths of the scanned dimension and of all inside it.
+fn sizes(ctx: &KernelCtx) -> Result<(usize, usize)> {
+    let (shape, axis) = (ctx.shape(0)?, ctx.input(1)?);
+    let rank = shape.rank();
+    if !axis.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "ScanOp: axis must be a scalar, not {}",
+            axis.shape()
+        ));
+    }
+    let axis = int(axis).ok_or_else(|| invalid_argument!("ScanOp: axis must be an integer"))?;
+    let Some(at) = axis_in(axis, rank) else {
+        let axis = if axis < 0 {
+            axis.saturating_add(rank as i64)
+        } else {
+            axis
+        };
+        return Err(invalid_argument!(
+            "ScanOp: Expected scan axis in the range [-{rank}, {rank}), but got {axis}"
+        ));
+    };
+    Ok((shape[at], shape[at + 1..].iter().product()))
+}
+
+fn kernel<T: Element>(build: &KernelBuild, start: T, f: impl Step<T>) -> Result<Box<dyn OpKernel>> {
+    let way = Way::of(build)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (n, cols) = sizes(ctx)?;
+        let shape = ctx.shape(0)?.clone();
+        let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
+        let values = out.slice_mut::<T>()?;
+        if forwarded.is_none() {
+            values.copy_from_slice(ctx.slice(0)?);
+        }
+        scan(ctx.par(), values, n, cols, way, start, f);
+        ctx.set_output(0, out)
+    }))
+}
+
+fn half_kernel<H: Half>(
+    build: &KernelBuild,
+    start: f32,
+    f: impl Step<f32>,
+) -> Result<Box<dyn OpKernel>> {
+    // Rounds after every step, as arithmetic on the type itself does.
+    kernel::<H>(build, H::narrow(start), move |a, x| {
+        H::narrow(f(a.wide(), x.wide()))
+    })
+}
+
+fn scan<T: Element>(
+    par: &dyn Parallelism,
+    values: &mut [T],
+    n: usize,
+    cols: usize,
+    way: Way,
+    start: T,
+    f: impl Step<T>,
+) {
+    if values.is_empty() {
+        return;
+    }
+    let group = (CHEAP / (n * cols)).max(1);
+    par_chunks_mut(par, values, n * cols, group, &|_, block| {
+        let mut running = [start; 256];
+        for c0 in (0..cols).step_by(running.len()) {
+            let width = running.len().min(cols - c0);
+            let running = &mut running[..width];
+            running.fill(start);
+            for i in 0..n {
+                let r = if way.reverse { n - 1 - i } else { i };
+                let row = &mut block[r * cols + c0..r * cols + c0 + width];
+                if way.exclusive {
+                    for (acc, x) in running.iter_mut().zip(row) {
+                        let before = *acc;
+                        *acc = f(before, *x);
+                        *x = before;
+                    }
+                } else {
+                    for (acc, x) in running.iter_mut().zip(row) {
+                        *acc = f(*acc, *x);
+                        *x = *acc;
+                    }
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,227 @@
+//! The largest elements of rows, and counting: TopK, TopKV2, InTopK, InTopKV2, Bincount.
+
+use crate::indices::{Index, constant_int, dispatch_index, int};
+use crate::num::Num;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use std::cmp::Ordering;
+
+/// TopK, TopKV2, InTopK, InTopKV2, Bincount.
+pub const OPS: &[Op] = &[
+    Op::new("TopK", "input: T -> values: T, indices: int32 | k: int >= 0; sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |")
+        .shape(|ctx| {
+            let k = ctx.attrs().int("k")?;
+            top_k_shape(ctx, Some(k))
+        })
+        .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?))),
+    Op::new("TopKV2", "input: T, k: Tk -> values: T, indices: index_type | sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tk: type {int16,int32,int64} = int32; index_type: type {int16,int32,int64} = int32 |")
+        .shape(|ctx| {
+            let k = constant_int(ctx, 1);
+            top_k_shape(ctx, k)
+        })
+        .kernel(|build| top_k_factory(build, None)),
+    Op::new("InTopK", "predictions: float, targets: T -> precision: bool | k: int; T: type {int32,int64} = int32 |")
+        .shape(in_top_k_shape)
+        .kernel(|build| in_top_k_factory(build, Some(build.attrs.int("k")?))),
+    Op::new("InTopKV2", "predictions: float, targets: T, k: T -> precision: bool | T: type {int32,int64} = int32 |")
+        .shape(in_top_k_shape)
+        .kernel(|build| in_top_k_factory(build, None)),
+    Op::new("Bincount", "arr: int32, size: int32, weights: T -> bins: T | T: type {int32,int64,float,double} |")
+        .shape(|ctx| {
+            let size = constant_int(ctx, 1);
+            if let Some(size) = size.filter(|&s| s < 0) {
+                return Err(invalid_argument!("size ({size}) must be non-negative"));
+            }
+            ctx.set(0, PartialShape::of([size.map(|s| s as usize)]));
+            Ok(())
+        })
+        .kernel(|build| {
+            let dtype = build.input(2)?;
+            dispatch!(dtype, T in [i32, i64, f32, f64] => Ok(Box::new(bincount::<T>)),
+                else Err(build.unsupported(dtype)))
+        }),
+];
+
+fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
+    let input = ctx.with_rank_at_least(0, 1)?;
+    let k = match k {
+        Some(k) if k < 0 => return Err(invalid_argument!("Need k >= 0, got {k}")),
+        k => k.map(|k| k as usize),
+    };
+    let shape = match input.dims() {
+        Some([rows @ .., last]) => {
+            if let (Some(k), Some(n)) = (k, last)
+                && k > *n
+            {
+                return Err(invalid_argument!(
+                    "input must have last dimension >= k = {k} but is {n}"
+                ));
+            }
+            PartialShape::of(rows.iter().copied().chain([k]))
+        }
+        _ => PartialShape::unknown(),
+    };
+    ctx.set(0, shape.clone());
+    ctx.set(1, shape);
+    Ok(())
+}
+
+fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16] =>
+        dispatch_index!(build.output(1)?, I => {
+            Ok(Box::new(move |ctx: &mut KernelCtx| top_k::<T, I>(ctx, k)) as Box<dyn OpKernel>)
+        }),
+        else Err(build.unsupported(dtype)))
+}
+
+/// The order of elements in the result: larger first, what is not a number last.
+fn before<T: PartialOrd>(a: T, b: T) -> Ordering {
+    b.partial_cmp(&a).unwrap_or_else(|| {
+        #[allow(
+            clippy::eq_op,
+            reason = "only what is not a number differs from itself"
+        )]
+        (a != a).cmp(&(b != b))
+    })
+}
+
+fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
+    let k = ctx.input(i)?;
+    int(k)
+        .filter(|_| k.shape().is_scalar())
+        .ok_or_else(|| invalid_argument!("k must be scalar, got shape {}", k.shape()))
+}
+
+fn top_k<T: Element + PartialOrd, I: Element + Index>(
+    ctx: &mut KernelCtx,
+    k: Option<i64>,
+) -> Result<()> {
+    let k = match k {
+        Some(k) => k,
+        None => scalar_k(ctx, 1)?,
+    };
+    let Ok(k) = usize::try_from(k) else {
+        return Err(invalid_argument!("Need k >= 0, got {k}"));
+    };
+    let x = ctx.input(0)?;
+    let Some((&n, rows)) = x.shape().split_last() else {
+        return Err(invalid_argument!(
+            "input must be >= 1-D, got shape {}",
+            x.shape()
+        ));
+    };
+    if k > n {
+        return Err(invalid_argument!(
+            "input must have at least k columns. Had {n}, needed {k}"
+        ));
+    }
+    let shape: Shape = rows.iter().copied().chain([k]).collect();
+    let x = x.slice::<T>()?;
+    let n_rows = if k == 0 { 0 } else { shape.num_elements() / k };
+    let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
+    let mut indices = ctx.alloc(I::DTYPE, shape)?;
+    let mut order: Vec<usize> = Vec::new();
+    let (v, ix) = (values.slice_mut::<T>()?, indices.slice_mut::<I>()?);
+    for r in 0..n_rows {
+        let row = &x[r * n..(r + 1) * n];
+        let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
+        if k == 1 {
+            let best = (1..n).fold(
+                0,
+                |best, i| if compare(&i, &best).is_lt() { i } else { best },
+            );
+            order.clear();
+            order.push(best);
+        } else {
+            order.clear();
+            order.extend(0..n);
+            if k < n {
+                order.select_nth_unstable_by(k - 1, compare);
+                order.truncate(k);
+            }
+            order.sort_unstable_by(compare);
+        }
+        for (c, &i) in order.iter().enumerate() {
+            v[r * k + c] = row[i];
+            ix[r * k + c] = I::from_i64(i as i64);
+        }
+    }
+    ctx.set_output(0, values)?;
+    ctx.set_output(1, indices)
+}
+
+fn in_top_k_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let rows = ctx.with_rank(0, 2)?.dim(0);
+    let targets = ctx.with_rank(1, 1)?;
+    let shape = ctx.merge(&PartialShape::of([rows]), &targets)?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn in_top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
+    dispatch_index!(build.input(1)?, I => {
+        Ok(Box::new(move |ctx: &mut KernelCtx| in_top_k::<I>(ctx, k)) as Box<dyn OpKernel>)
+    })
+}
+
+fn in_top_k<I: Index>(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
+    let (x, targets) = (ctx.input(0)?, ctx.input(1)?);
+    let &[rows, n] = x.shape().dims() else {
+        return Err(invalid_argument!("predictions must be 2-dimensional"));
+    };
+    if targets.shape().rank() != 1 {
+        return Err(invalid_argument!("targets must be 1-dimensional"));
+    }
+    if targets.num_elements() != rows {
+        return Err(invalid_argument!(
+            "First dimension of predictions {rows} must match length of targets {}",
+            targets.num_elements()
+        ));
+    }
+    let k = match k {
+        Some(k) => k,
+        None => scalar_k(ctx, 2)?,
+    };
+    let (x, targets) = (x.slice::<f32>()?, targets.slice::<I>()?);
+    let mut out = ctx.alloc(DType::Bool, [rows].into())?;
+    for (r, (out, target)) in out.slice_mut::<bool>()?.iter_mut().zip(targets).enumerate() {
+        let row = &x[r * n..(r + 1) * n];
+        let target = usize::try_from(target.to_i64())
+            .ok()
+            .and_then(|t| row.get(t));
+        *out = target.is_some_and(|target| {
+            let ahead = row.iter().filter(|x| *x > target).count() as i64;
+            target.is_finite() && ahead < k && row.iter().all(|x| x.is_finite())
+        });
+    }
+    ctx.set_output(0, out)
+}
+
+fn bincount<T: Num>(ctx: &mut KernelCtx) -> Result<()> {
+    let (arr, size, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let size = int(size).ok_or_else(|| {
+        invalid_argument!("Shape must be rank 0 but is rank {}", size.shape().rank())
+    })?;
+    let Ok(size) = usize::try_from(size) else {
+        return Err(invalid_argument!("size ({size}) must be non-negative"));
+    };
+    let (arr, weights) = (arr.slice::<i32>()?, weights.slice::<T>()?);
+    if !weights.is_empty() && weights.len() != arr.len() {
+        return Err(invalid_argument!(
+            "Input indices and weights must have the same size."
+        ));
+    }
+    if arr.iter().any(|&v| v < 0) {
+        return Err(invalid_argument!("Input arr must be non-negative!"));
+    }
+    let mut out = Tensor::zeros(T::DTYPE, [size].into())?;
+    let bins = out.slice_mut::<T>()?;
+    for (i, &v) in arr.iter().enumerate() {
+        if let Some(bin) = bins.get_mut(v as usize) {
+            *bin = bin.add(weights.get(i).copied().unwrap_or(T::ONE));
+        }
+    }
+    ctx.set_output(0, out)
+}
