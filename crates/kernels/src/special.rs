@@ -156,6 +156,14 @@ fn igammac_fraction(a: f64, x: f64) -> f64 {
     gamma_factor(a, x) / f
 }
 
+/// From here on the cube root of a gamma variable is normal to more digits than matter.
+const HUGE_SHAPE: f64 = 1e6;
+
+/// How many standard deviations the cube root of `x` lies above its mean, over √2.
+fn gamma_deviation(a: f64, x: f64) -> f64 {
+    ((x / a).cbrt() - 1.0 + 1.0 / (9.0 * a)) * 3.0 * (a / 2.0).sqrt()
+}
+
 /// The regularized lower incomplete gamma function.
 pub(crate) fn igamma(a: f64, x: f64) -> f64 {
     if x == 0.0 {
@@ -166,6 +174,9 @@ pub(crate) fn igamma(a: f64, x: f64) -> f64 {
     }
     if a.is_infinite() || x.is_infinite() {
         return if a.is_infinite() { 0.0 } else { 1.0 };
+    }
+    if a > HUGE_SHAPE {
+        return 0.5 * libm::erfc(-gamma_deviation(a, x));
     }
     match x < a + 1.0 {
         true => igamma_series(a, x),
@@ -183,6 +194,9 @@ pub(crate) fn igammac(a: f64, x: f64) -> f64 {
     }
     if a.is_infinite() || x.is_infinite() {
         return if x.is_infinite() { 0.0 } else { 1.0 };
+    }
+    if a > HUGE_SHAPE {
+        return 0.5 * libm::erfc(gamma_deviation(a, x));
     }
     match x < a + 1.0 {
         true => 1.0 - igamma_series(a, x),

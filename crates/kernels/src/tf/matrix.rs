@@ -495,9 +495,9 @@ fn cross<T: Element, W: Num>(
     let vectors = a.chunks_exact(3).zip(b.chunks_exact(3));
     for ((a, b), out) in vectors.zip(out.slice_mut::<T>()?.chunks_exact_mut(3)) {
         let (a, b) = ([0, 1, 2].map(|i| up(a[i])), [0, 1, 2].map(|i| up(b[i])));
-        for i in 0..3 {
+        for (i, out) in out.iter_mut().enumerate() {
             let (j, k) = ((i + 1) % 3, (i + 2) % 3);
-            out[i] = down(a[j].mul(b[k]).sub(a[k].mul(b[j])));
+            *out = down(a[j].mul(b[k]).sub(a[k].mul(b[j])));
         }
     }
     ctx.set_output(0, out)

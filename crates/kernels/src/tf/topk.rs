@@ -119,7 +119,7 @@ fn top_k<T: Element + PartialOrd, I: Element + Index>(
     }
     let shape: Shape = rows.iter().copied().chain([k]).collect();
     let x = x.slice::<T>()?;
-    let n_rows = if k == 0 { 0 } else { shape.num_elements() / k };
+    let n_rows = shape.num_elements().checked_div(k).unwrap_or(0);
     let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
     let mut indices = ctx.alloc(I::DTYPE, shape)?;
     let mut order: Vec<usize> = Vec::new();
