@@ -24,7 +24,10 @@ fn emit(path: &Path, content: &[u8], mode: Mode) -> Res {
         return Ok(());
     }
     if mode == Mode::Check {
-        return Err(format!("{} is stale: run `cargo xtask codegen`", path.display()));
+        return Err(format!(
+            "{} is stale: run `cargo xtask codegen`",
+            path.display()
+        ));
     }
     fs::write(path, content).map_err(|e| format!("{}: {e}", path.display()))
 }
@@ -60,8 +63,16 @@ fn op_list(root: &Path, mode: Mode) -> Res {
     for entry in fs::read_dir(&dir).map_err(|e| e.to_string())? {
         let path = entry.map_err(|e| e.to_string())?.path();
         let is_file = path.extension().is_some_and(|e| e == "rs");
-        let source = if is_file { path.clone() } else { path.join("mod.rs") };
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().to_string();
+        let source = if is_file {
+            path.clone()
+        } else {
+            path.join("mod.rs")
+        };
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .to_string();
         if name == "mod" {
             continue;
         }
@@ -71,8 +82,12 @@ fn op_list(root: &Path, mode: Mode) -> Res {
     files.sort();
     let path = dir.join("mod.rs");
     let text = fs::read_to_string(&path).map_err(|e| e.to_string())?;
-    let (head, rest) = text.split_once("// codegen:begin\n").ok_or("no codegen:begin mark")?;
-    let (_, tail) = rest.split_once("// codegen:end\n").ok_or("no codegen:end mark")?;
+    let (head, rest) = text
+        .split_once("// codegen:begin\n")
+        .ok_or("no codegen:begin mark")?;
+    let (_, tail) = rest
+        .split_once("// codegen:end\n")
+        .ok_or("no codegen:end mark")?;
     let mut new = format!("{head}// codegen:begin\n");
     for (name, has_ops) in &files {
         new += &format!("{}mod {name};\n", if *has_ops { "pub " } else { "" });

@@ -11,7 +11,10 @@ use std::process::{Command, ExitCode};
 type Res<T = ()> = Result<T, String>;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the root")
+        .to_path_buf()
 }
 
 fn main() -> ExitCode {
@@ -36,9 +39,22 @@ fn test() -> Res {
     cargo("formatting", &["fmt", "--all", "--check"])?;
     tidy::run(&root())?;
     codegen::run(&root(), codegen::Mode::Check)?;
-    cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    cargo(
+        "lints",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
     cargo("tests", &["test", "--workspace", "--all-targets"])?;
-    cargo("examples in the documentation", &["test", "--workspace", "--doc"])
+    cargo(
+        "examples in the documentation",
+        &["test", "--workspace", "--doc"],
+    )
 }
 
 fn cargo(what: &str, args: &[&str]) -> Res {
@@ -49,7 +65,11 @@ fn cargo(what: &str, args: &[&str]) -> Res {
         .current_dir(root())
         .status()
         .map_err(|e| format!("cannot start cargo: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{what} failed")) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{what} failed"))
+    }
 }
 
 #[cfg(test)]

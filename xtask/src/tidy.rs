@@ -14,7 +14,11 @@ use std::process::Command;
 
 const MAX_LINES: usize = 1000;
 /// Where unsafe code may stand.
-const UNSAFE: &[&str] = &["crates/sync/src", "crates/tensor/src", "crates/kernels/src/simd"];
+const UNSAFE: &[&str] = &[
+    "crates/sync/src",
+    "crates/tensor/src",
+    "crates/kernels/src/simd",
+];
 
 /// Checks everything; lists all offences.
 pub fn run(root: &Path) -> Res {
@@ -22,10 +26,18 @@ pub fn run(root: &Path) -> Res {
     offences.extend(edges(root)?);
     for file in sources(root)? {
         let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        let name = file
+            .strip_prefix(root)
+            .unwrap_or(&file)
+            .display()
+            .to_string();
         offences.extend(source(&name, &text));
     }
-    if offences.is_empty() { Ok(()) } else { Err(format!("not tidy:\n{}", offences.join("\n"))) }
+    if offences.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("not tidy:\n{}", offences.join("\n")))
+    }
 }
 
 fn source(name: &str, text: &str) -> Vec<String> {
@@ -35,13 +47,19 @@ fn source(name: &str, text: &str) -> Vec<String> {
     }
     let n_lines = text.lines().count();
     if n_lines > MAX_LINES && !name.ends_with("_gen.rs") {
-        offences.push(format!("{name}: {n_lines} lines, at most {MAX_LINES} are allowed"));
+        offences.push(format!(
+            "{name}: {n_lines} lines, at most {MAX_LINES} are allowed"
+        ));
     }
     let marks = ["TO", "FIX"].map(|m| m.to_string() + if m == "TO" { "DO" } else { "ME" });
     let may_be_unsafe = UNSAFE.iter().any(|u| name.starts_with(u));
     for (i, line) in text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or("");
-        if !may_be_unsafe && code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe") {
+        if !may_be_unsafe
+            && code
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|w| w == "unsafe")
+        {
             offences.push(format!("{name}:{}: unsafe code outside its rooms", i + 1));
         }
         if marks.iter().any(|m| line.contains(m.as_str())) {
@@ -76,7 +94,10 @@ fn sources(root: &Path) -> Res<Vec<PathBuf>> {
 fn allowed_edges(root: &Path) -> Res<(BTreeMap<String, BTreeSet<String>>, String)> {
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).map_err(|e| e.to_string())?;
     let mut table = BTreeMap::new();
-    let rows = text.lines().skip_while(|l| !l.starts_with("| room |")).skip(2);
+    let rows = text
+        .lines()
+        .skip_while(|l| !l.starts_with("| room |"))
+        .skip(2);
     for row in rows.take_while(|l| l.starts_with('|')) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         if let [_, room, imports, ..] = cells[..] {
@@ -91,7 +112,13 @@ fn edges(root: &Path) -> Res<Vec<String>> {
     let (allowed, architecture) = allowed_edges(root)?;
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
     let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
         .current_dir(root)
         .output()
         .map_err(|e| format!("cargo metadata: {e}"))?;
@@ -101,7 +128,9 @@ fn edges(root: &Path) -> Res<Vec<String>> {
     let mut offences = Vec::new();
     let mut seen = BTreeSet::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
-        let Some(from) = package["name"].as_str().and_then(room) else { continue };
+        let Some(from) = package["name"].as_str().and_then(room) else {
+            continue;
+        };
         let Some(may) = allowed.get(&from) else {
             offences.push(format!("room {from} has no row in ARCHITECTURE.md"));
             continue;
@@ -110,15 +139,21 @@ fn edges(root: &Path) -> Res<Vec<String>> {
             offences.push(format!("room {from} has no section in ARCHITECTURE.md"));
         }
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let Some(to) = dependency["name"].as_str().and_then(room) else { continue };
+            let Some(to) = dependency["name"].as_str().and_then(room) else {
+                continue;
+            };
             if !may.contains(&to) {
-                offences.push(format!("room {from} imports {to}, which ARCHITECTURE.md does not allow"));
+                offences.push(format!(
+                    "room {from} imports {to}, which ARCHITECTURE.md does not allow"
+                ));
             }
         }
         seen.insert(from);
     }
     for room in allowed.keys().filter(|r| !seen.contains(*r)) {
-        offences.push(format!("ARCHITECTURE.md has room {room}, which does not exist"));
+        offences.push(format!(
+            "ARCHITECTURE.md has room {room}, which does not exist"
+        ));
     }
     Ok(offences)
 }
@@ -131,9 +166,26 @@ mod tests {
     fn offences_are_found() {
         assert_eq!(source("crates/graph/src/x.rs", "//! Fine.\n").len(), 0);
         let word = "un".to_string() + "safe";
-        assert_eq!(source("crates/graph/src/x.rs", &format!("//! A.\n{word} fn f() {{}}\n")).len(), 1);
-        assert_eq!(source("crates/sync/src/x.rs", &format!("//! A.\n{word} fn f() {{}}\n")).len(), 0);
+        assert_eq!(
+            source(
+                "crates/graph/src/x.rs",
+                &format!("//! A.\n{word} fn f() {{}}\n")
+            )
+            .len(),
+            1
+        );
+        assert_eq!(
+            source(
+                "crates/sync/src/x.rs",
+                &format!("//! A.\n{word} fn f() {{}}\n")
+            )
+            .len(),
+            0
+        );
         assert_eq!(source("crates/graph/src/x.rs", "fn f() {}\n").len(), 1);
-        assert_eq!(source("crates/graph/src/x.rs", &"//!\n".repeat(1001)).len(), 1);
+        assert_eq!(
+            source("crates/graph/src/x.rs", &"//!\n".repeat(1001)).len(),
+            1
+        );
     }
 }

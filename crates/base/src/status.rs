@@ -74,7 +74,12 @@ impl Status {
     /// An error with this code and message.
     #[cold]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Status(Box::new(Inner { code, message: message.into(), notes: Vec::new(), node: None }))
+        Status(Box::new(Inner {
+            code,
+            message: message.into(),
+            notes: Vec::new(),
+            node: None,
+        }))
     }
 
     /// The error code.
@@ -104,7 +109,9 @@ impl Status {
     pub fn at_node(mut self, node: &str, op: &str) -> Self {
         if self.0.node.is_none() {
             self.0.node = Some(node.to_string());
-            self.0.notes.push(format!("\t [[{{{{node {node}}}}} = {op}]]"));
+            self.0
+                .notes
+                .push(format!("\t [[{{{{node {node}}}}} = {op}]]"));
         }
         self
     }

@@ -64,7 +64,10 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         println!("load    {:>10.3} ms  (file to ready)", load_s * 1e3);
         println!("first   {:>10.3} ms", first_s * 1e3);
-        println!("median  {:>10.3} ms  over {runs} runs, {nodes} nodes", median_s * 1e3);
+        println!(
+            "median  {:>10.3} ms  over {runs} runs, {nodes} nodes",
+            median_s * 1e3
+        );
         println!("min     {:>10.3} ms", min_s * 1e3);
         println!("p99     {:>10.3} ms", p99_s * 1e3);
         println!("memory  {peak_rss_mb:>10.1} MB peak");

@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 /// The graph in Graphviz's language; constants are left out.
 pub fn dot(graph: &Graph) -> String {
-    let mut out = String::from("digraph model {\n  rankdir=TB; node [shape=box, fontname=Helvetica];\n");
+    let mut out =
+        String::from("digraph model {\n  rankdir=TB; node [shape=box, fontname=Helvetica];\n");
     for (id, node) in graph.iter().filter(|(_, n)| n.op() != "Const") {
         let label = format!("{}\\n{}", node.op(), node.name.replace('"', "'"));
         let _ = writeln!(out, "  n{} [label=\"{label}\"];", id.index());
@@ -15,7 +16,12 @@ pub fn dot(graph: &Graph) -> String {
             }
         }
         for control in &node.controls {
-            let _ = writeln!(out, "  n{} -> n{} [style=dashed];", control.index(), id.index());
+            let _ = writeln!(
+                out,
+                "  n{} -> n{} [style=dashed];",
+                control.index(),
+                id.index()
+            );
         }
     }
     out.push_str("}\n");
@@ -36,8 +42,16 @@ pub fn svg(graph: &Graph) -> ferroflow_runtime::Result<String> {
     let shown = |id: &ferroflow_runtime::NodeId| graph.node(*id).op() != "Const";
     for id in order.iter().filter(|id| shown(id)) {
         let node = graph.node(*id);
-        let sources = node.inputs.iter().map(|i| i.node).chain(node.controls.iter().copied());
-        let depth = sources.filter(shown).map(|s| layer[s.index()] + 1).max().unwrap_or(0);
+        let sources = node
+            .inputs
+            .iter()
+            .map(|i| i.node)
+            .chain(node.controls.iter().copied());
+        let depth = sources
+            .filter(shown)
+            .map(|s| layer[s.index()] + 1)
+            .max()
+            .unwrap_or(0);
         layer[id.index()] = depth;
         if widths.len() <= depth {
             widths.resize(depth + 1, 0);
@@ -46,12 +60,17 @@ pub fn svg(graph: &Graph) -> ferroflow_runtime::Result<String> {
         widths[depth] += 1;
     }
     let widest = widths.iter().copied().max().unwrap_or(1);
-    let (total_w, total_h) =
-        (widest * (BOX_WIDTH + GAP_X) + GAP_X, widths.len() * (BOX_HEIGHT + GAP_Y) + GAP_Y);
+    let (total_w, total_h) = (
+        widest * (BOX_WIDTH + GAP_X) + GAP_X,
+        widths.len() * (BOX_HEIGHT + GAP_Y) + GAP_Y,
+    );
     let corner = |id: ferroflow_runtime::NodeId| {
         let (x, y) = place[id.index()];
         let indent = (widest - widths[y]) * (BOX_WIDTH + GAP_X) / 2;
-        (indent + GAP_X + x * (BOX_WIDTH + GAP_X), GAP_Y / 2 + y * (BOX_HEIGHT + GAP_Y))
+        (
+            indent + GAP_X + x * (BOX_WIDTH + GAP_X),
+            GAP_Y / 2 + y * (BOX_HEIGHT + GAP_Y),
+        )
     };
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{total_w}\" height=\"{total_h}\" \
@@ -96,5 +115,7 @@ pub fn svg(graph: &Graph) -> ferroflow_runtime::Result<String> {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

@@ -1,8 +1,8 @@
 //! From `--feed` and `--feeds` to tensors.
 
 use crate::image_feed;
-use ferroflow_model::arrays;
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::arrays;
 use ferroflow_runtime::{DType, PartialShape, Session, Shape, Tensor};
 use ferroflow_tensor::{bf16, dispatch, f16};
 use serde_json::Value as Json;
@@ -32,7 +32,9 @@ pub fn read(
     if let Some(path) = npz {
         for key in arrays::npz_keys(path)? {
             let known = graph.find_output(&key, "--feeds").is_ok();
-            let twice = out.iter().any(|(n, _)| n.trim_end_matches(":0") == key.trim_end_matches(":0"));
+            let twice = out
+                .iter()
+                .any(|(n, _)| n.trim_end_matches(":0") == key.trim_end_matches(":0"));
             if known && !twice {
                 out.push((key.clone(), arrays::read_npz_key(path, &key)?));
             }
@@ -41,7 +43,12 @@ pub fn read(
     Ok(out)
 }
 
-fn parse(text: &str, dtype: DType, shape: &PartialShape, image_range: (f32, f32)) -> Result<Tensor> {
+fn parse(
+    text: &str,
+    dtype: DType,
+    shape: &PartialShape,
+    image_range: (f32, f32),
+) -> Result<Tensor> {
     if let Some(file) = text.strip_prefix('@') {
         let lower = file.to_lowercase();
         if lower.ends_with(".npy") {
@@ -79,25 +86,39 @@ fn parse(text: &str, dtype: DType, shape: &PartialShape, image_range: (f32, f32)
     collect(&json, &dims, &mut leaves)?;
     let shape = Shape::from(&dims[..]);
     let number = |v: &&Json| match v {
-        Json::Number(n) => n.as_f64().ok_or_else(|| invalid_argument!("{v} is out of range")),
-        Json::String(s) => s.parse().map_err(|_| invalid_argument!("\"{s}\" is no number")),
+        Json::Number(n) => n
+            .as_f64()
+            .ok_or_else(|| invalid_argument!("{v} is out of range")),
+        Json::String(s) => s
+            .parse()
+            .map_err(|_| invalid_argument!("\"{s}\" is no number")),
         other => Err(invalid_argument!("{other} is no number")),
     };
     let floats = || leaves.iter().map(number).collect::<Result<Vec<f64>>>();
     match dtype {
-        DType::Float => {
-            Tensor::from_slice(shape, &floats()?.iter().map(|&v| v as f32).collect::<Vec<_>>())
-        }
+        DType::Float => Tensor::from_slice(
+            shape,
+            &floats()?.iter().map(|&v| v as f32).collect::<Vec<_>>(),
+        ),
         DType::Double => Tensor::from_slice(shape, &floats()?),
-        DType::Half => {
-            Tensor::from_slice(shape, &floats()?.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>())
-        }
-        DType::Bfloat16 => {
-            Tensor::from_slice(shape, &floats()?.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>())
-        }
+        DType::Half => Tensor::from_slice(
+            shape,
+            &floats()?
+                .iter()
+                .map(|&v| f16::from_f64(v))
+                .collect::<Vec<_>>(),
+        ),
+        DType::Bfloat16 => Tensor::from_slice(
+            shape,
+            &floats()?
+                .iter()
+                .map(|&v| bf16::from_f64(v))
+                .collect::<Vec<_>>(),
+        ),
         DType::Bool => {
             let bools = leaves.iter().map(|v| {
-                v.as_bool().ok_or_else(|| invalid_argument!("{v} is neither true nor false"))
+                v.as_bool()
+                    .ok_or_else(|| invalid_argument!("{v} is neither true nor false"))
             });
             Tensor::from_slice(shape, &bools.collect::<Result<Vec<_>>>()?)
         }
@@ -124,9 +145,9 @@ fn collect<'a>(json: &'a Json, dims: &[usize], out: &mut Vec<&'a Json>) -> Resul
         (Json::Array(items), [n, rest @ ..]) if items.len() == *n => {
             items.iter().try_for_each(|item| collect(item, rest, out))
         }
-        (Json::Array(_), _) | (_, [_, ..]) => {
-            Err(invalid_argument!("the nested lists of the literal are not all of the same length"))
-        }
+        (Json::Array(_), _) | (_, [_, ..]) => Err(invalid_argument!(
+            "the nested lists of the literal are not all of the same length"
+        )),
         (leaf, []) => {
             out.push(leaf);
             Ok(())

@@ -35,7 +35,11 @@ pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) 
         1 => resized.to_luma8().into_raw(),
         3 => resized.to_rgb8().into_raw(),
         4 => resized.to_rgba8().into_raw(),
-        n => return Err(invalid_argument!("the placeholder wants {n} channels; images have 1, 3 or 4")),
+        n => {
+            return Err(invalid_argument!(
+                "the placeholder wants {n} channels; images have 1, 3 or 4"
+            ));
+        }
     };
     let (h, w) = (height as usize, width as usize);
     let shape = match rank {
@@ -47,10 +51,14 @@ pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) 
         DType::Uint8 => Tensor::from_slice(shape, &pixels),
         DType::Float => {
             let (lo, hi) = range;
-            let values: Vec<f32> =
-                pixels.iter().map(|&p| lo + p as f32 / 255.0 * (hi - lo)).collect();
+            let values: Vec<f32> = pixels
+                .iter()
+                .map(|&p| lo + p as f32 / 255.0 * (hi - lo))
+                .collect();
             Tensor::from_slice(shape, &values)
         }
-        other => Err(invalid_argument!("an image cannot be fed to a {other} placeholder")),
+        other => Err(invalid_argument!(
+            "an image cannot be fed to a {other} placeholder"
+        )),
     }
 }

@@ -57,7 +57,11 @@ pub fn outputs(graph: &Graph) -> Vec<String> {
 }
 
 fn inputs(graph: &Graph) -> Vec<NodeId> {
-    graph.iter().filter(|(_, n)| n.op().starts_with("Placeholder")).map(|(id, _)| id).collect()
+    graph
+        .iter()
+        .filter(|(_, n)| n.op().starts_with("Placeholder"))
+        .map(|(id, _)| id)
+        .collect()
 }
 
 /// Runs the command.
@@ -68,7 +72,10 @@ pub fn run(args: &Args) -> Result<()> {
         for (op, n) in &unsupported {
             println!("  {op:<32} {n:>6}");
         }
-        return Err(invalid_argument!("{} op types are not supported", unsupported.len()));
+        return Err(invalid_argument!(
+            "{} op types are not supported",
+            unsupported.len()
+        ));
     }
     let session = args.model.open()?;
     let graph = session.graph();
@@ -93,7 +100,10 @@ pub fn run(args: &Args) -> Result<()> {
     for name in outputs(graph) {
         let output = graph.find_output(&name, "output")?;
         let dtype = graph.node(output.node).outputs[0].numpy_name();
-        println!("  {name}  {dtype}{}", shape_by_name(&pruned, &shapes, &name));
+        println!(
+            "  {name}  {dtype}{}",
+            shape_by_name(&pruned, &shapes, &name)
+        );
     }
     let (mut n_parameters, mut n_bytes) = (0, 0);
     let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
@@ -107,9 +117,18 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     println!("nodes: {}", graph.len());
-    println!("parameters: {n_parameters} ({:.1} MB)", n_bytes as f64 / 1e6);
-    let flops: f64 = pruned.iter().map(|(id, _)| flops(&pruned, &shapes, id)).sum();
-    println!("FLOPs of one run, unknown dimensions taken as 1: {:.3} G", flops / 1e9);
+    println!(
+        "parameters: {n_parameters} ({:.1} MB)",
+        n_bytes as f64 / 1e6
+    );
+    let flops: f64 = pruned
+        .iter()
+        .map(|(id, _)| flops(&pruned, &shapes, id))
+        .sum();
+    println!(
+        "FLOPs of one run, unknown dimensions taken as 1: {:.3} G",
+        flops / 1e9
+    );
     println!("ops:");
     let mut ops: Vec<_> = histogram.into_iter().collect();
     ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
@@ -123,9 +142,17 @@ pub fn run(args: &Args) -> Result<()> {
 fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
     let file = GraphFile::open(&args.model.model)?;
     let mut missing = BTreeMap::new();
-    let bodies = file.graph.library.iter().flat_map(|l| &l.function).flat_map(|f| &f.node_def);
+    let bodies = file
+        .graph
+        .library
+        .iter()
+        .flat_map(|l| &l.function)
+        .flat_map(|f| &f.node_def);
     for node in file.graph.node.iter().chain(bodies) {
-        let is_call = matches!(node.op.as_str(), "PartitionedCall" | "StatefulPartitionedCall");
+        let is_call = matches!(
+            node.op.as_str(),
+            "PartitionedCall" | "StatefulPartitionedCall"
+        );
         if !is_call && registry().op(&node.op).is_none() {
             *missing.entry(node.op.clone()).or_default() += 1;
         }
@@ -136,7 +163,10 @@ fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
 /// Everything that the model computes, from its placeholders.
 fn whole(graph: &Graph) -> Signature {
     Signature {
-        feeds: inputs(graph).iter().map(|id| format!("{}:0", graph.node(*id).name)).collect(),
+        feeds: inputs(graph)
+            .iter()
+            .map(|id| format!("{}:0", graph.node(*id).name))
+            .collect(),
         fetches: outputs(graph),
         targets: Vec::new(),
     }
@@ -177,7 +207,12 @@ fn flops(graph: &Graph, shapes: &ShapeMap, id: NodeId) -> f64 {
     let node = graph.node(id);
     let known = |output: Output| -> Vec<f64> {
         let shape = shapes.get(output);
-        shape.dims().unwrap_or(&[]).iter().map(|d| d.unwrap_or(1) as f64).collect()
+        shape
+            .dims()
+            .unwrap_or(&[])
+            .iter()
+            .map(|d| d.unwrap_or(1) as f64)
+            .collect()
     };
     let product = |dims: &[f64]| dims.iter().product::<f64>();
     let out = product(&known(Output::new(id, 0)));
@@ -190,9 +225,20 @@ fn flops(graph: &Graph, shapes: &ShapeMap, id: NodeId) -> f64 {
         }
         "DepthwiseConv2dNative" => 2.0 * out * product(&input(1)[..input(1).len().min(2)]),
         "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" => {
-            let (a, attr) = (input(0), if node.op() == "MatMul" { "transpose_a" } else { "adj_x" });
+            let (a, attr) = (
+                input(0),
+                if node.op() == "MatMul" {
+                    "transpose_a"
+                } else {
+                    "adj_x"
+                },
+            );
             let transposed = node.attrs.bool(attr).unwrap_or(false);
-            let k = if transposed { a.iter().rev().nth(1) } else { a.last() };
+            let k = if transposed {
+                a.iter().rev().nth(1)
+            } else {
+                a.last()
+            };
             2.0 * out * k.copied().unwrap_or(1.0)
         }
         "Einsum" => {

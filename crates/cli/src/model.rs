@@ -23,13 +23,18 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// The compile options.
     pub fn compile_options(&self) -> CompileOptions {
-        CompileOptions { optimize: !self.no_optimize, disabled: self.disable_pass.clone() }
+        CompileOptions {
+            optimize: !self.no_optimize,
+            disabled: self.disable_pass.clone(),
+        }
     }
 
     /// Opens the model.
     pub fn open(&self) -> Result<Session> {
-        let options =
-            SessionOptions { threads: self.threads, compile: self.compile_options() };
+        let options = SessionOptions {
+            threads: self.threads,
+            compile: self.compile_options(),
+        };
         Session::open(&self.model, options)
     }
 }
@@ -81,7 +86,11 @@ impl RunArgs {
         }
         let (names, args) = feeds.into_iter().unzip();
         Ok(Request {
-            signature: Signature { feeds: names, fetches, targets: self.target.clone() },
+            signature: Signature {
+                feeds: names,
+                fetches,
+                targets: self.target.clone(),
+            },
             args,
         })
     }

@@ -15,7 +15,10 @@ impl Progress {
     /// Starts waiting.
     pub fn start(message: &'static str) -> Progress {
         if !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-            return Progress { done: None, thread: None };
+            return Progress {
+                done: None,
+                thread: None,
+            };
         }
         let (done, wait) = channel();
         let thread = std::thread::spawn(move || {
@@ -30,7 +33,10 @@ impl Progress {
             let _ = wait.recv();
             bar.finish_and_clear();
         });
-        Progress { done: Some(done), thread: Some(thread) }
+        Progress {
+            done: Some(done),
+            thread: Some(thread),
+        }
     }
 }
 

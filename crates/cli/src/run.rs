@@ -38,10 +38,20 @@ pub fn run(args: &Args) -> Result<()> {
         let session = args.model.open()?;
         let request = args.run.request(&session)?;
         let callable = session.callable(&request.signature)?;
-        let timeout = args.timeout.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let options = RunOptions { timeout, ..Default::default() };
+        let timeout = args
+            .timeout
+            .and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let options = RunOptions {
+            timeout,
+            ..Default::default()
+        };
         let values = session.call(&callable, request.args, &options)?;
-        request.signature.fetches.into_iter().zip(values).collect::<Vec<_>>()
+        request
+            .signature
+            .fetches
+            .into_iter()
+            .zip(values)
+            .collect::<Vec<_>>()
     };
     if let Some(path) = &args.out {
         arrays::write_npz(path, &results)?;

@@ -29,7 +29,9 @@ pub fn describe(name: &str, t: &Tensor) -> String {
 
 /// The `k` largest values of each row: `class score`, best first.
 pub fn top(t: &Tensor, k: usize) -> Result<String> {
-    let Some(values) = numbers(t) else { return Ok(String::new()) };
+    let Some(values) = numbers(t) else {
+        return Ok(String::new());
+    };
     let n = t.shape().last().copied().unwrap_or(1).max(1);
     let mut out = String::new();
     for (row, scores) in values.chunks(n).enumerate() {

@@ -29,7 +29,10 @@ pub fn run(args: &Args) -> Result<()> {
         session.call(&callable, request.args.clone(), &RunOptions::default())?;
     }
     let trace = Arc::new(ChromeTrace::default());
-    let options = RunOptions { trace: Some(trace.clone()), ..Default::default() };
+    let options = RunOptions {
+        trace: Some(trace.clone()),
+        ..Default::default()
+    };
     session.call(&callable, request.args, &options)?;
     std::fs::write(&args.out, trace.to_json()).map_err(|e| {
         ferroflow_base::invalid_argument!("cannot write {}: {e}", args.out.display())
@@ -38,6 +41,10 @@ pub fn run(args: &Args) -> Result<()> {
     for (op, calls, us) in trace.by_op() {
         println!("{op:<28} {calls:>7} {us:>12.1}");
     }
-    println!("{} kernel calls written to {}", trace.len(), args.out.display());
+    println!(
+        "{} kernel calls written to {}",
+        trace.len(),
+        args.out.display()
+    );
     Ok(())
 }

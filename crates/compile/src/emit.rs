@@ -23,7 +23,9 @@ pub fn emit(graph: &Graph, registry: &Registry) -> Result<Plan> {
     };
     for id in topological_order(graph)? {
         let node = graph.node(id);
-        emitter.node(id).map_err(|e| e.at_node(&node.name, node.op()))?;
+        emitter
+            .node(id)
+            .map_err(|e| e.at_node(&node.name, node.op()))?;
     }
     emitter.builder.finish(emitter.n_args, emitter.n_results)
 }
@@ -49,7 +51,9 @@ impl Emitter<'_> {
             .iter()
             .map(|i| {
                 let source = self.graph.node(i.node);
-                (source.op() == "Const").then(|| source.attrs.tensor("value").cloned()).transpose()
+                (source.op() == "Const")
+                    .then(|| source.attrs.tensor("value").cloned())
+                    .transpose()
             })
             .collect::<Result<_>>()?;
         let index = || {
@@ -79,8 +83,11 @@ impl Emitter<'_> {
                 let factory = op.kernel.ok_or_else(|| {
                     unimplemented_error!("No OpKernel was registered to support Op '{}'", node.op())
                 })?;
-                let inputs: Vec<DType> =
-                    node.inputs.iter().filter_map(|i| self.graph.dtype(*i)).collect();
+                let inputs: Vec<DType> = node
+                    .inputs
+                    .iter()
+                    .filter_map(|i| self.graph.dtype(*i))
+                    .collect();
                 Action::Kernel(factory(&KernelBuild {
                     node: &node.name,
                     def: &node.def,
@@ -111,10 +118,19 @@ impl Emitter<'_> {
                 controls.push(self.emitted(*control)?);
             }
         }
-        let info = NodeInfo { name: node.name.clone(), op: node.op().to_string() };
+        let info = NodeInfo {
+            name: node.name.clone(),
+            op: node.op().to_string(),
+        };
         let n_outputs = node.outputs.len();
-        let idx =
-            self.builder.add(BuildNode { info, action, inputs, controls, n_outputs, cost: op.cost });
+        let idx = self.builder.add(BuildNode {
+            info,
+            action,
+            inputs,
+            controls,
+            n_outputs,
+            cost: op.cost,
+        });
         self.idx[id.index()] = Some(idx);
         Ok(())
     }
@@ -128,7 +144,9 @@ impl Emitter<'_> {
         if let Some(&c) = self.consts.get(&id) {
             return Ok(c);
         }
-        let c = self.builder.constant(self.graph.node(id).attrs.tensor("value")?.get()?);
+        let c = self
+            .builder
+            .constant(self.graph.node(id).attrs.tensor("value")?.get()?);
         self.consts.insert(id, c);
         Ok(c)
     }

@@ -21,12 +21,25 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
         outputs: &node.outputs,
         constants: &[],
     })?;
-    let info = NodeInfo { name: node.name.clone(), op: node.op().to_string() };
+    let info = NodeInfo {
+        name: node.name.clone(),
+        op: node.op().to_string(),
+    };
     let cancel = CancelToken::new();
-    let services = StepServices { par: &Inline, cancel: &cancel, step_id: 0 };
+    let services = StepServices {
+        par: &Inline,
+        cancel: &cancel,
+        step_id: 0,
+    };
     let mut slots: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();
     let mut outputs = vec![None; node.outputs.len()];
-    kernel.compute(&mut KernelCtx::new(&info, &mut slots, &[], &mut outputs, services))?;
+    kernel.compute(&mut KernelCtx::new(
+        &info,
+        &mut slots,
+        &[],
+        &mut outputs,
+        services,
+    ))?;
     let outputs: Option<Vec<Tensor>> = outputs.into_iter().collect();
     outputs.ok_or_else(|| internal!("the kernel of {} left an output unset", node.op()))
 }

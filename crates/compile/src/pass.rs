@@ -26,7 +26,9 @@ pub struct PassCtx<'a> {
 impl PassCtx<'_> {
     /// The schema of an op that must exist.
     pub fn def(&self, op: &str) -> Result<Arc<OpDef>> {
-        self.registry.def(op)?.ok_or_else(|| internal!("pass needs op {op}, which is not there"))
+        self.registry
+            .def(op)?
+            .ok_or_else(|| internal!("pass needs op {op}, which is not there"))
     }
 
     /// Shapes of the graph as it is now.
@@ -47,12 +49,18 @@ pub struct Options {
 impl Options {
     /// All passes.
     pub fn all() -> Self {
-        Options { optimize: true, disabled: Vec::new() }
+        Options {
+            optimize: true,
+            disabled: Vec::new(),
+        }
     }
 
     /// No pass.
     pub fn none() -> Self {
-        Options { optimize: false, disabled: Vec::new() }
+        Options {
+            optimize: false,
+            disabled: Vec::new(),
+        }
     }
 }
 

@@ -32,9 +32,16 @@ pub fn optimize(
     options: &Options,
     observe: &mut dyn FnMut(&str, &Graph),
 ) -> Result<()> {
-    if let Some(unknown) = options.disabled.iter().find(|d| !PIPELINE.iter().any(|p| p.name == **d)) {
+    if let Some(unknown) = options
+        .disabled
+        .iter()
+        .find(|d| !PIPELINE.iter().any(|p| p.name == **d))
+    {
         let names: Vec<&str> = PIPELINE.iter().map(|p| p.name).collect();
-        return Err(invalid_argument!("no pass '{unknown}'; there are: {}", names.join(", ")));
+        return Err(invalid_argument!(
+            "no pass '{unknown}'; there are: {}",
+            names.join(", ")
+        ));
     }
     let ctx = PassCtx { registry };
     if !options.optimize {
@@ -47,7 +54,9 @@ pub fn optimize(
         (pass.run)(graph, &ctx).map_err(|e| e.note(format!("in pass '{}'", pass.name)))?;
         passes::dead::remove_dead(graph);
         if cfg!(debug_assertions) {
-            graph.verify().map_err(|e| e.note(format!("after pass '{}'", pass.name)))?;
+            graph
+                .verify()
+                .map_err(|e| e.note(format!("after pass '{}'", pass.name)))?;
         }
         observe(pass.name, graph);
     }

@@ -12,7 +12,11 @@ pub(crate) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn new(graph: &'a Graph, shapes: ShapeMap) -> Self {
-        View { graph, consumers: Consumers::new(graph), shapes }
+        View {
+            graph,
+            consumers: Consumers::new(graph),
+            shapes,
+        }
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &'a Node {
@@ -56,7 +60,11 @@ impl<'a> View<'a> {
     /// The values of a constant float tensor.
     pub(crate) fn floats(&self, output: Output) -> Option<Vec<f32>> {
         let value = self.constant(output)?;
-        let t = if value.dtype() == DType::Float { value.get().ok()? } else { return None };
+        let t = if value.dtype() == DType::Float {
+            value.get().ok()?
+        } else {
+            return None;
+        };
         Some(t.slice::<f32>().ok()?.to_vec())
     }
 
@@ -79,7 +87,12 @@ impl<'a> View<'a> {
 /// Whether two shapes can be taken as equal: same rank, same known dimensions, and nothing unknown
 /// but the first dimension of both.
 pub(crate) fn same_shape(a: &PartialShape, b: &PartialShape) -> bool {
-    let (Some(a), Some(b)) = (a.dims(), b.dims()) else { return false };
+    let (Some(a), Some(b)) = (a.dims(), b.dims()) else {
+        return false;
+    };
     a.len() == b.len()
-        && a.iter().zip(b).enumerate().all(|(i, (x, y))| x == y && (x.is_some() || i == 0))
+        && a.iter()
+            .zip(b)
+            .enumerate()
+            .all(|(i, (x, y))| x == y && (x.is_some() || i == 0))
 }

@@ -50,7 +50,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Executor {
     /// An executor of `plan`.
     pub fn new(plan: Arc<Plan>) -> Self {
-        Executor { plan, idle: Mutex::new(Vec::new()) }
+        Executor {
+            plan,
+            idle: Mutex::new(Vec::new()),
+        }
     }
 
     /// The plan.
@@ -71,14 +74,19 @@ impl Executor {
     ) -> Result<Vec<Tensor>> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let mut state = lock(&self.idle).pop().unwrap_or_else(|| StepState::new(&self.plan));
+        let mut state = lock(&self.idle)
+            .pop()
+            .unwrap_or_else(|| StepState::new(&self.plan));
         let spread = pool.width() > 1;
         state.start(&self.plan, args, spread)?;
         // Until two heavy nodes are ready at once there is no need for anything shared.
-        let services = StepServices { par: &**pool, cancel, step_id: id };
-        let alone = no_panic(|| {
-            run_alone(&self.plan, &mut state, services, trace.as_deref(), spread)
-        })?;
+        let services = StepServices {
+            par: &**pool,
+            cancel,
+            step_id: id,
+        };
+        let alone =
+            no_panic(|| run_alone(&self.plan, &mut state, services, trace.as_deref(), spread))?;
         let state = match alone {
             Alone::Done => state,
             Alone::Spread => {
@@ -119,7 +127,9 @@ impl Executor {
 fn no_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let text = text
+            .or(panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
         Err(internal!("a kernel panicked (please report this): {text}"))
     })
 }
@@ -151,7 +161,9 @@ fn run_alone(
         if state.n_heavy() > 1 {
             return Ok(Alone::Spread);
         }
-        let Some(node) = state.next_heavy() else { return Ok(Alone::Done) };
+        let Some(node) = state.next_heavy() else {
+            return Ok(Alone::Done);
+        };
         services.cancel.check()?;
         state.run(plan, node, services, trace, spread)?;
     }
@@ -159,7 +171,11 @@ fn run_alone(
 
 impl Step {
     fn services(&self) -> StepServices<'_> {
-        StepServices { par: &*self.pool, cancel: &self.cancel, step_id: self.id }
+        StepServices {
+            par: &*self.pool,
+            cancel: &self.cancel,
+            step_id: self.id,
+        }
     }
 
     /// Carries the step on for as long as this thread can own its state.
@@ -210,7 +226,13 @@ impl Step {
         self.cancel.check()?;
         let mut until_check = CANCEL_INTERVAL;
         while let Some(node) = state.next_light() {
-            state.run(&self.plan, node, self.services(), self.trace.as_deref(), true)?;
+            state.run(
+                &self.plan,
+                node,
+                self.services(),
+                self.trace.as_deref(),
+                true,
+            )?;
             until_check -= 1;
             if until_check == 0 {
                 self.cancel.check()?;
@@ -223,9 +245,8 @@ impl Step {
     fn run_detached(&self, detached: crate::state::Detached) {
         let node = detached.node;
         let info = &self.plan.info[node.index()];
-        let outcome =
-            no_panic(|| detached.run(&self.plan, self.services(), self.trace.as_deref()))
-                .map_err(|e| e.at_node(&info.name, &info.op));
+        let outcome = no_panic(|| detached.run(&self.plan, self.services(), self.trace.as_deref()))
+            .map_err(|e| e.at_node(&info.name, &info.op));
         lock(&self.inbox).push((node, outcome));
         self.n_inbox.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -61,7 +61,11 @@ impl StepState {
             self.results[result as usize] = plan.consts.get(constant as usize).cloned();
         }
         if args.len() != plan.n_args {
-            return Err(internal!("{} arguments given, {} expected", args.len(), plan.n_args));
+            return Err(internal!(
+                "{} arguments given, {} expected",
+                args.len(),
+                plan.n_args
+            ));
         }
         // Roots run in plan order: the stack pops from its end.
         for &root in plan.roots.iter().rev() {
@@ -149,7 +153,10 @@ impl StepState {
             Value::Const(c) => Value::Const(*c),
             slot => std::mem::take(slot),
         };
-        let inputs = self.slots[first..first + node.n_inputs as usize].iter_mut().map(take).collect();
+        let inputs = self.slots[first..first + node.n_inputs as usize]
+            .iter_mut()
+            .map(take)
+            .collect();
         self.in_flight += 1;
         Detached { node: idx, inputs }
     }
@@ -180,7 +187,9 @@ impl StepState {
             (_, Cost::BySize) => {
                 let first = node.first_slot as usize;
                 let slots = &self.slots[first..first + node.n_inputs as usize];
-                slots.iter().any(|s| matches!(s, Value::Tensor(t) if t.byte_len() >= HEAVY_BYTES))
+                slots
+                    .iter()
+                    .any(|s| matches!(s, Value::Tensor(t) if t.byte_len() >= HEAVY_BYTES))
             }
         }
     }
@@ -191,7 +200,11 @@ impl StepState {
         for edge in plan.edges_of(node) {
             if let Target::Slot(slot) = edge.target {
                 let output = &mut self.outputs[edge.output as usize];
-                let value = if edge.last { output.take() } else { output.clone() };
+                let value = if edge.last {
+                    output.take()
+                } else {
+                    output.clone()
+                };
                 self.slots[slot as usize] = value.map_or(Value::Empty, Value::Tensor);
             }
             let pending = &mut self.pending[edge.node.index()];
@@ -220,7 +233,15 @@ impl Detached {
         let node = &plan.nodes[self.node.index()];
         let mut outputs: Outputs = smallvec::smallvec![None; node.n_outputs as usize];
         if let Action::Kernel(kernel) = &node.action {
-            call(plan, self.node, kernel.as_ref(), &mut self.inputs, &mut outputs, services, trace)?;
+            call(
+                plan,
+                self.node,
+                kernel.as_ref(),
+                &mut self.inputs,
+                &mut outputs,
+                services,
+                trace,
+            )?;
         }
         Ok(outputs)
     }
@@ -241,7 +262,9 @@ fn call(
         return traced_call(plan, idx, kernel, inputs, outputs, services, trace);
     }
     let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, services);
-    kernel.compute(&mut ctx).map_err(|e| e.at_node(&info.name, &info.op))
+    kernel
+        .compute(&mut ctx)
+        .map_err(|e| e.at_node(&info.name, &info.op))
 }
 
 #[cold]
@@ -266,7 +289,9 @@ fn traced_call(
         .collect();
     let start = Instant::now();
     let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, services);
-    let result = kernel.compute(&mut ctx).map_err(|e| e.at_node(&info.name, &info.op));
+    let result = kernel
+        .compute(&mut ctx)
+        .map_err(|e| e.at_node(&info.name, &info.op));
     let end = Instant::now();
     let out: Vec<String> = outputs.iter().flatten().map(show).collect();
     trace.span(NodeSpan {

@@ -13,13 +13,19 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         ((self.0 >> 33) as usize) % n
     }
 }
 
 fn info(name: String) -> NodeInfo {
-    NodeInfo { name, op: "Sum".to_string() }
+    NodeInfo {
+        name,
+        op: "Sum".to_string(),
+    }
 }
 
 /// A kernel that adds its inputs and one, and counts its calls.
@@ -52,12 +58,27 @@ fn random_graph(seed: u64, n: usize) -> (Executor, Arc<AtomicUsize>, impl Fn(i64
                 true => Source::Node(NodeIdx::new(f), 0),
                 false => Source::Const(constant),
             };
-            let controls = if r.below(4) == 0 { vec![NodeIdx::new(r.below(i))] } else { vec![] };
-            (sum(calls.clone()), from.iter().map(source).collect(), controls)
+            let controls = if r.below(4) == 0 {
+                vec![NodeIdx::new(r.below(i))]
+            } else {
+                vec![]
+            };
+            (
+                sum(calls.clone()),
+                from.iter().map(source).collect(),
+                controls,
+            )
         };
         let cost = [Cost::Cheap, Cost::Expensive, Cost::BySize][r.below(3)];
         let info = info(format!("n{i}"));
-        builder.add(BuildNode { info, action, inputs, controls, n_outputs: 1, cost });
+        builder.add(BuildNode {
+            info,
+            action,
+            inputs,
+            controls,
+            n_outputs: 1,
+            cost,
+        });
     }
     builder.add(BuildNode {
         info: info("result".to_string()),
@@ -89,8 +110,13 @@ fn random_graphs_on_many_threads() {
             for step in 0..20 {
                 calls.store(0, Ordering::Relaxed);
                 let args = vec![Tensor::scalar(step), Tensor::scalar(step * 3)];
-                let out = executor.run(&pool, args, &CancelToken::new(), None).expect("runs");
-                assert_eq!(out[0].to_scalar::<i64>().expect("scalar"), expected(step, step * 3));
+                let out = executor
+                    .run(&pool, args, &CancelToken::new(), None)
+                    .expect("runs");
+                assert_eq!(
+                    out[0].to_scalar::<i64>().expect("scalar"),
+                    expected(step, step * 3)
+                );
                 assert_eq!(calls.load(Ordering::Relaxed), n - 2, "each node once");
             }
         }
@@ -107,7 +133,9 @@ fn concurrent_steps_do_not_mix() {
             scope.spawn(move || {
                 for i in 0..50 {
                     let args = vec![Tensor::scalar(t), Tensor::scalar(i)];
-                    let out = executor.run(pool, args, &CancelToken::new(), None).expect("runs");
+                    let out = executor
+                        .run(pool, args, &CancelToken::new(), None)
+                        .expect("runs");
                     assert_eq!(out[0].to_scalar::<i64>().expect("scalar"), expected(t, i));
                 }
             });
@@ -138,7 +166,13 @@ fn failing(width: usize, panics: bool) -> Executor {
         let inputs = vec![Source::Node(arg, 0)];
         let n = builder.add(node(format!("n{i}"), action, inputs, Cost::Expensive, 1));
         let inputs = vec![Source::Node(n, 0)];
-        builder.add(node(format!("r{i}"), Action::Retval(i as u32), inputs, Cost::Cheap, 0));
+        builder.add(node(
+            format!("r{i}"),
+            Action::Retval(i as u32),
+            inputs,
+            Cost::Cheap,
+            0,
+        ));
     }
     Executor::new(Arc::new(builder.finish(1, width).expect("valid")))
 }
@@ -149,9 +183,13 @@ fn errors_name_the_node_and_the_next_step_runs() {
         let pool = Arc::new(Pool::new(threads));
         let executor = failing(6, false);
         for i in 0..6i64 {
-            let run = |v: i64| executor.run(&pool, vec![Tensor::scalar(v)], &CancelToken::new(), None);
+            let run =
+                |v: i64| executor.run(&pool, vec![Tensor::scalar(v)], &CancelToken::new(), None);
             let e = run(i).expect_err("fails");
-            assert_eq!((e.code(), e.node()), (Code::InvalidArgument, Some(format!("n{i}").as_str())));
+            assert_eq!(
+                (e.code(), e.node()),
+                (Code::InvalidArgument, Some(format!("n{i}").as_str()))
+            );
             assert_eq!(run(-1).expect("runs").len(), 6);
         }
     }
@@ -174,6 +212,8 @@ fn a_cancelled_step_ends() {
     let cancel = CancelToken::new();
     cancel.cancel();
     let args = vec![Tensor::scalar(1i64), Tensor::scalar(1i64)];
-    let e = executor.run(&Arc::new(Pool::new(2)), args, &cancel, None).expect_err("cancelled");
+    let e = executor
+        .run(&Arc::new(Pool::new(2)), args, &cancel, None)
+        .expect_err("cancelled");
     assert_eq!(e.code(), Code::Cancelled);
 }

@@ -10,12 +10,19 @@ use std::collections::HashMap;
 /// The file form of a graph. Importing it again gives the same graph.
 pub fn export_graph(graph: &Graph) -> Result<proto::GraphDef> {
     let mut def = proto::GraphDef {
-        versions: Some(proto::VersionDef { producer: graph.producer, ..Default::default() }),
+        versions: Some(proto::VersionDef {
+            producer: graph.producer,
+            ..Default::default()
+        }),
         ..Default::default()
     };
     for (_, node) in graph.iter() {
         let mut input: Vec<String> = node.inputs.iter().map(|i| graph.output_name(*i)).collect();
-        input.extend(node.controls.iter().map(|c| format!("^{}", graph.node(*c).name)));
+        input.extend(
+            node.controls
+                .iter()
+                .map(|c| format!("^{}", graph.node(*c).name)),
+        );
         def.node.push(proto::NodeDef {
             name: node.name.clone(),
             op: node.op().to_string(),
@@ -29,11 +36,17 @@ pub fn export_graph(graph: &Graph) -> Result<proto::GraphDef> {
 }
 
 fn export_attrs(attrs: &Attrs) -> Result<HashMap<String, proto::AttrValue>> {
-    attrs.iter().map(|(k, v)| Ok((k.to_string(), export_attr(v)?))).collect()
+    attrs
+        .iter()
+        .map(|(k, v)| Ok((k.to_string(), export_attr(v)?)))
+        .collect()
 }
 
 fn export_func(func: &FuncRef) -> Result<proto::NameAttrList> {
-    Ok(proto::NameAttrList { name: func.name.clone(), attr: export_attrs(&func.attrs)? })
+    Ok(proto::NameAttrList {
+        name: func.name.clone(),
+        attr: export_attrs(&func.attrs)?,
+    })
 }
 
 fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {

@@ -22,7 +22,10 @@ pub struct Output {
 impl Output {
     /// Output `slot` of `node`.
     pub fn new(node: NodeId, slot: usize) -> Self {
-        Output { node, slot: slot as u32 }
+        Output {
+            node,
+            slot: slot as u32,
+        }
     }
 }
 
@@ -72,7 +75,10 @@ impl Graph {
     pub fn add(&mut self, node: Node) -> Result<NodeId> {
         let id = NodeId::new(self.nodes.len());
         if self.by_name.insert(node.name.clone(), id).is_some() {
-            return Err(invalid_argument!("duplicate node name '{}' in the graph", node.name));
+            return Err(invalid_argument!(
+                "duplicate node name '{}' in the graph",
+                node.name
+            ));
         }
         self.nodes.push(Some(node));
         Ok(id)
@@ -88,7 +94,8 @@ impl Graph {
     /// The node `id`, which must exist.
     #[inline]
     pub fn node(&self, id: NodeId) -> &Node {
-        self.get(id).expect("node ids come from this graph and its node was not removed")
+        self.get(id)
+            .expect("node ids come from this graph and its node was not removed")
     }
 
     /// The node `id`, unless it was removed.
@@ -120,7 +127,10 @@ impl Graph {
         if !self.by_name.contains_key(base) {
             return base.to_string();
         }
-        (1..).map(|i| format!("{base}_{i}")).find(|n| !self.by_name.contains_key(n)).unwrap_or_default()
+        (1..)
+            .map(|i| format!("{base}_{i}"))
+            .find(|n| !self.by_name.contains_key(n))
+            .unwrap_or_default()
     }
 
     /// Nodes that are run for their effects, besides the `_Retval` nodes.
@@ -134,7 +144,10 @@ impl Graph {
 
     /// All nodes, in order of id.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().filter_map(|(i, n)| Some((NodeId::new(i), n.as_ref()?)))
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(i, n)| Some((NodeId::new(i), n.as_ref()?)))
     }
 
     /// One more than the largest id: the length of arrays indexed by [`NodeId`].
@@ -154,19 +167,29 @@ impl Graph {
 
     /// The dtype of an output.
     pub fn dtype(&self, output: Output) -> Option<DType> {
-        self.get(output.node)?.outputs.get(output.slot as usize).copied()
+        self.get(output.node)?
+            .outputs
+            .get(output.slot as usize)
+            .copied()
     }
 
     /// `name:slot`, or `name` for slot 0: TensorFlow's notation.
     pub fn output_name(&self, output: Output) -> String {
-        let name = self.get(output.node).map_or("<removed>", |n| n.name.as_str());
-        if output.slot == 0 { name.to_string() } else { format!("{name}:{}", output.slot) }
+        let name = self
+            .get(output.node)
+            .map_or("<removed>", |n| n.name.as_str());
+        if output.slot == 0 {
+            name.to_string()
+        } else {
+            format!("{name}:{}", output.slot)
+        }
     }
 
     /// Checks the invariants of the module text; says the first that does not hold.
     pub fn verify(&self) -> Result<()> {
         for (_, node) in self.iter() {
-            self.verify_node(node).map_err(|e| e.at_node(&node.name, node.op()))?;
+            self.verify_node(node)
+                .map_err(|e| e.at_node(&node.name, node.op()))?;
         }
         crate::topological_order(self).map(|_| ())
     }
@@ -184,7 +207,10 @@ impl Graph {
         }
         for (i, (input, want)) in node.inputs.iter().zip(expected).enumerate() {
             let Some(source) = self.get(input.node) else {
-                return Err(invalid_argument!("input {i} of node '{}' was removed", node.name));
+                return Err(invalid_argument!(
+                    "input {i} of node '{}' was removed",
+                    node.name
+                ));
             };
             match source.outputs.get(input.slot as usize) {
                 None => {
@@ -207,7 +233,10 @@ impl Graph {
             }
         }
         match node.controls.iter().find(|c| self.get(**c).is_none()) {
-            Some(_) => Err(invalid_argument!("a control input of '{}' was removed", node.name)),
+            Some(_) => Err(invalid_argument!(
+                "a control input of '{}' was removed",
+                node.name
+            )),
             None => Ok(()),
         }
     }

@@ -44,7 +44,9 @@ pub fn import_graph(
         }
     }
     if def.node.is_empty() {
-        return Err(invalid_argument!("the GraphDef has no node; is this a frozen graph?"));
+        return Err(invalid_argument!(
+            "the GraphDef has no node; is this a frozen graph?"
+        ));
     }
     let mut ids: FxHashMap<&str, NodeId> = FxHashMap::default();
     ids.reserve(def.node.len());
@@ -60,8 +62,8 @@ pub fn import_graph(
         }
     }
     for node in &def.node {
-        let imported = import_node(node, &ids, file, registry)
-            .map_err(|e| e.at_node(&node.name, &node.op))?;
+        let imported =
+            import_node(node, &ids, file, registry).map_err(|e| e.at_node(&node.name, &node.op))?;
         graph.add(imported)?;
     }
     graph.verify()?;
@@ -71,7 +73,9 @@ pub fn import_graph(
 /// TensorFlow's rule for node names in files: letters, digits and `_ . / \ > -`.
 fn is_valid_name(name: &str) -> bool {
     let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_'))
+    bytes
+        .next()
+        .is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_'))
         && bytes.all(|b| b.is_ascii_alphanumeric() || b"_./\\>-".contains(&b))
 }
 
@@ -110,7 +114,15 @@ fn import_node(
         let (name, slot) = crate::parse_tensor_name(input)?;
         inputs.push(Output::new(lookup(ids, name, node)?, slot));
     }
-    Ok(Node { name: node.name.clone(), def, attrs, inputs, controls, device: node.device.clone(), outputs })
+    Ok(Node {
+        name: node.name.clone(),
+        def,
+        attrs,
+        inputs,
+        controls,
+        device: node.device.clone(),
+        outputs,
+    })
 }
 
 fn lookup(ids: &FxHashMap<&str, NodeId>, name: &str, node: &proto::NodeDef) -> Result<NodeId> {
@@ -128,8 +140,12 @@ pub(crate) fn import_attrs<'a>(
         .into_iter()
         .map(|(name, value)| {
             let static_name = def.attr(name).map(|a| a.name.clone());
-            let value = import_attr(value, file).map_err(|e| e.note(format!("in attr '{name}'")))?;
-            Ok((static_name.unwrap_or_else(|| Name::Owned(name.clone())), value))
+            let value =
+                import_attr(value, file).map_err(|e| e.note(format!("in attr '{name}'")))?;
+            Ok((
+                static_name.unwrap_or_else(|| Name::Owned(name.clone())),
+                value,
+            ))
         })
         .collect()
 }
@@ -159,7 +175,10 @@ fn import_func(func: &proto::NameAttrList, file: Option<&Arc<MappedFile>>) -> Re
         .iter()
         .map(|(k, v)| Ok((Name::Owned(k.clone()), import_attr(v, file)?)))
         .collect::<Result<Attrs>>()?;
-    Ok(FuncRef { name: func.name.clone(), attrs })
+    Ok(FuncRef {
+        name: func.name.clone(),
+        attrs,
+    })
 }
 
 fn import_list(
@@ -189,9 +208,9 @@ fn import_list(
 fn import_dtype(number: i32) -> Result<DType> {
     match DType::from_number(number) {
         Some(dtype) => Ok(dtype),
-        None if DType::from_number(number - 100).is_some() => {
-            Err(unimplemented_error!("reference dtypes as attr values are not supported"))
-        }
+        None if DType::from_number(number - 100).is_some() => Err(unimplemented_error!(
+            "reference dtypes as attr values are not supported"
+        )),
         None => Err(invalid_argument!("{number} is no known dtype number")),
     }
 }

@@ -27,7 +27,10 @@ pub(crate) fn inline_calls<'a>(
         .flat_map(|l| &l.function)
         .filter_map(|f| Some((f.signature.as_ref()?.name.as_str(), f)))
         .collect();
-    let inliner = Inliner { functions, registry };
+    let inliner = Inliner {
+        functions,
+        registry,
+    };
     let mut nodes = Vec::with_capacity(graph.node.len());
     for node in &graph.node {
         inliner.node(node, 0, &mut nodes)?;
@@ -41,7 +44,10 @@ pub(crate) fn inline_calls<'a>(
 }
 
 fn is_call(node: &NodeDef) -> bool {
-    matches!(node.op.as_str(), "PartitionedCall" | "StatefulPartitionedCall")
+    matches!(
+        node.op.as_str(),
+        "PartitionedCall" | "StatefulPartitionedCall"
+    )
 }
 
 struct Inliner<'a> {
@@ -55,7 +61,8 @@ impl Inliner<'_> {
             out.push(node.clone());
             return Ok(());
         }
-        self.call(node, depth, out).map_err(|e| e.at_node(&node.name, &node.op))
+        self.call(node, depth, out)
+            .map_err(|e| e.at_node(&node.name, &node.op))
     }
 
     fn call(&self, call: &NodeDef, depth: usize, out: &mut Vec<NodeDef>) -> Result<()> {
@@ -85,13 +92,26 @@ impl Inliner<'_> {
         let body = Body {
             inliner: self,
             prefix: &call.name,
-            args: signature.input_arg.iter().map(|a| a.name.as_str()).zip(data).collect(),
-            nodes: function.node_def.iter().map(|n| (n.name.as_str(), n)).collect(),
+            args: signature
+                .input_arg
+                .iter()
+                .map(|a| a.name.as_str())
+                .zip(data)
+                .collect(),
+            nodes: function
+                .node_def
+                .iter()
+                .map(|n| (n.name.as_str(), n))
+                .collect(),
         };
         for node in &function.node_def {
             let mut copy = node.clone();
             copy.name = format!("{}/{}", call.name, node.name);
-            copy.input = node.input.iter().map(|i| body.input(i)).collect::<Result<_>>()?;
+            copy.input = node
+                .input
+                .iter()
+                .map(|i| body.input(i))
+                .collect::<Result<_>>()?;
             // The body runs after what the call waits for.
             copy.input.extend(controls.iter().map(|c| c.to_string()));
             self.node(&copy, depth + 1, out)?;
@@ -100,12 +120,18 @@ impl Inliner<'_> {
         let mut types = proto::attr_value::ListValue::default();
         for output in &signature.output_arg {
             let from = function.ret.get(&output.name).ok_or_else(|| {
-                invalid_argument!("function '{name}' does not say what it returns as '{}'", output.name)
+                invalid_argument!(
+                    "function '{name}' does not say what it returns as '{}'",
+                    output.name
+                )
             })?;
             results.push(body.input(from)?);
             types.r#type.push(output.r#type);
         }
-        let effects = function.control_ret.values().map(|n| format!("^{}/{n}", call.name));
+        let effects = function
+            .control_ret
+            .values()
+            .map(|n| format!("^{}/{n}", call.name));
         let is_empty = results.is_empty();
         results.extend(effects);
         results.extend(controls.iter().map(|c| c.to_string()));
@@ -178,6 +204,10 @@ impl Body<'_> {
             }
             first += arg.dtypes(&attrs)?.len();
         }
-        Err(invalid_argument!("op {} has no output '{}'", node.op, Name::Owned(output.to_string())))
+        Err(invalid_argument!(
+            "op {} has no output '{}'",
+            node.op,
+            Name::Owned(output.to_string())
+        ))
     }
 }

@@ -14,7 +14,8 @@ pub fn topological_order(graph: &Graph) -> Result<Vec<NodeId>> {
     for (id, node) in graph.iter() {
         let counts = |n: NodeId| graph.get(n).is_some_and(|n| !is_back_edge_source(n.op()));
         pending[id.index()] = (node.inputs.iter().filter(|i| counts(i.node)).count()
-            + node.controls.iter().filter(|c| counts(**c)).count()) as u32;
+            + node.controls.iter().filter(|c| counts(**c)).count())
+            as u32;
         if pending[id.index()] == 0 {
             order.push(id);
         }
@@ -57,9 +58,19 @@ fn cycle_error(graph: &Graph, pending: &[u32]) -> ferroflow_base::Status {
         seen[id.index()] = true;
         path.push(id);
         let node = graph.node(id);
-        at = node.inputs.iter().map(|i| i.node).chain(node.controls.iter().copied()).find(unfinished);
+        at = node
+            .inputs
+            .iter()
+            .map(|i| i.node)
+            .chain(node.controls.iter().copied())
+            .find(unfinished);
     }
-    let names: Vec<&str> = path.iter().rev().take(6).map(|p| graph.node(*p).name.as_str()).collect();
+    let names: Vec<&str> = path
+        .iter()
+        .rev()
+        .take(6)
+        .map(|p| graph.node(*p).name.as_str())
+        .collect();
     let more = if path.len() > 6 { " -> …" } else { "" };
     invalid_argument!(
         "the graph has a cycle that is no while loop (no NextIteration on it): {}{more} -> {}",

@@ -80,7 +80,9 @@ impl Patch {
                 graph.remove(id);
                 continue;
             }
-            let Some(node) = graph.node_mut(id) else { continue };
+            let Some(node) = graph.node_mut(id) else {
+                continue;
+            };
             for input in &mut node.inputs {
                 *input = self.resolve(*input);
             }

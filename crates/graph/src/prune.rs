@@ -46,7 +46,9 @@ impl Graph {
     pub fn find_output(&self, name: &str, what: &str) -> Result<Output> {
         let (node_name, slot) = parse_tensor_name(name)?;
         let id = self.find(node_name).ok_or_else(|| {
-            let hint = self.nearest_name(node_name).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+            let hint = self
+                .nearest_name(node_name)
+                .map_or(String::new(), |n| format!("; did you mean '{n}'?"));
             not_found!("{what} {name}: not found in the graph{hint}")
         })?;
         let n_outputs = self.node(id).outputs.len();
@@ -72,7 +74,10 @@ impl Graph {
             }
             usize::MAX
         };
-        self.iter().map(|(_, n)| n.name.as_str()).min_by_key(|n| score(n)).filter(|n| score(n) < usize::MAX)
+        self.iter()
+            .map(|(_, n)| n.name.as_str())
+            .min_by_key(|n| score(n))
+            .filter(|n| score(n) < usize::MAX)
     }
 }
 
@@ -95,12 +100,16 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     let mut targets = Vec::new();
     for name in &signature.targets {
         let node = parse_tensor_name(name)?.0;
-        targets.push(graph.find(node).ok_or_else(|| {
-            not_found!("PruneForTargets: Some target nodes not found: {name}")
-        })?);
+        targets.push(
+            graph.find(node).ok_or_else(|| {
+                not_found!("PruneForTargets: Some target nodes not found: {name}")
+            })?,
+        );
     }
     if fetches.is_empty() && targets.is_empty() {
-        return Err(invalid_argument!("Must specify at least one target to fetch or execute."));
+        return Err(invalid_argument!(
+            "Must specify at least one target to fetch or execute."
+        ));
     }
 
     // Backwards from what is wanted; fed outputs cut the walk.
@@ -108,19 +117,33 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
         feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
     let mut needed = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = targets.clone();
-    stack.extend(fetches.iter().filter(|f| !fed.contains_key(f)).map(|f| f.node));
+    stack.extend(
+        fetches
+            .iter()
+            .filter(|f| !fed.contains_key(f))
+            .map(|f| f.node),
+    );
     while let Some(id) = stack.pop() {
         if std::mem::replace(&mut needed[id.index()], true) {
             continue;
         }
         let node = graph.node(id);
-        stack.extend(node.inputs.iter().filter(|i| !fed.contains_key(i)).map(|i| i.node));
+        stack.extend(
+            node.inputs
+                .iter()
+                .filter(|i| !fed.contains_key(i))
+                .map(|i| i.node),
+        );
         stack.extend(node.controls.iter().copied());
     }
 
     let mut out = Graph::new();
     out.producer = graph.producer;
-    let def = |op: &str| registry.def(op)?.ok_or_else(|| ferroflow_base::internal!("no op {op}"));
+    let def = |op: &str| {
+        registry
+            .def(op)?
+            .ok_or_else(|| ferroflow_base::internal!("no op {op}"))
+    };
     let mut args: Vec<Output> = Vec::with_capacity(feeds.len());
     for (index, feed) in feeds.iter().enumerate() {
         let source = graph.node(feed.node);
@@ -154,12 +177,19 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     }
     let map = |output: &Output| match fed.get(output) {
         Some(&i) => args[i],
-        None => Output { node: new_id[output.node.index()].unwrap_or(output.node), slot: output.slot },
+        None => Output {
+            node: new_id[output.node.index()].unwrap_or(output.node),
+            slot: output.slot,
+        },
     };
     for (_, node) in graph.iter().filter(|(id, _)| needed[id.index()]) {
         let mut copy = node.clone();
         copy.inputs = node.inputs.iter().map(map).collect();
-        copy.controls = node.controls.iter().filter_map(|c| new_id[c.index()]).collect();
+        copy.controls = node
+            .controls
+            .iter()
+            .filter_map(|c| new_id[c.index()])
+            .collect();
         out.add(copy)?;
     }
     for (index, fetch) in fetches.iter().enumerate() {

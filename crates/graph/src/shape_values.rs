@@ -50,21 +50,33 @@ impl ShapeValues {
 
     fn evaluate(&self, graph: &Graph, node: &Node, shapes: &ShapeMap) -> Option<ShapeValue> {
         let input = |i: usize| self.get(graph, *node.inputs.get(i)?);
-        let vector = |elements| Some(ShapeValue { is_scalar: false, elements });
+        let vector = |elements| {
+            Some(ShapeValue {
+                is_scalar: false,
+                elements,
+            })
+        };
         match node.op() {
             "Shape" => vector(shapes.get(*node.inputs.first()?).dims()?.to_vec()),
             "Identity" | "Cast" | "StopGradient" => input(0),
             "Pack" => {
-                let parts: Vec<ShapeValue> = (0..node.inputs.len()).map(|i| {
-                    // An element that is not followed is unknown, but is still one element.
-                    input(i).or_else(|| {
-                        let shape = shapes.get(node.inputs[i]);
-                        let unknown = ShapeValue { is_scalar: true, elements: vec![None] };
-                        (shape.rank() == Some(0)).then_some(unknown)
+                let parts: Vec<ShapeValue> = (0..node.inputs.len())
+                    .map(|i| {
+                        // An element that is not followed is unknown, but is still one element.
+                        input(i).or_else(|| {
+                            let shape = shapes.get(node.inputs[i]);
+                            let unknown = ShapeValue {
+                                is_scalar: true,
+                                elements: vec![None],
+                            };
+                            (shape.rank() == Some(0)).then_some(unknown)
+                        })
                     })
-                }).collect::<Option<_>>()?;
+                    .collect::<Option<_>>()?;
                 let scalars = parts.iter().all(|p| p.is_scalar);
-                scalars.then(|| parts.iter().map(|p| p.elements[0]).collect()).and_then(vector)
+                scalars
+                    .then(|| parts.iter().map(|p| p.elements[0]).collect())
+                    .and_then(vector)
             }
             "ConcatV2" => {
                 let n = node.inputs.len().checked_sub(1)?;
@@ -79,15 +91,27 @@ impl ShapeValues {
                 if input(2)?.elements != [Some(0)] || params.is_scalar {
                     return None;
                 }
-                let picked = indices.elements.iter().map(|i| params.elements.get((*i)?).copied());
+                let picked = indices
+                    .elements
+                    .iter()
+                    .map(|i| params.elements.get((*i)?).copied());
                 let elements = picked.collect::<Option<_>>()?;
-                Some(ShapeValue { is_scalar: indices.is_scalar, elements })
+                Some(ShapeValue {
+                    is_scalar: indices.is_scalar,
+                    elements,
+                })
             }
             "StridedSlice" => strided_slice(node, &input(0)?, &input(1)?, &input(2)?, &input(3)?),
             "Prod" => {
-                let product = input(0)?.elements.iter().try_fold(1usize, |n, d| n.checked_mul((*d)?));
+                let product = input(0)?
+                    .elements
+                    .iter()
+                    .try_fold(1usize, |n, d| n.checked_mul((*d)?));
                 let keep = node.attrs.bool("keep_dims").ok()?;
-                (!keep).then_some(ShapeValue { is_scalar: true, elements: vec![product] })
+                (!keep).then_some(ShapeValue {
+                    is_scalar: true,
+                    elements: vec![product],
+                })
             }
             _ => None,
         }
@@ -107,17 +131,32 @@ fn strided_slice(
         [v] => v,
         _ => None,
     };
-    if x.is_scalar || one(strides)? != 1 || mask("ellipsis_mask") != 0 || mask("new_axis_mask") != 0 {
+    if x.is_scalar || one(strides)? != 1 || mask("ellipsis_mask") != 0 || mask("new_axis_mask") != 0
+    {
         return None;
     }
     let n = x.elements.len();
-    let from = if mask("begin_mask") & 1 == 1 { 0 } else { one(begin)?.min(n) };
+    let from = if mask("begin_mask") & 1 == 1 {
+        0
+    } else {
+        one(begin)?.min(n)
+    };
     if mask("shrink_axis_mask") & 1 == 1 {
-        return Some(ShapeValue { is_scalar: true, elements: vec![*x.elements.get(from)?] });
+        return Some(ShapeValue {
+            is_scalar: true,
+            elements: vec![*x.elements.get(from)?],
+        });
     }
-    let to = if mask("end_mask") & 1 == 1 { n } else { one(end)?.min(n) };
+    let to = if mask("end_mask") & 1 == 1 {
+        n
+    } else {
+        one(end)?.min(n)
+    };
     let elements = x.elements.get(from..to.max(from))?.to_vec();
-    Some(ShapeValue { is_scalar: false, elements })
+    Some(ShapeValue {
+        is_scalar: false,
+        elements,
+    })
 }
 
 fn constant(node: &Node) -> Option<ShapeValue> {
@@ -130,9 +169,22 @@ fn constant(node: &Node) -> Option<ShapeValue> {
     }
     let t: Tensor = value.get().ok()?;
     let elements: Vec<Option<usize>> = match t.dtype() {
-        DType::Int32 => t.slice::<i32>().ok()?.iter().map(|&v| usize::try_from(v).ok()).collect(),
-        DType::Int64 => t.slice::<i64>().ok()?.iter().map(|&v| usize::try_from(v).ok()).collect(),
+        DType::Int32 => t
+            .slice::<i32>()
+            .ok()?
+            .iter()
+            .map(|&v| usize::try_from(v).ok())
+            .collect(),
+        DType::Int64 => t
+            .slice::<i64>()
+            .ok()?
+            .iter()
+            .map(|&v| usize::try_from(v).ok())
+            .collect(),
         _ => return None,
     };
-    Some(ShapeValue { is_scalar: value.shape().is_scalar(), elements })
+    Some(ShapeValue {
+        is_scalar: value.shape().is_scalar(),
+        elements,
+    })
 }

@@ -19,7 +19,10 @@ impl ShapeMap {
     /// The shape of `output`; unknown when nothing was inferred.
     pub fn get(&self, output: Output) -> PartialShape {
         let of_node = self.shapes.get(output.node.index());
-        of_node.and_then(|s| s.get(output.slot as usize)).cloned().unwrap_or_default()
+        of_node
+            .and_then(|s| s.get(output.slot as usize))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// The shapes of all outputs of `node`.
@@ -34,7 +37,9 @@ impl ShapeMap {
 /// back edges.
 pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
     let mut values = ShapeValues::default();
-    let mut map = ShapeMap { shapes: vec![Vec::new(); graph.id_bound()] };
+    let mut map = ShapeMap {
+        shapes: vec![Vec::new(); graph.id_bound()],
+    };
     for id in topological_order(graph)? {
         let node = graph.node(id);
         let n_outputs = node.outputs.len();
@@ -43,11 +48,21 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
             continue;
         };
         let inputs: Vec<PartialShape> = node.inputs.iter().map(|i| map.get(*i)).collect();
-        let dtypes: Vec<_> =
-            node.inputs.iter().map(|i| graph.node(i.node).outputs[i.slot as usize]).collect();
-        let constants: Vec<Option<Tensor>> =
-            node.inputs.iter().map(|i| small_constant(graph, *i)).collect();
-        let held: Vec<_> = node.inputs.iter().map(|i| values.vector(graph, *i)).collect();
+        let dtypes: Vec<_> = node
+            .inputs
+            .iter()
+            .map(|i| graph.node(i.node).outputs[i.slot as usize])
+            .collect();
+        let constants: Vec<Option<Tensor>> = node
+            .inputs
+            .iter()
+            .map(|i| small_constant(graph, *i))
+            .collect();
+        let held: Vec<_> = node
+            .inputs
+            .iter()
+            .map(|i| values.vector(graph, *i))
+            .collect();
         let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs)
             .with_shape_values(&held);
         (op.shape)(&mut ctx).map_err(|e| e.at_node(&node.name, node.op()))?;

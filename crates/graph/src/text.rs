@@ -18,7 +18,8 @@ pub fn to_text(graph: &Graph) -> String {
             .iter()
             .filter(|(name, value)| {
                 let default = node.def.attr(name).and_then(|a| a.default.as_ref());
-                !matches!(value, AttrValue::Type(_)) && !default.is_some_and(|d| d.same_value(value))
+                !matches!(value, AttrValue::Type(_))
+                    && !default.is_some_and(|d| d.same_value(value))
             })
             .map(|(name, value)| format!("{name}={}", format_attr(value)))
             .collect();
@@ -27,8 +28,15 @@ pub fn to_text(graph: &Graph) -> String {
             let _ = write!(out, "{{{}}}", attrs.join(", "));
         }
         let inputs = node.inputs.iter().map(|i| graph.output_name(*i));
-        let controls = node.controls.iter().map(|c| format!("^{}", graph.node(*c).name));
-        let _ = writeln!(out, "({})", inputs.chain(controls).collect::<Vec<_>>().join(", "));
+        let controls = node
+            .controls
+            .iter()
+            .map(|c| format!("^{}", graph.node(*c).name));
+        let _ = writeln!(
+            out,
+            "({})",
+            inputs.chain(controls).collect::<Vec<_>>().join(", ")
+        );
     }
     out
 }
@@ -49,7 +57,10 @@ fn format_attr(value: &AttrValue) -> String {
         AttrValue::Func(f) => f.name.clone(),
         AttrValue::Placeholder(p) => format!("${p}"),
         AttrValue::List(items) => {
-            format!("[{}]", items.iter().map(format_attr).collect::<Vec<_>>().join(","))
+            format!(
+                "[{}]",
+                items.iter().map(format_attr).collect::<Vec<_>>().join(",")
+            )
         }
     }
 }

@@ -28,9 +28,12 @@ pub fn broadcast_shape(a: &Shape, b: &Shape) -> Result<Shape> {
 
 /// The shape of two partly known shapes broadcast together, as far as it can be told.
 pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
-    let (Some(x), Some(y)) = (a.dims(), b.dims()) else { return Ok(PartialShape::unknown()) };
+    let (Some(x), Some(y)) = (a.dims(), b.dims()) else {
+        return Ok(PartialShape::unknown());
+    };
     let rank = x.len().max(y.len());
-    let at = |s: &[Option<usize>], i: usize| (i + s.len()).checked_sub(rank).map_or(Some(1), |j| s[j]);
+    let at =
+        |s: &[Option<usize>], i: usize| (i + s.len()).checked_sub(rank).map_or(Some(1), |j| s[j]);
     let dims: SmallVec<[Option<usize>; 4]> = (0..rank)
         .map(|i| match (at(x, i), at(y, i)) {
             (Some(p), Some(q)) if p == q => Ok(Some(p)),
@@ -38,7 +41,9 @@ pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialSh
             (p, Some(1)) => Ok(p),
             (Some(p), None) | (None, Some(p)) => Ok(Some(p)),
             (None, None) => Ok(None),
-            _ => Err(invalid_argument!("Dimensions must be equal, or one of them 1, to broadcast {a} with {b}")),
+            _ => Err(invalid_argument!(
+                "Dimensions must be equal, or one of them 1, to broadcast {a} with {b}"
+            )),
         })
         .collect::<Result<_>>()?;
     Ok(PartialShape::of(dims))

@@ -106,9 +106,12 @@ impl Program {
                 return Err(bad());
             }
             let (name, parameter) = match head.split_once('[') {
-                Some((name, p)) => {
-                    (name, p.strip_suffix(']').and_then(|p| p.parse().ok()).ok_or_else(bad)?)
-                }
+                Some((name, p)) => (
+                    name,
+                    p.strip_suffix(']')
+                        .and_then(|p| p.parse().ok())
+                        .ok_or_else(bad)?,
+                ),
                 None => (head, 0.0),
             };
             steps.push(match operands[..] {
@@ -118,7 +121,12 @@ impl Program {
             });
         }
         let (rows, n_rows) = assign_rows(&steps, n_inputs);
-        Ok(Program { n_inputs, steps, rows, n_rows })
+        Ok(Program {
+            n_inputs,
+            steps,
+            rows,
+            n_rows,
+        })
     }
 
     /// Computes one block.
@@ -147,8 +155,20 @@ impl Program {
         });
     }
 
-    fn step(&self, step: &Instruction, inputs: &[Block], scratch: &[f32], len: usize, dst: &mut [f32]) {
-        self.execute(step, inputs, &|row| &scratch[row * len..(row + 1) * len], dst);
+    fn step(
+        &self,
+        step: &Instruction,
+        inputs: &[Block],
+        scratch: &[f32],
+        len: usize,
+        dst: &mut [f32],
+    ) {
+        self.execute(
+            step,
+            inputs,
+            &|row| &scratch[row * len..(row + 1) * len],
+            dst,
+        );
     }
 
     fn step_split(
@@ -241,7 +261,11 @@ mod tests {
 
     #[test]
     fn programs_compute_what_they_say() {
-        let p = Program::parse("Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)", 2).unwrap();
+        let p = Program::parse(
+            "Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)",
+            2,
+        )
+        .unwrap();
         let a: Vec<f32> = (0..37).map(|i| i as f32 - 18.0).collect();
         let mut out = vec![0.0; 37];
         p.run(&[Block::Slice(&a), Block::Scalar(0.5)], &mut out);
@@ -254,7 +278,15 @@ mod tests {
 
     #[test]
     fn malformed_programs_are_errors() {
-        for text in ["", "Mul", "Mul(0", "Mul(0,1,2)", "Nope(0)", "Relu(x)", "LeakyRelu[z](0)"] {
+        for text in [
+            "",
+            "Mul",
+            "Mul(0",
+            "Mul(0,1,2)",
+            "Nope(0)",
+            "Relu(x)",
+            "LeakyRelu[z](0)",
+        ] {
             assert!(Program::parse(text, 3).is_err(), "{text}");
         }
     }

@@ -40,7 +40,11 @@ impl FusedOps {
             [name] => activation(name, attrs)?,
             _ => return Err(unknown(names)),
         };
-        Ok(FusedOps { bias, side, activation })
+        Ok(FusedOps {
+            bias,
+            side,
+            activation,
+        })
     }
 
     /// How many extra arguments the kernel has.

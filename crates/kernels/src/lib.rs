@@ -10,23 +10,23 @@ pub mod broadcast;
 mod convolve;
 pub mod einsum;
 pub mod elementwise_program;
-pub mod indices;
 mod field;
 mod fused;
 mod fused_ops;
+pub mod indices;
 mod map;
 mod num;
-mod reduce;
 pub mod product;
+mod reduce;
 pub mod shapes;
 #[allow(
     unsafe_code,
     reason = "SIMD intrinsics and disjoint writes from several threads"
 )]
 pub mod simd;
+mod special;
 pub mod strided;
 pub mod strided_spec;
-mod special;
 pub mod tf;
 mod transposed;
 mod wide;

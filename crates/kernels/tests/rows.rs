@@ -29,7 +29,11 @@ fn check(row: &json::Row) -> Result<(), String> {
         (json::Expect::Outputs(_), Err(e)) => Err(format!("unexpected error {e}")),
         (json::Expect::Outputs(expected), Ok(got)) => {
             if expected.len() != got.len() {
-                return Err(format!("{} outputs, expected {}", got.len(), expected.len()));
+                return Err(format!(
+                    "{} outputs, expected {}",
+                    got.len(),
+                    expected.len()
+                ));
             }
             for (i, (e, g)) in expected.iter().zip(&got).enumerate() {
                 json::compare(e, g, row.tol).map_err(|m| format!("output {i}: {m}"))?;
@@ -54,13 +58,24 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
         let mut ctx = ShapeCtx::new(&attrs, shapes, &dtypes, constants, out_dtypes.len());
         (op.shape)(&mut ctx).map(|()| ctx.into_outputs())
     };
-    let inferred = [infer(&unknown, &[])?, infer(&shapes, &[])?, infer(&shapes, &constants)?];
+    let inferred = [
+        infer(&unknown, &[])?,
+        infer(&shapes, &[])?,
+        infer(&shapes, &constants)?,
+    ];
 
     let factory = op.kernel.expect("ops with rows have kernels");
     let lazy: Vec<_> = row.inputs.iter().cloned().map(|t| Some(t.into())).collect();
     let cancel = CancelToken::new();
-    let info = NodeInfo { name: "row".into(), op: row.op.clone() };
-    let services = StepServices { par: &Inline, cancel: &cancel, step_id: 0 };
+    let info = NodeInfo {
+        name: "row".into(),
+        op: row.op.clone(),
+    };
+    let services = StepServices {
+        par: &Inline,
+        cancel: &cancel,
+        step_id: 0,
+    };
     // With inputs that others hold too, with inputs that may be overwritten, and with inputs that
     // the kernel knew as constants when it was built.
     let mut results: Vec<Vec<Tensor>> = Vec::new();
@@ -80,26 +95,49 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
             .map(|(i, t)| {
                 Ok(match form {
                     "constant" if kernel.absorbs(i) => Value::Empty,
-                    "owned" if t.dtype().is_plain() => {
-                        Value::Tensor(Tensor::from_bytes(t.dtype(), t.shape().clone(), t.bytes()?)?)
-                    }
+                    "owned" if t.dtype().is_plain() => Value::Tensor(Tensor::from_bytes(
+                        t.dtype(),
+                        t.shape().clone(),
+                        t.bytes()?,
+                    )?),
                     _ => Value::Tensor(t.clone()),
                 })
             })
             .collect::<ferroflow_base::Result<_>>()?;
         let mut outputs = vec![None; out_dtypes.len()];
-        kernel.compute(&mut KernelCtx::new(&info, &mut inputs, &[], &mut outputs, services))?;
-        results.push(outputs.into_iter().map(|o| o.expect("every output is set")).collect());
+        kernel.compute(&mut KernelCtx::new(
+            &info,
+            &mut inputs,
+            &[],
+            &mut outputs,
+            services,
+        ))?;
+        results.push(
+            outputs
+                .into_iter()
+                .map(|o| o.expect("every output is set"))
+                .collect(),
+        );
     }
     for (i, t) in results[0].iter().enumerate() {
         assert_eq!(t.dtype(), out_dtypes[i], "dtype of output {i}");
-        for other in results.iter().map(|r| &r[i]).filter(|t| t.dtype().is_plain()) {
+        for other in results
+            .iter()
+            .map(|r| &r[i])
+            .filter(|t| t.dtype().is_plain())
+        {
             let same = json::compare(t, other, row.tol);
-            assert!(same.is_ok(), "output {i} depends on who holds the inputs: {same:?}");
+            assert!(
+                same.is_ok(),
+                "output {i} depends on who holds the inputs: {same:?}"
+            );
         }
         for shape in &inferred {
             let inferred = &shape[i];
-            assert!(inferred.matches(t.shape()), "inferred {inferred}, output {i} is {t:?}");
+            assert!(
+                inferred.matches(t.shape()),
+                "inferred {inferred}, output {i} is {t:?}"
+            );
         }
     }
     Ok(results.swap_remove(0))
@@ -117,7 +155,11 @@ fn rows() {
         .collect();
     files.sort();
     for file in files {
-        let stem = file.file_stem().expect("a name").to_string_lossy().to_string();
+        let stem = file
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .to_string();
         if !family.is_empty() && stem != family {
             continue;
         }
@@ -139,9 +181,16 @@ fn rows() {
             }
         }
     }
-    println!("{n_passed} rows passed, {} failed, {n_skipped} of absent ops", failures.len());
+    println!(
+        "{n_passed} rows passed, {} failed, {n_skipped} of absent ops",
+        failures.len()
+    );
     let shown = failures[..failures.len().min(40)].join("\n");
-    assert!(failures.is_empty(), "{} rows fail:\n{shown}", failures.len());
+    assert!(
+        failures.is_empty(),
+        "{} rows fail:\n{shown}",
+        failures.len()
+    );
 }
 
 #[test]
@@ -151,13 +200,18 @@ fn signatures_are_tensorflows() {
     let text = std::fs::read_to_string(rows_dir().join("opdefs.txt")).expect("rows/opdefs.txt");
     let text: &'static str = text.leak();
     let mut wrong = Vec::new();
-    for line in text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()) {
+    for line in text
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.is_empty())
+    {
         let (name, signature) = line.split_once('|').expect("a name and a signature");
         let name = name.trim();
         if extended.contains(&name) {
             continue;
         }
-        let Some(ours) = registry().def(name).expect("our signatures parse") else { continue };
+        let Some(ours) = registry().def(name).expect("our signatures parse") else {
+            continue;
+        };
         let theirs = OpDef::parse(name, signature.trim()).expect("their signatures parse");
         let (ours, theirs) = (format!("{ours:?}"), format!("{theirs:?}"));
         if ours != theirs {

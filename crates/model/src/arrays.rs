@@ -26,7 +26,11 @@ pub fn read_npz_key(path: &Path, key: &str) -> Result<Tensor> {
     let mut archive = open_npz(path)?;
     let keys = keys(&archive);
     let entry = archive.by_name(&format!("{key}.npy")).map_err(|_| {
-        not_found!("{} has no array '{key}'; it has: {}", path.display(), keys.join(", "))
+        not_found!(
+            "{} has no array '{key}'; it has: {}",
+            path.display(),
+            keys.join(", ")
+        )
     })?;
     let npy = npyz::NpyFile::new(entry).map_err(io_error(path))?;
     to_tensor(npy).map_err(|e| e.note(format!("in {} at '{key}'", path.display())))
@@ -47,13 +51,18 @@ fn open_npz(path: &Path) -> Result<Archive> {
 
 fn keys(archive: &Archive) -> Vec<String> {
     let name = |n: &str| n.strip_suffix(".npy").map(str::to_string);
-    archive.file_names().filter_map(|n| name(&n.ok()?)).collect()
+    archive
+        .file_names()
+        .filter_map(|n| name(&n.ok()?))
+        .collect()
 }
 
 fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
     use npyz::TypeChar;
     let npyz::DType::Plain(ty) = npy.dtype() else {
-        return Err(unimplemented_error!("structured numpy arrays are not supported"));
+        return Err(unimplemented_error!(
+            "structured numpy arrays are not supported"
+        ));
     };
     let dtype = match (ty.type_char(), ty.num_bytes().unwrap_or(0)) {
         (TypeChar::Bool, _) => DType::Bool,
@@ -132,7 +141,8 @@ fn write_npz_to(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
             DType::Bfloat16 => widen(tensor)?,
             _ => tensor.clone(),
         };
-        npz.start_file(format!("{name}.npy"), options).map_err(zip_error)?;
+        npz.start_file(format!("{name}.npy"), options)
+            .map_err(zip_error)?;
         dispatch!(tensor.dtype(), T in [bool, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
             let options = npyz::WriteOptions::<T>::new().default_dtype();
             let mut array =
@@ -146,7 +156,10 @@ fn write_npz_to(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
 }
 
 fn widen(tensor: &Tensor) -> Result<Tensor> {
-    let values: Vec<f32> =
-        tensor.slice::<ferroflow_tensor::bf16>()?.iter().map(|v| v.to_f32()).collect();
+    let values: Vec<f32> = tensor
+        .slice::<ferroflow_tensor::bf16>()?
+        .iter()
+        .map(|v| v.to_f32())
+        .collect();
     Tensor::from_slice(tensor.shape().clone(), &values)
 }

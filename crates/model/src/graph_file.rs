@@ -31,10 +31,14 @@ impl GraphFile {
         let file = Arc::new(MappedFile::open(path)?);
         let content = (*file).as_ref();
         if content.is_empty() {
-            return Err(invalid_argument!("{} is empty, expected a GraphDef", path.display()));
+            return Err(invalid_argument!(
+                "{} is empty, expected a GraphDef",
+                path.display()
+            ));
         }
         if let Some(text) = text_of(content) {
-            let graph = graph_from_text(text).map_err(|e| e.note(format!("in {}", path.display())))?;
+            let graph =
+                graph_from_text(text).map_err(|e| e.note(format!("in {}", path.display())))?;
             return Ok(GraphFile { graph, file: None });
         }
         let bytes = Bytes::from_owner(Owner(file.clone()));
@@ -44,7 +48,10 @@ impl GraphFile {
                 path.display()
             )
         })?;
-        Ok(GraphFile { graph, file: Some(file) })
+        Ok(GraphFile {
+            graph,
+            file: Some(file),
+        })
     }
 
     /// Decodes a binary `GraphDef` from memory.
@@ -59,7 +66,9 @@ impl GraphFile {
 /// 0x20 or one that no text starts with.
 fn text_of(content: &[u8]) -> Option<&str> {
     let head = &content[..content.len().min(512)];
-    let is_text = head.iter().all(|&b| b >= 0x20 || matches!(b, b'\n' | b'\r' | b'\t'))
+    let is_text = head
+        .iter()
+        .all(|&b| b >= 0x20 || matches!(b, b'\n' | b'\r' | b'\t'))
         && !matches!(head[0], b'\n' if head.len() > 1 && head[1] >= 0x80);
     // A binary GraphDef's first byte is '\n' (field 1, length-delimited) followed by a length.
     // A text one that starts with a newline goes on with text.
@@ -68,5 +77,7 @@ fn text_of(content: &[u8]) -> Option<&str> {
     }
     let text = std::str::from_utf8(content).ok()?;
     let first = text.trim_start().chars().next()?;
-    (first.is_ascii_alphabetic() || first == '#').then_some(text).filter(|t| t.contains(['{', ':']))
+    (first.is_ascii_alphabetic() || first == '#')
+        .then_some(text)
+        .filter(|t| t.contains(['{', ':']))
 }

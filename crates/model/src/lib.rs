@@ -11,7 +11,12 @@ mod graph_file;
 mod tensor_proto;
 mod text;
 
-#[allow(missing_docs, clippy::all, clippy::allow_attributes_without_reason, reason = "generated")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    reason = "generated"
+)]
 #[path = "proto_gen.rs"]
 pub mod proto;
 

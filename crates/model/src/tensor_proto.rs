@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 /// The dtype of a `DataType` number. Reference types are not allowed here.
 fn dtype_from_proto(number: i32) -> Result<DType> {
-    DType::from_number(number).ok_or_else(|| invalid_argument!("dtype number {number} is not known"))
+    DType::from_number(number)
+        .ok_or_else(|| invalid_argument!("dtype number {number} is not known"))
 }
 
 /// Reads a shape; −1 is an unknown dimension.
@@ -23,15 +24,27 @@ pub fn shape_from_proto(proto: &TensorShapeProto) -> Result<PartialShape> {
 
 /// Writes a shape.
 pub fn shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
-    let dim = |d: &Option<usize>| Dim { size: d.map_or(-1, |d| d as i64), name: String::new() };
+    let dim = |d: &Option<usize>| Dim {
+        size: d.map_or(-1, |d| d as i64),
+        name: String::new(),
+    };
     match shape.dims() {
-        None => TensorShapeProto { dim: Vec::new(), unknown_rank: true },
-        Some(dims) => TensorShapeProto { dim: dims.iter().map(dim).collect(), unknown_rank: false },
+        None => TensorShapeProto {
+            dim: Vec::new(),
+            unknown_rank: true,
+        },
+        Some(dims) => TensorShapeProto {
+            dim: dims.iter().map(dim).collect(),
+            unknown_rank: false,
+        },
     }
 }
 
 /// Reads a constant. Content that lies in `file` stays there until it is used.
-pub fn tensor_from_proto(proto: &TensorProto, file: Option<&Arc<MappedFile>>) -> Result<LazyTensor> {
+pub fn tensor_from_proto(
+    proto: &TensorProto,
+    file: Option<&Arc<MappedFile>>,
+) -> Result<LazyTensor> {
     let dtype = dtype_from_proto(proto.dtype)?;
     let dims: Vec<i64> = match &proto.tensor_shape {
         Some(s) if s.unknown_rank => {
@@ -66,12 +79,12 @@ pub fn tensor_from_proto(proto: &TensorProto, file: Option<&Arc<MappedFile>>) ->
         DType::Bool => fill(shape, &proto.bool_val, |v| *v),
         DType::Half => fill(shape, &proto.half_val, |v| f16::from_bits(*v as u16)),
         DType::Bfloat16 => fill(shape, &proto.half_val, |v| bf16::from_bits(*v as u16)),
-        DType::Complex64 => {
-            fill(shape, proto.scomplex_val.as_chunks::<2>().0, |v| Complex::new(v[0], v[1]))
-        }
-        DType::Complex128 => {
-            fill(shape, proto.dcomplex_val.as_chunks::<2>().0, |v| Complex::new(v[0], v[1]))
-        }
+        DType::Complex64 => fill(shape, proto.scomplex_val.as_chunks::<2>().0, |v| {
+            Complex::new(v[0], v[1])
+        }),
+        DType::Complex128 => fill(shape, proto.dcomplex_val.as_chunks::<2>().0, |v| {
+            Complex::new(v[0], v[1])
+        }),
         DType::String => {
             let n = shape.num_elements();
             check_count(n, proto.string_val.len())?;
@@ -82,7 +95,9 @@ pub fn tensor_from_proto(proto: &TensorProto, file: Option<&Arc<MappedFile>>) ->
             values.resize(n, last);
             Tensor::from_strings(shape, values)
         }
-        other => Err(unimplemented_error!("constants of dtype {other} cannot be read yet")),
+        other => Err(unimplemented_error!(
+            "constants of dtype {other} cannot be read yet"
+        )),
     }?;
     Ok(tensor.into())
 }
@@ -105,7 +120,9 @@ fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Resul
 
 fn check_count(n: usize, given: usize) -> Result<()> {
     if given > n {
-        return Err(invalid_argument!("a constant of {n} elements lists {given} values"));
+        return Err(invalid_argument!(
+            "a constant of {n} elements lists {given} values"
+        ));
     }
     Ok(())
 }
@@ -122,7 +139,11 @@ pub fn tensor_to_proto(tensor: &Tensor) -> Result<TensorProto> {
         dtype if dtype.is_plain() => {
             proto.tensor_content = Bytes::copy_from_slice(tensor.bytes()?);
         }
-        dtype => return Err(unimplemented_error!("{dtype} tensors cannot be written to a file")),
+        dtype => {
+            return Err(unimplemented_error!(
+                "{dtype} tensors cannot be written to a file"
+            ));
+        }
     }
     debug_assert!(DataType::try_from(proto.dtype).is_ok());
     Ok(proto)
@@ -154,7 +175,10 @@ mod tests {
             Tensor::string("abc"),
             Tensor::zeros(DType::Half, Shape::from([0, 3])).unwrap(),
         ] {
-            let back = tensor_from_proto(&tensor_to_proto(&t).unwrap(), None).unwrap().get().unwrap();
+            let back = tensor_from_proto(&tensor_to_proto(&t).unwrap(), None)
+                .unwrap()
+                .get()
+                .unwrap();
             assert!(t.same_value(&back), "{t:?}");
         }
     }

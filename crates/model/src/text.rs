@@ -26,7 +26,9 @@ fn graph_descriptor() -> Result<MessageDescriptor> {
 pub fn graph_from_text(text: &str) -> Result<GraphDef> {
     let message = DynamicMessage::parse_text_format(graph_descriptor()?, text)
         .map_err(|e| invalid_argument!("not a GraphDef in text form: {e}"))?;
-    message.transcode_to().map_err(|e| invalid_argument!("not a GraphDef: {e}"))
+    message
+        .transcode_to()
+        .map_err(|e| invalid_argument!("not a GraphDef: {e}"))
 }
 
 /// Prints a `GraphDef` in text form.

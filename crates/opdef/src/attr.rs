@@ -138,14 +138,20 @@ impl Attrs {
 
     /// Removes `name` and gives back its value.
     pub fn remove(&mut self, name: &str) -> Option<AttrValue> {
-        let i = self.0.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
+        let i = self
+            .0
+            .binary_search_by(|(n, _)| n.as_ref().cmp(name))
+            .ok()?;
         Some(self.0.remove(i).1)
     }
 
     /// The value of `name`.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&AttrValue> {
-        let i = self.0.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
+        let i = self
+            .0
+            .binary_search_by(|(n, _)| n.as_ref().cmp(name))
+            .ok()?;
         Some(&self.0[i].1)
     }
 
@@ -167,11 +173,16 @@ impl Attrs {
     /// Whether both hold the same names and values.
     pub fn same_values(&self, other: &Attrs) -> bool {
         self.0.len() == other.0.len()
-            && self.0.iter().zip(&other.0).all(|(a, b)| a.0 == b.0 && a.1.same_value(&b.1))
+            && self
+                .0
+                .iter()
+                .zip(&other.0)
+                .all(|(a, b)| a.0 == b.0 && a.1.same_value(&b.1))
     }
 
     fn require(&self, name: &str) -> Result<&AttrValue> {
-        self.get(name).ok_or_else(|| invalid_argument!("attr '{name}' is missing"))
+        self.get(name)
+            .ok_or_else(|| invalid_argument!("attr '{name}' is missing"))
     }
 
     getters! {

@@ -55,7 +55,13 @@ impl<'a> KernelCtx<'a> {
         outputs: &'a mut [Option<Tensor>],
         services: StepServices<'a>,
     ) -> Self {
-        KernelCtx { node, inputs, consts, outputs, services }
+        KernelCtx {
+            node,
+            inputs,
+            consts,
+            outputs,
+            services,
+        }
     }
 
     /// The node's name.
@@ -80,9 +86,10 @@ impl<'a> KernelCtx<'a> {
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         match self.inputs.get(i) {
             Some(Value::Tensor(t)) => Ok(t),
-            Some(Value::Const(c)) => {
-                self.consts.get(*c as usize).ok_or_else(|| internal!("no constant {c} in the plan"))
-            }
+            Some(Value::Const(c)) => self
+                .consts
+                .get(*c as usize)
+                .ok_or_else(|| internal!("no constant {c} in the plan")),
             _ => Err(self.no_input(i)),
         }
     }

@@ -58,7 +58,10 @@ impl ArgDef {
 
     /// Whether the argument is a reference.
     pub fn is_ref(&self) -> bool {
-        matches!(self, ArgDef::Single { is_ref: true, .. } | ArgDef::Repeated { is_ref: true, .. })
+        matches!(
+            self,
+            ArgDef::Single { is_ref: true, .. } | ArgDef::Repeated { is_ref: true, .. }
+        )
     }
 
     /// The dtypes of the tensors it stands for in a node with these attrs.
@@ -71,9 +74,12 @@ impl ArgDef {
             ArgDef::Single { ty, .. } => Ok(SmallVec::from_slice(&[resolve(ty)?])),
             ArgDef::Repeated { number, ty, .. } => {
                 let n = attrs.int(number)?;
-                let n = usize::try_from(n).ok().filter(|&n| n <= 1 << 24).ok_or_else(|| {
-                    invalid_argument!("attr '{number}' is {n}, which is no usable tensor count")
-                })?;
+                let n = usize::try_from(n)
+                    .ok()
+                    .filter(|&n| n <= 1 << 24)
+                    .ok_or_else(|| {
+                        invalid_argument!("attr '{number}' is {n}, which is no usable tensor count")
+                    })?;
                 Ok(SmallVec::from_elem(resolve(ty)?, n))
             }
             ArgDef::List { types, .. } => Ok(attrs.dtypes(types)?.into()),
@@ -149,7 +155,11 @@ impl AttrDef {
                 | (AttrType::Func, AttrValue::Func(_))
         );
         if !right_kind {
-            return Err(invalid_argument!("attr '{}' is not of kind {:?}", self.name, self.ty));
+            return Err(invalid_argument!(
+                "attr '{}' is not of kind {:?}",
+                self.name,
+                self.ty
+            ));
         }
         if !self.allowed.is_empty() && !self.allowed.iter().any(|a| a.same_value(value)) {
             let allowed: Vec<String> = self

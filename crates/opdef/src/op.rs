@@ -46,7 +46,13 @@ pub struct Op {
 impl Op {
     /// An op with unknown output shapes, no kernel and `Cost::BySize`.
     pub const fn new(name: &'static str, signature: &'static str) -> Op {
-        Op { name, signature, shape: |_| Ok(()), kernel: None, cost: Cost::BySize }
+        Op {
+            name,
+            signature,
+            shape: |_| Ok(()),
+            kernel: None,
+            cost: Cost::BySize,
+        }
     }
 
     /// Sets the shape function.

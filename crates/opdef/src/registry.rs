@@ -20,7 +20,13 @@ impl Registry {
     pub fn new(families: &[&'static [Op]]) -> Self {
         let mut ops = FxHashMap::default();
         for op in families.iter().flat_map(|f| f.iter()) {
-            ops.insert(op.name, Entry { op, def: OnceLock::new() });
+            ops.insert(
+                op.name,
+                Entry {
+                    op,
+                    def: OnceLock::new(),
+                },
+            );
         }
         Registry { ops }
     }
@@ -32,7 +38,9 @@ impl Registry {
 
     /// The schema of op `name`, if there is such an op.
     pub fn def(&self, name: &str) -> Result<Option<Arc<OpDef>>> {
-        let Some(entry) = self.ops.get(name) else { return Ok(None) };
+        let Some(entry) = self.ops.get(name) else {
+            return Ok(None);
+        };
         entry
             .def
             .get_or_init(|| OpDef::parse(entry.op.name, entry.op.signature).map(Arc::new))

@@ -26,7 +26,14 @@ impl<'a> ShapeCtx<'a> {
         n_outputs: usize,
     ) -> Self {
         let outputs = vec![PartialShape::unknown(); n_outputs];
-        ShapeCtx { attrs, inputs, dtypes, constants, shape_values: &[], outputs }
+        ShapeCtx {
+            attrs,
+            inputs,
+            dtypes,
+            constants,
+            shape_values: &[],
+            outputs,
+        }
     }
 
     /// Adds what is known of inputs that hold shapes, such as the sizes of a Reshape: one number
@@ -114,7 +121,8 @@ impl<'a> ShapeCtx<'a> {
 
     /// Merges two shapes that must agree.
     pub fn merge(&self, a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
-        a.merge(b).ok_or_else(|| invalid_argument!("Shapes {a} and {b} are not compatible"))
+        a.merge(b)
+            .ok_or_else(|| invalid_argument!("Shapes {a} and {b} are not compatible"))
     }
 
     /// The inferred output shapes.

@@ -79,7 +79,9 @@ fn split_top(text: &'static str, separator: char) -> Vec<&'static str> {
 }
 
 fn strip_call(text: &'static str, function: &str) -> Option<&'static str> {
-    text.strip_prefix(function)?.strip_prefix('(')?.strip_suffix(')')
+    text.strip_prefix(function)?
+        .strip_prefix('(')?
+        .strip_suffix(')')
 }
 
 fn parse_arg(text: &'static str) -> Option<ArgDef> {
@@ -87,7 +89,10 @@ fn parse_arg(text: &'static str) -> Option<ArgDef> {
     let name = Name::Borrowed(name.trim());
     let ty = ty.trim();
     if let Some(types) = strip_call(ty, "list") {
-        return Some(ArgDef::List { name, types: Name::Borrowed(types) });
+        return Some(ArgDef::List {
+            name,
+            types: Name::Borrowed(types),
+        });
     }
     let (ty, is_ref) = match strip_call(ty, "Ref") {
         Some(inner) => (inner, true),
@@ -98,10 +103,17 @@ fn parse_arg(text: &'static str) -> Option<ArgDef> {
         None => ArgType::Attr(Name::Borrowed(t)),
     };
     Some(match ty.split_once('*') {
-        Some((number, ty)) => {
-            ArgDef::Repeated { name, number: Name::Borrowed(number), ty: arg_type(ty), is_ref }
-        }
-        None => ArgDef::Single { name, ty: arg_type(ty), is_ref },
+        Some((number, ty)) => ArgDef::Repeated {
+            name,
+            number: Name::Borrowed(number),
+            ty: arg_type(ty),
+            is_ref,
+        },
+        None => ArgDef::Single {
+            name,
+            ty: arg_type(ty),
+            is_ref,
+        },
     })
 }
 
@@ -143,12 +155,21 @@ fn parse_attr(text: &'static str) -> Option<AttrDef> {
         None => None,
         Some(text) if is_list => {
             let inner = text.strip_prefix('[')?.strip_suffix(']')?;
-            let items = split_top(inner, ',').into_iter().map(|v| parse_value(ty, v));
+            let items = split_top(inner, ',')
+                .into_iter()
+                .map(|v| parse_value(ty, v));
             Some(AttrValue::List(items.collect::<Option<_>>()?))
         }
         Some(text) => Some(parse_value(ty, text)?),
     };
-    Some(AttrDef { name: Name::Borrowed(name.trim()), ty, is_list, minimum, allowed, default })
+    Some(AttrDef {
+        name: Name::Borrowed(name.trim()),
+        ty,
+        is_list,
+        minimum,
+        allowed,
+        default,
+    })
 }
 
 /// Splits at the `=` of a default, which is neither part of `>=` nor quoted.
@@ -182,7 +203,13 @@ fn parse_value(ty: AttrType, text: &'static str) -> Option<AttrValue> {
             let inner = text.strip_prefix('[')?.strip_suffix(']')?;
             let dims = split_top(inner, ',')
                 .into_iter()
-                .map(|d| if d == "?" || d == "-1" { Some(None) } else { d.parse().ok().map(Some) })
+                .map(|d| {
+                    if d == "?" || d == "-1" {
+                        Some(None)
+                    } else {
+                        d.parse().ok().map(Some)
+                    }
+                })
                 .collect::<Option<Vec<Option<usize>>>>()?;
             AttrValue::Shape(PartialShape::of(dims))
         }
@@ -207,7 +234,9 @@ mod tests {
         assert_eq!(def.attrs.len(), 8);
         assert_eq!(def.attr("T").unwrap().allowed.len(), 2);
         assert_eq!(def.attr("l").unwrap().minimum, Some(2));
-        assert!(matches!(def.attr("l").unwrap().default, Some(AttrValue::List(ref v)) if v.len() == 2));
+        assert!(
+            matches!(def.attr("l").unwrap().default, Some(AttrValue::List(ref v)) if v.len() == 2)
+        );
         assert!(def.flags.stateful && def.flags.allows_uninitialized_input);
         assert!(OpDef::parse("X", "no arrow").is_err());
         let none = OpDef::parse("NoOp", " -> ").unwrap();

@@ -75,7 +75,9 @@ impl PlanBuilder {
             first_slots.push(slots.len() as u32);
             for source in &node.inputs {
                 match *source {
-                    Source::Const(c) if (c as usize) < self.consts.len() => slots.push(Value::Const(c)),
+                    Source::Const(c) if (c as usize) < self.consts.len() => {
+                        slots.push(Value::Const(c))
+                    }
                     Source::Const(c) => return Err(internal!("plan has no constant {c}")),
                     Source::Nothing => slots.push(Value::Empty),
                     Source::Node(from, output) => {
@@ -86,7 +88,12 @@ impl PlanBuilder {
                         let target = Target::Slot(slots.len() as u32);
                         slots.push(Value::Empty);
                         pending[i] += 1;
-                        outgoing[from.index()].push(Edge { node: me, target, output, last: true });
+                        outgoing[from.index()].push(Edge {
+                            node: me,
+                            target,
+                            output,
+                            last: true,
+                        });
                     }
                 }
             }
@@ -95,7 +102,12 @@ impl PlanBuilder {
                     return Err(internal!("node {i} waits for {from:?}, which comes later"));
                 }
                 pending[i] += 1;
-                let edge = Edge { node: me, target: Target::Control, output: 0, last: false };
+                let edge = Edge {
+                    node: me,
+                    target: Target::Control,
+                    output: 0,
+                    last: false,
+                };
                 outgoing[from.index()].push(edge);
             }
         }
@@ -103,7 +115,10 @@ impl PlanBuilder {
             nodes: Vec::with_capacity(n),
             info: Vec::with_capacity(n),
             edges: Vec::with_capacity(outgoing.iter().map(Vec::len).sum()),
-            roots: (0..n).filter(|&i| pending[i] == 0).map(NodeIdx::new).collect(),
+            roots: (0..n)
+                .filter(|&i| pending[i] == 0)
+                .map(NodeIdx::new)
+                .collect(),
             root: FramePlan { slots, pending },
             consts: self.consts,
             n_args,
@@ -113,7 +128,11 @@ impl PlanBuilder {
         };
         for (i, (node, mut edges)) in self.nodes.into_iter().zip(outgoing).enumerate() {
             let mut seen = vec![false; node.n_outputs];
-            for edge in edges.iter_mut().rev().filter(|e| e.target != Target::Control) {
+            for edge in edges
+                .iter_mut()
+                .rev()
+                .filter(|e| e.target != Target::Control)
+            {
                 edge.last = !std::mem::replace(&mut seen[edge.output as usize], true);
             }
             let bad = match node.action {
@@ -122,7 +141,10 @@ impl PlanBuilder {
                 Action::Kernel(_) => false,
             };
             if bad {
-                return Err(internal!("argument or result index of '{}' is off", node.info.name));
+                return Err(internal!(
+                    "argument or result index of '{}' is off",
+                    node.info.name
+                ));
             }
             plan.nodes.push(PlanNode {
                 action: node.action,

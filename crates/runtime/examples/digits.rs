@@ -26,11 +26,22 @@ fn main() -> Result<()> {
     let output = session.run(&[("images:0", input)], &["probabilities:0"], &[])?;
     let elapsed = start.elapsed();
 
-    let guesses: Vec<(usize, f32)> =
-        output[0].slice::<f32>()?.chunks(10).map(|p| best(p).unwrap_or((0, 0.0))).collect();
-    let right = test.iter().zip(&guesses).filter(|(i, g)| labels[**i] as usize == g.0).count();
+    let guesses: Vec<(usize, f32)> = output[0]
+        .slice::<f32>()?
+        .chunks(10)
+        .map(|p| best(p).unwrap_or((0, 0.0)))
+        .collect();
+    let right = test
+        .iter()
+        .zip(&guesses)
+        .filter(|(i, g)| labels[**i] as usize == g.0)
+        .count();
     for (at, &i) in test.iter().enumerate().take(N_SHOWN) {
-        draw(&images[i * SIDE * SIDE..(i + 1) * SIDE * SIDE], &guesses[at], labels[i]);
+        draw(
+            &images[i * SIDE * SIDE..(i + 1) * SIDE * SIDE],
+            &guesses[at],
+            labels[i],
+        );
     }
     println!(
         "{right} of {} held-out digits read correctly: {:.1} % (in {:.1} ms)",
@@ -67,8 +78,16 @@ fn draw(image: &[u8], guess: &(usize, f32), label: u8) {
 
 /// Images, labels and the indices of the held-out images.
 fn read_data(path: &Path) -> Result<(Vec<u8>, Vec<u8>, Vec<usize>)> {
-    let images = arrays::read_npz_key(path, "images")?.slice::<u8>()?.to_vec();
-    let labels = arrays::read_npz_key(path, "labels")?.slice::<u8>()?.to_vec();
+    let images = arrays::read_npz_key(path, "images")?
+        .slice::<u8>()?
+        .to_vec();
+    let labels = arrays::read_npz_key(path, "labels")?
+        .slice::<u8>()?
+        .to_vec();
     let test = arrays::read_npz_key(path, "test")?;
-    Ok((images, labels, test.slice::<i32>()?.iter().map(|&i| i as usize).collect()))
+    Ok((
+        images,
+        labels,
+        test.slice::<i32>()?.iter().map(|&i| i as usize).collect(),
+    ))
 }

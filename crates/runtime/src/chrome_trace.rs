@@ -23,7 +23,10 @@ struct Span {
 
 impl Default for ChromeTrace {
     fn default() -> Self {
-        ChromeTrace { origin: Instant::now(), spans: Mutex::default() }
+        ChromeTrace {
+            origin: Instant::now(),
+            spans: Mutex::default(),
+        }
     }
 }
 
@@ -40,14 +43,20 @@ impl TraceSink for ChromeTrace {
             inputs: span.inputs,
             outputs: span.outputs,
         };
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner).push(span);
+        self.spans
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(span);
     }
 }
 
 impl ChromeTrace {
     /// How many kernel calls were recorded.
     pub fn len(&self) -> usize {
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.spans
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
     }
 
     /// True before the first span.
@@ -64,7 +73,10 @@ impl ChromeTrace {
             entry.0 += 1;
             entry.1 += span.duration_us;
         }
-        let mut list: Vec<_> = ops.into_iter().map(|(op, (n, us))| (op.to_string(), n, us)).collect();
+        let mut list: Vec<_> = ops
+            .into_iter()
+            .map(|(op, (n, us))| (op.to_string(), n, us))
+            .collect();
         list.sort_by(|a, b| b.2.total_cmp(&a.2));
         list
     }

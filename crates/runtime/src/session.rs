@@ -29,7 +29,10 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        SessionOptions { threads: 0, compile: Options::all() }
+        SessionOptions {
+            threads: 0,
+            compile: Options::all(),
+        }
     }
 }
 
@@ -96,12 +99,19 @@ impl Session {
     /// A session over a binary `GraphDef` in memory.
     pub fn from_bytes(bytes: Vec<u8>, options: SessionOptions) -> Result<Session> {
         let file = GraphFile::from_bytes(bytes)?;
-        Ok(Self::new(import_graph(&file.graph, None, registry())?, options))
+        Ok(Self::new(
+            import_graph(&file.graph, None, registry())?,
+            options,
+        ))
     }
 
     /// A session over a graph.
     pub fn new(graph: Graph, options: SessionOptions) -> Session {
-        let threads = if options.threads == 0 { Pool::available_threads() } else { options.threads };
+        let threads = if options.threads == 0 {
+            Pool::available_threads()
+        } else {
+            options.threads
+        };
         Session {
             graph,
             pool: Arc::new(Pool::new(threads)),
@@ -141,7 +151,11 @@ impl Session {
             targets: names(targets),
         };
         let callable = self.callable(&signature)?;
-        self.call(&callable, feeds.iter().map(|(_, t)| t.clone()).collect(), options)
+        self.call(
+            &callable,
+            feeds.iter().map(|(_, t)| t.clone()).collect(),
+            options,
+        )
     }
 
     /// The compiled form of a signature, from the cache or new.
@@ -153,7 +167,10 @@ impl Session {
         if let Some(callable) = cached() {
             return Ok(callable);
         }
-        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self
+            .compiling
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(callable) = cached() {
             return Ok(callable);
         }
@@ -161,9 +178,15 @@ impl Session {
         let feeds = feeds_of(&pruned, signature);
         let plan = compile(pruned, registry(), &self.options)?;
         let n_nodes = plan.nodes.len();
-        let callable =
-            Arc::new(Callable { executor: Executor::new(Arc::new(plan)), feeds, n_nodes });
-        let mut compiled = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+        let callable = Arc::new(Callable {
+            executor: Executor::new(Arc::new(plan)),
+            feeds,
+            n_nodes,
+        });
+        let mut compiled = self
+            .compiled
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         compiled.insert(signature.clone(), callable.clone());
         Ok(callable)
     }
@@ -204,7 +227,9 @@ impl Session {
             Some(timeout) => options.cancel.with_timeout(timeout),
             None => options.cancel.clone(),
         };
-        callable.executor.run(&self.pool, args, &cancel, options.trace.clone())
+        callable
+            .executor
+            .run(&self.pool, args, &cancel, options.trace.clone())
     }
 
     /// The graph of a signature after pass `after` (or after the last one), with its shapes.
@@ -225,7 +250,10 @@ impl Session {
             (Some(_), Some(seen)) => seen,
             (Some(name), None) => {
                 let names: Vec<&str> = crate::PIPELINE.iter().map(|p| p.name).collect();
-                return Err(invalid_argument!("no pass '{name}' ran; there are: {}", names.join(", ")));
+                return Err(invalid_argument!(
+                    "no pass '{name}' ran; there are: {}",
+                    names.join(", ")
+                ));
             }
         };
         let shapes = infer_shapes(&graph, registry())?;

@@ -13,12 +13,29 @@ fn digits() -> Vec<u8> {
 
 /// Loads and compiles whatever the bytes are.
 fn load(bytes: Vec<u8>) {
-    let options = SessionOptions { threads: 1, ..Default::default() };
-    let Ok(session) = Session::from_bytes(bytes, options) else { return };
-    let names: Vec<String> = session.graph().iter().map(|(_, n)| n.name.clone()).collect();
+    let options = SessionOptions {
+        threads: 1,
+        ..Default::default()
+    };
+    let Ok(session) = Session::from_bytes(bytes, options) else {
+        return;
+    };
+    let names: Vec<String> = session
+        .graph()
+        .iter()
+        .map(|(_, n)| n.name.clone())
+        .collect();
     for fetch in names.iter().rev().take(3) {
-        let feeds = names.iter().filter(|n| n.as_str() == "images").cloned().collect();
-        let signature = Signature { feeds, fetches: vec![fetch.clone()], targets: Vec::new() };
+        let feeds = names
+            .iter()
+            .filter(|n| n.as_str() == "images")
+            .cloned()
+            .collect();
+        let signature = Signature {
+            feeds,
+            fetches: vec![fetch.clone()],
+            targets: Vec::new(),
+        };
         let _ = session.callable(&signature);
     }
 }
@@ -38,7 +55,9 @@ fn flipped_bytes() {
     for _ in 0..150 {
         let mut bytes = whole.clone();
         for _ in 0..4 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let at = (state >> 33) as usize % bytes.len();
             bytes[at] ^= 1 << (state % 8);
         }

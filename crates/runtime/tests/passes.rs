@@ -8,9 +8,18 @@ use std::path::Path;
 
 /// Runs only `pass` on the graph and prints the result.
 fn after(pass: &str, graph: &str) -> String {
-    let disabled = PIPELINE.iter().map(|p| p.name.to_string()).filter(|n| n != pass).collect();
-    let options =
-        SessionOptions { threads: 1, compile: CompileOptions { optimize: true, disabled } };
+    let disabled = PIPELINE
+        .iter()
+        .map(|p| p.name.to_string())
+        .filter(|n| n != pass)
+        .collect();
+    let options = SessionOptions {
+        threads: 1,
+        compile: CompileOptions {
+            optimize: true,
+            disabled,
+        },
+    };
     let session = Session::from_text(graph, options).expect("the row's graph is valid");
     let feeds = session
         .graph()
@@ -18,8 +27,17 @@ fn after(pass: &str, graph: &str) -> String {
         .filter(|(_, n)| n.op() == "Placeholder")
         .map(|(_, n)| format!("{}:0", n.name))
         .collect();
-    let signature = Signature { feeds, fetches: vec!["out:0".to_string()], targets: Vec::new() };
-    to_text(&session.graph_after(&signature, None).expect("the pass runs").0)
+    let signature = Signature {
+        feeds,
+        fetches: vec!["out:0".to_string()],
+        targets: Vec::new(),
+    };
+    to_text(
+        &session
+            .graph_after(&signature, None)
+            .expect("the pass runs")
+            .0,
+    )
 }
 
 #[test]

@@ -6,7 +6,11 @@ use ferroflow_runtime::{
 use std::time::Duration;
 
 fn options(threads: usize, optimize: bool) -> SessionOptions {
-    let compile = if optimize { CompileOptions::all() } else { CompileOptions::none() };
+    let compile = if optimize {
+        CompileOptions::all()
+    } else {
+        CompileOptions::none()
+    };
     SessionOptions { threads, compile }
 }
 
@@ -15,7 +19,10 @@ fn session(graph: &str) -> Session {
 }
 
 fn placeholder(name: &str, dims: &[i64]) -> String {
-    let dims: String = dims.iter().map(|d| format!("dim {{ size: {d} }} ")).collect();
+    let dims: String = dims
+        .iter()
+        .map(|d| format!("dim {{ size: {d} }} "))
+        .collect();
     format!(
         "node {{ name: '{name}' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} \
          attr {{ key: 'shape' value {{ shape {{ {dims} }} }} }} }}\n"
@@ -70,7 +77,9 @@ fn bad_requests_are_errors_and_the_session_goes_on() {
     let s = session(&small());
     let x = vector(&[1.0, 2.0]);
     let code = |feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]| {
-        s.run(feeds, fetches, targets).expect_err("must fail").code()
+        s.run(feeds, fetches, targets)
+            .expect_err("must fail")
+            .code()
     };
     let xs = [("x:0", x.clone())];
     assert_eq!(code(&xs, &["nope:0"], &[]), Code::NotFound);
@@ -79,12 +88,18 @@ fn bad_requests_are_errors_and_the_session_goes_on() {
     assert_eq!(code(&xs, &[], &[]), Code::InvalidArgument);
     assert_eq!(code(&xs, &[], &["nope"]), Code::NotFound);
     assert_eq!(code(&[("y:0", x.clone())], &["a"], &[]), Code::NotFound);
-    assert_eq!(code(&[("x", x.clone()), ("x:0", x.clone())], &["a"], &[]), Code::InvalidArgument);
+    assert_eq!(
+        code(&[("x", x.clone()), ("x:0", x.clone())], &["a"], &[]),
+        Code::InvalidArgument
+    );
     assert_eq!(code(&[], &["a"], &[]), Code::InvalidArgument);
     let ints = Tensor::vector(&[1i32, 2]).expect("small");
     assert_eq!(code(&[("x:0", ints)], &["a"], &[]), Code::InvalidArgument);
     let wrong_shape = Tensor::vector(&[1.0f32; 3]).expect("small");
-    assert_eq!(code(&[("x:0", wrong_shape)], &["a"], &[]), Code::InvalidArgument);
+    assert_eq!(
+        code(&[("x:0", wrong_shape)], &["a"], &[]),
+        Code::InvalidArgument
+    );
     assert!(s.run(&xs, &["c"], &[]).is_ok());
 }
 
@@ -101,11 +116,26 @@ fn errors_of_steps_name_their_node() {
         for threads in [1, 2] {
             let s = Session::from_text(&graph, options(threads, optimize)).expect("valid");
             let of = |n: usize| Tensor::vector(&vec![1.0f32; n]).expect("small");
-            let e = s.run(&[("x", of(2)), ("y", of(3))], &["sum"], &[]).expect_err("shapes");
-            assert_eq!((e.code(), e.node()), (Code::InvalidArgument, Some("sum")), "{e}");
-            assert!(e.to_string().contains("Incompatible shapes: [2] vs. [3]"), "{e}");
-            let e = s.run(&[], &["quotient"], &[]).expect_err("division by zero");
-            assert_eq!((e.code(), e.node()), (Code::InvalidArgument, Some("quotient")), "{e}");
+            let e = s
+                .run(&[("x", of(2)), ("y", of(3))], &["sum"], &[])
+                .expect_err("shapes");
+            assert_eq!(
+                (e.code(), e.node()),
+                (Code::InvalidArgument, Some("sum")),
+                "{e}"
+            );
+            assert!(
+                e.to_string().contains("Incompatible shapes: [2] vs. [3]"),
+                "{e}"
+            );
+            let e = s
+                .run(&[], &["quotient"], &[])
+                .expect_err("division by zero");
+            assert_eq!(
+                (e.code(), e.node()),
+                (Code::InvalidArgument, Some("quotient")),
+                "{e}"
+            );
             assert!(s.run(&[("x", of(2)), ("y", of(2))], &["sum"], &[]).is_ok());
         }
     }
@@ -114,20 +144,58 @@ fn errors_of_steps_name_their_node() {
 #[test]
 fn graphs_that_are_wrong_are_refused_on_import() {
     let cases: &[(&str, &str, &str)] = &[
-        ("unknown op", "node { name: 'a' op: 'Bogus' }", "Op type not registered 'Bogus'"),
-        ("missing attr", "node { name: 'a' op: 'Placeholder' }", "missing attr 'dtype'"),
-        ("duplicate", "node { name: 'a' op: 'NoOp' } node { name: 'a' op: 'NoOp' }", "not unique"),
-        ("dangling", &node("a", "Neg", &["nobody"]), "Unknown input node 'nobody'"),
-        ("arity", &(placeholder("x", &[]) + &node("a", "AddV2", &["x"])), "1 inputs"),
-        ("slot", &(placeholder("x", &[]) + &node("a", "Neg", &["x:3"])), "only 1 outputs"),
-        ("cycle", &(node("a", "Neg", &["b"]) + &node("b", "Neg", &["a"])), "cycle"),
-        ("dtype", &(int_const("i", 1) + &node("a", "Neg", &["i"])), "incompatible with expected"),
-        ("bad dtype attr", "node { name: 'a' op: 'Neg' attr { key: 'T' value { type: DT_STRING } } }", "allowed"),
+        (
+            "unknown op",
+            "node { name: 'a' op: 'Bogus' }",
+            "Op type not registered 'Bogus'",
+        ),
+        (
+            "missing attr",
+            "node { name: 'a' op: 'Placeholder' }",
+            "missing attr 'dtype'",
+        ),
+        (
+            "duplicate",
+            "node { name: 'a' op: 'NoOp' } node { name: 'a' op: 'NoOp' }",
+            "not unique",
+        ),
+        (
+            "dangling",
+            &node("a", "Neg", &["nobody"]),
+            "Unknown input node 'nobody'",
+        ),
+        (
+            "arity",
+            &(placeholder("x", &[]) + &node("a", "AddV2", &["x"])),
+            "1 inputs",
+        ),
+        (
+            "slot",
+            &(placeholder("x", &[]) + &node("a", "Neg", &["x:3"])),
+            "only 1 outputs",
+        ),
+        (
+            "cycle",
+            &(node("a", "Neg", &["b"]) + &node("b", "Neg", &["a"])),
+            "cycle",
+        ),
+        (
+            "dtype",
+            &(int_const("i", 1) + &node("a", "Neg", &["i"])),
+            "incompatible with expected",
+        ),
+        (
+            "bad dtype attr",
+            "node { name: 'a' op: 'Neg' attr { key: 'T' value { type: DT_STRING } } }",
+            "allowed",
+        ),
         ("empty", "", ""),
     ];
     for (what, graph, message) in cases {
         let e = Session::from_text(graph, options(1, true)).err();
-        let e = e.unwrap_or_else(|| panic!("{what} must be refused")).to_string();
+        let e = e
+            .unwrap_or_else(|| panic!("{what} must be refused"))
+            .to_string();
         assert!(e.contains(message), "{what}: {e}");
     }
     assert!(Session::from_bytes(vec![7; 100], options(1, true)).is_err());
@@ -141,8 +209,13 @@ fn a_tensor_too_large_is_an_error_of_the_step() {
         node { name: 'f' op: 'Fill' input: 'd' input: 'v' attr { key: 'T' value { type: DT_FLOAT } } }";
     let s = session(graph);
     let dims = |d: &[i32]| Tensor::vector(d).expect("small");
-    let e = s.run(&[("d", dims(&[1 << 30, 1 << 30]))], &["f"], &[]).expect_err("too large");
-    assert!(matches!(e.code(), Code::ResourceExhausted | Code::InvalidArgument), "{e}");
+    let e = s
+        .run(&[("d", dims(&[1 << 30, 1 << 30]))], &["f"], &[])
+        .expect_err("too large");
+    assert!(
+        matches!(e.code(), Code::ResourceExhausted | Code::InvalidArgument),
+        "{e}"
+    );
     assert_eq!(e.node(), Some("f"));
     assert!(s.run(&[("d", dims(&[2]))], &["f"], &[]).is_ok());
 }
@@ -157,15 +230,30 @@ fn timeouts_and_cancellation_end_a_step() {
         last = format!("n{i}");
     }
     let s = Session::from_text(&graph, options(2, false)).expect("valid");
-    let x = Tensor::zeros(ferroflow_runtime::DType::Float, Shape::from([100_000, 2])).expect("fits");
+    let x =
+        Tensor::zeros(ferroflow_runtime::DType::Float, Shape::from([100_000, 2])).expect("fits");
     let cancelled = CancelToken::new();
     cancelled.cancel();
     let run = |options: RunOptions| {
-        s.run_with(&[("x", x.clone())], &[&last], &[], &options).expect_err("must end").code()
+        s.run_with(&[("x", x.clone())], &[&last], &[], &options)
+            .expect_err("must end")
+            .code()
     };
-    assert_eq!(run(RunOptions { cancel: cancelled, ..Default::default() }), Code::Cancelled);
+    assert_eq!(
+        run(RunOptions {
+            cancel: cancelled,
+            ..Default::default()
+        }),
+        Code::Cancelled
+    );
     let timeout = Some(Duration::from_millis(1));
-    assert_eq!(run(RunOptions { timeout, ..Default::default() }), Code::DeadlineExceeded);
+    assert_eq!(
+        run(RunOptions {
+            timeout,
+            ..Default::default()
+        }),
+        Code::DeadlineExceeded
+    );
 }
 
 #[test]
@@ -178,7 +266,9 @@ fn many_threads_share_one_session() {
                 for i in 0..200 {
                     let v = (t * 1000 + i) as f32;
                     let fetch = if i % 2 == 0 { "a:0" } else { "b:0" };
-                    let out = s.run(&[("x", vector(&[v, 1.0]))], &[fetch], &[]).expect("runs");
+                    let out = s
+                        .run(&[("x", vector(&[v, 1.0]))], &[fetch], &[])
+                        .expect("runs");
                     let want = if i % 2 == 0 { -v } else { 0.0 };
                     assert_eq!(out[0].slice::<f32>().expect("float")[0], want);
                 }
@@ -201,7 +291,9 @@ impl Random {
 
 #[test]
 fn random_graphs_agree_whatever_the_setting() {
-    const UNARY: &[&str] = &["Neg", "Tanh", "Sigmoid", "Relu", "Square", "Abs", "Softplus"];
+    const UNARY: &[&str] = &[
+        "Neg", "Tanh", "Sigmoid", "Relu", "Square", "Abs", "Softplus",
+    ];
     const BINARY: &[&str] = &["AddV2", "Sub", "Mul", "Maximum", "SquaredDifference"];
     for seed in 1..60 {
         let mut r = Random(seed * 0x9e37_79b9_7f4a_7c15);
@@ -216,14 +308,20 @@ fn random_graphs_agree_whatever_the_setting() {
                     // Values stay small: a squashed operand.
                     let squashed = format!("s{i}");
                     node(&squashed, "Tanh", &[&b])
-                        + &node(&format!("v{i}"), BINARY[r.below(BINARY.len())], &[&a, &squashed])
+                        + &node(
+                            &format!("v{i}"),
+                            BINARY[r.below(BINARY.len())],
+                            &[&a, &squashed],
+                        )
                 }
             };
         }
         let fetches = [format!("v{}", n - 1), format!("v{}", 2 + r.below(n - 2))];
         let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
         let rows = [1, 3, 5000][r.below(3)];
-        let values: Vec<f32> = (0..rows * 2).map(|_| r.below(2000) as f32 / 1000.0 - 1.0).collect();
+        let values: Vec<f32> = (0..rows * 2)
+            .map(|_| r.below(2000) as f32 / 1000.0 - 1.0)
+            .collect();
         let feeds = [("v0", vector(&values)), ("v1", vector(&[0.5, -0.25]))];
         let mut first: Option<Vec<Tensor>> = None;
         for optimize in [false, true] {
@@ -235,11 +333,19 @@ fn random_graphs_agree_whatever_the_setting() {
                     Some(first) => {
                         for (a, b) in first.iter().zip(&out) {
                             assert_eq!(a.shape(), b.shape(), "seed {seed}");
-                            for (x, y) in a.slice::<f32>().unwrap().iter().zip(b.slice::<f32>().unwrap()) {
+                            for (x, y) in a
+                                .slice::<f32>()
+                                .unwrap()
+                                .iter()
+                                .zip(b.slice::<f32>().unwrap())
+                            {
                                 let close = (x - y).abs() <= 1e-4 * x.abs().max(1.0)
                                     || (x.is_infinite() && x == y)
                                     || (x.is_nan() && y.is_nan());
-                                assert!(close, "seed {seed}, optimize {optimize}, {threads} threads: {x} {y}\n{graph}");
+                                assert!(
+                                    close,
+                                    "seed {seed}, optimize {optimize}, {threads} threads: {x} {y}\n{graph}"
+                                );
                             }
                         }
                     }

@@ -34,7 +34,10 @@ impl CancelToken {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        CancelToken { flag: self.flag.clone(), deadline }
+        CancelToken {
+            flag: self.flag.clone(),
+            deadline,
+        }
     }
 
     /// Asks all holders to stop.
@@ -49,9 +52,9 @@ impl CancelToken {
             return Err(cancelled!("Step was cancelled by an explicit call"));
         }
         match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => {
-                Err(deadline_exceeded!("Timed out waiting for the step to finish"))
-            }
+            Some(deadline) if Instant::now() >= deadline => Err(deadline_exceeded!(
+                "Timed out waiting for the step to finish"
+            )),
             _ => Ok(()),
         }
     }

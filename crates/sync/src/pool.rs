@@ -309,7 +309,8 @@ mod tests {
                 for _ in 0..3 {
                     s.spawn(|| {
                         for n in [0, 1, 2, 7, 100] {
-                            let counts: Vec<AtomicUsize> = (0..n * 5).map(|_| AtomicUsize::new(0)).collect();
+                            let counts: Vec<AtomicUsize> =
+                                (0..n * 5).map(|_| AtomicUsize::new(0)).collect();
                             pool.run_blocks(n, &|i| {
                                 pool.run_blocks(5, &|j| {
                                     counts[i * 5 + j].fetch_add(1, Ordering::Relaxed);

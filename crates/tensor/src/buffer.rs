@@ -54,10 +54,12 @@ fn size_class(len: usize) -> (usize, usize) {
 pub fn memory_limit() -> usize {
     static LIMIT: OnceLock<usize> = OnceLock::new();
     *LIMIT.get_or_init(|| {
-        let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-            let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
-            line.split_whitespace().nth(1)?.parse::<usize>().ok()
-        });
+        let kib = std::fs::read_to_string("/proc/meminfo")
+            .ok()
+            .and_then(|text| {
+                let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+                line.split_whitespace().nth(1)?.parse::<usize>().ok()
+            });
         kib.map_or(isize::MAX as usize, |kib| kib.saturating_mul(1024))
     })
 }
@@ -65,9 +67,8 @@ pub fn memory_limit() -> usize {
 impl Buffer {
     /// `len` bytes with arbitrary but initialised content; all zero if `zeroed`.
     pub(crate) fn allocate(len: usize, zeroed: bool) -> Result<Buffer> {
-        let exhausted = || {
-            resource_exhausted!("OOM when allocating a tensor of {len} bytes on the CPU")
-        };
+        let exhausted =
+            || resource_exhausted!("OOM when allocating a tensor of {len} bytes on the CPU");
         if len > memory_limit() {
             return Err(exhausted());
         }
@@ -86,14 +87,22 @@ impl Buffer {
                     // SAFETY: the block has `capacity >= len` bytes and nobody else refers to it.
                     unsafe { ptr.write_bytes(0, len) };
                 }
-                return Ok(Buffer { ptr, len, source: Source::Heap { capacity } });
+                return Ok(Buffer {
+                    ptr,
+                    len,
+                    source: Source::Heap { capacity },
+                });
             }
             capacity
         };
         let layout = Layout::from_size_align(capacity, ALIGN).map_err(|_| exhausted())?;
         // SAFETY: the layout has a non-zero size.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
-        Ok(Buffer { ptr, len, source: Source::Heap { capacity } })
+        Ok(Buffer {
+            ptr,
+            len,
+            source: Source::Heap { capacity },
+        })
     }
 
     /// A part of a mapped file; `range` must lie inside it.
@@ -102,7 +111,9 @@ impl Buffer {
         Buffer {
             ptr: NonNull::from(bytes).cast(),
             len: bytes.len(),
-            source: Source::Mapped { _file: file.clone() },
+            source: Source::Mapped {
+                _file: file.clone(),
+            },
         }
     }
 
@@ -135,7 +146,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Source::Heap { capacity } = self.source else { return };
+        let Source::Heap { capacity } = self.source else {
+            return;
+        };
         if capacity >= MIN_CACHED
             && CACHED_BYTES.fetch_add(capacity, Ordering::Relaxed) + capacity <= MAX_CACHED_BYTES
         {
@@ -150,7 +163,12 @@ impl Drop for Buffer {
             CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
         }
         // SAFETY: allocated in `allocate` with exactly this layout, and owned by us alone.
-        unsafe { dealloc(self.ptr.as_ptr(), Layout::from_size_align_unchecked(capacity, ALIGN)) };
+        unsafe {
+            dealloc(
+                self.ptr.as_ptr(),
+                Layout::from_size_align_unchecked(capacity, ALIGN),
+            )
+        };
     }
 }
 
@@ -162,7 +180,10 @@ mod tests {
     fn size_classes_are_tight_and_stable() {
         for len in (1024..20_000).chain([1 << 20, (1 << 20) + 1, 3 << 30]) {
             let (class, capacity) = size_class(len);
-            assert!(capacity >= len && capacity <= len + len / 4 + 1, "{len} -> {capacity}");
+            assert!(
+                capacity >= len && capacity <= len + len / 4 + 1,
+                "{len} -> {capacity}"
+            );
             assert_eq!(size_class(capacity), (class, capacity), "{len}");
         }
     }

@@ -11,7 +11,9 @@ mod sealed {
 /// A plain element type: fixed size, no padding, copied bit for bit.
 ///
 /// Sealed: the dtype table is the list of them.
-pub trait Element: sealed::Sealed + Copy + Default + PartialEq + Send + Sync + fmt::Debug + 'static {
+pub trait Element:
+    sealed::Sealed + Copy + Default + PartialEq + Send + Sync + fmt::Debug + 'static
+{
     /// The dtype whose buffers hold this type.
     const DTYPE: DType;
 }
@@ -107,7 +109,10 @@ impl DType {
 
     /// True for real floating-point dtypes.
     pub fn is_floating(self) -> bool {
-        matches!(self, DType::Float | DType::Double | DType::Half | DType::Bfloat16)
+        matches!(
+            self,
+            DType::Float | DType::Double | DType::Half | DType::Bfloat16
+        )
     }
 
     /// True for complex dtypes.
@@ -118,7 +123,10 @@ impl DType {
     /// True for signed and unsigned integers; bool and quantized dtypes are not integers.
     pub fn is_integer(self) -> bool {
         use DType::*;
-        matches!(self, Int8 | Int16 | Int32 | Int64 | Uint8 | Uint16 | Uint32 | Uint64)
+        matches!(
+            self,
+            Int8 | Int16 | Int32 | Int64 | Uint8 | Uint16 | Uint32 | Uint64
+        )
     }
 
     /// The Python-side name that messages use: `float32` for `float` and so on.

@@ -24,12 +24,12 @@ impl Tensor {
             DType::Resource => "<resource>".to_string(),
             DType::Variant => "<variant>".to_string(),
             dtype => dispatch!(dtype,
-                T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64] =>
-                    self.slice::<T>().map(|s| s[i].to_string()).unwrap_or_default(),
-                else match self.bytes() {
-                    Ok(b) => format!("{:?}", &b[i * dtype.size()..(i + 1) * dtype.size()]),
-                    Err(_) => String::new(),
-                }),
+            T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64] =>
+                self.slice::<T>().map(|s| s[i].to_string()).unwrap_or_default(),
+            else match self.bytes() {
+                Ok(b) => format!("{:?}", &b[i * dtype.size()..(i + 1) * dtype.size()]),
+                Err(_) => String::new(),
+            }),
         }
     }
 

@@ -25,11 +25,21 @@ impl LazyTensor {
     /// A range of `file` that holds a tensor of a plain dtype in row-major little-endian order.
     ///
     /// Returns `None` when the length does not fit or the range is not inside the file.
-    pub fn mapped(dtype: DType, shape: Shape, file: Arc<MappedFile>, range: Range<usize>) -> Option<Self> {
+    pub fn mapped(
+        dtype: DType,
+        shape: Shape,
+        file: Arc<MappedFile>,
+        range: Range<usize>,
+    ) -> Option<Self> {
         let bytes = shape.num_elements().checked_mul(dtype.size())?;
         let inside = range.end <= (*file).as_ref().len() && range.start <= range.end;
-        (dtype.is_plain() && dtype != DType::Bool && inside && bytes == range.len())
-            .then(|| LazyTensor { dtype, shape, repr: Repr::Mapped(file, range) })
+        (dtype.is_plain() && dtype != DType::Bool && inside && bytes == range.len()).then(|| {
+            LazyTensor {
+                dtype,
+                shape,
+                repr: Repr::Mapped(file, range),
+            }
+        })
     }
 
     /// A constant that `compute` makes each time it is asked for; it must have this dtype and
@@ -39,7 +49,11 @@ impl LazyTensor {
         shape: Shape,
         compute: Arc<dyn Fn() -> Result<Tensor> + Send + Sync>,
     ) -> LazyTensor {
-        LazyTensor { dtype, shape, repr: Repr::Deferred(compute) }
+        LazyTensor {
+            dtype,
+            shape,
+            repr: Repr::Deferred(compute),
+        }
     }
 
     /// The same elements under another shape of the same element count.
@@ -54,10 +68,17 @@ impl LazyTensor {
                 other => other,
             },
             _ => {
-                return Err(invalid_argument!("cannot reshape {} to {shape}", self.shape));
+                return Err(invalid_argument!(
+                    "cannot reshape {} to {shape}",
+                    self.shape
+                ));
             }
         };
-        Ok(LazyTensor { dtype: self.dtype, shape, repr })
+        Ok(LazyTensor {
+            dtype: self.dtype,
+            shape,
+            repr,
+        })
     }
 
     /// Bytes of plain data.
@@ -112,7 +133,11 @@ impl LazyTensor {
 
 impl From<Tensor> for LazyTensor {
     fn from(tensor: Tensor) -> Self {
-        LazyTensor { dtype: tensor.dtype(), shape: tensor.shape().clone(), repr: Repr::Ready(tensor) }
+        LazyTensor {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().clone(),
+            repr: Repr::Ready(tensor),
+        }
     }
 }
 

@@ -170,13 +170,19 @@ impl PartialShape {
 
     /// From TensorFlow's notation: −1 is an unknown dimension, `None` an unknown rank.
     pub fn from_tf(dims: Option<&[i64]>) -> Result<Self> {
-        let Some(dims) = dims else { return Ok(Self::unknown()) };
+        let Some(dims) = dims else {
+            return Ok(Self::unknown());
+        };
         let mut out = SmallVec::new();
         for &d in dims {
             out.push(match d {
                 -1 => None,
                 d if d >= 0 => Some(d as usize),
-                d => return Err(invalid_argument!("dimension {d} is neither >= 0 nor -1 (unknown)")),
+                d => {
+                    return Err(invalid_argument!(
+                        "dimension {d} is neither >= 0 nor -1 (unknown)"
+                    ));
+                }
             });
         }
         Ok(PartialShape(Some(out)))
@@ -201,12 +207,18 @@ impl PartialShape {
 
     /// The shape when everything is known.
     pub fn to_full(&self) -> Option<Shape> {
-        self.dims()?.iter().copied().collect::<Option<SmallVec<[usize; 4]>>>().map(Shape)
+        self.dims()?
+            .iter()
+            .copied()
+            .collect::<Option<SmallVec<[usize; 4]>>>()
+            .map(Shape)
     }
 
     /// The element count when everything is known.
     pub fn num_elements(&self) -> Option<usize> {
-        self.dims()?.iter().try_fold(1usize, |n, d| n.checked_mul((*d)?))
+        self.dims()?
+            .iter()
+            .try_fold(1usize, |n, d| n.checked_mul((*d)?))
     }
 
     /// Whether some full shape satisfies both.
@@ -220,7 +232,10 @@ impl PartialShape {
             None => true,
             Some(dims) => {
                 dims.len() == shape.rank()
-                    && dims.iter().zip(shape.iter()).all(|(d, s)| d.is_none_or(|d| d == *s))
+                    && dims
+                        .iter()
+                        .zip(shape.iter())
+                        .all(|(d, s)| d.is_none_or(|d| d == *s))
             }
         }
     }
@@ -228,7 +243,11 @@ impl PartialShape {
     /// What both know together; `None` when they contradict.
     pub fn merge(&self, other: &PartialShape) -> Option<PartialShape> {
         let (Some(a), Some(b)) = (self.dims(), other.dims()) else {
-            return Some(if self.0.is_none() { other.clone() } else { self.clone() });
+            return Some(if self.0.is_none() {
+                other.clone()
+            } else {
+                self.clone()
+            });
         };
         if a.len() != b.len() {
             return None;
@@ -253,7 +272,9 @@ impl From<&Shape> for PartialShape {
 
 impl fmt::Display for PartialShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(dims) = self.dims() else { return f.write_str("<unknown>") };
+        let Some(dims) = self.dims() else {
+            return f.write_str("<unknown>");
+        };
         f.write_str("[")?;
         for (i, d) in dims.iter().enumerate() {
             if i > 0 {

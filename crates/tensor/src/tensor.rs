@@ -24,7 +24,11 @@ pub struct ResourceHandle {
 
 impl Default for ResourceHandle {
     fn default() -> Self {
-        ResourceHandle { container: "".into(), name: "".into(), value: None }
+        ResourceHandle {
+            container: "".into(),
+            name: "".into(),
+            value: None,
+        }
     }
 }
 
@@ -130,15 +134,42 @@ macro_rules! dispatch_items {
     ($dtype:expr, $T:ident => $body:expr) => {{
         let dtype: $crate::DType = $dtype;
         match (dtype, dtype.size()) {
-            ($crate::DType::Bool, _) => { type $T = bool; $body }
-            ($crate::DType::Resource, _) => { type $T = $crate::ResourceHandle; $body }
-            ($crate::DType::Variant, _) => { type $T = $crate::Variant; $body }
-            (_, 1) => { type $T = u8; $body }
-            (_, 2) => { type $T = u16; $body }
-            (_, 4) => { type $T = u32; $body }
-            (_, 8) => { type $T = u64; $body }
-            (_, 16) => { type $T = [u64; 2]; $body }
-            _ => { type $T = $crate::Bytes; $body }
+            ($crate::DType::Bool, _) => {
+                type $T = bool;
+                $body
+            }
+            ($crate::DType::Resource, _) => {
+                type $T = $crate::ResourceHandle;
+                $body
+            }
+            ($crate::DType::Variant, _) => {
+                type $T = $crate::Variant;
+                $body
+            }
+            (_, 1) => {
+                type $T = u8;
+                $body
+            }
+            (_, 2) => {
+                type $T = u16;
+                $body
+            }
+            (_, 4) => {
+                type $T = u32;
+                $body
+            }
+            (_, 8) => {
+                type $T = u64;
+                $body
+            }
+            (_, 16) => {
+                type $T = [u64; 2];
+                $body
+            }
+            _ => {
+                type $T = $crate::Bytes;
+                $body
+            }
         }
     }};
 }
@@ -159,7 +190,11 @@ impl Tensor {
 
     fn allocate(dtype: DType, shape: Shape, zeroed: bool) -> Result<Tensor> {
         let n = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        let per_element = if dtype.is_plain() { dtype.size() } else { size_of::<Bytes>() };
+        let per_element = if dtype.is_plain() {
+            dtype.size()
+        } else {
+            size_of::<Bytes>()
+        };
         let Some((n, bytes)) = n.and_then(|n| Some((n, n.checked_mul(per_element)?))) else {
             return Err(too_large(dtype, &shape));
         };
@@ -172,8 +207,12 @@ impl Tensor {
             DType::Variant => Data::Variants(Arc::new(vec![Variant::default(); n])),
             _ if bytes <= INLINE_BYTES => Data::Inline([0; 2]),
             _ => {
-                let buffer = Buffer::allocate(bytes, zeroed).map_err(|_| too_large(dtype, &shape))?;
-                Data::Buffer { buffer: Arc::new(buffer), offset: 0 }
+                let buffer =
+                    Buffer::allocate(bytes, zeroed).map_err(|_| too_large(dtype, &shape))?;
+                Data::Buffer {
+                    buffer: Arc::new(buffer),
+                    offset: 0,
+                }
             }
         };
         Ok(Tensor { shape, data, dtype })
@@ -186,7 +225,11 @@ impl Tensor {
         let mut words = [0u64; 2];
         // SAFETY: `T` is plain, at most 16 bytes, and `words` is aligned for it.
         unsafe { words.as_mut_ptr().cast::<T>().write(value) };
-        Tensor { shape: Shape::scalar(), data: Data::Inline(words), dtype: T::DTYPE }
+        Tensor {
+            shape: Shape::scalar(),
+            data: Data::Inline(words),
+            dtype: T::DTYPE,
+        }
     }
 
     /// A string scalar.
@@ -202,21 +245,33 @@ impl Tensor {
     pub fn from_strings(shape: impl Into<Shape>, values: Vec<Bytes>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Tensor { shape, data: Data::Strings(Arc::new(values)), dtype: DType::String })
+        Ok(Tensor {
+            shape,
+            data: Data::Strings(Arc::new(values)),
+            dtype: DType::String,
+        })
     }
 
     /// A tensor of resource handles; as many as `shape` has elements.
     pub fn from_resources(shape: impl Into<Shape>, values: Vec<ResourceHandle>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Tensor { shape, data: Data::Resources(Arc::new(values)), dtype: DType::Resource })
+        Ok(Tensor {
+            shape,
+            data: Data::Resources(Arc::new(values)),
+            dtype: DType::Resource,
+        })
     }
 
     /// A tensor of variants; as many as `shape` has elements.
     pub fn from_variants(shape: impl Into<Shape>, values: Vec<Variant>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Tensor { shape, data: Data::Variants(Arc::new(values)), dtype: DType::Variant })
+        Ok(Tensor {
+            shape,
+            data: Data::Variants(Arc::new(values)),
+            dtype: DType::Variant,
+        })
     }
 
     /// A copy of `values`; as many as `shape` has elements.
@@ -264,16 +319,21 @@ impl Tensor {
         file: &Arc<MappedFile>,
         range: Range<usize>,
     ) -> Result<Tensor> {
-        let bytes = (**file).as_ref().get(range.clone()).ok_or_else(|| {
-            internal!("range {range:?} is outside the mapped file")
-        })?;
+        let bytes = (**file)
+            .as_ref()
+            .get(range.clone())
+            .ok_or_else(|| internal!("range {range:?} is outside the mapped file"))?;
         let aligned = (bytes.as_ptr() as usize).is_multiple_of(dtype.size().clamp(1, 8));
         if !aligned || bytes.len() <= INLINE_BYTES || dtype == DType::Bool {
             return Self::from_bytes(dtype, shape, bytes);
         }
         check_count(&shape, bytes.len() / dtype.size())?;
         let buffer = Arc::new(Buffer::mapped(file, range));
-        Ok(Tensor { shape, data: Data::Buffer { buffer, offset: 0 }, dtype })
+        Ok(Tensor {
+            shape,
+            data: Data::Buffer { buffer, offset: 0 },
+            dtype,
+        })
     }
 
     /// The element type.
@@ -325,7 +385,10 @@ impl Tensor {
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         match self.slice::<T>()? {
             [value] => Ok(*value),
-            _ => Err(invalid_argument!("expected a scalar, got a tensor of shape {}", self.shape)),
+            _ => Err(invalid_argument!(
+                "expected a scalar, got a tensor of shape {}",
+                self.shape
+            )),
         }
     }
 
@@ -368,7 +431,10 @@ impl Tensor {
     /// The plain bytes, row-major and little-endian on the machines that Ferroflow runs on.
     pub fn bytes(&self) -> Result<&[u8]> {
         if !self.dtype.is_plain() {
-            return Err(invalid_argument!("a {} tensor has no plain bytes", self.dtype));
+            return Err(invalid_argument!(
+                "a {} tensor has no plain bytes",
+                self.dtype
+            ));
         }
         let len = self.byte_len();
         // SAFETY: the storage of a plain dtype holds `byte_len` initialised bytes, none of them
@@ -388,16 +454,28 @@ impl Tensor {
     /// Fails when they are not all inside this tensor.
     pub fn view(&self, start: usize, shape: Shape) -> Result<Tensor> {
         let n = shape.num_elements();
-        let end = start.checked_add(n).filter(|&end| end <= self.num_elements());
+        let end = start
+            .checked_add(n)
+            .filter(|&end| end <= self.num_elements());
         let Some(end) = end else {
-            return Err(internal!("view of {n} elements at {start} of a tensor of shape {}", self.shape));
+            return Err(internal!(
+                "view of {n} elements at {start} of a tensor of shape {}",
+                self.shape
+            ));
         };
         let size = self.dtype.size();
         if let Data::Buffer { buffer, offset } = &self.data
             && n * size > INLINE_BYTES
         {
-            let data = Data::Buffer { buffer: buffer.clone(), offset: offset + start * size };
-            return Ok(Tensor { shape, data, dtype: self.dtype });
+            let data = Data::Buffer {
+                buffer: buffer.clone(),
+                offset: offset + start * size,
+            };
+            return Ok(Tensor {
+                shape,
+                data,
+                dtype: self.dtype,
+            });
         }
         let mut t = Tensor::for_overwrite(self.dtype, shape)?;
         crate::dispatch_items!(self.dtype, T => {
@@ -409,7 +487,10 @@ impl Tensor {
     /// The same bytes read as another plain dtype of the same element size.
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
         if !dtype.is_plain() || dtype.size() != self.dtype.size() {
-            return Err(invalid_argument!("cannot bitcast {} to {dtype}", self.dtype));
+            return Err(invalid_argument!(
+                "cannot bitcast {} to {dtype}",
+                self.dtype
+            ));
         }
         if dtype == DType::Bool || self.dtype == DType::Bool {
             return Self::from_bytes(dtype, self.shape.clone(), self.bytes()?);
@@ -424,9 +505,7 @@ impl Tensor {
     pub fn is_unique(&mut self) -> bool {
         match &mut self.data {
             Data::Inline(_) => true,
-            Data::Buffer { buffer, .. } => {
-                Arc::get_mut(buffer).is_some_and(|b| b.is_writable())
-            }
+            Data::Buffer { buffer, .. } => Arc::get_mut(buffer).is_some_and(|b| b.is_writable()),
             Data::Strings(v) => Arc::get_mut(v).is_some(),
             Data::Resources(v) => Arc::get_mut(v).is_some(),
             Data::Variants(v) => Arc::get_mut(v).is_some(),
@@ -522,7 +601,10 @@ fn check_count(shape: &Shape, n: usize) -> Result<()> {
     if shape.num_elements() == n {
         return Ok(());
     }
-    Err(invalid_argument!("shape {shape} has {} elements, but {n} were given", shape.num_elements()))
+    Err(invalid_argument!(
+        "shape {shape} has {} elements, but {n} were given",
+        shape.num_elements()
+    ))
 }
 
 #[cfg(test)]
@@ -531,7 +613,8 @@ mod tests {
 
     #[test]
     fn views_share_and_writes_copy() {
-        let base = Tensor::from_slice([4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+        let base =
+            Tensor::from_slice([4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
         let mut view = base.view(4, Shape::from([2, 4])).unwrap();
         assert!(!view.is_unique());
         view.slice_mut::<f32>().unwrap()[0] = 100.0;

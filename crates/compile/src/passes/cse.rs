@@ -18,7 +18,10 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let mut seen: FxHashMap<u64, Vec<NodeId>> = FxHashMap::default();
     for id in topological_order(graph)? {
         let node = graph.node(id);
-        if node.def.flags.stateful || node.op().starts_with("Placeholder") || node.outputs.is_empty() {
+        if node.def.flags.stateful
+            || node.op().starts_with("Placeholder")
+            || node.outputs.is_empty()
+        {
             continue;
         }
         if graph.targets().contains(&id) {
@@ -31,7 +34,10 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
             o.def.name == node.def.name
                 && o.controls == node.controls
                 && o.inputs.len() == inputs.len()
-                && o.inputs.iter().zip(&inputs).all(|(a, b)| patch.resolve(*a) == *b)
+                && o.inputs
+                    .iter()
+                    .zip(&inputs)
+                    .all(|(a, b)| patch.resolve(*a) == *b)
                 && o.attrs.same_values(&node.attrs)
         });
         match twin {

@@ -19,21 +19,60 @@ const MAX_STEPS: usize = 24;
 
 /// Ops with an instruction in the kernel of `_FusedElementwise`.
 const UNARY: &[&str] = &[
-    "Neg", "Abs", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Inv", "Exp", "Expm1", "Log", "Log1p",
-    "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Erfc", "Floor", "Ceil", "Rint", "Round", "Sign", "Relu",
-    "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "_Swish", "_HardSwish", "_Gelu",
+    "Neg",
+    "Abs",
+    "Square",
+    "Sqrt",
+    "Rsqrt",
+    "Reciprocal",
+    "Inv",
+    "Exp",
+    "Expm1",
+    "Log",
+    "Log1p",
+    "Sin",
+    "Cos",
+    "Tanh",
+    "Sigmoid",
+    "Erf",
+    "Erfc",
+    "Floor",
+    "Ceil",
+    "Rint",
+    "Round",
+    "Sign",
+    "Relu",
+    "Relu6",
+    "LeakyRelu",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "Softsign",
+    "_Swish",
+    "_HardSwish",
+    "_Gelu",
     "_GeluTanh",
 ];
 const BINARY: &[&str] = &[
-    "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum",
-    "SquaredDifference", "Pow",
+    "Add",
+    "AddV2",
+    "BiasAdd",
+    "Sub",
+    "Mul",
+    "RealDiv",
+    "Div",
+    "Maximum",
+    "Minimum",
+    "SquaredDifference",
+    "Pow",
 ];
 
 fn can_fuse(view: &View, id: NodeId) -> bool {
     let node = view.node(id);
     let known = UNARY.contains(&node.op())
         || (BINARY.contains(&node.op())
-            && (node.op() != "BiasAdd" || node.attrs.str("data_format").is_ok_and(|f| f == "NHWC")));
+            && (node.op() != "BiasAdd"
+                || node.attrs.str("data_format").is_ok_and(|f| f == "NHWC")));
     known && node.outputs[..] == [DType::Float] && view.is_pure(id)
 }
 
@@ -86,9 +125,15 @@ fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<No
                 continue;
             }
             let only_members = |m: &[NodeId]| {
-                view.consumers.of(id).iter().all(|(c, slot)| slot.is_some() && m.contains(c))
+                view.consumers
+                    .of(id)
+                    .iter()
+                    .all(|(c, slot)| slot.is_some() && m.contains(c))
             };
-            if can_fuse(view, id) && only_members(&members) && same_shape(&view.shape(*input), &shape) {
+            if can_fuse(view, id)
+                && only_members(&members)
+                && same_shape(&view.shape(*input), &shape)
+            {
                 members.push(id);
                 // A producer with several readers may fit once all of them are members.
                 next = 0;
@@ -116,7 +161,8 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
         .iter()
         .map(|m| {
             let node = view.node(*m);
-            let operands: Vec<String> = node.inputs.iter().map(|i| operand(i).to_string()).collect();
+            let operands: Vec<String> =
+                node.inputs.iter().map(|i| operand(i).to_string()).collect();
             let parameter = match node.op() {
                 "LeakyRelu" => format!("[{}]", node.attrs.float("alpha").unwrap_or(0.2)),
                 _ => String::new(),
@@ -125,7 +171,9 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
         })
         .collect();
     Ok(Node {
-        name: view.graph.unique_name(&format!("{}/fused", view.node(root).name)),
+        name: view
+            .graph
+            .unique_name(&format!("{}/fused", view.node(root).name)),
         def: ctx.def("_FusedElementwise")?,
         attrs: Attrs::default()
             .with("T", AttrValue::Type(DType::Float))

@@ -68,7 +68,11 @@ fn reshape_constant(graph: &Graph, node: &Node, shapes: &ShapeMap) -> Option<Laz
     let source = graph.get(input.node).filter(|n| n.op() == "Const")?;
     let shape = shapes.of(graph.find(&node.name)?).first()?.to_full()?;
     let value = source.attrs.tensor("value").ok()?;
-    if value.byte_len() <= MAX_GROWN_BYTES { None } else { value.with_shape(shape).ok() }
+    if value.byte_len() <= MAX_GROWN_BYTES {
+        None
+    } else {
+        value.with_shape(shape).ok()
+    }
 }
 
 /// The value of a node that asks for a shape that is known.
@@ -126,7 +130,10 @@ fn fold(
     if n_out > MAX_GROWN_BYTES && n_out > n_in {
         return None;
     }
-    if outputs.iter().any(|o| matches!(o.dtype(), DType::Resource | DType::Variant)) {
+    if outputs
+        .iter()
+        .any(|o| matches!(o.dtype(), DType::Resource | DType::Variant))
+    {
         return None;
     }
     Some(outputs)

@@ -52,7 +52,9 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut chains: Vec<Chain> = Vec::new();
     // Backwards, so that of two products that meet in an addition the later one takes it.
     for &root in topological_order(graph)?.iter().rev() {
-        let Some(mut chain) = start(&view, root) else { continue };
+        let Some(mut chain) = start(&view, root) else {
+            continue;
+        };
         while follow(&view, &mut chain, &taken).is_some() {}
         let is_batched = matches!(view.node(root).op(), "BatchMatMulV2" | "BatchMatMulV3");
         let moves_input = view.node(root).inputs[0] != chain.input;
@@ -81,16 +83,17 @@ fn start(view: &View, root: NodeId) -> Option<Chain> {
     let kind = match node.op() {
         "Conv2D" if is_nhwc() => Kind::Conv,
         "DepthwiseConv2dNative" if is_nhwc() => Kind::Depthwise,
-        "MatMul" if !attrs.bool("transpose_a").ok()? => {
-            Kind::Dense { transpose_w: attrs.bool("transpose_b").ok()? }
-        }
-        "BatchMatMulV2" | "BatchMatMulV3" if !attrs.bool("adj_x").ok()? => {
-            Kind::Dense { transpose_w: attrs.bool("adj_y").ok()? }
-        }
+        "MatMul" if !attrs.bool("transpose_a").ok()? => Kind::Dense {
+            transpose_w: attrs.bool("transpose_b").ok()?,
+        },
+        "BatchMatMulV2" | "BatchMatMulV3" if !attrs.bool("adj_x").ok()? => Kind::Dense {
+            transpose_w: attrs.bool("adj_y").ok()?,
+        },
         _ => return None,
     };
     let weights = view.constant(*node.inputs.get(1)?)?;
-    if weights.dtype() != DType::Float || node.outputs[..] != [DType::Float] || !view.is_pure(root) {
+    if weights.dtype() != DType::Float || node.outputs[..] != [DType::Float] || !view.is_pure(root)
+    {
         return None;
     }
     let n = match (kind, weights.shape().dims()) {
@@ -167,7 +170,9 @@ fn follow(view: &View, chain: &mut Chain, taken: &[bool]) -> Option<()> {
             if factors.len() != chain.n || chain.reshape.is_some() {
                 return None;
             }
-            affine(chain, |i, (s, o)| (s * factors[i].0, o * factors[i].0 + factors[i].1));
+            affine(chain, |i, (s, o)| {
+                (s * factors[i].0, o * factors[i].0 + factors[i].1)
+            });
         }
         "Reshape" if at == 0 && !after_sum && chain.reshape.is_none() => {
             if !matches!(chain.kind, Kind::Dense { .. }) || view.constant(other(0)?).is_none() {
@@ -196,14 +201,29 @@ fn follow(view: &View, chain: &mut Chain, taken: &[bool]) -> Option<()> {
 
 fn static_name(name: &str) -> &'static str {
     const NAMES: &[&str] = &[
-        "Relu", "Relu6", "Elu", "Tanh", "Sigmoid", "LeakyRelu", "Softplus", "Swish", "HardSwish",
-        "GeluExact", "GeluApproximate",
+        "Relu",
+        "Relu6",
+        "Elu",
+        "Tanh",
+        "Sigmoid",
+        "LeakyRelu",
+        "Softplus",
+        "Swish",
+        "HardSwish",
+        "GeluExact",
+        "GeluApproximate",
     ];
-    NAMES.iter().find(|n| **n == name).copied().unwrap_or("Relu")
+    NAMES
+        .iter()
+        .find(|n| **n == name)
+        .copied()
+        .unwrap_or("Relu")
 }
 
 fn affine(chain: &mut Chain, f: impl Fn(usize, (f64, f64)) -> (f64, f64)) {
-    let all = chain.affine.get_or_insert_with(|| vec![(1.0, 0.0); chain.n]);
+    let all = chain
+        .affine
+        .get_or_insert_with(|| vec![(1.0, 0.0); chain.n]);
     for (i, a) in all.iter_mut().enumerate() {
         *a = f(i, *a);
     }
@@ -224,7 +244,10 @@ fn channel_values(view: &View, chain: &Chain, output: Output) -> Option<Vec<f64>
         return None;
     }
     // It must not add dimensions, and each of its dimensions must be 1 or exactly the value's.
-    let significant = dims.iter().position(|&d| d != 1).map_or(&dims[dims.len()..], |i| &dims[i..]);
+    let significant = dims
+        .iter()
+        .position(|&d| d != 1)
+        .map_or(&dims[dims.len()..], |i| &dims[i..]);
     if dims.len() > 1 && rank.is_none_or(|r| dims.len() > r) {
         return None;
     }
@@ -241,8 +264,14 @@ fn channel_values(view: &View, chain: &Chain, output: Output) -> Option<Vec<f64>
     }
     let trailing = chain.shape.dims()?;
     let trailing = trailing.get(trailing.len().checked_sub(significant.len())?..)?;
-    let equal = trailing.iter().zip(significant).all(|(a, b)| *a == Some(*b));
-    equal.then(|| view.floats(output).map(|v| v.iter().map(|&v| v as f64).collect()))?
+    let equal = trailing
+        .iter()
+        .zip(significant)
+        .all(|(a, b)| *a == Some(*b));
+    equal.then(|| {
+        view.floats(output)
+            .map(|v| v.iter().map(|&v| v as f64).collect())
+    })?
 }
 
 /// Factor and offset of an inference batch normalization with constant statistics.
@@ -277,13 +306,22 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
         .constant(root.inputs[1])
         .cloned()
         .ok_or_else(|| internal!("the weights of '{}' are no constant", root.name))?;
-    let scales = chain.affine.as_ref().filter(|a| a.iter().any(|(s, _)| *s != 1.0));
+    let scales = chain
+        .affine
+        .as_ref()
+        .filter(|a| a.iter().any(|(s, _)| *s != 1.0));
     let weights = scales.map(|a| {
         let factors: Vec<f32> = a.iter().map(|(s, _)| *s as f32).collect();
-        scaled(&source, factors, chain.kind == (Kind::Dense { transpose_w: true }))
+        scaled(
+            &source,
+            factors,
+            chain.kind == (Kind::Dense { transpose_w: true }),
+        )
     });
-    let bias: Option<Vec<f32>> =
-        chain.affine.as_ref().map(|a| a.iter().map(|(_, o)| *o as f32).collect());
+    let bias: Option<Vec<f32>> = chain
+        .affine
+        .as_ref()
+        .map(|a| a.iter().map(|(_, o)| *o as f32).collect());
     let mut names: Vec<&str> = Vec::new();
     names.extend(bias.is_some().then_some("BiasAdd"));
     names.extend(chain.side.is_some().then_some("Add"));
@@ -299,7 +337,13 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
     match chain.kind {
         Kind::Dense { transpose_w } => attrs.set("transpose_w", AttrValue::Bool(transpose_w)),
         _ => {
-            for name in ["strides", "padding", "explicit_paddings", "data_format", "dilations"] {
+            for name in [
+                "strides",
+                "padding",
+                "explicit_paddings",
+                "data_format",
+                "dilations",
+            ] {
                 if let Some(value) = root.attrs.get(name) {
                     attrs.set(name, value.clone());
                 }
@@ -314,7 +358,12 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
     node.name = view.graph.unique_name(&format!("{}/fused", root.name));
     node.attrs = attrs;
     node.inputs = smallvec![chain.input, root.inputs[1]];
-    Ok(Fusion { weights, bias, node, reshape: chain.reshape.map(|r| view.node(r).clone()) })
+    Ok(Fusion {
+        weights,
+        bias,
+        node,
+        reshape: chain.reshape.map(|r| view.node(r).clone()),
+    })
 }
 
 /// Weights times a factor for each output channel, computed when they are packed.
@@ -341,11 +390,20 @@ fn scaled(source: &LazyTensor, factors: Vec<f32>, channels_first: bool) -> LazyT
 }
 
 impl Fusion {
-    fn apply(mut self, graph: &mut Graph, ctx: &PassCtx, patch: &mut Patch, chain: &Chain) -> Result<()> {
+    fn apply(
+        mut self,
+        graph: &mut Graph,
+        ctx: &PassCtx,
+        patch: &mut Patch,
+        chain: &Chain,
+    ) -> Result<()> {
         let base = graph.node(chain.root).name.clone();
         let mut constant = |graph: &mut Graph, suffix: &str, value: LazyTensor| -> Result<Output> {
             let name = graph.unique_name(&format!("{base}/{suffix}"));
-            Ok(Output::new(patch.add(graph, constant_node(ctx, name, value)?)?, 0))
+            Ok(Output::new(
+                patch.add(graph, constant_node(ctx, name, value)?)?,
+                0,
+            ))
         };
         if let Some(weights) = self.weights.take() {
             self.node.inputs[1] = constant(graph, "scaled", weights)?;
@@ -372,7 +430,10 @@ impl Fusion {
             names.extend(attrs.list("fused_ops")?.iter().cloned());
             attrs.set("fused_ops", AttrValue::List(names));
             attrs.set("num_args", AttrValue::Int(1));
-            attrs.set("TArgs", AttrValue::List(vec![AttrValue::Type(DType::Float)]));
+            attrs.set(
+                "TArgs",
+                AttrValue::List(vec![AttrValue::Type(DType::Float)]),
+            );
         }
         self.node.def = ctx.def(if op == "Conv2D" { "_FusedConv2D" } else { op })?;
         self.node.def.complete_attrs(&mut self.node.attrs)?;

@@ -17,7 +17,12 @@ pub(crate) const PASS: Pass = Pass {
 
 enum Found {
     Activation(&'static str, Output),
-    LayerNorm { x: Output, scale: Vec<f32>, offset: Vec<f32>, epsilon: f32 },
+    LayerNorm {
+        x: Output,
+        scale: Vec<f32>,
+        offset: Vec<f32>,
+        epsilon: f32,
+    },
 }
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
@@ -40,7 +45,12 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         let attrs = Attrs::default().with("T", AttrValue::Type(DType::Float));
         let (op, attrs, inputs): (&str, Attrs, SmallVec<[Output; 4]>) = match what {
             Found::Activation(op, x) => (op, attrs, smallvec![x]),
-            Found::LayerNorm { x, scale, offset, epsilon } => {
+            Found::LayerNorm {
+                x,
+                scale,
+                offset,
+                epsilon,
+            } => {
                 let mut vector = |suffix: &str, v: &[f32]| -> Result<Output> {
                     let name = graph.unique_name(&format!("{base}/{suffix}"));
                     let node = constant_node(ctx, name, Tensor::vector(v)?)?;
@@ -75,7 +85,10 @@ struct Product {
 }
 
 fn product(view: &View, output: Output, depth: usize) -> Product {
-    let mut p = Product { factor: 1.0, terms: smallvec![] };
+    let mut p = Product {
+        factor: 1.0,
+        terms: smallvec![],
+    };
     multiply(view, output, depth, &mut p);
     p
 }
@@ -110,7 +123,9 @@ fn near(a: f64, b: f64) -> bool {
 /// `c + y` or `y + c` with a constant scalar.
 fn plus_constant(view: &View, output: Output) -> Option<(f64, Output)> {
     let node = view.node(output.node);
-    let ("Add" | "AddV2", [a, b]) = (node.op(), &node.inputs[..]) else { return None };
+    let ("Add" | "AddV2", [a, b]) = (node.op(), &node.inputs[..]) else {
+        return None;
+    };
     match (view.scalar(*a), view.scalar(*b)) {
         (Some(c), None) => Some((c as f64, *b)),
         (None, Some(c)) => Some((c as f64, *a)),
@@ -167,7 +182,9 @@ fn is_gelu_tanh_argument(view: &View, output: Output, x: Output) -> bool {
         return false;
     }
     let node = view.node(sum.node);
-    let ("Add" | "AddV2", [a, b]) = (node.op(), &node.inputs[..]) else { return false };
+    let ("Add" | "AddV2", [a, b]) = (node.op(), &node.inputs[..]) else {
+        return false;
+    };
     let is_cubic = |output: Output| {
         let p = product(view, output, 3);
         let cube = match p.terms[..] {
@@ -184,13 +201,19 @@ fn is_gelu_tanh_argument(view: &View, output: Output, x: Output) -> bool {
 
 /// `x·s + (offset - mean·s)` with `s = scale / √(variance + epsilon)`, moments over the last axis.
 fn layer_norm(view: &View, id: NodeId) -> Option<Found> {
-    let [a, b] = view.node(id).inputs[..] else { return None };
-    [(a, b), (b, a)].into_iter().find_map(|(scaled, shift)| normalized(view, scaled, shift))
+    let [a, b] = view.node(id).inputs[..] else {
+        return None;
+    };
+    [(a, b), (b, a)]
+        .into_iter()
+        .find_map(|(scaled, shift)| normalized(view, scaled, shift))
 }
 
 fn normalized(view: &View, scaled: Output, shift: Output) -> Option<Found> {
     let scaled = view.producer(scaled, "Mul")?;
-    let [p, q] = scaled.inputs[..] else { return None };
+    let [p, q] = scaled.inputs[..] else {
+        return None;
+    };
     [(p, q), (q, p)].into_iter().find_map(|(x, s)| {
         let (mean, offset) = shift_parts(view, shift, s)?;
         let (inv, scale) = scale_parts(view, s);
@@ -208,7 +231,12 @@ fn normalized(view: &View, scaled: Output, shift: Output) -> Option<Found> {
             None => vec![1.0; n],
         };
         let offset = channel_vector(view, offset, n)?;
-        Some(Found::LayerNorm { x, scale, offset, epsilon: epsilon as f32 })
+        Some(Found::LayerNorm {
+            x,
+            scale,
+            offset,
+            epsilon: epsilon as f32,
+        })
     })
 }
 
@@ -258,5 +286,9 @@ fn last_axis_mean(view: &View, output: Output) -> Option<Output> {
 fn channel_vector(view: &View, output: Output, n: usize) -> Option<Vec<f32>> {
     let shape = view.constant(output)?.shape().clone();
     let along_last = shape.last() == Some(&n) && shape.num_elements() == n;
-    if along_last { view.floats(output) } else { None }
+    if along_last {
+        view.floats(output)
+    } else {
+        None
+    }
 }

@@ -52,7 +52,11 @@ fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
         "Add" | "AddV2" if is(a, 0.0) => Some(b),
         "Transpose" => {
             let order = view.ints(b)?;
-            order.iter().enumerate().all(|(i, &p)| p == i as i64).then_some(a)
+            order
+                .iter()
+                .enumerate()
+                .all(|(i, &p)| p == i as i64)
+                .then_some(a)
         }
         _ => None,
     }
@@ -71,9 +75,14 @@ fn absorb_pad(view: &View, id: NodeId) -> Option<(Output, Attrs)> {
         return None;
     }
     let p = view.ints(pad.inputs[1])?;
-    let [0, 0, top, bottom, left, right, 0, 0] = p[..] else { return None };
+    let [0, 0, top, bottom, left, right, 0, 0] = p[..] else {
+        return None;
+    };
     let mut attrs = node.attrs.clone();
     attrs.set("padding", AttrValue::str("EXPLICIT"));
-    attrs.set("explicit_paddings", AttrValue::ints(&[0, 0, top, bottom, left, right, 0, 0]));
+    attrs.set(
+        "explicit_paddings",
+        AttrValue::ints(&[0, 0, top, bottom, left, right, 0, 0]),
+    );
     Some((pad.inputs[0], attrs))
 }

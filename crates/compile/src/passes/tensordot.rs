@@ -23,11 +23,16 @@ pub(crate) fn match_around(view: &View, root: NodeId) -> Option<(Output, Output)
     }
     let after = view.only_reader(Output::new(root, 0))?;
     let restore = view.node(after);
-    if restore.op() != "Reshape" || restore.inputs[0] != Output::new(root, 0) || !view.is_pure(after) {
+    if restore.op() != "Reshape"
+        || restore.inputs[0] != Output::new(root, 0)
+        || !view.is_pure(after)
+    {
         return None;
     }
     let shape = view.producer(restore.inputs[1], "ConcatV2")?;
-    let [outer, last, axis] = shape.inputs[..] else { return None };
+    let [outer, last, axis] = shape.inputs[..] else {
+        return None;
+    };
     if view.ints(axis)? != [0] || view.ints(last)? != [*n as i64] {
         return None;
     }

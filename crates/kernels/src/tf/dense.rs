@@ -52,17 +52,28 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         ));
     }
     let transpose_w = build.attrs.bool("transpose_w")?;
-    let weights = build.constant(1).map(|w| pack(&w.get()?, transpose_w)).transpose()?;
+    let weights = build
+        .constant(1)
+        .map(|w| pack(&w.get()?, transpose_w))
+        .transpose()?;
     let bias = match build.constant(2) {
         Some(b) if fused.bias => Some(b.get()?),
         _ => None,
     };
-    Ok(Box::new(Dense { weights, bias, fused, transpose_w }))
+    Ok(Box::new(Dense {
+        weights,
+        bias,
+        fused,
+        transpose_w,
+    }))
 }
 
 fn pack(w: &Tensor, transpose: bool) -> Result<PackedB> {
     let [rows, columns] = w.shape().dims() else {
-        return Err(invalid_argument!("weights must be a matrix, got shape {}", w.shape()));
+        return Err(invalid_argument!(
+            "weights must be a matrix, got shape {}",
+            w.shape()
+        ));
     };
     let data = w.slice::<f32>()?;
     Ok(match transpose {
@@ -106,17 +117,37 @@ impl OpKernel for Dense {
             return Err(invalid_argument!("the bias must have {n} elements"));
         }
         let side_at = 2 + self.fused.bias as usize;
-        let side = if self.fused.side { Some(ctx.input(side_at)?) } else { None };
+        let side = if self.fused.side {
+            Some(ctx.input(side_at)?)
+        } else {
+            None
+        };
         // A side input of another shape broadcasts, as the Add that was fused would.
         let direct = side.filter(|s| *s.shape() == shape);
         let late = side.is_some() && direct.is_none();
         let mut out = ctx.alloc(DType::Float, shape)?;
         let epilogue = Epilogue {
             bias,
-            side: direct.map(|s| s.slice::<f32>()).transpose()?.map(|s| (s, n)),
-            act: if late { Activation::None } else { self.fused.activation },
+            side: direct
+                .map(|s| s.slice::<f32>())
+                .transpose()?
+                .map(|s| (s, n)),
+            act: if late {
+                Activation::None
+            } else {
+                self.fused.activation
+            },
         };
-        gemm_packed(ctx.par(), ctx.slice(0)?, k, m, weights, out.slice_mut()?, n, &epilogue);
+        gemm_packed(
+            ctx.par(),
+            ctx.slice(0)?,
+            k,
+            m,
+            weights,
+            out.slice_mut()?,
+            n,
+            &epilogue,
+        );
         if let (true, Some(side)) = (late, side) {
             out = add_broadcast(&out, side)?;
             unary_in_place(self.fused.activation.as_unary(), out.slice_mut()?);

@@ -12,15 +12,21 @@ pub const OPS: &[Op] = &[
     Op::new("_Swish", "features: T -> activations: T | T: type {float}")
         .shape(shapes::unchanged)
         .kernel(|_| kernel(UnaryOp::Swish)),
-    Op::new("_HardSwish", "features: T -> activations: T | T: type {float}")
-        .shape(shapes::unchanged)
-        .kernel(|_| kernel(UnaryOp::HardSwish)),
+    Op::new(
+        "_HardSwish",
+        "features: T -> activations: T | T: type {float}",
+    )
+    .shape(shapes::unchanged)
+    .kernel(|_| kernel(UnaryOp::HardSwish)),
     Op::new("_Gelu", "features: T -> activations: T | T: type {float}")
         .shape(shapes::unchanged)
         .kernel(|_| kernel(UnaryOp::GeluErf)),
-    Op::new("_GeluTanh", "features: T -> activations: T | T: type {float}")
-        .shape(shapes::unchanged)
-        .kernel(|_| kernel(UnaryOp::GeluTanh)),
+    Op::new(
+        "_GeluTanh",
+        "features: T -> activations: T | T: type {float}",
+    )
+    .shape(shapes::unchanged)
+    .kernel(|_| kernel(UnaryOp::GeluTanh)),
 ];
 
 /// Elements that one block computes.

@@ -41,8 +41,9 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 fn compute(ctx: &KernelCtx, program: &Program) -> Result<Tensor> {
-    let inputs: SmallVec<[&Tensor; 8]> =
-        (0..ctx.num_inputs()).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+    let inputs: SmallVec<[&Tensor; 8]> = (0..ctx.num_inputs())
+        .map(|i| ctx.input(i))
+        .collect::<Result<_>>()?;
     let mut shape = Shape::scalar();
     for input in &inputs {
         shape = broadcast_shape(&shape, input.shape())?;
@@ -93,7 +94,10 @@ impl<'a> Loops<'a> {
             let here: SmallVec<[usize; 8]> = strides.iter().map(|s| s[d]).collect();
             match groups.last_mut() {
                 Some((extent, inner))
-                    if here.iter().zip(inner.iter()).all(|(h, i)| *h == i * *extent) =>
+                    if here
+                        .iter()
+                        .zip(inner.iter())
+                        .all(|(h, i)| *h == i * *extent) =>
                 {
                     *extent *= shape[d];
                 }
@@ -118,7 +122,10 @@ impl<'a> Loops<'a> {
             && row * 2 <= BLOCK / 2
             && last > 1
         {
-            let n = (1..=(BLOCK / row).min(last)).rev().find(|n| last % n == 0).unwrap_or(1);
+            let n = (1..=(BLOCK / row).min(last))
+                .rev()
+                .find(|n| last % n == 0)
+                .unwrap_or(1);
             let joins = |w: &Walk| match w.outer.last() {
                 Some(0) => w.repeats || w.data.len() == row,
                 Some(&s) => !w.repeats && s == row,
@@ -139,7 +146,11 @@ impl<'a> Loops<'a> {
                 }
             }
         }
-        Ok(Loops { row, outer, inputs: walks })
+        Ok(Loops {
+            row,
+            outer,
+            inputs: walks,
+        })
     }
 
     fn run(&self, ctx: &KernelCtx, program: &Program, out: &mut [f32]) {

@@ -16,18 +16,27 @@ pub const OPS: &[Op] = &[
         })
         .cost(Cost::Cheap)
         .kernel(constant),
-    Op::new("Placeholder", "-> output: dtype | dtype: type; shape: shape = unknown")
-        .shape(shapes::from_shape_attr)
-        .cost(Cost::Cheap)
-        .kernel(placeholder),
-    Op::new("PlaceholderV2", "-> output: dtype | dtype: type; shape: shape")
-        .shape(shapes::from_shape_attr)
-        .cost(Cost::Cheap)
-        .kernel(placeholder),
-    Op::new("PlaceholderWithDefault", "input: dtype -> output: dtype | dtype: type; shape: shape")
-        .shape(shapes::from_shape_attr)
-        .cost(Cost::Cheap)
-        .kernel(forward_all),
+    Op::new(
+        "Placeholder",
+        "-> output: dtype | dtype: type; shape: shape = unknown",
+    )
+    .shape(shapes::from_shape_attr)
+    .cost(Cost::Cheap)
+    .kernel(placeholder),
+    Op::new(
+        "PlaceholderV2",
+        "-> output: dtype | dtype: type; shape: shape",
+    )
+    .shape(shapes::from_shape_attr)
+    .cost(Cost::Cheap)
+    .kernel(placeholder),
+    Op::new(
+        "PlaceholderWithDefault",
+        "input: dtype -> output: dtype | dtype: type; shape: shape",
+    )
+    .shape(shapes::from_shape_attr)
+    .cost(Cost::Cheap)
+    .kernel(forward_all),
     Op::new("_Arg", "-> output: T | T: type; index: int >= 0 | stateful")
         .shape(|ctx| {
             if let Ok(shape) = ctx.attrs().shape("_shape") {
@@ -36,24 +45,36 @@ pub const OPS: &[Op] = &[
             Ok(())
         })
         .cost(Cost::Cheap),
-    Op::new("_Retval", "input: T -> | T: type; index: int >= 0 | stateful").cost(Cost::Cheap),
-    Op::new("NoOp", "->").cost(Cost::Cheap).kernel(|_| Ok(Box::new(|_: &mut KernelCtx| Ok(())))),
+    Op::new(
+        "_Retval",
+        "input: T -> | T: type; index: int >= 0 | stateful",
+    )
+    .cost(Cost::Cheap),
+    Op::new("NoOp", "->")
+        .cost(Cost::Cheap)
+        .kernel(|_| Ok(Box::new(|_: &mut KernelCtx| Ok(())))),
     Op::new("Identity", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)
         .cost(Cost::Cheap)
         .kernel(forward_all),
-    Op::new("IdentityN", "input: list(T) -> output: list(T) | T: list(type) >= 1")
-        .shape(shapes::unchanged)
-        .cost(Cost::Cheap)
-        .kernel(forward_all),
+    Op::new(
+        "IdentityN",
+        "input: list(T) -> output: list(T) | T: list(type) >= 1",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap)
+    .kernel(forward_all),
     Op::new("StopGradient", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)
         .cost(Cost::Cheap)
         .kernel(forward_all),
-    Op::new("PreventGradient", "input: T -> output: T | T: type; message: string = ''")
-        .shape(shapes::unchanged)
-        .cost(Cost::Cheap)
-        .kernel(forward_all),
+    Op::new(
+        "PreventGradient",
+        "input: T -> output: T | T: type; message: string = ''",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap)
+    .kernel(forward_all),
     Op::new("Snapshot", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)
         .cost(Cost::Cheap)
@@ -62,7 +83,9 @@ pub const OPS: &[Op] = &[
 
 fn constant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let value = build.attrs.tensor("value")?.get()?;
-    Ok(Box::new(move |ctx: &mut KernelCtx| ctx.set_output(0, value.clone())))
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        ctx.set_output(0, value.clone())
+    }))
 }
 
 fn placeholder(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -71,7 +94,9 @@ fn placeholder(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         build.node,
         build.output(0)?
     );
-    Ok(Box::new(move |_: &mut KernelCtx| Err(invalid_argument!("{message}"))))
+    Ok(Box::new(move |_: &mut KernelCtx| {
+        Err(invalid_argument!("{message}"))
+    }))
 }
 
 fn forward_all(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {

@@ -30,8 +30,14 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         }
         let mut out = ctx.alloc(DType::Float, shape)?;
-        layer_norm(ctx.par(), ctx.slice(0)?, scale, offset, epsilon, out.slice_mut()?);
+        layer_norm(
+            ctx.par(),
+            ctx.slice(0)?,
+            scale,
+            offset,
+            epsilon,
+            out.slice_mut()?,
+        );
         ctx.set_output(0, out)
     }))
 }
-

@@ -256,12 +256,8 @@ pub const OPS: &[Op] = &[
         "Complex",
         "real: T, imag: T -> out: Tout | T: type {float,double} = float; Tout: type {complex64,complex128} = complex64 |",
         |build| match (build.input(0)?, build.output(0)?) {
-            (DType::Float, DType::Complex64) => {
-                zip_kernel::<f32, Complex32>(Test(Complex::new))
-            }
-            (DType::Double, DType::Complex128) => {
-                zip_kernel::<f64, Complex64>(Test(Complex::new))
-            }
+            (DType::Float, DType::Complex64) => zip_kernel::<f32, Complex32>(Test(Complex::new)),
+            (DType::Double, DType::Complex128) => zip_kernel::<f64, Complex64>(Test(Complex::new)),
             (dtype, _) => Err(build.unsupported(dtype)),
         },
     ),

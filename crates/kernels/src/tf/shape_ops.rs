@@ -160,8 +160,13 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
     let Some(sizes) = constant(ctx, 1) else {
-        let known = ctx.shape_value(1).map(|dims| PartialShape::of(dims.iter().copied()));
-        ctx.set(0, known.unwrap_or_else(|| indices::of_vector_length(&ctx.input(1))));
+        let known = ctx
+            .shape_value(1)
+            .map(|dims| PartialShape::of(dims.iter().copied()));
+        ctx.set(
+            0,
+            known.unwrap_or_else(|| indices::of_vector_length(&ctx.input(1))),
+        );
         return Ok(());
     };
     if let Some(full) = input.to_full() {

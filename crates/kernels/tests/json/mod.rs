@@ -31,7 +31,12 @@ pub fn parse_row(line: &str) -> Res<Row> {
         .map(|(k, v)| Ok((Name::Owned(k.clone()), attr(v)?)))
         .collect::<Res<Attrs>>()?;
     let tensors = |key: &str| -> Res<Vec<Tensor>> {
-        json[key].as_array().ok_or("no array")?.iter().map(tensor).collect()
+        json[key]
+            .as_array()
+            .ok_or("no array")?
+            .iter()
+            .map(tensor)
+            .collect()
     };
     let expect = match json.get("error") {
         Some(e) => Expect::Error {
@@ -50,7 +55,10 @@ pub fn parse_row(line: &str) -> Res<Row> {
 }
 
 fn attr(json: &Json) -> Res<AttrValue> {
-    let (kind, v) = json.as_object().and_then(|o| o.iter().next()).ok_or("attr is no object")?;
+    let (kind, v) = json
+        .as_object()
+        .and_then(|o| o.iter().next())
+        .ok_or("attr is no object")?;
     Ok(match kind.as_str() {
         "i" => AttrValue::Int(v.as_i64().ok_or("i")?),
         "f" => AttrValue::Float(number(v)? as f32),
@@ -58,11 +66,21 @@ fn attr(json: &Json) -> Res<AttrValue> {
         "s" => AttrValue::str(v.as_str().ok_or("s")?),
         "type" => AttrValue::Type(DType::from_name(v.as_str().ok_or("type")?).ok_or("type")?),
         "shape" => {
-            let dims = v.as_array().map(|d| d.iter().map(|x| x.as_i64().unwrap_or(-1)).collect::<Vec<_>>());
+            let dims = v.as_array().map(|d| {
+                d.iter()
+                    .map(|x| x.as_i64().unwrap_or(-1))
+                    .collect::<Vec<_>>()
+            });
             AttrValue::Shape(PartialShape::from_tf(dims.as_deref()).map_err(|e| e.to_string())?)
         }
         "tensor" => AttrValue::Tensor(tensor(v)?.into()),
-        "list" => AttrValue::List(v.as_array().ok_or("list")?.iter().map(attr).collect::<Res<_>>()?),
+        "list" => AttrValue::List(
+            v.as_array()
+                .ok_or("list")?
+                .iter()
+                .map(attr)
+                .collect::<Res<_>>()?,
+        ),
         other => return Err(format!("attr kind {other}")),
     })
 }
@@ -77,15 +95,26 @@ fn number(v: &Json) -> Res<f64> {
 }
 
 fn tensor(json: &Json) -> Res<Tensor> {
-    let dtype = json["dtype"].as_str().and_then(DType::from_name).ok_or("dtype")?;
+    let dtype = json["dtype"]
+        .as_str()
+        .and_then(DType::from_name)
+        .ok_or("dtype")?;
     let dims = json["shape"].as_array().ok_or("shape")?;
-    let shape: Shape = dims.iter().map(|d| d.as_u64().unwrap_or(0) as usize).collect();
+    let shape: Shape = dims
+        .iter()
+        .map(|d| d.as_u64().unwrap_or(0) as usize)
+        .collect();
     let data = json["data"].as_array().ok_or("data")?;
     fn fill<T: Element>(shape: Shape, data: &[Json], f: impl Fn(&Json) -> Res<T>) -> Res<Tensor> {
         let values = data.iter().map(f).collect::<Res<Vec<T>>>()?;
         Tensor::from_slice(shape, &values).map_err(|e| e.to_string())
     }
-    let int = |v: &Json| v.as_i64().map(i128::from).or(v.as_u64().map(i128::from)).ok_or(format!("int {v}"));
+    let int = |v: &Json| {
+        v.as_i64()
+            .map(i128::from)
+            .or(v.as_u64().map(i128::from))
+            .ok_or(format!("int {v}"))
+    };
     let pair = |v: &Json| -> Res<(f64, f64)> { Ok((number(&v[0])?, number(&v[1])?)) };
     match dtype {
         DType::Float => fill::<f32>(shape, data, |v| Ok(number(v)? as f32)),
@@ -93,9 +122,9 @@ fn tensor(json: &Json) -> Res<Tensor> {
         DType::Half => fill::<f16>(shape, data, |v| Ok(f16::from_f64(number(v)?))),
         DType::Bfloat16 => fill::<bf16>(shape, data, |v| Ok(bf16::from_f64(number(v)?))),
         DType::Bool => fill::<bool>(shape, data, |v| Ok(number(v)? != 0.0)),
-        DType::Complex64 => {
-            fill(shape, data, |v| pair(v).map(|(a, b)| Complex::new(a as f32, b as f32)))
-        }
+        DType::Complex64 => fill(shape, data, |v| {
+            pair(v).map(|(a, b)| Complex::new(a as f32, b as f32))
+        }),
         DType::Complex128 => fill(shape, data, |v| pair(v).map(|(a, b)| Complex::new(a, b))),
         DType::String => {
             let strings = data
@@ -140,11 +169,16 @@ pub fn compare(expected: &Tensor, got: &Tensor, tol: f64) -> Res<()> {
     }
     let e = as_f64(expected)?;
     let g = as_f64(got)?;
-    let scale = e.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
+    let scale = e
+        .iter()
+        .filter(|v| v.is_finite())
+        .fold(0.0f64, |m, v| m.max(v.abs()));
     for (i, (e, g)) in e.iter().zip(&g).enumerate() {
         let same = e == g || (e.is_nan() && g.is_nan()) || (e - g).abs() <= tol * scale.max(1e-30);
         if !same {
-            return Err(format!("element {i}: expected {e}, got {g} (of {expected:?}: {expected} vs {got})"));
+            return Err(format!(
+                "element {i}: expected {e}, got {g} (of {expected:?}: {expected} vs {got})"
+            ));
         }
     }
     Ok(())
@@ -153,18 +187,36 @@ pub fn compare(expected: &Tensor, got: &Tensor, tol: f64) -> Res<()> {
 fn as_f64(t: &Tensor) -> Res<Vec<f64>> {
     let err = |e: ferroflow_base::Status| e.to_string();
     match t.dtype() {
-        DType::Half => Ok(t.slice::<f16>().map_err(err)?.iter().map(|v| v.to_f64()).collect()),
-        DType::Bfloat16 => Ok(t.slice::<bf16>().map_err(err)?.iter().map(|v| v.to_f64()).collect()),
-        DType::Bool => Ok(t.slice::<bool>().map_err(err)?.iter().map(|v| *v as u8 as f64).collect()),
+        DType::Half => Ok(t
+            .slice::<f16>()
+            .map_err(err)?
+            .iter()
+            .map(|v| v.to_f64())
+            .collect()),
+        DType::Bfloat16 => Ok(t
+            .slice::<bf16>()
+            .map_err(err)?
+            .iter()
+            .map(|v| v.to_f64())
+            .collect()),
+        DType::Bool => Ok(t
+            .slice::<bool>()
+            .map_err(err)?
+            .iter()
+            .map(|v| *v as u8 as f64)
+            .collect()),
         DType::Complex64 => Ok(t
             .slice::<Complex<f32>>()
             .map_err(err)?
             .iter()
             .flat_map(|v| [v.re as f64, v.im as f64])
             .collect()),
-        DType::Complex128 => {
-            Ok(t.slice::<Complex<f64>>().map_err(err)?.iter().flat_map(|v| [v.re, v.im]).collect())
-        }
+        DType::Complex128 => Ok(t
+            .slice::<Complex<f64>>()
+            .map_err(err)?
+            .iter()
+            .flat_map(|v| [v.re, v.im])
+            .collect()),
         dtype => dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
             Ok(t.slice::<T>().map_err(err)?.iter().map(|v| *v as f64).collect()),
             else Err(format!("comparing {dtype}"))),
