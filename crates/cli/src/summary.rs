@@ -54,7 +54,8 @@ fn numbers(t: &Tensor) -> Option<Vec<f64>> {
     match t.dtype() {
         DType::Half => all::<f16>(t, |v| v.to_f64()),
         DType::Bfloat16 => all::<bf16>(t, |v| v.to_f64()),
-        dtype => dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
+        DType::Double => all::<f64>(t, |v| v),
+        dtype => dispatch!(dtype, T in [f32, i8, i16, i32, i64, u8, u16, u32, u64] =>
             all::<T>(t, |v| v as f64), else None),
     }
 }

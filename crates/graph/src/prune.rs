@@ -170,10 +170,9 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     }
     // Ids first, since loops make nodes read later ones.
     let mut new_id = vec![None; graph.id_bound()];
-    let mut next = out.id_bound();
-    for (id, _) in graph.iter().filter(|(id, _)| needed[id.index()]) {
+    let kept = graph.iter().filter(|(id, _)| needed[id.index()]);
+    for (next, (id, _)) in (out.id_bound()..).zip(kept) {
         new_id[id.index()] = Some(NodeId::new(next));
-        next += 1;
     }
     let map = |output: &Output| match fed.get(output) {
         Some(&i) => args[i],

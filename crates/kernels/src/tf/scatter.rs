@@ -176,7 +176,7 @@ fn update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.output(0)?, build.input(1)?);
     dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
         Box::new(move |ctx: &mut KernelCtx| {
-            scatter::<T, I>(ctx, Target::Input, ignore, |to, from| *to = from.clone())
+            scatter::<T, I>(ctx, Target::Input, ignore, |to, from| to.clone_from(from))
         })
     })))
 }
