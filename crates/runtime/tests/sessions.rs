@@ -296,7 +296,7 @@ fn random_graphs_agree_whatever_the_setting() {
     ];
     const BINARY: &[&str] = &["AddV2", "Sub", "Mul", "Maximum", "SquaredDifference"];
     for seed in 1..60 {
-        let mut r = Random(seed * 0x9e37_79b9_7f4a_7c15);
+        let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut graph = placeholder("v0", &[-1, 2]) + &placeholder("v1", &[1, 2]);
         let n = 5 + r.below(40);
         for i in 2..n {
