@@ -125,6 +125,15 @@ pub fn sizes(dims: &[i64]) -> Result<PartialShape> {
     Ok((&Shape::checked(dims)?).into())
 }
 
+/// The shape that input `i` of a shape function holds as its value, as far as it is known.
+pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
+    match (constant(ctx, i), ctx.shape_value(i)) {
+        (Some(dims), _) => sizes(&dims),
+        (None, Some(dims)) => Ok(PartialShape::of(dims.iter().copied())),
+        _ => Ok(of_vector_length(&ctx.input(i))),
+    }
+}
+
 /// The rank that a shape-like vector input gives to an output, when its length is known.
 pub fn of_vector_length(shape: &PartialShape) -> PartialShape {
     match (shape.rank(), shape.dim(0)) {

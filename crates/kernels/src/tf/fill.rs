@@ -1,6 +1,6 @@
 //! Tensors made of a value and a shape: Fill, ZerosLike, OnesLike, Empty, Range, LinSpace, OneHot.
 
-use crate::indices::{self, Index, constant, constant_int, dispatch_index, shape_of};
+use crate::indices::{self, Index, constant_int, dispatch_index, shape_of};
 use crate::shapes;
 use crate::strided::{par_fill, par_rows};
 use ferroflow_base::{Result, invalid_argument};
@@ -68,10 +68,7 @@ pub const OPS: &[Op] = &[
 ];
 
 fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
-    let shape = match constant(ctx, 0) {
-        Some(dims) => indices::sizes(&dims)?,
-        None => indices::of_vector_length(&ctx.input(0)),
-    };
+    let shape = indices::shape_input(ctx, 0)?;
     ctx.set(0, shape);
     Ok(())
 }

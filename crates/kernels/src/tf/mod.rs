@@ -14,6 +14,7 @@ pub mod conv_grad;
 pub mod crop_and_resize;
 pub mod dense;
 pub mod depthwise;
+pub mod diag;
 pub mod dilation;
 pub mod einsum;
 pub mod fill;
@@ -39,8 +40,10 @@ pub mod select;
 pub mod shape_ops;
 pub mod slice;
 pub mod softmax;
+pub mod space_batch;
 pub mod topk;
 pub mod transpose;
+pub mod unique;
 
 /// The ops of every file in this folder.
 #[rustfmt::skip]
@@ -57,6 +60,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     crop_and_resize::OPS,
     dense::OPS,
     depthwise::OPS,
+    diag::OPS,
     dilation::OPS,
     einsum::OPS,
     fill::OPS,
@@ -82,7 +86,9 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     shape_ops::OPS,
     slice::OPS,
     softmax::OPS,
+    space_batch::OPS,
     topk::OPS,
     transpose::OPS,
+    unique::OPS,
 ];
 // codegen:end

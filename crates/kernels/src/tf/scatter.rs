@@ -1,6 +1,6 @@
 //! Rows written by index: ScatterNd and TensorScatterUpdate, Add, Sub, Max, Min.
 
-use crate::indices::{self, Index, constant, dispatch_index};
+use crate::indices::{self, Index, dispatch_index};
 use crate::shapes;
 use crate::strided::unravel;
 use crate::tf::gather::{ignores_bad_indices, row_position};
@@ -327,10 +327,7 @@ fn tensor_scatter_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn scatter_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let shape = match constant(ctx, 2) {
-        Some(dims) => indices::sizes(&dims)?,
-        None => indices::of_vector_length(&ctx.input(2)),
-    };
+    let shape = indices::shape_input(ctx, 2)?;
     check_partial(&ctx.with_rank_at_least(0, 1)?, &ctx.input(1), &shape)?;
     ctx.set(0, shape);
     Ok(())

@@ -33,10 +33,7 @@ pub const OPS: &[Op] = &[
          ellipsis_mask: int = 0; new_axis_mask: int = 0; shrink_axis_mask: int = 0",
     )
     .shape(|ctx| {
-        let shape = match constant(ctx, 0) {
-            Some(dims) => indices::sizes(&dims)?,
-            None => indices::of_vector_length(&ctx.input(0)),
-        };
+        let shape = indices::shape_input(ctx, 0)?;
         ctx.set(0, shape);
         Ok(())
     })

@@ -339,10 +339,7 @@ fn broadcast_to(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 fn broadcast_to_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let to = match constant(ctx, 1) {
-        Some(dims) => indices::sizes(&dims)?,
-        None => indices::of_vector_length(&ctx.input(1)),
-    };
+    let to = indices::shape_input(ctx, 1)?;
     if let (Some(from), Some(to)) = (ctx.input(0).dims(), to.dims()) {
         check_broadcast(from, to)?;
     }
