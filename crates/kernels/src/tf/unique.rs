@@ -81,24 +81,27 @@ fn where_(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let input = ctx.input(0)?;
         let dims = input.shape();
         let rank = dims.rank();
+        if !(1..=8).contains(&rank) {
+            return Err(invalid_argument!(
+                "WhereOp : Unhandled input dimensions: {rank}"
+            ));
+        }
         let values = input.slice::<T>()?;
         let zero = T::default();
         let n = values.iter().filter(|v| **v != zero).count();
         let mut out = ctx.alloc(DType::Int64, indices::shape_of([n, rank])?)?;
-        if rank > 0 {
-            let hits = values.iter().enumerate().filter(|(_, v)| **v != zero);
-            let mut coords = vec![0; rank];
-            let row = dims[rank - 1].max(1);
-            let mut at = usize::MAX;
-            for (to, (i, _)) in out.slice_mut::<i64>()?.chunks_mut(rank).zip(hits) {
-                if i / row != at {
-                    at = i / row;
-                    crate::strided::unravel(i, dims, &mut coords);
-                }
-                coords[rank - 1] = i - at * row;
-                for (t, &c) in to.iter_mut().zip(&coords) {
-                    *t = c as i64;
-                }
+        let hits = values.iter().enumerate().filter(|(_, v)| **v != zero);
+        let mut coords = vec![0; rank];
+        let row = dims[rank - 1].max(1);
+        let mut at = usize::MAX;
+        for (to, (i, _)) in out.slice_mut::<i64>()?.chunks_mut(rank).zip(hits) {
+            if i / row != at {
+                at = i / row;
+                crate::strided::unravel(i, dims, &mut coords);
+            }
+            coords[rank - 1] = i - at * row;
+            for (t, &c) in to.iter_mut().zip(&coords) {
+                *t = c as i64;
             }
         }
         ctx.set_output(0, out)
