@@ -83,19 +83,23 @@ pub const OPS: &[Op] = &[
 ];
 
 fn diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
-        let input = ctx.input(0)?;
-        let shape = input.shape();
-        if shape.rank() < 1 {
-            return Err(invalid_argument!("Input must be at least rank 1, got 0"));
-        }
-        let n = input.num_elements();
-        let mut out = Tensor::zeros(input.dtype(), shape_of(shape.iter().chain(shape.iter()).copied())?)?;
-        let view = Strided::new(0, [(n, n as isize + 1)]);
-        view.copy_from(input.items::<T>()?, out.items_mut::<T>()?)?;
-        ctx.set_output(0, out)
-    })))
+    Ok(dispatch_items!(build.input(0)?, T => Box::new(diag_items::<T>)))
+}
+
+fn diag_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+    let input = ctx.input(0)?;
+    let shape = input.shape();
+    if shape.rank() < 1 {
+        return Err(invalid_argument!("Input must be at least rank 1, got 0"));
+    }
+    let n = input.num_elements();
+    let mut out = Tensor::zeros(
+        input.dtype(),
+        shape_of(shape.iter().chain(shape.iter()).copied())?,
+    )?;
+    let view = Strided::new(0, [(n, n as isize + 1)]);
+    view.copy_from(input.items::<T>()?, out.items_mut::<T>()?)?;
+    ctx.set_output(0, out)
 }
 
 fn diag_part_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -117,23 +121,25 @@ fn diag_part_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn diag_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
-        let input = ctx.input(0)?;
-        let shape = input.shape();
-        let (a, b) = shape.split_at(shape.rank() / 2);
-        if a.is_empty() || a != b {
-            return Err(invalid_argument!(
-                "Invalid shape {shape}: dimensions i and i + {} do not match.", a.len()
-            ));
-        }
-        let out_shape = Shape::from(a);
-        let n = out_shape.num_elements();
-        let mut out = ctx.alloc(input.dtype(), out_shape)?;
-        let view = Strided::new(0, [(n, n as isize + 1)]);
-        view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
-        ctx.set_output(0, out)
-    })))
+    Ok(dispatch_items!(build.input(0)?, T => Box::new(diag_part_items::<T>)))
+}
+
+fn diag_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+    let input = ctx.input(0)?;
+    let shape = input.shape();
+    let (a, b) = shape.split_at(shape.rank() / 2);
+    if a.is_empty() || a != b {
+        return Err(invalid_argument!(
+            "Invalid shape {shape}: dimensions i and i + {} do not match.",
+            a.len()
+        ));
+    }
+    let out_shape = Shape::from(a);
+    let n = out_shape.num_elements();
+    let mut out = ctx.alloc(input.dtype(), out_shape)?;
+    let view = Strided::new(0, [(n, n as isize + 1)]);
+    view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
+    ctx.set_output(0, out)
 }
 
 /// A band of diagonals `lower..=upper` of matrices, and how its rows are aligned when packed.
@@ -285,52 +291,57 @@ fn matrices(shape: &Shape) -> Result<(&[usize], usize, usize)> {
 
 fn matrix_diag_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let input = ctx.input(0)?;
-            let (batch, rows, cols) = matrices(input.shape())?;
-            let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
-            band.check(rows, cols)?;
-            let pad = padding::<T>(ctx, 2)?;
-            let mut out = ctx.alloc(input.dtype(), band.packed_shape(batch, rows, cols)?)?;
-            let from = input.items::<T>()?;
-            let row_len = band.count() * band.max_len(rows, cols);
-            par_rows(ctx.par(), out.items_mut::<T>()?, row_len, &|b, to| {
-                to.fill(pad.clone());
-                let from = &from[b * rows * cols..];
-                band.each(rows, cols, |m, p| to[p] = from[m].clone());
-            });
-            ctx.set_output(0, out)
-        })),
-    )
+    Ok(dispatch_items!(build.input(0)?, T => {
+        Box::new(move |ctx: &mut KernelCtx| matrix_diag_part_items::<T>(ctx, align))
+    }))
+}
+
+fn matrix_diag_part_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Result<()> {
+    let input = ctx.input(0)?;
+    let (batch, rows, cols) = matrices(input.shape())?;
+    let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
+    band.check(rows, cols)?;
+    let pad = padding::<T>(ctx, 2)?;
+    let mut out = ctx.alloc(input.dtype(), band.packed_shape(batch, rows, cols)?)?;
+    let from = input.items::<T>()?;
+    let row_len = band.count() * band.max_len(rows, cols);
+    par_rows(ctx.par(), out.items_mut::<T>()?, row_len, &|b, to| {
+        to.fill(pad.clone());
+        let from = &from[b * rows * cols..];
+        band.each(rows, cols, |m, p| to[p] = from[m].clone());
+    });
+    ctx.set_output(0, out)
 }
 
 fn matrix_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let input = ctx.input(0)?;
-            let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
-            let size = |i: usize| match ctx.num_inputs() > i {
-                true => indices::int(ctx.input(i)?)
-                    .ok_or_else(|| invalid_argument!("num_rows and num_cols must be scalars")),
-                false => Ok(-1),
-            };
-            let (batch, rows, cols) = matrix_size(input.shape(), &band, size(2)?, size(3)?)?;
-            let pad = padding::<T>(ctx, 4)?;
-            let mut out = ctx.alloc(input.dtype(), shape_of(batch.iter().copied().chain([rows, cols]))?)?;
-            let from = input.items::<T>()?;
-            let packed = band.count() * band.max_len(rows, cols);
-            par_rows(ctx.par(), out.items_mut::<T>()?, rows * cols, &|b, to| {
-                to.fill(pad.clone());
-                let from = &from[b * packed..];
-                band.each(rows, cols, |m, p| to[m] = from[p].clone());
-            });
-            ctx.set_output(0, out)
-        })),
-    )
+    Ok(dispatch_items!(build.input(0)?, T => {
+        Box::new(move |ctx: &mut KernelCtx| matrix_diag_items::<T>(ctx, align))
+    }))
+}
+
+fn matrix_diag_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Result<()> {
+    let input = ctx.input(0)?;
+    let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
+    let size = |i: usize| match ctx.num_inputs() > i {
+        true => indices::int(ctx.input(i)?)
+            .ok_or_else(|| invalid_argument!("num_rows and num_cols must be scalars")),
+        false => Ok(-1),
+    };
+    let (batch, rows, cols) = matrix_size(input.shape(), &band, size(2)?, size(3)?)?;
+    let pad = padding::<T>(ctx, 4)?;
+    let mut out = ctx.alloc(
+        input.dtype(),
+        shape_of(batch.iter().copied().chain([rows, cols]))?,
+    )?;
+    let from = input.items::<T>()?;
+    let packed = band.count() * band.max_len(rows, cols);
+    par_rows(ctx.par(), out.items_mut::<T>()?, rows * cols, &|b, to| {
+        to.fill(pad.clone());
+        let from = &from[b * packed..];
+        band.each(rows, cols, |m, p| to[m] = from[p].clone());
+    });
+    ctx.set_output(0, out)
 }
 
 /// The batch dimensions and the size of matrices with these diagonals.
@@ -387,33 +398,36 @@ fn matrix_size<'a>(
 
 fn matrix_set_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let band = Band::new(k_input(ctx, 2)?.as_deref(), align)?;
-            let shape = ctx.shape(0)?.clone();
-            let (batch, rows, cols) = matrices(&shape)?;
-            band.check(rows, cols)?;
-            let expected = band.packed_shape(batch, rows, cols)?;
-            let diagonal = ctx.input(1)?.clone();
-            if diagonal.shape() != &expected {
-                return Err(invalid_argument!(
-                    "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] is \
+    Ok(dispatch_items!(build.input(0)?, T => {
+        Box::new(move |ctx: &mut KernelCtx| matrix_set_diag_items::<T>(ctx, align))
+    }))
+}
+
+fn matrix_set_diag_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Result<()> {
+    let band = Band::new(k_input(ctx, 2)?.as_deref(), align)?;
+    let shape = ctx.shape(0)?.clone();
+    let (batch, rows, cols) = matrices(&shape)?;
+    band.check(rows, cols)?;
+    let expected = band.packed_shape(batch, rows, cols)?;
+    let diagonal = ctx.input(1)?.clone();
+    if diagonal.shape() != &expected {
+        return Err(invalid_argument!(
+            "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] is \
                      not equal to the longest diagonal in range [{}, {}]. Input shape: {shape}, diagonal \
                      shape: {}, expected diagonal shape: {expected}",
-                    band.lower, band.upper, diagonal.shape()
-                ));
-            }
-            let mut out = ctx.take_input(0)?;
-            let from = diagonal.items::<T>()?;
-            let packed = band.count() * band.max_len(rows, cols);
-            par_rows(ctx.par(), out.items_mut::<T>()?, rows * cols, &|b, to| {
-                let from = &from[b * packed..];
-                band.each(rows, cols, |m, p| to[m] = from[p].clone());
-            });
-            ctx.set_output(0, out)
-        })),
-    )
+            band.lower,
+            band.upper,
+            diagonal.shape()
+        ));
+    }
+    let mut out = ctx.take_input(0)?;
+    let from = diagonal.items::<T>()?;
+    let packed = band.count() * band.max_len(rows, cols);
+    par_rows(ctx.par(), out.items_mut::<T>()?, rows * cols, &|b, to| {
+        let from = &from[b * packed..];
+        band.each(rows, cols, |m, p| to[m] = from[p].clone());
+    });
+    ctx.set_output(0, out)
 }
 
 fn constant_band(ctx: &ShapeCtx, i: usize) -> Result<Option<Band>> {
@@ -484,34 +498,47 @@ fn matrix_set_diag_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn band_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
-        let limit = |i: usize, name: &str| {
-            let t = ctx.input(i)?;
-            indices::int(t)
-                .filter(|_| t.shape().is_scalar())
-                .ok_or_else(|| invalid_argument!("{name} must be scalar, got shape {}", t.shape()))
-        };
-        let (lower, upper) = (limit(1, "num_lower")?, limit(2, "num_upper")?);
-        let shape = ctx.shape(0)?.clone();
-        let (_, rows, cols) = matrices(&shape)?;
-        for (name, n, size) in [("num_lower", lower, rows), ("num_upper", upper, cols)] {
-            if n > size as i64 {
-                return Err(invalid_argument!(
-                    "{name} must be negative or less or equal to number of {} ({size}) got: {n}",
-                    if name == "num_lower" { "rows" } else { "columns" }
-                ));
-            }
+    Ok(dispatch_items!(build.input(0)?, T => Box::new(band_part_items::<T>)))
+}
+
+fn band_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+    let limit = |i: usize, name: &str| {
+        let t = ctx.input(i)?;
+        indices::int(t)
+            .filter(|_| t.shape().is_scalar())
+            .ok_or_else(|| invalid_argument!("{name} must be scalar, got shape {}", t.shape()))
+    };
+    let (lower, upper) = (limit(1, "num_lower")?, limit(2, "num_upper")?);
+    let shape = ctx.shape(0)?.clone();
+    let (_, rows, cols) = matrices(&shape)?;
+    for (name, n, size) in [("num_lower", lower, rows), ("num_upper", upper, cols)] {
+        if n > size as i64 {
+            return Err(invalid_argument!(
+                "{name} must be negative or less or equal to number of {} ({size}) got: {n}",
+                if name == "num_lower" {
+                    "rows"
+                } else {
+                    "columns"
+                }
+            ));
         }
-        // A negative limit keeps the whole triangle.
-        let mut out = ctx.take_input(0)?;
-        par_rows(ctx.par(), out.items_mut::<T>()?, cols, &|i, row| {
-            let r = i % rows;
-            let from = if lower < 0 { 0 } else { r.saturating_sub(lower as usize).min(cols) };
-            let to = if upper < 0 { cols } else { r.saturating_add(upper as usize + 1).min(cols) };
-            row[..from].fill(T::default());
-            row[to..].fill(T::default());
-        });
-        ctx.set_output(0, out)
-    })))
+    }
+    // A negative limit keeps the whole triangle.
+    let mut out = ctx.take_input(0)?;
+    par_rows(ctx.par(), out.items_mut::<T>()?, cols, &|i, row| {
+        let r = i % rows;
+        let from = if lower < 0 {
+            0
+        } else {
+            r.saturating_sub(lower as usize).min(cols)
+        };
+        let to = if upper < 0 {
+            cols
+        } else {
+            r.saturating_add(upper as usize + 1).min(cols)
+        };
+        row[..from].fill(T::default());
+        row[to..].fill(T::default());
+    });
+    ctx.set_output(0, out)
 }

@@ -345,7 +345,7 @@ fn list_diff(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             .collect();
         let mut out = ctx.alloc(dtype, Shape::from([kept.len()]))?;
         for (to, &i) in out.items_mut::<T>()?.iter_mut().zip(&kept) {
-            *to = from[i].clone();
+            to.clone_from(&from[i]);
         }
         ctx.set_output(1, indices::int_vector(index, kept.iter().map(|&i| i as i64))?)?;
         ctx.set_output(0, out)
