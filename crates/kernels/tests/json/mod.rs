@@ -217,7 +217,8 @@ fn as_f64(t: &Tensor) -> Res<Vec<f64>> {
             .iter()
             .flat_map(|v| [v.re, v.im])
             .collect()),
-        dtype => dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
+        DType::Double => Ok(t.slice::<f64>().map_err(err)?.to_vec()),
+        dtype => dispatch!(dtype, T in [f32, i8, i16, i32, i64, u8, u16, u32, u64] =>
             Ok(t.slice::<T>().map_err(err)?.iter().map(|v| *v as f64).collect()),
             else Err(format!("comparing {dtype}"))),
     }
