@@ -17,6 +17,7 @@ pub mod indices;
 mod map;
 mod num;
 pub mod product;
+mod plan;
 mod reduce;
 pub mod shapes;
 #[allow(

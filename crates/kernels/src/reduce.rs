@@ -28,7 +28,7 @@ pub(crate) trait Reduce<T: Element>: Send + Sync + 'static {
 
     /// `out[c] = reduction of x[r * ld + c]` over `rows` rows.
     fn block(x: &[T], ld: usize, rows: usize, out: &mut [T]) {
-        reduce_block(x, ld, rows, out, Self::START, Self::step);
+        reduce_block(x, ld, rows, out, Self::START, Self::step, Self::Then::step);
     }
 }
 
@@ -65,8 +65,28 @@ fn reduce_block<T: Copy>(
     out: &mut [T],
     start: T,
     step: impl Fn(T, T) -> T,
+    join: impl Fn(T, T) -> T,
 ) {
     const COLUMNS: usize = 1024;
+    const WIDE: usize = 64;
+    let cols = out.len();
+    if cols == ld && cols <= WIDE / 2 && rows * cols >= 4 * WIDE {
+        // Several short rows are as good as a longer one.
+        let wide = WIDE / cols * cols;
+        let mut sums = [start; WIDE];
+        for chunk in x[..rows * cols].chunks(wide) {
+            for (sum, x) in sums.iter_mut().zip(chunk) {
+                *sum = step(*sum, *x);
+            }
+        }
+        out.copy_from_slice(&sums[..cols]);
+        for part in sums[cols..wide].chunks_exact(cols) {
+            for (out, x) in out.iter_mut().zip(part) {
+                *out = join(*out, *x);
+            }
+        }
+        return;
+    }
     for (i, out) in out.chunks_mut(COLUMNS).enumerate() {
         out.fill(start);
         for r in 0..rows {
@@ -141,7 +161,7 @@ macro_rules! fast {
                 out[0]
             }
             fn block(x: &[f32], ld: usize, rows: usize, out: &mut [f32]) {
-                if ld == out.len() {
+                if ld == out.len() && ld >= LANES {
                     return reduce_middle(&Inline, $op, [1, rows, ld], x, out);
                 }
                 <$slow as Reduce<f32>>::block(x, ld, rows, out);
@@ -154,6 +174,35 @@ fast! {
     FastSum: Sum, ReduceOp::Sum;
     /// The sum of the squares of `f32`, by the SIMD room.
     FastSumSquares: SumSquares, ReduceOp::SumSquares;
+}
+
+macro_rules! fast_limits {
+    ($($(#[$doc:meta])* $name:ident: $slow:ident, $op:expr;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+        impl Reduce<f32> for $name {
+            type Then = $name;
+            const START: f32 = <$slow as Reduce<f32>>::START;
+            #[inline(always)]
+            fn step(acc: f32, x: f32) -> f32 { <$slow as Reduce<f32>>::step(acc, x) }
+            fn row(x: &[f32]) -> f32 {
+                // The sum tells whether something is not a number, which must then come out.
+                let mut out = [0.0];
+                reduce_rows(&Inline, ReduceOp::Sum, x, x.len(), &mut out);
+                if out[0].is_nan() {
+                    return <$slow as Reduce<f32>>::row(x);
+                }
+                reduce_rows(&Inline, $op, x, x.len(), &mut out);
+                out[0]
+            }
+        }
+    )*};
+}
+fast_limits! {
+    /// The largest `f32`, by the SIMD room.
+    FastMax: Max, ReduceOp::Max;
+    /// The smallest `f32`, by the SIMD room.
+    FastMin: Min, ReduceOp::Min;
 }
 
 /// Collapsed dimensions, outermost first: length, and whether it is reduced. Dimensions of length
@@ -248,8 +297,11 @@ fn pass<T: Element, R: Reduce<T>>(
         let group = (CHEAP / n).max(1);
         par_chunks_mut(par, out, group, 1, &|i, out| {
             let x = &x[i * group * n..];
-            for (out, x) in out.iter_mut().zip(x.chunks_exact(n)) {
-                *out = R::row(x);
+            let rows = out.iter_mut().zip(x.chunks_exact(n));
+            if n < LANES {
+                rows.for_each(|(out, x)| *out = x.iter().fold(R::START, |acc, x| R::step(acc, *x)));
+            } else {
+                rows.for_each(|(out, x)| *out = R::row(x));
             }
         });
         return Ok(());
@@ -317,5 +369,8 @@ mod tests {
         check(&[6, 5, 4, 3], &[false, true, false, true]);
         check(&[2, 1, 3], &[false, true, false]);
         check(&[37, 1000, 9], &[true, false, true]);
+        check(&[4001, 9], &[false, true]);
+        check(&[4001, 9], &[true, false]);
+        check(&[7, 401, 31], &[false, true, false]);
     }
 }

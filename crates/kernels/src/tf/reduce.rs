@@ -3,8 +3,8 @@
 use crate::map::CHEAP;
 use crate::num::{Half, Num};
 use crate::reduce::{
-    All, Any, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce, Sum, SumSquares, layout,
-    reduce,
+    All, Any, FastMax, FastMin, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce, Sum,
+    SumSquares, layout, reduce,
 };
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
@@ -66,12 +66,22 @@ pub const OPS: &[Op] = &[
     row(
         "Max",
         ORDERED,
-        reduction!(Max, Max, as_is, [f64, i8, i16, i32, i64, u8, u16, u32, u64]),
+        reduction!(
+            FastMax,
+            Max,
+            as_is,
+            [f64, i8, i16, i32, i64, u8, u16, u32, u64]
+        ),
     ),
     row(
         "Min",
         ORDERED,
-        reduction!(Min, Min, as_is, [f64, i8, i16, i32, i64, u8, u16, u32, u64]),
+        reduction!(
+            FastMin,
+            Min,
+            as_is,
+            [f64, i8, i16, i32, i64, u8, u16, u32, u64]
+        ),
     ),
     row("All", BOOLS, bool_kernel::<All>),
     row("Any", BOOLS, bool_kernel::<Any>),
