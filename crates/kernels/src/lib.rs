@@ -16,8 +16,8 @@ mod fused_ops;
 pub mod indices;
 mod map;
 mod num;
-pub mod product;
 mod plan;
+pub mod product;
 mod reduce;
 pub mod shapes;
 #[allow(

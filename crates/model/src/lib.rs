@@ -18,6 +18,7 @@ mod text;
     reason = "generated"
 )]
 #[path = "proto_gen.rs"]
+#[rustfmt::skip]
 pub mod proto;
 
 pub use graph_file::GraphFile;

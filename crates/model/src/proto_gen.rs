@@ -35,9 +35,13 @@ pub mod node_def {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct ExperimentalDebugInfo {
         #[prost(string, repeated, tag = "1")]
-        pub original_node_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        pub original_node_names: ::prost::alloc::vec::Vec<
+            ::prost::alloc::string::String,
+        >,
         #[prost(string, repeated, tag = "2")]
-        pub original_func_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        pub original_func_names: ::prost::alloc::vec::Vec<
+            ::prost::alloc::string::String,
+        >,
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -198,18 +202,25 @@ pub struct FunctionDef {
     #[prost(message, repeated, tag = "3")]
     pub node_def: ::prost::alloc::vec::Vec<NodeDef>,
     #[prost(map = "string, string", tag = "4")]
-    pub ret:
-        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub ret: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
     #[prost(map = "string, string", tag = "6")]
-    pub control_ret:
-        ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub control_ret: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// Nested message and enum types in `FunctionDef`.
 pub mod function_def {
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct ArgAttrs {
         #[prost(map = "string, message", tag = "1")]
-        pub attr: ::std::collections::HashMap<::prost::alloc::string::String, super::AttrValue>,
+        pub attr: ::std::collections::HashMap<
+            ::prost::alloc::string::String,
+            super::AttrValue,
+        >,
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -272,7 +283,9 @@ pub mod op_def {
         #[prost(string, tag = "6")]
         pub type_list_attr: ::prost::alloc::string::String,
         #[prost(message, repeated, tag = "7")]
-        pub handle_data: ::prost::alloc::vec::Vec<super::resource_handle_proto::DtypeAndShape>,
+        pub handle_data: ::prost::alloc::vec::Vec<
+            super::resource_handle_proto::DtypeAndShape,
+        >,
         #[prost(bool, tag = "16")]
         pub is_ref: bool,
         #[prost(message, optional, tag = "17")]
@@ -340,7 +353,9 @@ pub struct ResourceHandleProto {
     #[prost(string, tag = "5")]
     pub maybe_type_name: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "6")]
-    pub dtypes_and_shapes: ::prost::alloc::vec::Vec<resource_handle_proto::DtypeAndShape>,
+    pub dtypes_and_shapes: ::prost::alloc::vec::Vec<
+        resource_handle_proto::DtypeAndShape,
+    >,
 }
 /// Nested message and enum types in `ResourceHandleProto`.
 pub mod resource_handle_proto {
@@ -361,10 +376,15 @@ pub struct GraphDebugInfo {
     #[prost(map = "fixed64, message", tag = "6")]
     pub traces_by_id: ::std::collections::HashMap<u64, graph_debug_info::StackTrace>,
     #[prost(map = "string, message", tag = "2")]
-    pub traces:
-        ::std::collections::HashMap<::prost::alloc::string::String, graph_debug_info::StackTrace>,
+    pub traces: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        graph_debug_info::StackTrace,
+    >,
     #[prost(map = "string, fixed64", tag = "5")]
-    pub name_to_trace_id: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+    pub name_to_trace_id: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
 }
 /// Nested message and enum types in `GraphDebugInfo`.
 pub mod graph_debug_info {

@@ -295,7 +295,7 @@ fn random_graphs_agree_whatever_the_setting() {
         "Neg", "Tanh", "Sigmoid", "Relu", "Square", "Abs", "Softplus",
     ];
     const BINARY: &[&str] = &["AddV2", "Sub", "Mul", "Maximum", "SquaredDifference"];
-    for seed in 1..60 {
+    for seed in 1..60u64 {
         let mut r = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut graph = placeholder("v0", &[-1, 2]) + &placeholder("v1", &[1, 2]);
         let n = 5 + r.below(40);
