@@ -1,0 +1,192 @@
+//! The binary from the outside: output, exit codes, nothing half-written.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn digits(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/digits")
+        .join(file);
+    path.to_string_lossy().to_string()
+}
+
+fn ferroflow(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferroflow"))
+        .args(args)
+        .output()
+        .expect("the binary starts")
+}
+
+/// Standard output of a command that must succeed.
+fn ok(args: &[&str]) -> String {
+    let output = ferroflow(args);
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).to_string()
+}
+
+/// Standard error of a command that must fail with exit code 1.
+fn fails(args: &[&str]) -> String {
+    let output = ferroflow(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8_lossy(&output.stderr).to_string()
+}
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("ferroflow-cli-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn runs_inspects_and_benches() {
+    let model = digits("digits.pb");
+    let zeros = format!(
+        "images=[{}]",
+        ["[[0],[0],[0],[0],[0],[0],[0],[0]]"; 8].join(",")
+    );
+    let zeros = zeros.replacen("images=", "images=[", 1) + "]";
+    let out = temporary("out.npz");
+    let text = ok(&[
+        "run",
+        &model,
+        "--feed",
+        &zeros,
+        "--fetch",
+        "probabilities:0",
+        "--top",
+        "3",
+        "--out",
+        &out.to_string_lossy(),
+    ]);
+    assert!(
+        text.contains("probabilities:0  float32[1,10]") && text.contains("row 0:"),
+        "{text}"
+    );
+    // What was written can be fed again.
+    let again = format!("probabilities=@{}:probabilities:0", out.display());
+    let again = ferroflow(&["run", &model, "--feed", &again, "--fetch", "probabilities"]);
+    assert!(
+        again.status.success(),
+        "{}",
+        String::from_utf8_lossy(&again.stderr)
+    );
+    std::fs::remove_file(&out).expect("it was written");
+
+    assert!(ok(&["inspect", &model]).contains("images:0  float32[?,8,8,1]"));
+    assert!(ok(&["inspect", &model, "--after", "fuse"]).contains("_FusedConv2D"));
+    let svg = temporary("graph.svg");
+    ok(&["inspect", &model, "--svg", &svg.to_string_lossy()]);
+    assert!(
+        std::fs::read_to_string(&svg)
+            .expect("written")
+            .starts_with("<svg")
+    );
+    std::fs::remove_file(&svg).expect("it was written");
+
+    let line = ok(&[
+        "bench",
+        &model,
+        "--feed",
+        &zeros,
+        "--fetch",
+        "logits",
+        "--seconds",
+        "0.05",
+        "--json",
+    ]);
+    for key in [
+        "load_s",
+        "first_s",
+        "median_s",
+        "min_s",
+        "p99_s",
+        "runs",
+        "nodes",
+        "peak_rss_mb",
+    ] {
+        assert!(line.contains(&format!("\"{key}\":")), "{line}");
+    }
+    let trace = temporary("trace.json");
+    ok(&[
+        "trace",
+        &model,
+        "--feed",
+        &zeros,
+        "--out",
+        &trace.to_string_lossy(),
+    ]);
+    let json = std::fs::read_to_string(&trace).expect("written");
+    assert!(json.contains("\"traceEvents\"") && json.contains("_FusedConv2D"));
+    std::fs::remove_file(&trace).expect("it was written");
+}
+
+#[test]
+fn errors_are_one_clear_line_and_leave_nothing() {
+    let model = digits("digits.pb");
+    let out = temporary("none.npz");
+    let path = out.to_string_lossy();
+    let cases: &[(&[&str], &str)] = &[
+        (&["run", "/no/such/file.pb"], "NOT_FOUND"),
+        (&["run", &model, "--fetch", "nope"], "NOT_FOUND"),
+        (
+            &["run", &model, "--fetch", "logits", "--out", &path],
+            "must feed a value for placeholder",
+        ),
+        (
+            &["run", &model, "--feed", "images", "--fetch", "logits"],
+            "expected NAME=VALUE",
+        ),
+        (
+            &[
+                "run",
+                &model,
+                "--feed",
+                "images=[[1,2],[3]]",
+                "--fetch",
+                "logits",
+            ],
+            "same length",
+        ),
+        (
+            &[
+                "run",
+                &model,
+                "--feed",
+                "images=[[1,2]]",
+                "--fetch",
+                "logits",
+                "--out",
+                &path,
+            ],
+            "shape",
+        ),
+        (
+            &[
+                "run",
+                &model,
+                "--feed",
+                "images=@x.foo",
+                "--fetch",
+                "logits",
+            ],
+            "expected FILE.npy",
+        ),
+        (&["inspect", &model, "--after", "nope"], "no pass 'nope'"),
+        (&["run", &digits("digits.npz")], "no GraphDef"),
+    ];
+    for (args, message) in cases {
+        let error = fails(args);
+        assert!(
+            error.starts_with("error: ") && error.contains(message),
+            "{args:?}: {error}"
+        );
+    }
+    assert!(!out.exists());
+    assert_eq!(
+        ferroflow(&["run"]).status.code(),
+        Some(2),
+        "clap's usage error"
+    );
+}
