@@ -54,8 +54,9 @@ fn parse(
         if lower.ends_with(".npy") {
             return arrays::read_npy(Path::new(file));
         }
-        if let Some((file, key)) = file.rsplit_once(':').filter(|(f, _)| f.ends_with(".npz")) {
-            return arrays::read_npz_key(Path::new(file), key);
+        // Keys may hold colons of their own: they are often tensor names.
+        if let Some((stem, key)) = file.split_once(".npz:") {
+            return arrays::read_npz_key(Path::new(&format!("{stem}.npz")), key);
         }
         if [".png", ".jpg", ".jpeg"].iter().any(|e| lower.ends_with(e)) {
             return image_feed::read(Path::new(file), dtype, shape, image_range);
