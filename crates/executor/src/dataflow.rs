@@ -147,26 +147,37 @@ fn run_alone(
     trace: Option<&dyn TraceSink>,
     spread: bool,
 ) -> Result<Alone> {
-    services.cancel.check()?;
-    let mut until_check = CANCEL_INTERVAL;
     loop {
-        while let Some(node) = state.next_light() {
-            state.run(plan, node, services, trace, spread)?;
-            until_check -= 1;
-            if until_check == 0 {
-                services.cancel.check()?;
-                until_check = CANCEL_INTERVAL;
-            }
-        }
+        run_light(plan, state, services, trace, spread)?;
         if state.n_heavy() > 1 {
             return Ok(Alone::Spread);
         }
         let Some(node) = state.next_heavy() else {
             return Ok(Alone::Done);
         };
-        services.cancel.check()?;
         state.run(plan, node, services, trace, spread)?;
     }
+}
+
+/// Runs every ready node that is not heavy, looking at the cancellation token now and then.
+fn run_light(
+    plan: &Plan,
+    state: &mut StepState,
+    services: StepServices,
+    trace: Option<&dyn TraceSink>,
+    spread: bool,
+) -> Result<()> {
+    services.cancel.check()?;
+    let mut until_check = CANCEL_INTERVAL;
+    while let Some(node) = state.next_light() {
+        state.run(plan, node, services, trace, spread)?;
+        until_check -= 1;
+        if until_check == 0 {
+            services.cancel.check()?;
+            until_check = CANCEL_INTERVAL;
+        }
+    }
+    Ok(())
 }
 
 impl Step {
@@ -189,7 +200,15 @@ impl Step {
             };
             self.drain_inbox(&mut state);
             if state.error.is_none()
-                && let Err(error) = no_panic(|| self.run_light(&mut state))
+                && let Err(error) = no_panic(|| {
+                    run_light(
+                        &self.plan,
+                        &mut state,
+                        self.services(),
+                        self.trace.as_deref(),
+                        true,
+                    )
+                })
             {
                 state.error = Some(error);
             }
@@ -220,26 +239,6 @@ impl Step {
                 None => {}
             }
         }
-    }
-
-    fn run_light(&self, state: &mut StepState) -> Result<()> {
-        self.cancel.check()?;
-        let mut until_check = CANCEL_INTERVAL;
-        while let Some(node) = state.next_light() {
-            state.run(
-                &self.plan,
-                node,
-                self.services(),
-                self.trace.as_deref(),
-                true,
-            )?;
-            until_check -= 1;
-            if until_check == 0 {
-                self.cancel.check()?;
-                until_check = CANCEL_INTERVAL;
-            }
-        }
-        Ok(())
     }
 
     fn run_detached(&self, detached: crate::state::Detached) {

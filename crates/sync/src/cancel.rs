@@ -58,9 +58,4 @@ impl CancelToken {
             _ => Ok(()),
         }
     }
-
-    /// Whether a deadline is set, so that checking costs a look at the clock.
-    pub fn has_deadline(&self) -> bool {
-        self.deadline.is_some()
-    }
 }

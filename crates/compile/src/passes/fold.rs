@@ -5,7 +5,7 @@ use crate::evaluate::evaluate;
 use crate::pass::constant_node;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, Output, Patch, ShapeMap, topological_order};
+use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, ShapeMap, topological_order};
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
 use rustc_hash::FxHashMap;
 
@@ -24,14 +24,15 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut values: FxHashMap<Output, Tensor> = FxHashMap::default();
     let mut patch = Patch::new();
     for id in topological_order(graph)? {
-        let node = graph.node(id).clone();
+        let node = graph.node(id);
         if node.op() == "Const" || node.def.flags.stateful || node.op().starts_with("Placeholder") {
             continue;
         }
         if !node.controls.is_empty() || node.outputs.is_empty() {
             continue;
         }
-        if let Some(value) = reshape_constant(graph, &node, &shapes) {
+        let node = node.clone();
+        if let Some(value) = reshape_constant(graph, id, &shapes) {
             let name = graph.unique_name(&format!("{}/folded_0", node.name));
             let to = patch.add(graph, constant_node(ctx, name, value)?)?;
             patch.redirect(Output::new(id, 0), Output::new(to, 0));
@@ -60,13 +61,14 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
 }
 
 /// A reshaped constant: large weights are not loaded for that.
-fn reshape_constant(graph: &Graph, node: &Node, shapes: &ShapeMap) -> Option<LazyTensor> {
+fn reshape_constant(graph: &Graph, id: NodeId, shapes: &ShapeMap) -> Option<LazyTensor> {
+    let node = graph.node(id);
     if !matches!(node.op(), "Reshape" | "ExpandDims" | "Squeeze") {
         return None;
     }
     let input = node.inputs.first()?;
     let source = graph.get(input.node).filter(|n| n.op() == "Const")?;
-    let shape = shapes.of(graph.find(&node.name)?).first()?.to_full()?;
+    let shape = shapes.of(id).first()?.to_full()?;
     let value = source.attrs.tensor("value").ok()?;
     if value.byte_len() <= MAX_GROWN_BYTES {
         None
