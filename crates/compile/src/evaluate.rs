@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::Node;
-use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, Registry, StepServices, Value};
+use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, Registry, Resources, StepServices, Value};
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Tensor};
 
@@ -26,9 +26,11 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
         op: node.op().to_string(),
     };
     let cancel = CancelToken::new();
+    let resources = Resources::default();
     let services = StepServices {
         par: &Inline,
         cancel: &cancel,
+        resources: &resources,
         step_id: 0,
     };
     let mut slots: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();

@@ -12,7 +12,7 @@
 use crate::state::{Outputs, StepState};
 use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
-use ferroflow_opdef::StepServices;
+use ferroflow_opdef::{Resources, StepServices};
 use ferroflow_program::{NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
@@ -34,6 +34,7 @@ pub struct Executor {
 struct Step {
     plan: Arc<Plan>,
     pool: Arc<Pool>,
+    resources: Arc<Resources>,
     cancel: CancelToken,
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
@@ -68,6 +69,7 @@ impl Executor {
     pub fn run(
         &self,
         pool: &Arc<Pool>,
+        resources: &Arc<Resources>,
         args: Vec<Tensor>,
         cancel: &CancelToken,
         trace: Option<Arc<dyn TraceSink>>,
@@ -83,6 +85,7 @@ impl Executor {
         let services = StepServices {
             par: &**pool,
             cancel,
+            resources,
             step_id: id,
         };
         let alone =
@@ -93,6 +96,7 @@ impl Executor {
                 let step = Arc::new(Step {
                     plan: self.plan.clone(),
                     pool: pool.clone(),
+                    resources: resources.clone(),
                     cancel: cancel.clone(),
                     trace,
                     id,
@@ -185,6 +189,7 @@ impl Step {
         StepServices {
             par: &*self.pool,
             cancel: &self.cancel,
+            resources: &self.resources,
             step_id: self.id,
         }
     }

@@ -183,7 +183,7 @@ impl StepState {
     fn is_heavy(&self, node: &PlanNode) -> bool {
         match (&node.action, node.cost) {
             (Action::Arg(_) | Action::Retval(_), _) | (_, Cost::Cheap) => false,
-            (_, Cost::Expensive) => true,
+            (_, Cost::Expensive | Cost::Async) => true,
             (_, Cost::BySize) => {
                 let first = node.first_slot as usize;
                 let slots = &self.slots[first..first + node.n_inputs as usize];

@@ -111,7 +111,7 @@ fn random_graphs_on_many_threads() {
                 calls.store(0, Ordering::Relaxed);
                 let args = vec![Tensor::scalar(step), Tensor::scalar(step * 3)];
                 let out = executor
-                    .run(&pool, args, &CancelToken::new(), None)
+                    .run(&pool, &Default::default(), args, &CancelToken::new(), None)
                     .expect("runs");
                 assert_eq!(
                     out[0].to_scalar::<i64>().expect("scalar"),
@@ -134,7 +134,7 @@ fn concurrent_steps_do_not_mix() {
                 for i in 0..50 {
                     let args = vec![Tensor::scalar(t), Tensor::scalar(i)];
                     let out = executor
-                        .run(pool, args, &CancelToken::new(), None)
+                        .run(pool, &Default::default(), args, &CancelToken::new(), None)
                         .expect("runs");
                     assert_eq!(out[0].to_scalar::<i64>().expect("scalar"), expected(t, i));
                 }
@@ -183,8 +183,15 @@ fn errors_name_the_node_and_the_next_step_runs() {
         let pool = Arc::new(Pool::new(threads));
         let executor = failing(6, false);
         for i in 0..6i64 {
-            let run =
-                |v: i64| executor.run(&pool, vec![Tensor::scalar(v)], &CancelToken::new(), None);
+            let run = |v: i64| {
+                executor.run(
+                    &pool,
+                    &Default::default(),
+                    vec![Tensor::scalar(v)],
+                    &CancelToken::new(),
+                    None,
+                )
+            };
             let e = run(i).expect_err("fails");
             assert_eq!(
                 (e.code(), e.node()),
@@ -200,7 +207,15 @@ fn a_panicking_kernel_ends_its_step_only() {
     for threads in [1, 2] {
         let pool = Arc::new(Pool::new(threads));
         let executor = failing(4, true);
-        let run = |v: i64| executor.run(&pool, vec![Tensor::scalar(v)], &CancelToken::new(), None);
+        let run = |v: i64| {
+            executor.run(
+                &pool,
+                &Default::default(),
+                vec![Tensor::scalar(v)],
+                &CancelToken::new(),
+                None,
+            )
+        };
         assert_eq!(run(2).expect_err("panics").code(), Code::Internal);
         assert_eq!(run(-1).expect("runs").len(), 4);
     }
@@ -213,7 +228,13 @@ fn a_cancelled_step_ends() {
     cancel.cancel();
     let args = vec![Tensor::scalar(1i64), Tensor::scalar(1i64)];
     let e = executor
-        .run(&Arc::new(Pool::new(2)), args, &cancel, None)
+        .run(
+            &Arc::new(Pool::new(2)),
+            &Default::default(),
+            args,
+            &cancel,
+            None,
+        )
         .expect_err("cancelled");
     assert_eq!(e.code(), Code::Cancelled);
 }

@@ -3,7 +3,9 @@
 
 use ferroflow_base::{Code, Result};
 use ferroflow_kernels::registry;
-use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, NodeInfo, StepServices, Value};
+use ferroflow_opdef::{
+    AttrValue, Attrs, KernelBuild, KernelCtx, NodeInfo, Resources, StepServices, Value,
+};
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
@@ -31,9 +33,11 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
         op: op.into(),
     };
     let cancel = CancelToken::new();
+    let resources = Resources::default();
     let services = StepServices {
         par: &Inline,
         cancel: &cancel,
+        resources: &resources,
         step_id: 0,
     };
     let mut values: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();

@@ -4,7 +4,9 @@
 mod json;
 
 use ferroflow_kernels::registry;
-use ferroflow_opdef::{AttrValue, KernelBuild, KernelCtx, NodeInfo, ShapeCtx, StepServices, Value};
+use ferroflow_opdef::{
+    AttrValue, KernelBuild, KernelCtx, NodeInfo, Resources, ShapeCtx, StepServices, Value,
+};
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -127,9 +129,11 @@ fn run(row: &json::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
             .collect();
         let mut outputs = vec![None; n];
         let (cancel, info) = (CancelToken::new(), NodeInfo::default());
+        let resources = Resources::default();
         let services = StepServices {
             par: &Inline,
             cancel: &cancel,
+            resources: &resources,
             step_id: 0,
         };
         let mut ctx = KernelCtx::new(&info, &mut values, &[], &mut outputs, services);

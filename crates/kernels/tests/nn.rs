@@ -2,7 +2,9 @@
 
 use ferroflow_base::Result;
 use ferroflow_kernels::registry;
-use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, NodeInfo, StepServices, Value};
+use ferroflow_opdef::{
+    AttrValue, Attrs, KernelBuild, KernelCtx, NodeInfo, Resources, StepServices, Value,
+};
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Shape, Tensor};
 
@@ -56,9 +58,11 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
         constants: &lazy,
     })?;
     let (cancel, info) = (CancelToken::new(), NodeInfo::default());
+    let resources = Resources::default();
     let services = StepServices {
         par: &Inline,
         cancel: &cancel,
+        resources: &resources,
         step_id: 0,
     };
     let mut result = None;

@@ -6,7 +6,9 @@
 mod json;
 
 use ferroflow_kernels::registry;
-use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, OpDef, ShapeCtx, StepServices, Value};
+use ferroflow_opdef::{
+    KernelBuild, KernelCtx, NodeInfo, OpDef, Resources, ShapeCtx, StepServices, Value,
+};
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::path::{Path, PathBuf};
@@ -71,9 +73,11 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
         name: "row".into(),
         op: row.op.clone(),
     };
+    let resources = Resources::default();
     let services = StepServices {
         par: &Inline,
         cancel: &cancel,
+        resources: &resources,
         step_id: 0,
     };
     // With inputs that others hold too, with inputs that may be overwritten, and with inputs that

@@ -1,5 +1,6 @@
 //! What a kernel sees of a running step.
 
+use crate::Resources;
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_sync::{CancelToken, Parallelism};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
@@ -23,6 +24,8 @@ pub struct StepServices<'a> {
     pub par: &'a dyn Parallelism,
     /// Whether the step should stop; long kernels look now and then.
     pub cancel: &'a CancelToken,
+    /// What outlives the step.
+    pub resources: &'a Resources,
     /// The step's number, unique in the process.
     pub step_id: u64,
 }
@@ -177,6 +180,12 @@ impl<'a> KernelCtx<'a> {
     #[inline]
     pub fn par(&self) -> &'a dyn Parallelism {
         self.services.par
+    }
+
+    /// Variables, tables and queues.
+    #[inline]
+    pub fn resources(&self) -> &'a Resources {
+        self.services.resources
     }
 
     /// The step's services.

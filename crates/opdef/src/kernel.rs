@@ -1,8 +1,9 @@
 //! Kernels of tensor ops: one ABI for every engine.
 
 use crate::{Attrs, KernelCtx, OpDef};
-use ferroflow_base::{Result, Status, unimplemented_error};
-use ferroflow_tensor::{DType, LazyTensor};
+use ferroflow_base::{Result, Status, internal, unimplemented_error};
+use ferroflow_sync::CancelToken;
+use ferroflow_tensor::{DType, LazyTensor, Tensor};
 
 /// The implementation of one node. Built once, called concurrently by many steps.
 ///
@@ -15,6 +16,57 @@ pub trait OpKernel: Send + Sync {
     /// packed weights) and does not read it from the context any more.
     fn absorbs(&self, _i: usize) -> bool {
         false
+    }
+
+    /// Begins an execution that may end later, on another thread. Called instead of
+    /// [`OpKernel::compute`] for ops of [`Cost::Async`](crate::Cost::Async); must not block.
+    fn start(&self, call: AsyncCall) {
+        call.finish(Err(internal!("the kernel has no asynchronous form")));
+    }
+}
+
+type Done = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
+
+/// One execution of an asynchronous kernel: owns the inputs and is answered when they can be.
+///
+/// A call that is dropped unanswered ends its step with CANCELLED.
+pub struct AsyncCall {
+    /// The inputs, in order.
+    pub inputs: Vec<Tensor>,
+    /// Whether the step was given up.
+    pub cancel: CancelToken,
+    done: Option<Done>,
+}
+
+impl AsyncCall {
+    /// A call whose outputs (or error) go to `done`.
+    pub fn new(
+        inputs: Vec<Tensor>,
+        cancel: CancelToken,
+        done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static,
+    ) -> Self {
+        AsyncCall {
+            inputs,
+            cancel,
+            done: Some(Box::new(done)),
+        }
+    }
+
+    /// Answers with all outputs in order, or an error.
+    pub fn finish(mut self, outputs: Result<Vec<Tensor>>) {
+        if let Some(done) = self.done.take() {
+            done(outputs);
+        }
+    }
+}
+
+impl Drop for AsyncCall {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(ferroflow_base::cancelled!(
+                "the operation was given up before it could finish"
+            )));
+        }
     }
 }
 

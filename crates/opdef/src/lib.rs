@@ -2,7 +2,7 @@
 //!
 //! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] and its signature text,
 //! [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`] and [`KernelCtx`],
-//! [`ShapeCtx`].
+//! [`ShapeCtx`], [`Resources`].
 //!
 //! Does not know: which ops exist, graphs, engines.
 #![forbid(unsafe_code)]
@@ -13,13 +13,15 @@ mod def;
 mod kernel;
 mod op;
 mod registry;
+mod resource;
 mod shape;
 mod signature;
 
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
-pub use kernel::{KernelBuild, OpKernel};
+pub use kernel::{AsyncCall, KernelBuild, OpKernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use registry::Registry;
+pub use resource::{DEFAULT_CONTAINER, Resources};
 pub use shape::ShapeCtx;

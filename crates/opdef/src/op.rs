@@ -18,6 +18,8 @@ pub enum Cost {
     BySize,
     /// Worth a task of its own.
     Expensive,
+    /// May wait for others: started by [`OpKernel::start`], ends by callback.
+    Async,
 }
 
 /// An op: name, signature, shape function and CPU kernel.

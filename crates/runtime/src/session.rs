@@ -5,7 +5,7 @@ use ferroflow_compile::{Options, compile, optimize};
 use ferroflow_executor::{Executor, TraceSink};
 use ferroflow_graph::{ARG, Graph, Output, ShapeMap, Signature, import_graph, infer_shapes, prune};
 use ferroflow_model::GraphFile;
-use ferroflow_opdef::Registry;
+use ferroflow_opdef::{Registry, Resources};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
@@ -63,6 +63,7 @@ pub struct RunOptions {
 pub struct Session {
     graph: Graph,
     pool: Arc<Pool>,
+    resources: Arc<Resources>,
     options: Options,
     compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
     /// One compilation at a time: two would need twice the memory.
@@ -115,6 +116,7 @@ impl Session {
         Session {
             graph,
             pool: Arc::new(Pool::new(threads)),
+            resources: Arc::default(),
             options: options.compile,
             compiled: RwLock::default(),
             compiling: Mutex::new(()),
@@ -227,9 +229,13 @@ impl Session {
             Some(timeout) => options.cancel.with_timeout(timeout),
             None => options.cancel.clone(),
         };
-        callable
-            .executor
-            .run(&self.pool, args, &cancel, options.trace.clone())
+        callable.executor.run(
+            &self.pool,
+            &self.resources,
+            args,
+            &cancel,
+            options.trace.clone(),
+        )
     }
 
     /// The graph of a signature after pass `after` (or after the last one), with its shapes.
