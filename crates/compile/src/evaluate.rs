@@ -40,7 +40,7 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
         &mut slots,
         &[],
         &mut outputs,
-        services,
+        &services,
     ))?;
     let outputs: Option<Vec<Tensor>> = outputs.into_iter().collect();
     outputs.ok_or_else(|| internal!("the kernel of {} left an output unset", node.op()))

@@ -9,11 +9,11 @@
 //! No completion is lost: a finisher fills the inbox before it tries the lock, and an owner looks
 //! into the inbox again after it has released the lock.
 
-use crate::state::{Outputs, StepState};
+use crate::state::{Detached, Env, Item, Outputs, StepState};
 use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
-use ferroflow_opdef::{Resources, StepServices};
-use ferroflow_program::{NodeIdx, Plan};
+use ferroflow_opdef::{Cost, Resources, StepServices};
+use ferroflow_program::Plan;
 use ferroflow_sync::{CancelToken, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,7 @@ const MAX_IDLE_STATES: usize = 64;
 /// Runs one plan, any number of steps at the same time.
 pub struct Executor {
     plan: Arc<Plan>,
+    has_async: bool,
     idle: Mutex<Vec<StepState>>,
 }
 
@@ -39,7 +40,7 @@ struct Step {
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     state: Mutex<StepState>,
-    inbox: Mutex<Vec<(NodeIdx, Result<Outputs>)>>,
+    inbox: Mutex<Vec<(Item, Result<Outputs>)>>,
     n_inbox: AtomicUsize,
     done: AtomicBool,
 }
@@ -52,6 +53,7 @@ impl Executor {
     /// An executor of `plan`.
     pub fn new(plan: Arc<Plan>) -> Self {
         Executor {
+            has_async: plan.nodes.iter().any(|n| n.cost == Cost::Async),
             plan,
             idle: Mutex::new(Vec::new()),
         }
@@ -76,21 +78,22 @@ impl Executor {
     ) -> Result<Vec<Tensor>> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let mut state = lock(&self.idle)
-            .pop()
-            .unwrap_or_else(|| StepState::new(&self.plan));
-        let spread = pool.width() > 1;
-        state.start(&self.plan, args, spread)?;
+        let idle = lock(&self.idle).pop();
+        let mut state = idle.unwrap_or_else(|| StepState::new(&self.plan));
         // Until two heavy nodes are ready at once there is no need for anything shared.
-        let services = StepServices {
-            par: &**pool,
-            cancel,
-            resources,
-            step_id: id,
+        let env = Env {
+            plan: &self.plan,
+            services: StepServices {
+                par: &**pool,
+                cancel,
+                resources,
+                step_id: id,
+            },
+            trace: trace.as_deref(),
+            spread: pool.width() > 1 || self.has_async,
         };
-        let alone =
-            no_panic(|| run_alone(&self.plan, &mut state, services, trace.as_deref(), spread))?;
-        let state = match alone {
+        state.start(&env, args)?;
+        let state = match no_panic(|| run_alone(&env, &mut state))? {
             Alone::Done => state,
             Alone::Spread => {
                 let step = Arc::new(Step {
@@ -98,7 +101,7 @@ impl Executor {
                     pool: pool.clone(),
                     resources: resources.clone(),
                     cancel: cancel.clone(),
-                    trace,
+                    trace: trace.clone(),
                     id,
                     state: Mutex::new(state),
                     inbox: Mutex::new(Vec::new()),
@@ -118,7 +121,8 @@ impl Executor {
     }
 
     fn finish(&self, mut state: StepState) -> Result<Vec<Tensor>> {
-        let results = state.take_results()?;
+        let results = state.take_results(&self.plan)?;
+        state.clean(&self.plan);
         let mut idle = lock(&self.idle);
         if idle.len() < MAX_IDLE_STATES {
             idle.push(state);
@@ -144,40 +148,28 @@ enum Alone {
 }
 
 /// Runs on this thread until the step is done or several heavy nodes are ready.
-fn run_alone(
-    plan: &Plan,
-    state: &mut StepState,
-    services: StepServices,
-    trace: Option<&dyn TraceSink>,
-    spread: bool,
-) -> Result<Alone> {
+fn run_alone(env: &Env, state: &mut StepState) -> Result<Alone> {
     loop {
-        run_light(plan, state, services, trace, spread)?;
-        if state.n_heavy() > 1 {
+        run_light(env, state)?;
+        if state.must_spread(env.plan) {
             return Ok(Alone::Spread);
         }
-        let Some(node) = state.next_heavy() else {
+        let Some(item) = state.next_heavy() else {
             return Ok(Alone::Done);
         };
-        state.run(plan, node, services, trace, spread)?;
+        state.run(env, item)?;
     }
 }
 
 /// Runs every ready node that is not heavy, looking at the cancellation token now and then.
-fn run_light(
-    plan: &Plan,
-    state: &mut StepState,
-    services: StepServices,
-    trace: Option<&dyn TraceSink>,
-    spread: bool,
-) -> Result<()> {
-    services.cancel.check()?;
+fn run_light(env: &Env, state: &mut StepState) -> Result<()> {
+    env.services.cancel.check()?;
     let mut until_check = CANCEL_INTERVAL;
-    while let Some(node) = state.next_light() {
-        state.run(plan, node, services, trace, spread)?;
+    while let Some(item) = state.next_light() {
+        state.run(env, item)?;
         until_check -= 1;
         if until_check == 0 {
-            services.cancel.check()?;
+            env.services.cancel.check()?;
             until_check = CANCEL_INTERVAL;
         }
     }
@@ -185,17 +177,23 @@ fn run_light(
 }
 
 impl Step {
-    fn services(&self) -> StepServices<'_> {
-        StepServices {
-            par: &*self.pool,
-            cancel: &self.cancel,
-            resources: &self.resources,
-            step_id: self.id,
+    fn env(&self) -> Env<'_> {
+        Env {
+            plan: &self.plan,
+            services: StepServices {
+                par: &*self.pool,
+                cancel: &self.cancel,
+                resources: &self.resources,
+                step_id: self.id,
+            },
+            trace: self.trace.as_deref(),
+            spread: true,
         }
     }
 
     /// Carries the step on for as long as this thread can own its state.
     fn drive(self: &Arc<Self>) {
+        let env = self.env();
         loop {
             let mut state = match self.state.try_lock() {
                 Ok(state) => state,
@@ -203,25 +201,25 @@ impl Step {
                 // The owner looks into the inbox after unlocking.
                 Err(TryLockError::WouldBlock) => return,
             };
-            self.drain_inbox(&mut state);
-            if state.error.is_none()
-                && let Err(error) = no_panic(|| {
-                    run_light(
-                        &self.plan,
-                        &mut state,
-                        self.services(),
-                        self.trace.as_deref(),
-                        true,
-                    )
-                })
-            {
-                state.error = Some(error);
+            if let Err(error) = no_panic(|| {
+                self.drain_inbox(&env, &mut state)?;
+                match state.error {
+                    None => run_light(&env, &mut state),
+                    Some(_) => Ok(()),
+                }
+            }) {
+                keep_first(&mut state.error, error);
             }
             let mut own = None;
-            if state.error.is_none() {
-                own = state.next_heavy().map(|n| state.detach(&self.plan, n));
-                while let Some(node) = state.next_heavy() {
-                    let detached = state.detach(&self.plan, node);
+            while state.error.is_none()
+                && let Some(item) = state.next_heavy()
+            {
+                let detached = state.detach(&self.plan, item);
+                if self.plan.nodes[item.node.index()].cost == Cost::Async {
+                    self.start(&env, detached);
+                } else if own.is_none() {
+                    own = Some(detached);
+                } else {
                     let step = self.clone();
                     self.pool.spawn(Box::new(move || {
                         step.run_detached(detached);
@@ -231,7 +229,7 @@ impl Step {
             }
             let finished = own.is_none() && state.in_flight == 0;
             drop(state);
-            // Pairs with the fence in `run_detached`: see the module text.
+            // Pairs with the fence in `arrive`: see the module text.
             fence(Ordering::SeqCst);
             match own {
                 Some(detached) => self.run_detached(detached),
@@ -246,31 +244,57 @@ impl Step {
         }
     }
 
-    fn run_detached(&self, detached: crate::state::Detached) {
-        let node = detached.node;
-        let info = &self.plan.info[node.index()];
-        let outcome = no_panic(|| detached.run(&self.plan, self.services(), self.trace.as_deref()))
-            .map_err(|e| e.at_node(&info.name, &info.op));
-        lock(&self.inbox).push((node, outcome));
+    /// Starts an asynchronous kernel; whoever ends it carries the step on.
+    fn start(self: &Arc<Self>, env: &Env, detached: Detached) {
+        let (item, step) = (detached.item, self.clone());
+        detached.start(env, move |outputs| {
+            let info = &step.plan.info[item.node.index()];
+            let outputs = outputs
+                .map(|o| o.into_iter().map(Some).collect())
+                .map_err(|e| e.at_node(&info.name, &info.op));
+            step.arrive(item, outputs);
+            step.drive();
+        });
+    }
+
+    fn run_detached(&self, detached: Detached) {
+        let item = detached.item;
+        let info = &self.plan.info[item.node.index()];
+        let outcome =
+            no_panic(|| detached.run(&self.env())).map_err(|e| e.at_node(&info.name, &info.op));
+        self.arrive(item, outcome);
+    }
+
+    fn arrive(&self, item: Item, outcome: Result<Outputs>) {
+        lock(&self.inbox).push((item, outcome));
         self.n_inbox.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    fn drain_inbox(&self, state: &mut StepState) {
+    /// Passes on what arrived; an error that came with it is the step's.
+    fn drain_inbox(&self, env: &Env, state: &mut StepState) -> Result<()> {
         if self.n_inbox.load(Ordering::SeqCst) == 0 {
-            return;
+            return Ok(());
         }
         let arrived = std::mem::take(&mut *lock(&self.inbox));
         self.n_inbox.fetch_sub(arrived.len(), Ordering::SeqCst);
-        for (node, outcome) in arrived {
-            match outcome {
-                Ok(outputs) => state.attach(&self.plan, node, outputs, true),
+        for (item, outcome) in arrived {
+            let passed = match outcome {
+                Ok(outputs) if state.error.is_none() => state.attach(env, item, outputs),
+                Ok(_) => {
+                    state.in_flight -= 1;
+                    Ok(())
+                }
                 Err(error) => {
                     state.in_flight -= 1;
-                    keep_first(&mut state.error, error);
+                    Err(error)
                 }
+            };
+            if let Err(error) = passed {
+                keep_first(&mut state.error, error);
             }
         }
+        Ok(())
     }
 }
 

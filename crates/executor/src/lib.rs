@@ -8,9 +8,13 @@
 //! Does not know: graphs, passes, ops.
 #![forbid(unsafe_code)]
 
+mod calls;
+mod control;
 mod dataflow;
+mod loops;
 mod state;
+mod stuck;
 mod trace;
 
 pub use dataflow::Executor;
-pub use trace::{NodeSpan, TraceSink};
+pub use trace::{DeadNode, NodeSpan, TraceSink};

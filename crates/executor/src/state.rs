@@ -1,12 +1,24 @@
-//! The state of one step: input slots, pending counts, ready nodes.
+//! The state of one step: iterations with their input slots and pending counts, ready nodes.
+//!
+//! All iterations of all frames lie in two arrays, `slots` and `pending`; an iteration is a range
+//! of each and goes back to its frame's free list when it is done, so that a loop that runs on
+//! allocates nothing. Invariants:
+//! - the root call is call 0 with iteration 0, whose range begins at 0;
+//! - `outstanding` of an iteration counts its nodes that are ready or running, the loops and calls
+//!   that were entered from it, and one while its call is being started; it is done when that is 0
+//!   (a loop's further when all Enters have arrived or the iteration before it is done);
+//! - a pending count is the number of edges that have not arrived, with `DEAD` set as soon as one
+//!   of them was dead; of a Merge see the constants in `ferroflow_program`.
 
-use crate::trace::{NodeSpan, TraceSink};
+use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
-use ferroflow_opdef::{Cost, KernelCtx, OpKernel, StepServices, Value};
-use ferroflow_program::{Action, NodeIdx, Plan, PlanNode, Target};
+use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, StepServices, Value};
+use ferroflow_program::{
+    Action, DEAD, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NodeIdx, Plan,
+    PlanNode,
+};
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
-use std::time::Instant;
 
 /// Inputs of this many bytes make a `Cost::BySize` node worth a task of its own.
 const HEAVY_BYTES: usize = 64 << 10;
@@ -14,141 +26,234 @@ const HEAVY_BYTES: usize = 64 << 10;
 /// Outputs of a node that ran away from the state's lock.
 pub(crate) type Outputs = SmallVec<[Option<Tensor>; 2]>;
 
+/// What is the same for every node of a step.
+pub(crate) struct Env<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) services: StepServices<'a>,
+    pub(crate) trace: Option<&'a dyn TraceSink>,
+    /// Whether heavy nodes are kept apart.
+    pub(crate) spread: bool,
+}
+
+/// A node in an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Item {
+    pub(crate) node: NodeIdx,
+    pub(crate) iter: u32,
+}
+
+/// Who owns an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// A function call, by position in `calls`.
+    Call(u32),
+    /// A loop, by position in `loops`.
+    Loop(u32),
+}
+
+pub(crate) struct Iteration {
+    pub(crate) slot_base: u32,
+    /// Added (wrapping) to a node's index it gives the node's place in `pending`.
+    pub(crate) pending_base: u32,
+    pub(crate) outstanding: u32,
+    pub(crate) owner: Owner,
+    pub(crate) frame: FrameIdx,
+    /// 0 for calls.
+    pub(crate) number: u64,
+    /// Loops that were entered from here: frame, position in `loops`.
+    pub(crate) children: SmallVec<[(FrameIdx, u32); 1]>,
+}
+
 /// All that a step changes. Between steps every slot is as in the plan's template, so that
-/// starting a step copies only the pending counts.
+/// starting a step copies only the pending counts of its root.
 #[derive(Default)]
 pub(crate) struct StepState {
-    slots: Vec<Value>,
-    pending: Vec<u32>,
+    pub(crate) slots: Vec<Value>,
+    pub(crate) pending: Vec<u32>,
+    pub(crate) iterations: Vec<Iteration>,
+    /// Finished iterations of each frame, for reuse.
+    free: Vec<Vec<u32>>,
+    pub(crate) calls: crate::calls::Calls,
+    pub(crate) loops: crate::loops::Loops,
     /// Ready nodes to run at once, depth first.
-    light: Vec<NodeIdx>,
+    light: Vec<Item>,
     /// Ready nodes that may run elsewhere.
-    heavy: Vec<NodeIdx>,
-    outputs: Vec<Option<Tensor>>,
-    results: Vec<Option<Tensor>>,
+    heavy: Vec<Item>,
+    /// Ready nodes with a dead input, and a node that it came from.
+    dead: Vec<(Item, NodeIdx)>,
+    pub(crate) outputs: Vec<Option<Tensor>>,
+    /// Arguments of a call on their way, and those of a condition: kept for their memory.
+    pub(crate) args: Vec<Option<Tensor>>,
+    pub(crate) copies: Vec<Option<Tensor>>,
     /// Nodes that run away from the lock right now.
     pub(crate) in_flight: usize,
-    /// Nodes that are done.
-    pub(crate) n_done: usize,
     pub(crate) error: Option<Status>,
 }
 
 /// A node whose inputs were taken out of the state.
 pub(crate) struct Detached {
-    pub(crate) node: NodeIdx,
+    pub(crate) item: Item,
+    place: Place,
     inputs: SmallVec<[Value; 4]>,
 }
+
+/// Frame and iteration, for messages.
+pub(crate) type Place = (FrameIdx, u64);
+
+/// The iteration of the root call.
+pub(crate) const ROOT: u32 = 0;
 
 impl StepState {
     /// The state before the first step.
     pub(crate) fn new(plan: &Plan) -> Self {
-        StepState {
-            slots: plan.root.slots.clone(),
-            pending: plan.root.pending.clone(),
+        let mut state = StepState {
             outputs: vec![None; plan.max_outputs],
+            free: vec![Vec::new(); plan.frames.len()],
             ..Default::default()
-        }
+        };
+        let root = FrameIdx::new(0);
+        let call = state.calls.add_root(plan.root().n_results);
+        state.new_iteration(plan, root, Owner::Call(call), 0);
+        state
     }
 
-    /// Prepares for a step with these arguments. `spread` says whether heavy nodes are kept apart.
-    pub(crate) fn start(&mut self, plan: &Plan, args: Vec<Tensor>, spread: bool) -> Result<()> {
+    /// Starts the step's call with these arguments.
+    pub(crate) fn start(&mut self, env: &Env, args: Vec<Tensor>) -> Result<()> {
         debug_assert!(self.light.is_empty() && self.heavy.is_empty() && self.in_flight == 0);
-        self.pending.copy_from_slice(&plan.root.pending);
-        self.results.clear();
-        self.results.resize(plan.n_results, None);
-        self.n_done = 0;
-        for &(result, constant) in &plan.const_results {
-            self.results[result as usize] = plan.consts.get(constant as usize).cloned();
-        }
-        if args.len() != plan.n_args {
+        let root = env.plan.root();
+        if args.len() != root.args.len() {
             return Err(internal!(
                 "{} arguments given, {} expected",
                 args.len(),
-                plan.n_args
+                root.args.len()
             ));
         }
-        // Roots run in plan order: the stack pops from its end.
-        for &root in plan.roots.iter().rev() {
-            if !matches!(plan.nodes[root.index()].action, Action::Arg(_)) {
-                self.schedule(plan, root, spread);
-            }
-        }
-        let mut args: Vec<Option<Tensor>> = args.into_iter().map(Some).collect();
-        for &root in plan.roots.iter().rev() {
-            let node = &plan.nodes[root.index()];
-            if let Action::Arg(index) = node.action {
-                self.outputs[0] = args[index as usize].take();
-                self.propagate(plan, node, spread);
-            }
-        }
+        self.pending[..root.pending.len()].copy_from_slice(&root.pending);
+        self.iterations[ROOT as usize].outstanding = 1;
+        self.calls.reset_root(env.plan);
+        self.begin_function(env, FrameIdx::new(0), ROOT, args.into_iter().map(Some));
+        self.iterations[ROOT as usize].outstanding -= 1;
         Ok(())
+    }
+
+    /// Schedules the roots of a function and delivers its arguments.
+    pub(crate) fn begin_function(
+        &mut self,
+        env: &Env,
+        frame: FrameIdx,
+        iter: u32,
+        args: impl IntoIterator<Item = Option<Tensor>>,
+    ) {
+        let plan = env.plan;
+        let frame = &plan.frames[frame.index()];
+        // Roots run in plan order: the stack pops from its end.
+        for &node in frame.roots.iter().rev() {
+            self.schedule(env, Item { node, iter });
+        }
+        self.iterations[iter as usize].outstanding += frame.roots.len() as u32;
+        for (arg, value) in frame.args.iter().zip(args) {
+            if let Some(idx) = arg {
+                self.outputs[0] = value;
+                self.propagate::<true>(env, *idx, iter);
+            }
+        }
+    }
+
+    /// A fresh iteration of `frame`, from its free list if there is one.
+    pub(crate) fn new_iteration(
+        &mut self,
+        plan: &Plan,
+        frame: FrameIdx,
+        owner: Owner,
+        number: u64,
+    ) -> u32 {
+        let template = &plan.frames[frame.index()];
+        if let Some(id) = self.free[frame.index()].pop() {
+            let it = &mut self.iterations[id as usize];
+            let first = it.pending_base.wrapping_add(template.first_node) as usize;
+            self.pending[first..first + template.pending.len()].copy_from_slice(&template.pending);
+            (it.owner, it.number) = (owner, number);
+            return id;
+        }
+        let id = self.iterations.len() as u32;
+        self.iterations.push(Iteration {
+            slot_base: self.slots.len() as u32,
+            pending_base: (self.pending.len() as u32).wrapping_sub(template.first_node),
+            outstanding: 0,
+            owner,
+            frame,
+            number,
+            children: SmallVec::new(),
+        });
+        self.slots.extend_from_slice(&template.slots);
+        self.pending.extend_from_slice(&template.pending);
+        id
+    }
+
+    /// Gives an iteration back.
+    pub(crate) fn free_iteration(&mut self, iter: u32) {
+        let it = &mut self.iterations[iter as usize];
+        debug_assert_eq!(it.outstanding, 0);
+        debug_assert!(it.children.is_empty());
+        self.free[it.frame.index()].push(iter);
     }
 
     /// A ready node to run at once.
     #[inline]
-    pub(crate) fn next_light(&mut self) -> Option<NodeIdx> {
+    pub(crate) fn next_light(&mut self) -> Option<Item> {
         self.light.pop()
     }
 
     /// A ready heavy node.
-    pub(crate) fn next_heavy(&mut self) -> Option<NodeIdx> {
+    pub(crate) fn next_heavy(&mut self) -> Option<Item> {
         self.heavy.pop()
     }
 
-    /// How many heavy nodes are ready.
-    pub(crate) fn n_heavy(&self) -> usize {
-        self.heavy.len()
-    }
-
-    /// The step's results; every one is set when all nodes are done.
-    pub(crate) fn take_results(&mut self) -> Result<Vec<Tensor>> {
-        let results: Option<Vec<Tensor>> = self.results.drain(..).collect();
-        results.ok_or_else(|| internal!("the step ended without producing all results"))
+    /// Whether heavy nodes are ready that one thread alone cannot serve.
+    pub(crate) fn must_spread(&self, plan: &Plan) -> bool {
+        self.heavy.len() > 1
+            || self
+                .heavy
+                .first()
+                .is_some_and(|i| plan.nodes[i.node.index()].cost == Cost::Async)
     }
 
     /// Runs a node in place and passes its outputs on.
     #[inline]
-    pub(crate) fn run(
-        &mut self,
-        plan: &Plan,
-        idx: NodeIdx,
-        services: StepServices,
-        trace: Option<&dyn TraceSink>,
-        spread: bool,
-    ) -> Result<()> {
-        let node = &plan.nodes[idx.index()];
-        let first = node.first_slot as usize;
+    pub(crate) fn run(&mut self, env: &Env, item: Item) -> Result<()> {
+        let node = &env.plan.nodes[item.node.index()];
+        let base = self.iterations[item.iter as usize].slot_base;
+        let first = (base + node.first_slot) as usize;
         let inputs = &mut self.slots[first..first + node.n_inputs as usize];
         match &node.action {
             Action::Kernel(kernel) => {
                 let outputs = &mut self.outputs[..node.n_outputs as usize];
-                call(plan, idx, kernel.as_ref(), inputs, outputs, services, trace)?;
-                for slot in inputs {
-                    if !matches!(slot, Value::Const(_)) {
-                        *slot = Value::Empty;
-                    }
+                let info = &env.plan.info[item.node.index()];
+                if env.trace.is_some() {
+                    let it = &self.iterations[item.iter as usize];
+                    let place = (it.frame, it.number);
+                    crate::trace::traced_call(env, item.node, place, inputs, outputs)?;
+                } else {
+                    let mut ctx =
+                        KernelCtx::new(info, inputs, &env.plan.consts, outputs, &env.services);
+                    kernel
+                        .compute(&mut ctx)
+                        .map_err(|e| e.at_node(&info.name, &info.op))?;
                 }
+                inputs.iter_mut().for_each(Value::clear);
+                self.propagate::<true>(env, item.node, item.iter);
             }
-            Action::Retval(index) => {
-                self.results[*index as usize] = match &mut inputs[0] {
-                    Value::Const(c) => plan.consts.get(*c as usize).cloned(),
-                    slot => match std::mem::take(slot) {
-                        Value::Tensor(t) => Some(t),
-                        _ => None,
-                    },
-                };
-            }
-            Action::Arg(_) => {}
+            _ => return self.run_control(env, item),
         }
-        self.n_done += 1;
-        self.propagate(plan, node, spread);
-        Ok(())
+        self.release(env, item.iter)
     }
 
     /// Takes the inputs of a ready node out, so that it can run away from the lock.
-    pub(crate) fn detach(&mut self, plan: &Plan, idx: NodeIdx) -> Detached {
-        let node = &plan.nodes[idx.index()];
-        let first = node.first_slot as usize;
+    pub(crate) fn detach(&mut self, plan: &Plan, item: Item) -> Detached {
+        let node = &plan.nodes[item.node.index()];
+        let it = &self.iterations[item.iter as usize];
+        let place = (it.frame, it.number);
+        let first = (it.slot_base + node.first_slot) as usize;
         let take = |slot: &mut Value| match slot {
             Value::Const(c) => Value::Const(*c),
             slot => std::mem::take(slot),
@@ -158,61 +263,174 @@ impl StepState {
             .map(take)
             .collect();
         self.in_flight += 1;
-        Detached { node: idx, inputs }
+        Detached {
+            item,
+            place,
+            inputs,
+        }
     }
 
     /// Takes the outputs of a detached node back in and passes them on.
-    pub(crate) fn attach(&mut self, plan: &Plan, idx: NodeIdx, outputs: Outputs, spread: bool) {
+    pub(crate) fn attach(&mut self, env: &Env, item: Item, outputs: Outputs) -> Result<()> {
         self.in_flight -= 1;
-        self.n_done += 1;
         for (slot, output) in self.outputs.iter_mut().zip(outputs) {
             *slot = output;
         }
-        self.propagate(plan, &plan.nodes[idx.index()], spread);
+        self.propagate::<true>(env, item.node, item.iter);
+        self.release(env, item.iter)
     }
 
     #[inline]
-    fn schedule(&mut self, plan: &Plan, idx: NodeIdx, spread: bool) {
-        if spread && self.is_heavy(&plan.nodes[idx.index()]) {
-            self.heavy.push(idx);
+    fn schedule(&mut self, env: &Env, item: Item) {
+        if env.spread && self.is_heavy(&env.plan.nodes[item.node.index()], item.iter) {
+            self.heavy.push(item);
         } else {
-            self.light.push(idx);
+            self.light.push(item);
         }
     }
 
-    fn is_heavy(&self, node: &PlanNode) -> bool {
+    fn is_heavy(&self, node: &PlanNode, iter: u32) -> bool {
         match (&node.action, node.cost) {
-            (Action::Arg(_) | Action::Retval(_), _) | (_, Cost::Cheap) => false,
-            (_, Cost::Expensive | Cost::Async) => true,
-            (_, Cost::BySize) => {
-                let first = node.first_slot as usize;
+            (Action::Kernel(_), Cost::Expensive | Cost::Async) => true,
+            (Action::Kernel(_), Cost::BySize) => {
+                let first = (self.iterations[iter as usize].slot_base + node.first_slot) as usize;
                 let slots = &self.slots[first..first + node.n_inputs as usize];
                 slots
                     .iter()
                     .any(|s| matches!(s, Value::Tensor(t) if t.byte_len() >= HEAVY_BYTES))
             }
+            _ => false,
         }
     }
 
-    /// Hands `self.outputs` to the consumers of `node`; those that now have all inputs are ready.
+    /// Hands `self.outputs` of node `from` to its consumers in iteration `iter`; an output that is
+    /// `None` is dead, and all are when not `ALIVE`. Consumers that now have all inputs are ready.
     #[inline]
-    fn propagate(&mut self, plan: &Plan, node: &PlanNode, spread: bool) {
-        for edge in plan.edges_of(node) {
-            if let Target::Slot(slot) = edge.target {
-                let output = &mut self.outputs[edge.output as usize];
-                let value = if edge.last {
-                    output.take()
-                } else {
-                    output.clone()
-                };
-                self.slots[slot as usize] = value.map_or(Value::Empty, Value::Tensor);
-            }
-            let pending = &mut self.pending[edge.node.index()];
-            *pending -= 1;
-            if *pending == 0 {
-                self.schedule(plan, edge.node, spread);
+    pub(crate) fn propagate<const ALIVE: bool>(&mut self, env: &Env, from: NodeIdx, iter: u32) {
+        let node = &env.plan.nodes[from.index()];
+        let it = &self.iterations[iter as usize];
+        let (slot_base, pending_base) = (it.slot_base, it.pending_base);
+        let mut n_ready = 0;
+        for edge in env.plan.edges_of(node) {
+            let item = Item {
+                node: edge.node,
+                iter,
+            };
+            let at = pending_base.wrapping_add(edge.node.index() as u32) as usize;
+            match edge.kind {
+                EdgeKind::Data => {
+                    let output = &mut self.outputs[edge.output as usize];
+                    let value = if edge.last {
+                        output.take()
+                    } else {
+                        output.clone()
+                    };
+                    let pending = &mut self.pending[at];
+                    match value {
+                        Some(t) if ALIVE => {
+                            self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
+                        }
+                        _ => *pending |= DEAD,
+                    }
+                    *pending -= 1;
+                    if *pending == 0 {
+                        self.schedule(env, item);
+                        n_ready += 1;
+                    } else if *pending == DEAD {
+                        self.dead.push((item, from));
+                        n_ready += 1;
+                    }
+                }
+                EdgeKind::Control => {
+                    let pending = &mut self.pending[at];
+                    if !ALIVE {
+                        *pending |= DEAD;
+                    }
+                    *pending -= 1;
+                    if *pending == 0 {
+                        self.schedule(env, item);
+                        n_ready += 1;
+                    } else if *pending == DEAD {
+                        self.dead.push((item, from));
+                        n_ready += 1;
+                    }
+                }
+                EdgeKind::Trigger => {
+                    let pending = &mut self.pending[at];
+                    *pending -= 1;
+                    if *pending & !DEAD == 0 {
+                        self.schedule(env, item);
+                        n_ready += 1;
+                    }
+                }
+                EdgeKind::Result => {
+                    let output = &mut self.outputs[edge.output as usize];
+                    let value = if edge.last {
+                        output.take()
+                    } else {
+                        output.clone()
+                    };
+                    if ALIVE && let Owner::Call(call) = self.iterations[iter as usize].owner {
+                        self.calls.set_result(call, edge.slot as usize, value);
+                    }
+                }
+                EdgeKind::MergeData => {
+                    let output = &mut self.outputs[edge.output as usize];
+                    let value = if edge.last {
+                        output.take()
+                    } else {
+                        output.clone()
+                    };
+                    let pending = &mut self.pending[at];
+                    match value {
+                        Some(t) if ALIVE => {
+                            if *pending & MERGE_WAITS == 0 {
+                                continue;
+                            }
+                            *pending &= !MERGE_WAITS;
+                            self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
+                            if *pending & (MERGE_DEAD - 1) == 0 {
+                                self.light.push(item);
+                                n_ready += 1;
+                            }
+                        }
+                        _ => {
+                            *pending = pending.wrapping_add(MERGE_DEAD);
+                            // A loop whose Enter is dead never gets to its NextIteration.
+                            let enters = matches!(node.action, Action::Enter { .. });
+                            let n_inputs = env.plan.nodes[edge.node.index()].n_inputs;
+                            if enters {
+                                *pending |= n_inputs * MERGE_DEAD;
+                            }
+                            let all_dead = *pending / MERGE_DEAD >= n_inputs;
+                            if all_dead && *pending & (MERGE_DEAD - 1) == MERGE_WAITS {
+                                *pending &= !MERGE_WAITS;
+                                self.dead.push((item, from));
+                                n_ready += 1;
+                            }
+                        }
+                    }
+                }
+                EdgeKind::MergeControl => {
+                    let pending = &mut self.pending[at];
+                    *pending -= MERGE_CONTROL;
+                    let n_inputs = env.plan.nodes[edge.node.index()].n_inputs;
+                    match *pending & (MERGE_DEAD - 1) {
+                        0 => {
+                            self.light.push(item);
+                            n_ready += 1;
+                        }
+                        MERGE_WAITS if *pending / MERGE_DEAD >= n_inputs => {
+                            *pending &= !MERGE_WAITS;
+                            self.dead.push((item, from));
+                            n_ready += 1;
+                        }
+                        _ => {}
+                    }
+                }
             }
         }
+        self.iterations[iter as usize].outstanding += n_ready;
         // Outputs that nobody reads must not outlive the node.
         for output in &mut self.outputs[..node.n_outputs as usize] {
             if output.is_some() {
@@ -220,86 +438,132 @@ impl StepState {
             }
         }
     }
+
+    /// One thing less is outstanding in `iter`; ends iterations, loops and calls as far as that
+    /// finishes them, and runs what is dead.
+    #[inline]
+    pub(crate) fn release(&mut self, env: &Env, iter: u32) -> Result<()> {
+        self.iterations[iter as usize].outstanding -= 1;
+        if self.iterations[iter as usize].outstanding == 0 && iter != ROOT {
+            self.finish_iterations(env, iter)?;
+        }
+        if !self.dead.is_empty() {
+            self.run_dead(env)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn run_dead(&mut self, env: &Env) -> Result<()> {
+        while let Some((item, cause)) = self.dead.pop() {
+            if let Some(trace) = env.trace {
+                let it = &self.iterations[item.iter as usize];
+                trace.dead(crate::trace::DeadNode {
+                    node: &env.plan.info[item.node.index()],
+                    cause: &env.plan.info[cause.index()],
+                    frame: &env.plan.frames[it.frame.index()].name,
+                    iteration: it.number,
+                });
+            }
+            let node = &env.plan.nodes[item.node.index()];
+            let base = self.iterations[item.iter as usize].slot_base;
+            let first = (base + node.first_slot) as usize;
+            let inputs = &mut self.slots[first..first + node.n_inputs as usize];
+            inputs.iter_mut().for_each(Value::clear);
+            for output in &mut self.outputs[..node.n_outputs as usize] {
+                *output = None;
+            }
+            match node.action {
+                Action::Enter { frame, is_constant } => {
+                    self.enter(env, item, frame, is_constant, false)?;
+                }
+                Action::Exit => self.dead_exit(item),
+                Action::NextIteration => {}
+                _ => self.propagate::<false>(env, item.node, item.iter),
+            }
+            self.iterations[item.iter as usize].outstanding -= 1;
+            if self.iterations[item.iter as usize].outstanding == 0 && item.iter != ROOT {
+                self.finish_iterations(env, item.iter)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends `iter`, of which nothing is outstanding, and what that finishes in turn.
+    #[cold]
+    pub(crate) fn finish_iterations(&mut self, env: &Env, mut iter: u32) -> Result<()> {
+        let mut n = 0u32;
+        loop {
+            let next = match self.iterations[iter as usize].owner {
+                Owner::Loop(id) => self.advance_loop(env, id)?,
+                Owner::Call(id) => Some(self.end_call(env, id)?),
+            };
+            let Some(next) = next else { return Ok(()) };
+            iter = next;
+            let it = &mut self.iterations[iter as usize];
+            it.outstanding -= 1;
+            if it.outstanding > 0 || iter == ROOT {
+                return Ok(());
+            }
+            n += 1;
+            if n.is_multiple_of(1024) {
+                env.services.cancel.check()?;
+            }
+        }
+    }
+
+    /// Drops what a step with loops or calls may have left in its slots, for the next one.
+    pub(crate) fn clean(&mut self, plan: &Plan) {
+        if plan.frames.len() == 1 {
+            return;
+        }
+        self.loops.clear();
+        self.calls.clear();
+        self.iterations.truncate(1);
+        self.free.iter_mut().for_each(Vec::clear);
+        let root = plan.root();
+        self.slots.truncate(root.slots.len());
+        self.pending.truncate(root.pending.len());
+        self.slots.clone_from_slice(&root.slots);
+        let root = &mut self.iterations[ROOT as usize];
+        root.children.clear();
+        root.outstanding = 0;
+    }
 }
 
 impl Detached {
     /// Calls the kernel.
-    pub(crate) fn run(
-        mut self,
-        plan: &Plan,
-        services: StepServices,
-        trace: Option<&dyn TraceSink>,
-    ) -> Result<Outputs> {
-        let node = &plan.nodes[self.node.index()];
+    pub(crate) fn run(mut self, env: &Env) -> Result<Outputs> {
+        let (plan, idx) = (env.plan, self.item.node);
+        let node = &plan.nodes[idx.index()];
         let mut outputs: Outputs = smallvec::smallvec![None; node.n_outputs as usize];
         if let Action::Kernel(kernel) = &node.action {
-            call(
-                plan,
-                self.node,
-                kernel.as_ref(),
-                &mut self.inputs,
-                &mut outputs,
-                services,
-                trace,
-            )?;
+            let (info, inputs) = (&plan.info[idx.index()], &mut self.inputs);
+            if env.trace.is_some() {
+                crate::trace::traced_call(env, idx, self.place, inputs, &mut outputs)?;
+            } else {
+                let mut ctx =
+                    KernelCtx::new(info, inputs, &plan.consts, &mut outputs, &env.services);
+                kernel
+                    .compute(&mut ctx)
+                    .map_err(|e| e.at_node(&info.name, &info.op))?;
+            }
         }
         Ok(outputs)
     }
-}
 
-#[inline]
-fn call(
-    plan: &Plan,
-    idx: NodeIdx,
-    kernel: &dyn OpKernel,
-    inputs: &mut [Value],
-    outputs: &mut [Option<Tensor>],
-    services: StepServices,
-    trace: Option<&dyn TraceSink>,
-) -> Result<()> {
-    let info = &plan.info[idx.index()];
-    if let Some(trace) = trace {
-        return traced_call(plan, idx, kernel, inputs, outputs, services, trace);
+    /// Starts an asynchronous kernel; `done` gets its outputs, now or later.
+    pub(crate) fn start(self, env: &Env, done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static) {
+        let plan = env.plan;
+        let consts = &plan.consts;
+        let inputs = self.inputs.into_iter().filter_map(|v| match v {
+            Value::Tensor(t) => Some(t),
+            Value::Const(c) => consts.get(c as usize).cloned(),
+            Value::Empty => None,
+        });
+        let call = AsyncCall::new(inputs.collect(), env.services.cancel.clone(), done);
+        if let Action::Kernel(kernel) = &plan.nodes[self.item.node.index()].action {
+            kernel.start(call);
+        }
     }
-    let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, services);
-    kernel
-        .compute(&mut ctx)
-        .map_err(|e| e.at_node(&info.name, &info.op))
-}
-
-#[cold]
-fn traced_call(
-    plan: &Plan,
-    idx: NodeIdx,
-    kernel: &dyn OpKernel,
-    inputs: &mut [Value],
-    outputs: &mut [Option<Tensor>],
-    services: StepServices,
-    trace: &dyn TraceSink,
-) -> Result<()> {
-    let info = &plan.info[idx.index()];
-    let show = |t: &Tensor| format!("{}{}", t.dtype(), t.shape());
-    let shown: Vec<String> = inputs
-        .iter()
-        .map(|v| match v {
-            Value::Tensor(t) => show(t),
-            Value::Const(c) => plan.consts.get(*c as usize).map_or(String::new(), show),
-            Value::Empty => "packed".to_string(),
-        })
-        .collect();
-    let start = Instant::now();
-    let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, services);
-    let result = kernel
-        .compute(&mut ctx)
-        .map_err(|e| e.at_node(&info.name, &info.op));
-    let end = Instant::now();
-    let out: Vec<String> = outputs.iter().flatten().map(show).collect();
-    trace.span(NodeSpan {
-        node: info,
-        start,
-        end,
-        inputs: shown.join(", "),
-        outputs: out.join(", "),
-    });
-    result
 }

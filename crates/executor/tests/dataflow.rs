@@ -46,6 +46,7 @@ fn random_graph(seed: u64, n: usize) -> (Executor, Arc<AtomicUsize>, impl Fn(i64
     let mut r = Random(seed);
     let calls = Arc::new(AtomicUsize::new(0));
     let mut builder = PlanBuilder::new();
+    let root = builder.function("", 2, 1);
     let constant = builder.constant(Tensor::scalar(7i64));
     let mut wiring: Vec<Vec<usize>> = Vec::new();
     for i in 0..n {
@@ -71,24 +72,22 @@ fn random_graph(seed: u64, n: usize) -> (Executor, Arc<AtomicUsize>, impl Fn(i64
         };
         let cost = [Cost::Cheap, Cost::Expensive, Cost::BySize][r.below(3)];
         let info = info(format!("n{i}"));
-        builder.add(BuildNode {
-            info,
-            action,
-            inputs,
-            controls,
-            n_outputs: 1,
-            cost,
-        });
+        builder.add(
+            root,
+            BuildNode {
+                info,
+                action,
+                inputs,
+                controls,
+                n_outputs: 1,
+                cost,
+            },
+        );
     }
-    builder.add(BuildNode {
-        info: info("result".to_string()),
-        action: Action::Retval(0),
-        inputs: vec![Source::Node(NodeIdx::new(n - 1), 0)],
-        controls: Vec::new(),
-        n_outputs: 0,
-        cost: Cost::Cheap,
-    });
-    let plan = builder.finish(2, 1).expect("a valid plan");
+    builder
+        .result(root, 0, Source::Node(NodeIdx::new(n - 1), 0))
+        .expect("one result");
+    let plan = builder.finish().expect("a valid plan");
     let expected = move |a: i64, b: i64| {
         let mut values = vec![a, b];
         for (i, from) in wiring.iter().enumerate() {
@@ -146,6 +145,7 @@ fn concurrent_steps_do_not_mix() {
 /// `width` expensive nodes that fail when told to.
 fn failing(width: usize, panics: bool) -> Executor {
     let mut builder = PlanBuilder::new();
+    let root = builder.function("", 1, width);
     let node = |name: String, action, inputs, cost, n_outputs| BuildNode {
         info: info(name),
         action,
@@ -154,7 +154,10 @@ fn failing(width: usize, panics: bool) -> Executor {
         n_outputs,
         cost,
     };
-    let arg = builder.add(node("arg".into(), Action::Arg(0), vec![], Cost::Cheap, 1));
+    let arg = builder.add(
+        root,
+        node("arg".into(), Action::Arg(0), vec![], Cost::Cheap, 1),
+    );
     for i in 0..width {
         let action = Action::Kernel(Box::new(move |ctx: &mut KernelCtx| {
             if ctx.slice::<i64>(0)?[0] == i as i64 {
@@ -164,17 +167,15 @@ fn failing(width: usize, panics: bool) -> Executor {
             ctx.set_output(0, Tensor::scalar(i as i64))
         }));
         let inputs = vec![Source::Node(arg, 0)];
-        let n = builder.add(node(format!("n{i}"), action, inputs, Cost::Expensive, 1));
-        let inputs = vec![Source::Node(n, 0)];
-        builder.add(node(
-            format!("r{i}"),
-            Action::Retval(i as u32),
-            inputs,
-            Cost::Cheap,
-            0,
-        ));
+        let n = builder.add(
+            root,
+            node(format!("n{i}"), action, inputs, Cost::Expensive, 1),
+        );
+        builder
+            .result(root, i, Source::Node(n, 0))
+            .expect("width results");
     }
-    Executor::new(Arc::new(builder.finish(1, width).expect("valid")))
+    Executor::new(Arc::new(builder.finish().expect("valid")))
 }
 
 #[test]

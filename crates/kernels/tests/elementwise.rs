@@ -47,7 +47,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
         &mut values,
         &[],
         &mut out,
-        services,
+        &services,
     ))?;
     Ok(out.swap_remove(0).expect("output 0 is set"))
 }

@@ -136,7 +136,7 @@ fn run(row: &json::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
             resources: &resources,
             step_id: 0,
         };
-        let mut ctx = KernelCtx::new(&info, &mut values, &[], &mut outputs, services);
+        let mut ctx = KernelCtx::new(&info, &mut values, &[], &mut outputs, &services);
         kernel.compute(&mut ctx)?;
         for shapes in inferred.iter().flatten() {
             for (shape, out) in shapes.iter().zip(&outputs) {

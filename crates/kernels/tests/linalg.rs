@@ -54,7 +54,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor], constants: &[usize]) -> Result
         &mut values,
         &[],
         &mut out,
-        services,
+        &services,
     ))?;
     let [out] = out;
     Ok(out.expect("an output"))

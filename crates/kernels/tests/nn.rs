@@ -80,7 +80,7 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
             &mut values,
             &[],
             &mut out,
-            services,
+            &services,
         ))?;
         result = out.swap_remove(0);
     }

@@ -114,7 +114,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
             &mut inputs,
             &[],
             &mut outputs,
-            services,
+            &services,
         ))?;
         results.push(
             outputs

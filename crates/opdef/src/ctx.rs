@@ -17,6 +17,16 @@ pub enum Value {
     Const(u32),
 }
 
+impl Value {
+    /// Drops a tensor; constants stay.
+    #[inline]
+    pub fn clear(&mut self) {
+        if !matches!(self, Value::Const(_)) {
+            *self = Value::Empty;
+        }
+    }
+}
+
 /// Services of the step that a kernel may use.
 #[derive(Clone, Copy)]
 pub struct StepServices<'a> {
@@ -45,7 +55,7 @@ pub struct KernelCtx<'a> {
     inputs: &'a mut [Value],
     consts: &'a [Tensor],
     outputs: &'a mut [Option<Tensor>],
-    services: StepServices<'a>,
+    services: &'a StepServices<'a>,
 }
 
 impl<'a> KernelCtx<'a> {
@@ -56,7 +66,7 @@ impl<'a> KernelCtx<'a> {
         inputs: &'a mut [Value],
         consts: &'a [Tensor],
         outputs: &'a mut [Option<Tensor>],
-        services: StepServices<'a>,
+        services: &'a StepServices<'a>,
     ) -> Self {
         KernelCtx {
             node,
@@ -190,7 +200,7 @@ impl<'a> KernelCtx<'a> {
 
     /// The step's services.
     pub fn services(&self) -> &StepServices<'a> {
-        &self.services
+        self.services
     }
 
     #[cold]

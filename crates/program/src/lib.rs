@@ -9,4 +9,7 @@ mod builder;
 mod plan;
 
 pub use builder::{BuildNode, PlanBuilder, Source};
-pub use plan::{Action, Edge, FramePlan, NodeIdx, Plan, PlanNode, Target};
+pub use plan::{
+    Action, DEAD, Edge, EdgeKind, FrameIdx, FrameKind, FramePlan, MERGE_CONTROL, MERGE_DEAD,
+    MERGE_MAX, MERGE_WAITS, NodeIdx, Plan, PlanNode,
+};

@@ -11,17 +11,20 @@
 mod buffer;
 mod dtype;
 mod format;
+mod item;
 mod lazy;
 mod mapped;
 mod shape;
+mod storage;
 mod tensor;
 
 pub use buffer::{Buffer, memory_limit};
 pub use dtype::{DType, Element};
+pub use item::Item;
 pub use lazy::LazyTensor;
 pub use mapped::MappedFile;
 pub use shape::{PartialShape, Shape};
-pub use tensor::{Item, ResourceHandle, Tensor, Variant};
+pub use tensor::{ResourceHandle, Tensor, Variant};
 
 pub use bytes::Bytes;
 

@@ -18,8 +18,8 @@ pub struct Shape(SmallVec<[usize; 4]>);
 impl Shape {
     /// The shape of a scalar.
     #[inline]
-    pub fn scalar() -> Self {
-        Shape(SmallVec::new())
+    pub const fn scalar() -> Self {
+        Shape(SmallVec::new_const())
     }
 
     /// A shape from dimensions that may come from outside: negative ones and products beyond

@@ -1,15 +1,13 @@
 //! [`Tensor`]: dtype, shape and shared storage.
 
 use crate::buffer::Buffer;
-use crate::{DType, Element, MappedFile, Shape};
+use crate::storage::{Data, Dense, INLINE_BYTES, Words};
+use crate::{DType, Element, Item, MappedFile, Shape};
 use bytes::Bytes;
 use ferroflow_base::{Result, internal, invalid_argument};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Bytes that a tensor holds without a heap allocation.
-const INLINE_BYTES: usize = 16;
 
 /// A handle to a resource (variable, queue, table) that lives in a resource manager.
 #[derive(Clone)]
@@ -46,133 +44,18 @@ pub struct Variant(pub Option<Arc<dyn Any + Send + Sync>>);
 /// assert!(t.slice::<i32>().is_err());
 /// ```
 #[derive(Clone)]
-pub struct Tensor {
-    shape: Shape,
-    data: Data,
-    dtype: DType,
-}
+pub struct Tensor(Repr);
 
+/// Three words, so that passing tensors along is cheap; the dtype lies in the same place in both.
 #[derive(Clone)]
-enum Data {
-    Inline([u64; INLINE_BYTES / 8]),
-    Buffer { buffer: Arc<Buffer>, offset: usize },
-    Strings(Arc<Vec<Bytes>>),
-    Resources(Arc<Vec<ResourceHandle>>),
-    Variants(Arc<Vec<Variant>>),
+enum Repr {
+    /// A scalar of a plain dtype.
+    Scalar(DType, Words),
+    /// Anything else (and scalars that came out of a reshape).
+    Dense(DType, Arc<Dense>),
 }
 
-mod raw {
-    pub trait Sealed {}
-}
-
-/// How an element is stored, for kernels that move elements without looking at them.
-///
-/// [`dispatch_items!`](crate::dispatch_items) picks the item type of a dtype.
-pub trait Item: raw::Sealed + Clone + Default + Send + Sync + 'static {
-    #[doc(hidden)]
-    fn get(t: &Tensor) -> Option<&[Self]>;
-    #[doc(hidden)]
-    fn get_mut(t: &mut Tensor) -> Option<&mut [Self]>;
-}
-
-macro_rules! plain_items {
-    ($($ty:ty),*) => {$(
-        impl raw::Sealed for $ty {}
-        impl Item for $ty {
-            #[inline]
-            fn get(t: &Tensor) -> Option<&[Self]> {
-                let fits = t.dtype.size() == size_of::<$ty>() && t.dtype != DType::Bool;
-                // SAFETY: integers accept every bit pattern, and the size fits the dtype.
-                fits.then(|| unsafe { t.typed() })
-            }
-            #[inline]
-            fn get_mut(t: &mut Tensor) -> Option<&mut [Self]> {
-                let fits = t.dtype.size() == size_of::<$ty>() && t.dtype != DType::Bool;
-                // SAFETY: as above; non-bool plain dtypes accept every bit pattern too.
-                if fits { unsafe { t.typed_mut() } } else { None }
-            }
-        }
-    )*};
-}
-plain_items!(u8, u16, u32, u64, [u64; 2]);
-
-impl raw::Sealed for bool {}
-impl Item for bool {
-    fn get(t: &Tensor) -> Option<&[Self]> {
-        t.slice().ok()
-    }
-    fn get_mut(t: &mut Tensor) -> Option<&mut [Self]> {
-        t.slice_mut().ok()
-    }
-}
-
-macro_rules! owned_items {
-    ($($ty:ty, $variant:ident;)*) => {$(
-        impl raw::Sealed for $ty {}
-        impl Item for $ty {
-            fn get(t: &Tensor) -> Option<&[Self]> {
-                match &t.data { Data::$variant(v) => Some(v), _ => None }
-            }
-            fn get_mut(t: &mut Tensor) -> Option<&mut [Self]> {
-                match &mut t.data { Data::$variant(v) => Some(&mut Arc::make_mut(v)[..]), _ => None }
-            }
-        }
-    )*};
-}
-owned_items! { Bytes, Strings; ResourceHandle, Resources; Variant, Variants; }
-
-/// Runs `$body` with `$T` bound to the [`Item`] type that stores elements of `$dtype`.
-///
-/// ```
-/// use ferroflow_tensor::{Tensor, dispatch_items};
-/// let t = Tensor::from_slice([3], &[1.0f32, 2.0, 3.0]).unwrap();
-/// let n = dispatch_items!(t.dtype(), T => t.items::<T>().unwrap().len());
-/// assert_eq!(n, 3);
-/// ```
-#[macro_export]
-macro_rules! dispatch_items {
-    ($dtype:expr, $T:ident => $body:expr) => {{
-        let dtype: $crate::DType = $dtype;
-        match (dtype, dtype.size()) {
-            ($crate::DType::Bool, _) => {
-                type $T = bool;
-                $body
-            }
-            ($crate::DType::Resource, _) => {
-                type $T = $crate::ResourceHandle;
-                $body
-            }
-            ($crate::DType::Variant, _) => {
-                type $T = $crate::Variant;
-                $body
-            }
-            (_, 1) => {
-                type $T = u8;
-                $body
-            }
-            (_, 2) => {
-                type $T = u16;
-                $body
-            }
-            (_, 4) => {
-                type $T = u32;
-                $body
-            }
-            (_, 8) => {
-                type $T = u64;
-                $body
-            }
-            (_, 16) => {
-                type $T = [u64; 2];
-                $body
-            }
-            _ => {
-                type $T = $crate::Bytes;
-                $body
-            }
-        }
-    }};
-}
+static SCALAR_SHAPE: Shape = Shape::scalar();
 
 impl Tensor {
     /// A tensor whose elements are about to be written: initialised, but with arbitrary values.
@@ -202,20 +85,20 @@ impl Tensor {
             return Err(too_large(dtype, &shape));
         }
         let data = match dtype {
-            DType::String => Data::Strings(Arc::new(vec![Bytes::new(); n])),
-            DType::Resource => Data::Resources(Arc::new(vec![ResourceHandle::default(); n])),
-            DType::Variant => Data::Variants(Arc::new(vec![Variant::default(); n])),
+            DType::String => Data::Strings(vec![Bytes::new(); n]),
+            DType::Resource => Data::Resources(vec![ResourceHandle::default(); n]),
+            DType::Variant => Data::Variants(vec![Variant::default(); n]),
+            _ if shape.is_scalar() => return Ok(Tensor(Repr::Scalar(dtype, [0; 2]))),
             _ if bytes <= INLINE_BYTES => Data::Inline([0; 2]),
             _ => {
-                let buffer =
-                    Buffer::allocate(bytes, zeroed).map_err(|_| too_large(dtype, &shape))?;
-                Data::Buffer {
-                    buffer: Arc::new(buffer),
-                    offset: 0,
-                }
+                Data::Block(Buffer::allocate(bytes, zeroed).map_err(|_| too_large(dtype, &shape))?)
             }
         };
-        Ok(Tensor { shape, data, dtype })
+        Ok(Self::dense(dtype, shape, data))
+    }
+
+    fn dense(dtype: DType, shape: Shape, data: Data) -> Tensor {
+        Tensor(Repr::Dense(dtype, Arc::new(Dense { shape, data })))
     }
 
     /// A scalar.
@@ -225,53 +108,34 @@ impl Tensor {
         let mut words = [0u64; 2];
         // SAFETY: `T` is plain, at most 16 bytes, and `words` is aligned for it.
         unsafe { words.as_mut_ptr().cast::<T>().write(value) };
-        Tensor {
-            shape: Shape::scalar(),
-            data: Data::Inline(words),
-            dtype: T::DTYPE,
-        }
+        Tensor(Repr::Scalar(T::DTYPE, words))
     }
 
     /// A string scalar.
     pub fn string(value: impl Into<Bytes>) -> Tensor {
-        Tensor {
-            shape: Shape::scalar(),
-            data: Data::Strings(Arc::new(vec![value.into()])),
-            dtype: DType::String,
-        }
+        let data = Data::Strings(vec![value.into()]);
+        Self::dense(DType::String, Shape::scalar(), data)
     }
 
     /// A tensor of strings; as many as `shape` has elements.
     pub fn from_strings(shape: impl Into<Shape>, values: Vec<Bytes>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Tensor {
-            shape,
-            data: Data::Strings(Arc::new(values)),
-            dtype: DType::String,
-        })
+        Ok(Self::dense(DType::String, shape, Data::Strings(values)))
     }
 
     /// A tensor of resource handles; as many as `shape` has elements.
     pub fn from_resources(shape: impl Into<Shape>, values: Vec<ResourceHandle>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Tensor {
-            shape,
-            data: Data::Resources(Arc::new(values)),
-            dtype: DType::Resource,
-        })
+        Ok(Self::dense(DType::Resource, shape, Data::Resources(values)))
     }
 
     /// A tensor of variants; as many as `shape` has elements.
     pub fn from_variants(shape: impl Into<Shape>, values: Vec<Variant>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Tensor {
-            shape,
-            data: Data::Variants(Arc::new(values)),
-            dtype: DType::Variant,
-        })
+        Ok(Self::dense(DType::Variant, shape, Data::Variants(values)))
     }
 
     /// A copy of `values`; as many as `shape` has elements.
@@ -295,7 +159,7 @@ impl Tensor {
         if !dtype.is_plain() || bytes.len() != expected {
             return Err(invalid_argument!(
                 "a {dtype} tensor of shape {} takes {expected} bytes, but {} were given",
-                t.shape,
+                t.shape(),
                 bytes.len()
             ));
         }
@@ -328,41 +192,42 @@ impl Tensor {
             return Self::from_bytes(dtype, shape, bytes);
         }
         check_count(&shape, bytes.len() / dtype.size())?;
-        let buffer = Arc::new(Buffer::mapped(file, range));
-        Ok(Tensor {
-            shape,
-            data: Data::Buffer { buffer, offset: 0 },
-            dtype,
-        })
+        let block = Data::Block(Buffer::mapped(file, range));
+        Ok(Self::dense(dtype, shape, block))
     }
 
     /// The element type.
     #[inline]
     pub fn dtype(&self) -> DType {
-        self.dtype
+        match self.0 {
+            Repr::Scalar(dtype, _) | Repr::Dense(dtype, _) => dtype,
+        }
     }
 
     /// The shape.
     #[inline]
     pub fn shape(&self) -> &Shape {
-        &self.shape
+        match &self.0 {
+            Repr::Scalar(..) => &SCALAR_SHAPE,
+            Repr::Dense(_, dense) => &dense.shape,
+        }
     }
 
     /// Element count.
     #[inline]
     pub fn num_elements(&self) -> usize {
-        self.shape.num_elements()
+        self.shape().num_elements()
     }
 
     /// Bytes of plain data; 0 for dtypes that own their elements.
     pub fn byte_len(&self) -> usize {
-        self.num_elements() * self.dtype.size()
+        self.num_elements() * self.dtype().size()
     }
 
     /// The elements, which must be of type `T`.
     #[inline]
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
-        if self.dtype != T::DTYPE {
+        if self.dtype() != T::DTYPE {
             return Err(self.wrong_dtype(T::DTYPE));
         }
         // SAFETY: the dtype says that the storage holds valid elements of `T`.
@@ -372,7 +237,7 @@ impl Tensor {
     /// The elements for writing; shared storage is copied first.
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
-        if self.dtype != T::DTYPE {
+        if self.dtype() != T::DTYPE {
             return Err(self.wrong_dtype(T::DTYPE));
         }
         self.make_unique()?;
@@ -387,66 +252,82 @@ impl Tensor {
             [value] => Ok(*value),
             _ => Err(invalid_argument!(
                 "expected a scalar, got a tensor of shape {}",
-                self.shape
+                self.shape()
             )),
+        }
+    }
+
+    /// The value, if this is a scalar of type `T` in the tensor itself, as most scalars are.
+    #[inline]
+    pub fn inline_scalar<T: Element>(&self) -> Option<T> {
+        match &self.0 {
+            Repr::Scalar(dtype, words) if *dtype == T::DTYPE => {
+                // SAFETY: the dtype says that the words begin with a valid `T`.
+                Some(unsafe { words.as_ptr().cast::<T>().read() })
+            }
+            _ => None,
         }
     }
 
     /// The elements of a string tensor.
     pub fn strings(&self) -> Result<&[Bytes]> {
-        match &self.data {
-            Data::Strings(v) => Ok(v),
-            _ => Err(self.wrong_dtype(DType::String)),
-        }
+        self.string_items()
+            .ok_or_else(|| self.wrong_dtype(DType::String))
     }
 
     /// The elements of a resource tensor.
     pub fn resources(&self) -> Result<&[ResourceHandle]> {
-        match &self.data {
-            Data::Resources(v) => Ok(v),
-            _ => Err(self.wrong_dtype(DType::Resource)),
-        }
+        self.resource_items()
+            .ok_or_else(|| self.wrong_dtype(DType::Resource))
     }
 
     /// The elements of a variant tensor.
     pub fn variants(&self) -> Result<&[Variant]> {
-        match &self.data {
-            Data::Variants(v) => Ok(v),
-            _ => Err(self.wrong_dtype(DType::Variant)),
-        }
+        self.variant_items()
+            .ok_or_else(|| self.wrong_dtype(DType::Variant))
     }
 
     /// The elements as stored items; see [`dispatch_items!`](crate::dispatch_items).
     pub fn items<T: Item>(&self) -> Result<&[T]> {
-        T::get(self).ok_or_else(|| internal!("{} is not stored in the asked form", self.dtype))
+        T::get(self).ok_or_else(|| internal!("{} is not stored in the asked form", self.dtype()))
     }
 
     /// The elements as stored items for writing; shared storage is copied first.
     pub fn items_mut<T: Item>(&mut self) -> Result<&mut [T]> {
         self.make_unique()?;
-        let dtype = self.dtype;
+        let dtype = self.dtype();
         T::get_mut(self).ok_or_else(|| internal!("{dtype} is not stored in the asked form"))
     }
 
     /// The plain bytes, row-major and little-endian on the machines that Ferroflow runs on.
     pub fn bytes(&self) -> Result<&[u8]> {
-        if !self.dtype.is_plain() {
+        if !self.dtype().is_plain() {
             return Err(invalid_argument!(
                 "a {} tensor has no plain bytes",
-                self.dtype
+                self.dtype()
             ));
         }
-        let len = self.byte_len();
-        // SAFETY: the storage of a plain dtype holds `byte_len` initialised bytes, none of them
+        let (ptr, n) = self.raw();
+        // SAFETY: the storage of a plain dtype holds that many initialised bytes, none of them
         // padding.
-        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
+        Ok(unsafe { std::slice::from_raw_parts(ptr, n * self.dtype().size()) })
     }
 
     /// The same elements under another shape of the same element count.
     pub fn with_shape(mut self, shape: Shape) -> Result<Tensor> {
         check_count(&shape, self.num_elements())?;
-        self.shape = shape;
-        Ok(self)
+        let words = match &mut self.0 {
+            Repr::Scalar(_, words) if !shape.is_scalar() => *words,
+            Repr::Scalar(..) => return Ok(self),
+            Repr::Dense(_, dense) => {
+                match Arc::get_mut(dense) {
+                    Some(dense) => dense.shape = shape,
+                    None => *dense = Arc::new(dense.share(0, shape)),
+                }
+                return Ok(self);
+            }
+        };
+        Ok(Self::dense(self.dtype(), shape, Data::Inline(words)))
     }
 
     /// `shape.num_elements()` elements from element `start` on, sharing the storage.
@@ -460,25 +341,19 @@ impl Tensor {
         let Some(end) = end else {
             return Err(internal!(
                 "view of {n} elements at {start} of a tensor of shape {}",
-                self.shape
+                self.shape()
             ));
         };
-        let size = self.dtype.size();
-        if let Data::Buffer { buffer, offset } = &self.data
+        let (dtype, size) = (self.dtype(), self.dtype().size());
+        if let Repr::Dense(_, dense) = &self.0
             && n * size > INLINE_BYTES
+            && dtype.is_plain()
         {
-            let data = Data::Buffer {
-                buffer: buffer.clone(),
-                offset: offset + start * size,
-            };
-            return Ok(Tensor {
-                shape,
-                data,
-                dtype: self.dtype,
-            });
+            let part = dense.share(start * size, shape);
+            return Ok(Tensor(Repr::Dense(dtype, Arc::new(part))));
         }
-        let mut t = Tensor::for_overwrite(self.dtype, shape)?;
-        crate::dispatch_items!(self.dtype, T => {
+        let mut t = Tensor::for_overwrite(dtype, shape)?;
+        crate::dispatch_items!(dtype, T => {
             t.items_mut::<T>()?.clone_from_slice(&self.items::<T>()?[start..end]);
         });
         Ok(t)
@@ -486,96 +361,104 @@ impl Tensor {
 
     /// The same bytes read as another plain dtype of the same element size.
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
-        if !dtype.is_plain() || dtype.size() != self.dtype.size() {
+        if !dtype.is_plain() || dtype.size() != self.dtype().size() {
             return Err(invalid_argument!(
                 "cannot bitcast {} to {dtype}",
-                self.dtype
+                self.dtype()
             ));
         }
-        if dtype == DType::Bool || self.dtype == DType::Bool {
-            return Self::from_bytes(dtype, self.shape.clone(), self.bytes()?);
+        if dtype == DType::Bool || self.dtype() == DType::Bool {
+            return Self::from_bytes(dtype, self.shape().clone(), self.bytes()?);
         }
         let mut t = self.clone();
-        t.dtype = dtype;
+        match &mut t.0 {
+            Repr::Scalar(own, _) | Repr::Dense(own, _) => *own = dtype,
+        }
         Ok(t)
     }
 
     /// Whether nobody else shares the storage, so that it may be written in place.
     #[inline]
     pub fn is_unique(&mut self) -> bool {
-        match &mut self.data {
-            Data::Inline(_) => true,
-            Data::Buffer { buffer, .. } => Arc::get_mut(buffer).is_some_and(|b| b.is_writable()),
-            Data::Strings(v) => Arc::get_mut(v).is_some(),
-            Data::Resources(v) => Arc::get_mut(v).is_some(),
-            Data::Variants(v) => Arc::get_mut(v).is_some(),
+        match &mut self.0 {
+            Repr::Scalar(..) => true,
+            Repr::Dense(_, dense) => Arc::get_mut(dense).is_some_and(Dense::is_writable),
         }
     }
 
     /// Whether both have equal dtype, shape and bytes (or equal strings), or share storage.
     pub fn same_value(&self, other: &Tensor) -> bool {
-        if self.dtype != other.dtype || self.shape != other.shape {
+        if self.dtype() != other.dtype() || self.shape() != other.shape() {
             return false;
         }
-        match (&self.data, &other.data) {
-            (Data::Strings(a), Data::Strings(b)) => a == b,
-            _ if self.dtype.is_plain() => {
-                self.as_ptr() == other.as_ptr() || self.bytes().ok() == other.bytes().ok()
+        match (self.string_items(), other.string_items()) {
+            (Some(a), Some(b)) => a == b,
+            _ if self.dtype().is_plain() => {
+                self.raw() == other.raw() || self.bytes().ok() == other.bytes().ok()
             }
             _ => false,
         }
     }
 
     fn make_unique(&mut self) -> Result<()> {
-        if matches!(self.data, Data::Buffer { .. }) && !self.is_unique() {
-            *self = Self::from_bytes(self.dtype, self.shape.clone(), self.bytes()?)?;
+        if self.is_unique() {
+            return Ok(());
+        }
+        if self.dtype().is_plain() {
+            *self = Self::from_bytes(self.dtype(), self.shape().clone(), self.bytes()?)?;
+        } else if let Repr::Dense(dtype, dense) = &self.0 {
+            let data = match dense.root() {
+                Data::Strings(v) => Data::Strings(v.clone()),
+                Data::Resources(v) => Data::Resources(v.clone()),
+                Data::Variants(v) => Data::Variants(v.clone()),
+                _ => return Err(internal!("a {dtype} tensor with plain storage")),
+            };
+            *self = Self::dense(*dtype, dense.shape.clone(), data);
         }
         Ok(())
     }
 
     #[cold]
     fn wrong_dtype(&self, expected: DType) -> ferroflow_base::Status {
-        invalid_argument!("expected a {expected} tensor, got a {} tensor", self.dtype)
+        invalid_argument!(
+            "expected a {expected} tensor, got a {} tensor",
+            self.dtype()
+        )
     }
 
+    /// Where the elements begin (dangling for owned ones), and how many there are.
     #[inline]
-    fn as_ptr(&self) -> *const u8 {
-        match &self.data {
-            Data::Inline(words) => words.as_ptr().cast(),
-            // SAFETY: `offset` is inside the buffer by construction of views.
-            Data::Buffer { buffer, offset } => unsafe { buffer.as_ptr().add(*offset) },
-            _ => std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),
+    fn raw(&self) -> (*const u8, usize) {
+        match &self.0 {
+            Repr::Scalar(_, words) => (words.as_ptr().cast(), 1),
+            Repr::Dense(_, dense) => (dense.as_ptr(), dense.shape.num_elements()),
         }
     }
 
     /// # Safety
     /// Every element of a tensor of this dtype must be a valid `T` of the same size.
     #[inline]
-    unsafe fn typed<T>(&self) -> &[T] {
-        let ptr = self.as_ptr();
+    pub(crate) unsafe fn typed<T>(&self) -> &[T] {
+        let (ptr, n) = self.raw();
         debug_assert!((ptr as usize).is_multiple_of(align_of::<T>()));
-        debug_assert_eq!(self.dtype.size(), size_of::<T>());
+        debug_assert_eq!(self.dtype().size(), size_of::<T>());
         // SAFETY: storage holds `num_elements` initialised elements, aligned for their type
         // (inline words: 8; buffers: 64, or checked in `from_mapped`; views start at an element).
-        unsafe { std::slice::from_raw_parts(ptr.cast(), self.num_elements()) }
+        unsafe { std::slice::from_raw_parts(ptr.cast(), n) }
     }
 
     /// # Safety
     /// As [`Tensor::typed`], and every `T` must be a valid element of this dtype.
     #[inline]
-    unsafe fn typed_mut<T>(&mut self) -> Option<&mut [T]> {
-        let n = self.num_elements();
-        let ptr: *mut u8 = match &mut self.data {
-            Data::Inline(words) => words.as_mut_ptr().cast(),
-            Data::Buffer { buffer, offset } => {
-                let buffer = Arc::get_mut(buffer).filter(|b| b.is_writable())?;
-                debug_assert!(*offset + n * size_of::<T>() <= buffer.len());
-                // SAFETY: `offset` is inside the buffer by construction of views.
-                unsafe { buffer.as_mut_ptr().add(*offset) }
+    pub(crate) unsafe fn typed_mut<T>(&mut self) -> Option<&mut [T]> {
+        let (ptr, n): (*mut u8, usize) = match &mut self.0 {
+            Repr::Scalar(_, words) => (words.as_mut_ptr().cast(), 1),
+            Repr::Dense(_, dense) => {
+                let dense = Arc::get_mut(dense)?;
+                (dense.as_mut_ptr()?, dense.shape.num_elements())
             }
-            _ => return None,
         };
-        // SAFETY: as in `typed`; `get_mut` proved that nobody else refers to the buffer.
+        // SAFETY: as in `typed`; `get_mut` proved that nobody else refers to the storage.
         Some(unsafe { std::slice::from_raw_parts_mut(ptr.cast(), n) })
     }
 
@@ -588,6 +471,38 @@ impl Tensor {
         // SAFETY: the storage has `byte_len` bytes and is exclusively borrowed.
         Some(unsafe { std::slice::from_raw_parts_mut(first, len) })
     }
+}
+
+macro_rules! owned {
+    ($($get:ident, $get_mut:ident, $variant:ident, $ty:ty;)*) => {
+        impl Tensor {$(
+            pub(crate) fn $get(&self) -> Option<&[$ty]> {
+                match &self.0 {
+                    Repr::Dense(_, dense) => match dense.root() {
+                        Data::$variant(v) => Some(v),
+                        _ => None,
+                    },
+                    _ => None,
+                }
+            }
+
+            /// After `make_unique`.
+            pub(crate) fn $get_mut(&mut self) -> Option<&mut [$ty]> {
+                match &mut self.0 {
+                    Repr::Dense(_, dense) => match &mut Arc::get_mut(dense)?.data {
+                        Data::$variant(v) => Some(v),
+                        _ => None,
+                    },
+                    _ => None,
+                }
+            }
+        )*}
+    };
+}
+owned! {
+    string_items, string_items_mut, Strings, Bytes;
+    resource_items, resource_items_mut, Resources, ResourceHandle;
+    variant_items, variant_items_mut, Variants, Variant;
 }
 
 #[cold]
@@ -629,7 +544,7 @@ mod tests {
         assert!(t.is_unique());
         assert_eq!(t.bytes().unwrap(), 2.5f64.to_le_bytes());
         assert_eq!(t.to_scalar::<f64>().unwrap(), 2.5);
-        assert_eq!(size_of::<Tensor>(), 72);
+        assert_eq!(size_of::<Tensor>(), 24);
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! Nodes that the engine runs itself: they decide where values go.
+
+use crate::calls::is_true;
+use crate::state::{Env, Item, StepState};
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_opdef::Value;
+use ferroflow_program::{Action, Plan, PlanNode};
+use ferroflow_tensor::Tensor;
+
+impl StepState {
+    /// Runs a node that has no kernel.
+    pub(crate) fn run_control(&mut self, env: &Env, item: Item) -> Result<()> {
+        let plan = env.plan;
+        let node = &plan.nodes[item.node.index()];
+        let slot = self.iterations[item.iter as usize].slot_base + node.first_slot;
+        let first = slot as usize;
+        match &node.action {
+            Action::Forward => {
+                for i in 0..node.n_inputs as usize {
+                    self.outputs[i] = take(plan, &mut self.slots[first + i]);
+                }
+                self.propagate::<true>(env, item.node, item.iter);
+            }
+            Action::Switch | Action::SwitchN => {
+                let to = self.chosen_output(plan, node, first).map_err(|e| {
+                    let info = &plan.info[item.node.index()];
+                    e.at_node(&info.name, &info.op)
+                })?;
+                self.slots[first + 1].clear();
+                self.outputs[to] = take(plan, &mut self.slots[first]);
+                self.propagate::<true>(env, item.node, item.iter);
+            }
+            Action::Merge => {
+                let slots = &mut self.slots[first..first + node.n_inputs as usize];
+                let live = slots.iter().position(|s| !matches!(s, Value::Empty));
+                let live = live.ok_or_else(|| internal!("a Merge runs without input"))?;
+                self.outputs[0] = take(plan, &mut slots[live]);
+                if node.n_outputs > 1 {
+                    self.outputs[1] = Some(Tensor::scalar(live as i32));
+                }
+                self.propagate::<true>(env, item.node, item.iter);
+            }
+            &Action::Enter { frame, is_constant } => {
+                self.outputs[0] = take(plan, &mut self.slots[first]);
+                self.enter(env, item, frame, is_constant, true)?;
+            }
+            Action::Exit => {
+                self.outputs[0] = take(plan, &mut self.slots[first]);
+                self.exit(env, item)?;
+            }
+            Action::NextIteration => {
+                self.outputs[0] = take(plan, &mut self.slots[first]);
+                self.next_iteration(env, item)?;
+            }
+            Action::Const(c) => {
+                self.outputs[0] = plan.consts.get(*c as usize).cloned();
+                self.propagate::<true>(env, item.node, item.iter);
+            }
+            Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
+            Action::Call(frame) => {
+                let args = self.take_args(plan, node, first, 0);
+                self.begin_call(env, item, *frame, args)?;
+                return Ok(());
+            }
+            Action::While { cond, .. } => {
+                let args = self.take_args(plan, node, first, 0);
+                self.begin_call(env, item, *cond, args)?;
+                return Ok(());
+            }
+            Action::Branch { branches, by_truth } => {
+                let choice = self.peek(plan, first)?;
+                let chosen = match by_truth {
+                    true => is_true(choice).map(|t| usize::from(!t)),
+                    false => choice.to_scalar::<i32>().map(|i| {
+                        let last = branches.len() - 1;
+                        usize::try_from(i).map_or(last, |i| i.min(last))
+                    }),
+                };
+                let chosen = chosen.map_err(|e| {
+                    let info = &plan.info[item.node.index()];
+                    e.at_node(&info.name, &info.op)
+                })?;
+                self.slots[first].clear();
+                let args = self.take_args(plan, node, first, 1);
+                let function = branches.get(chosen).copied();
+                let function = function.ok_or_else(|| internal!("no branch {chosen}"))?;
+                self.begin_call(env, item, function, args)?;
+                return Ok(());
+            }
+            Action::Arg(_) | Action::Kernel(_) => {}
+        }
+        self.release(env, item.iter)
+    }
+
+    fn peek<'a>(&'a self, plan: &'a Plan, slot: usize) -> Result<&'a Tensor> {
+        match &self.slots[slot] {
+            Value::Tensor(t) => Some(t),
+            Value::Const(c) => plan.consts.get(*c as usize),
+            Value::Empty => None,
+        }
+        .ok_or_else(|| internal!("an input is missing"))
+    }
+
+    fn chosen_output(&self, plan: &Plan, node: &PlanNode, first: usize) -> Result<usize> {
+        let choice = self.peek(plan, first + 1)?;
+        let scalar = |e: &Tensor| {
+            invalid_argument!(
+                "The second input must be a scalar, but it has shape {}",
+                e.shape()
+            )
+        };
+        if let Action::Switch = node.action {
+            let to = choice.to_scalar::<bool>().map_err(|_| scalar(choice))?;
+            return Ok(usize::from(to));
+        }
+        let to = choice.to_scalar::<i32>().map_err(|_| scalar(choice))?;
+        let last = (node.n_outputs as usize).saturating_sub(1);
+        Ok(usize::try_from(to).map_or(last, |i| i.min(last)))
+    }
+
+    /// The inputs of a call from number `from` on.
+    fn take_args(
+        &mut self,
+        plan: &Plan,
+        node: &PlanNode,
+        first: usize,
+        from: usize,
+    ) -> Vec<Option<Tensor>> {
+        let mut args = std::mem::take(&mut self.args);
+        args.clear();
+        let slots = &mut self.slots[first + from..first + node.n_inputs as usize];
+        args.extend(slots.iter_mut().map(|slot| take(plan, slot)));
+        args
+    }
+}
+
+/// Takes a value out of its slot; constants stay and are shared.
+#[inline]
+fn take(plan: &Plan, slot: &mut Value) -> Option<Tensor> {
+    match slot {
+        Value::Const(c) => plan.consts.get(*c as usize).cloned(),
+        slot => match std::mem::take(slot) {
+            Value::Tensor(t) => Some(t),
+            _ => None,
+        },
+    }
+}

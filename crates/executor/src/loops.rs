@@ -1,0 +1,235 @@
+//! Loops: iterations in a window of at most `parallel_iterations`, as in TensorFlow's executor.
+
+use crate::state::{Env, Item, Owner, StepState};
+use ferroflow_base::{Result, internal};
+use ferroflow_program::{FrameIdx, FrameKind, NodeIdx};
+use ferroflow_tensor::Tensor;
+use std::collections::VecDeque;
+
+/// A loop under way. Invariants: `window` is not empty and holds consecutive iterations, the
+/// oldest first; `deferred` is empty unless the window is full; `dead_exits` are of the newest
+/// iteration.
+#[derive(Default)]
+pub(crate) struct Loop {
+    frame: Option<FrameIdx>,
+    parent: u32,
+    window: VecDeque<u32>,
+    /// Number of the oldest iteration.
+    first: u64,
+    pending_enters: u32,
+    /// Values for the iteration after the newest.
+    deferred: Vec<(NodeIdx, Tensor)>,
+    /// Constant Enters that have arrived; `None` when dead.
+    invariants: Vec<(NodeIdx, Option<Tensor>)>,
+    dead_exits: Vec<NodeIdx>,
+}
+
+/// All loops of a step, with those that can be reused.
+#[derive(Default)]
+pub(crate) struct Loops {
+    all: Vec<Loop>,
+    free: Vec<u32>,
+}
+
+impl Loops {
+    /// The iteration that loop `id` was entered from.
+    pub(crate) fn parent_of(&self, id: u32) -> u32 {
+        self.all[id as usize].parent
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.all.clear();
+        self.free.clear();
+    }
+}
+
+impl StepState {
+    fn a_loop(&mut self, id: u32) -> &mut Loop {
+        &mut self.loops.all[id as usize]
+    }
+
+    /// The loop `frame` entered from iteration `parent`; it begins with the first Enter.
+    fn loop_entered(&mut self, env: &Env, parent: u32, frame: FrameIdx) -> Result<u32> {
+        let children = &self.iterations[parent as usize].children;
+        if let Some((_, id)) = children.iter().find(|(f, _)| *f == frame) {
+            return Ok(*id);
+        }
+        let FrameKind::Loop { n_enters, .. } = env.plan.frames[frame.index()].kind else {
+            return Err(internal!("an Enter leads into a function"));
+        };
+        let id = self.loops.free.pop().unwrap_or_else(|| {
+            self.loops.all.push(Loop::default());
+            (self.loops.all.len() - 1) as u32
+        });
+        let first = self.new_iteration(env.plan, frame, Owner::Loop(id), 0);
+        let new = self.a_loop(id);
+        (new.frame, new.parent) = (Some(frame), parent);
+        (new.first, new.pending_enters) = (0, n_enters);
+        new.window.push_back(first);
+        let parent = &mut self.iterations[parent as usize];
+        parent.children.push((frame, id));
+        parent.outstanding += 1;
+        Ok(id)
+    }
+
+    /// Passes `outputs[0]` of an Enter into its loop.
+    pub(crate) fn enter(
+        &mut self,
+        env: &Env,
+        item: Item,
+        frame: FrameIdx,
+        is_constant: bool,
+        alive: bool,
+    ) -> Result<()> {
+        let id = self.loop_entered(env, item.iter, frame)?;
+        let lp = &mut self.loops.all[id as usize];
+        lp.pending_enters = lp.pending_enters.saturating_sub(1);
+        if !is_constant {
+            let first = lp.window.front().copied().filter(|_| lp.first == 0);
+            let first = first.ok_or_else(|| internal!("an Enter came too late"))?;
+            self.pass(env, item.node, first, alive);
+        } else {
+            let value = self.outputs[0].take();
+            lp.invariants.push((item.node, value.clone()));
+            for i in 0..lp.window.len() {
+                let iter = self.loops.all[id as usize].window[i];
+                self.outputs[0] = value.clone();
+                self.pass(env, item.node, iter, alive);
+            }
+        }
+        // The loop may be done by now: nothing happens in it when all that enters is dead.
+        let front = self.loops.all[id as usize].window.front().copied();
+        match front {
+            Some(front) if self.iterations[front as usize].outstanding == 0 => {
+                self.finish_iterations(env, front)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pass(&mut self, env: &Env, from: NodeIdx, iter: u32, alive: bool) {
+        if alive {
+            self.propagate::<true>(env, from, iter);
+        } else {
+            self.propagate::<false>(env, from, iter);
+        }
+    }
+
+    /// Passes `outputs[0]` of a live NextIteration on.
+    pub(crate) fn next_iteration(&mut self, env: &Env, item: Item) -> Result<()> {
+        let it = &self.iterations[item.iter as usize];
+        let (Owner::Loop(id), number) = (it.owner, it.number) else {
+            return Err(internal!("a NextIteration is outside any loop"));
+        };
+        let lp = &mut self.loops.all[id as usize];
+        let newest = lp.first + lp.window.len() as u64 - 1;
+        if number < newest {
+            let next = lp.window[(number + 1 - lp.first) as usize];
+            self.propagate::<true>(env, item.node, next);
+            return Ok(());
+        }
+        let frame = lp.frame.unwrap_or(FrameIdx::new(0));
+        let parallel = match env.plan.frames[frame.index()].kind {
+            FrameKind::Loop {
+                parallel_iterations,
+                ..
+            } => parallel_iterations as usize,
+            FrameKind::Function => 1,
+        };
+        if lp.window.len() >= parallel {
+            let value = self.outputs[0].take();
+            lp.deferred.extend(value.map(|v| (item.node, v)));
+            return Ok(());
+        }
+        let next = self.push_iteration(env, id);
+        self.propagate::<true>(env, item.node, next);
+        Ok(())
+    }
+
+    /// Adds the next iteration to the window; constants enter it.
+    fn push_iteration(&mut self, env: &Env, id: u32) -> u32 {
+        let lp = &mut self.loops.all[id as usize];
+        let number = lp.first + lp.window.len() as u64;
+        let frame = lp.frame.unwrap_or(FrameIdx::new(0));
+        lp.dead_exits.clear();
+        let held = std::mem::take(&mut self.outputs[0]);
+        let iter = self.new_iteration(env.plan, frame, Owner::Loop(id), number);
+        self.a_loop(id).window.push_back(iter);
+        for i in 0..self.a_loop(id).invariants.len() {
+            let (node, value) = self.a_loop(id).invariants[i].clone();
+            let alive = value.is_some();
+            self.outputs[0] = value;
+            self.pass(env, node, iter, alive);
+        }
+        self.outputs[0] = held;
+        iter
+    }
+
+    /// Passes `outputs[0]` of a live Exit on to the iteration that its loop was entered from.
+    pub(crate) fn exit(&mut self, env: &Env, item: Item) -> Result<()> {
+        let Owner::Loop(id) = self.iterations[item.iter as usize].owner else {
+            return Err(internal!("an Exit is outside any loop"));
+        };
+        let parent = self.a_loop(id).parent;
+        self.propagate::<true>(env, item.node, parent);
+        Ok(())
+    }
+
+    /// Remembers a dead Exit of the newest iteration: it counts if the loop ends there.
+    pub(crate) fn dead_exit(&mut self, item: Item) {
+        let it = &self.iterations[item.iter as usize];
+        let (Owner::Loop(id), number) = (it.owner, it.number) else {
+            return;
+        };
+        let lp = self.a_loop(id);
+        if number + 1 == lp.first + lp.window.len() as u64 {
+            lp.dead_exits.push(item.node);
+        }
+    }
+
+    /// Ends the iterations at the front of the window that are done, begins what waited for that.
+    /// When the loop is done its dead exits take effect, and the iteration that it was entered
+    /// from, which has one thing less outstanding, is returned.
+    pub(crate) fn advance_loop(&mut self, env: &Env, id: u32) -> Result<Option<u32>> {
+        loop {
+            let lp = &mut self.loops.all[id as usize];
+            let Some(&front) = lp.window.front() else {
+                break;
+            };
+            let waits = lp.first == 0 && lp.pending_enters > 0;
+            if waits || self.iterations[front as usize].outstanding > 0 {
+                return Ok(None);
+            }
+            if lp.deferred.is_empty() {
+                lp.window.pop_front();
+                lp.first += 1;
+                self.free_iteration(front);
+                continue;
+            }
+            // The new one first, so that the window is never empty in between.
+            let mut deferred = std::mem::take(&mut lp.deferred);
+            let next = self.push_iteration(env, id);
+            let lp = self.a_loop(id);
+            lp.window.pop_front();
+            lp.first += 1;
+            self.free_iteration(front);
+            for (node, value) in deferred.drain(..) {
+                self.outputs[0] = Some(value);
+                self.propagate::<true>(env, node, next);
+            }
+            self.a_loop(id).deferred = deferred;
+        }
+        let lp = self.a_loop(id);
+        let (parent, frame) = (lp.parent, lp.frame);
+        let mut exits = std::mem::take(&mut lp.dead_exits);
+        lp.invariants.clear();
+        for node in exits.drain(..) {
+            self.propagate::<false>(env, node, parent);
+        }
+        self.a_loop(id).dead_exits = exits;
+        self.loops.free.push(id);
+        let children = &mut self.iterations[parent as usize].children;
+        children.retain(|(f, _)| Some(*f) != frame);
+        Ok(Some(parent))
+    }
+}
