@@ -147,7 +147,8 @@ def tensor_json(array):
     name = dtype_name(array)
     flat = array.reshape(-1)
     if name == "string":
-        data = [{"b64": base64.b64encode(x).decode()} for x in flat]
+        data = [{"b64": base64.b64encode(x if isinstance(x, bytes) else x.encode()).decode()}
+                for x in flat]
     elif name == "bool" or array.dtype.kind in "iu":
         data = flat.tolist()
     elif array.dtype.kind == "c":

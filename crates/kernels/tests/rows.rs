@@ -38,7 +38,7 @@ fn check(row: &json::Row) -> Result<(), String> {
                 ));
             }
             for (i, (e, g)) in expected.iter().zip(&got).enumerate() {
-                json::compare(e, g, row.tol).map_err(|m| format!("output {i}: {m}"))?;
+                json::tensors::compare(e, g, row.tol).map_err(|m| format!("output {i}: {m}"))?;
             }
             Ok(())
         }
@@ -130,7 +130,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
             .map(|r| &r[i])
             .filter(|t| t.dtype().is_plain())
         {
-            let same = json::compare(t, other, row.tol);
+            let same = json::tensors::compare(t, other, row.tol);
             assert!(
                 same.is_ok(),
                 "output {i} depends on who holds the inputs: {same:?}"

@@ -1,0 +1,408 @@
+//! Runs the graphs of `tests/graphs/*.jsonl` (and `.jsonl.z`) and compares with what TensorFlow answered; every
+//! case with several numbers of threads, optimised and as it is.
+//!
+//! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
+
+#[path = "../../kernels/tests/json/tensors.rs"]
+mod tensors;
+
+use ferroflow_model::GraphFile;
+use ferroflow_model::proto::{GraphDef, NodeDef};
+use ferroflow_runtime::{
+    Code, CompileOptions, Result, RunOptions, Session, SessionOptions, Tensor, registry,
+};
+use serde_json::Value as Json;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Ops that graphs here use and that may be absent: a graph is skipped while one of its ops is. An
+/// op that is registered never causes a skip, and an absent one that is not listed is a failure.
+const PENDING: &[&str] = &[
+    "Abort",
+    "AssignAddVariableOp",
+    "AssignVariableOp",
+    "Case",
+    "ControlTrigger",
+    "Enter",
+    "Exit",
+    "For",
+    "If",
+    "LoopCond",
+    "Merge",
+    "NextIteration",
+    "PartitionedCall",
+    "ReadVariableOp",
+    "StatefulPartitionedCall",
+    "StatelessCase",
+    "StatelessIf",
+    "StatelessWhile",
+    "Switch",
+    "TensorArrayConcatV3",
+    "TensorArrayGatherV3",
+    "TensorArrayReadV3",
+    "TensorArrayScatterV3",
+    "TensorArraySizeV3",
+    "TensorArraySplitV3",
+    "TensorArrayV3",
+    "TensorArrayWriteV3",
+    "TensorListConcatV2",
+    "TensorListFromTensor",
+    "TensorListGather",
+    "TensorListGetItem",
+    "TensorListLength",
+    "TensorListReserve",
+    "TensorListResize",
+    "TensorListScatterIntoExistingList",
+    "TensorListScatterV2",
+    "TensorListSetItem",
+    "TensorListSplit",
+    "TensorListStack",
+    "VarHandleOp",
+    "While",
+    "_SwitchN",
+];
+
+/// A step that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One way of running every graph.
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    threads: usize,
+    optimize: bool,
+}
+
+const VARIANTS: &[Variant] = &[
+    Variant {
+        threads: 1,
+        optimize: false,
+    },
+    Variant {
+        threads: 1,
+        optimize: true,
+    },
+    Variant {
+        threads: 2,
+        optimize: false,
+    },
+    Variant {
+        threads: 2,
+        optimize: true,
+    },
+    Variant {
+        threads: 4,
+        optimize: false,
+    },
+    Variant {
+        threads: 4,
+        optimize: true,
+    },
+];
+
+struct Case {
+    name: String,
+    graph: Vec<u8>,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone)]
+struct Step {
+    feeds: Vec<(String, Tensor)>,
+    fetches: Vec<String>,
+    targets: Vec<String>,
+    /// Runs beside the steps that follow.
+    background: bool,
+    timeout: Option<Duration>,
+    expect: Expect,
+}
+
+#[derive(Clone)]
+enum Expect {
+    /// With the largest difference relative to the largest expected magnitude.
+    Outputs(Vec<Tensor>, f64),
+    Error {
+        code: i64,
+        contains: String,
+    },
+}
+
+fn inflate(packed: &[u8]) -> tensors::Res<Vec<u8>> {
+    let mut plain = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::ZlibDecoder::new(packed), &mut plain)
+        .map_err(|e| e.to_string())?;
+    Ok(plain)
+}
+
+fn unhex(digits: &str) -> tensors::Res<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    pairs
+        .map(|pair| {
+            std::str::from_utf8(pair)
+                .ok()
+                .and_then(|p| u8::from_str_radix(p, 16).ok())
+        })
+        .collect::<Option<_>>()
+        .ok_or("hex".to_string())
+}
+
+fn parse(line: &str) -> tensors::Res<Case> {
+    let json: Json = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    let text = |v: &Json| v.as_str().map(str::to_string).ok_or("no string");
+    let list = |v: &Json| -> tensors::Res<Vec<String>> {
+        let items = v.as_array().into_iter().flatten();
+        Ok(items.map(text).collect::<Result<_, _>>()?)
+    };
+    let step = |s: &Json| -> tensors::Res<Step> {
+        let feeds = s["feeds"].as_object().ok_or("feeds")?;
+        let expect = match s.get("error") {
+            Some(e) => Expect::Error {
+                code: e["code"].as_i64().ok_or("code")?,
+                contains: text(&e["contains"])?,
+            },
+            None => Expect::Outputs(
+                s["outputs"]
+                    .as_array()
+                    .ok_or("outputs")?
+                    .iter()
+                    .map(tensors::tensor)
+                    .collect::<tensors::Res<_>>()?,
+                tensors::number(&s["tol"])?,
+            ),
+        };
+        Ok(Step {
+            feeds: feeds
+                .iter()
+                .map(|(name, v)| Ok((name.clone(), tensors::tensor(v)?)))
+                .collect::<tensors::Res<_>>()?,
+            fetches: list(&s["fetches"])?,
+            targets: list(&s["targets"])?,
+            background: s["background"].as_bool().unwrap_or(false),
+            timeout: s["timeout_ms"].as_u64().map(Duration::from_millis),
+            expect,
+        })
+    };
+    let graph = match json["hex"].as_str() {
+        Some(digits) => unhex(digits)?,
+        None => inflate(&tensors::base64(json["graph"].as_str().ok_or("graph")?)?)?,
+    };
+    Ok(Case {
+        name: text(&json["name"])?,
+        graph,
+        steps: json["steps"]
+            .as_array()
+            .ok_or("steps")?
+            .iter()
+            .map(step)
+            .collect::<tensors::Res<_>>()?,
+    })
+}
+
+/// The ops of a graph and its functions that are not registered; a call by a function's name
+/// counts as a PartitionedCall.
+fn absent_ops(graph: &GraphDef) -> BTreeSet<String> {
+    let functions = graph.library.iter().flat_map(|l| &l.function);
+    let names: BTreeSet<&str> = functions
+        .clone()
+        .filter_map(|f| Some(f.signature.as_ref()?.name.as_str()))
+        .collect();
+    let op_of = |n: &NodeDef| match names.contains(n.op.as_str()) {
+        true => "PartitionedCall".to_string(),
+        false => n.op.clone(),
+    };
+    let nodes = graph.node.iter().chain(functions.flat_map(|f| &f.node_def));
+    nodes
+        .map(op_of)
+        .filter(|op| registry().op(op).is_none())
+        .collect()
+}
+
+fn names(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+fn run(session: &Session, step: &Step) -> Result<Vec<Tensor>> {
+    let feeds: Vec<_> = step
+        .feeds
+        .iter()
+        .map(|(n, t)| (n.as_str(), t.clone()))
+        .collect();
+    let options = RunOptions {
+        timeout: Some(step.timeout.unwrap_or(PATIENCE)),
+        ..Default::default()
+    };
+    session.run_with(
+        &feeds,
+        &names(&step.fetches),
+        &names(&step.targets),
+        &options,
+    )
+}
+
+fn compare(expect: &Expect, got: Result<Vec<Tensor>>) -> tensors::Res<()> {
+    match (expect, got) {
+        (Expect::Error { code, contains }, Err(e)) => {
+            let code_fits = *code == 0 || e.code() as i64 == *code;
+            if !code_fits || !e.to_string().contains(contains) {
+                return Err(format!("expected error {code} with '{contains}', got {e}"));
+            }
+        }
+        (Expect::Error { contains, .. }, Ok(out)) => {
+            return Err(format!("expected an error ({contains}), got {out:?}"));
+        }
+        (Expect::Outputs(..), Err(e)) => return Err(format!("unexpected error {e}")),
+        (Expect::Outputs(expected, tol), Ok(got)) => {
+            if expected.len() != got.len() {
+                return Err(format!(
+                    "{} outputs, expected {}",
+                    got.len(),
+                    expected.len()
+                ));
+            }
+            for (i, (e, g)) in expected.iter().zip(&got).enumerate() {
+                tensors::compare(e, g, *tol).map_err(|m| format!("fetch {i}: {m}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the steps of a case in one session.
+fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
+    let compile = match variant.optimize {
+        true => CompileOptions::all(),
+        false => CompileOptions::none(),
+    };
+    let options = SessionOptions {
+        threads: variant.threads,
+        compile,
+    };
+    let session = Session::from_bytes(case.graph.clone(), options)
+        .map(Arc::new)
+        .map_err(|e| format!("import: {e}"))?;
+    let (mut background, mut result) = (Vec::new(), Ok(()));
+    for (i, step) in case.steps.iter().enumerate() {
+        let at = move |m: String| format!("step {i}: {m}");
+        if step.background {
+            let (session, step) = (session.clone(), step.clone());
+            background.push(std::thread::spawn(move || {
+                compare(&step.expect, run(&session, &step)).map_err(at)
+            }));
+            std::thread::sleep(Duration::from_millis(30));
+        } else if result.is_ok() {
+            result = compare(&step.expect, run(&session, step)).map_err(at);
+        }
+    }
+    for thread in background {
+        let of_thread = thread.join().map_err(|_| "a step panicked".to_string())?;
+        result = result.and(of_thread);
+    }
+    result
+}
+
+/// Checks the case in every variant; a hang is an error too.
+fn check_all(case: Case) -> tensors::Res<()> {
+    let case = Arc::new(case);
+    for &variant in VARIANTS {
+        let (sender, receiver) = mpsc::channel();
+        let of_thread = case.clone();
+        let thread = std::thread::spawn(move || {
+            // The receiver is gone only when the test failed already.
+            let _ = sender.send(check(&of_thread, variant));
+        });
+        let result = match receiver.recv_timeout(PATIENCE * 2) {
+            Ok(result) => result,
+            Err(mpsc::RecvTimeoutError::Timeout) => Err("hangs".to_string()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let panic = thread.join().err();
+                let text = panic.as_ref().and_then(|p| p.downcast_ref::<String>());
+                Err(format!("panic: {text:?}"))
+            }
+        };
+        result.map_err(|e| format!("{} ({variant:?}): {e}", case.name))?;
+    }
+    Ok(())
+}
+
+/// The text of every file, in the order of their names.
+fn files() -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graphs");
+    let entries = std::fs::read_dir(dir).expect("tests/graphs exists");
+    let mut files: Vec<_> = entries.map(|e| e.expect("readable").path()).collect();
+    files.sort();
+    let text = |path: &PathBuf| {
+        let data = std::fs::read(path).expect("readable cases");
+        let data = match path.extension().is_some_and(|e| e == "z") {
+            true => inflate(&data).expect("compressed cases"),
+            false => data,
+        };
+        String::from_utf8(data).expect("cases are text")
+    };
+    files.iter().map(text).collect()
+}
+
+#[test]
+fn graphs() {
+    let filter = std::env::var("CASE").unwrap_or_default();
+    let (mut n_passed, mut skipped, mut failures) = (0, Vec::new(), Vec::new());
+    let mut absent = BTreeSet::new();
+    for text in files() {
+        for line in text.lines().filter(|l| l.starts_with("{\"name\"")) {
+            let case = parse(line).unwrap_or_else(|e| panic!("{e} in {line:.60}"));
+            if !case.name.contains(&filter) {
+                continue;
+            }
+            let graph = GraphFile::from_bytes(case.graph.clone())
+                .expect("a GraphDef")
+                .graph;
+            let missing = absent_ops(&graph);
+            let unlisted: Vec<_> = missing
+                .iter()
+                .filter(|op| !PENDING.contains(&op.as_str()))
+                .collect();
+            if !unlisted.is_empty() {
+                failures.push(format!("{}: no such ops: {unlisted:?}", case.name));
+            } else if !missing.is_empty() {
+                absent.extend(missing);
+                skipped.push(case.name);
+            } else {
+                match check_all(case) {
+                    Ok(()) => n_passed += 1,
+                    Err(e) => failures.push(e),
+                }
+            }
+        }
+    }
+    println!(
+        "{n_passed} graphs passed, {} failed, {} wait for ops: {absent:?}",
+        failures.len(),
+        skipped.len()
+    );
+    if !filter.is_empty() {
+        println!("waiting: {skipped:?}");
+    }
+    let shown = failures[..failures.len().min(40)].join("\n");
+    assert!(
+        failures.is_empty(),
+        "{} graphs fail:\n{shown}",
+        failures.len()
+    );
+}
+
+#[test]
+fn comparisons_can_fail() {
+    let one = || vec![Tensor::scalar(1.0f32)];
+    let expect = Expect::Outputs(one(), 1e-5);
+    assert!(compare(&expect, Ok(one())).is_ok());
+    assert!(compare(&expect, Ok(vec![Tensor::scalar(1.1f32)])).is_err());
+    assert!(compare(&expect, Ok(vec![])).is_err());
+    let error = Expect::Error {
+        code: Code::OutOfRange as i64,
+        contains: "gone".into(),
+    };
+    let e = |text: &str| Err(ferroflow_base::out_of_range!("{text}"));
+    assert!(compare(&error, e("is gone")).is_ok());
+    assert!(compare(&error, e("is here")).is_err());
+    assert!(compare(&error, Ok(one())).is_err());
+}
