@@ -1,103 +1,196 @@
-//! Graph → plan: builds every kernel once, hands it its constants.
+//! Graph → plan: builds every kernel once, hands it its constants; lays out loops and functions as
+//! frames.
 
-use ferroflow_base::{Result, internal, unimplemented_error};
-use ferroflow_graph::{ARG, Graph, NodeId, RETVAL, topological_order};
-use ferroflow_opdef::{KernelBuild, NodeInfo, Registry};
-use ferroflow_program::{Action, BuildNode, NodeIdx, Plan, PlanBuilder, Source};
+use crate::control::{self, Callee};
+use crate::{Options, optimize};
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
+use ferroflow_graph::{ARG, Frames, Graph, Node, NodeId, RETVAL, loop_frames, topological_order};
+use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, Registry};
+use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Plan, PlanBuilder, Source};
 use ferroflow_tensor::{DType, LazyTensor};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Emits the plan of a pruned graph.
+/// Emits the plan of a pruned, optimized graph and of the functions that it calls, which are
+/// optimized on the way.
 ///
 /// A constant that every reader absorbed when its kernel was built leaves no trace in the plan, and
 /// its pages of the model file are given back at once.
-pub fn emit(graph: &Graph, registry: &Registry) -> Result<Plan> {
+pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Plan> {
     let mut emitter = Emitter {
-        graph,
         registry,
         builder: PlanBuilder::new(),
-        idx: vec![None; graph.id_bound()],
-        consts: FxHashMap::default(),
-        n_args: 0,
-        n_results: 0,
+        library: graph.library().clone(),
+        functions: FxHashMap::default(),
+        queue: Vec::new(),
     };
-    for id in topological_order(graph)? {
-        let node = graph.node(id);
-        emitter
-            .node(id)
-            .map_err(|e| e.at_node(&node.name, node.op()))?;
+    let root = emitter.declare("", graph)?;
+    emitter.body(graph, root)?;
+    while let Some((name, frame)) = emitter.queue.pop() {
+        let mut body = emitter.library.get(&name)?.graph.clone();
+        body.set_library(emitter.library.clone());
+        let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));
+        optimize(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
+        emitter.body(&body, frame).map_err(note)?;
     }
-    emitter.builder.finish(emitter.n_args, emitter.n_results)
+    emitter.builder.finish()
 }
 
-struct Emitter<'a> {
-    graph: &'a Graph,
-    registry: &'a Registry,
-    builder: PlanBuilder,
-    idx: Vec<Option<NodeIdx>>,
-    consts: FxHashMap<NodeId, u32>,
-    n_args: usize,
-    n_results: usize,
+/// What all functions of a plan share.
+pub(crate) struct Emitter<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) builder: PlanBuilder,
+    library: std::sync::Arc<ferroflow_graph::Library>,
+    functions: FxHashMap<String, FrameIdx>,
+    queue: Vec<(String, FrameIdx)>,
 }
 
 impl Emitter<'_> {
+    fn declare(&mut self, name: &str, graph: &Graph) -> Result<FrameIdx> {
+        let count = |op: &str| -> Result<usize> {
+            let mut n = 0;
+            for (_, node) in graph.iter().filter(|(_, n)| n.op() == op) {
+                n = n.max(index(node)? + 1);
+            }
+            Ok(n)
+        };
+        Ok(self.builder.function(name, count(ARG)?, count(RETVAL)?))
+    }
+
+    /// The frame of function `name`, which is emitted once.
+    pub(crate) fn function(&mut self, name: &str) -> Result<FrameIdx> {
+        if let Some(frame) = self.functions.get(name) {
+            return Ok(*frame);
+        }
+        let function = self.library.get(name)?.clone();
+        let (args, results) = (function.args.len(), function.results.len());
+        let frame = self.builder.function(name, args, results);
+        self.functions.insert(name.to_string(), frame);
+        self.queue.push((name.to_string(), frame));
+        Ok(frame)
+    }
+
+    fn body(&mut self, graph: &Graph, function: FrameIdx) -> Result<()> {
+        let frames = loop_frames(graph)?;
+        let mut loops = Vec::with_capacity(frames.loops.len());
+        for l in &frames.loops {
+            let parent = l.parent.map_or(function, |p| loops[p]);
+            let parallel = u32::try_from(l.parallel_iterations)
+                .ok()
+                .filter(|p| *p > 0)
+                .ok_or_else(|| {
+                    invalid_argument!(
+                        "parallel_iterations of loop '{}' is {}; expected at least 1",
+                        l.name,
+                        l.parallel_iterations
+                    )
+                })?;
+            loops.push(self.builder.loop_frame(&l.name, parent, parallel));
+        }
+        let mut body = Body {
+            emitter: self,
+            graph,
+            function,
+            frames,
+            loops,
+            idx: vec![None; graph.id_bound()],
+            consts: FxHashMap::default(),
+            read_positions: graph
+                .iter()
+                .flat_map(|(_, n)| &n.inputs)
+                .filter(|i| i.slot == 1)
+                .map(|i| i.node)
+                .collect(),
+        };
+        let order = topological_order(graph)?;
+        // Indices first, since loops make nodes read later ones.
+        let needed = body.const_nodes();
+        let mut next = body.emitter.builder.next_node().index();
+        for &id in &order {
+            let node = graph.node(id);
+            let is_node = match node.op() {
+                "Const" => needed[id.index()],
+                RETVAL => !node.controls.is_empty(),
+                _ => true,
+            };
+            if is_node {
+                body.idx[id.index()] = Some(NodeIdx::new(next));
+                next += 1;
+            }
+        }
+        for &id in &order {
+            let node = graph.node(id);
+            body.node(id)
+                .map_err(|e| e.at_node(&node.name, node.op()))?;
+        }
+        Ok(())
+    }
+}
+
+fn index(node: &Node) -> Result<usize> {
+    let index = node.attrs.int("index")?;
+    usize::try_from(index).map_err(|_| internal!("index {index} of {} is negative", node.name))
+}
+
+/// The emission of one graph.
+struct Body<'a, 'b> {
+    emitter: &'a mut Emitter<'b>,
+    graph: &'a Graph,
+    function: FrameIdx,
+    frames: Frames,
+    loops: Vec<FrameIdx>,
+    idx: Vec<Option<NodeIdx>>,
+    consts: FxHashMap<NodeId, u32>,
+    /// Merges whose output 1 somebody reads.
+    read_positions: FxHashSet<NodeId>,
+}
+
+impl Body<'_, '_> {
+    /// Constants that need a node: those that wait for something, for they may be dead, and those
+    /// that a Merge reads or a node waits for.
+    fn const_nodes(&self) -> Vec<bool> {
+        let mut needed = vec![false; self.graph.id_bound()];
+        for (id, node) in self.graph.iter() {
+            if node.op() == "Const" && !node.controls.is_empty() {
+                needed[id.index()] = true;
+            }
+            if let "Merge" | "RefMerge" = node.op() {
+                for input in &node.inputs {
+                    needed[input.node.index()] = true;
+                }
+            }
+        }
+        needed
+    }
+
+    fn frame(&self, id: NodeId) -> FrameIdx {
+        self.frames.of(id).map_or(self.function, |l| self.loops[l])
+    }
+
     fn node(&mut self, id: NodeId) -> Result<()> {
-        let node = self.graph.node(id);
+        let graph = self.graph;
+        let node = graph.node(id);
         if node.op() == "Const" {
+            if self.idx[id.index()].is_some() {
+                let constant = self.constant(id)?;
+                self.add(id, Action::Const(constant), Vec::new(), Cost::Cheap)?;
+            }
             return Ok(());
         }
+        // Constants whose readers need not wait for them.
         let constants: Vec<Option<LazyTensor>> = node
             .inputs
             .iter()
             .map(|i| {
-                let source = self.graph.node(i.node);
-                (source.op() == "Const")
+                let source = graph.node(i.node);
+                (source.op() == "Const" && self.idx[i.node.index()].is_none())
                     .then(|| source.attrs.tensor("value").cloned())
                     .transpose()
             })
             .collect::<Result<_>>()?;
-        let index = || {
-            node.attrs.int("index").and_then(|i| {
-                usize::try_from(i).map_err(|_| internal!("index {i} of {} is negative", node.name))
-            })
-        };
-        let op = self
-            .registry
-            .op(node.op())
-            .ok_or_else(|| internal!("op {} vanished from the registry", node.op()))?;
-        let action = match node.op() {
-            ARG => {
-                self.n_args = self.n_args.max(index()? + 1);
-                Action::Arg(index()? as u32)
-            }
-            RETVAL => {
-                self.n_results = self.n_results.max(index()? + 1);
-                if let Some(Some(_)) = constants.first() {
-                    let constant = self.constant(node.inputs[0].node)?;
-                    self.builder.constant_result(index()? as u32, constant);
-                    return Ok(());
-                }
-                Action::Retval(index()? as u32)
-            }
-            _ => {
-                let factory = op.kernel.ok_or_else(|| {
-                    unimplemented_error!("No OpKernel was registered to support Op '{}'", node.op())
-                })?;
-                let inputs: Vec<DType> = node
-                    .inputs
-                    .iter()
-                    .filter_map(|i| self.graph.dtype(*i))
-                    .collect();
-                Action::Kernel(factory(&KernelBuild {
-                    node: &node.name,
-                    def: &node.def,
-                    attrs: &node.attrs,
-                    inputs: &inputs,
-                    outputs: &node.outputs,
-                    constants: &constants,
-                })?)
-            }
-        };
+        if node.op() == RETVAL {
+            return self.result(id, &constants);
+        }
+        let action = self.action(id, &constants)?;
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for (i, input) in node.inputs.iter().enumerate() {
             inputs.push(match &constants[i] {
@@ -111,42 +204,114 @@ impl Emitter<'_> {
                 None => Source::Node(self.emitted(input.node)?, input.slot as u16),
             });
         }
+        let cost = self
+            .emitter
+            .registry
+            .op(node.op())
+            .map_or(Cost::Cheap, |op| op.cost);
+        self.add(id, action, inputs, cost)
+    }
+
+    fn add(&mut self, id: NodeId, action: Action, inputs: Vec<Source>, cost: Cost) -> Result<()> {
+        let node = self.graph.node(id);
         let mut controls = Vec::with_capacity(node.controls.len());
         for control in &node.controls {
-            // Constants are there before the step begins.
-            if self.graph.node(*control).op() != "Const" {
+            // Constants that wait for nothing are there before the step begins.
+            let source = self.graph.node(*control);
+            if source.op() != "Const" || self.idx[control.index()].is_some() {
                 controls.push(self.emitted(*control)?);
             }
         }
-        let info = NodeInfo {
-            name: node.name.clone(),
-            op: node.op().to_string(),
+        // Output 1 of a Merge is made only for who reads it.
+        let n_outputs = match &action {
+            Action::Merge if !self.read_positions.contains(&id) => 1,
+            _ => node.outputs.len(),
         };
-        let n_outputs = node.outputs.len();
-        let idx = self.builder.add(BuildNode {
-            info,
-            action,
-            inputs,
-            controls,
-            n_outputs,
-            cost: op.cost,
-        });
-        self.idx[id.index()] = Some(idx);
-        Ok(())
+        let added = self.emitter.builder.add(
+            self.frame(id),
+            BuildNode {
+                info: NodeInfo {
+                    name: node.name.clone(),
+                    op: node.op().to_string(),
+                },
+                action,
+                inputs,
+                controls,
+                n_outputs,
+                cost,
+            },
+        );
+        match self.idx[id.index()] {
+            Some(expected) if expected == added => Ok(()),
+            _ => Err(internal!("'{}' got another index than expected", node.name)),
+        }
+    }
+
+    fn result(&mut self, id: NodeId, constants: &[Option<LazyTensor>]) -> Result<()> {
+        let (node, function) = (self.graph.node(id), self.function);
+        let input = node.inputs[0];
+        if self.frame(id) != function {
+            return Err(invalid_argument!(
+                "'{}' is inside a loop and cannot be fetched; fetch what its Exit gives",
+                self.graph.node(input.node).name
+            ));
+        }
+        let mut source = match constants.first() {
+            Some(Some(_)) => Source::Const(self.constant(input.node)?),
+            _ => Source::Node(self.emitted(input.node)?, input.slot as u16),
+        };
+        if !node.controls.is_empty() {
+            self.add(id, Action::Forward, vec![source], Cost::Cheap)?;
+            source = Source::Node(self.emitted(id)?, 0);
+        }
+        self.emitter.builder.result(function, index(node)?, source)
+    }
+
+    fn action(&mut self, id: NodeId, constants: &[Option<LazyTensor>]) -> Result<Action> {
+        let graph = self.graph;
+        let node = graph.node(id);
+        if node.op() == ARG {
+            return Ok(Action::Arg(index(node)? as u32));
+        }
+        if matches!(node.op(), "Enter" | "RefEnter") {
+            let inside = self.frames.after(graph, id).map(|l| self.loops[l]);
+            return Ok(Action::Enter {
+                frame: inside.ok_or_else(|| internal!("the loop of an Enter was not found"))?,
+                is_constant: node.attrs.bool("is_constant")?,
+            });
+        }
+        if let Some(action) = control::dataflow_action(node) {
+            return Ok(action);
+        }
+        if let Some(callee) = Callee::of(node)? {
+            return callee.action(self.emitter, node);
+        }
+        let op = self.emitter.registry.op(node.op());
+        let factory = op.and_then(|op| op.kernel).ok_or_else(|| {
+            unimplemented_error!("No OpKernel was registered to support Op '{}'", node.op())
+        })?;
+        let inputs: Vec<DType> = node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect();
+        Ok(Action::Kernel(factory(&KernelBuild {
+            node: &node.name,
+            def: &node.def,
+            attrs: &node.attrs,
+            inputs: &inputs,
+            outputs: &node.outputs,
+            constants,
+        })?))
     }
 
     fn emitted(&self, id: NodeId) -> Result<NodeIdx> {
         self.idx[id.index()]
-            .ok_or_else(|| internal!("'{}' was not emitted yet", self.graph.node(id).name))
+            .ok_or_else(|| internal!("'{}' has no place in the plan", self.graph.node(id).name))
     }
 
     fn constant(&mut self, id: NodeId) -> Result<u32> {
         if let Some(&c) = self.consts.get(&id) {
             return Ok(c);
         }
-        let c = self
-            .builder
-            .constant(self.graph.node(id).attrs.tensor("value")?.get()?);
+        let value = self.graph.node(id).attrs.tensor("value")?.get()?;
+        let c = self.emitter.builder.constant(value);
         self.consts.insert(id, c);
         Ok(c)
     }

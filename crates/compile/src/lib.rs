@@ -8,6 +8,7 @@
 //! Does not know: engines, the ops' files (it looks kernels up in the registry it is given).
 #![forbid(unsafe_code)]
 
+mod control;
 mod emit;
 mod evaluate;
 mod pass;

@@ -10,6 +10,7 @@ use ferroflow_program::Plan;
 /// Every pass, in the order in which they run. Nodes that nothing needs any more are removed after
 /// each.
 pub const PIPELINE: &[Pass] = &[
+    passes::unpin::PASS,
     passes::identity::PASS,
     passes::fold::PASS,
     passes::simplify::PASS,
@@ -22,7 +23,7 @@ pub const PIPELINE: &[Pass] = &[
 /// Runs the pipeline and emits the plan.
 pub fn compile(mut graph: Graph, registry: &Registry, options: &Options) -> Result<Plan> {
     optimize(&mut graph, registry, options, &mut |_, _| {})?;
-    emit(&graph, registry)
+    emit(&graph, registry, options)
 }
 
 /// Runs the pipeline; `observe` sees the graph after each pass.

@@ -1,5 +1,6 @@
 //! The graph itself.
 
+use crate::Library;
 use ferroflow_base::{Result, define_id, invalid_argument};
 use ferroflow_opdef::{Attrs, OpDef};
 use ferroflow_tensor::DType;
@@ -61,6 +62,7 @@ pub struct Graph {
     nodes: Vec<Option<Node>>,
     by_name: FxHashMap<String, NodeId>,
     targets: Vec<NodeId>,
+    library: Arc<Library>,
     /// TensorFlow's graph format version of the producer.
     pub producer: i32,
 }
@@ -117,6 +119,13 @@ impl Graph {
         }
     }
 
+    /// Makes input `i` of a node read another output of the same dtype.
+    pub fn set_input(&mut self, id: NodeId, i: usize, from: Output) {
+        if let Some(input) = self.node_mut(id).and_then(|n| n.inputs.get_mut(i)) {
+            *input = from;
+        }
+    }
+
     /// The node named `name`.
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.by_name.get(name).copied()
@@ -136,6 +145,16 @@ impl Graph {
     /// Nodes that are run for their effects, besides the `_Retval` nodes.
     pub fn targets(&self) -> &[NodeId] {
         &self.targets
+    }
+
+    /// The functions that nodes of this graph may call.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
+    /// Replaces the functions that nodes may call.
+    pub fn set_library(&mut self, library: Arc<Library>) {
+        self.library = library;
     }
 
     pub(crate) fn set_targets(&mut self, targets: Vec<NodeId>) {

@@ -1,7 +1,8 @@
 //! `GraphDef` → [`Graph`], checked.
 
-use crate::inline::inline_calls;
-use crate::{Graph, Node, NodeId, Output};
+use crate::functions::check_calls;
+use crate::inline::{BodyDef, Inliner};
+use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
 use ferroflow_model::{shape_from_proto, tensor_from_proto};
@@ -25,7 +26,6 @@ pub fn import_graph(
     file: Option<&Arc<MappedFile>>,
     registry: &Registry,
 ) -> Result<Graph> {
-    let def = &*inline_calls(def, registry)?;
     let mut graph = Graph::new();
     if let Some(versions) = &def.versions {
         graph.producer = versions.producer;
@@ -48,9 +48,38 @@ pub fn import_graph(
             "the GraphDef has no node; is this a frozen graph?"
         ));
     }
+    let inliner = Inliner::new(def, registry);
+    import_nodes(&mut graph, &inliner.expand(&def.node)?, file, registry)?;
+    let mut library = Library::default();
+    while let Some(wanted) = inliner.next_wanted() {
+        let imported = inliner
+            .body(&wanted)
+            .and_then(|body| import_function(&body, file, registry));
+        match imported {
+            Ok(function) => library.insert(&wanted.key, function),
+            Err(e) => library.insert_bad(&wanted.key, &e),
+        }
+    }
+    check_calls(&graph, &library)?;
+    for name in library.names() {
+        if let Ok(function) = library.get(name) {
+            check_calls(&function.graph, &library)
+                .map_err(|e| e.note(format!("in function '{name}'")))?;
+        }
+    }
+    graph.set_library(Arc::new(library));
+    Ok(graph)
+}
+
+fn import_nodes(
+    graph: &mut Graph,
+    nodes: &[proto::NodeDef],
+    file: Option<&Arc<MappedFile>>,
+    registry: &Registry,
+) -> Result<()> {
     let mut ids: FxHashMap<&str, NodeId> = FxHashMap::default();
-    ids.reserve(def.node.len());
-    for (i, node) in def.node.iter().enumerate() {
+    ids.reserve(nodes.len());
+    for (i, node) in nodes.iter().enumerate() {
         if !is_valid_name(&node.name) {
             return Err(invalid_argument!(
                 "Node '{}': Node name contains invalid characters",
@@ -61,13 +90,37 @@ pub fn import_graph(
             return Err(invalid_argument!("Node '{}' is not unique", node.name));
         }
     }
-    for node in &def.node {
+    for node in nodes {
         let imported =
             import_node(node, &ids, file, registry).map_err(|e| e.at_node(&node.name, &node.op))?;
         graph.add(imported)?;
     }
     graph.verify()?;
-    Ok(graph)
+    crate::loop_frames(graph).map(|_| ())
+}
+
+fn import_function(
+    body: &BodyDef,
+    file: Option<&Arc<MappedFile>>,
+    registry: &Registry,
+) -> Result<Function> {
+    let mut graph = Graph::new();
+    import_nodes(&mut graph, &body.nodes, file, registry)?;
+    let is_boundary = |op: &str| op == ARG || op == RETVAL;
+    let mut targets: Vec<NodeId> = graph
+        .iter()
+        .filter(|(_, n)| n.def.flags.stateful && !is_boundary(n.op()))
+        .map(|(id, _)| id)
+        .collect();
+    for name in &body.control_ret {
+        let id = graph.find(name);
+        let id = id.ok_or_else(|| invalid_argument!("control output '{name}' is no node"))?;
+        if !targets.contains(&id) {
+            targets.push(id);
+        }
+    }
+    graph.set_targets(targets);
+    Function::new(graph)
 }
 
 /// TensorFlow's rule for node names in files: letters, digits and `_ . / \ > -`.

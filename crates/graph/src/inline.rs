@@ -1,84 +1,236 @@
-//! Expands calls of library functions in a `GraphDef`, before it becomes a [`Graph`](crate::Graph).
+//! Expands calls of library functions in a `GraphDef`, before it becomes a [`Graph`](crate::Graph),
+//! and finds the functions that stay.
 
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{self, FunctionDef, GraphDef, NodeDef};
-use ferroflow_opdef::{Name, Registry};
-use rustc_hash::FxHashMap;
+use ferroflow_opdef::Registry;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
-/// Deepest nesting of calls that is expanded; a recursive function is an error.
+/// Deepest nesting of calls that is expanded; what is deeper, or recursive, stays a call.
 const MAX_DEPTH: usize = 64;
+/// Most nodes that expansion may add; calls beyond stay calls.
+const MAX_ADDED: usize = 1 << 20;
 
-/// The graph with every PartitionedCall and StatefulPartitionedCall replaced by the body of its
-/// function; borrowed when there is none.
+type ProtoAttrs = HashMap<String, proto::AttrValue>;
+
+/// A function as a caller wants it.
+pub(crate) struct Wanted {
+    /// Name of the instance, as attrs refer to it.
+    pub(crate) key: String,
+    name: String,
+    attrs: ProtoAttrs,
+}
+
+/// The body of a function as plain nodes, arguments and results included.
+pub(crate) struct BodyDef {
+    pub(crate) nodes: Vec<NodeDef>,
+    /// Nodes that are run even if no result needs them.
+    pub(crate) control_ret: Vec<String>,
+}
+
+/// Expands calls; remembers which functions the nodes that it has seen refer to.
 ///
-/// Nodes of a body are named `CALL/NODE`. The call itself becomes an IdentityN of the same name,
-/// so that fetches and control edges by its name stay valid.
-pub(crate) fn inline_calls<'a>(
-    graph: &'a GraphDef,
-    registry: &Registry,
-) -> Result<Cow<'a, GraphDef>> {
-    if !graph.node.iter().any(is_call) {
-        return Ok(Cow::Borrowed(graph));
-    }
-    let functions: FxHashMap<&str, &FunctionDef> = graph
-        .library
-        .iter()
-        .flat_map(|l| &l.function)
-        .filter_map(|f| Some((f.signature.as_ref()?.name.as_str(), f)))
-        .collect();
-    let inliner = Inliner {
-        functions,
-        registry,
-    };
-    let mut nodes = Vec::with_capacity(graph.node.len());
-    for node in &graph.node {
-        inliner.node(node, 0, &mut nodes)?;
-    }
-    Ok(Cow::Owned(GraphDef {
-        node: nodes,
-        versions: graph.versions.clone(),
-        library: graph.library.clone(),
-        ..Default::default()
-    }))
-}
-
-fn is_call(node: &NodeDef) -> bool {
-    matches!(
-        node.op.as_str(),
-        "PartitionedCall" | "StatefulPartitionedCall"
-    )
-}
-
-struct Inliner<'a> {
+/// Nodes of an expanded body are named `CALL/NODE`. The call itself becomes an IdentityN of the
+/// same name, so that fetches and control edges by its name stay valid.
+pub(crate) struct Inliner<'a> {
     functions: FxHashMap<&'a str, &'a FunctionDef>,
     registry: &'a Registry,
+    added: Cell<usize>,
+    wanted: RefCell<Vec<Wanted>>,
+    seen: RefCell<FxHashSet<String>>,
 }
 
-impl Inliner<'_> {
-    fn node(&self, node: &NodeDef, depth: usize, out: &mut Vec<NodeDef>) -> Result<()> {
-        if !is_call(node) {
-            out.push(node.clone());
-            return Ok(());
+fn is_call_op(op: &str) -> bool {
+    matches!(op, "PartitionedCall" | "StatefulPartitionedCall")
+}
+
+/// Dataflow conditionals: a body's constants would be alive where the call is dead.
+fn has_switch<'n>(mut nodes: impl Iterator<Item = &'n NodeDef>) -> bool {
+    nodes.any(|n| matches!(n.op.as_str(), "Switch" | "RefSwitch" | "_SwitchN"))
+}
+
+impl<'a> Inliner<'a> {
+    pub(crate) fn new(graph: &'a GraphDef, registry: &'a Registry) -> Self {
+        let functions = graph
+            .library
+            .iter()
+            .flat_map(|l| &l.function)
+            .filter_map(|f| Some((f.signature.as_ref()?.name.as_str(), f)))
+            .collect();
+        Inliner {
+            functions,
+            registry,
+            added: Cell::new(0),
+            wanted: RefCell::default(),
+            seen: RefCell::default(),
         }
-        self.call(node, depth, out)
-            .map_err(|e| e.at_node(&node.name, &node.op))
     }
 
-    fn call(&self, call: &NodeDef, depth: usize, out: &mut Vec<NodeDef>) -> Result<()> {
-        if depth >= MAX_DEPTH {
-            return Err(invalid_argument!(
-                "functions call each other more than {MAX_DEPTH} deep; recursion is not expanded"
-            ));
+    /// The nodes with calls expanded; borrowed when nothing refers to a function.
+    pub(crate) fn expand<'n>(&self, nodes: &'n [NodeDef]) -> Result<Cow<'n, [NodeDef]>> {
+        if !nodes.iter().any(|n| self.refers(n)) {
+            return Ok(Cow::Borrowed(nodes));
         }
-        let name = match call.attr.get("f").and_then(|a| a.value.as_ref()) {
-            Some(proto::attr_value::Value::Func(f)) => f.name.as_str(),
+        let depth = if has_switch(nodes.iter()) {
+            MAX_DEPTH
+        } else {
+            0
+        };
+        let mut out = Vec::with_capacity(nodes.len());
+        let mut stack = Vec::new();
+        for node in nodes {
+            self.node(node.clone(), depth, &mut stack, &mut out)?;
+        }
+        Ok(Cow::Owned(out))
+    }
+
+    fn refers(&self, node: &NodeDef) -> bool {
+        is_call_op(&node.op)
+            || self.functions.contains_key(node.op.as_str())
+            || node.attr.values().any(|a| match &a.value {
+                Some(proto::attr_value::Value::Func(_)) => true,
+                Some(proto::attr_value::Value::List(l)) => !l.func.is_empty(),
+                _ => false,
+            })
+    }
+
+    /// The next function that something refers to and that was not asked for yet.
+    pub(crate) fn next_wanted(&self) -> Option<Wanted> {
+        self.wanted.borrow_mut().pop()
+    }
+
+    /// The body of a wanted function, calls in it expanded.
+    pub(crate) fn body(&self, wanted: &Wanted) -> Result<BodyDef> {
+        let name = wanted.name.as_str();
+        let function = self.function(name)?;
+        let signature = function.signature.clone().unwrap_or_default();
+        let arg_names: Vec<String> = signature.input_arg.iter().map(|a| a.name.clone()).collect();
+        let body = Body {
+            inliner: self,
+            prefix: "",
+            args: arg_names.iter().map(|a| (a.as_str(), a)).collect(),
+            nodes: body_nodes(function),
+        };
+        let mut nodes = Vec::new();
+        for (index, arg) in signature.input_arg.iter().enumerate() {
+            nodes.push(NodeDef {
+                name: arg.name.clone(),
+                op: crate::ARG.to_string(),
+                attr: boundary_attrs(arg_dtype(arg, &wanted.attrs)?, index),
+                ..Default::default()
+            });
+        }
+        for node in &function.node_def {
+            let mut copy = node.clone();
+            copy.input = node
+                .input
+                .iter()
+                .map(|i| body.input(i))
+                .collect::<Result<_>>()?;
+            substitute(&mut copy, &wanted.attrs)?;
+            nodes.push(copy);
+        }
+        for (index, output) in signature.output_arg.iter().enumerate() {
+            nodes.push(NodeDef {
+                name: format!("{}/_retval_{index}", output.name),
+                op: crate::RETVAL.to_string(),
+                input: vec![body.result(function, &output.name)?],
+                attr: boundary_attrs(arg_dtype(output, &wanted.attrs)?, index),
+                ..Default::default()
+            });
+        }
+        let depth = if has_switch(nodes.iter()) {
+            MAX_DEPTH
+        } else {
+            0
+        };
+        let (mut out, mut stack) = (Vec::with_capacity(nodes.len()), vec![name.to_string()]);
+        for node in nodes {
+            self.node(node, depth, &mut stack, &mut out)?;
+        }
+        Ok(BodyDef {
+            nodes: out,
+            control_ret: function.control_ret.values().cloned().collect(),
+        })
+    }
+
+    fn function(&self, name: &str) -> Result<&'a FunctionDef> {
+        self.functions.get(name).copied().ok_or_else(|| {
+            not_found!("Function {name} is not defined: it is not in the graph's library")
+        })
+    }
+
+    fn node(
+        &self,
+        mut node: NodeDef,
+        depth: usize,
+        stack: &mut Vec<String>,
+        out: &mut Vec<NodeDef>,
+    ) -> Result<()> {
+        if let Some(function) = self.functions.get(node.op.as_str()) {
+            node = as_call(node, function)?;
+        }
+        if is_call_op(&node.op) && depth < MAX_DEPTH && self.added.get() < MAX_ADDED {
+            let (name, op) = (node.name.clone(), node.op.clone());
+            let expanded = self
+                .call(&node, depth, stack, out)
+                .map_err(|e| e.at_node(&name, &op))?;
+            if expanded {
+                return Ok(());
+            }
+        }
+        for value in node.attr.values_mut() {
+            match &mut value.value {
+                Some(proto::attr_value::Value::Func(f)) => self.want(f),
+                Some(proto::attr_value::Value::List(l)) => {
+                    l.func.iter_mut().for_each(|f| self.want(f));
+                }
+                _ => {}
+            }
+        }
+        self.added.set(self.added.get() + 1);
+        out.push(node);
+        Ok(())
+    }
+
+    /// Makes `f` refer to an instance without attrs, and remembers that instance.
+    fn want(&self, f: &mut proto::NameAttrList) {
+        let mut key = f.name.clone();
+        let public = f.attr.iter().filter(|(k, _)| !k.starts_with('_'));
+        let mut parts: Vec<String> = public.map(|(k, v)| format!("{k}={:?}", v.value)).collect();
+        if !parts.is_empty() {
+            parts.sort();
+            key = format!("{key}[{}]", parts.join(","));
+        }
+        let wanted = Wanted {
+            key: key.clone(),
+            name: std::mem::replace(&mut f.name, key.clone()),
+            attrs: std::mem::take(&mut f.attr),
+        };
+        if self.functions.contains_key(wanted.name.as_str()) && self.seen.borrow_mut().insert(key) {
+            self.wanted.borrow_mut().push(wanted);
+        }
+    }
+
+    /// Expands a call; false when the function is being expanded already.
+    fn call(
+        &self,
+        call: &NodeDef,
+        depth: usize,
+        stack: &mut Vec<String>,
+        out: &mut Vec<NodeDef>,
+    ) -> Result<bool> {
+        let (name, attrs) = match call.attr.get("f").and_then(|a| a.value.as_ref()) {
+            Some(proto::attr_value::Value::Func(f)) => (f.name.as_str(), &f.attr),
             _ => return Err(invalid_argument!("the call has no function attr 'f'")),
         };
-        let function = self
-            .functions
-            .get(name)
-            .ok_or_else(|| not_found!("function '{name}' is not in the graph's library"))?;
+        let function = self.function(name)?;
+        if stack.iter().any(|s| s == name) || has_switch(function.node_def.iter()) {
+            return Ok(false);
+        }
         let signature = function.signature.clone().unwrap_or_default();
         let data: Vec<&String> = call.input.iter().filter(|i| !i.starts_with('^')).collect();
         let controls: Vec<&String> = call.input.iter().filter(|i| i.starts_with('^')).collect();
@@ -98,12 +250,9 @@ impl Inliner<'_> {
                 .map(|a| a.name.as_str())
                 .zip(data)
                 .collect(),
-            nodes: function
-                .node_def
-                .iter()
-                .map(|n| (n.name.as_str(), n))
-                .collect(),
+            nodes: body_nodes(function),
         };
+        stack.push(name.to_string());
         for node in &function.node_def {
             let mut copy = node.clone();
             copy.name = format!("{}/{}", call.name, node.name);
@@ -114,19 +263,15 @@ impl Inliner<'_> {
                 .collect::<Result<_>>()?;
             // The body runs after what the call waits for.
             copy.input.extend(controls.iter().map(|c| c.to_string()));
-            self.node(&copy, depth + 1, out)?;
+            substitute(&mut copy, attrs)?;
+            self.node(copy, depth + 1, stack, out)?;
         }
+        stack.pop();
         let mut results = Vec::new();
         let mut types = proto::attr_value::ListValue::default();
         for output in &signature.output_arg {
-            let from = function.ret.get(&output.name).ok_or_else(|| {
-                invalid_argument!(
-                    "function '{name}' does not say what it returns as '{}'",
-                    output.name
-                )
-            })?;
-            results.push(body.input(from)?);
-            types.r#type.push(output.r#type);
+            results.push(body.result(function, &output.name)?);
+            types.r#type.push(arg_dtype(output, attrs)?);
         }
         let effects = function
             .control_ret
@@ -148,8 +293,84 @@ impl Inliner<'_> {
             attr,
             ..Default::default()
         });
-        Ok(())
+        Ok(true)
     }
+}
+
+fn body_nodes(function: &FunctionDef) -> FxHashMap<&str, &NodeDef> {
+    let nodes = function.node_def.iter();
+    nodes.map(|n| (n.name.as_str(), n)).collect()
+}
+
+/// A call by the function's name as op type, as a PartitionedCall.
+fn as_call(mut node: NodeDef, function: &FunctionDef) -> Result<NodeDef> {
+    use proto::attr_value::{ListValue, Value};
+    let signature = function.signature.clone().unwrap_or_default();
+    let types = |args: &[proto::op_def::ArgDef]| -> Result<proto::AttrValue> {
+        let r#type = args
+            .iter()
+            .map(|a| arg_dtype(a, &node.attr))
+            .collect::<Result<_>>()?;
+        let value = Some(Value::List(ListValue {
+            r#type,
+            ..Default::default()
+        }));
+        Ok(proto::AttrValue { value })
+    };
+    let (tin, tout) = (types(&signature.input_arg)?, types(&signature.output_arg)?);
+    let callee = proto::NameAttrList {
+        name: signature.name,
+        attr: std::mem::take(&mut node.attr),
+    };
+    let value = Some(Value::Func(callee));
+    node.attr
+        .insert("f".to_string(), proto::AttrValue { value });
+    node.attr.insert("Tin".to_string(), tin);
+    node.attr.insert("Tout".to_string(), tout);
+    node.op = "StatefulPartitionedCall".to_string();
+    Ok(node)
+}
+
+/// The dtype number of an argument or result of a function.
+fn arg_dtype(arg: &proto::op_def::ArgDef, attrs: &ProtoAttrs) -> Result<i32> {
+    if arg.r#type != 0 {
+        return Ok(arg.r#type);
+    }
+    match attrs.get(&arg.type_attr).and_then(|a| a.value.as_ref()) {
+        Some(proto::attr_value::Value::Type(t)) => Ok(*t),
+        _ => Err(invalid_argument!(
+            "argument '{}' of the function has no type",
+            arg.name
+        )),
+    }
+}
+
+fn boundary_attrs(dtype: i32, index: usize) -> ProtoAttrs {
+    use proto::attr_value::Value;
+    let attr = |value| proto::AttrValue { value: Some(value) };
+    HashMap::from([
+        ("T".to_string(), attr(Value::Type(dtype))),
+        ("index".to_string(), attr(Value::I(index as i64))),
+    ])
+}
+
+/// Puts the attrs of an instance in the place of placeholders.
+fn substitute(node: &mut NodeDef, attrs: &ProtoAttrs) -> Result<()> {
+    let replace = |value: &mut proto::AttrValue| -> Result<()> {
+        if let Some(proto::attr_value::Value::Placeholder(name)) = &value.value {
+            *value = attrs.get(name).cloned().ok_or_else(|| {
+                invalid_argument!("the function is instantiated without attr '{name}'")
+            })?;
+        }
+        Ok(())
+    };
+    for value in node.attr.values_mut() {
+        replace(value)?;
+        if let Some(proto::attr_value::Value::Func(f)) = &mut value.value {
+            f.attr.values_mut().try_for_each(replace)?;
+        }
+    }
+    Ok(())
 }
 
 struct Body<'a> {
@@ -160,13 +381,28 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
+    /// Where the result `output` comes from.
+    fn result(&self, function: &FunctionDef, output: &str) -> Result<String> {
+        let from = function.ret.get(output).ok_or_else(|| {
+            invalid_argument!("the function does not say what it returns as '{output}'")
+        })?;
+        self.input(from)
+    }
+
+    fn path(&self, node: &str) -> String {
+        match self.prefix {
+            "" => node.to_string(),
+            prefix => format!("{prefix}/{node}"),
+        }
+    }
+
     /// An input inside a body: `arg`, `node:output_name:position` or `^node`.
     fn input(&self, input: &str) -> Result<String> {
         if let Some(control) = input.strip_prefix('^') {
             return Ok(match self.args.get(control) {
                 // Waiting for an argument is waiting for who made it.
                 Some(arg) => format!("^{}", crate::parse_tensor_name(arg)?.0),
-                None => format!("^{}/{control}", self.prefix),
+                None => format!("^{}", self.path(control)),
             });
         }
         if let Some(arg) = self.args.get(input) {
@@ -177,19 +413,28 @@ impl Body<'_> {
         let node = parts.next().unwrap_or("");
         let def = self.nodes.get(node).ok_or_else(bad)?;
         let (output, position) = match (parts.next(), parts.next()) {
-            (None, _) => return Ok(format!("{}/{node}", self.prefix)),
+            (None, _) => return Ok(self.path(node)),
             (Some(output), position) => (output, position.unwrap_or("0")),
         };
         let position: usize = position.parse().map_err(|_| bad())?;
         let slot = self.flat_slot(def, output, position)?;
-        Ok(format!("{}/{node}:{slot}", self.prefix))
+        Ok(format!("{}:{slot}", self.path(node)))
     }
 
     /// The position among all outputs of element `position` of the output argument `output`.
     fn flat_slot(&self, node: &NodeDef, output: &str, position: usize) -> Result<usize> {
-        if is_call(node) {
+        if is_call_op(&node.op) {
             // A call's outputs are one list.
             return Ok(position);
+        }
+        if let Some(function) = self.inliner.functions.get(node.op.as_str()) {
+            let signature = function.signature.as_ref();
+            let found = signature
+                .and_then(|s| s.output_arg.iter().position(|a| a.name == output))
+                .map(|first| first + position);
+            return found.ok_or_else(|| {
+                invalid_argument!("function '{}' has no output '{output}'", node.op)
+            });
         }
         let registry = self.inliner.registry;
         let def = registry
@@ -207,7 +452,7 @@ impl Body<'_> {
         Err(invalid_argument!(
             "op {} has no output '{}'",
             node.op,
-            Name::Owned(output.to_string())
+            output
         ))
     }
 }

@@ -10,6 +10,8 @@
 #![forbid(unsafe_code)]
 
 mod export;
+mod frames;
+mod functions;
 mod graph;
 mod import;
 mod inline;
@@ -21,6 +23,8 @@ mod shapes;
 mod text;
 
 pub use export::export_graph;
+pub use frames::{Frames, LoopFrame, loop_frames};
+pub use functions::{Function, Library};
 pub use graph::{Graph, Node, NodeId, Output};
 pub use import::import_graph;
 pub use order::{Consumers, topological_order};

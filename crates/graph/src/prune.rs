@@ -139,6 +139,7 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
 
     let mut out = Graph::new();
     out.producer = graph.producer;
+    out.set_library(graph.library().clone());
     let def = |op: &str| {
         registry
             .def(op)?

@@ -8,6 +8,7 @@ use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, ShapeMap, topological_order};
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
     name: "fold",
@@ -20,8 +21,12 @@ pub(crate) const PASS: Pass = Pass {
 const MAX_GROWN_BYTES: usize = 64 << 10;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    super::unpin::run(graph, ctx)?;
+    // Known shapes of values that may be dead are not known where they are not there.
+    let may_be_dead = graph.iter().any(|(_, n)| is_control(n.op()));
     let shapes = ctx.shapes(graph)?;
     let mut values: FxHashMap<Output, Tensor> = FxHashMap::default();
+    let mut waits: FxHashMap<NodeId, SmallVec<[NodeId; 2]>> = FxHashMap::default();
     let mut patch = Patch::new();
     for id in topological_order(graph)? {
         let node = graph.node(id);
@@ -32,32 +37,62 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             continue;
         }
         let node = node.clone();
-        if let Some(value) = reshape_constant(graph, id, &shapes) {
+        if !may_be_dead && let Some(value) = reshape_constant(graph, id, &shapes) {
             let name = graph.unique_name(&format!("{}/folded_0", node.name));
             let to = patch.add(graph, constant_node(ctx, name, value)?)?;
             patch.redirect(Output::new(id, 0), Output::new(to, 0));
             patch.redirect_control(id, None);
             continue;
         }
-        let folded = match materialize(&node, &shapes) {
+        let asked = node.inputs.first().map(|i| i.node);
+        let mut of_shape = materialize(&node, &shapes);
+        if may_be_dead && asked.is_some_and(|n| graph.node(n).op().contains("Switch")) {
+            of_shape = None;
+        }
+        let waits_for_asked = may_be_dead && of_shape.is_some();
+        let folded = match of_shape {
             Some(value) => vec![value],
             None => match fold(graph, ctx, &node, &values) {
                 Some(outputs) => outputs,
                 None => continue,
             },
         };
+        // A constant that waits for something may be dead; what is made of it then is, too.
+        let mut controls = node.controls.clone();
+        controls.extend(asked.filter(|_| waits_for_asked));
+        for input in &node.inputs {
+            let source = waits.get(&input.node);
+            let of_const = || {
+                let source = graph.node(input.node);
+                (source.op() == "Const").then_some(&source.controls)
+            };
+            for c in source.or_else(of_const).into_iter().flatten() {
+                if !controls.contains(c) {
+                    controls.push(*c);
+                }
+            }
+        }
+        let mut waiting = None;
         for (slot, value) in folded.into_iter().enumerate() {
             let from = Output::new(id, slot);
             let name = graph.unique_name(&format!("{}/folded_{slot}", node.name));
-            let to = patch.add(graph, constant_node(ctx, name, value.clone())?)?;
+            let mut constant = constant_node(ctx, name, value.clone())?;
+            constant.controls = controls.clone();
+            let to = patch.add(graph, constant)?;
             patch.redirect(from, Output::new(to, 0));
             values.insert(from, value);
+            waiting = (!controls.is_empty()).then_some(to);
         }
         // Readers that only wait for it wait for nothing: constants are always there.
-        patch.redirect_control(id, None);
+        patch.redirect_control(id, waiting);
+        waits.insert(id, controls);
     }
     patch.apply(graph);
-    Ok(())
+    super::unpin::run(graph, ctx)
+}
+
+fn is_control(op: &str) -> bool {
+    op.contains("Switch") || op.ends_with("Enter")
 }
 
 /// A reshaped constant: large weights are not loaded for that.

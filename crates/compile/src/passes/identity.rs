@@ -2,7 +2,7 @@
 
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, NodeId, Output, Patch};
+use ferroflow_graph::{Consumers, Graph, NodeId, Output, Patch};
 
 pub(crate) const PASS: Pass = Pass {
     name: "identity",
@@ -12,6 +12,7 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
+    let consumers = Consumers::new(graph);
     let targets: Vec<NodeId> = graph.targets().to_vec();
     for (id, node) in graph.iter() {
         let passes_on = matches!(
@@ -20,6 +21,12 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
         );
         // A node with control inputs also orders its readers after them.
         if !passes_on || !node.controls.is_empty() || targets.contains(&id) {
+            continue;
+        }
+        // Who waits for this node on one side of a Switch waits for that side only.
+        let is_side = |id: NodeId| graph.node(id).op().contains("Switch");
+        let is_awaited = consumers.of(id).iter().any(|(_, slot)| slot.is_none());
+        if is_awaited && node.inputs.iter().any(|i| is_side(i.node)) {
             continue;
         }
         for (slot, input) in node.inputs.iter().enumerate() {

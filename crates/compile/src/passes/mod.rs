@@ -9,3 +9,4 @@ pub(crate) mod identity;
 pub(crate) mod patterns;
 pub(crate) mod simplify;
 pub(crate) mod tensordot;
+pub(crate) mod unpin;

@@ -9,6 +9,7 @@ pub mod bias;
 pub mod cast;
 pub mod compare;
 pub mod concat;
+pub mod control_flow;
 pub mod conv;
 pub mod conv_grad;
 pub mod crop_and_resize;
@@ -55,6 +56,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     cast::OPS,
     compare::OPS,
     concat::OPS,
+    control_flow::OPS,
     conv::OPS,
     conv_grad::OPS,
     crop_and_resize::OPS,

@@ -1,0 +1,180 @@
+//! Which nodes the engine runs itself, and what calls become.
+
+use crate::emit::Emitter;
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_graph::Node;
+use ferroflow_opdef::{AttrValue, Cost, KernelCtx, NodeInfo};
+use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Source};
+use ferroflow_tensor::Tensor;
+
+/// The action of a node that moves values and has no kernel; Enter, which needs its loop, is not
+/// among them.
+pub(crate) fn dataflow_action(node: &Node) -> Option<Action> {
+    Some(match node.op() {
+        "Switch" | "RefSwitch" => Action::Switch,
+        "_SwitchN" => Action::SwitchN,
+        "Merge" | "RefMerge" => Action::Merge,
+        "Exit" | "RefExit" => Action::Exit,
+        "NextIteration" | "RefNextIteration" => Action::NextIteration,
+        "ControlTrigger" => Action::Trigger,
+        "LoopCond" | "Identity" | "RefIdentity" | "IdentityN" | "NoOp" | "StopGradient"
+        | "PreventGradient" | "Snapshot" => Action::Forward,
+        _ => return None,
+    })
+}
+
+/// The functions of a node that calls some.
+pub(crate) enum Callee<'a> {
+    Call(&'a str),
+    Branch(Vec<&'a str>, bool),
+    While(&'a str, &'a str),
+    For(&'a str),
+}
+
+impl<'a> Callee<'a> {
+    pub(crate) fn of(node: &'a Node) -> Result<Option<Callee<'a>>> {
+        let func = |name: &str| match node.attrs.get(name) {
+            Some(AttrValue::Func(f)) => Ok(f.name.as_str()),
+            _ => Err(invalid_argument!("attr '{name}' names no function")),
+        };
+        Ok(Some(match node.op() {
+            "PartitionedCall" | "StatefulPartitionedCall" => Callee::Call(func("f")?),
+            "If" | "StatelessIf" => {
+                Callee::Branch(vec![func("then_branch")?, func("else_branch")?], true)
+            }
+            "Case" | "StatelessCase" => {
+                let Some(AttrValue::List(list)) = node.attrs.get("branches") else {
+                    return Err(invalid_argument!("attr 'branches' names no functions"));
+                };
+                let names: Vec<&str> = list
+                    .iter()
+                    .filter_map(|a| match a {
+                        AttrValue::Func(f) => Some(f.name.as_str()),
+                        _ => None,
+                    })
+                    .collect();
+                if names.is_empty() {
+                    return Err(invalid_argument!("attr 'branches' is empty"));
+                }
+                Callee::Branch(names, false)
+            }
+            "While" | "StatelessWhile" => Callee::While(func("cond")?, func("body")?),
+            "For" => Callee::For(func("body")?),
+            _ => return Ok(None),
+        }))
+    }
+
+    pub(crate) fn action(&self, emitter: &mut Emitter, node: &Node) -> Result<Action> {
+        Ok(match self {
+            Callee::Call(f) => Action::Call(emitter.function(f)?),
+            Callee::Branch(names, by_truth) => {
+                let branches: Result<Vec<FrameIdx>> =
+                    names.iter().map(|n| emitter.function(n)).collect();
+                Action::Branch {
+                    branches: branches?.into(),
+                    by_truth: *by_truth,
+                }
+            }
+            Callee::While(cond, body) => Action::While {
+                cond: emitter.function(cond)?,
+                body: emitter.function(body)?,
+            },
+            Callee::For(body) => {
+                let n_vars = node.outputs.len();
+                let body = emitter.function(body)?;
+                Action::Call(for_function(emitter, node, body, n_vars)?)
+            }
+        })
+    }
+}
+
+/// A function of (start, limit, delta, variables...) that runs a While over them and gives the
+/// variables.
+fn for_function(
+    emitter: &mut Emitter,
+    node: &Node,
+    body: FrameIdx,
+    n_vars: usize,
+) -> Result<FrameIdx> {
+    let n = n_vars + 3;
+    let builder = &mut emitter.builder;
+    let name = |part: &str| format!("{}/{part}", node.name);
+    let (whole, cond, step) = (
+        builder.function(&name("for"), n, n_vars),
+        builder.function(&name("for_cond"), n, 1),
+        builder.function(&name("for_body"), n, n),
+    );
+    let mut add = |frame, part: &str, action, inputs: Vec<Source>, n_outputs| {
+        let info = NodeInfo {
+            name: name(part),
+            op: node.op().to_string(),
+        };
+        builder.add(
+            frame,
+            BuildNode {
+                info,
+                action,
+                inputs,
+                controls: Vec::new(),
+                n_outputs,
+                cost: Cost::Cheap,
+            },
+        )
+    };
+    let mut args = |frame| -> Vec<NodeIdx> {
+        (0..n)
+            .map(|i| add(frame, "arg", Action::Arg(i as u32), Vec::new(), 1))
+            .collect()
+    };
+    let (outer, tested, inner) = (args(whole), args(cond), args(step));
+    let of = |nodes: &[NodeIdx]| {
+        nodes
+            .iter()
+            .map(|n| Source::Node(*n, 0))
+            .collect::<Vec<_>>()
+    };
+    let goes_on = |ctx: &mut KernelCtx| {
+        let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
+        let (i, limit, delta) = (int(0)?, int(1)?, int(2)?);
+        let go_on = match delta {
+            0 => return Err(invalid_argument!("delta of a For must not be 0")),
+            d if d > 0 => i < limit,
+            _ => i > limit,
+        };
+        ctx.set_output(0, Tensor::scalar(go_on))
+    };
+    let next = |ctx: &mut KernelCtx| {
+        let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
+        let i = int(0)?.checked_add(int(1)?);
+        let i = i.ok_or_else(|| internal!("the counter of a For overflows"))?;
+        ctx.set_output(0, Tensor::scalar(i))
+    };
+    let test = add(
+        cond,
+        "test",
+        Action::Kernel(Box::new(goes_on)),
+        of(&tested[..3]),
+        1,
+    );
+    let i = add(
+        step,
+        "next",
+        Action::Kernel(Box::new(next)),
+        of(&[inner[0], inner[2]]),
+        1,
+    );
+    let mut passed = vec![inner[0]];
+    passed.extend(&inner[3..]);
+    let call = add(step, "body", Action::Call(body), of(&passed), n_vars);
+    let action = Action::While { cond, body: step };
+    let looped = add(whole, "while", action, of(&outer), n);
+    builder.result(cond, 0, Source::Node(test, 0))?;
+    builder.result(step, 0, Source::Node(i, 0))?;
+    builder.result(step, 1, Source::Node(inner[1], 0))?;
+    builder.result(step, 2, Source::Node(inner[2], 0))?;
+    for v in 0..n_vars {
+        builder.result(step, 3 + v, Source::Node(call, v as u16))?;
+        builder.result(whole, v, Source::Node(looped, (3 + v) as u16))?;
+    }
+    Ok(whole)
+}

@@ -1,0 +1,242 @@
+//! Constants inside branches and loops that wait for nothing.
+//!
+//! In dataflow control flow a constant of a branch waits for the branch's pivot, so that it is dead
+//! when the branch is not taken, and a constant of a loop passes through an Enter. A reader that
+//! has another input which is dead whenever the constant is can read the plain constant: it is then
+//! known when kernels are built, and nothing is passed along at run time.
+
+use crate::pass::constant_node;
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Frames, Graph, Node, NodeId, Output, loop_frames, topological_order};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "unpin",
+    about: "lets readers inside branches and loops read constants directly",
+    run,
+};
+
+/// Conditions of a node beyond this many are forgotten.
+const MAX_ATOMS: usize = 16;
+
+/// What must hold for a value to be alive.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Atom {
+    /// The loop was entered.
+    Loop(usize),
+    /// A truth value that a Switch looks at has this value.
+    Side(Output, bool),
+}
+
+/// A conjunction of necessary conditions; when `exact` it is sufficient too.
+#[derive(Clone, Default, Debug)]
+struct Condition {
+    atoms: SmallVec<[Atom; 4]>,
+    exact: bool,
+}
+
+impl Condition {
+    fn always() -> Self {
+        Condition {
+            atoms: SmallVec::new(),
+            exact: true,
+        }
+    }
+
+    fn add(&mut self, atom: Atom) {
+        if let Err(at) = self.atoms.binary_search(&atom) {
+            if self.atoms.len() < MAX_ATOMS {
+                self.atoms.insert(at, atom);
+            } else {
+                self.exact = false;
+            }
+        }
+    }
+
+    fn and(&mut self, other: &Condition) {
+        self.exact &= other.exact;
+        other.atoms.iter().for_each(|a| self.add(*a));
+    }
+
+    fn implies(&self, other: &Condition) -> bool {
+        other.atoms.iter().all(|a| self.atoms.contains(a))
+    }
+
+    /// What holds whenever one of both does.
+    fn or(&self, other: &Condition) -> Condition {
+        let common = |a: &&Atom| other.atoms.contains(a);
+        let atoms: SmallVec<[Atom; 4]> = self.atoms.iter().filter(common).copied().collect();
+        // p and not p: the two sides of one question.
+        let exact = match (self.only(&atoms), other.only(&atoms)) {
+            (Some(Atom::Side(p, a)), Some(Atom::Side(q, b))) => {
+                self.exact && other.exact && p == q && a != b
+            }
+            _ => false,
+        };
+        Condition { atoms, exact }
+    }
+
+    /// The one atom that is not among `common`.
+    fn only(&self, common: &[Atom]) -> Option<Atom> {
+        let mut own = self.atoms.iter().filter(|a| !common.contains(a));
+        own.next().copied().filter(|_| own.next().is_none())
+    }
+}
+
+fn is_switch(node: &Node) -> bool {
+    matches!(node.op(), "Switch" | "RefSwitch")
+}
+
+struct Deadness<'a> {
+    graph: &'a Graph,
+    frames: Frames,
+    of: Vec<Condition>,
+}
+
+impl<'a> Deadness<'a> {
+    fn new(graph: &'a Graph) -> Result<Self> {
+        let mut this = Deadness {
+            graph,
+            frames: loop_frames(graph)?,
+            of: vec![Condition::default(); graph.id_bound()],
+        };
+        for id in topological_order(graph)? {
+            this.of[id.index()] = this.condition(id);
+        }
+        Ok(this)
+    }
+
+    /// When an output is alive, beyond its node.
+    fn output(&self, output: Output) -> Condition {
+        let mut condition = self.of[output.node.index()].clone();
+        let node = self.graph.node(output.node);
+        if is_switch(node) {
+            condition.add(Atom::Side(self.question(node.inputs[1]), output.slot == 1));
+        } else if node.op() == "_SwitchN" {
+            condition.exact = false;
+        }
+        condition
+    }
+
+    /// Where a truth value was made.
+    fn question(&self, mut output: Output) -> Output {
+        loop {
+            let node = self.graph.node(output.node);
+            match node.op() {
+                "Identity" if node.controls.is_empty() => output = node.inputs[0],
+                _ => return output,
+            }
+        }
+    }
+
+    fn condition(&self, id: NodeId) -> Condition {
+        let node = self.graph.node(id);
+        let is_back = |i: &Output| self.graph.node(i.node).op().ends_with("NextIteration");
+        let mut result = Condition::always();
+        match node.op() {
+            "Merge" | "RefMerge" => {
+                let mut inputs = node.inputs.iter().filter(|i| !is_back(i));
+                if let Some(first) = inputs.next() {
+                    result = self.output(*first);
+                }
+                for other in inputs {
+                    result = result.or(&self.output(*other));
+                }
+            }
+            "Exit" | "RefExit" => return Condition::default(),
+            _ => node
+                .inputs
+                .iter()
+                .for_each(|i| result.and(&self.output(*i))),
+        }
+        for control in &node.controls {
+            result.and(&self.of[control.index()]);
+        }
+        if let "Enter" | "RefEnter" = node.op()
+            && let Some(inside) = self.frames.after(self.graph, id)
+        {
+            result.add(Atom::Loop(inside));
+        }
+        result
+    }
+}
+
+/// The constant that `output` is, if it is one that may be dead: one that waits, or one that enters
+/// a loop.
+fn pinned(graph: &Graph, output: Output) -> Option<NodeId> {
+    let node = graph.node(output.node);
+    match node.op() {
+        "Const" if !node.controls.is_empty() => Some(output.node),
+        "Enter" if node.attrs.bool("is_constant").unwrap_or(false) => {
+            let input = *node.inputs.first()?;
+            match graph.node(input.node).op() {
+                "Const" => Some(input.node),
+                "Enter" => pinned(graph, input),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let has_control = |n: &Node| n.op().contains("Switch") || n.op().ends_with("Enter");
+    if !graph.iter().any(|(_, n)| has_control(n)) {
+        return Ok(());
+    }
+    let deadness = Deadness::new(graph)?;
+    let mut changes: Vec<(NodeId, usize, NodeId)> = Vec::new();
+    for (id, node) in graph.iter() {
+        if matches!(
+            node.op(),
+            "Merge" | "RefMerge" | "Enter" | "RefEnter" | "_Retval" | "NextIteration" | "Exit"
+        ) {
+            continue;
+        }
+        // A constant that another input stands in for cannot stand in for that one.
+        let constants: SmallVec<[Option<NodeId>; 4]> =
+            node.inputs.iter().map(|i| pinned(graph, *i)).collect();
+        if constants.iter().all(Option::is_none) {
+            continue;
+        }
+        let mut others = Condition::always();
+        for (input, constant) in node.inputs.iter().zip(&constants) {
+            if constant.is_none() {
+                others.and(&deadness.output(*input));
+            }
+        }
+        for control in &node.controls {
+            others.and(&deadness.of[control.index()]);
+        }
+        for (i, constant) in constants.iter().enumerate() {
+            if let Some(constant) = constant {
+                let own = deadness.output(node.inputs[i]);
+                if own.exact && others.implies(&own) {
+                    changes.push((id, i, *constant));
+                }
+            }
+        }
+    }
+    let mut plain: FxHashMap<NodeId, NodeId> = FxHashMap::default();
+    for (id, input, constant) in changes {
+        let to = match plain.get(&constant) {
+            Some(to) => *to,
+            None => {
+                let source = graph.node(constant);
+                let to = if source.controls.is_empty() {
+                    constant
+                } else {
+                    let name = graph.unique_name(&format!("{}/unpinned", source.name));
+                    let value = source.attrs.tensor("value")?.clone();
+                    graph.add(constant_node(ctx, name, value)?)?
+                };
+                plain.insert(constant, to);
+                to
+            }
+        };
+        graph.set_input(id, input, Output::new(to, 0));
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Ops that decide what runs. Engines run them themselves; here are their schemas and shapes.
+
+use crate::shapes;
+use ferroflow_base::{Result, aborted};
+use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
+use ferroflow_tensor::PartialShape;
+
+/// Dataflow control flow (Switch, Merge, Enter, Exit, NextIteration, LoopCond, ControlTrigger,
+/// Abort), functional control flow (If, While, Case, For) and calls.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "Switch",
+        "data: T, pred: bool -> output_false: T, output_true: T | T: type",
+    )
+    .shape(all_like_first)
+    .cost(Cost::Cheap),
+    Op::new(
+        "RefSwitch",
+        "data: Ref(T), pred: bool -> output_false: Ref(T), output_true: Ref(T) | T: type | uninit",
+    )
+    .shape(all_like_first)
+    .cost(Cost::Cheap),
+    Op::new(
+        "_SwitchN",
+        "data: T, output_index: int32 -> outputs: num_outs*T | num_outs: int >= 1; T: type",
+    )
+    .shape(all_like_first)
+    .cost(Cost::Cheap),
+    Op::new(
+        "Merge",
+        "inputs: N*T -> output: T, value_index: int32 | T: type; N: int >= 1",
+    )
+    .shape(merge)
+    .cost(Cost::Cheap),
+    Op::new(
+        "RefMerge",
+        "inputs: Ref(N*T) -> output: Ref(T), value_index: int32 | T: type; N: int >= 1",
+    )
+    .shape(merge)
+    .cost(Cost::Cheap),
+    Op::new(
+        "Enter",
+        "data: T -> output: T | T: type; frame_name: string; is_constant: bool = false; parallel_iterations: int = 10",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap),
+    Op::new(
+        "RefEnter",
+        "data: Ref(T) -> output: Ref(T) | T: type; frame_name: string; is_constant: bool = false; parallel_iterations: int = 10",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap),
+    Op::new("Exit", "data: T -> output: T | T: type")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap),
+    Op::new("RefExit", "data: Ref(T) -> output: Ref(T) | T: type")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap),
+    Op::new("NextIteration", "data: T -> output: T | T: type")
+        .shape(shapes::unchanged)
+        .cost(Cost::Cheap),
+    Op::new(
+        "RefNextIteration",
+        "data: Ref(T) -> output: Ref(T) | T: type",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap),
+    Op::new("LoopCond", "input: bool -> output: bool")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap),
+    Op::new("ControlTrigger", "->").cost(Cost::Cheap),
+    Op::new(
+        "Abort",
+        "-> | error_msg: string = ''; exit_without_error: bool = false",
+    )
+    .cost(Cost::Cheap)
+    .kernel(|build| {
+        let message = build.attrs.str("error_msg")?.to_string();
+        let quiet = build.attrs.bool("exit_without_error")?;
+        Ok(Box::new(move |_: &mut KernelCtx| match quiet {
+            true => Ok(()),
+            false => Err(aborted!("Abort was run: {message}")),
+        }))
+    }),
+    Op::new(
+        "If",
+        "cond: Tcond, input: list(Tin) -> output: list(Tout) | Tcond: type; Tin: list(type) >= 0; Tout: list(type) >= 0; then_branch: func; else_branch: func; output_shapes: list(shape) = [] | stateful",
+    )
+    .shape(from_output_shapes)
+    .cost(Cost::Cheap),
+    Op::new(
+        "StatelessIf",
+        "cond: Tcond, input: list(Tin) -> output: list(Tout) | Tcond: type; Tin: list(type) >= 0; Tout: list(type) >= 0; then_branch: func; else_branch: func; output_shapes: list(shape) = []",
+    )
+    .shape(from_output_shapes)
+    .cost(Cost::Cheap),
+    Op::new(
+        "Case",
+        "branch_index: int32, input: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; branches: list(func) >= 1; output_shapes: list(shape) = [] | stateful",
+    )
+    .shape(from_output_shapes)
+    .cost(Cost::Cheap),
+    Op::new(
+        "StatelessCase",
+        "branch_index: int32, input: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; branches: list(func) >= 1; output_shapes: list(shape) = []",
+    )
+    .shape(from_output_shapes)
+    .cost(Cost::Cheap),
+    Op::new(
+        "While",
+        "input: list(T) -> output: list(T) | T: list(type) >= 0; cond: func; body: func; output_shapes: list(shape) = []; parallel_iterations: int = 10 | stateful",
+    )
+    .shape(from_output_shapes)
+    .cost(Cost::Cheap),
+    Op::new(
+        "StatelessWhile",
+        "input: list(T) -> output: list(T) | T: list(type) >= 0; cond: func; body: func; output_shapes: list(shape) = []; parallel_iterations: int = 10",
+    )
+    .shape(from_output_shapes)
+    .cost(Cost::Cheap),
+    Op::new(
+        "For",
+        "start: int32, limit: int32, delta: int32, input: list(T) -> output: list(T) | T: list(type) >= 0; body: func",
+    )
+    .cost(Cost::Cheap),
+    Op::new(
+        "PartitionedCall",
+        "args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; f: func; config: string = ''; config_proto: string = ''; executor_type: string = ''",
+    )
+    .cost(Cost::Cheap),
+    Op::new(
+        "StatefulPartitionedCall",
+        "args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; f: func; config: string = ''; config_proto: string = ''; executor_type: string = '' | stateful distributed",
+    )
+    .cost(Cost::Cheap),
+];
+
+fn all_like_first(ctx: &mut ShapeCtx) -> Result<()> {
+    for i in 0..ctx.num_outputs() {
+        ctx.set(i, ctx.input(0));
+    }
+    Ok(())
+}
+
+/// Dimensions that all inputs agree on; inputs on a loop's back edge are unknown.
+fn merge(ctx: &mut ShapeCtx) -> Result<()> {
+    let mut shape = ctx.input(0);
+    for i in 1..ctx.num_inputs() {
+        let other = ctx.input(i);
+        shape = match (shape.dims(), other.dims()) {
+            (Some(a), Some(b)) if a.len() == b.len() => {
+                let both = a.iter().zip(b);
+                PartialShape::of(both.map(|(x, y)| x.filter(|_| x == y)))
+            }
+            _ => PartialShape::unknown(),
+        };
+    }
+    ctx.set(0, shape);
+    ctx.set(1, PartialShape::scalar());
+    Ok(())
+}
+
+fn from_output_shapes(ctx: &mut ShapeCtx) -> Result<()> {
+    let shapes = ctx.attrs().shapes("output_shapes")?;
+    if shapes.len() == ctx.num_outputs() {
+        for (i, shape) in shapes.into_iter().enumerate() {
+            ctx.set(i, shape);
+        }
+    }
+    Ok(())
+}
