@@ -80,34 +80,40 @@ impl<'a> Callee<'a> {
                 body: emitter.function(body)?,
             },
             Callee::For(body) => {
-                let n_vars = node.outputs.len();
-                let body = emitter.function(body)?;
-                Action::Call(for_function(emitter, node, body, n_vars)?)
+                let (n_vars, body) = (node.outputs.len(), emitter.function(body)?);
+                let name = format!("{}/for", node.name);
+                let whole = emitter.builder.function(&name, n_vars + 3, n_vars);
+                emitter.fors.push(ForLoop {
+                    node: node.name.clone(),
+                    whole,
+                    body,
+                    n_vars,
+                });
+                Action::Call(whole)
             }
         })
     }
 }
 
-/// A function of (start, limit, delta, variables...) that runs a While over them and gives the
-/// variables.
-fn for_function(
-    emitter: &mut Emitter,
-    node: &Node,
+/// A For whose nodes are still to be made: `whole` is a function of (start, limit, delta,
+/// variables...) that runs a While over them and gives the variables.
+pub(crate) struct ForLoop {
+    node: String,
+    whole: FrameIdx,
     body: FrameIdx,
     n_vars: usize,
-) -> Result<FrameIdx> {
-    let n = n_vars + 3;
+}
+
+pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
+    let (n_vars, n, whole) = (this.n_vars, this.n_vars + 3, this.whole);
     let builder = &mut emitter.builder;
-    let name = |part: &str| format!("{}/{part}", node.name);
-    let (whole, cond, step) = (
-        builder.function(&name("for"), n, n_vars),
-        builder.function(&name("for_cond"), n, 1),
-        builder.function(&name("for_body"), n, n),
-    );
+    let name = |part: &str| format!("{}/{part}", this.node);
+    let cond = builder.function(&name("for_cond"), n, 1);
+    let step = builder.function(&name("for_body"), n, n);
     let mut add = |frame, part: &str, action, inputs: Vec<Source>, n_outputs| {
         let info = NodeInfo {
             name: name(part),
-            op: node.op().to_string(),
+            op: "For".to_string(),
         };
         builder.add(
             frame,
@@ -165,7 +171,7 @@ fn for_function(
     );
     let mut passed = vec![inner[0]];
     passed.extend(&inner[3..]);
-    let call = add(step, "body", Action::Call(body), of(&passed), n_vars);
+    let call = add(step, "body", Action::Call(this.body), of(&passed), n_vars);
     let action = Action::While { cond, body: step };
     let looped = add(whole, "while", action, of(&outer), n);
     builder.result(cond, 0, Source::Node(test, 0))?;
@@ -176,5 +182,5 @@ fn for_function(
         builder.result(step, 3 + v, Source::Node(call, v as u16))?;
         builder.result(whole, v, Source::Node(looped, (3 + v) as u16))?;
     }
-    Ok(whole)
+    Ok(())
 }

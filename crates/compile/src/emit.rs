@@ -1,7 +1,7 @@
 //! Graph → plan: builds every kernel once, hands it its constants; lays out loops and functions as
 //! frames.
 
-use crate::control::{self, Callee};
+use crate::control::{self, Callee, ForLoop};
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{ARG, Frames, Graph, Node, NodeId, RETVAL, loop_frames, topological_order};
@@ -22,6 +22,7 @@ pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Pla
         library: graph.library().clone(),
         functions: FxHashMap::default(),
         queue: Vec::new(),
+        fors: Vec::new(),
     };
     let root = emitter.declare("", graph)?;
     emitter.body(graph, root)?;
@@ -31,6 +32,9 @@ pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Pla
         let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));
         optimize(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
         emitter.body(&body, frame).map_err(note)?;
+    }
+    for this in std::mem::take(&mut emitter.fors) {
+        control::emit_for(&mut emitter, &this)?;
     }
     emitter.builder.finish()
 }
@@ -42,6 +46,7 @@ pub(crate) struct Emitter<'a> {
     library: std::sync::Arc<ferroflow_graph::Library>,
     functions: FxHashMap<String, FrameIdx>,
     queue: Vec<(String, FrameIdx)>,
+    pub(crate) fors: Vec<ForLoop>,
 }
 
 impl Emitter<'_> {
