@@ -11,6 +11,7 @@ use ferroflow_base::Result;
 use ferroflow_opdef::{KernelCtx, OpKernel};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Element, Shape, Tensor};
+use std::sync::Arc;
 
 /// One operand of an inner loop.
 #[derive(Clone, Copy)]
@@ -84,7 +85,7 @@ impl<A: Element, F: Fn(A, A) -> A + Send + Sync> Zip<A, A> for Both<F> {
 }
 
 /// A function of the SIMD room; the closure is the same for single elements.
-pub(crate) struct Simd(pub BinaryOp, pub fn(f32, f32) -> f32);
+pub(crate) struct Simd<F>(pub BinaryOp, pub F);
 
 impl<'a> From<Side<'a, f32>> for Operand<'a> {
     fn from(side: Side<'a, f32>) -> Self {
@@ -95,7 +96,7 @@ impl<'a> From<Side<'a, f32>> for Operand<'a> {
     }
 }
 
-impl Zip<f32, f32> for Simd {
+impl<F: Fn(f32, f32) -> f32 + Send + Sync> Zip<f32, f32> for Simd<F> {
     #[inline]
     fn one(&self, a: f32, b: f32) -> f32 {
         (self.1)(a, b)
@@ -233,7 +234,7 @@ type Check<A> = fn(&[A]) -> Result<()>;
 
 /// A two-input kernel: the function, and a test of the second operand's elements.
 pub(crate) struct ZipKernel<A, R> {
-    zip: Box<dyn Zip<A, R>>,
+    zip: Arc<dyn Zip<A, R>>,
     check: Option<Check<A>>,
     block: usize,
 }
@@ -242,7 +243,32 @@ pub(crate) struct ZipKernel<A, R> {
 pub(crate) fn zip_kernel<A: Element, R: Element>(
     zip: impl Zip<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(ZipKernel::new(zip)))
+    let zip = Arc::new(zip);
+    Ok(Box::new(ScalarsFirst {
+        general: ZipKernel {
+            zip: zip.clone(),
+            check: None,
+            block: CHEAP,
+        },
+        zip,
+    }))
+}
+
+/// Two scalars, which loops and small graphs are made of, take a short way in which the function is
+/// inlined.
+struct ScalarsFirst<A, R, Z> {
+    zip: Arc<Z>,
+    general: ZipKernel<A, R>,
+}
+
+impl<A: Element, R: Element, Z: Zip<A, R>> OpKernel for ScalarsFirst<A, R, Z> {
+    #[inline]
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        match (ctx.inline_scalar::<A>(0), ctx.inline_scalar::<A>(1)) {
+            (Some(x), Some(y)) => ctx.set_output(0, Tensor::scalar(self.zip.one(x, y))),
+            _ => self.general.compute(ctx),
+        }
+    }
 }
 
 /// The kernel of an `f32` function for a 16-bit float.
@@ -273,7 +299,6 @@ pub(crate) fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
 }
 
 impl<A: Element, R: Element> OpKernel for ZipKernel<A, R> {
-    #[inline]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         if let ([x], [y]) = (a.slice::<A>()?, b.slice::<A>()?) {
@@ -298,7 +323,7 @@ impl<A: Element, R: Element> ZipKernel<A, R> {
     /// A kernel without a check.
     pub(crate) fn new(zip: impl Zip<A, R> + 'static) -> Self {
         ZipKernel {
-            zip: Box::new(zip),
+            zip: Arc::new(zip),
             check: None,
             block: CHEAP,
         }

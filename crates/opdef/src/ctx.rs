@@ -107,6 +107,17 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
+    /// The value of input `i`, if it is a scalar of type `T` that lies in the tensor itself, as
+    /// most scalars do.
+    #[inline]
+    pub fn inline_scalar<T: Element>(&self, i: usize) -> Option<T> {
+        match self.inputs.get(i)? {
+            Value::Tensor(t) => t.inline_scalar(),
+            Value::Const(c) => self.consts.get(*c as usize)?.inline_scalar(),
+            Value::Empty => None,
+        }
+    }
+
     /// Whether input `i` has a value.
     pub fn has_input(&self, i: usize) -> bool {
         !matches!(self.inputs.get(i), None | Some(Value::Empty))

@@ -263,7 +263,7 @@ pub const OPS: &[Op] = &[
     ),
 ];
 
-const DIVIDE: Simd = Simd(BinaryOp::Div, Num::div);
+const DIVIDE: Simd<fn(f32, f32) -> f32> = Simd(BinaryOp::Div, Num::div);
 
 const ADD: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> = num_op!(add, Add);
 
