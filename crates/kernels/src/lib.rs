@@ -19,6 +19,7 @@ mod num;
 mod plan;
 pub mod product;
 mod reduce;
+mod sequence;
 pub mod shapes;
 #[allow(
     unsafe_code,
@@ -28,6 +29,8 @@ pub mod simd;
 mod special;
 pub mod strided;
 pub mod strided_spec;
+mod tensor_array;
+mod tensor_list;
 pub mod tf;
 mod transposed;
 mod wide;

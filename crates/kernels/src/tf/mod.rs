@@ -42,6 +42,10 @@ pub mod shape_ops;
 pub mod slice;
 pub mod softmax;
 pub mod space_batch;
+pub mod stack;
+pub mod tensor_array;
+pub mod tensor_list;
+pub mod tensor_list_batch;
 pub mod topk;
 pub mod transpose;
 pub mod unique;
@@ -89,6 +93,10 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     slice::OPS,
     softmax::OPS,
     space_batch::OPS,
+    stack::OPS,
+    tensor_array::OPS,
+    tensor_list::OPS,
+    tensor_list_batch::OPS,
     topk::OPS,
     transpose::OPS,
     unique::OPS,
