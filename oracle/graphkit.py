@@ -286,8 +286,6 @@ def line_of(name, form, fn, plain=False):
 
 def typed(graph_def, name, value):
     """A fed value with the dtype of its placeholder."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value
     for node in graph_def.node:
         if node.name == name.split(":")[0] and "dtype" in node.attr:
             return np.asarray(value, tf.dtypes.as_dtype(node.attr["dtype"].type).as_numpy_dtype)

@@ -199,7 +199,7 @@ def list_scatter(b):
     sizes = tf.constant([2])
     a = raw.TensorListScatter(tensor=x, indices=at, element_shape=sizes)
     c = raw.TensorListScatterV2(tensor=x, indices=at, element_shape=sizes, num_elements=n)
-    d = raw.TensorListScatterIntoExistingList(input_handle=reserved(2, [2]), tensor=x, indices=at)
+    d = raw.TensorListScatterIntoExistingList(input_handle=reserved(4, [2]), tensor=x, indices=at)
     values = [[1, 2], [3, 4]]
     b.step([stack(a), stack(c), stack(d)], {x: values, at: [3, 1], n: 5})
     b.step([stack(a), stack(c), stack(d)], {x: values, at: [1, 0], n: -1})

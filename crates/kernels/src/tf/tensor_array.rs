@@ -4,7 +4,7 @@ use crate::indices;
 use crate::sequence::{joined, merged, pieces, prepended, rows, with_leading};
 use crate::shapes;
 use crate::tensor_array::{Options, TensorArray, array_input};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
@@ -193,7 +193,7 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let wanted = vector_input(ctx, 1, "indices")?;
         if wanted.is_empty() {
             let Some(shape) = known.to_full() else {
-                return Err(invalid_argument!(
+                return Err(unimplemented_error!(
                     "TensorArray has size zero, but element shape {known} is not fully defined. \
                      Currently only static shapes are supported when packing zero-size TensorArrays."
                 ));
@@ -272,7 +272,7 @@ fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let n = array.len()?;
         if n == 0 {
             let Some(shape) = except_first.to_full() else {
-                return Err(invalid_argument!(
+                return Err(unimplemented_error!(
                     "TensorArray has size zero, but element_shape_except0 {except_first} is not \
                      fully defined. Currently only static shapes are supported when concatenating \
                      zero-size TensorArrays."
