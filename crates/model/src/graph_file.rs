@@ -17,7 +17,7 @@ pub struct GraphFile {
     pub file: Option<Arc<MappedFile>>,
 }
 
-struct Owner(Arc<MappedFile>);
+pub(crate) struct Owner(pub(crate) Arc<MappedFile>);
 
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {

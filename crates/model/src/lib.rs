@@ -1,6 +1,7 @@
-//! Files and wire messages only: TensorFlow's `GraphDef` and what it is made of.
+//! Files and wire messages only: TensorFlow's `GraphDef`, SavedModels and checkpoints.
 //!
-//! Entry points: [`GraphFile`] opens a model file, binary or text; [`tensor_from_proto`] and
+//! Entry points: [`GraphFile`] opens a model file, binary or text; [`SavedModelFile`] opens a
+//! SavedModel directory, [`TensorBundle`] a checkpoint; [`tensor_from_proto`] and
 //! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files; [`proto`] has the messages.
 //!
 //! Does not know: ops, graphs as structures, execution.
@@ -8,7 +9,11 @@
 
 pub mod arrays;
 mod graph_file;
+mod saved_model_file;
+mod sstable;
+mod tensor_bundle;
 mod tensor_proto;
+mod tensor_slice;
 mod text;
 
 #[allow(
@@ -22,5 +27,8 @@ mod text;
 pub mod proto;
 
 pub use graph_file::GraphFile;
+pub use saved_model_file::{SAVED_MODEL_FILES, SavedModelFile};
+pub use tensor_bundle::{TensorBundle, has_checkpoint};
 pub use tensor_proto::{shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_proto};
-pub use text::{graph_from_text, graph_to_text};
+pub use tensor_slice::TensorSlice;
+pub use text::{graph_from_text, graph_to_text, saved_model_from_text};

@@ -752,3 +752,313 @@ impl FullTypeId {
         }
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedModel {
+    #[prost(int64, tag = "1")]
+    pub saved_model_schema_version: i64,
+    #[prost(message, repeated, tag = "2")]
+    pub meta_graphs: ::prost::alloc::vec::Vec<MetaGraphDef>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MetaGraphDef {
+    #[prost(message, optional, tag = "1")]
+    pub meta_info_def: ::core::option::Option<meta_graph_def::MetaInfoDef>,
+    #[prost(message, optional, tag = "2")]
+    pub graph_def: ::core::option::Option<GraphDef>,
+    #[prost(message, optional, tag = "3")]
+    pub saver_def: ::core::option::Option<SaverDef>,
+    #[prost(map = "string, message", tag = "4")]
+    pub collection_def: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        CollectionDef,
+    >,
+    #[prost(map = "string, message", tag = "5")]
+    pub signature_def: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        SignatureDef,
+    >,
+    #[prost(message, repeated, tag = "6")]
+    pub asset_file_def: ::prost::alloc::vec::Vec<AssetFileDef>,
+}
+/// Nested message and enum types in `MetaGraphDef`.
+pub mod meta_graph_def {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct MetaInfoDef {
+        #[prost(string, tag = "1")]
+        pub meta_graph_version: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "2")]
+        pub stripped_op_list: ::core::option::Option<super::OpList>,
+        #[prost(message, optional, tag = "3")]
+        pub any_info: ::core::option::Option<super::Any>,
+        #[prost(string, repeated, tag = "4")]
+        pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        #[prost(string, tag = "5")]
+        pub tensorflow_version: ::prost::alloc::string::String,
+        #[prost(string, tag = "6")]
+        pub tensorflow_git_version: ::prost::alloc::string::String,
+        #[prost(bool, tag = "7")]
+        pub stripped_default_attrs: bool,
+        #[prost(map = "string, string", tag = "8")]
+        pub function_aliases: ::std::collections::HashMap<
+            ::prost::alloc::string::String,
+            ::prost::alloc::string::String,
+        >,
+    }
+}
+/// google.protobuf.Any: the same fields on the wire.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Any {
+    #[prost(string, tag = "1")]
+    pub type_url: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CollectionDef {
+    #[prost(oneof = "collection_def::Kind", tags = "1, 2, 3, 4, 5")]
+    pub kind: ::core::option::Option<collection_def::Kind>,
+}
+/// Nested message and enum types in `CollectionDef`.
+pub mod collection_def {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct NodeList {
+        #[prost(string, repeated, tag = "1")]
+        pub value: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct BytesList {
+        #[prost(bytes = "bytes", repeated, tag = "1")]
+        pub value: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Int64List {
+        #[prost(int64, repeated, tag = "1")]
+        pub value: ::prost::alloc::vec::Vec<i64>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct FloatList {
+        #[prost(float, repeated, tag = "1")]
+        pub value: ::prost::alloc::vec::Vec<f32>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct AnyList {
+        #[prost(message, repeated, tag = "1")]
+        pub value: ::prost::alloc::vec::Vec<super::Any>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        NodeList(NodeList),
+        #[prost(message, tag = "2")]
+        BytesList(BytesList),
+        #[prost(message, tag = "3")]
+        Int64List(Int64List),
+        #[prost(message, tag = "4")]
+        FloatList(FloatList),
+        #[prost(message, tag = "5")]
+        AnyList(AnyList),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TensorInfo {
+    #[prost(enumeration = "DataType", tag = "2")]
+    pub dtype: i32,
+    #[prost(message, optional, tag = "3")]
+    pub tensor_shape: ::core::option::Option<TensorShapeProto>,
+    #[prost(oneof = "tensor_info::Encoding", tags = "1, 4, 5")]
+    pub encoding: ::core::option::Option<tensor_info::Encoding>,
+}
+/// Nested message and enum types in `TensorInfo`.
+pub mod tensor_info {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct CooSparse {
+        #[prost(string, tag = "1")]
+        pub values_tensor_name: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub indices_tensor_name: ::prost::alloc::string::String,
+        #[prost(string, tag = "3")]
+        pub dense_shape_tensor_name: ::prost::alloc::string::String,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct CompositeTensor {
+        #[prost(message, repeated, tag = "2")]
+        pub components: ::prost::alloc::vec::Vec<super::TensorInfo>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Encoding {
+        #[prost(string, tag = "1")]
+        Name(::prost::alloc::string::String),
+        #[prost(message, tag = "4")]
+        CooSparse(CooSparse),
+        #[prost(message, tag = "5")]
+        CompositeTensor(CompositeTensor),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SignatureDef {
+    #[prost(map = "string, message", tag = "1")]
+    pub inputs: ::std::collections::HashMap<::prost::alloc::string::String, TensorInfo>,
+    #[prost(map = "string, message", tag = "2")]
+    pub outputs: ::std::collections::HashMap<::prost::alloc::string::String, TensorInfo>,
+    #[prost(string, tag = "3")]
+    pub method_name: ::prost::alloc::string::String,
+    #[prost(map = "string, message", tag = "4")]
+    pub defaults: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        TensorProto,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AssetFileDef {
+    #[prost(message, optional, tag = "1")]
+    pub tensor_info: ::core::option::Option<TensorInfo>,
+    #[prost(string, tag = "2")]
+    pub filename: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SaverDef {
+    #[prost(string, tag = "1")]
+    pub filename_tensor_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub save_tensor_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub restore_op_name: ::prost::alloc::string::String,
+    #[prost(int32, tag = "4")]
+    pub max_to_keep: i32,
+    #[prost(bool, tag = "5")]
+    pub sharded: bool,
+    #[prost(float, tag = "6")]
+    pub keep_checkpoint_every_n_hours: f32,
+    #[prost(enumeration = "saver_def::CheckpointFormatVersion", tag = "7")]
+    pub version: i32,
+}
+/// Nested message and enum types in `SaverDef`.
+pub mod saver_def {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum CheckpointFormatVersion {
+        Legacy = 0,
+        V1 = 1,
+        V2 = 2,
+    }
+    impl CheckpointFormatVersion {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Legacy => "LEGACY",
+                Self::V1 => "V1",
+                Self::V2 => "V2",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "LEGACY" => Some(Self::Legacy),
+                "V1" => Some(Self::V1),
+                "V2" => Some(Self::V2),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BundleHeaderProto {
+    #[prost(int32, tag = "1")]
+    pub num_shards: i32,
+    #[prost(enumeration = "bundle_header_proto::Endianness", tag = "2")]
+    pub endianness: i32,
+    #[prost(message, optional, tag = "3")]
+    pub version: ::core::option::Option<VersionDef>,
+}
+/// Nested message and enum types in `BundleHeaderProto`.
+pub mod bundle_header_proto {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Endianness {
+        Little = 0,
+        Big = 1,
+    }
+    impl Endianness {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Little => "LITTLE",
+                Self::Big => "BIG",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "LITTLE" => Some(Self::Little),
+                "BIG" => Some(Self::Big),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BundleEntryProto {
+    #[prost(enumeration = "DataType", tag = "1")]
+    pub dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    pub shape: ::core::option::Option<TensorShapeProto>,
+    #[prost(int32, tag = "3")]
+    pub shard_id: i32,
+    #[prost(int64, tag = "4")]
+    pub offset: i64,
+    #[prost(int64, tag = "5")]
+    pub size: i64,
+    #[prost(fixed32, tag = "6")]
+    pub crc32c: u32,
+    #[prost(message, repeated, tag = "7")]
+    pub slices: ::prost::alloc::vec::Vec<TensorSliceProto>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TensorSliceProto {
+    #[prost(message, repeated, tag = "1")]
+    pub extent: ::prost::alloc::vec::Vec<tensor_slice_proto::Extent>,
+}
+/// Nested message and enum types in `TensorSliceProto`.
+pub mod tensor_slice_proto {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Extent {
+        #[prost(int64, tag = "1")]
+        pub start: i64,
+        #[prost(oneof = "extent::HasLength", tags = "2")]
+        pub has_length: ::core::option::Option<extent::HasLength>,
+    }
+    /// Nested message and enum types in `Extent`.
+    pub mod extent {
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+        pub enum HasLength {
+            #[prost(int64, tag = "2")]
+            Length(i64),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Opening a SavedModel directory.
+
+use crate::graph_file::Owner;
+use crate::proto::SavedModel;
+use crate::text::saved_model_from_text;
+use bytes::Bytes;
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_tensor::MappedFile;
+use prost::Message;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the file of a SavedModel directory may be called, best first.
+pub const SAVED_MODEL_FILES: [&str; 2] = ["saved_model.pb", "saved_model.pbtxt"];
+
+/// A `SavedModel` message with the mapped file that its large constants still lie in.
+pub struct SavedModelFile {
+    /// The message. `tensor_content` fields are slices of `file`.
+    pub model: SavedModel,
+    /// The mapping, for a binary file.
+    pub file: Option<Arc<MappedFile>>,
+}
+
+impl SavedModelFile {
+    /// Whether `directory` has the file of a SavedModel.
+    pub fn is_in(directory: &Path) -> bool {
+        SAVED_MODEL_FILES
+            .iter()
+            .any(|name| directory.join(name).is_file())
+    }
+
+    /// Opens `saved_model.pb` or `saved_model.pbtxt` in `directory`.
+    pub fn open(directory: &Path) -> Result<SavedModelFile> {
+        let [binary, text] = SAVED_MODEL_FILES.map(|name| directory.join(name));
+        if binary.is_file() {
+            let file = Arc::new(MappedFile::open(&binary)?);
+            let bytes = Bytes::from_owner(Owner(file.clone()));
+            let model = SavedModel::decode(bytes).map_err(|e| {
+                invalid_argument!(
+                    "{} is no SavedModel (is it cut short?): {e}",
+                    binary.display()
+                )
+            })?;
+            let file = Some(file);
+            return Ok(SavedModelFile { model, file });
+        }
+        if text.is_file() {
+            let content = std::fs::read_to_string(&text)
+                .map_err(|e| invalid_argument!("{}: {e}", text.display()))?;
+            let model = saved_model_from_text(&content)
+                .map_err(|e| e.note(format!("in {}", text.display())))?;
+            return Ok(SavedModelFile { model, file: None });
+        }
+        Err(not_found!(
+            "Could not find SavedModel .pb or .pbtxt at supplied export directory path: {}",
+            directory.display()
+        ))
+    }
+}
