@@ -2,6 +2,7 @@
 
 use crate::functions::check_calls;
 use crate::inline::{BodyDef, Inliner};
+use crate::references::without_references;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
@@ -26,6 +27,7 @@ pub fn import_graph(
     file: Option<&Arc<MappedFile>>,
     registry: &Registry,
 ) -> Result<Graph> {
+    let def = &*without_references(def)?;
     let mut graph = Graph::new();
     if let Some(versions) = &def.versions {
         graph.producer = versions.producer;

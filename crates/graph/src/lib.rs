@@ -18,8 +18,10 @@ mod inline;
 mod order;
 mod patch;
 mod prune;
+mod references;
 mod shape_values;
 mod shapes;
+mod supported;
 mod text;
 
 pub use export::export_graph;
@@ -31,4 +33,5 @@ pub use order::{Consumers, topological_order};
 pub use patch::Patch;
 pub use prune::{ARG, RETVAL, Signature, parse_tensor_name, prune};
 pub use shapes::{ShapeMap, infer_shapes};
+pub use supported::{LeftOut, supported_part};
 pub use text::to_text;

@@ -4,7 +4,7 @@ use crate::shape_values::ShapeValues;
 use crate::{Graph, NodeId, Output, topological_order};
 use ferroflow_base::Result;
 use ferroflow_opdef::{Registry, ShapeCtx};
-use ferroflow_tensor::{PartialShape, Tensor};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
 
 /// Constants of at most this many elements are shown to shape functions as values.
 const MAX_CONSTANT: usize = 1024;
@@ -63,13 +63,32 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
             .iter()
             .map(|i| values.vector(graph, *i))
             .collect();
+        let handles: Vec<_> = match dtypes.contains(&DType::Resource) {
+            true => node.inputs.iter().map(|i| variable(graph, *i)).collect(),
+            false => Vec::new(),
+        };
         let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs)
-            .with_shape_values(&held);
+            .with_shape_values(&held)
+            .with_handles(&handles);
         (op.shape)(&mut ctx).map_err(|e| e.at_node(&node.name, node.op()))?;
         map.shapes[id.index()] = ctx.into_outputs();
         values.note(graph, Output::new(id, 0), &map);
     }
     Ok(map)
+}
+
+/// The shape of the variable that `output` is a handle of.
+fn variable(graph: &Graph, mut output: Output) -> Option<PartialShape> {
+    loop {
+        let node = graph.get(output.node)?;
+        match node.op() {
+            "VarHandleOp" => return node.attrs.shape("shape").ok().cloned(),
+            "Identity" | "IdentityN" | "Enter" | "RefEnter" => {
+                output = *node.inputs.get(output.slot as usize)?;
+            }
+            _ => return None,
+        }
+    }
 }
 
 fn small_constant(graph: &Graph, output: Output) -> Option<Tensor> {

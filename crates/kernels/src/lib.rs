@@ -3,7 +3,7 @@
 //! Entry points: [`registry`], [`tf`] (op files), [`simd`] (primitives over plain slices),
 //! [`shapes`] (shape functions that several ops share), [`broadcast`].
 //!
-//! Does not know: graphs, engines, files.
+//! Does not know: graphs, engines.
 #![deny(unsafe_code)]
 
 pub mod broadcast;
@@ -19,6 +19,7 @@ mod num;
 mod plan;
 pub mod product;
 mod reduce;
+pub mod resource;
 mod sequence;
 pub mod shapes;
 #[allow(
@@ -29,6 +30,8 @@ pub mod simd;
 mod special;
 pub mod strided;
 pub mod strided_spec;
+mod table;
+mod table_file;
 mod tensor_array;
 mod tensor_list;
 pub mod tf;

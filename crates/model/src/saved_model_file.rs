@@ -1,7 +1,7 @@
 //! Opening a SavedModel directory.
 
 use crate::graph_file::Owner;
-use crate::proto::SavedModel;
+use crate::proto::{AssetFileDef, SavedModel};
 use crate::text::saved_model_from_text;
 use bytes::Bytes;
 use ferroflow_base::{Result, invalid_argument, not_found};
@@ -56,4 +56,9 @@ impl SavedModelFile {
             directory.display()
         ))
     }
+}
+
+/// Reads an asset from the collection where older models list them.
+pub fn decode_asset(bytes: &[u8]) -> Result<AssetFileDef> {
+    AssetFileDef::decode(bytes).map_err(|e| invalid_argument!("no AssetFileDef: {e}"))
 }

@@ -3,6 +3,7 @@
 use ferroflow_base::{Result, Status, already_exists, not_found};
 use rustc_hash::FxHashMap;
 use std::any::{Any, TypeId};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The container of resources whose op names none.
@@ -22,14 +23,30 @@ type Shared = Arc<dyn Any + Send + Sync>;
 /// assert!(std::sync::Arc::ptr_eq(&a, &b));
 /// assert!(resources.lookup::<i64>(DEFAULT_CONTAINER, "n").is_err());
 /// ```
-#[derive(Default)]
 pub struct Resources {
+    id: u64,
     containers: Mutex<FxHashMap<String, Container>>,
 }
 
 type Container = FxHashMap<(TypeId, String), Shared>;
 
+impl Default for Resources {
+    fn default() -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Resources {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            containers: Mutex::default(),
+        }
+    }
+}
+
 impl Resources {
+    /// A number that no other of this process has: kernels remember by it where a resource that
+    /// they looked up came from.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Container>> {
         self.containers
             .lock()

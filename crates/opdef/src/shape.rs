@@ -13,6 +13,7 @@ pub struct ShapeCtx<'a> {
     dtypes: &'a [DType],
     constants: &'a [Option<Tensor>],
     shape_values: &'a [Option<Vec<Option<usize>>>],
+    handles: &'a [Option<PartialShape>],
     outputs: Vec<PartialShape>,
 }
 
@@ -32,6 +33,7 @@ impl<'a> ShapeCtx<'a> {
             dtypes,
             constants,
             shape_values: &[],
+            handles: &[],
             outputs,
         }
     }
@@ -42,6 +44,19 @@ impl<'a> ShapeCtx<'a> {
     pub fn with_shape_values(mut self, values: &'a [Option<Vec<Option<usize>>>]) -> Self {
         self.shape_values = values;
         self
+    }
+
+    /// Adds the shapes of the variables that inputs are handles of.
+    #[must_use]
+    pub fn with_handles(mut self, handles: &'a [Option<PartialShape>]) -> Self {
+        self.handles = handles;
+        self
+    }
+
+    /// The shape of the variable that input `i` is a handle of, as far as it is known.
+    pub fn handle_shape(&self, i: usize) -> PartialShape {
+        let known = self.handles.get(i).cloned().flatten();
+        known.unwrap_or_default()
     }
 
     /// The shape that input `i` holds as its value, as far as it is known.

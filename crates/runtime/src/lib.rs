@@ -1,11 +1,12 @@
 //! Wiring: sessions over all the rooms below.
 //!
-//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`].
+//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`].
 //!
 //! Does not know: the network, command lines.
 #![forbid(unsafe_code)]
 
 mod chrome_trace;
+mod saved_model;
 mod session;
 
 pub use chrome_trace::ChromeTrace;
@@ -17,4 +18,5 @@ pub use ferroflow_graph::{
 pub use ferroflow_model::arrays;
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};
 pub use session::{Callable, RunOptions, Session, SessionOptions, registry};

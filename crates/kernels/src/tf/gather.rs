@@ -2,7 +2,7 @@
 
 use crate::indices::{self, Index, axis_in, constant_int, dispatch_index, shape_of};
 use crate::strided::{MIN_BLOCK, par_rows, unravel};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
@@ -76,8 +76,9 @@ fn gather_dims(
     Ok((at, batch))
 }
 
+/// The error of an index that is not inside.
 #[cold]
-fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> ferroflow_base::Status {
+pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> Status {
     let mut coords = vec![0; dims.len()];
     unravel(position, dims, &mut coords);
     let at = if dims.is_empty() {
@@ -97,12 +98,23 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Result<()> {
-    let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let axis = if ctx.num_inputs() > 2 {
         indices::int(ctx.input(2)?).ok_or_else(|| invalid_argument!("axis must be scalar"))?
     } else {
         0
     };
+    let out = gather_rows::<T, I>(ctx, ctx.input(0)?, ctx.input(1)?, axis, batch_dims)?;
+    ctx.set_output(0, out)
+}
+
+/// The rows of `params` along `axis` that `indices` name.
+pub fn gather_rows<T: Item, I: Index>(
+    ctx: &KernelCtx,
+    params: &Tensor,
+    indices: &Tensor,
+    axis: i64,
+    batch_dims: i64,
+) -> Result<Tensor> {
     let (shape, index_shape) = (params.shape(), indices.shape());
     let (at, n_batch) = gather_dims(axis, batch_dims, shape.rank(), index_shape.rank())?;
     if let Some(i) = (0..n_batch).find(|&i| shape[i] != index_shape[i]) {
@@ -156,11 +168,22 @@ fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Resu
             );
         });
     }
-    ctx.set_output(0, out)
+    Ok(out)
 }
 
 fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Result<()> {
-    let (params, indices) = (ctx.with_rank_at_least(0, 1)?, ctx.input(1));
+    let params = ctx.with_rank_at_least(0, 1)?;
+    gather_shape_of(ctx, &params, axis, batch_dims)
+}
+
+/// The shape of rows of `params` that input 1 picks.
+pub fn gather_shape_of(
+    ctx: &mut ShapeCtx,
+    params: &PartialShape,
+    axis: Option<i64>,
+    batch_dims: i64,
+) -> Result<()> {
+    let indices = ctx.input(1);
     let (Some(rank), Some(index_dims)) = (params.rank(), indices.dims()) else {
         return Ok(());
     };
@@ -239,7 +262,17 @@ fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
 }
 
 fn gather_nd_items<T: Item, I: Index>(ctx: &mut KernelCtx, ignore: bool) -> Result<()> {
-    let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
+    let out = gather_nd_rows::<T, I>(ctx, ctx.input(0)?, ctx.input(1)?, ignore)?;
+    ctx.set_output(0, out)
+}
+
+/// The rows of `params` whose leading coordinates `indices` hold.
+pub fn gather_nd_rows<T: Item, I: Index>(
+    ctx: &KernelCtx,
+    params: &Tensor,
+    indices: &Tensor,
+    ignore: bool,
+) -> Result<Tensor> {
     let (shape, index_shape) = (params.shape(), indices.shape());
     if shape.rank() < 1 {
         return Err(invalid_argument!("params must be at least a vector"));
@@ -278,11 +311,17 @@ fn gather_nd_items<T: Item, I: Index>(ctx: &mut KernelCtx, ignore: bool) -> Resu
             None => to.fill(T::default()),
         },
     );
-    ctx.set_output(0, out)
+    Ok(out)
 }
 
 fn gather_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let (params, indices) = (ctx.input(0), ctx.with_rank_at_least(1, 1)?);
+    let params = ctx.input(0);
+    gather_nd_shape_of(ctx, &params)
+}
+
+/// The shape of coordinates in input 1 looked up in `params`.
+pub fn gather_nd_shape_of(ctx: &mut ShapeCtx, params: &PartialShape) -> Result<()> {
+    let indices = ctx.with_rank_at_least(1, 1)?;
     let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else {
         return Ok(());
     };

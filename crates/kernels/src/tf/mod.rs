@@ -34,6 +34,7 @@ pub mod pad;
 pub mod pool;
 pub mod reduce;
 pub mod resize;
+pub mod restore;
 pub mod scan;
 pub mod scatter;
 pub mod segment;
@@ -46,9 +47,12 @@ pub mod stack;
 pub mod tensor_array;
 pub mod tensor_list;
 pub mod tensor_list_batch;
+pub mod tables;
 pub mod topk;
 pub mod transpose;
 pub mod unique;
+pub mod variables;
+pub mod variables_scatter;
 
 /// The ops of every file in this folder.
 #[rustfmt::skip]
@@ -85,6 +89,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     pool::OPS,
     reduce::OPS,
     resize::OPS,
+    restore::OPS,
     scan::OPS,
     scatter::OPS,
     segment::OPS,
@@ -97,8 +102,11 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     tensor_array::OPS,
     tensor_list::OPS,
     tensor_list_batch::OPS,
+    tables::OPS,
     topk::OPS,
     transpose::OPS,
     unique::OPS,
+    variables::OPS,
+    variables_scatter::OPS,
 ];
 // codegen:end

@@ -1,6 +1,8 @@
-//! Rows written by index: ScatterNd and TensorScatterUpdate, Add, Sub, Max, Min.
+//! Rows written by index, into tensors and into variables: ScatterNd, TensorScatterUpdate, Add, …,
+//! ResourceScatterNdUpdate, Add, …
 
 use crate::indices::{self, Index, dispatch_index};
+use crate::resource::{value_mut, variable};
 use crate::shapes;
 use crate::strided::unravel;
 use crate::tf::gather::{ignores_bad_indices, row_position};
@@ -12,7 +14,8 @@ use ferroflow_tensor::{
 };
 
 /// ScatterNd, TensorScatterUpdate, TensorScatterAdd, TensorScatterSub, TensorScatterMax,
-/// TensorScatterMin.
+/// TensorScatterMin, ResourceScatterNdUpdate, ResourceScatterNdAdd, ResourceScatterNdSub,
+/// ResourceScatterNdMax, ResourceScatterNdMin.
 pub const OPS: &[Op] = &[
     Op::new(
         "ScatterNd",
@@ -27,7 +30,7 @@ pub const OPS: &[Op] = &[
          Tindices: type {int16,int32,int64,uint16}; bad_indices_policy: string = ''",
     )
     .shape(tensor_scatter_shape)
-    .kernel(update),
+    .kernel(|b| update(b, Target::Input)),
     Op::new(
         "TensorScatterAdd",
         "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
@@ -56,6 +59,41 @@ pub const OPS: &[Op] = &[
     )
     .shape(tensor_scatter_shape)
     .kernel(|b| combining(b, Combine::Min, Target::Input)),
+    Op::new(
+        "ResourceScatterNdUpdate",
+        "ref: resource, indices: Tindices, updates: T -> | T: type; Tindices: type {int32,int64}; \
+         use_locking: bool = true; bad_indices_policy: string = '' | stateful",
+    )
+    .shape(variable_scatter_shape)
+    .kernel(|b| update(b, Target::Variable)),
+    Op::new(
+        "ResourceScatterNdAdd",
+        "ref: resource, indices: Tindices, updates: T -> | T: type; Tindices: type {int32,int64}; \
+         use_locking: bool = true; bad_indices_policy: string = '' | stateful",
+    )
+    .shape(variable_scatter_shape)
+    .kernel(|b| combining(b, Combine::Add, Target::Variable)),
+    Op::new(
+        "ResourceScatterNdSub",
+        "ref: resource, indices: Tindices, updates: T -> | T: type; Tindices: type {int32,int64}; \
+         use_locking: bool = true; bad_indices_policy: string = '' | stateful",
+    )
+    .shape(variable_scatter_shape)
+    .kernel(|b| combining(b, Combine::Sub, Target::Variable)),
+    Op::new(
+        "ResourceScatterNdMax",
+        "ref: resource, indices: Tindices, updates: T -> | T: type; Tindices: type {int32,int64}; \
+         use_locking: bool = true; bad_indices_policy: string = '' | stateful",
+    )
+    .shape(variable_scatter_shape)
+    .kernel(|b| combining(b, Combine::Max, Target::Variable)),
+    Op::new(
+        "ResourceScatterNdMin",
+        "ref: resource, indices: Tindices, updates: T -> | T: type; Tindices: type {int32,int64}; \
+         use_locking: bool = true; bad_indices_policy: string = '' | stateful",
+    )
+    .shape(variable_scatter_shape)
+    .kernel(|b| combining(b, Combine::Min, Target::Variable)),
 ];
 
 #[derive(Clone, Copy)]
@@ -73,6 +111,8 @@ enum Target {
     Input,
     /// Zeros of the shape in input 2; indices are input 0 and updates input 1.
     Zeros,
+    /// The variable in input 0; indices are input 1 and updates input 2.
+    Variable,
 }
 
 /// Checks that indices and updates fit a target of shape `shape`; gives the length of coordinates.
@@ -114,8 +154,8 @@ fn scatter<T: Item, I: Index>(
     ignore: bool,
     combine: impl Fn(&mut T, &T),
 ) -> Result<()> {
-    let (mut out, first) = match target {
-        Target::Input => (ctx.take_input(0)?, 1),
+    let mut out = match target {
+        Target::Input => ctx.take_input(0)?,
         Target::Zeros => {
             let sizes = ctx.input(2)?;
             if sizes.shape().rank() != 1 {
@@ -125,10 +165,29 @@ fn scatter<T: Item, I: Index>(
                 ));
             }
             let shape = Shape::checked(&indices::ints(sizes)?)?;
-            (Tensor::zeros(ctx.input(1)?.dtype(), shape)?, 0)
+            Tensor::zeros(ctx.input(1)?.dtype(), shape)?
+        }
+        Target::Variable => {
+            let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
+            let var = variable(ctx, 0)?;
+            let mut value = var.write();
+            let out = value_mut(ctx, 0, &mut value, updates.dtype())?;
+            return scatter_into::<T, I>(out, indices, updates, ignore, combine);
         }
     };
+    let first = usize::from(matches!(target, Target::Input));
     let (indices, updates) = (ctx.input(first)?, ctx.input(first + 1)?);
+    scatter_into::<T, I>(&mut out, indices, updates, ignore, combine)?;
+    ctx.set_output(0, out)
+}
+
+fn scatter_into<T: Item, I: Index>(
+    out: &mut Tensor,
+    indices: &Tensor,
+    updates: &Tensor,
+    ignore: bool,
+    combine: impl Fn(&mut T, &T),
+) -> Result<()> {
     let shape = out.shape().clone();
     let depth = check(indices.shape(), updates.shape(), &shape)?;
     let inner: usize = shape[depth..].iter().product();
@@ -151,7 +210,7 @@ fn scatter<T: Item, I: Index>(
             combine(to, from);
         }
     }
-    ctx.set_output(0, out)
+    Ok(())
 }
 
 #[cold]
@@ -171,12 +230,12 @@ fn bad_coords<I: Index>(
     )
 }
 
-fn update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+fn update(build: &KernelBuild, target: Target) -> Result<Box<dyn OpKernel>> {
     let ignore = ignores_bad_indices(build.attrs)?;
-    let (dtype, index) = (build.output(0)?, build.input(1)?);
+    let (dtype, index) = (build.input(2)?, build.input(1)?);
     dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
         Box::new(move |ctx: &mut KernelCtx| {
-            scatter::<T, I>(ctx, Target::Input, ignore, |to, from| to.clone_from(from))
+            scatter::<T, I>(ctx, target, ignore, |to, from| to.clone_from(from))
         })
     })))
 }
@@ -201,11 +260,8 @@ fn scatter_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 /// Runs a scatter of numbers over their bits: `f` sees values of `V`, storage is [`Item`].
 fn combining(build: &KernelBuild, combine: Combine, target: Target) -> Result<Box<dyn OpKernel>> {
     let ignore = ignores_bad_indices(build.attrs)?;
-    let dtype = build.output(0)?;
-    let index = build.input(match target {
-        Target::Input => 1,
-        Target::Zeros => 0,
-    })?;
+    let first = usize::from(!matches!(target, Target::Zeros));
+    let (index, dtype) = (build.input(first)?, build.input(first + 1)?);
     // `$bits` is how the item type stores a value of `$T`.
     macro_rules! number {
         ($T:ty, $Item:ty, $from:expr, $into:expr, $f:expr) => {{
@@ -324,6 +380,11 @@ fn check_partial(indices: &PartialShape, updates: &PartialShape, to: &PartialSha
 fn tensor_scatter_shape(ctx: &mut ShapeCtx) -> Result<()> {
     check_partial(&ctx.with_rank_at_least(1, 1)?, &ctx.input(2), &ctx.input(0))?;
     shapes::unchanged(ctx)
+}
+
+fn variable_scatter_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let indices = ctx.with_rank_at_least(1, 1)?;
+    check_partial(&indices, &ctx.input(2), &ctx.handle_shape(0))
 }
 
 fn scatter_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
