@@ -44,10 +44,10 @@ pub mod slice;
 pub mod softmax;
 pub mod space_batch;
 pub mod stack;
+pub mod tables;
 pub mod tensor_array;
 pub mod tensor_list;
 pub mod tensor_list_batch;
-pub mod tables;
 pub mod topk;
 pub mod transpose;
 pub mod unique;
@@ -99,10 +99,10 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     softmax::OPS,
     space_batch::OPS,
     stack::OPS,
+    tables::OPS,
     tensor_array::OPS,
     tensor_list::OPS,
     tensor_list_batch::OPS,
-    tables::OPS,
     topk::OPS,
     transpose::OPS,
     unique::OPS,
