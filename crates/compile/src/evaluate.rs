@@ -34,7 +34,7 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
         step_id: 0,
     };
     let mut slots: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();
-    let mut outputs = vec![None; node.outputs.len()];
+    let mut outputs = vec![Value::Empty; node.outputs.len()];
     kernel.compute(&mut KernelCtx::new(
         &info,
         &mut slots,
@@ -42,6 +42,6 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
         &mut outputs,
         &services,
     ))?;
-    let outputs: Option<Vec<Tensor>> = outputs.into_iter().collect();
+    let outputs: Option<Vec<Tensor>> = outputs.into_iter().map(Value::into_tensor).collect();
     outputs.ok_or_else(|| internal!("the kernel of {} left an output unset", node.op()))
 }

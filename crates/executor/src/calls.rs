@@ -223,7 +223,7 @@ impl StepState {
         }
         let call = &mut self.calls.all[id as usize];
         for (output, result) in self.outputs.iter_mut().zip(call.results.drain(..)) {
-            *output = result;
+            *output = result.into();
         }
         self.calls.free.push(id);
         self.propagate::<true>(env, node, caller.iter);

@@ -36,7 +36,7 @@ impl StepState {
                 let live = live.ok_or_else(|| internal!("a Merge runs without input"))?;
                 self.outputs[0] = take(plan, &mut slots[live]);
                 if node.n_outputs > 1 {
-                    self.outputs[1] = Some(Tensor::scalar(live as i32));
+                    self.outputs[1] = Value::Tensor(Tensor::scalar(live as i32));
                 }
                 self.propagate::<true>(env, item.node, item.iter);
             }
@@ -53,7 +53,7 @@ impl StepState {
                 self.next_iteration(env, item)?;
             }
             Action::Const(c) => {
-                self.outputs[0] = plan.consts.get(*c as usize).cloned();
+                self.outputs[0] = plan.consts.get(*c as usize).cloned().into();
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
@@ -129,19 +129,16 @@ impl StepState {
         let mut args = std::mem::take(&mut self.args);
         args.clear();
         let slots = &mut self.slots[first + from..first + node.n_inputs as usize];
-        args.extend(slots.iter_mut().map(|slot| take(plan, slot)));
+        args.extend(slots.iter_mut().map(|slot| take(plan, slot).into_tensor()));
         args
     }
 }
 
 /// Takes a value out of its slot; constants stay and are shared.
 #[inline]
-fn take(plan: &Plan, slot: &mut Value) -> Option<Tensor> {
+fn take(plan: &Plan, slot: &mut Value) -> Value {
     match slot {
-        Value::Const(c) => plan.consts.get(*c as usize).cloned(),
-        slot => match std::mem::take(slot) {
-            Value::Tensor(t) => Some(t),
-            _ => None,
-        },
+        Value::Const(c) => plan.consts.get(*c as usize).cloned().into(),
+        slot => std::mem::take(slot),
     }
 }

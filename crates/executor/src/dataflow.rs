@@ -12,7 +12,7 @@
 use crate::state::{Detached, Env, Item, Outputs, StepState};
 use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
-use ferroflow_opdef::{Cost, Resources, StepServices};
+use ferroflow_opdef::{Cost, Resources, StepServices, Value};
 use ferroflow_program::Plan;
 use ferroflow_sync::{CancelToken, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
@@ -250,7 +250,7 @@ impl Step {
         detached.start(env, move |outputs| {
             let info = &step.plan.info[item.node.index()];
             let outputs = outputs
-                .map(|o| o.into_iter().map(Some).collect())
+                .map(|o| o.into_iter().map(Value::Tensor).collect())
                 .map_err(|e| e.at_node(&info.name, &info.op));
             step.arrive(item, outputs);
             step.drive();

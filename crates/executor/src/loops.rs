@@ -2,6 +2,7 @@
 
 use crate::state::{Env, Item, Owner, StepState};
 use ferroflow_base::{Result, internal};
+use ferroflow_opdef::Value;
 use ferroflow_program::{FrameIdx, FrameKind, NodeIdx};
 use ferroflow_tensor::Tensor;
 use std::collections::VecDeque;
@@ -89,11 +90,11 @@ impl StepState {
             let first = first.ok_or_else(|| internal!("an Enter came too late"))?;
             self.pass(env, item.node, first, alive);
         } else {
-            let value = self.outputs[0].take();
+            let value = std::mem::take(&mut self.outputs[0]).into_tensor();
             lp.invariants.push((item.node, value.clone()));
             for i in 0..lp.window.len() {
                 let iter = self.loops.all[id as usize].window[i];
-                self.outputs[0] = value.clone();
+                self.outputs[0] = value.clone().into();
                 self.pass(env, item.node, iter, alive);
             }
         }
@@ -137,7 +138,7 @@ impl StepState {
             FrameKind::Function => 1,
         };
         if lp.window.len() >= parallel {
-            let value = self.outputs[0].take();
+            let value = std::mem::take(&mut self.outputs[0]).into_tensor();
             lp.deferred.extend(value.map(|v| (item.node, v)));
             return Ok(());
         }
@@ -158,7 +159,7 @@ impl StepState {
         for i in 0..self.a_loop(id).invariants.len() {
             let (node, value) = self.a_loop(id).invariants[i].clone();
             let alive = value.is_some();
-            self.outputs[0] = value;
+            self.outputs[0] = value.into();
             self.pass(env, node, iter, alive);
         }
         self.outputs[0] = held;
@@ -214,7 +215,7 @@ impl StepState {
             lp.first += 1;
             self.free_iteration(front);
             for (node, value) in deferred.drain(..) {
-                self.outputs[0] = Some(value);
+                self.outputs[0] = Value::Tensor(value);
                 self.propagate::<true>(env, node, next);
             }
             self.a_loop(id).deferred = deferred;

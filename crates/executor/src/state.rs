@@ -14,8 +14,8 @@ use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
 use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, StepServices, Value};
 use ferroflow_program::{
-    Action, DEAD, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NodeIdx, Plan,
-    PlanNode,
+    Action, DEAD, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NOT_DIRECT, NodeIdx,
+    Plan, PlanNode,
 };
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 const HEAVY_BYTES: usize = 64 << 10;
 
 /// Outputs of a node that ran away from the state's lock.
-pub(crate) type Outputs = SmallVec<[Option<Tensor>; 2]>;
+pub(crate) type Outputs = SmallVec<[Value; 2]>;
 
 /// What is the same for every node of a step.
 pub(crate) struct Env<'a> {
@@ -81,7 +81,7 @@ pub(crate) struct StepState {
     heavy: Vec<Item>,
     /// Ready nodes with a dead input, and a node that it came from.
     dead: Vec<(Item, NodeIdx)>,
-    pub(crate) outputs: Vec<Option<Tensor>>,
+    pub(crate) outputs: Vec<Value>,
     /// Arguments of a call on their way, and those of a condition: kept for their memory.
     pub(crate) args: Vec<Option<Tensor>>,
     pub(crate) copies: Vec<Option<Tensor>>,
@@ -107,7 +107,7 @@ impl StepState {
     /// The state before the first step.
     pub(crate) fn new(plan: &Plan) -> Self {
         let mut state = StepState {
-            outputs: vec![None; plan.max_outputs],
+            outputs: vec![Value::Empty; plan.max_outputs],
             free: vec![Vec::new(); plan.frames.len()],
             ..Default::default()
         };
@@ -153,7 +153,7 @@ impl StepState {
         self.iterations[iter as usize].outstanding += frame.roots.len() as u32;
         for (arg, value) in frame.args.iter().zip(args) {
             if let Some(idx) = arg {
-                self.outputs[0] = value;
+                self.outputs[0] = value.into();
                 self.propagate::<true>(env, *idx, iter);
             }
         }
@@ -224,9 +224,24 @@ impl StepState {
         let node = &env.plan.nodes[item.node.index()];
         let base = self.iterations[item.iter as usize].slot_base;
         let first = (base + node.first_slot) as usize;
-        let inputs = &mut self.slots[first..first + node.n_inputs as usize];
         match &node.action {
+            Action::Kernel(kernel) if node.direct != NOT_DIRECT && env.trace.is_none() => {
+                // The output goes right to where its last reader looks for it.
+                let at = (base + node.direct) as usize;
+                let ranges = [first..first + node.n_inputs as usize, at..at + 1];
+                let Ok([inputs, output]) = self.slots.get_disjoint_mut(ranges) else {
+                    return Err(internal!("a node reads its own output"));
+                };
+                let info = &env.plan.info[item.node.index()];
+                let mut ctx = KernelCtx::new(info, inputs, &env.plan.consts, output, &env.services);
+                kernel
+                    .compute(&mut ctx)
+                    .map_err(|e| e.at_node(&info.name, &info.op))?;
+                inputs.iter_mut().for_each(Value::clear);
+                self.propagate_direct(env, item, at);
+            }
             Action::Kernel(kernel) => {
+                let inputs = &mut self.slots[first..first + node.n_inputs as usize];
                 let outputs = &mut self.outputs[..node.n_outputs as usize];
                 let info = &env.plan.info[item.node.index()];
                 if env.trace.is_some() {
@@ -303,6 +318,37 @@ impl StepState {
         }
     }
 
+    /// [`StepState::propagate`] for a node whose only output lies in slot `at`, its last reader's.
+    #[inline]
+    fn propagate_direct(&mut self, env: &Env, from: Item, at: usize) {
+        let iter = from.iter;
+        let node = &env.plan.nodes[from.node.index()];
+        let it = &self.iterations[iter as usize];
+        let (slot_base, pending_base) = (it.slot_base, it.pending_base);
+        let mut n_ready = 0;
+        for edge in env.plan.edges_of(node) {
+            if edge.kind == EdgeKind::Data && !edge.last {
+                let value = self.slots[at].clone();
+                self.slots[(slot_base + edge.slot) as usize] = value;
+            }
+            let pending =
+                &mut self.pending[pending_base.wrapping_add(edge.node.index() as u32) as usize];
+            *pending -= 1;
+            let item = Item {
+                node: edge.node,
+                iter,
+            };
+            if *pending == 0 {
+                self.schedule(env, item);
+                n_ready += 1;
+            } else if *pending == DEAD {
+                self.dead.push((item, from.node));
+                n_ready += 1;
+            }
+        }
+        self.iterations[iter as usize].outstanding += n_ready;
+    }
+
     /// Hands `self.outputs` of node `from` to its consumers in iteration `iter`; an output that is
     /// `None` is dead, and all are when not `ALIVE`. Consumers that now have all inputs are ready.
     #[inline]
@@ -321,13 +367,13 @@ impl StepState {
                 EdgeKind::Data => {
                     let output = &mut self.outputs[edge.output as usize];
                     let value = if edge.last {
-                        output.take()
+                        std::mem::take(output)
                     } else {
                         output.clone()
                     };
                     let pending = &mut self.pending[at];
                     match value {
-                        Some(t) if ALIVE => {
+                        Value::Tensor(t) if ALIVE => {
                             self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
                         }
                         _ => *pending |= DEAD,
@@ -366,24 +412,25 @@ impl StepState {
                 EdgeKind::Result => {
                     let output = &mut self.outputs[edge.output as usize];
                     let value = if edge.last {
-                        output.take()
+                        std::mem::take(output)
                     } else {
                         output.clone()
                     };
                     if ALIVE && let Owner::Call(call) = self.iterations[iter as usize].owner {
+                        let value = value.into_tensor();
                         self.calls.set_result(call, edge.slot as usize, value);
                     }
                 }
                 EdgeKind::MergeData => {
                     let output = &mut self.outputs[edge.output as usize];
                     let value = if edge.last {
-                        output.take()
+                        std::mem::take(output)
                     } else {
                         output.clone()
                     };
                     let pending = &mut self.pending[at];
                     match value {
-                        Some(t) if ALIVE => {
+                        Value::Tensor(t) if ALIVE => {
                             if *pending & MERGE_WAITS == 0 {
                                 continue;
                             }
@@ -432,11 +479,8 @@ impl StepState {
         }
         self.iterations[iter as usize].outstanding += n_ready;
         // Outputs that nobody reads must not outlive the node.
-        for output in &mut self.outputs[..node.n_outputs as usize] {
-            if output.is_some() {
-                *output = None;
-            }
-        }
+        let outputs = &mut self.outputs[..node.n_outputs as usize];
+        outputs.iter_mut().for_each(Value::clear);
     }
 
     /// One thing less is outstanding in `iter`; ends iterations, loops and calls as far as that
@@ -470,9 +514,8 @@ impl StepState {
             let first = (base + node.first_slot) as usize;
             let inputs = &mut self.slots[first..first + node.n_inputs as usize];
             inputs.iter_mut().for_each(Value::clear);
-            for output in &mut self.outputs[..node.n_outputs as usize] {
-                *output = None;
-            }
+            let outputs = &mut self.outputs[..node.n_outputs as usize];
+            outputs.iter_mut().for_each(Value::clear);
             match node.action {
                 Action::Enter { frame, is_constant } => {
                     self.enter(env, item, frame, is_constant, false)?;
@@ -536,7 +579,7 @@ impl Detached {
     pub(crate) fn run(mut self, env: &Env) -> Result<Outputs> {
         let (plan, idx) = (env.plan, self.item.node);
         let node = &plan.nodes[idx.index()];
-        let mut outputs: Outputs = smallvec::smallvec![None; node.n_outputs as usize];
+        let mut outputs: Outputs = smallvec::smallvec![Value::Empty; node.n_outputs as usize];
         if let Action::Kernel(kernel) = &node.action {
             let (info, inputs) = (&plan.info[idx.index()], &mut self.inputs);
             if env.trace.is_some() {

@@ -52,7 +52,7 @@ pub(crate) fn traced_call(
     idx: NodeIdx,
     (frame, iteration): Place,
     inputs: &mut [Value],
-    outputs: &mut [Option<Tensor>],
+    outputs: &mut [Value],
 ) -> Result<()> {
     let (plan, info) = (env.plan, &env.plan.info[idx.index()]);
     let (Action::Kernel(kernel), Some(trace)) = (&plan.nodes[idx.index()].action, env.trace) else {
@@ -73,7 +73,13 @@ pub(crate) fn traced_call(
         .compute(&mut ctx)
         .map_err(|e| e.at_node(&info.name, &info.op));
     let end = Instant::now();
-    let out: Vec<String> = outputs.iter().flatten().map(show).collect();
+    let out: Vec<String> = outputs
+        .iter()
+        .filter_map(|v| match v {
+            Value::Tensor(t) => Some(show(t)),
+            _ => None,
+        })
+        .collect();
     trace.span(NodeSpan {
         node: info,
         frame: &plan.frames[frame.index()].name,

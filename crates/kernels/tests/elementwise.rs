@@ -41,7 +41,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
         step_id: 0,
     };
     let mut values: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();
-    let mut out = vec![None; outputs.len()];
+    let mut out = vec![Value::Empty; outputs.len()];
     kernel.compute(&mut KernelCtx::new(
         &info,
         &mut values,
@@ -49,7 +49,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
         &mut out,
         &services,
     ))?;
-    Ok(out.swap_remove(0).expect("output 0 is set"))
+    Ok(out.swap_remove(0).into_tensor().expect("output 0 is set"))
 }
 
 fn typed(pairs: &[(&'static str, DType)]) -> Attrs {

@@ -40,7 +40,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor], constants: &[usize]) -> Result
             }
         })
         .collect();
-    let mut out = [None];
+    let mut out = [Value::Empty];
     let cancel = CancelToken::new();
     let resources = Resources::default();
     let services = StepServices {
@@ -57,7 +57,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor], constants: &[usize]) -> Result
         &services,
     ))?;
     let [out] = out;
-    Ok(out.expect("an output"))
+    Ok(out.into_tensor().expect("an output"))
 }
 
 fn f32s<const N: usize>(shape: [usize; N], values: &[f32]) -> Tensor {

@@ -74,7 +74,7 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
             })
             .collect();
         assert!(constants.is_empty() || constants.iter().all(|&i| kernel.absorbs(i)));
-        let mut out = vec![None; outputs.len()];
+        let mut out = vec![Value::Empty; outputs.len()];
         kernel.compute(&mut KernelCtx::new(
             &info,
             &mut values,
@@ -82,7 +82,7 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
             &mut out,
             &services,
         ))?;
-        result = out.swap_remove(0);
+        result = out.swap_remove(0).into_tensor();
     }
     Ok(result.expect("an output"))
 }

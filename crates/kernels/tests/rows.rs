@@ -108,7 +108,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
                 })
             })
             .collect::<ferroflow_base::Result<_>>()?;
-        let mut outputs = vec![None; out_dtypes.len()];
+        let mut outputs = vec![Value::Empty; out_dtypes.len()];
         kernel.compute(&mut KernelCtx::new(
             &info,
             &mut inputs,
@@ -119,7 +119,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
         results.push(
             outputs
                 .into_iter()
-                .map(|o| o.expect("every output is set"))
+                .map(|o| o.into_tensor().expect("every output is set"))
                 .collect(),
         );
     }

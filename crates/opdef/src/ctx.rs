@@ -5,7 +5,7 @@ use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_sync::{CancelToken, Parallelism};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
-/// An input slot of a node.
+/// An input slot or an output of a node.
 #[derive(Clone, Default)]
 pub enum Value {
     /// Nothing arrived (a dead input of a merge, or an input absorbed by the kernel).
@@ -17,7 +17,23 @@ pub enum Value {
     Const(u32),
 }
 
+impl From<Option<Tensor>> for Value {
+    #[inline]
+    fn from(tensor: Option<Tensor>) -> Self {
+        tensor.map_or(Value::Empty, Value::Tensor)
+    }
+}
+
 impl Value {
+    /// The tensor that belongs to this slot, if one is there.
+    #[inline]
+    pub fn into_tensor(self) -> Option<Tensor> {
+        match self {
+            Value::Tensor(t) => Some(t),
+            _ => None,
+        }
+    }
+
     /// Drops a tensor; constants stay.
     #[inline]
     pub fn clear(&mut self) {
@@ -54,7 +70,7 @@ pub struct KernelCtx<'a> {
     node: &'a NodeInfo,
     inputs: &'a mut [Value],
     consts: &'a [Tensor],
-    outputs: &'a mut [Option<Tensor>],
+    outputs: &'a mut [Value],
     services: &'a StepServices<'a>,
 }
 
@@ -65,7 +81,7 @@ impl<'a> KernelCtx<'a> {
         node: &'a NodeInfo,
         inputs: &'a mut [Value],
         consts: &'a [Tensor],
-        outputs: &'a mut [Option<Tensor>],
+        outputs: &'a mut [Value],
         services: &'a StepServices<'a>,
     ) -> Self {
         KernelCtx {
@@ -186,14 +202,14 @@ impl<'a> KernelCtx<'a> {
     }
 
     /// Sets output `i`.
-    #[inline]
+    #[inline(always)]
     pub fn set_output(&mut self, i: usize, tensor: Tensor) -> Result<()> {
         match self.outputs.get_mut(i) {
             Some(slot) => {
-                *slot = Some(tensor);
+                *slot = Value::Tensor(tensor);
                 Ok(())
             }
-            None => Err(internal!("node '{}' has no output {i}", self.node.name)),
+            None => Err(self.no_output(i)),
         }
     }
 
@@ -212,6 +228,11 @@ impl<'a> KernelCtx<'a> {
     /// The step's services.
     pub fn services(&self) -> &StepServices<'a> {
         self.services
+    }
+
+    #[cold]
+    fn no_output(&self, i: usize) -> ferroflow_base::Status {
+        internal!("node '{}' has no output {i}", self.node.name)
     }
 
     #[cold]

@@ -2,7 +2,7 @@
 
 use crate::plan::{
     Action, Edge, EdgeKind, FrameIdx, FrameKind, FramePlan, MERGE_CONTROL, MERGE_MAX, MERGE_WAITS,
-    NodeIdx, Plan, PlanNode,
+    NOT_DIRECT, NodeIdx, Plan, PlanNode,
 };
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{Cost, NodeInfo, Value};
@@ -223,7 +223,18 @@ impl PlanBuilder {
             for edge in edges.iter_mut().rev().filter(|e| carries(e.kind)) {
                 edge.last = !std::mem::replace(&mut seen[edge.output as usize], true);
             }
+            let plain = |e: &Edge| matches!(e.kind, EdgeKind::Data | EdgeKind::Control);
+            let last = edges.iter().rev().find(|e| e.kind == EdgeKind::Data);
+            let direct = match (&node.action, last) {
+                (Action::Kernel(_), Some(last))
+                    if node.n_outputs == 1 && edges.iter().all(plain) =>
+                {
+                    last.slot
+                }
+                _ => NOT_DIRECT,
+            };
             plan.nodes.push(PlanNode {
+                direct,
                 action: node.action,
                 first_slot: layout.first_slots[i],
                 n_inputs: node.inputs.len() as u32,

@@ -11,5 +11,5 @@ mod plan;
 pub use builder::{BuildNode, PlanBuilder, Source};
 pub use plan::{
     Action, DEAD, Edge, EdgeKind, FrameIdx, FrameKind, FramePlan, MERGE_CONTROL, MERGE_DEAD,
-    MERGE_MAX, MERGE_WAITS, NodeIdx, Plan, PlanNode,
+    MERGE_MAX, MERGE_WAITS, NOT_DIRECT, NodeIdx, Plan, PlanNode,
 };

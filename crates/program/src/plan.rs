@@ -101,6 +101,9 @@ pub struct PlanNode {
     pub first_edge: u32,
     /// Number of edges.
     pub n_edges: u32,
+    /// The input slot of the last reader of the only output, when the output can be written right
+    /// there: all edges are `Data` or `Control`. Else [`NOT_DIRECT`].
+    pub direct: u32,
     /// Number of outputs.
     pub n_outputs: u16,
     /// Scheduling cost.
@@ -121,6 +124,8 @@ pub enum FrameKind {
     },
 }
 
+/// No slot: see [`PlanNode::direct`].
+pub const NOT_DIRECT: u32 = u32::MAX;
 /// Set in a pending count as soon as a dead input has arrived.
 pub const DEAD: u32 = 1 << 31;
 /// The state of a Merge: set until a live input arrives.
