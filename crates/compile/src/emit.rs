@@ -31,6 +31,7 @@ pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Pla
         body.set_library(emitter.library.clone());
         let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));
         optimize(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
+        emitter.library = body.library().clone();
         emitter.body(&body, frame).map_err(note)?;
     }
     for this in std::mem::take(&mut emitter.fors) {

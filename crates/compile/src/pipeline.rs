@@ -12,6 +12,7 @@ use ferroflow_program::Plan;
 pub const PIPELINE: &[Pass] = &[
     passes::unpin::PASS,
     passes::identity::PASS,
+    passes::loop_vars::PASS,
     passes::fold::PASS,
     passes::simplify::PASS,
     passes::cse::PASS,

@@ -73,7 +73,7 @@ impl Calls {
 
 fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize) {
     let frame = &plan.frames[frame];
-    results.clear();
+    debug_assert!(results.iter().all(Option::is_none));
     results.resize(frame.n_results, None);
     for &(result, constant) in &frame.const_results {
         results[result as usize] = plan.consts.get(constant as usize).cloned();
@@ -211,19 +211,18 @@ impl StepState {
                 std::mem::swap(&mut call.results, &mut call.vars);
                 return Ok(self.start_phase(env, id, cond, Phase::Cond));
             }
-            let go_on = match call.results.first() {
-                Some(Some(t)) => is_true(t).map_err(|e| at(env, node, e))?,
+            let go_on = match call.results.first_mut().map(Option::take) {
+                Some(Some(t)) => is_true(&t).map_err(|e| at(env, node, e))?,
                 _ => return Err(internal!("the condition has no result")),
             };
             if go_on {
                 return Ok(self.start_phase(env, id, body, Phase::Body));
             }
             std::mem::swap(&mut call.results, &mut call.vars);
-            call.vars.clear();
         }
         let call = &mut self.calls.all[id as usize];
-        for (output, result) in self.outputs.iter_mut().zip(call.results.drain(..)) {
-            *output = result.into();
+        for (output, result) in self.outputs.iter_mut().zip(&mut call.results) {
+            *output = result.take().into();
         }
         self.calls.free.push(id);
         self.propagate::<true>(env, node, caller.iter);

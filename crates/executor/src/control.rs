@@ -15,6 +15,10 @@ impl StepState {
         let slot = self.iterations[item.iter as usize].slot_base + node.first_slot;
         let first = slot as usize;
         match &node.action {
+            Action::Forward if node.n_inputs == 1 => {
+                let value = take(plan, &mut self.slots[first]);
+                self.pass_on(env, item, value);
+            }
             Action::Forward => {
                 for i in 0..node.n_inputs as usize {
                     self.outputs[i] = take(plan, &mut self.slots[first + i]);
@@ -34,11 +38,14 @@ impl StepState {
                 let slots = &mut self.slots[first..first + node.n_inputs as usize];
                 let live = slots.iter().position(|s| !matches!(s, Value::Empty));
                 let live = live.ok_or_else(|| internal!("a Merge runs without input"))?;
-                self.outputs[0] = take(plan, &mut slots[live]);
-                if node.n_outputs > 1 {
+                let value = take(plan, &mut slots[live]);
+                if node.n_outputs == 1 {
+                    self.pass_on(env, item, value);
+                } else {
+                    self.outputs[0] = value;
                     self.outputs[1] = Value::Tensor(Tensor::scalar(live as i32));
+                    self.propagate::<true>(env, item.node, item.iter);
                 }
-                self.propagate::<true>(env, item.node, item.iter);
             }
             &Action::Enter { frame, is_constant } => {
                 self.outputs[0] = take(plan, &mut self.slots[first]);
@@ -53,8 +60,8 @@ impl StepState {
                 self.next_iteration(env, item)?;
             }
             Action::Const(c) => {
-                self.outputs[0] = plan.consts.get(*c as usize).cloned().into();
-                self.propagate::<true>(env, item.node, item.iter);
+                let value = plan.consts.get(*c as usize).cloned();
+                self.pass_on(env, item, value.into());
             }
             Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
             Action::Call(frame) => {

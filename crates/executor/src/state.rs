@@ -153,9 +153,22 @@ impl StepState {
         self.iterations[iter as usize].outstanding += frame.roots.len() as u32;
         for (arg, value) in frame.args.iter().zip(args) {
             if let Some(idx) = arg {
-                self.outputs[0] = value.into();
-                self.propagate::<true>(env, *idx, iter);
+                self.pass_on(env, Item { node: *idx, iter }, value.into());
             }
+        }
+    }
+
+    /// Hands the only output of a live node to its consumers.
+    #[inline]
+    pub(crate) fn pass_on(&mut self, env: &Env, from: Item, value: Value) {
+        let direct = env.plan.nodes[from.node.index()].direct;
+        if direct == NOT_DIRECT {
+            self.outputs[0] = value;
+            self.propagate::<true>(env, from.node, from.iter);
+        } else {
+            let at = (self.iterations[from.iter as usize].slot_base + direct) as usize;
+            self.slots[at] = value;
+            self.propagate_direct(env, from, at);
         }
     }
 
@@ -376,7 +389,18 @@ impl StepState {
                         Value::Tensor(t) if ALIVE => {
                             self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
                         }
-                        _ => *pending |= DEAD,
+                        _ => {
+                            // The Exits of a loop that goes on: nothing else hangs on them.
+                            let consumer = &env.plan.nodes[edge.node.index()].action;
+                            if *pending == 1
+                                && matches!(consumer, Action::Exit)
+                                && env.trace.is_none()
+                            {
+                                self.dead_exit(item);
+                                continue;
+                            }
+                            *pending |= DEAD;
+                        }
                     }
                     *pending -= 1;
                     if *pending == 0 {

@@ -48,6 +48,16 @@ impl Library {
             .insert(name.to_string(), Err(error.to_string()));
     }
 
+    /// A name that no function has, `base` itself if possible.
+    pub fn unique_name(&self, base: &str) -> String {
+        let is_free = |name: &String| !self.functions.contains_key(name);
+        let mut names = (1..).map(|i| format!("{base}_{i}"));
+        Some(base.to_string())
+            .filter(is_free)
+            .or_else(|| names.find(is_free))
+            .unwrap_or_default()
+    }
+
     /// Names of all functions, sorted.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.functions.keys().map(String::as_str).collect();

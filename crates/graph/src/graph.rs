@@ -157,6 +157,13 @@ impl Graph {
         self.library = library;
     }
 
+    /// Makes `to` a target in the place of `from`, if that is one.
+    pub fn replace_target(&mut self, from: NodeId, to: NodeId) {
+        for target in self.targets.iter_mut().filter(|t| **t == from) {
+            *target = to;
+        }
+    }
+
     pub(crate) fn set_targets(&mut self, targets: Vec<NodeId>) {
         self.targets = targets;
     }

@@ -7,6 +7,7 @@ use ferroflow_base::Result;
 use ferroflow_opdef::{KernelCtx, OpKernel};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Element, Tensor};
+use std::sync::Arc;
 
 /// Elements of a block of a cheap function.
 pub(crate) const CHEAP: usize = 16 * 1024;
@@ -134,7 +135,7 @@ impl<A, R, M: Map<A, R> + ?Sized> Map<A, R> for Box<M> {
 }
 
 struct Kernel<A, R> {
-    map: Box<dyn Map<A, R>>,
+    map: Arc<dyn Map<A, R>>,
     block: usize,
 }
 
@@ -143,10 +144,31 @@ pub(crate) fn map_kernel<A: Element, R: Element>(
     block: usize,
     map: impl Map<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(Kernel::<A, R> {
-        map: Box::new(map),
-        block,
+    let map = Arc::new(map);
+    Ok(Box::new(ScalarFirst {
+        general: Kernel::<A, R> {
+            map: map.clone(),
+            block,
+        },
+        map,
     }))
+}
+
+/// A scalar, which loops and small graphs are made of, takes a short way in which the function is
+/// inlined.
+struct ScalarFirst<A, R, M> {
+    map: Arc<M>,
+    general: Kernel<A, R>,
+}
+
+impl<A: Element, R: Element, M: Map<A, R>> OpKernel for ScalarFirst<A, R, M> {
+    #[inline]
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        match ctx.inline_scalar::<A>(0) {
+            Some(x) => ctx.set_output(0, Tensor::scalar(self.map.one(x))),
+            None => self.general.compute(ctx),
+        }
+    }
 }
 
 /// The kernel of an `f32` function for a 16-bit float.

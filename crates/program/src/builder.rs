@@ -226,11 +226,14 @@ impl PlanBuilder {
             let plain = |e: &Edge| matches!(e.kind, EdgeKind::Data | EdgeKind::Control);
             let last = edges.iter().rev().find(|e| e.kind == EdgeKind::Data);
             let direct = match (&node.action, last) {
-                (Action::Kernel(_), Some(last))
-                    if node.n_outputs == 1 && edges.iter().all(plain) =>
-                {
-                    last.slot
-                }
+                (
+                    Action::Kernel(_)
+                    | Action::Arg(_)
+                    | Action::Const(_)
+                    | Action::Forward
+                    | Action::Merge,
+                    Some(last),
+                ) if node.n_outputs == 1 && edges.iter().all(plain) => last.slot,
                 _ => NOT_DIRECT,
             };
             plan.nodes.push(PlanNode {

@@ -6,6 +6,7 @@ pub(crate) mod elementwise;
 pub(crate) mod fold;
 pub(crate) mod fuse;
 pub(crate) mod identity;
+pub(crate) mod loop_vars;
 pub(crate) mod patterns;
 pub(crate) mod simplify;
 pub(crate) mod tensordot;

@@ -1,0 +1,269 @@
+//! Variables that a While carries for nothing.
+//!
+//! TensorFlow gives every loop a counter and a maximum, and passes whatever the body captures round
+//! and round. A variable that neither the condition, nor an effect, nor a variable that is needed
+//! depends on is dropped; one that the body returns as it got it, and that is a constant, becomes
+//! that constant inside.
+
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{ARG, Function, Graph, Library, Node, NodeId, Output, Patch, RETVAL};
+use ferroflow_opdef::{AttrValue, FuncRef};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "loop_vars",
+    about: "drops variables that a While does not need; moves constants into its functions",
+    run,
+};
+
+fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
+    let loops: Vec<NodeId> = graph
+        .iter()
+        .filter(|(_, n)| matches!(n.op(), "While" | "StatelessWhile"))
+        .map(|(id, _)| id)
+        .collect();
+    if loops.is_empty() {
+        return Ok(());
+    }
+    // Where a branch may be dead a constant cannot stand for what comes out of a loop.
+    let may_be_dead = graph.iter().any(|(_, n)| n.op().contains("Switch"));
+    let mut library = Library::clone(graph.library());
+    let mut patch = Patch::new();
+    for id in loops {
+        let plan = Shrink::of(graph, id, !may_be_dead)?;
+        if plan.is_needed() {
+            apply(graph, &mut library, &mut patch, id, &plan)?;
+        }
+    }
+    patch.apply(graph);
+    graph.set_library(Arc::new(library));
+    Ok(())
+}
+
+/// A body or a condition with its boundary nodes by position.
+struct Sides {
+    graph: Graph,
+    args: Vec<Option<NodeId>>,
+    results: Vec<Option<NodeId>>,
+}
+
+impl Sides {
+    fn of(function: &Function) -> Result<Sides> {
+        let graph = function.graph.clone();
+        let mut args = vec![None; function.args.len()];
+        let mut results = vec![None; function.results.len()];
+        for (id, node) in graph.iter() {
+            let list = match node.op() {
+                ARG => &mut args,
+                RETVAL => &mut results,
+                _ => continue,
+            };
+            if let Some(slot) = list.get_mut(node.attrs.int("index")? as usize) {
+                *slot = Some(id);
+            }
+        }
+        Ok(Sides {
+            graph,
+            args,
+            results,
+        })
+    }
+
+    /// Marks the arguments that `from` depend on.
+    fn mark_args(&self, from: impl IntoIterator<Item = NodeId>, needed: &mut [bool]) {
+        let mut seen = vec![false; self.graph.id_bound()];
+        let mut stack: Vec<NodeId> = from.into_iter().collect();
+        while let Some(id) = stack.pop() {
+            if std::mem::replace(&mut seen[id.index()], true) {
+                continue;
+            }
+            let node = self.graph.node(id);
+            stack.extend(node.inputs.iter().map(|i| i.node));
+            stack.extend(node.controls.iter().copied());
+        }
+        for (arg, needed) in self.args.iter().zip(needed) {
+            *needed |= arg.is_some_and(|a| seen[a.index()]);
+        }
+    }
+
+    /// The argument that result `i` passes on unchanged.
+    fn passes_on(&self, i: usize) -> Option<usize> {
+        let mut node = self.graph.node(self.results[i]?);
+        loop {
+            if node.op() == ARG {
+                return usize::try_from(node.attrs.int("index").ok()?).ok();
+            }
+            if !matches!(node.op(), RETVAL | "Identity") || !node.controls.is_empty() {
+                return None;
+            }
+            node = self.graph.node(node.inputs[0].node);
+        }
+    }
+
+    /// The function with these variables only; `constants` take the place of others.
+    fn shrunk(
+        mut self,
+        keep: &[bool],
+        constants: &[Option<Node>],
+        results: bool,
+    ) -> Result<Function> {
+        let mut patch = Patch::new();
+        for (i, arg) in self.args.iter().enumerate() {
+            let (Some(arg), Some(constant)) = (arg, &constants[i]) else {
+                continue;
+            };
+            let mut constant = constant.clone();
+            constant.name = self.graph.unique_name(&constant.name);
+            constant.controls.clear();
+            let to = patch.add(&mut self.graph, constant)?;
+            patch.redirect(Output::new(*arg, 0), Output::new(to, 0));
+            patch.redirect_control(*arg, None);
+        }
+        patch.apply(&mut self.graph);
+        if results {
+            renumber(&mut self.graph, &self.results, keep);
+        }
+        // What only dropped results needed goes, and with it all readers of dropped arguments.
+        super::dead::remove_dead(&mut self.graph);
+        renumber(&mut self.graph, &self.args, keep);
+        Function::new(self.graph)
+    }
+}
+
+/// What happens to the variables of one loop.
+struct Shrink {
+    cond: Sides,
+    body: Sides,
+    keep: Vec<bool>,
+    /// The constant that a variable always is.
+    constants: Vec<Option<Node>>,
+}
+
+impl Shrink {
+    fn of(graph: &Graph, id: NodeId, may_move: bool) -> Result<Shrink> {
+        let node = graph.node(id);
+        let function = |name: &str| match node.attrs.get(name) {
+            Some(AttrValue::Func(f)) => graph.library().get(&f.name).and_then(|f| Sides::of(f)),
+            _ => Err(ferroflow_base::internal!("attr '{name}' names no function")),
+        };
+        let (cond, body) = (function("cond")?, function("body")?);
+        let n = node.inputs.len();
+        let constants: Vec<Option<Node>> = (0..n)
+            .map(|i| {
+                let source = graph.node(node.inputs[i].node);
+                let is_plain = source.op() == "Const" && source.controls.is_empty();
+                let is_fixed = is_plain && may_move && body.passes_on(i) == Some(i);
+                is_fixed.then(|| source.clone())
+            })
+            .collect();
+        let mut keep = vec![false; n];
+        for (_, reader) in graph.iter() {
+            for input in reader.inputs.iter().filter(|i| i.node == id) {
+                keep[input.slot as usize] = true;
+            }
+        }
+        cond.mark_args(cond.results.iter().flatten().copied(), &mut keep);
+        cond.mark_args(cond.graph.targets().iter().copied(), &mut keep);
+        body.mark_args(body.graph.targets().iter().copied(), &mut keep);
+        loop {
+            let before = keep.clone();
+            let needed: SmallVec<[NodeId; 8]> = (0..n)
+                .filter(|i| keep[*i])
+                .filter_map(|i| body.results[i])
+                .collect();
+            body.mark_args(needed, &mut keep);
+            if keep == before {
+                break;
+            }
+        }
+        for (keep, constant) in keep.iter_mut().zip(&constants) {
+            *keep &= constant.is_none();
+        }
+        Ok(Shrink {
+            cond,
+            body,
+            keep,
+            constants,
+        })
+    }
+
+    fn is_needed(&self) -> bool {
+        self.keep.iter().any(|k| !k)
+    }
+}
+
+/// Removes boundary nodes that are not kept, and numbers the others anew.
+fn renumber(graph: &mut Graph, nodes: &[Option<NodeId>], keep: &[bool]) {
+    let mut patch = Patch::new();
+    let mut next = 0;
+    for (id, keep) in nodes.iter().zip(keep) {
+        let Some(id) = *id else { continue };
+        if !keep {
+            patch.remove(id);
+            continue;
+        }
+        let node = graph.node(id);
+        let attrs = node.attrs.clone().with("index", AttrValue::Int(next));
+        let def = node.def.clone();
+        graph.set_op(id, def, attrs);
+        next += 1;
+    }
+    patch.apply(graph);
+}
+
+fn apply(
+    graph: &mut Graph,
+    library: &mut Library,
+    patch: &mut Patch,
+    id: NodeId,
+    plan: &Shrink,
+) -> Result<()> {
+    let keep = &plan.keep;
+    let node = graph.node(id).clone();
+    let mut new = node.clone();
+    new.name = graph.unique_name(&format!("{}/shrunk", node.name));
+    for (attr, sides, results) in [("cond", &plan.cond, false), ("body", &plan.body, true)] {
+        let sides = Sides {
+            graph: sides.graph.clone(),
+            args: sides.args.clone(),
+            results: sides.results.clone(),
+        };
+        let function = sides.shrunk(keep, &plan.constants, results)?;
+        let name = library.unique_name(&format!("{}/{attr}", new.name));
+        library.insert(&name, function);
+        let func = FuncRef {
+            name,
+            ..Default::default()
+        };
+        new.attrs.set(attr, AttrValue::Func(func));
+    }
+    let kept = |i: &usize| keep[*i];
+    let types = (0..node.outputs.len()).filter(kept);
+    let types: Vec<AttrValue> = types.map(|i| AttrValue::Type(node.outputs[i])).collect();
+    new.attrs.set("T", AttrValue::List(types));
+    if let Some(AttrValue::List(shapes)) = node.attrs.get("output_shapes")
+        && shapes.len() == node.outputs.len()
+    {
+        let shapes = (0..shapes.len()).filter(kept).map(|i| shapes[i].clone());
+        new.attrs
+            .set("output_shapes", AttrValue::List(shapes.collect()));
+    }
+    let all = 0..node.inputs.len();
+    new.inputs = all.clone().filter(kept).map(|i| node.inputs[i]).collect();
+    new.outputs = all.clone().filter(kept).map(|i| node.outputs[i]).collect();
+    let to = patch.add(graph, new)?;
+    let mut next = 0;
+    for i in all {
+        if keep[i] {
+            patch.redirect(Output::new(id, i), Output::new(to, next));
+            next += 1;
+        } else if plan.constants[i].is_some() {
+            patch.redirect(Output::new(id, i), node.inputs[i]);
+        }
+    }
+    patch.redirect_control(id, Some(to));
+    graph.replace_target(id, to);
+    Ok(())
+}
