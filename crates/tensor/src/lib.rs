@@ -14,6 +14,7 @@ mod format;
 mod item;
 mod lazy;
 mod mapped;
+mod repr;
 mod shape;
 mod storage;
 mod tensor;

@@ -1,11 +1,13 @@
 //! [`Tensor`]: dtype, shape and shared storage.
 
 use crate::buffer::Buffer;
-use crate::storage::{Data, Dense, INLINE_BYTES, Words};
+use crate::repr::{Content, ContentMut, Repr};
+use crate::storage::{Data, Dense, INLINE_BYTES};
 use crate::{DType, Element, Item, MappedFile, Shape};
 use bytes::Bytes;
 use ferroflow_base::{Result, internal, invalid_argument};
 use std::any::Any;
+use std::mem::transmute_copy;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -46,14 +48,8 @@ pub struct Variant(pub Option<Arc<dyn Any + Send + Sync>>);
 #[derive(Clone)]
 pub struct Tensor(Repr);
 
-/// Three words, so that passing tensors along is cheap; the dtype lies in the same place in both.
-#[derive(Clone)]
-enum Repr {
-    /// A scalar of a plain dtype.
-    Scalar(DType, Words),
-    /// Anything else (and scalars that came out of a reshape).
-    Dense(DType, Arc<Dense>),
-}
+/// Bytes of a scalar that lies in the tensor itself.
+const SCALAR_BYTES: usize = 8;
 
 static SCALAR_SHAPE: Shape = Shape::scalar();
 
@@ -88,7 +84,9 @@ impl Tensor {
             DType::String => Data::Strings(vec![Bytes::new(); n]),
             DType::Resource => Data::Resources(vec![ResourceHandle::default(); n]),
             DType::Variant => Data::Variants(vec![Variant::default(); n]),
-            _ if shape.is_scalar() => return Ok(Tensor(Repr::Scalar(dtype, [0; 2]))),
+            _ if shape.is_scalar() && bytes <= SCALAR_BYTES => {
+                return Ok(Tensor(Repr::scalar(dtype, 0)));
+            }
             _ if bytes <= INLINE_BYTES => Data::Inline([0; 2]),
             _ => {
                 Data::Block(Buffer::allocate(bytes, zeroed).map_err(|_| too_large(dtype, &shape))?)
@@ -98,17 +96,27 @@ impl Tensor {
     }
 
     fn dense(dtype: DType, shape: Shape, data: Data) -> Tensor {
-        Tensor(Repr::Dense(dtype, Arc::new(Dense { shape, data })))
+        Tensor(Repr::dense(dtype, Arc::new(Dense { shape, data })))
     }
 
     /// A scalar.
     #[inline]
     pub fn scalar<T: Element>(value: T) -> Tensor {
         const { assert!(size_of::<T>() <= INLINE_BYTES) };
-        let mut words = [0u64; 2];
-        // SAFETY: `T` is plain, at most 16 bytes, and `words` is aligned for it.
-        unsafe { words.as_mut_ptr().cast::<T>().write(value) };
-        Tensor(Repr::Scalar(T::DTYPE, words))
+        // SAFETY: `T` is plain and has exactly as many bytes as what it is read as.
+        let bits = unsafe {
+            match size_of::<T>() {
+                1 => transmute_copy::<T, u8>(&value).into(),
+                2 => transmute_copy::<T, u16>(&value).into(),
+                4 => transmute_copy::<T, u32>(&value).into(),
+                8 => transmute_copy::<T, u64>(&value),
+                _ => {
+                    let data = Data::Inline(transmute_copy::<T, [u64; 2]>(&value));
+                    return Self::dense(T::DTYPE, Shape::scalar(), data);
+                }
+            }
+        };
+        Tensor(Repr::scalar(T::DTYPE, bits))
     }
 
     /// A string scalar.
@@ -199,17 +207,15 @@ impl Tensor {
     /// The element type.
     #[inline]
     pub fn dtype(&self) -> DType {
-        match self.0 {
-            Repr::Scalar(dtype, _) | Repr::Dense(dtype, _) => dtype,
-        }
+        self.0.dtype()
     }
 
     /// The shape.
     #[inline]
     pub fn shape(&self) -> &Shape {
-        match &self.0 {
-            Repr::Scalar(..) => &SCALAR_SHAPE,
-            Repr::Dense(_, dense) => &dense.shape,
+        match self.0.content() {
+            Content::Scalar(_) => &SCALAR_SHAPE,
+            Content::Dense(dense) => &dense.shape,
         }
     }
 
@@ -260,13 +266,10 @@ impl Tensor {
     /// The value, if this is a scalar of type `T` in the tensor itself, as most scalars are.
     #[inline]
     pub fn inline_scalar<T: Element>(&self) -> Option<T> {
-        match &self.0 {
-            Repr::Scalar(dtype, words) if *dtype == T::DTYPE => {
-                // SAFETY: the dtype says that the words begin with a valid `T`.
-                Some(unsafe { words.as_ptr().cast::<T>().read() })
-            }
-            _ => None,
-        }
+        let bits = self.0.bits(T::DTYPE)?;
+        // SAFETY: the dtype says that the bits begin with a valid `T`, which is not larger: larger
+        // scalars are never in the tensor itself.
+        (size_of::<T>() <= SCALAR_BYTES).then(|| unsafe { (&raw const bits).cast::<T>().read() })
     }
 
     /// The elements of a string tensor.
@@ -316,18 +319,21 @@ impl Tensor {
     /// The same elements under another shape of the same element count.
     pub fn with_shape(mut self, shape: Shape) -> Result<Tensor> {
         check_count(&shape, self.num_elements())?;
-        let words = match &mut self.0 {
-            Repr::Scalar(_, words) if !shape.is_scalar() => *words,
-            Repr::Scalar(..) => return Ok(self),
-            Repr::Dense(_, dense) => {
-                match Arc::get_mut(dense) {
-                    Some(dense) => dense.shape = shape,
-                    None => *dense = Arc::new(dense.share(0, shape)),
-                }
+        let dtype = self.dtype();
+        let bits = match self.0.content_mut() {
+            ContentMut::Scalar(_) if shape.is_scalar() => return Ok(self),
+            ContentMut::Scalar(bits) => *bits,
+            ContentMut::Dense(dense) => {
+                dense.shape = shape;
                 return Ok(self);
             }
+            ContentMut::Shared => {
+                let shared = self.0.share();
+                let dense = shared.ok_or_else(|| internal!("shared storage that is none"))?;
+                return Ok(Tensor(Repr::dense(dtype, Arc::new(dense.share(0, shape)))));
+            }
         };
-        Ok(Self::dense(self.dtype(), shape, Data::Inline(words)))
+        Ok(Self::dense(dtype, shape, Data::Inline([bits, 0])))
     }
 
     /// `shape.num_elements()` elements from element `start` on, sharing the storage.
@@ -345,12 +351,12 @@ impl Tensor {
             ));
         };
         let (dtype, size) = (self.dtype(), self.dtype().size());
-        if let Repr::Dense(_, dense) = &self.0
+        if let Some(dense) = self.0.share()
             && n * size > INLINE_BYTES
             && dtype.is_plain()
         {
             let part = dense.share(start * size, shape);
-            return Ok(Tensor(Repr::Dense(dtype, Arc::new(part))));
+            return Ok(Tensor(Repr::dense(dtype, Arc::new(part))));
         }
         let mut t = Tensor::for_overwrite(dtype, shape)?;
         crate::dispatch_items!(dtype, T => {
@@ -371,18 +377,17 @@ impl Tensor {
             return Self::from_bytes(dtype, self.shape().clone(), self.bytes()?);
         }
         let mut t = self.clone();
-        match &mut t.0 {
-            Repr::Scalar(own, _) | Repr::Dense(own, _) => *own = dtype,
-        }
+        t.0.set_dtype(dtype);
         Ok(t)
     }
 
     /// Whether nobody else shares the storage, so that it may be written in place.
     #[inline]
     pub fn is_unique(&mut self) -> bool {
-        match &mut self.0 {
-            Repr::Scalar(..) => true,
-            Repr::Dense(_, dense) => Arc::get_mut(dense).is_some_and(Dense::is_writable),
+        match self.0.content_mut() {
+            ContentMut::Scalar(_) => true,
+            ContentMut::Dense(dense) => dense.is_writable(),
+            ContentMut::Shared => false,
         }
     }
 
@@ -406,14 +411,15 @@ impl Tensor {
         }
         if self.dtype().is_plain() {
             *self = Self::from_bytes(self.dtype(), self.shape().clone(), self.bytes()?)?;
-        } else if let Repr::Dense(dtype, dense) = &self.0 {
+        } else if let Content::Dense(dense) = self.0.content() {
+            let dtype = self.dtype();
             let data = match dense.root() {
                 Data::Strings(v) => Data::Strings(v.clone()),
                 Data::Resources(v) => Data::Resources(v.clone()),
                 Data::Variants(v) => Data::Variants(v.clone()),
                 _ => return Err(internal!("a {dtype} tensor with plain storage")),
             };
-            *self = Self::dense(*dtype, dense.shape.clone(), data);
+            *self = Self::dense(dtype, dense.shape.clone(), data);
         }
         Ok(())
     }
@@ -429,9 +435,9 @@ impl Tensor {
     /// Where the elements begin (dangling for owned ones), and how many there are.
     #[inline]
     fn raw(&self) -> (*const u8, usize) {
-        match &self.0 {
-            Repr::Scalar(_, words) => (words.as_ptr().cast(), 1),
-            Repr::Dense(_, dense) => (dense.as_ptr(), dense.shape.num_elements()),
+        match self.0.content() {
+            Content::Scalar(bits) => (std::ptr::from_ref(bits).cast(), 1),
+            Content::Dense(dense) => (dense.as_ptr(), dense.shape.num_elements()),
         }
     }
 
@@ -451,12 +457,10 @@ impl Tensor {
     /// As [`Tensor::typed`], and every `T` must be a valid element of this dtype.
     #[inline]
     pub(crate) unsafe fn typed_mut<T>(&mut self) -> Option<&mut [T]> {
-        let (ptr, n): (*mut u8, usize) = match &mut self.0 {
-            Repr::Scalar(_, words) => (words.as_mut_ptr().cast(), 1),
-            Repr::Dense(_, dense) => {
-                let dense = Arc::get_mut(dense)?;
-                (dense.as_mut_ptr()?, dense.shape.num_elements())
-            }
+        let (ptr, n): (*mut u8, usize) = match self.0.content_mut() {
+            ContentMut::Scalar(bits) => (std::ptr::from_mut(bits).cast(), 1),
+            ContentMut::Dense(dense) => (dense.as_mut_ptr()?, dense.shape.num_elements()),
+            ContentMut::Shared => return None,
         };
         // SAFETY: as in `typed`; `get_mut` proved that nobody else refers to the storage.
         Some(unsafe { std::slice::from_raw_parts_mut(ptr.cast(), n) })
@@ -477,8 +481,8 @@ macro_rules! owned {
     ($($get:ident, $get_mut:ident, $variant:ident, $ty:ty;)*) => {
         impl Tensor {$(
             pub(crate) fn $get(&self) -> Option<&[$ty]> {
-                match &self.0 {
-                    Repr::Dense(_, dense) => match dense.root() {
+                match self.0.content() {
+                    Content::Dense(dense) => match dense.root() {
                         Data::$variant(v) => Some(v),
                         _ => None,
                     },
@@ -488,8 +492,8 @@ macro_rules! owned {
 
             /// After `make_unique`.
             pub(crate) fn $get_mut(&mut self) -> Option<&mut [$ty]> {
-                match &mut self.0 {
-                    Repr::Dense(_, dense) => match &mut Arc::get_mut(dense)?.data {
+                match self.0.content_mut() {
+                    ContentMut::Dense(dense) => match &mut dense.data {
                         Data::$variant(v) => Some(v),
                         _ => None,
                     },
@@ -544,7 +548,7 @@ mod tests {
         assert!(t.is_unique());
         assert_eq!(t.bytes().unwrap(), 2.5f64.to_le_bytes());
         assert_eq!(t.to_scalar::<f64>().unwrap(), 2.5);
-        assert_eq!(size_of::<Tensor>(), 24);
+        assert_eq!(size_of::<Option<Tensor>>(), 16);
     }
 
     #[test]
