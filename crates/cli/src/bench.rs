@@ -27,12 +27,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let _progress = Progress::start("benchmarking");
     let start = Instant::now();
-    let session = args.model.open()?;
+    let model = args.model.open()?;
+    let session = model.session();
     if !args.init.is_empty() {
         let targets: Vec<&str> = args.init.iter().map(String::as_str).collect();
         session.run(&[], &[], &targets)?;
     }
-    let request = args.run.request(&session)?;
+    let request = args.run.request(&model)?;
     let callable = session.callable(&request.signature)?;
     let load_s = start.elapsed().as_secs_f64();
 

@@ -8,9 +8,10 @@ use ferroflow_tensor::{bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// All feeds: (tensor name, value).
+/// All feeds: (tensor name, value). `name_of` gives the tensor that a key of a signature means.
 pub fn read(
     session: &Session,
+    name_of: &dyn Fn(&str) -> String,
     feeds: &[String],
     npz: Option<&Path>,
     image_range: (f32, f32),
@@ -21,22 +22,24 @@ pub fn read(
         let (name, value) = feed
             .split_once('=')
             .ok_or_else(|| invalid_argument!("--feed {feed}: expected NAME=VALUE"))?;
-        let output = graph.find_output(name, "--feed")?;
+        let (key, name) = (name, name_of(name));
+        let output = graph.find_output(&name, "--feed")?;
         let node = graph.node(output.node);
         let dtype = node.outputs[output.slot as usize];
         let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
         let tensor = parse(value, dtype, &shape, image_range)
-            .map_err(|e| e.note(format!("in --feed {name}")))?;
-        out.push((name.to_string(), tensor));
+            .map_err(|e| e.note(format!("in --feed {key}")))?;
+        out.push((name, tensor));
     }
     if let Some(path) = npz {
         for key in arrays::npz_keys(path)? {
-            let known = graph.find_output(&key, "--feeds").is_ok();
+            let name = name_of(&key);
+            let known = graph.find_output(&name, "--feeds").is_ok();
             let twice = out
                 .iter()
-                .any(|(n, _)| n.trim_end_matches(":0") == key.trim_end_matches(":0"));
+                .any(|(n, _)| n.trim_end_matches(":0") == name.trim_end_matches(":0"));
             if known && !twice {
-                out.push((key.clone(), arrays::read_npz_key(path, &key)?));
+                out.push((name, arrays::read_npz_key(path, &key)?));
             }
         }
     }
@@ -57,6 +60,11 @@ fn parse(
         // Keys may hold colons of their own: they are often tensor names.
         if let Some((stem, key)) = file.split_once(".npz:") {
             return arrays::read_npz_key(Path::new(&format!("{stem}.npz")), key);
+        }
+        if dtype == DType::String {
+            let bytes =
+                std::fs::read(file).map_err(|e| ferroflow_base::not_found!("{file}: {e}"))?;
+            return Ok(Tensor::string(bytes));
         }
         if [".png", ".jpg", ".jpeg"].iter().any(|e| lower.ends_with(e)) {
             return image_feed::read(Path::new(file), dtype, shape, image_range);

@@ -66,6 +66,13 @@ fn inputs(graph: &Graph) -> Vec<NodeId> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if args.model.is_directory() {
+        let model = args.model.open()?;
+        if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
+            return show_graph(args, model.session());
+        }
+        return crate::saved_model::show(&args.model, &model);
+    }
     let unsupported = unsupported(args)?;
     if !unsupported.is_empty() {
         println!("not supported yet:");
@@ -77,10 +84,11 @@ pub fn run(args: &Args) -> Result<()> {
             unsupported.len()
         ));
     }
-    let session = args.model.open()?;
+    let model = args.model.open()?;
+    let session = model.session();
     let graph = session.graph();
     if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
-        return show_graph(args, &session);
+        return show_graph(args, session);
     }
     let signature = whole(graph);
     let (pruned, shapes) = {
@@ -106,9 +114,7 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     let (mut n_parameters, mut n_bytes) = (0, 0);
-    let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, node) in graph.iter() {
-        *histogram.entry(node.op()).or_default() += 1;
         if let Ok(value) = node.attrs.tensor("value")
             && value.dtype().is_floating()
         {
@@ -129,13 +135,22 @@ pub fn run(args: &Args) -> Result<()> {
         "FLOPs of one run, unknown dimensions taken as 1: {:.3} G",
         flops / 1e9
     );
+    print_ops(graph);
+    Ok(())
+}
+
+/// How often each op occurs, most frequent first.
+pub fn print_ops(graph: &Graph) {
+    let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, node) in graph.iter() {
+        *histogram.entry(node.op()).or_default() += 1;
+    }
     println!("ops:");
     let mut ops: Vec<_> = histogram.into_iter().collect();
     ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
     for (op, n) in ops {
         println!("  {op:<32} {n:>6}");
     }
-    Ok(())
 }
 
 /// Ops of the model that are not in the registry, with their counts.

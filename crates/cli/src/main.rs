@@ -9,6 +9,7 @@ mod inspect;
 mod model;
 mod progress;
 mod run;
+mod saved_model;
 mod summary;
 mod trace;
 
@@ -20,8 +21,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs TensorFlow graphs without TensorFlow.
 ///
-/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt). Tensors are named as in
-/// TensorFlow: NODE:OUTPUT, or NODE for output 0.
+/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), or the directory of a SavedModel.
+/// Tensors are named as in TensorFlow: NODE:OUTPUT, or NODE for output 0; of a SavedModel also by
+/// the keys of a signature.
 #[derive(Parser)]
 #[command(name = "ferroflow", version, max_term_width = 100)]
 struct Cli {

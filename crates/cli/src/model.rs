@@ -1,14 +1,21 @@
 //! Options that name a model and what to run of it, shared by the commands.
 
 use crate::feeds;
-use ferroflow_runtime::{CompileOptions, Result, Session, SessionOptions, Signature, Tensor};
+use ferroflow_base::invalid_argument;
+use ferroflow_runtime::{
+    CompileOptions, DEFAULT_SIGNATURE, ModelSignature, Result, SERVE, SavedModel, Session,
+    SessionOptions, Signature, Tensor,
+};
 use std::path::PathBuf;
 
 /// The model and how it is compiled.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// A frozen GraphDef: .pb or .pbtxt.
+    /// A frozen GraphDef (.pb or .pbtxt), or the directory of a SavedModel.
     pub model: PathBuf,
+    /// A tag of the graph in a SavedModel; may be repeated. Without any, it is `serve`.
+    #[arg(long, value_name = "TAG")]
+    pub tag: Vec<String>,
     /// Threads that compute; 0 means all processors.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub threads: usize,
@@ -30,21 +37,91 @@ impl ModelArgs {
     }
 
     /// Opens the model.
-    pub fn open(&self) -> Result<Session> {
+    pub fn open(&self) -> Result<Model> {
         let options = SessionOptions {
             threads: self.threads,
             compile: self.compile_options(),
         };
-        Session::open(&self.model, options)
+        if self.is_directory() {
+            let mut tags: Vec<&str> = self.tag.iter().map(String::as_str).collect();
+            if tags.is_empty() {
+                tags.push(SERVE);
+            }
+            return SavedModel::open(&self.model, &tags, options)
+                .map(|m| Model::Saved(Box::new(m)));
+        }
+        if !self.tag.is_empty() {
+            return Err(invalid_argument!(
+                "--tag is for SavedModels, and {} is no directory",
+                self.model.display()
+            ));
+        }
+        Session::open(&self.model, options).map(|s| Model::Frozen(Box::new(s)))
+    }
+
+    /// Whether the model is a SavedModel.
+    pub fn is_directory(&self) -> bool {
+        self.model.is_dir()
+    }
+}
+
+/// An opened model.
+pub enum Model {
+    /// A frozen graph.
+    Frozen(Box<Session>),
+    /// A SavedModel, ready to run.
+    Saved(Box<SavedModel>),
+}
+
+impl Model {
+    /// The session that runs it.
+    pub fn session(&self) -> &Session {
+        match self {
+            Model::Frozen(session) => session,
+            Model::Saved(model) => model.session(),
+        }
+    }
+
+    /// The signature that a run goes by: the one asked for, or the default one of a SavedModel when
+    /// nothing is said of what to fetch.
+    fn signature(&self, args: &RunArgs) -> Result<Option<&ModelSignature>> {
+        let Model::Saved(model) = self else {
+            return match &args.signature {
+                None => Ok(None),
+                Some(_) => Err(invalid_argument!("--signature is for SavedModels")),
+            };
+        };
+        let name = match &args.signature {
+            Some(name) => name,
+            None if !args.target.is_empty() => return Ok(None),
+            None if !model.signatures().contains_key(DEFAULT_SIGNATURE) => {
+                let names: Vec<&str> = model.signatures().keys().map(String::as_str).collect();
+                return match args.fetch.is_empty() {
+                    false => Ok(None),
+                    true => Err(invalid_argument!(
+                        "the model has no signature '{DEFAULT_SIGNATURE}'; name one with --signature: {}",
+                        names.join(", ")
+                    )),
+                };
+            }
+            None => DEFAULT_SIGNATURE,
+        };
+        let signature = model.signature(name)?;
+        model.check(signature)?;
+        Ok(Some(signature))
     }
 }
 
 /// What to feed, fetch and run.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// Feeds a tensor: NAME=VALUE, where VALUE is a literal such as 3.5, true or [[1,2],[3,4]], or
-    /// @file.npy, @file.npz:key, or an image @file.png or @file.jpg, which is resized to the
-    /// placeholder's shape.
+    /// The signature of a SavedModel whose keys --feed and --fetch may use. Without it, it is
+    /// `serving_default`; without --fetch, all its outputs are fetched.
+    #[arg(long, value_name = "NAME")]
+    pub signature: Option<String>,
+    /// Feeds a tensor: NAME=VALUE, where VALUE is a literal such as 3.5, true, "text" or
+    /// [[1,2],[3,4]], or @file.npy, @file.npz:key, or an image @file.png or @file.jpg, which is
+    /// resized to the placeholder's shape. A string input takes the bytes of any other @file.
     #[arg(long, value_name = "NAME=VALUE")]
     pub feed: Vec<String>,
     /// Feeds every array of the file whose key names a tensor of the model.
@@ -72,17 +149,48 @@ fn parse_range(text: &str) -> std::result::Result<(f32, f32), String> {
 pub struct Request {
     /// Names.
     pub signature: Signature,
+    /// What the fetches are called in results.
+    pub labels: Vec<String>,
     /// Values of the feeds, in order.
     pub args: Vec<Tensor>,
 }
 
 impl RunArgs {
     /// Reads the feeds and settles the names.
-    pub fn request(&self, session: &Session) -> Result<Request> {
-        let feeds = feeds::read(session, &self.feed, self.feeds.as_deref(), self.image_range)?;
-        let mut fetches = self.fetch.clone();
-        if fetches.is_empty() && self.target.is_empty() {
-            fetches = crate::inspect::outputs(session.graph());
+    pub fn request(&self, model: &Model) -> Result<Request> {
+        let session = model.session();
+        let by_key = model.signature(self)?;
+        let input = |key: &str| {
+            let input = by_key.and_then(|s| s.input(key));
+            input.map_or(key, |i| i.name.as_str()).to_string()
+        };
+        let mut feeds = feeds::read(
+            session,
+            &input,
+            &self.feed,
+            self.feeds.as_deref(),
+            self.image_range,
+        )?;
+        let mut labels = self.fetch.clone();
+        if labels.is_empty() && self.target.is_empty() {
+            labels = match by_key {
+                Some(signature) => signature.outputs.iter().map(|o| o.key.clone()).collect(),
+                None => crate::inspect::outputs(session.graph()),
+            };
+        }
+        let output = |key: &String| {
+            let output = by_key.and_then(|s| s.output(key));
+            output.map_or(key, |o| &o.name).clone()
+        };
+        let fetches = labels.iter().map(output).collect();
+        if let Some(signature) = by_key {
+            for input in &signature.inputs {
+                if let Some(default) = signature.defaults.get(&input.key)
+                    && !feeds.iter().any(|(name, _)| *name == input.name)
+                {
+                    feeds.push((input.name.clone(), default.clone()));
+                }
+            }
         }
         let (names, args) = feeds.into_iter().unzip();
         Ok(Request {
@@ -91,6 +199,7 @@ impl RunArgs {
                 fetches,
                 targets: self.target.clone(),
             },
+            labels,
             args,
         })
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 /// Examples:
 ///   ferroflow run digits.pb --feed images=@three.png --image-range 0,1 --fetch probabilities --top 3
 ///   ferroflow run model.pb --feeds inputs.npz --fetch logits:0 --out result.npz
+///   ferroflow run saved_model/ --signature serving_default --feed words='["red", "blue"]'
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -35,8 +36,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let results = {
         let _progress = Progress::start("loading and running");
-        let session = args.model.open()?;
-        let request = args.run.request(&session)?;
+        let model = args.model.open()?;
+        let request = args.run.request(&model)?;
+        let session = model.session();
         let callable = session.callable(&request.signature)?;
         let timeout = args
             .timeout
@@ -46,12 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
             ..Default::default()
         };
         let values = session.call(&callable, request.args, &options)?;
-        request
-            .signature
-            .fetches
-            .into_iter()
-            .zip(values)
-            .collect::<Vec<_>>()
+        request.labels.into_iter().zip(values).collect::<Vec<_>>()
     };
     if let Some(path) = &args.out {
         arrays::write_npz(path, &results)?;

@@ -22,8 +22,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let session = args.model.open()?;
-    let request = args.run.request(&session)?;
+    let model = args.model.open()?;
+    let session = model.session();
+    let request = args.run.request(&model)?;
     let callable = session.callable(&request.signature)?;
     for _ in 0..args.warmup {
         session.call(&callable, request.args.clone(), &RunOptions::default())?;
