@@ -73,18 +73,14 @@ impl<'a> Search<'a> {
         if self.functions.contains_key(node.op.as_str()) {
             return self.missing_in(&node.op);
         }
-        // Import expands these.
-        let is_expanded = matches!(
+        // Import expands calls.
+        let is_call = matches!(
             node.op.as_str(),
-            "PartitionedCall" | "StatefulPartitionedCall" | "Variable" | "VariableV2"
+            "PartitionedCall" | "StatefulPartitionedCall"
         );
-        let is_known = is_expanded || self.registry.op(&node.op).is_some();
-        // References become handles.
-        let by_handle = matches!(
-            node.op.as_str(),
-            "Assign" | "AssignAdd" | "AssignSub" | "IsVariableInitialized" | "RefIdentity"
-        ) || self.registry.op(&format!("Resource{}", node.op)).is_some();
-        if !is_known && !by_handle {
+        // Import makes handles of references.
+        let is_known = is_call || node.op == "RefIdentity" || self.registry.op(&node.op).is_some();
+        if !is_known {
             return Some(node.op.clone());
         }
         let called = node.attr.values().flat_map(|a| match &a.value {

@@ -148,6 +148,12 @@ pub fn list<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> String
     format!("[{}]", texts.join(","))
 }
 
+/// `[0, 2, 5]`-like text of a row of coordinates.
+pub fn coordinates(values: impl IntoIterator<Item = i64>) -> String {
+    let texts: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
+    format!("[{}]", texts.join(", "))
+}
+
 /// A shape from dimensions whose product may be too large.
 #[inline]
 pub fn shape_of(dims: impl IntoIterator<Item = usize>) -> Result<Shape> {

@@ -214,7 +214,8 @@ impl Table {
         self.check_keys(keys, n)?;
         let width = self.value_shape.num_elements();
         let mut out = Tensor::for_overwrite(self.value, shape)?;
-        let for_each = for_each && *default.shape() != self.value_shape;
+        let single = *default.shape() == self.value_shape;
+        let for_each = for_each && !single && !self.is_static();
         dispatch_items!(self.value, T => {
             let (values, default) = (state.values.items::<T>()?, default.items::<T>()?);
             let to = out.items_mut::<T>()?;
@@ -222,7 +223,8 @@ impl Table {
                 let from = match row {
                     Some(row) => &values[row * width..(row + 1) * width],
                     None if for_each => &default[i * width..(i + 1) * width],
-                    None => default,
+                    // Static tables know one default, the first.
+                    None => &default[..width],
                 };
                 to[i * width..(i + 1) * width].clone_from_slice(from);
             };

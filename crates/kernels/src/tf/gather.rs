@@ -243,7 +243,7 @@ fn bad_coords<I: Index>(
     } else {
         indices::list(at)
     };
-    let coords = indices::list(coords.iter().map(|c| c.to_i64()));
+    let coords = indices::coordinates(coords.iter().map(|c| c.to_i64()));
     invalid_argument!("indices{at} = {coords} does not index into param shape {params}")
 }
 

@@ -33,6 +33,7 @@ pub mod matrix;
 pub mod pad;
 pub mod pool;
 pub mod reduce;
+pub mod references;
 pub mod resize;
 pub mod restore;
 pub mod scan;
@@ -88,6 +89,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     pad::OPS,
     pool::OPS,
     reduce::OPS,
+    references::OPS,
     resize::OPS,
     restore::OPS,
     scan::OPS,

@@ -223,7 +223,7 @@ fn bad_coords<I: Index>(
     let outer = &indices[..indices.rank() - 1];
     let mut at = vec![0; outer.len()];
     unravel(i, outer, &mut at);
-    let row = indices::list(row.iter().map(|c| c.to_i64()));
+    let row = indices::coordinates(row.iter().map(|c| c.to_i64()));
     invalid_argument!(
         "indices{} = {row} does not index into shape {shape}",
         indices::list(at)
