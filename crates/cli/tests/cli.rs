@@ -190,3 +190,82 @@ fn errors_are_one_clear_line_and_leave_nothing() {
         "clap's usage error"
     );
 }
+
+fn saved_model(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../runtime/tests/saved_models")
+        .join(name);
+    path.to_string_lossy().to_string()
+}
+
+#[test]
+fn saved_models_run_by_signature() {
+    let words = saved_model("vocabulary");
+    let text = ok(&["run", &words, "--feed", "words=[\"blue\",\"pink\"]"]);
+    assert!(
+        text.contains("ids  int64[2]") && text.contains("[2 3]"),
+        "{text}"
+    );
+    let named = ok(&[
+        "run",
+        &words,
+        "--signature",
+        "serving_default",
+        "--tag",
+        "serve",
+        "--feed",
+        "serving_default_words:0=[\"red\"]",
+        "--fetch",
+        "words",
+        "--fetch",
+        "ids",
+    ]);
+    assert!(named.starts_with("words  string[1]"), "{named}");
+    let stateful = saved_model("stateful");
+    let text = ok(&["run", &stateful, "--signature", "add", "--feed", "x=[1,2]"]);
+    assert!(text.contains("[2 4]"), "{text}");
+    let shown = ok(&["inspect", &stateful]);
+    for part in [
+        "signature count:  tensorflow/serving/predict",
+        "words  string[?]  count_words:0",
+        "cannot run: Op type not registered 'DecodeWav'",
+        "parameters: 2 in 1 variables",
+    ] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    let mlp = saved_model("keras_mlp");
+    let feed = "features=[[1,2,3,4]]";
+    let line = ok(&["bench", &mlp, "--feed", feed, "--seconds", "0.05", "--json"]);
+    assert!(line.contains("\"median_s\":"), "{line}");
+    let trace = temporary("saved-model-trace.json");
+    let out = trace.to_string_lossy();
+    let text = ok(&["trace", &mlp, "--feed", feed, "--out", &out]);
+    assert!(text.contains("kernel calls written"), "{text}");
+    std::fs::remove_file(&trace).expect("it was written");
+
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["run", &stateful],
+            "name one with --signature: add, count, decode",
+        ),
+        (
+            &["run", &stateful, "--signature", "nope"],
+            "no signature 'nope'",
+        ),
+        (
+            &["run", &stateful, "--tag", "train"],
+            "matching supplied tags",
+        ),
+        (&["run", &stateful, "--signature", "decode"], "DecodeWav"),
+        (&["run", &words, "--feed", "wrds=[\"a\"]"], "wrds"),
+        (
+            &["run", &digits("digits.pb"), "--tag", "serve"],
+            "--tag is for SavedModels",
+        ),
+        (&["run", &saved_model("")], "Could not find SavedModel"),
+    ];
+    for (args, message) in cases {
+        let error = fails(args);
+        assert!(error.contains(message), "{args:?}: {error}");
+    }
+}

@@ -88,6 +88,9 @@ fn lines(file: &TextFile, path: &str, content: Bytes) -> Result<Vec<Bytes>> {
             lines.len()
         ));
     }
+    if content.is_empty() {
+        return Err(out_of_range!("Read less bytes than requested"));
+    }
     if lines.is_empty() {
         return Err(out_of_range!("Finished reading 0 of lines from {path}"));
     }
@@ -118,7 +121,7 @@ fn column(
         match column.and_then(|c| fields.nth(c)) {
             Some(field) if (n_fields as i64) > least => Ok(line.slice_ref(field)),
             _ => Err(invalid_argument!(
-                "Invalid number of columns in {path} line {i} ({}) : expected at least {}",
+                "Invalid number of columns in {path} line {i} ({}) : expected at least {} got {n_fields}",
                 String::from_utf8_lossy(line),
                 least.saturating_add(1)
             )),

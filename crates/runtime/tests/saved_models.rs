@@ -3,7 +3,7 @@
 #[path = "../../kernels/tests/json/tensors.rs"]
 mod json;
 
-use ferroflow_runtime::{CompileOptions, SavedModel, SessionOptions, Tensor};
+use ferroflow_runtime::{Code, CompileOptions, DType, Result, SavedModel, SessionOptions, Tensor};
 use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
 
@@ -76,4 +76,195 @@ fn models_give_tensorflows_answers() {
     for name in names {
         check(&name);
     }
+}
+
+fn opened(name: &str) -> SavedModel {
+    SavedModel::open(&folder(name), &["serve"], options(true)).expect("opens")
+}
+
+#[test]
+fn signatures_say_what_they_take() {
+    let model = opened("vocabulary");
+    let names: Vec<&str> = model.signatures().keys().map(String::as_str).collect();
+    assert_eq!(names, ["serving_default"]);
+    let signature = model.signature("serving_default").expect("there");
+    let words = signature.input("words").expect("there");
+    assert_eq!(
+        (words.dtype, words.shape.to_string().as_str()),
+        (DType::String, "[?]")
+    );
+    let keys: Vec<&str> = signature.outputs.iter().map(|o| o.key.as_str()).collect();
+    assert_eq!(keys, ["ids", "size", "vectors", "words"]);
+    assert_eq!(signature.output("ids").expect("there").dtype, DType::Int64);
+    assert_eq!(signature.method_name, "tensorflow/serving/predict");
+}
+
+/// What an op that nobody has stands in the way of fails; everything else runs.
+#[test]
+fn unsupported_ops_matter_to_who_needs_them() {
+    let model = opened("stateful");
+    let decode = model.run("decode", &[("audio", Tensor::string("RIFF"))]);
+    let e = decode.expect_err("no DecodeWav");
+    assert_eq!(e.code(), Code::NotFound);
+    assert!(
+        e.message().contains("Op type not registered 'DecodeWav'"),
+        "{e}"
+    );
+    assert!(model.left_out().values().any(|op| op == "DecodeWav"));
+    let x = Tensor::vector(&[1.0f32, 1.0]).expect("small");
+    assert!(model.run("add", &[("x", x)]).is_ok());
+}
+
+#[test]
+fn wrong_requests_are_errors() {
+    let model = opened("simple_save_resource");
+    let x = || Tensor::zeros(DType::Float, [1, 3].into()).expect("small");
+    let code = |signature: &str, feeds: &[(&str, Tensor)]| {
+        let e = model.run(signature, feeds).expect_err("must fail");
+        e.code()
+    };
+    assert_eq!(code("nope", &[("x", x())]), Code::NotFound);
+    assert_eq!(code("serving_default", &[]), Code::InvalidArgument);
+    assert_eq!(
+        code("serving_default", &[("y", x())]),
+        Code::InvalidArgument
+    );
+    let ints = Tensor::vector(&[1i32]).expect("small");
+    assert_eq!(
+        code("serving_default", &[("x", ints)]),
+        Code::InvalidArgument
+    );
+    assert!(model.run("serving_default", &[("x", x())]).is_ok());
+    let open = |name: &str, tags: &[&str]| {
+        let opened = SavedModel::open(&folder(name), tags, options(true));
+        opened.err().expect("must fail")
+    };
+    let e = open("simple_save_resource", &["serve", "gpu"]);
+    assert_eq!(e.code(), Code::NotFound);
+    assert!(
+        e.message()
+            .contains("matching supplied tags: { gpu serve }"),
+        "{e}"
+    );
+    assert_eq!(open("nope", &["serve"]).code(), Code::NotFound);
+}
+
+/// A copy of a model in a folder of its own that is removed afterwards.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn new(name: &str, what: &str) -> Copy {
+        let to = format!("ferroflow-model-{}-{what}", std::process::id());
+        let to = std::env::temp_dir().join(to);
+        copy_folder(&folder(name), &to);
+        Copy(to)
+    }
+
+    fn open(&self) -> Result<SavedModel> {
+        SavedModel::open(&self.0, &["serve"], options(true))
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("writable");
+    for entry in std::fs::read_dir(from).expect("readable") {
+        let path = entry.expect("readable").path();
+        let to = to.join(path.file_name().expect("a name"));
+        match path.is_dir() {
+            true => copy_folder(&path, &to),
+            false => _ = std::fs::copy(&path, &to).expect("copied"),
+        }
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn missing_and_damaged_files_are_named() {
+    let model = Copy::new("vocabulary", "assets");
+    let asset = model.0.join("assets/vocabulary.txt");
+    std::fs::remove_file(&asset).expect("was there");
+    let e = model.open().err().expect("no asset");
+    assert_eq!(e.code(), Code::NotFound);
+    assert!(
+        e.to_string().contains("vocabulary.txt") && e.to_string().contains("init op"),
+        "{e}"
+    );
+
+    let model = Copy::new("simple_save_ref", "data");
+    let data = model.0.join("variables/variables.data-00000-of-00001");
+    let mut bytes = std::fs::read(&data).expect("readable");
+    bytes[5] ^= 1;
+    std::fs::remove_file(&data).expect("was there");
+    std::fs::write(&data, bytes).expect("writable");
+    let e = model.open().err().expect("damaged");
+    assert_eq!(e.code(), Code::DataLoss, "{e}");
+    assert!(e.to_string().contains("Checksum does not match"), "{e}");
+    std::fs::remove_file(&data).expect("was there");
+    assert_eq!(model.open().err().expect("no data").code(), Code::NotFound);
+
+    // Without variables the model opens, as in TensorFlow; using one is an error.
+    let model = Copy::new("simple_save_ref", "none");
+    std::fs::remove_dir_all(model.0.join("variables")).expect("was there");
+    let opened = model.open().expect("opens");
+    let x = Tensor::zeros(DType::Float, [1, 3].into()).expect("small");
+    let e = opened
+        .run("serving_default", &[("x", x)])
+        .expect_err("no variables");
+    assert_eq!(e.code(), Code::FailedPrecondition, "{e}");
+    assert!(
+        e.message()
+            .starts_with("Attempting to use uninitialized value "),
+        "{e}"
+    );
+}
+
+/// Whatever a damaged `saved_model.pb` says, opening it ends with a model or an error.
+#[test]
+fn damaged_models_do_not_panic() {
+    let model = Copy::new("simple_save_resource", "mangled");
+    let path = model.0.join("saved_model.pb");
+    let whole = std::fs::read(&path).expect("readable");
+    let mut state = 99u64;
+    for i in 0..300 {
+        let mut bytes = whole.clone();
+        for _ in 0..3 {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = (state >> 20) as u8;
+        }
+        if i % 5 == 0 {
+            bytes.truncate(whole.len() * i / 300);
+        }
+        std::fs::remove_file(&path).expect("was there");
+        std::fs::write(&path, bytes).expect("writable");
+        if let Ok(opened) = model.open() {
+            let x = Tensor::zeros(DType::Float, [1, 3].into()).expect("small");
+            let _ = opened.run("serving_default", &[("x", x)]);
+        }
+    }
+}
+
+/// Many threads change and read one variable; nothing is lost.
+#[test]
+fn threads_share_variables() {
+    let model = opened("stateful");
+    let one = Tensor::vector(&[1.0f32, 0.0]).expect("small");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    model.run("add", &[("x", one.clone())]).expect("runs");
+                }
+            });
+        }
+    });
+    let last = model.run("add", &[("x", one)]).expect("runs");
+    assert_eq!(last[0].1.slice::<f32>().expect("floats"), [402.0, 2.0]);
 }
