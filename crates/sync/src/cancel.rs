@@ -1,8 +1,10 @@
 //! Cancelling a step, by hand or by deadline.
 
+use crate::timer;
 use ferroflow_base::{Result, cancelled, deadline_exceeded};
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Says whether work should stop. Clones share the same flag.
@@ -14,10 +16,30 @@ use std::time::{Duration, Instant};
 /// token.clone().cancel();
 /// assert!(token.check().is_err());
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct CancelToken {
-    flag: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     deadline: Option<Instant>,
+}
+
+#[derive(Default)]
+pub(crate) struct Shared {
+    flag: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next_id: u64,
+    /// The earliest deadline that the timer knows of.
+    armed: Option<Instant>,
+    callbacks: Vec<Callback>,
+}
+
+struct Callback {
+    id: u64,
+    deadline: Option<Instant>,
+    run: Box<dyn FnOnce() + Send>,
 }
 
 impl CancelToken {
@@ -35,20 +57,21 @@ impl CancelToken {
             (a, b) => a.or(b),
         };
         CancelToken {
-            flag: self.flag.clone(),
+            shared: self.shared.clone(),
             deadline,
         }
     }
 
-    /// Asks all holders to stop.
+    /// Asks all holders to stop, and runs what [`CancelToken::on_cancel`] registered.
     pub fn cancel(&self) {
-        self.flag.store(true, Ordering::Release);
+        self.shared.flag.store(true, Ordering::Release);
+        self.shared.run(|_| true);
     }
 
     /// CANCELLED or DEADLINE_EXCEEDED when the work should stop.
     #[inline]
     pub fn check(&self) -> Result<()> {
-        if self.flag.load(Ordering::Acquire) {
+        if self.shared.flag.load(Ordering::Acquire) {
             return Err(cancelled!("Step was cancelled by an explicit call"));
         }
         match self.deadline {
@@ -56,6 +79,222 @@ impl CancelToken {
                 "Timed out waiting for the step to finish"
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// When the token expires by itself.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Runs `callback` once when the token is cancelled or expires; at once when it already is.
+    ///
+    /// Dropping the registration takes the callback back, unless it is already running on another
+    /// thread.
+    ///
+    /// ```
+    /// use ferroflow_sync::CancelToken;
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    /// let (sender, receiver) = mpsc::channel();
+    /// let token = CancelToken::new().with_timeout(Duration::from_millis(5));
+    /// let registration = token.on_cancel(move || sender.send("late").unwrap());
+    /// assert_eq!(receiver.recv().unwrap(), "late");
+    /// drop(registration);
+    /// ```
+    pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> Registration {
+        let mut waiting = self.shared.lock();
+        // Under the lock: a cancellation after this look finds the callback in the list.
+        if self.check().is_err() {
+            drop(waiting);
+            callback();
+            return Registration::default();
+        }
+        let id = waiting.next_id;
+        waiting.next_id += 1;
+        waiting.callbacks.push(Callback {
+            id,
+            deadline: self.deadline,
+            run: Box::new(callback),
+        });
+        let arm = self
+            .deadline
+            .filter(|&d| waiting.armed.is_none_or(|armed| d < armed));
+        if arm.is_some() {
+            waiting.armed = arm;
+        }
+        drop(waiting);
+        if let Some(deadline) = arm {
+            timer::at(deadline, Arc::downgrade(&self.shared));
+        }
+        Registration {
+            of: Arc::downgrade(&self.shared),
+            id,
+        }
+    }
+
+    /// Runs the callbacks of tokens that have expired. A timer thread does the same; a caller that
+    /// waits anyway may be earlier.
+    pub fn run_expired(&self) {
+        let now = Instant::now();
+        self.shared.run(|c| c.deadline.is_some_and(|d| d <= now));
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelToken")
+            .field("cancelled", &self.shared.flag)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs and forgets the callbacks that `due` picks; not under the lock, for they may take it.
+    fn run(&self, due: impl Fn(&Callback) -> bool) {
+        let mut picked = Vec::new();
+        {
+            let mut waiting = self.lock();
+            let all = std::mem::take(&mut waiting.callbacks);
+            for callback in all {
+                match due(&callback) {
+                    true => picked.push(callback),
+                    false => waiting.callbacks.push(callback),
+                }
+            }
+        }
+        for callback in picked {
+            (callback.run)();
+        }
+    }
+
+    /// Runs the callbacks whose deadline has passed and arms the timer for the next one.
+    pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
+        self.run(|c| c.deadline.is_some_and(|d| d <= now));
+        let next = {
+            let mut waiting = self.lock();
+            waiting.armed = waiting.callbacks.iter().filter_map(|c| c.deadline).min();
+            waiting.armed
+        };
+        if let Some(deadline) = next {
+            timer::at(deadline, Arc::downgrade(self));
+        }
+    }
+}
+
+/// Keeps a callback of [`CancelToken::on_cancel`] registered.
+#[derive(Default)]
+#[must_use = "dropping it takes the callback back"]
+pub struct Registration {
+    of: Weak<Shared>,
+    id: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(shared) = self.of.upgrade() else {
+            return;
+        };
+        let mut waiting = shared.lock();
+        let at = waiting.callbacks.iter().position(|c| c.id == self.id);
+        let callback = at.map(|at| waiting.callbacks.swap_remove(at));
+        // What the callback owns may lock the list when it is dropped.
+        drop(waiting);
+        drop(callback);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+
+    fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Box<dyn FnOnce() + Send>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let of_callbacks = count.clone();
+        let callback = move || -> Box<dyn FnOnce() + Send> {
+            let count = of_callbacks.clone();
+            Box::new(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        (count, callback)
+    }
+
+    #[test]
+    fn callbacks_run_once_and_only_while_registered() {
+        let (count, callback) = counter();
+        let token = CancelToken::new();
+        let kept = token.on_cancel(callback());
+        drop(token.on_cancel(callback()));
+        let of_clone = token
+            .with_timeout(Duration::from_secs(3600))
+            .on_cancel(callback());
+        token.cancel();
+        token.cancel();
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        let late = token.on_cancel(callback());
+        assert_eq!(count.load(Ordering::SeqCst), 3);
+        drop((kept, of_clone, late));
+        assert_eq!(count.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn deadlines_run_callbacks_in_their_order() {
+        let (sender, receiver) = mpsc::channel();
+        let token = CancelToken::new();
+        let start = Instant::now();
+        let registrations: Vec<_> = [60u64, 20, 40]
+            .into_iter()
+            .map(|ms| {
+                let sender = sender.clone();
+                let token = token.with_timeout(Duration::from_millis(ms));
+                token.on_cancel(move || sender.send((ms, start.elapsed())).unwrap())
+            })
+            .collect();
+        for expected in [20, 40, 60] {
+            let (ms, elapsed) = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(ms, expected);
+            assert!(elapsed >= Duration::from_millis(ms), "{ms}: {elapsed:?}");
+        }
+        assert!(token.check().is_ok(), "the token itself has no deadline");
+        drop(registrations);
+    }
+
+    #[test]
+    fn callbacks_may_register_and_drop_others() {
+        let token = CancelToken::new();
+        let (count, callback) = counter();
+        let other = token.on_cancel(callback());
+        let of_callback = token.clone();
+        let inner = callback();
+        let first = token.on_cancel(move || {
+            drop(other);
+            drop(of_callback.on_cancel(inner));
+        });
+        token.cancel();
+        drop(first);
+        // The inner one ran at once; the other had been picked before it was dropped.
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn racing_registrations_are_never_lost() {
+        for _ in 0..200 {
+            let (count, callback) = counter();
+            let token = CancelToken::new();
+            let (of_thread, callback) = (token.clone(), callback());
+            let thread = std::thread::spawn(move || of_thread.on_cancel(callback));
+            token.cancel();
+            let registration = thread.join().unwrap();
+            assert_eq!(count.load(Ordering::SeqCst), 1);
+            drop(registration);
         }
     }
 }

@@ -9,8 +9,9 @@ mod cancel;
 mod chunks;
 mod parallel;
 mod pool;
+mod timer;
 
-pub use cancel::CancelToken;
+pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
 pub use parallel::{Inline, Parallelism, parallel_for};
 pub use pool::Pool;
