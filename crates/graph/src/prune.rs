@@ -115,6 +115,8 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     // Backwards from what is wanted; fed outputs cut the walk.
     let fed: rustc_hash::FxHashMap<Output, usize> =
         feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
+    // Whoever waits for a fed node waits for nothing.
+    let is_fed = |id: NodeId| feeds.iter().any(|f| f.node == id);
     let mut needed = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = targets.clone();
     stack.extend(
@@ -134,7 +136,7 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
                 .filter(|i| !fed.contains_key(i))
                 .map(|i| i.node),
         );
-        stack.extend(node.controls.iter().copied());
+        stack.extend(node.controls.iter().copied().filter(|c| !is_fed(*c)));
     }
 
     let mut out = Graph::new();
@@ -188,6 +190,7 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
         copy.controls = node
             .controls
             .iter()
+            .filter(|c| !is_fed(**c))
             .filter_map(|c| new_id[c.index()])
             .collect();
         out.add(copy)?;

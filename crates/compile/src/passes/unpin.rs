@@ -163,17 +163,38 @@ impl<'a> Deadness<'a> {
     }
 }
 
+/// Which nodes cannot run before something that has effects, seen from inside their branch or
+/// iteration.
+fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
+    let mut behind = vec![false; graph.id_bound()];
+    for id in topological_order(graph)? {
+        let node = graph.node(id);
+        let begins = is_switch(node)
+            || matches!(
+                node.op(),
+                "_SwitchN" | "Merge" | "RefMerge" | "Enter" | "RefEnter" | "_Arg"
+            );
+        let before = node.inputs.iter().map(|i| i.node);
+        let mut before = before.chain(node.controls.iter().copied());
+        behind[id.index()] =
+            !begins && (node.def.flags.stateful || before.any(|b| behind[b.index()]));
+    }
+    Ok(behind)
+}
+
 /// The constant that `output` is, if it is one that may be dead: one that waits, or one that enters
 /// a loop.
-fn pinned(graph: &Graph, output: Output) -> Option<NodeId> {
+fn pinned(graph: &Graph, behind: &[bool], output: Output) -> Option<NodeId> {
     let node = graph.node(output.node);
     match node.op() {
+        // It waits for more than its branch.
+        "Const" if behind[output.node.index()] => None,
         "Const" if !node.controls.is_empty() => Some(output.node),
         "Enter" if node.attrs.bool("is_constant").unwrap_or(false) => {
             let input = *node.inputs.first()?;
             match graph.node(input.node).op() {
                 "Const" => Some(input.node),
-                "Enter" => pinned(graph, input),
+                "Enter" => pinned(graph, behind, input),
                 _ => None,
             }
         }
@@ -187,6 +208,7 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         return Ok(());
     }
     let deadness = Deadness::new(graph)?;
+    let behind = behind_effects(graph)?;
     let mut changes: Vec<(NodeId, usize, NodeId)> = Vec::new();
     for (id, node) in graph.iter() {
         if matches!(
@@ -196,8 +218,11 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             continue;
         }
         // A constant that another input stands in for cannot stand in for that one.
-        let constants: SmallVec<[Option<NodeId>; 4]> =
-            node.inputs.iter().map(|i| pinned(graph, *i)).collect();
+        let constants: SmallVec<[Option<NodeId>; 4]> = node
+            .inputs
+            .iter()
+            .map(|i| pinned(graph, &behind, *i))
+            .collect();
         if constants.iter().all(Option::is_none) {
             continue;
         }
