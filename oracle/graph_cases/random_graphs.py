@@ -73,6 +73,10 @@ class Program:
         with tf.control_dependencies([self.variable.assign_add(tf.math.floormod(value, 5) + 1)]):
             return tf.identity(value)
 
+    def everything_done(self, values):
+        """Where there is a variable, whoever comes next waits for all that may change it."""
+        return tf.control_dependencies(values if self.with_variable else [])
+
     def results(self, env, like):
         """Values of the dtypes of `like`, from the end of an environment."""
         rng = self.rng
@@ -87,7 +91,8 @@ class Program:
             out = self.results(inner, like)
             if self.with_variable and self.rng.random() < 0.5:
                 out = [self.effect(t) if t.dtype == tf.int32 else t for t in out]
-            return [tf.identity(t) for t in out]
+            with self.everything_done(inner[len(env):] + out):
+                return [tf.identity(t) for t in out]
 
         return build
 
@@ -96,7 +101,9 @@ class Program:
 
     def conditional(self, env, depth):
         like = self.picked(env)
-        if self.rng.random() < 0.25:
+        # A Case that TensorFlow lowers inside a loop of nodes runs what does not vary in the loop
+        # once more after the last iteration; that shows in a variable.
+        if self.rng.random() < 0.25 and not self.with_variable:
             branches = [self.branch(env, like, depth) for _ in range(self.rng.randint(2, 3))]
             out = tf.switch_case(self.number(env), branches)
         else:
@@ -129,6 +136,8 @@ class Program:
                    for t in out]
             if self.with_variable and self.rng.random() < 0.6:
                 out = [self.effect(t) if t.dtype == tf.int32 else t for t in out]
+            with self.everything_done(inner[len(env):] + out):
+                i = tf.identity(i)
             return [i + 1, *out]
 
         out = tf.while_loop(cond, body, [tf.constant(0), *carried],
@@ -160,7 +169,7 @@ class Program:
         out = [tf.identity(t, name=f"out{i}") for i, t in enumerate(env[-3:])]
         fetches = list(out)
         if self.with_variable:
-            with tf.control_dependencies(out):
+            with tf.control_dependencies(env):
                 fetches.append(tf.identity(self.variable.read_value(), name="after"))
             b.step([], targets=self.variable.initializer.name)
         for _ in range(3):

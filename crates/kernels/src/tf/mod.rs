@@ -32,6 +32,7 @@ pub mod matmul;
 pub mod matrix;
 pub mod pad;
 pub mod pool;
+pub mod queue;
 pub mod reduce;
 pub mod references;
 pub mod resize;
@@ -88,6 +89,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     matrix::OPS,
     pad::OPS,
     pool::OPS,
+    queue::OPS,
     reduce::OPS,
     references::OPS,
     resize::OPS,

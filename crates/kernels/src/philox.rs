@@ -1,0 +1,70 @@
+//! The counter-based generator Philox 4x32-10, keyed as TensorFlow keys it.
+
+/// A stream of random 32-bit numbers for two seeds.
+pub(crate) struct Philox {
+    key: [u32; 2],
+    counter: u128,
+    block: [u32; 4],
+    n_used: usize,
+}
+
+impl Philox {
+    /// The stream of `seed` (the key) and `seed2` (the upper half of the counter).
+    pub(crate) fn new(seed: u64, seed2: u64) -> Self {
+        Philox {
+            key: [seed as u32, (seed >> 32) as u32],
+            counter: (seed2 as u128) << 64,
+            block: [0; 4],
+            n_used: 4,
+        }
+    }
+
+    /// The next number.
+    pub(crate) fn next_u32(&mut self) -> u32 {
+        if self.n_used >= self.block.len() {
+            self.block = rounds(self.counter, self.key);
+            self.counter = self.counter.wrapping_add(1);
+            self.n_used = 0;
+        }
+        let value = self.block.get(self.n_used).copied().unwrap_or(0);
+        self.n_used += 1;
+        value
+    }
+}
+
+/// Ten rounds over one counter.
+fn rounds(counter: u128, [mut k0, mut k1]: [u32; 2]) -> [u32; 4] {
+    let word = |i: u32| (counter >> (32 * i)) as u32;
+    let [mut a, mut b, mut c, mut d] = [word(0), word(1), word(2), word(3)];
+    for _ in 0..10 {
+        let p = a as u64 * 0xD251_1F53;
+        let q = c as u64 * 0xCD9E_8D57;
+        (a, b, c, d) = (
+            (q >> 32) as u32 ^ b ^ k0,
+            q as u32,
+            (p >> 32) as u32 ^ d ^ k1,
+            p as u32,
+        );
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers() {
+        // The first vectors of the authors' test file.
+        assert_eq!(
+            rounds(0, [0, 0]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            rounds(u128::MAX, [u32::MAX, u32::MAX]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+    }
+}
