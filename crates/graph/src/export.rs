@@ -1,7 +1,7 @@
 //! [`Graph`] → `GraphDef`.
 
-use crate::Graph;
-use ferroflow_base::Result;
+use crate::{ARG, Function, Graph, Node, Output, RETVAL};
+use ferroflow_base::{Result, internal};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
 use ferroflow_model::{shape_to_proto, tensor_to_proto};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef};
@@ -17,22 +17,94 @@ pub fn export_graph(graph: &Graph) -> Result<proto::GraphDef> {
         ..Default::default()
     };
     for (_, node) in graph.iter() {
-        let mut input: Vec<String> = node.inputs.iter().map(|i| graph.output_name(*i)).collect();
-        input.extend(
-            node.controls
-                .iter()
-                .map(|c| format!("^{}", graph.node(*c).name)),
-        );
-        def.node.push(proto::NodeDef {
-            name: node.name.clone(),
-            op: node.op().to_string(),
-            input,
-            device: node.device.clone(),
-            attr: export_attrs(&node.attrs)?,
-            ..Default::default()
-        });
+        let inputs = node.inputs.iter().map(|i| graph.output_name(*i));
+        def.node.push(export_node(graph, node, inputs.collect())?);
+    }
+    if !graph.library().is_empty() {
+        let mut library = proto::FunctionDefLibrary::default();
+        for name in graph.library().names() {
+            let function = graph.library().get(name)?;
+            library.function.push(export_function(name, function)?);
+        }
+        def.library = Some(library);
     }
     Ok(def)
+}
+
+fn export_node(graph: &Graph, node: &Node, mut input: Vec<String>) -> Result<proto::NodeDef> {
+    let controls = node.controls.iter();
+    input.extend(controls.map(|c| format!("^{}", graph.node(*c).name)));
+    Ok(proto::NodeDef {
+        name: node.name.clone(),
+        op: node.op().to_string(),
+        input,
+        device: node.device.clone(),
+        attr: export_attrs(&node.attrs)?,
+        ..Default::default()
+    })
+}
+
+/// A function in its file form, in which inputs are `ARG`, `NODE:OUTPUT:POSITION` or `^NODE`.
+fn export_function(name: &str, function: &Function) -> Result<proto::FunctionDef> {
+    let graph = &function.graph;
+    let mut signature = proto::OpDef {
+        name: name.to_string(),
+        is_stateful: graph
+            .iter()
+            .any(|(_, n)| n.def.flags.stateful && n.op() != ARG && n.op() != RETVAL),
+        ..Default::default()
+    };
+    signature.input_arg = vec![Default::default(); function.args.len()];
+    signature.output_arg = vec![Default::default(); function.results.len()];
+    let mut def = proto::FunctionDef::default();
+    for (_, node) in graph.iter() {
+        let inputs: Vec<String> = node
+            .inputs
+            .iter()
+            .map(|i| body_input(graph, *i))
+            .collect::<Result<_>>()?;
+        let (list, is_result) = match node.op() {
+            ARG => (&mut signature.input_arg, false),
+            RETVAL => (&mut signature.output_arg, true),
+            _ => {
+                def.node_def.push(export_node(graph, node, inputs)?);
+                continue;
+            }
+        };
+        let arg = usize::try_from(node.attrs.int("index")?).ok();
+        let arg = arg.and_then(|i| list.get_mut(i));
+        let arg = arg.ok_or_else(|| internal!("'{}' has a wrong index", node.name))?;
+        arg.name = node.name.clone();
+        arg.r#type = node.attrs.dtype("T")? as i32;
+        if is_result {
+            let from = inputs.into_iter().next();
+            let from = from.ok_or_else(|| internal!("'{}' has no input", node.name))?;
+            def.ret.insert(node.name.clone(), from);
+        }
+    }
+    for target in graph.targets() {
+        let name = &graph.node(*target).name;
+        def.control_ret.insert(name.clone(), name.clone());
+        signature.control_output.push(name.clone());
+    }
+    def.signature = Some(signature);
+    Ok(def)
+}
+
+fn body_input(graph: &Graph, from: Output) -> Result<String> {
+    let node = graph.node(from.node);
+    if node.op() == ARG {
+        return Ok(node.name.clone());
+    }
+    let mut left = from.slot as usize;
+    for arg in &node.def.outputs {
+        let n = arg.dtypes(&node.attrs)?.len();
+        if left < n {
+            return Ok(format!("{}:{}:{left}", node.name, arg.name()));
+        }
+        left -= n;
+    }
+    Err(internal!("'{}' has no output {}", node.name, from.slot))
 }
 
 fn export_attrs(attrs: &Attrs) -> Result<HashMap<String, proto::AttrValue>> {

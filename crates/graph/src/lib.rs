@@ -9,6 +9,7 @@
 //! Does not know: kernels, passes, execution.
 #![forbid(unsafe_code)]
 
+mod builder;
 mod export;
 mod frames;
 mod functions;
@@ -24,6 +25,7 @@ mod shapes;
 mod supported;
 mod text;
 
+pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
 pub use export::export_graph;
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library};

@@ -5,6 +5,7 @@
 //! Does not know: the network, command lines.
 #![forbid(unsafe_code)]
 
+pub mod building;
 mod chrome_trace;
 mod saved_model;
 mod session;
@@ -13,7 +14,8 @@ pub use chrome_trace::ChromeTrace;
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_graph::{
-    Graph, Node, NodeId, Output, ShapeMap, Signature, parse_tensor_name, to_text, topological_order,
+    Graph, Node, NodeId, Output, ShapeMap, Signature, export_graph, import_graph,
+    parse_tensor_name, to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
 pub use ferroflow_sync::{CancelToken, Pool};

@@ -1,0 +1,95 @@
+//! Functions, calls of them, and functional control flow.
+
+use super::GraphBuilder;
+use crate::{ARG, Function, Output, RETVAL};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{AttrValue, FuncRef};
+use ferroflow_tensor::DType;
+
+fn func(name: &str) -> AttrValue {
+    AttrValue::Func(FuncRef {
+        name: name.to_string(),
+        ..Default::default()
+    })
+}
+
+fn types(dtypes: &[DType]) -> AttrValue {
+    AttrValue::List(dtypes.iter().map(|t| AttrValue::Type(*t)).collect())
+}
+
+impl<'r> GraphBuilder<'r> {
+    /// Defines a function of arguments of these dtypes. Its body sees its arguments only, and the
+    /// functions defined before.
+    pub fn function(
+        &mut self,
+        name: &str,
+        args: &[DType],
+        body: impl FnOnce(&mut GraphBuilder<'r>, &[Output]) -> Result<Vec<Output>>,
+    ) -> Result<()> {
+        let mut inner = GraphBuilder::new(self.registry);
+        inner.library = self.library.clone();
+        let mut inputs = Vec::with_capacity(args.len());
+        for (i, dtype) in args.iter().enumerate() {
+            let arg = inner.op(ARG).name(&format!("arg_{i}"));
+            let arg = arg.attr("T", AttrValue::Type(*dtype));
+            inputs.push(arg.attr("index", AttrValue::Int(i as i64)).output()?);
+        }
+        for (i, result) in body(&mut inner, &inputs)?.into_iter().enumerate() {
+            let retval = inner.op(RETVAL).name(&format!("result_{i}")).input(result);
+            retval.attr("index", AttrValue::Int(i as i64)).build()?;
+        }
+        let effects = inner
+            .graph
+            .iter()
+            .filter(|(_, n)| n.def.flags.stateful && n.op() != ARG && n.op() != RETVAL);
+        let effects = effects.map(|(id, _)| id).collect();
+        inner.graph.set_targets(effects);
+        self.library = inner.library.clone();
+        let mut body = inner.finish()?;
+        // All functions are the outer graph's.
+        body.set_library(Default::default());
+        let function = Function::new(body)?;
+        self.library.insert(name, function);
+        Ok(())
+    }
+
+    /// Calls a function that was defined before.
+    pub fn call(&mut self, name: &str, args: &[Output]) -> Result<Vec<Output>> {
+        let function = self.library.get(name)?.clone();
+        let op = self.op("StatefulPartitionedCall").name(name).inputs(args);
+        op.attr("Tout", types(&function.results))
+            .attr("f", func(name))
+            .outputs()
+    }
+
+    /// A functional conditional: calls `then` or `otherwise` with `args`.
+    pub fn if_op(
+        &mut self,
+        pred: Output,
+        args: &[Output],
+        then: &str,
+        otherwise: &str,
+    ) -> Result<Vec<Output>> {
+        let results = self.library.get(then)?.results.clone();
+        if self.library.get(otherwise)?.results != results {
+            return Err(invalid_argument!(
+                "'{then}' and '{otherwise}' return different dtypes"
+            ));
+        }
+        let op = self.op("If").input(pred).inputs(args);
+        op.attr("Tout", types(&results))
+            .attr("then_branch", func(then))
+            .attr("else_branch", func(otherwise))
+            .outputs()
+    }
+
+    /// A functional loop: calls `body` on the variables for as long as `cond` of them is true.
+    pub fn while_op(&mut self, vars: &[Output], cond: &str, body: &str) -> Result<Vec<Output>> {
+        self.library.get(cond)?;
+        self.library.get(body)?;
+        let op = self.op("While").inputs(vars);
+        op.attr("cond", func(cond))
+            .attr("body", func(body))
+            .outputs()
+    }
+}

@@ -1,0 +1,176 @@
+//! Writing graphs in Rust, as TensorFlow's v1 API writes them: name scopes, control dependencies,
+//! devices, colocation, conditionals, loops, functions.
+
+mod cond;
+mod context;
+mod function;
+mod op;
+mod while_loop;
+
+pub use op::OpBuilder;
+pub use while_loop::WhileOptions;
+
+use crate::{Graph, Library, Node, NodeId, Output};
+use context::Context;
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_opdef::{AttrValue, Registry};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use std::sync::Arc;
+
+/// The GraphDef version that built graphs carry.
+const PRODUCER: i32 = 2400;
+
+/// A graph in the making.
+///
+/// Nodes get the current scope's prefix, the current device and the current control dependencies.
+/// Inside [`GraphBuilder::cond`] and [`GraphBuilder::while_loop`] outer values are routed in by
+/// Switch and Enter nodes as they are used.
+pub struct GraphBuilder<'r> {
+    graph: Graph,
+    registry: &'r Registry,
+    library: Library,
+    scope: String,
+    controls: Vec<NodeId>,
+    device: String,
+    colocated: Vec<String>,
+    contexts: Vec<Context>,
+    current: Option<usize>,
+    /// The context that each node's outputs live in.
+    context_of: Vec<Option<usize>>,
+}
+
+impl<'r> GraphBuilder<'r> {
+    /// An empty graph; `registry` has the ops.
+    pub fn new(registry: &'r Registry) -> Self {
+        let mut graph = Graph::new();
+        graph.producer = PRODUCER;
+        GraphBuilder {
+            graph,
+            registry,
+            library: Library::default(),
+            scope: String::new(),
+            controls: Vec::new(),
+            device: String::new(),
+            colocated: Vec::new(),
+            contexts: Vec::new(),
+            current: None,
+            context_of: Vec::new(),
+        }
+    }
+
+    /// A node of op `op`; give it inputs and attrs, then build it.
+    pub fn op<'b>(&'b mut self, op: &str) -> OpBuilder<'b, 'r> {
+        OpBuilder::new(self, op)
+    }
+
+    /// A Const.
+    pub fn constant(&mut self, name: &str, value: Tensor) -> Result<Output> {
+        let dtype = AttrValue::Type(value.dtype());
+        let value = AttrValue::Tensor(value.into());
+        let op = self.op("Const").name(name).attr("dtype", dtype);
+        op.attr("value", value).output()
+    }
+
+    /// A Placeholder.
+    pub fn placeholder(&mut self, name: &str, dtype: DType, shape: PartialShape) -> Result<Output> {
+        let op = self.op("Placeholder").name(name);
+        op.attr("dtype", AttrValue::Type(dtype))
+            .attr("shape", AttrValue::Shape(shape))
+            .output()
+    }
+
+    /// Runs `f` with `name/` before all names; a scope that exists gets a number.
+    pub fn scope<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let path = self.unique_scope(name);
+        let outer = std::mem::replace(&mut self.scope, path);
+        let result = f(self);
+        self.scope = outer;
+        result
+    }
+
+    fn unique_scope(&self, name: &str) -> String {
+        let is_free = |path: &String| !self.graph.iter().any(|(_, n)| n.name.starts_with(path));
+        let mut numbered = (1..).map(|i| format!("{}{name}_{i}/", self.scope));
+        Some(format!("{}{name}/", self.scope))
+            .filter(is_free)
+            .or_else(|| numbered.find(is_free))
+            .unwrap_or_default()
+    }
+
+    /// Runs `f`; every node that it makes waits for `nodes`.
+    pub fn with_controls<T>(
+        &mut self,
+        nodes: &[NodeId],
+        f: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let n = self.controls.len();
+        self.controls.extend_from_slice(nodes);
+        let result = f(self);
+        self.controls.truncate(n);
+        result
+    }
+
+    /// Runs `f`; every node that it makes is placed on `device`, e.g. `/cpu:0`.
+    pub fn on_device<T>(
+        &mut self,
+        device: &str,
+        f: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let outer = std::mem::replace(&mut self.device, device.to_string());
+        let result = f(self);
+        self.device = outer;
+        result
+    }
+
+    /// Runs `f`; every node that it makes is placed where `node` is.
+    pub fn colocate_with<T>(
+        &mut self,
+        node: NodeId,
+        f: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let class = format!("loc:@{}", self.graph.node(node).name);
+        let outer = std::mem::replace(&mut self.colocated, vec![class]);
+        let result = f(self);
+        self.colocated = outer;
+        result
+    }
+
+    /// The dtype of a value of this graph.
+    pub fn dtype(&self, value: Output) -> Result<DType> {
+        let dtype = self.graph.dtype(value);
+        dtype.ok_or_else(|| invalid_argument!("{value:?} is no output of this graph"))
+    }
+
+    /// The graph so far.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The finished graph, checked as an imported one is.
+    pub fn finish(mut self) -> Result<Graph> {
+        self.graph.verify()?;
+        crate::loop_frames(&self.graph)?;
+        crate::functions::check_calls(&self.graph, &self.library)?;
+        self.graph.set_library(Arc::new(self.library));
+        Ok(self.graph)
+    }
+
+    /// A name under the current scope that no node has.
+    fn name(&self, base: &str) -> String {
+        self.graph.unique_name(&format!("{}{base}", self.scope))
+    }
+
+    /// Adds a node as it is; its outputs live in context `home`.
+    fn add_raw(&mut self, node: Node, home: Option<usize>) -> Result<NodeId> {
+        let id = self.graph.add(node)?;
+        self.context_of.resize(id.index() + 1, None);
+        self.context_of[id.index()] = home;
+        Ok(id)
+    }
+
+    fn def(&self, op: &str) -> Result<Arc<ferroflow_opdef::OpDef>> {
+        self.registry
+            .def(op)?
+            .ok_or_else(|| not_found!("Op type not registered '{op}'"))
+    }
+}

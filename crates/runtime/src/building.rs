@@ -1,0 +1,93 @@
+//! Writing graphs in Rust; see [`GraphBuilder`].
+//!
+//! A loop:
+//!
+//! ```
+//! use ferroflow_runtime::building::GraphBuilder;
+//! use ferroflow_runtime::registry;
+//! use ferroflow_runtime::{Session, SessionOptions};
+//! use ferroflow_runtime::{DType, PartialShape, Tensor};
+//!
+//! let mut b = GraphBuilder::new(registry());
+//! let n = b.placeholder("n", DType::Int32, PartialShape::scalar()).unwrap();
+//! let zero = b.constant("zero", Tensor::scalar(0i32)).unwrap();
+//! let one = b.constant("one", Tensor::scalar(1i32)).unwrap();
+//! // The sum of 0..n.
+//! let vars = b
+//!     .while_loop(
+//!         "loop",
+//!         &[zero, zero],
+//!         |b, v| b.op("Less").input(v[0]).input(n).output(),
+//!         |b, v| {
+//!             let sum = b.op("AddV2").input(v[1]).input(v[0]).output()?;
+//!             let next = b.op("AddV2").input(v[0]).input(one).output()?;
+//!             Ok(vec![next, sum])
+//!         },
+//!         Default::default(),
+//!     )
+//!     .unwrap();
+//! b.op("Identity").name("sum").input(vars[1]).build().unwrap();
+//! let session = Session::new(b.finish().unwrap(), SessionOptions::default());
+//! let sum = session.run(&[("n:0", Tensor::scalar(5i32))], &["sum:0"], &[]).unwrap();
+//! assert_eq!(sum[0].to_scalar::<i32>().unwrap(), 10);
+//! ```
+//!
+//! Attrs that follow from the inputs:
+//!
+//! ```
+//! use ferroflow_runtime::building::GraphBuilder;
+//! use ferroflow_runtime::registry;
+//! use ferroflow_runtime::Tensor;
+//! let mut b = GraphBuilder::new(registry());
+//! let x = b.constant("x", Tensor::scalar(1.5f32)).unwrap();
+//! // `T` and `N` follow from the inputs.
+//! let sum = b.op("AddN").inputs(&[x, x, x]).output().unwrap();
+//! assert_eq!(b.graph().node(sum.node).attrs.int("N").unwrap(), 3);
+//! ```
+//!
+//! A conditional:
+//!
+//! ```
+//! use ferroflow_runtime::building::GraphBuilder;
+//! use ferroflow_runtime::registry;
+//! use ferroflow_runtime::{Session, SessionOptions};
+//! use ferroflow_runtime::{DType, PartialShape, Tensor};
+//! let mut b = GraphBuilder::new(registry());
+//! let x = b.placeholder("x", DType::Float, PartialShape::scalar()).unwrap();
+//! let zero = b.constant("zero", Tensor::scalar(0f32)).unwrap();
+//! let is_negative = b.op("Less").input(x).input(zero).output().unwrap();
+//! let y = b
+//!     .cond(
+//!         "abs",
+//!         is_negative,
+//!         |b| Ok(vec![b.op("Neg").input(x).output()?]),
+//!         |_| Ok(vec![x]),
+//!     )
+//!     .unwrap();
+//! b.op("Identity").name("y").input(y[0]).build().unwrap();
+//! let session = Session::new(b.finish().unwrap(), SessionOptions::default());
+//! let y = session.run(&[("x:0", Tensor::scalar(-2f32))], &["y:0"], &[]).unwrap();
+//! assert_eq!(y[0].to_scalar::<f32>().unwrap(), 2.0);
+//! ```
+//!
+//! A function:
+//!
+//! ```
+//! use ferroflow_runtime::building::GraphBuilder;
+//! use ferroflow_runtime::registry;
+//! use ferroflow_runtime::{Session, SessionOptions};
+//! use ferroflow_runtime::{DType, Tensor};
+//! let mut b = GraphBuilder::new(registry());
+//! b.function("square", &[DType::Float], |b, args| {
+//!     Ok(vec![b.op("Mul").input(args[0]).input(args[0]).output()?])
+//! })
+//! .unwrap();
+//! let x = b.constant("x", Tensor::scalar(3f32)).unwrap();
+//! let y = b.call("square", &[x]).unwrap();
+//! b.op("Identity").name("y").input(y[0]).build().unwrap();
+//! let session = Session::new(b.finish().unwrap(), SessionOptions::default());
+//! let y = session.run(&[], &["y:0"], &[]).unwrap();
+//! assert_eq!(y[0].to_scalar::<f32>().unwrap(), 9.0);
+//! ```
+
+pub use ferroflow_graph::{GraphBuilder, OpBuilder, WhileOptions};
