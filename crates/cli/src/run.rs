@@ -4,8 +4,9 @@ use crate::model::{ModelArgs, RunArgs};
 use crate::progress::Progress;
 use crate::summary;
 use ferroflow_model::arrays;
-use ferroflow_runtime::{Result, RunOptions};
+use ferroflow_runtime::{DeadnessLog, Result, RunOptions};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs a model once and prints what it computes.
@@ -30,6 +31,9 @@ pub struct Args {
     /// Gives up after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    /// Prints every node that did not run because of a dead input, and which one, on standard error.
+    #[arg(long)]
+    log_deadness: bool,
 }
 
 /// Runs the command.
@@ -45,6 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
             .and_then(|s| Duration::try_from_secs_f64(s).ok());
         let options = RunOptions {
             timeout,
+            trace: args.log_deadness.then(|| Arc::new(DeadnessLog) as _),
             ..Default::default()
         };
         let values = session.call(&callable, request.args, &options)?;

@@ -9,7 +9,8 @@
 //! No completion is lost: a finisher fills the inbox before it tries the lock, and an owner looks
 //! into the inbox again after it has released the lock.
 
-use crate::state::{Detached, Env, Item, Outputs, StepState};
+use crate::detached::Detached;
+use crate::state::{Env, Item, Outputs, StepState};
 use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
 use ferroflow_opdef::{Cost, Resources, StepServices, Value};
@@ -19,6 +20,7 @@ use ferroflow_tensor::Tensor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// Cheap nodes between two looks at the cancellation token.
 const CANCEL_INTERVAL: usize = 256;
@@ -37,6 +39,8 @@ struct Step {
     pool: Arc<Pool>,
     resources: Arc<Resources>,
     cancel: CancelToken,
+    /// Ends the asynchronous kernels that still wait, when the step is given up.
+    waiting: CancelToken,
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     state: Mutex<StepState>,
@@ -101,6 +105,7 @@ impl Executor {
                     pool: pool.clone(),
                     resources: resources.clone(),
                     cancel: cancel.clone(),
+                    waiting: own_token(cancel),
                     trace: trace.clone(),
                     id,
                     state: Mutex::new(state),
@@ -108,6 +113,8 @@ impl Executor {
                     n_inbox: AtomicUsize::new(0),
                     done: AtomicBool::new(false),
                 });
+                let waiting = step.waiting.clone();
+                let _given_up = cancel.on_cancel(move || waiting.cancel());
                 step.drive();
                 pool.help_until(&|| step.done.load(Ordering::Acquire));
                 let mut state = std::mem::take(&mut *lock(&step.state));
@@ -128,6 +135,15 @@ impl Executor {
             idle.push(state);
         }
         Ok(results)
+    }
+}
+
+/// A token of the step's own with the caller's deadline.
+fn own_token(cancel: &CancelToken) -> CancelToken {
+    let own = CancelToken::new();
+    match cancel.deadline() {
+        Some(at) => own.with_timeout(at.saturating_duration_since(Instant::now())),
+        None => own,
     }
 }
 
@@ -228,7 +244,11 @@ impl Step {
                 }
             }
             let finished = own.is_none() && state.in_flight == 0;
+            let given_up = state.error.is_some();
             drop(state);
+            if given_up {
+                self.waiting.cancel();
+            }
             // Pairs with the fence in `arrive`: see the module text.
             fence(Ordering::SeqCst);
             match own {
@@ -247,7 +267,7 @@ impl Step {
     /// Starts an asynchronous kernel; whoever ends it carries the step on.
     fn start(self: &Arc<Self>, env: &Env, detached: Detached) {
         let (item, step) = (detached.item, self.clone());
-        detached.start(env, move |outputs| {
+        detached.start(env, self.waiting.clone(), move |outputs| {
             let info = &step.plan.info[item.node.index()];
             let outputs = outputs
                 .map(|o| o.into_iter().map(Value::Tensor).collect())

@@ -11,6 +11,7 @@
 mod calls;
 mod control;
 mod dataflow;
+mod detached;
 mod loops;
 mod state;
 mod stuck;

@@ -10,9 +10,10 @@
 //! - a pending count is the number of edges that have not arrived, with `DEAD` set as soon as one
 //!   of them was dead; of a Merge see the constants in `ferroflow_program`.
 
+use crate::detached::Detached;
 use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal};
-use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, StepServices, Value};
+use ferroflow_opdef::{Cost, KernelCtx, StepServices, Value};
 use ferroflow_program::{
     Action, DEAD, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NOT_DIRECT, NodeIdx,
     Plan, PlanNode,
@@ -88,13 +89,6 @@ pub(crate) struct StepState {
     /// Nodes that run away from the lock right now.
     pub(crate) in_flight: usize,
     pub(crate) error: Option<Status>,
-}
-
-/// A node whose inputs were taken out of the state.
-pub(crate) struct Detached {
-    pub(crate) item: Item,
-    place: Place,
-    inputs: SmallVec<[Value; 4]>,
 }
 
 /// Frame and iteration, for messages.
@@ -595,42 +589,5 @@ impl StepState {
         let root = &mut self.iterations[ROOT as usize];
         root.children.clear();
         root.outstanding = 0;
-    }
-}
-
-impl Detached {
-    /// Calls the kernel.
-    pub(crate) fn run(mut self, env: &Env) -> Result<Outputs> {
-        let (plan, idx) = (env.plan, self.item.node);
-        let node = &plan.nodes[idx.index()];
-        let mut outputs: Outputs = smallvec::smallvec![Value::Empty; node.n_outputs as usize];
-        if let Action::Kernel(kernel) = &node.action {
-            let (info, inputs) = (&plan.info[idx.index()], &mut self.inputs);
-            if env.trace.is_some() {
-                crate::trace::traced_call(env, idx, self.place, inputs, &mut outputs)?;
-            } else {
-                let mut ctx =
-                    KernelCtx::new(info, inputs, &plan.consts, &mut outputs, &env.services);
-                kernel
-                    .compute(&mut ctx)
-                    .map_err(|e| e.at_node(&info.name, &info.op))?;
-            }
-        }
-        Ok(outputs)
-    }
-
-    /// Starts an asynchronous kernel; `done` gets its outputs, now or later.
-    pub(crate) fn start(self, env: &Env, done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static) {
-        let plan = env.plan;
-        let consts = &plan.consts;
-        let inputs = self.inputs.into_iter().filter_map(|v| match v {
-            Value::Tensor(t) => Some(t),
-            Value::Const(c) => consts.get(c as usize).cloned(),
-            Value::Empty => None,
-        });
-        let call = AsyncCall::new(inputs.collect(), env.services.cancel.clone(), done);
-        if let Action::Kernel(kernel) = &plan.nodes[self.item.node.index()].action {
-            kernel.start(call);
-        }
     }
 }

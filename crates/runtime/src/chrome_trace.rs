@@ -1,6 +1,6 @@
 //! Traces in Chrome's JSON format, which Perfetto opens as well.
 
-use ferroflow_executor::{NodeSpan, TraceSink};
+use ferroflow_executor::{DeadNode, NodeSpan, TraceSink};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -17,6 +17,8 @@ struct Span {
     thread: String,
     start_us: f64,
     duration_us: f64,
+    /// Function or loop, with the iteration.
+    place: Option<(String, u64)>,
     inputs: String,
     outputs: String,
 }
@@ -40,6 +42,7 @@ impl TraceSink for ChromeTrace {
             thread: thread.name().unwrap_or("caller").to_string(),
             start_us: us(span.start),
             duration_us: us(span.end) - us(span.start),
+            place: (!span.frame.is_empty()).then(|| (span.frame.to_string(), span.iteration)),
             inputs: span.inputs,
             outputs: span.outputs,
         };
@@ -97,9 +100,15 @@ impl ChromeTrace {
         }
         for (i, s) in spans.iter().enumerate() {
             let tid = threads.binary_search(&s.thread.as_str()).unwrap_or(0);
+            let place = s
+                .place
+                .as_ref()
+                .map_or(String::new(), |(frame, iteration)| {
+                    format!(",\"frame\":{},\"iteration\":{iteration}", quote(frame))
+                });
             let _ = writeln!(
                 out,
-                "{{\"ph\":\"X\",\"pid\":1,\"tid\":{tid},\"ts\":{:.3},\"dur\":{:.3},\"name\":{},\"cat\":{},\"args\":{{\"node\":{},\"inputs\":{},\"outputs\":{}}}}}{}",
+                "{{\"ph\":\"X\",\"pid\":1,\"tid\":{tid},\"ts\":{:.3},\"dur\":{:.3},\"name\":{},\"cat\":{},\"args\":{{\"node\":{},\"inputs\":{},\"outputs\":{}{place}}}}}{}",
                 s.start_us,
                 s.duration_us,
                 quote(&s.op),
@@ -112,6 +121,28 @@ impl ChromeTrace {
         }
         out.push_str("]}\n");
         out
+    }
+}
+
+/// Says of every node that did not run why: one line on standard error each.
+///
+/// A node does not run when one of its inputs is dead, as on the side of a conditional that was not
+/// taken.
+#[derive(Default)]
+pub struct DeadnessLog;
+
+impl TraceSink for DeadnessLog {
+    fn span(&self, _: NodeSpan) {}
+
+    fn dead(&self, node: DeadNode) {
+        let place = match node.frame {
+            "" => String::new(),
+            frame => format!(" in frame '{frame}', iteration {}", node.iteration),
+        };
+        eprintln!(
+            "dead: '{}' ({}){place}, for '{}' ({}) gave it a dead value",
+            node.node.name, node.node.op, node.cause.name, node.cause.op
+        );
     }
 }
 

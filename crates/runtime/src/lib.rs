@@ -10,7 +10,7 @@ mod chrome_trace;
 mod saved_model;
 mod session;
 
-pub use chrome_trace::ChromeTrace;
+pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_graph::{
