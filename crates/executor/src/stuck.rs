@@ -24,10 +24,6 @@ impl StepState {
     fn missing(&self, plan: &Plan, result: usize) -> Status {
         let mut waiting = Vec::new();
         for it in &self.iterations {
-            // Finished iterations hold counts too; only the root and open loops matter.
-            if it.outstanding == 0 && it.slot_base != 0 {
-                continue;
-            }
             let frame = &plan.frames[it.frame.index()];
             for local in 0..frame.pending.len() {
                 let idx = NodeIdx::new(frame.first_node as usize + local);
@@ -36,6 +32,8 @@ impl StepState {
                 let action = &plan.nodes[idx.index()].action;
                 let waits = match action {
                     Action::Merge => now & MERGE_WAITS != 0 || now & 0xFFFF != 0,
+                    // Of a loop that goes on.
+                    Action::Exit => false,
                     _ => now & !DEAD != 0,
                 };
                 if waits && fresh != 0 {

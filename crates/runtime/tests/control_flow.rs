@@ -35,7 +35,7 @@ fn graph(nodes: &str) -> String {
                     text += &format!(" attr {{ key: '{key}' value {{ {value} }} }}");
                 }
                 None => {
-                    n_inputs += 1;
+                    n_inputs += usize::from(!word.starts_with('^'));
                     text += &format!(" input: '{word}'");
                 }
             }
@@ -122,9 +122,13 @@ fn malformed_graphs_name_the_node() {
     // A Merge whose only input comes around a loop that was never entered cannot get any.
     check_error(
         "x Placeholder\n p Placeholder\n e Enter x frame=f\n pe Enter p frame=f is_constant=b:true
-         m Merge n\n pl LoopCond pe\n s Switch m pl\n i Identity s:1\n n NextIteration i
+         m Merge n ^e\n pl LoopCond pe\n s Switch m pl\n i Identity s:1\n n NextIteration i
          k AddV2 e i\n y Exit s",
-        &["Retval[0] does not have value"],
+        &[
+            "Retval[0] does not have value",
+            "cannot finish",
+            "'m' (Merge) waits for",
+        ],
     );
 }
 

@@ -27,30 +27,36 @@ impl<'r> GraphBuilder<'r> {
         body: impl FnOnce(&mut GraphBuilder<'r>, &[Output]) -> Result<Vec<Output>>,
     ) -> Result<()> {
         let mut inner = GraphBuilder::new(self.registry);
-        inner.library = self.library.clone();
+        inner.library = std::mem::take(&mut self.library);
+        let made = inner.make_body(args, body);
+        self.library = std::mem::take(&mut inner.library);
+        made?;
+        let function = Function::new(inner.graph)?;
+        self.library.insert(name, function);
+        Ok(())
+    }
+
+    fn make_body(
+        &mut self,
+        args: &[DType],
+        body: impl FnOnce(&mut GraphBuilder<'r>, &[Output]) -> Result<Vec<Output>>,
+    ) -> Result<()> {
         let mut inputs = Vec::with_capacity(args.len());
         for (i, dtype) in args.iter().enumerate() {
-            let arg = inner.op(ARG).name(&format!("arg_{i}"));
+            let arg = self.op(ARG).name(&format!("arg_{i}"));
             let arg = arg.attr("T", AttrValue::Type(*dtype));
             inputs.push(arg.attr("index", AttrValue::Int(i as i64)).output()?);
         }
-        for (i, result) in body(&mut inner, &inputs)?.into_iter().enumerate() {
-            let retval = inner.op(RETVAL).name(&format!("result_{i}")).input(result);
+        for (i, result) in body(self, &inputs)?.into_iter().enumerate() {
+            let retval = self.op(RETVAL).name(&format!("result_{i}")).input(result);
             retval.attr("index", AttrValue::Int(i as i64)).build()?;
         }
-        let effects = inner
-            .graph
-            .iter()
-            .filter(|(_, n)| n.def.flags.stateful && n.op() != ARG && n.op() != RETVAL);
+        let is_effect = |op: &str| op != ARG && op != RETVAL;
+        let nodes = self.graph.iter();
+        let effects = nodes.filter(|(_, n)| n.def.flags.stateful && is_effect(n.op()));
         let effects = effects.map(|(id, _)| id).collect();
-        inner.graph.set_targets(effects);
-        self.library = inner.library.clone();
-        let mut body = inner.finish()?;
-        // All functions are the outer graph's.
-        body.set_library(Default::default());
-        let function = Function::new(body)?;
-        self.library.insert(name, function);
-        Ok(())
+        self.graph.set_targets(effects);
+        self.check()
     }
 
     /// Calls a function that was defined before.

@@ -148,11 +148,15 @@ impl<'r> GraphBuilder<'r> {
 
     /// The finished graph, checked as an imported one is.
     pub fn finish(mut self) -> Result<Graph> {
-        self.graph.verify()?;
-        crate::loop_frames(&self.graph)?;
-        crate::functions::check_calls(&self.graph, &self.library)?;
+        self.check()?;
         self.graph.set_library(Arc::new(self.library));
         Ok(self.graph)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.graph.verify()?;
+        crate::loop_frames(&self.graph)?;
+        crate::functions::check_calls(&self.graph, &self.library)
     }
 
     /// A name under the current scope that no node has.
