@@ -12,7 +12,7 @@
 use crate::detached::Detached;
 use crate::state::{Env, Item, Outputs, StepState};
 use crate::trace::TraceSink;
-use ferroflow_base::{Result, Status, internal};
+use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_opdef::{Cost, Resources, StepServices, Value};
 use ferroflow_program::Plan;
 use ferroflow_sync::{CancelToken, Parallelism, Pool};
@@ -113,8 +113,12 @@ impl Executor {
                     n_inbox: AtomicUsize::new(0),
                     done: AtomicBool::new(false),
                 });
-                let waiting = step.waiting.clone();
-                let _given_up = cancel.on_cancel(move || waiting.cancel());
+                let (waiting, callers) = (step.waiting.clone(), cancel.clone());
+                let _given_up = cancel.on_cancel(move || match callers.check() {
+                    // What waits has the same deadline and says so itself.
+                    Err(e) if e.code() == Code::DeadlineExceeded => waiting.run_expired(),
+                    _ => waiting.cancel(),
+                });
                 step.drive();
                 pool.help_until(&|| step.done.load(Ordering::Acquire));
                 let mut state = std::mem::take(&mut *lock(&step.state));

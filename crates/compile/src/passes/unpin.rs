@@ -19,15 +19,19 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 /// Conditions of a node beyond this many are forgotten.
-const MAX_ATOMS: usize = 16;
+const MAX_ATOMS: usize = 32;
 
 /// What must hold for a value to be alive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Atom {
     /// The loop was entered.
     Loop(usize),
+    /// The loop ended.
+    Done(usize),
     /// A truth value that a Switch looks at has this value.
     Side(Output, bool),
+    /// This output is alive, for reasons that are not followed further.
+    Alive(Output),
 }
 
 /// A conjunction of necessary conditions; when `exact` it is sufficient too.
@@ -115,7 +119,7 @@ impl<'a> Deadness<'a> {
         if is_switch(node) {
             condition.add(Atom::Side(self.question(node.inputs[1]), output.slot == 1));
         } else if node.op() == "_SwitchN" {
-            condition.exact = false;
+            condition.add(Atom::Alive(output));
         }
         condition
     }
@@ -145,7 +149,18 @@ impl<'a> Deadness<'a> {
                     result = result.or(&self.output(*other));
                 }
             }
-            "Exit" | "RefExit" => return Condition::default(),
+            "Exit" | "RefExit" => {
+                // All Exits of the iteration in which LoopCond is false are alive.
+                let from = node.inputs[0];
+                let switch = self.graph.node(from.node);
+                let by_cond = is_switch(switch)
+                    && from.slot == 0
+                    && self.graph.node(self.question(switch.inputs[1]).node).op() == "LoopCond";
+                result.add(match self.frames.of(id).filter(|_| by_cond) {
+                    Some(frame) => Atom::Done(frame),
+                    None => Atom::Alive(Output::new(id, 0)),
+                });
+            }
             _ => node
                 .inputs
                 .iter()
@@ -158,6 +173,12 @@ impl<'a> Deadness<'a> {
             && let Some(inside) = self.frames.after(self.graph, id)
         {
             result.add(Atom::Loop(inside));
+        }
+        if !result.exact {
+            // The node itself is what it takes.
+            result.atoms.truncate(MAX_ATOMS - 1);
+            result.exact = true;
+            result.add(Atom::Alive(Output::new(id, 0)));
         }
         result
     }
@@ -198,8 +219,38 @@ fn pinned(graph: &Graph, behind: &[bool], output: Output) -> Option<NodeId> {
                 _ => None,
             }
         }
+        "Identity" if !behind[output.node.index()] => pinned(graph, behind, node.inputs[0]),
+        "Merge" if output.slot == 0 => carried_constant(graph, output.node),
+        "Switch" => carried_constant(graph, node.inputs[0].node),
         _ => None,
     }
+}
+
+/// The constant that a loop's Merge always gives: it begins as a constant, and the body passes it
+/// on as it is.
+fn carried_constant(graph: &Graph, merge: NodeId) -> Option<NodeId> {
+    let node = graph.node(merge);
+    let ("Merge", [first, back]) = (node.op(), &node.inputs[..]) else {
+        return None;
+    };
+    let next = graph.node(back.node);
+    if next.op() != "NextIteration" {
+        return None;
+    }
+    let mut value = *next.inputs.first()?;
+    let switch = loop {
+        let source = graph.node(value.node);
+        match source.op() {
+            "Identity" if source.controls.is_empty() => value = source.inputs[0],
+            "Switch" if value.slot == 1 => break source,
+            _ => return None,
+        }
+    };
+    let enter = graph.node(first.node);
+    let is_own = switch.inputs[0] == Output::new(merge, 0) && enter.op() == "Enter";
+    let begins = graph.node(enter.inputs.first().filter(|_| is_own)?.node);
+    let is_plain = begins.op() == "Const" && begins.controls.is_empty();
+    is_plain.then(|| enter.inputs[0].node)
 }
 
 pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
@@ -213,7 +264,18 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     for (id, node) in graph.iter() {
         if matches!(
             node.op(),
-            "Merge" | "RefMerge" | "Enter" | "RefEnter" | "_Retval" | "NextIteration" | "Exit"
+            "Merge"
+                | "RefMerge"
+                | "Switch"
+                | "RefSwitch"
+                | "_SwitchN"
+                | "Enter"
+                | "RefEnter"
+                | "Identity"
+                | "LoopCond"
+                | "_Retval"
+                | "NextIteration"
+                | "Exit"
         ) {
             continue;
         }

@@ -1,0 +1,104 @@
+"""What an iteration costs: loops and conditionals of scalars, and a two-layer LSTM.
+
+Usage: python bench/loops.py [--ferroflow PATH] [--seconds 2]
+
+Nanoseconds an iteration (milliseconds a run for the LSTM), TensorFlow's Session beside Ferroflow.
+"""
+
+import tempfile
+from pathlib import Path
+
+import common
+
+STEPS = 20000
+COLLATZ = 837799
+COLLATZ_STEPS = 524
+
+
+def counting(tf, parallel, functional):
+    """Sums 0..n in a float beside the counter: a cast and two adds."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        n = tf.compat.v1.placeholder(tf.int32, [], name="n")
+        _, s = tf.compat.v1.while_loop(
+            lambda i, s: i < n, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)),
+            [tf.constant(0), tf.constant(0.0)], parallel_iterations=parallel)
+        tf.identity(s, name="y")
+    return graph.as_graph_def()
+
+
+def collatz(tf, functional):
+    """A conditional in a loop."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        n = tf.compat.v1.placeholder(tf.int64, [], name="n")
+
+        def body(x, k):
+            even = tf.equal(x % 2, 0)
+            return tf.compat.v1.cond(even, lambda: x // 2, lambda: 3 * x + 1), k + 1
+
+        _, k = tf.compat.v1.while_loop(lambda x, k: x > 1, body, [n, tf.constant(0, tf.int64)])
+        tf.identity(k, name="y")
+    return graph.as_graph_def()
+
+
+def with_style(tf, functional):
+    if functional:
+        tf.compat.v1.enable_control_flow_v2()
+    else:
+        tf.compat.v1.disable_control_flow_v2()
+
+
+def lstm(tf, lowered):
+    """Two layers of 256 units over 64 steps, frozen."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    tf.keras.utils.set_random_seed(1)
+    tf.compat.v1.enable_control_flow_v2()
+    inputs = tf.keras.Input([64, 128], batch_size=8)
+    hidden = tf.keras.layers.LSTM(256, return_sequences=True)(inputs)
+    model = tf.keras.Model(inputs, tf.keras.layers.LSTM(256)(hidden))
+    call = tf.function(lambda x: model(x)).get_concrete_function(
+        tf.TensorSpec([8, 64, 128], tf.float32))
+    frozen = convert_variables_to_constants_v2(call, lower_control_flow=lowered)
+    return frozen.graph.as_graph_def(), frozen.inputs[0].name, frozen.outputs[0].name
+
+
+def main():
+    parser = common.parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=2)
+    options = parser.parse_args()
+    import numpy as np
+    import tensorflow as tf
+
+    frozen = {lowered: lstm(tf, lowered) for lowered in (False, True)}
+    tf.compat.v1.disable_eager_execution()
+    cases = [
+        ("while, parallel_iterations 1", counting(tf, 1, False), {"n:0": np.int32(STEPS)}, "y:0", STEPS, [1]),
+        ("while, parallel_iterations 10", counting(tf, 10, False), {"n:0": np.int32(STEPS)}, "y:0", STEPS, [1]),
+        ("While (functional)", counting(tf, 10, True), {"n:0": np.int32(STEPS)}, "y:0", STEPS, [1]),
+        ("cond in while", collatz(tf, False), {"n:0": np.int64(COLLATZ)}, "y:0", COLLATZ_STEPS, [1]),
+        ("If in While (functional)", collatz(tf, True), {"n:0": np.int64(COLLATZ)}, "y:0", COLLATZ_STEPS, [1]),
+    ]
+    x = np.random.default_rng(0).standard_normal((8, 64, 128)).astype("float32")
+    for lowered, (graph, fed, fetched) in frozen.items():
+        name = "LSTM, " + ("Enter … Exit" if lowered else "While")
+        cases.append((name, graph, {fed: x}, fetched, None, [1, 2]))
+    rows = []
+    for name, graph, feeds, fetch, steps, all_threads in cases:
+        with tempfile.TemporaryDirectory() as folder, common.Feeds(feeds) as path:
+            model = Path(folder) / "graph.pb"
+            model.write_bytes(graph.SerializeToString())
+            for threads in all_threads:
+                args = (model, path, [fetch], threads, options.seconds)
+                theirs = common.rival_bench(*args)["median_s"]
+                ours = common.ferroflow_bench(options.ferroflow, *args)["median_s"]
+                scale, unit = (1e9 / steps, "ns") if steps else (1e3, "ms")
+                rows.append([name, threads, f"{theirs * scale:.3g} {unit}", f"{ours * scale:.3g} {unit}",
+                             f"{theirs / ours:.1f}"])
+    print(f"{common.heading()}; median\n")
+    print(common.table(["loop", "threads", "TensorFlow", "Ferroflow", "ratio"], rows))
+
+
+if __name__ == "__main__":
+    main()
