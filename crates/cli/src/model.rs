@@ -22,6 +22,9 @@ pub struct ModelArgs {
     /// Runs the graph as it is, without any compile pass.
     #[arg(long)]
     pub no_optimize: bool,
+    /// Turns If, Case and While into Switch, Merge and loops, which run beside what surrounds them.
+    #[arg(long)]
+    pub lower: bool,
     /// Leaves one compile pass out; may be repeated. `inspect --help` lists them.
     #[arg(long, value_name = "PASS")]
     pub disable_pass: Vec<String>,
@@ -33,6 +36,7 @@ impl ModelArgs {
         CompileOptions {
             optimize: !self.no_optimize,
             disabled: self.disable_pass.clone(),
+            lower: self.lower,
         }
     }
 

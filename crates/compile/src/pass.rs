@@ -21,6 +21,8 @@ pub struct Pass {
 pub struct PassCtx<'a> {
     /// The ops.
     pub registry: &'a Registry,
+    /// Whether functional control flow becomes dataflow control flow.
+    pub lower: bool,
 }
 
 impl PassCtx<'_> {
@@ -44,6 +46,9 @@ pub struct Options {
     pub optimize: bool,
     /// Names of passes that are left out.
     pub disabled: Vec<String>,
+    /// Whether If, Case and While become Switch, Merge and loops, so that they run beside what
+    /// surrounds them; holds without `optimize` too.
+    pub lower: bool,
 }
 
 impl Options {
@@ -52,6 +57,7 @@ impl Options {
         Options {
             optimize: true,
             disabled: Vec::new(),
+            lower: false,
         }
     }
 
@@ -60,6 +66,7 @@ impl Options {
         Options {
             optimize: false,
             disabled: Vec::new(),
+            lower: false,
         }
     }
 }

@@ -10,6 +10,7 @@ use ferroflow_program::Plan;
 /// Every pass, in the order in which they run. Nodes that nothing needs any more are removed after
 /// each.
 pub const PIPELINE: &[Pass] = &[
+    passes::lower::PASS,
     passes::unpin::PASS,
     passes::identity::PASS,
     passes::loop_vars::PASS,
@@ -45,12 +46,16 @@ pub fn optimize(
             names.join(", ")
         ));
     }
-    let ctx = PassCtx { registry };
-    if !options.optimize {
-        return Ok(());
-    }
+    let ctx = PassCtx {
+        registry,
+        lower: options.lower,
+    };
     for pass in PIPELINE {
-        if options.disabled.iter().any(|d| d == pass.name) {
+        let is_wanted = match pass.name {
+            passes::lower::NAME => options.lower,
+            _ => options.optimize,
+        };
+        if !is_wanted || options.disabled.iter().any(|d| d == pass.name) {
             continue;
         }
         (pass.run)(graph, &ctx).map_err(|e| e.note(format!("in pass '{}'", pass.name)))?;

@@ -119,6 +119,13 @@ impl Graph {
         }
     }
 
+    /// Puts another node of the same name in the place of `id`; edges from there stay.
+    pub fn replace(&mut self, id: NodeId, node: Node) {
+        if let Some(old) = self.node_mut(id).filter(|old| old.name == node.name) {
+            *old = node;
+        }
+    }
+
     /// Makes input `i` of a node read another output of the same dtype.
     pub fn set_input(&mut self, id: NodeId, i: usize, from: Output) {
         if let Some(input) = self.node_mut(id).and_then(|n| n.inputs.get_mut(i)) {

@@ -1,5 +1,6 @@
 //! Runs the graphs of `tests/graphs/*.jsonl` (and `.jsonl.z`) and compares with what TensorFlow answered; every
-//! case with several numbers of threads, optimised and as it is.
+//! case with several numbers of threads, optimised and as it is,
+//! functional control flow run directly and lowered.
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
 
@@ -34,33 +35,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Variant {
     threads: usize,
     optimize: bool,
+    lower: bool,
+}
+
+impl Variant {
+    const fn new(threads: usize, optimize: bool, lower: bool) -> Self {
+        Variant {
+            threads,
+            optimize,
+            lower,
+        }
+    }
 }
 
 const VARIANTS: &[Variant] = &[
-    Variant {
-        threads: 1,
-        optimize: false,
-    },
-    Variant {
-        threads: 1,
-        optimize: true,
-    },
-    Variant {
-        threads: 2,
-        optimize: false,
-    },
-    Variant {
-        threads: 2,
-        optimize: true,
-    },
-    Variant {
-        threads: 4,
-        optimize: false,
-    },
-    Variant {
-        threads: 4,
-        optimize: true,
-    },
+    Variant::new(1, false, false),
+    Variant::new(1, true, false),
+    Variant::new(2, false, false),
+    Variant::new(2, true, false),
+    Variant::new(4, false, false),
+    Variant::new(4, true, false),
+    Variant::new(1, false, true),
+    Variant::new(1, true, true),
+    Variant::new(2, false, true),
+    Variant::new(2, true, true),
 ];
 
 struct Case {
@@ -232,9 +230,10 @@ fn compare(expect: &Expect, got: Result<Vec<Tensor>>) -> tensors::Res<()> {
 
 /// Runs the steps of a case in one session.
 fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
-    let compile = match variant.optimize {
-        true => CompileOptions::all(),
-        false => CompileOptions::none(),
+    let compile = CompileOptions {
+        optimize: variant.optimize,
+        lower: variant.lower,
+        ..CompileOptions::all()
     };
     let options = SessionOptions {
         threads: variant.threads,

@@ -18,6 +18,7 @@ fn after(pass: &str, graph: &str) -> String {
         compile: CompileOptions {
             optimize: true,
             disabled,
+            lower: pass == "lower",
         },
     };
     let session = Session::from_text(graph, options).expect("the row's graph is valid");

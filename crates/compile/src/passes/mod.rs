@@ -7,6 +7,7 @@ pub(crate) mod fold;
 pub(crate) mod fuse;
 pub(crate) mod identity;
 pub(crate) mod loop_vars;
+pub(crate) mod lower;
 pub(crate) mod patterns;
 pub(crate) mod simplify;
 pub(crate) mod tensordot;

@@ -1,9 +1,9 @@
 //! Ops that decide what runs. Engines run them themselves; here are their schemas and shapes.
 
 use crate::shapes;
-use ferroflow_base::{Result, aborted};
+use ferroflow_base::{Result, aborted, invalid_argument};
 use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
-use ferroflow_tensor::PartialShape;
+use ferroflow_tensor::{PartialShape, Tensor, dispatch};
 
 /// Dataflow control flow (Switch, Merge, Enter, Exit, NextIteration, LoopCond, ControlTrigger,
 /// Abort), functional control flow (If, While, Case, For) and calls.
@@ -68,6 +68,10 @@ pub const OPS: &[Op] = &[
     Op::new("LoopCond", "input: bool -> output: bool")
         .shape(shapes::scalar)
         .cost(Cost::Cheap),
+    Op::new("ToBool", "input: T -> output: bool | T: type")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap)
+        .kernel(|_| Ok(Box::new(to_bool))),
     Op::new("ControlTrigger", "->").cost(Cost::Cheap),
     Op::new(
         "Abort",
@@ -134,6 +138,21 @@ pub const OPS: &[Op] = &[
     )
     .cost(Cost::Cheap),
 ];
+
+/// A scalar by its value, a string by its length, any other tensor by whether it has elements.
+fn to_bool(ctx: &mut KernelCtx) -> Result<()> {
+    let t = ctx.input(0)?;
+    let value = if !t.shape().is_scalar() {
+        t.num_elements() > 0
+    } else if let Ok(strings) = t.strings() {
+        strings.first().is_some_and(|s| !s.is_empty())
+    } else {
+        dispatch!(t.dtype(), T in [f32, f64, i32, i64, u8, i16, i8, bool] =>
+            t.to_scalar::<T>()? != T::default(),
+            else return Err(invalid_argument!("{} cannot be converted to a bool", t.dtype())))
+    };
+    ctx.set_output(0, Tensor::scalar(value))
+}
 
 fn all_like_first(ctx: &mut ShapeCtx) -> Result<()> {
     for i in 0..ctx.num_outputs() {
