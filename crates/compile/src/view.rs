@@ -29,9 +29,11 @@ impl<'a> View<'a> {
         (node.op() == op && output.slot == 0).then_some(node)
     }
 
-    /// The value of a constant.
+    /// The value of a constant that waits for nothing.
     pub(crate) fn constant(&self, output: Output) -> Option<&'a LazyTensor> {
-        self.producer(output, "Const")?.attrs.tensor("value").ok()
+        let node = self.producer(output, "Const")?;
+        let is_plain = node.controls.is_empty();
+        node.attrs.tensor("value").ok().filter(|_| is_plain)
     }
 
     /// The value of a constant float scalar (rank 0).

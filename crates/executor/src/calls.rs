@@ -93,6 +93,7 @@ impl StepState {
             Owner::Call(caller) => self.calls.all[caller as usize].depth + 1,
             Owner::Loop(_) => self.depth_of(item.iter) + 1,
         };
+        self.check_size()?;
         if depth > MAX_DEPTH {
             return Err(resource_exhausted!(
                 "functions call each other more than {MAX_DEPTH} deep (last '{}'); does the \

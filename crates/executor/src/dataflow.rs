@@ -236,7 +236,13 @@ impl Step {
             {
                 let detached = state.detach(&self.plan, item);
                 if self.plan.nodes[item.node.index()].cost == Cost::Async {
-                    self.start(&env, detached);
+                    // A panic drops the call, which answers it.
+                    if let Err(e) = no_panic(|| {
+                        self.start(&env, detached);
+                        Ok(())
+                    }) {
+                        keep_first(&mut state.error, e);
+                    }
                 } else if own.is_none() {
                     own = Some(detached);
                 } else {

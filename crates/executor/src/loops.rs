@@ -55,6 +55,7 @@ impl StepState {
         if let Some((_, id)) = children.iter().find(|(f, _)| *f == frame) {
             return Ok(*id);
         }
+        self.check_size()?;
         let FrameKind::Loop { n_enters, .. } = env.plan.frames[frame.index()].kind else {
             return Err(internal!("an Enter leads into a function"));
         };

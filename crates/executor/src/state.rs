@@ -12,7 +12,7 @@
 
 use crate::detached::Detached;
 use crate::trace::TraceSink;
-use ferroflow_base::{Result, Status, internal};
+use ferroflow_base::{Result, Status, internal, resource_exhausted};
 use ferroflow_opdef::{Cost, KernelCtx, StepServices, Value};
 use ferroflow_program::{
     Action, DEAD, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NOT_DIRECT, NodeIdx,
@@ -21,6 +21,8 @@ use ferroflow_program::{
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
 
+/// Most input slots of all iterations of a step: 1 GB.
+const MAX_SLOTS: usize = 1 << 26;
 /// Inputs of this many bytes make a `Cost::BySize` node worth a task of its own.
 const HEAVY_BYTES: usize = 64 << 10;
 
@@ -164,6 +166,18 @@ impl StepState {
             self.slots[at] = value;
             self.propagate_direct(env, from, at);
         }
+    }
+
+    /// Fails when the step's iterations take more memory than any sensible step.
+    pub(crate) fn check_size(&self) -> Result<()> {
+        if self.slots.len() < MAX_SLOTS && self.pending.len() < MAX_SLOTS {
+            return Ok(());
+        }
+        Err(resource_exhausted!(
+            "the step has {} iterations of loops and functions under way at the same time; does \
+             the recursion end?",
+            self.iterations.len()
+        ))
     }
 
     /// A fresh iteration of `frame`, from its free list if there is one.
@@ -453,6 +467,11 @@ impl StepState {
                                 continue;
                             }
                             *pending &= !MERGE_WAITS;
+                            // A former iteration may have left a value that was never taken.
+                            let merge = &env.plan.nodes[edge.node.index()];
+                            let first = (slot_base + merge.first_slot) as usize;
+                            let slots = &mut self.slots[first..first + merge.n_inputs as usize];
+                            slots.iter_mut().for_each(Value::clear);
                             self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
                             if *pending & (MERGE_DEAD - 1) == 0 {
                                 self.light.push(item);

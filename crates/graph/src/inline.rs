@@ -12,7 +12,9 @@ use std::collections::HashMap;
 /// Deepest nesting of calls that is expanded; what is deeper, or recursive, stays a call.
 const MAX_DEPTH: usize = 64;
 /// Most nodes that expansion may add; calls beyond stay calls.
-const MAX_ADDED: usize = 1 << 20;
+const MAX_ADDED: usize = 1 << 18;
+/// Most instances of functions with attrs.
+const MAX_INSTANCES: usize = 4096;
 
 type ProtoAttrs = HashMap<String, proto::AttrValue>;
 
@@ -210,7 +212,11 @@ impl<'a> Inliner<'a> {
             name: std::mem::replace(&mut f.name, key.clone()),
             attrs: std::mem::take(&mut f.attr),
         };
-        if self.functions.contains_key(wanted.name.as_str()) && self.seen.borrow_mut().insert(key) {
+        let fits = wanted.attrs.is_empty() || self.seen.borrow().len() < MAX_INSTANCES;
+        if fits
+            && self.functions.contains_key(wanted.name.as_str())
+            && self.seen.borrow_mut().insert(key)
+        {
             self.wanted.borrow_mut().push(wanted);
         }
     }
@@ -285,6 +291,7 @@ impl<'a> Inliner<'a> {
             let value = Some(proto::attr_value::Value::List(types));
             attr.insert("T".to_string(), proto::AttrValue { value });
         }
+        self.added.set(self.added.get() + 1);
         out.push(NodeDef {
             name: call.name.clone(),
             op: if is_empty { "NoOp" } else { "IdentityN" }.to_string(),

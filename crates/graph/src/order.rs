@@ -125,6 +125,11 @@ impl Consumers {
         &self.edges[self.first[node.index()] as usize..self.first[node.index() + 1] as usize]
     }
 
+    /// Whether some node waits for `node`.
+    pub fn is_awaited(&self, node: NodeId) -> bool {
+        self.of(node).iter().any(|(_, slot)| slot.is_none())
+    }
+
     /// The one reader of `output`, if there is exactly one and its node has no other reader.
     pub fn only_reader(&self, output: Output) -> Option<NodeId> {
         match self.of(output.node) {

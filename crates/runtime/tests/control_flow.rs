@@ -132,6 +132,60 @@ fn malformed_graphs_name_the_node() {
     );
 }
 
+/// A stored graph fed with numbers gives TensorFlow's (2.21) number, optimized or not.
+fn check_file(name: &str, feeds: &[(&str, f64)], fetch: &str, expected: f64) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_flow");
+    let text = std::fs::read_to_string(format!("{folder}/{name}.pbtxt")).expect("readable");
+    for (optimize, threads) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+        let compile = match optimize {
+            true => CompileOptions::all(),
+            false => CompileOptions::none(),
+        };
+        let session = Session::from_text(&text, SessionOptions { threads, compile });
+        let session = session.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let fed: Vec<(&str, Tensor)> = feeds
+            .iter()
+            .map(|(feed, value)| {
+                let graph = session.graph();
+                let node = graph.node(graph.find(feed).expect("a placeholder"));
+                let value = match node.outputs[0] {
+                    DType::Bool => Tensor::scalar(*value != 0.0),
+                    DType::Int32 => Tensor::scalar(*value as i32),
+                    _ => Tensor::scalar(*value as f32),
+                };
+                (*feed, value)
+            })
+            .collect();
+        let got = session.run(&fed, &[fetch], &[]);
+        let got = got.unwrap_or_else(|e| panic!("{name} (optimize {optimize}): {e}"));
+        let got = match got[0].dtype() {
+            DType::Int32 => f64::from(got[0].slice::<i32>().expect("int32")[0]),
+            _ => f64::from(got[0].slice::<f32>().expect("float")[0]),
+        };
+        assert_eq!(
+            got, expected,
+            "{name}, optimize {optimize}, {threads} threads"
+        );
+    }
+}
+
+#[test]
+fn what_is_dead_stays_dead() {
+    let (no, yes) = (("p", 0.0), ("p", 1.0));
+    check_file("awaited_false_1", &[("x", 3.0), no], "r:0", 72.0);
+    check_file("awaited_false_2", &[("x", 3.0), no], "r:0", 72.0);
+    check_file("awaited_true_1", &[("x", 3.0), yes], "r:0", 72.0);
+    check_file("awaited_true_2", &[("x", 3.0), yes], "r:0", 72.0);
+    let feeds = [no, ("x", 3.0), ("k", 0.0)];
+    check_file("effect_behind_identities", &feeds, "m:0", 3.0);
+    check_file("effect_behind_times_one", &feeds, "m:0", 3.0);
+    check_file("size_of_dead", &[no, ("x", 3.0)], "m:0", -3.0);
+    check_file("times_pinned_one", &[no, ("x", 3.0)], "m:0", -3.0);
+    check_file("times_pinned_one", &[no, ("x", 3.0)], "m:1", 0.0);
+    check_file("irregular_merge", &[("x", 1000.0)], "z:0", 996.0);
+    check_file("merge_that_never_fires", &[("x", 1000.0)], "xs:0", 15.0);
+}
+
 #[test]
 fn functions_that_do_not_fit() {
     let mut b = GraphBuilder::new(registry());

@@ -13,6 +13,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     let consumers = Consumers::new(graph);
+    let has_switch = graph.iter().any(|(_, n)| n.op().contains("Switch"));
     let targets: Vec<NodeId> = graph.targets().to_vec();
     for (id, node) in graph.iter() {
         let passes_on = matches!(
@@ -23,10 +24,9 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
         if !passes_on || !node.controls.is_empty() || targets.contains(&id) {
             continue;
         }
-        // Who waits for this node on one side of a Switch waits for that side only.
-        let is_side = |id: NodeId| graph.node(id).op().contains("Switch");
-        let is_awaited = consumers.of(id).iter().any(|(_, slot)| slot.is_none());
-        if is_awaited && node.inputs.iter().any(|i| is_side(i.node)) {
+        // Who waits for a node on one side of a Switch waits for that side only, which a control
+        // edge from the Switch cannot say.
+        if has_switch && consumers.is_awaited(id) {
             continue;
         }
         for (slot, input) in node.inputs.iter().enumerate() {

@@ -15,9 +15,11 @@ pub(crate) const PASS: Pass = Pass {
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     let mut padded: Vec<(NodeId, Attrs)> = Vec::new();
+    // See the pass `identity`.
+    let has_switch = graph.iter().any(|(_, n)| n.op().contains("Switch"));
     let view = View::new(graph, ctx.shapes(graph)?);
     for (id, node) in graph.iter() {
-        if !view.is_pure(id) {
+        if !view.is_pure(id) || has_switch && view.consumers.is_awaited(id) {
             continue;
         }
         if let Some(same) = unchanged_input(&view, id) {

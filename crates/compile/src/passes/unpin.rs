@@ -9,7 +9,7 @@ use crate::pass::constant_node;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Frames, Graph, Node, NodeId, Output, loop_frames, topological_order};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
@@ -20,6 +20,8 @@ pub(crate) const PASS: Pass = Pass {
 
 /// Conditions of a node beyond this many are forgotten.
 const MAX_ATOMS: usize = 32;
+/// Looks at irregular loops before all are taken for irregular.
+const MAX_ROUNDS: usize = 4;
 
 /// What must hold for a value to be alive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -89,6 +91,10 @@ impl Condition {
     }
 }
 
+fn is_next(node: &Node) -> bool {
+    node.op().ends_with("NextIteration")
+}
+
 fn is_switch(node: &Node) -> bool {
     matches!(node.op(), "Switch" | "RefSwitch")
 }
@@ -97,6 +103,8 @@ struct Deadness<'a> {
     graph: &'a Graph,
     frames: Frames,
     of: Vec<Condition>,
+    /// Merges of loops that do not get a value in every iteration that LoopCond allows.
+    irregular: FxHashSet<NodeId>,
 }
 
 impl<'a> Deadness<'a> {
@@ -105,17 +113,53 @@ impl<'a> Deadness<'a> {
             graph,
             frames: loop_frames(graph)?,
             of: vec![Condition::default(); graph.id_bound()],
+            irregular: FxHashSet::default(),
         };
-        for id in topological_order(graph)? {
-            this.of[id.index()] = this.condition(id);
+        let order = topological_order(graph)?;
+        let merges: Vec<(NodeId, NodeId)> = graph
+            .iter()
+            .filter(|(_, n)| n.op() == "Merge" || n.op() == "RefMerge")
+            .flat_map(|(id, n)| n.inputs.iter().map(move |i| (id, i.node)))
+            .filter(|(_, from)| is_next(graph.node(*from)))
+            .collect();
+        for round in 0.. {
+            for &id in &order {
+                this.of[id.index()] = this.condition(id);
+            }
+            let before = this.irregular.len();
+            for &(merge, next) in &merges {
+                if round >= MAX_ROUNDS || !this.comes_every_time(merge, next) {
+                    this.irregular.insert(merge);
+                }
+            }
+            if this.irregular.len() == before {
+                break;
+            }
         }
         Ok(this)
     }
 
+    /// Whether a loop's Merge gets a value in exactly those iterations that LoopCond allows.
+    fn comes_every_time(&self, merge: NodeId, next: NodeId) -> bool {
+        let (own, back) = (&self.of[merge.index()], &self.of[next.index()]);
+        let by_cond = |atom: &Atom| match atom {
+            Atom::Side(question, true) => self.graph.node(question.node).op() == "LoopCond",
+            _ => false,
+        };
+        let allowed = |a: &&Atom| own.atoms.contains(a) || by_cond(a);
+        back.exact && back.atoms.iter().filter(allowed).count() == back.atoms.len()
+    }
+
     /// When an output is alive, beyond its node.
     fn output(&self, output: Output) -> Condition {
-        let mut condition = self.of[output.node.index()].clone();
         let node = self.graph.node(output.node);
+        if is_next(node) {
+            // What holds of it is of the iteration before.
+            let mut condition = Condition::always();
+            condition.add(Atom::Alive(output));
+            return condition;
+        }
+        let mut condition = self.of[output.node.index()].clone();
         if is_switch(node) {
             condition.add(Atom::Side(self.question(node.inputs[1]), output.slot == 1));
         } else if node.op() == "_SwitchN" {
@@ -137,7 +181,7 @@ impl<'a> Deadness<'a> {
 
     fn condition(&self, id: NodeId) -> Condition {
         let node = self.graph.node(id);
-        let is_back = |i: &Output| self.graph.node(i.node).op().ends_with("NextIteration");
+        let is_back = |i: &Output| is_next(self.graph.node(i.node));
         let mut result = Condition::always();
         match node.op() {
             "Merge" | "RefMerge" => {
@@ -147,6 +191,9 @@ impl<'a> Deadness<'a> {
                 }
                 for other in inputs {
                     result = result.or(&self.output(*other));
+                }
+                if self.irregular.contains(&id) {
+                    result.add(Atom::Alive(Output::new(id, 0)));
                 }
             }
             "Exit" | "RefExit" => {
