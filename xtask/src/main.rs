@@ -1,4 +1,4 @@
-//! Repository tasks: `cargo xtask test | tidy | codegen`.
+//! Repository tasks: `cargo xtask test | tidy | codegen | loom`.
 #![forbid(unsafe_code)]
 
 mod codegen;
@@ -23,7 +23,8 @@ fn main() -> ExitCode {
         Some("test") => test(),
         Some("tidy") => tidy::run(&root()),
         Some("codegen") => codegen::run(&root(), codegen::Mode::Write),
-        _ => Err("usage: cargo xtask test | tidy | codegen".to_string()),
+        Some("loom") => loom(),
+        _ => Err("usage: cargo xtask test | tidy | codegen | loom".to_string()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,6 +56,31 @@ fn test() -> Res {
         "examples in the documentation",
         &["test", "--workspace", "--doc"],
     )
+}
+
+/// The models of what threads share, over every order of their steps. Builds in a folder of its
+/// own, for every crate is compiled differently.
+fn loom() -> Res {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+    let status = Command::new(cargo)
+        .args([
+            "test",
+            "-p",
+            "ferroflow-sync",
+            "--test",
+            "loom",
+            "--release",
+        ])
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", root().join("target/loom"))
+        .current_dir(root())
+        .status()
+        .map_err(|e| format!("cannot start cargo: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err("loom found an order that fails".to_string())
+    }
 }
 
 fn cargo(what: &str, args: &[&str]) -> Res {

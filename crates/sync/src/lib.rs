@@ -1,17 +1,27 @@
-//! Threads: the work-stealing pool, `parallel_for`, cancellation.
+//! Threads: the work-stealing pool, `parallel_for`, cancellation; values that come later.
 //!
 //! Entry points, in reading order: [`Parallelism`] and [`parallel_for`], [`par_chunks_mut`],
-//! [`Pool`], [`CancelToken`].
+//! [`Pool`], [`CancelToken`]; for the host runtime [`AsyncValue`] with [`Promise`], and
+//! [`WorkQueue`].
 //!
 //! Does not know: tensors, ops, graphs.
 
+mod async_value;
+mod atomic;
+mod blocking;
 mod cancel;
 mod chunks;
 mod parallel;
 mod pool;
 mod timer;
+mod work_queue;
 
+pub use async_value::{
+    AsyncValue, AsyncValueRef, Chain, Constructed, Diagnostic, IndirectPromise, Location, Promise,
+    Ready, State,
+};
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
 pub use parallel::{Inline, Parallelism, parallel_for};
 pub use pool::Pool;
+pub use work_queue::{MultiThreadedWorkQueue, SingleThreadedWorkQueue, Task, WorkQueue};

@@ -1,0 +1,343 @@
+//! The read ends: [`AsyncValue`] without its type, [`AsyncValueRef`] with it.
+
+use super::Diagnostic;
+use super::header::{self, CONCRETE, CONSTRUCTED, ERROR, Raw, UNCONSTRUCTED};
+use ferroflow_base::{Result, Status, failed_precondition, internal};
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// How far a value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing is there.
+    Unconstructed,
+    /// The payload is there, but may still change.
+    Constructed,
+    /// The payload can be read.
+    Concrete,
+    /// There will be no payload.
+    Error,
+}
+
+/// A shared handle of a value of some type that is, or will be, available.
+///
+/// ```
+/// use ferroflow_sync::{AsyncValue, Promise};
+/// let (promise, value) = Promise::<String>::new();
+/// let value: AsyncValue = value.into();
+/// value.clone().and_then(move || println!("{:?}", value.get::<String>()));
+/// promise.emplace("now".to_string());
+/// ```
+#[derive(Clone)]
+pub struct AsyncValue(Raw);
+
+impl AsyncValue {
+    /// An available value.
+    #[inline]
+    pub fn new<T: Send + Sync + 'static>(value: T) -> Self {
+        AsyncValue(Raw::new::<T, false>(Some(value), 1))
+    }
+
+    /// An available error.
+    #[cold]
+    pub fn new_error(error: impl Into<Diagnostic>) -> Self {
+        AsyncValue(Raw::new_error(error.into()))
+    }
+
+    /// How many values exist in the process; known in debug builds only.
+    pub fn live() -> Option<usize> {
+        header::live()
+    }
+
+    #[inline]
+    pub(super) fn from_raw(raw: Raw) -> Self {
+        AsyncValue(raw)
+    }
+
+    #[inline]
+    pub(super) fn raw(&self) -> &Raw {
+        &self.0
+    }
+
+    /// How far the value is.
+    #[inline]
+    pub fn state(&self) -> State {
+        match self.0.state() {
+            UNCONSTRUCTED => State::Unconstructed,
+            CONSTRUCTED => State::Constructed,
+            CONCRETE => State::Concrete,
+            _ => State::Error,
+        }
+    }
+
+    /// Whether there is a payload or an error.
+    #[inline]
+    pub fn is_available(&self) -> bool {
+        self.0.state() >= CONCRETE
+    }
+
+    /// Whether there is a payload.
+    #[inline]
+    pub fn is_concrete(&self) -> bool {
+        self.0.state() == CONCRETE
+    }
+
+    /// Whether there is an error.
+    #[inline]
+    pub fn is_error(&self) -> bool {
+        self.0.state() == ERROR
+    }
+
+    /// Whether the value is indirect and nobody knows yet what it will stand for.
+    pub fn is_unresolved_indirect(&self) -> bool {
+        self.0.info().is_indirect && !self.is_available()
+    }
+
+    /// The value that this one stands for: itself, unless it is indirect and resolved.
+    #[inline]
+    pub fn direct(&self) -> &AsyncValue {
+        if self.0.info().is_indirect && self.is_available() {
+            // SAFETY: an indirect value that is available has a reference as its payload, in the
+            // states `CONCRETE` and `ERROR` alike.
+            unsafe { self.0.value::<AsyncValue>() }
+        } else {
+            self
+        }
+    }
+
+    /// As [`AsyncValue::direct`], giving up this handle.
+    pub fn into_direct(self) -> AsyncValue {
+        if self.0.info().is_indirect && self.is_available() {
+            self.direct().clone()
+        } else {
+            self
+        }
+    }
+
+    /// The payload, if it is available and of this type.
+    #[inline]
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        if self.0.holds::<T>() {
+            // SAFETY: of that type, and available.
+            return self.is_concrete().then(|| unsafe { self.0.value::<T>() });
+        }
+        let direct = self.direct();
+        (direct.0.holds::<T>() && direct.is_concrete())
+            // SAFETY: of that type, and available.
+            .then(|| unsafe { direct.0.value::<T>() })
+    }
+
+    /// The payload, or why there is none of this type.
+    #[inline]
+    pub fn expect<T: 'static>(&self) -> Result<&T> {
+        self.get().ok_or_else(|| self.unexpected::<T>())
+    }
+
+    #[cold]
+    fn unexpected<T>(&self) -> Status {
+        if let Some(error) = self.error() {
+            return error.status.clone();
+        }
+        if !self.is_available() {
+            return internal!("the value is not available yet");
+        }
+        failed_precondition!(
+            "the value is of type {}, not {}",
+            self.type_name(),
+            std::any::type_name::<T>()
+        )
+    }
+
+    /// The payload, if it is available, of this type, and no one else has a handle of it or of an
+    /// indirect value in between: it may be changed or moved out of.
+    pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
+        if !self.is_unique() {
+            return None;
+        }
+        if self.0.info().is_indirect {
+            // SAFETY: available (`is_unique` says so), and ours alone.
+            let target = unsafe { self.0.value_mut::<AsyncValue>() };
+            return target.get_mut();
+        }
+        // SAFETY: of that type, available, and ours alone.
+        (self.0.holds::<T>() && self.is_concrete()).then(|| unsafe { self.0.value_mut::<T>() })
+    }
+
+    /// Whether the value is available and this handle is the only way to it.
+    pub fn is_unique(&self) -> bool {
+        self.is_available() && self.0.is_unique() && {
+            !self.0.info().is_indirect || self.direct().0.is_unique()
+        }
+    }
+
+    /// The error, if there is one.
+    pub fn error(&self) -> Option<&Diagnostic> {
+        let direct = self.direct();
+        if direct.0.state() != ERROR || direct.0.info().is_indirect {
+            return None;
+        }
+        // SAFETY: in that state, and not indirect.
+        Some(unsafe { direct.0.error() })
+    }
+
+    /// The name of the payload's type, for messages.
+    pub fn type_name(&self) -> &'static str {
+        let info = self.direct().0.info();
+        if info.is_indirect {
+            "(not known yet)"
+        } else {
+            (info.type_name)()
+        }
+    }
+
+    /// Whether both handles are of the same value.
+    pub fn is_same(&self, other: &AsyncValue) -> bool {
+        self.0.is_same(&other.0)
+    }
+
+    /// Runs `f` when the value is available: now, or by the thread that makes it so.
+    ///
+    /// A closure of up to three words is stored without an allocation.
+    #[inline]
+    pub fn and_then(&self, f: impl FnOnce() + Send + 'static) {
+        self.0.and_then(f);
+    }
+
+    /// Waits in the manner of `async` Rust.
+    pub fn ready(&self) -> Ready<'_> {
+        Ready(self)
+    }
+
+    #[cfg(test)]
+    pub(super) fn refs(&self) -> u32 {
+        self.0.refs()
+    }
+}
+
+impl fmt::Debug for AsyncValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsyncValue({}, {:?})", self.type_name(), self.state())
+    }
+}
+
+/// Completes when a value is available; see [`AsyncValue::ready`].
+pub struct Ready<'a>(&'a AsyncValue);
+
+impl Future for Ready<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.0.is_available() {
+            return Poll::Ready(());
+        }
+        let waker = cx.waker().clone();
+        self.0.and_then(move || waker.wake());
+        if self.0.is_available() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+/// A handle of a value whose type is known.
+///
+/// ```
+/// use ferroflow_sync::AsyncValueRef;
+/// let value = AsyncValueRef::new(3.5f32);
+/// assert_eq!(value.get(), Some(&3.5));
+/// ```
+pub struct AsyncValueRef<T> {
+    value: AsyncValue,
+    _type: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for AsyncValueRef<T> {
+    fn clone(&self) -> Self {
+        AsyncValueRef {
+            value: self.value.clone(),
+            _type: PhantomData,
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> AsyncValueRef<T> {
+    /// An available value.
+    #[inline]
+    pub fn new(value: T) -> Self {
+        Self::from_raw(Raw::new::<T, false>(Some(value), 1))
+    }
+
+    #[inline]
+    pub(super) fn from_raw(raw: Raw) -> Self {
+        AsyncValueRef {
+            value: AsyncValue(raw),
+            _type: PhantomData,
+        }
+    }
+
+    /// `value` as a value of type `T`; an available value of another type is refused, one that
+    /// is not available will be asked when it is read.
+    pub fn try_from_value(value: AsyncValue) -> Result<Self> {
+        if value.is_concrete() {
+            value.expect::<T>()?;
+        }
+        Ok(AsyncValueRef {
+            value,
+            _type: PhantomData,
+        })
+    }
+
+    /// Whether there is a payload or an error.
+    pub fn is_available(&self) -> bool {
+        self.value.is_available()
+    }
+
+    /// The payload, if it is available.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        self.value.get()
+    }
+
+    /// The payload, or why there is none.
+    pub fn expect(&self) -> Result<&T> {
+        self.value.expect()
+    }
+
+    /// The error, if there is one.
+    pub fn error(&self) -> Option<&Diagnostic> {
+        self.value.error()
+    }
+
+    /// Runs `f` when the value is available.
+    #[inline]
+    pub fn and_then(&self, f: impl FnOnce() + Send + 'static) {
+        self.value.and_then(f);
+    }
+
+    /// The handle without its type.
+    pub fn as_value(&self) -> &AsyncValue {
+        &self.value
+    }
+}
+
+impl<T> From<AsyncValueRef<T>> for AsyncValue {
+    fn from(value: AsyncValueRef<T>) -> AsyncValue {
+        value.value
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> IntoFuture for AsyncValueRef<T> {
+    type Output = Result<T>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            self.value.ready().await;
+            self.value.expect::<T>().cloned()
+        })
+    }
+}

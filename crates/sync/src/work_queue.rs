@@ -1,0 +1,287 @@
+//! Where kernels put work: [`WorkQueue`] and its two implementations.
+
+use crate::blocking::BlockingPool;
+use crate::{AsyncValue, Parallelism, Pool};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A piece of work.
+pub type Task = Box<dyn FnOnce() + Send>;
+
+/// Most threads for blocking work.
+const MAX_BLOCKING_THREADS: usize = 256;
+/// Tasks that may wait for each thread of a pool before the caller has to run new ones itself.
+const MAX_WAITING: usize = 1024;
+/// How deep tasks that overflow may nest on the stack.
+const MAX_OVERFLOW_DEPTH: usize = 8;
+
+/// Runs tasks, some time, on some thread.
+///
+/// ```
+/// use ferroflow_sync::{Promise, SingleThreadedWorkQueue, WorkQueue};
+/// let queue = SingleThreadedWorkQueue::new();
+/// let (promise, value) = Promise::<i32>::new();
+/// queue.add_task(Box::new(move || promise.emplace(1)));
+/// queue.await_values(&[value.clone().into()]);
+/// assert_eq!(value.get(), Some(&1));
+/// ```
+pub trait WorkQueue: Send + Sync {
+    /// What the queue is called, for people.
+    fn name(&self) -> String;
+
+    /// Queues work that does not block. A queue that is full runs it in the caller.
+    fn add_task(&self, task: Task);
+
+    /// Queues work that may block. Without `allow_queuing` the task is given back unless it will
+    /// start even if all other blocking work blocks forever.
+    fn add_blocking_task(&self, task: Task, allow_queuing: bool) -> Result<(), Task>;
+
+    /// Blocks until all values are available. Must not be called by a task.
+    fn await_values(&self, values: &[AsyncValue]);
+
+    /// Blocks until no task waits or runs. Must not be called by a task.
+    fn quiesce(&self);
+
+    /// How many tasks may run at the same time.
+    fn parallelism_level(&self) -> usize;
+
+    /// Whether the calling thread is running a task of some queue.
+    fn is_in_worker_thread(&self) -> bool {
+        IN_TASK.get()
+    }
+}
+
+thread_local! {
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
+    static OVERFLOW_DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(task: Task) {
+    /// Restores the mark even when the task panics.
+    struct Mark(bool);
+    impl Drop for Mark {
+        fn drop(&mut self) {
+            IN_TASK.set(self.0);
+        }
+    }
+    let _mark = Mark(IN_TASK.replace(true));
+    task();
+}
+
+/// A queue without threads: whoever waits runs the tasks, in order.
+#[derive(Default)]
+pub struct SingleThreadedWorkQueue {
+    shared: Arc<Single>,
+}
+
+#[derive(Default)]
+struct Single {
+    tasks: Mutex<VecDeque<Task>>,
+    wake: Condvar,
+}
+
+impl SingleThreadedWorkQueue {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(&self, task: Task) {
+        lock(&self.shared.tasks).push_back(task);
+        self.shared.wake.notify_all();
+    }
+}
+
+/// Counts values that become available; `notify` wakes who waits for the last one.
+fn count_down(
+    values: &[AsyncValue],
+    notify: impl Fn() + Send + Clone + 'static,
+) -> Arc<AtomicUsize> {
+    let left = Arc::new(AtomicUsize::new(values.len()));
+    for value in values {
+        let (left, notify) = (left.clone(), notify.clone());
+        value.and_then(move || {
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                notify();
+            }
+        });
+    }
+    left
+}
+
+impl WorkQueue for SingleThreadedWorkQueue {
+    fn name(&self) -> String {
+        "single-threaded".to_string()
+    }
+
+    fn add_task(&self, task: Task) {
+        self.push(task);
+    }
+
+    fn add_blocking_task(&self, task: Task, allow_queuing: bool) -> Result<(), Task> {
+        if !allow_queuing {
+            return Err(task);
+        }
+        self.push(task);
+        Ok(())
+    }
+
+    fn await_values(&self, values: &[AsyncValue]) {
+        let shared = self.shared.clone();
+        let left = count_down(values, move || {
+            // Under the lock, or it might come between the waiter's look and its sleep.
+            drop(lock(&shared.tasks));
+            shared.wake.notify_all();
+        });
+        while left.load(Ordering::Acquire) != 0 {
+            let mut tasks = lock(&self.shared.tasks);
+            let task = loop {
+                if let Some(task) = tasks.pop_front() {
+                    break task;
+                }
+                if left.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                tasks = self
+                    .shared
+                    .wake
+                    .wait(tasks)
+                    .unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(tasks);
+            run(task);
+        }
+    }
+
+    fn quiesce(&self) {
+        loop {
+            let task = lock(&self.shared.tasks).pop_front();
+            match task {
+                Some(task) => run(task),
+                None => return,
+            }
+        }
+    }
+
+    fn parallelism_level(&self) -> usize {
+        1
+    }
+}
+
+/// A queue over the work-stealing [`Pool`], with threads of its own for blocking work.
+pub struct MultiThreadedWorkQueue {
+    pool: Arc<Pool>,
+    pending: Arc<AtomicUsize>,
+    blocking: BlockingPool,
+    n_threads: usize,
+}
+
+impl MultiThreadedWorkQueue {
+    /// A queue with `n_threads` threads for computing and up to `n_blocking` for blocking work
+    /// (256 if zero).
+    pub fn new(n_threads: usize, n_blocking: usize) -> Self {
+        let n_threads = n_threads.max(1);
+        // The pool counts the thread that waits as one of its own.
+        Self::over(Arc::new(Pool::new(n_threads + 1)), n_threads, n_blocking)
+    }
+
+    /// A queue over the pool of a process.
+    pub fn over(pool: Arc<Pool>, n_threads: usize, n_blocking: usize) -> Self {
+        let n_blocking = match n_blocking {
+            0 => MAX_BLOCKING_THREADS,
+            n => n,
+        };
+        MultiThreadedWorkQueue {
+            pool,
+            pending: Arc::default(),
+            blocking: BlockingPool::new(n_blocking),
+            n_threads,
+        }
+    }
+
+    /// The pool, for parallel loops.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
+/// Says that a task is over, even when it panicked.
+struct Pending {
+    count: Arc<AtomicUsize>,
+    pool: std::sync::Weak<Pool>,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(pool) = self.pool.upgrade()
+        {
+            pool.notify();
+        }
+    }
+}
+
+impl WorkQueue for MultiThreadedWorkQueue {
+    fn name(&self) -> String {
+        format!(
+            "Multi-threaded work queue ({} threads, {} blocking threads)",
+            self.n_threads, MAX_BLOCKING_THREADS
+        )
+    }
+
+    fn add_task(&self, task: Task) {
+        let n_waiting = self.pending.load(Ordering::Relaxed);
+        if n_waiting >= MAX_WAITING * self.n_threads && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
+            OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() + 1);
+            run(task);
+            OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
+            return;
+        }
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        let pending = Pending {
+            count: self.pending.clone(),
+            pool: Arc::downgrade(&self.pool),
+        };
+        self.pool.spawn(Box::new(move || {
+            let _pending = pending;
+            run(task);
+        }));
+    }
+
+    fn add_blocking_task(&self, task: Task, allow_queuing: bool) -> Result<(), Task> {
+        self.blocking
+            .add(Box::new(move || run(task)), allow_queuing)
+    }
+
+    fn await_values(&self, values: &[AsyncValue]) {
+        let pool = Arc::downgrade(&self.pool);
+        let left = count_down(values, move || {
+            if let Some(pool) = pool.upgrade() {
+                pool.notify();
+            }
+        });
+        self.pool.help_until(&|| left.load(Ordering::Acquire) == 0);
+    }
+
+    fn quiesce(&self) {
+        loop {
+            self.pool
+                .help_until(&|| self.pending.load(Ordering::Acquire) == 0);
+            self.blocking.quiesce();
+            if self.pending.load(Ordering::Acquire) == 0 && self.blocking.is_quiet() {
+                return;
+            }
+        }
+    }
+
+    fn parallelism_level(&self) -> usize {
+        debug_assert!(self.pool.width() >= 1);
+        self.n_threads
+    }
+}

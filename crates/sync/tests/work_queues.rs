@@ -1,0 +1,80 @@
+//! Both work queues do what the trait promises.
+
+use ferroflow_sync::{
+    AsyncValue, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue, WorkQueue,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn queues() -> Vec<Arc<dyn WorkQueue>> {
+    vec![
+        Arc::new(SingleThreadedWorkQueue::new()),
+        Arc::new(MultiThreadedWorkQueue::new(1, 0)),
+        Arc::new(MultiThreadedWorkQueue::new(3, 2)),
+    ]
+}
+
+#[test]
+fn quiesce_waits_for_tasks_of_tasks() {
+    for queue in queues() {
+        let count = Arc::new(AtomicUsize::new(0));
+        for _ in 0..100 {
+            let (queue2, count) = (queue.clone(), count.clone());
+            queue.add_task(Box::new(move || {
+                assert!(queue2.is_in_worker_thread());
+                let count2 = count.clone();
+                queue2.add_task(Box::new(move || {
+                    count2.fetch_add(1, Ordering::Relaxed);
+                }));
+                count.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        queue.quiesce();
+        assert_eq!(count.load(Ordering::Relaxed), 200, "{}", queue.name());
+        assert!(!queue.is_in_worker_thread());
+    }
+}
+
+#[test]
+fn await_returns_when_all_values_are_there() {
+    for queue in queues() {
+        let (promises, values): (Vec<_>, Vec<_>) = (0..10).map(|_| Promise::<usize>::new()).unzip();
+        for (i, promise) in promises.into_iter().enumerate() {
+            let task = Box::new(move || {
+                std::thread::sleep(Duration::from_millis(i as u64 % 3));
+                promise.emplace(i);
+            });
+            if i % 2 == 0 {
+                queue.add_task(task);
+            } else {
+                assert!(queue.add_blocking_task(task, true).is_ok());
+            }
+        }
+        let values: Vec<AsyncValue> = values.into_iter().map(Into::into).collect();
+        queue.await_values(&values);
+        assert!(values.iter().all(AsyncValue::is_concrete));
+        queue.quiesce();
+    }
+}
+
+#[test]
+fn blocking_work_without_queuing_starts_or_is_given_back() {
+    let single = SingleThreadedWorkQueue::new();
+    assert!(single.add_blocking_task(Box::new(|| {}), false).is_err());
+    let queue = MultiThreadedWorkQueue::new(1, 2);
+    let (release, released) = Promise::<()>::new();
+    for _ in 0..2 {
+        let released: AsyncValue = released.clone().into();
+        let block = Box::new(move || {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            released.and_then(move || drop::<std::sync::mpsc::Sender<()>>(sender));
+            let _ = receiver.recv();
+        });
+        assert!(queue.add_blocking_task(block, false).is_ok());
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(queue.add_blocking_task(Box::new(|| {}), false).is_err());
+    release.emplace(());
+    queue.quiesce();
+}
