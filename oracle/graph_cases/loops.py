@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from graphkit import case, v1
+from graphkit import case, raw, v1
 
 BOTH = ("v1", "v2")
 
@@ -272,3 +272,23 @@ def while_exit_unused(b):
     i, big = v1.while_loop(lambda i, x: i < n, lambda i, x: [i + 1, tf.tile(x, [1])], [0, tf.zeros([64])])
     b.step(i, {n: 4})
     b.step(tf.reduce_sum(big), {n: 4})
+
+
+@case("v1")
+def next_iteration_read_by_others(b):
+    """What a NextIteration hands on is a value of the next iteration, whoever reads it."""
+    n = b.feed(tf.int32, [])
+    enter = lambda x, **kw: raw.Enter(data=x, frame_name="f", parallel_iterations=2, **kw)
+    limit, one = enter(n, is_constant=True), enter(tf.constant(1), is_constant=True)
+    i = raw.Merge(inputs=[enter(tf.constant(0)), enter(tf.constant(0))])
+    seen = raw.Merge(inputs=[enter(tf.constant(-1)), enter(tf.constant(-1))])
+    cond = raw.LoopCond(input=raw.Less(x=i.output, y=limit))
+    done, go = raw.Switch(data=i.output, pred=cond)
+    last, _ = raw.Switch(data=seen.output, pred=cond)
+    on = raw.NextIteration(data=raw.AddV2(x=go, y=one))
+    i.output.op._update_input(1, on)
+    # Ten times the counter of this iteration, computed from the other's NextIteration.
+    seen.output.op._update_input(1, raw.Mul(x=on, y=enter(tf.constant(10), is_constant=True)))
+    exits = [raw.Exit(data=done), raw.Exit(data=last)]
+    for count in (0, 1, 4):
+        b.step(exits, {n: count})

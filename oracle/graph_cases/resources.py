@@ -272,6 +272,60 @@ def references_in_loops(b):
     b.step(list(out), {n: 5})
 
 
+def ref_variable(value=0.0):
+    return v1.Variable(value, use_resource=False, name="v")
+
+
+@case("v1")
+def references_in_branches(b):
+    p, q = b.feed(tf.bool, []), b.feed(tf.bool, [])
+    v = ref_variable()
+    with after(v1.assign(v, 1.0).op):
+        r = v1.cond(p, lambda: v1.assign(v, 5.0), lambda: v1.assign_add(v, 10.0))
+        nested = v1.cond(
+            p, lambda: v1.cond(q, lambda: v1.assign_add(v, 2.0) * 3.0, lambda: v * 7.0),
+            lambda: v1.assign_sub(v1.assign_add(v, 4.0), 1.0))
+    for x in (True, False):
+        b.step(r, {p: x})
+        b.step(["v:0"])
+        for y in (True, False):
+            b.step(nested, {p: x, q: y})
+            b.step(["v:0"])
+
+
+@case("v1")
+def references_through_merge(b):
+    """A reference goes through RefSwitch, RefIdentity and RefMerge and is changed behind it."""
+    p = b.feed(tf.bool, [])
+    v = ref_variable(3.0)
+    no, yes = raw.RefSwitch(data=v._ref(), pred=p)
+    yes = v1.assign_add(yes, 100.0)
+    merged, which = raw.RefMerge(inputs=[no, yes])
+    out = v1.assign_add(merged, 1.0)
+    b.step(targets="v/Assign")
+    for x in (True, False):
+        b.step([out, which], {p: x})
+        b.step(["v:0"])
+
+
+@case("v1")
+def references_changed_in_loops(b):
+    n = b.feed(tf.int32, [])
+    v = ref_variable()
+    with after(v1.assign(v, 1.0).op):
+        body = lambda i, s: (i + 1, s + v1.assign_add(v, 2.0))
+        out = v1.while_loop(lambda i, s: i < n, body, [0, 0.0], parallel_iterations=1)
+        odd = lambda i: v1.cond(tf.equal(i % 2, 1), lambda: v1.assign_add(v, 10.0),
+                                lambda: v1.assign_sub(v, 1.0))
+        mixed = v1.while_loop(lambda i, s: i < n, lambda i, s: (i + 1, s + odd(i)), [0, 0.0],
+                              parallel_iterations=1)
+    for count in (0, 1, 5):
+        b.step(out, {n: count})
+        b.step(["v:0"])
+        b.step(mixed, {n: count})
+        b.step(["v:0"])
+
+
 # --- lookup tables --------------------------------------------------------------------------
 
 

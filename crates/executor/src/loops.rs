@@ -1,7 +1,7 @@
 //! Loops: iterations in a window of at most `parallel_iterations`, as in TensorFlow's executor.
 
 use crate::state::{Env, Item, Owner, StepState};
-use ferroflow_base::{Result, internal};
+use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::Value;
 use ferroflow_program::{FrameIdx, FrameKind, NodeIdx};
 use ferroflow_tensor::Tensor;
@@ -23,6 +23,8 @@ pub(crate) struct Loop {
     /// Constant Enters that have arrived; `None` when dead.
     invariants: Vec<(NodeIdx, Option<Tensor>)>,
     dead_exits: Vec<NodeIdx>,
+    /// Exits that were alive.
+    live_exits: Vec<NodeIdx>,
 }
 
 /// All loops of a step, with those that can be reused.
@@ -172,7 +174,17 @@ impl StepState {
         let Owner::Loop(id) = self.iterations[item.iter as usize].owner else {
             return Err(internal!("an Exit is outside any loop"));
         };
-        let parent = self.a_loop(id).parent;
+        let lp = self.a_loop(id);
+        if lp.live_exits.contains(&item.node) {
+            let info = &env.plan.info[item.node.index()];
+            return Err(invalid_argument!(
+                "the Exit is alive in more than one iteration: its input must come from the \
+                 Switch that ends the loop"
+            )
+            .at_node(&info.name, &info.op));
+        }
+        lp.live_exits.push(item.node);
+        let parent = lp.parent;
         self.propagate::<true>(env, item.node, parent);
         Ok(())
     }
@@ -223,12 +235,15 @@ impl StepState {
         }
         let lp = self.a_loop(id);
         let (parent, frame) = (lp.parent, lp.frame);
-        let mut exits = std::mem::take(&mut lp.dead_exits);
+        let mut dead = std::mem::take(&mut lp.dead_exits);
+        let mut live = std::mem::take(&mut lp.live_exits);
         lp.invariants.clear();
-        for node in exits.drain(..) {
+        for node in dead.drain(..).filter(|n| !live.contains(n)) {
             self.propagate::<false>(env, node, parent);
         }
-        self.a_loop(id).dead_exits = exits;
+        live.clear();
+        let lp = self.a_loop(id);
+        (lp.dead_exits, lp.live_exits) = (dead, live);
         self.loops.free.push(id);
         let children = &mut self.iterations[parent as usize].children;
         children.retain(|(f, _)| Some(*f) != frame);

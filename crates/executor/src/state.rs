@@ -15,8 +15,8 @@ use crate::trace::TraceSink;
 use ferroflow_base::{Result, Status, internal, resource_exhausted};
 use ferroflow_opdef::{Cost, KernelCtx, StepServices, Value};
 use ferroflow_program::{
-    Action, DEAD, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NOT_DIRECT, NodeIdx,
-    Plan, PlanNode,
+    Action, DEAD, Edge, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NOT_DIRECT,
+    NodeIdx, Plan, PlanNode,
 };
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
@@ -339,6 +339,30 @@ impl StepState {
         }
     }
 
+    /// One edge of node `item` has arrived, whose count is `pending[at]`; how many nodes are ready
+    /// now that were not.
+    #[inline(always)]
+    fn arrived(&mut self, env: &Env, item: Item, at: usize, from: NodeIdx) -> u32 {
+        let pending = &mut self.pending[at];
+        *pending -= 1;
+        match *pending {
+            0 => self.schedule(env, item),
+            DEAD => self.dead.push((item, from)),
+            _ => return 0,
+        }
+        1
+    }
+
+    /// What `edge` carries of `self.outputs`.
+    #[inline(always)]
+    fn carried(&mut self, edge: &Edge) -> Value {
+        let output = &mut self.outputs[edge.output as usize];
+        match edge.last {
+            true => std::mem::take(output),
+            false => output.clone(),
+        }
+    }
+
     /// [`StepState::propagate`] for a node whose only output lies in slot `at`, its last reader's.
     #[inline]
     fn propagate_direct(&mut self, env: &Env, from: Item, at: usize) {
@@ -352,20 +376,12 @@ impl StepState {
                 let value = self.slots[at].clone();
                 self.slots[(slot_base + edge.slot) as usize] = value;
             }
-            let pending =
-                &mut self.pending[pending_base.wrapping_add(edge.node.index() as u32) as usize];
-            *pending -= 1;
+            let pending = pending_base.wrapping_add(edge.node.index() as u32) as usize;
             let item = Item {
                 node: edge.node,
                 iter,
             };
-            if *pending == 0 {
-                self.schedule(env, item);
-                n_ready += 1;
-            } else if *pending == DEAD {
-                self.dead.push((item, from.node));
-                n_ready += 1;
-            }
+            n_ready += self.arrived(env, item, pending, from.node);
         }
         self.iterations[iter as usize].outstanding += n_ready;
     }
@@ -386,12 +402,7 @@ impl StepState {
             let at = pending_base.wrapping_add(edge.node.index() as u32) as usize;
             match edge.kind {
                 EdgeKind::Data => {
-                    let output = &mut self.outputs[edge.output as usize];
-                    let value = if edge.last {
-                        std::mem::take(output)
-                    } else {
-                        output.clone()
-                    };
+                    let value = self.carried(edge);
                     let pending = &mut self.pending[at];
                     match value {
                         Value::Tensor(t) if ALIVE => {
@@ -410,28 +421,13 @@ impl StepState {
                             *pending |= DEAD;
                         }
                     }
-                    *pending -= 1;
-                    if *pending == 0 {
-                        self.schedule(env, item);
-                        n_ready += 1;
-                    } else if *pending == DEAD {
-                        self.dead.push((item, from));
-                        n_ready += 1;
-                    }
+                    n_ready += self.arrived(env, item, at, from);
                 }
                 EdgeKind::Control => {
-                    let pending = &mut self.pending[at];
                     if !ALIVE {
-                        *pending |= DEAD;
+                        self.pending[at] |= DEAD;
                     }
-                    *pending -= 1;
-                    if *pending == 0 {
-                        self.schedule(env, item);
-                        n_ready += 1;
-                    } else if *pending == DEAD {
-                        self.dead.push((item, from));
-                        n_ready += 1;
-                    }
+                    n_ready += self.arrived(env, item, at, from);
                 }
                 EdgeKind::Trigger => {
                     let pending = &mut self.pending[at];
@@ -442,24 +438,14 @@ impl StepState {
                     }
                 }
                 EdgeKind::Result => {
-                    let output = &mut self.outputs[edge.output as usize];
-                    let value = if edge.last {
-                        std::mem::take(output)
-                    } else {
-                        output.clone()
-                    };
+                    let value = self.carried(edge);
                     if ALIVE && let Owner::Call(call) = self.iterations[iter as usize].owner {
                         let value = value.into_tensor();
                         self.calls.set_result(call, edge.slot as usize, value);
                     }
                 }
                 EdgeKind::MergeData => {
-                    let output = &mut self.outputs[edge.output as usize];
-                    let value = if edge.last {
-                        std::mem::take(output)
-                    } else {
-                        output.clone()
-                    };
+                    let value = self.carried(edge);
                     let pending = &mut self.pending[at];
                     match value {
                         Value::Tensor(t) if ALIVE => {
@@ -471,7 +457,11 @@ impl StepState {
                             let merge = &env.plan.nodes[edge.node.index()];
                             let first = (slot_base + merge.first_slot) as usize;
                             let slots = &mut self.slots[first..first + merge.n_inputs as usize];
-                            slots.iter_mut().for_each(Value::clear);
+                            for slot in slots {
+                                if !matches!(slot, Value::Empty) {
+                                    slot.clear();
+                                }
+                            }
                             self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
                             if *pending & (MERGE_DEAD - 1) == 0 {
                                 self.light.push(item);

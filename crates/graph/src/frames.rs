@@ -1,8 +1,9 @@
 //! Which loop each node is in.
 
-use crate::{Graph, Node, NodeId, topological_order};
+use crate::{Consumers, Graph, Node, NodeId, topological_order};
 use ferroflow_base::{Result, invalid_argument};
 use rustc_hash::FxHashMap;
+use std::collections::{VecDeque, hash_map::Entry};
 
 /// A loop: what the Enter nodes of one frame name lead into.
 #[derive(Clone, Debug)]
@@ -57,88 +58,89 @@ fn is_loop_op(op: &str) -> bool {
 
 /// Finds the loops of a graph and checks that they are well formed: inputs of a node come from one
 /// frame (constants without inputs may be anywhere), Exit and NextIteration are in a loop, a loop
-/// that goes on has a LoopCond, a NextIteration leads to a Merge of its own loop.
+/// that goes on has a LoopCond, every cycle is entered somewhere.
 pub fn loop_frames(graph: &Graph) -> Result<Frames> {
     let mut frames = Frames::default();
     if !graph.iter().any(|(_, n)| is_loop_op(n.op())) {
         return Ok(frames);
     }
+    let order = topological_order(graph)?;
     frames.of = vec![None; graph.id_bound()];
+    let mut reached = vec![false; graph.id_bound()];
     let mut ids: FxHashMap<(Option<usize>, String), usize> = FxHashMap::default();
-    let mut has_cond = Vec::new();
-    let mut nexts = Vec::new();
-    for id in topological_order(graph)? {
+    let consumers = Consumers::new(graph);
+    // Edges from loops' ends may lead anywhere: frames spread from the roots, edge by edge.
+    let is_root = |id: &NodeId| sources(graph.node(*id)).all(|s| floats(graph.node(s)));
+    let mut queue: VecDeque<NodeId> = order.iter().copied().filter(is_root).collect();
+    queue.iter().for_each(|id| reached[id.index()] = true);
+    while let Some(id) = queue.pop_front() {
         let node = graph.node(id);
-        let mut frame: Option<(Option<usize>, NodeId)> = None;
-        for source in sources(node) {
-            let from = graph.node(source);
-            if floats(from) || is_next(from) {
-                continue;
-            }
-            let here = frames.after(graph, source);
-            match frame {
-                None => frame = Some((here, source)),
-                Some((there, first)) if there != here => {
-                    return Err(mixed(graph, &frames, node, (first, there), (source, here)));
-                }
-                Some(_) => {}
+        let frame = frames.of(id);
+        if let "Enter" | "RefEnter" = node.op() {
+            let name = node.attrs.str("frame_name")?.to_string();
+            if let Entry::Vacant(e) = ids.entry((frame, name)) {
+                frames.loops.push(LoopFrame {
+                    name: e.key().1.clone(),
+                    parent: frame,
+                    parallel_iterations: node.attrs.int("parallel_iterations")?,
+                });
+                e.insert(frames.loops.len() - 1);
             }
         }
-        let frame = frame.and_then(|(f, _)| f);
-        frames.of[id.index()] = frame;
-        let outside = |what: &str| {
-            invalid_argument!("{what} node '{}' is outside any loop", node.name)
-                .at_node(&node.name, node.op())
-        };
-        match node.op().strip_prefix("Ref").unwrap_or(node.op()) {
-            "Enter" => {
-                let name = node.attrs.str("frame_name")?.to_string();
-                if let std::collections::hash_map::Entry::Vacant(e) = ids.entry((frame, name)) {
-                    frames.loops.push(LoopFrame {
-                        name: e.key().1.clone(),
-                        parent: frame,
-                        parallel_iterations: node.attrs.int("parallel_iterations")?,
-                    });
-                    has_cond.push(false);
-                    e.insert(frames.loops.len() - 1);
-                }
+        if floats(node) {
+            continue;
+        }
+        let after = frames.after(graph, id);
+        for &(reader, _) in consumers.of(id) {
+            if !reached[reader.index()] {
+                reached[reader.index()] = true;
+                frames.of[reader.index()] = after;
+                queue.push_back(reader);
+            } else if frames.of(reader) != after {
+                return Err(mixed(graph, &frames, reader));
             }
-            "Exit" => {
-                frame.ok_or_else(|| outside("Exit"))?;
-            }
-            "NextIteration" => {
-                frame.ok_or_else(|| outside("NextIteration"))?;
-                nexts.push(id);
-            }
-            "LoopCond" => {
-                has_cond[frame.ok_or_else(|| outside("LoopCond"))?] = true;
-            }
-            _ => {}
         }
     }
-    let is_next_of: FxHashMap<NodeId, Option<usize>> =
-        nexts.iter().map(|n| (*n, frames.of(*n))).collect();
-    for (id, node) in graph.iter() {
-        for source in sources(node) {
-            let Some(&from) = is_next_of.get(&source) else {
-                continue;
-            };
-            let first = sources(node).find(|s| !is_next_of.contains_key(s));
-            if frames.of(id) != from {
-                let first = (first.unwrap_or(id), frames.of(id));
-                return Err(mixed(graph, &frames, node, first, (source, from)));
-            }
-            if let Some(f) = from.filter(|f| !has_cond[*f]) {
+    check_loops(graph, &frames, &order, &reached)?;
+    Ok(frames)
+}
+
+fn check_loops(graph: &Graph, frames: &Frames, order: &[NodeId], reached: &[bool]) -> Result<()> {
+    let mut has_cond = vec![false; frames.loops.len()];
+    for &id in order {
+        let node = graph.node(id);
+        let frame = frames.of(id);
+        if !reached[id.index()] {
+            return Err(invalid_argument!(
+                "nothing enters the cycle that node '{}' is on, so it can never run",
+                node.name
+            )
+            .at_node(&node.name, node.op()));
+        }
+        if frame.is_none() && is_loop_op(node.op()) && !node.op().ends_with("Enter") {
+            let what = node.op().trim_start_matches("Ref");
+            return Err(
+                invalid_argument!("{what} node '{}' is outside any loop", node.name)
+                    .at_node(&node.name, node.op()),
+            );
+        }
+        if let ("LoopCond", Some(f)) = (node.op(), frame) {
+            has_cond[f] = true;
+        }
+    }
+    for (_, node) in graph.iter() {
+        for next in sources(node).filter(|s| is_next(graph.node(*s))) {
+            if let Some(f) = frames.of(next).filter(|f| !has_cond[*f]) {
                 return Err(invalid_argument!(
                     "the loop '{}' has a NextIteration ('{}') but no LoopCond, so it cannot end",
                     frames.loops[f].name,
-                    graph.node(source).name
+                    graph.node(next).name
                 )
                 .at_node(&node.name, node.op()));
             }
         }
     }
-    Ok(frames)
+    Ok(())
 }
 
 fn sources(node: &Node) -> impl Iterator<Item = NodeId> + '_ {
@@ -155,23 +157,27 @@ fn is_next(node: &Node) -> bool {
     matches!(node.op(), "NextIteration" | "RefNextIteration")
 }
 
+/// The error of a node whose inputs come from several frames.
 #[cold]
-fn mixed(
-    graph: &Graph,
-    frames: &Frames,
-    node: &Node,
-    a: (NodeId, Option<usize>),
-    b: (NodeId, Option<usize>),
-) -> ferroflow_base::Status {
-    let name = |f: Option<usize>| f.map_or("", |f| frames.loops[f].name.as_str());
+fn mixed(graph: &Graph, frames: &Frames, id: NodeId) -> ferroflow_base::Status {
+    let node = graph.node(id);
+    let name = |s: NodeId| {
+        let frame = frames.after(graph, s);
+        frame.map_or("", |f| frames.loops[f].name.as_str())
+    };
+    let bound = |s: &NodeId| !floats(graph.node(*s));
+    let first = sources(node).find(bound).unwrap_or(id);
+    let mut others = sources(node).filter(bound);
+    let other = others.find(|s| frames.after(graph, *s) != frames.after(graph, first));
+    let other = other.unwrap_or(id);
     invalid_argument!(
         "{{{{node {}}}}} has inputs from different frames. The input {{{{node {}}}}} is in frame \
          '{}'. The input {{{{node {}}}}} is in frame '{}'.",
         node.name,
-        graph.node(a.0).name,
-        name(a.1),
-        graph.node(b.0).name,
-        name(b.1)
+        graph.node(first).name,
+        name(first),
+        graph.node(other).name,
+        name(other)
     )
     .at_node(&node.name, node.op())
 }

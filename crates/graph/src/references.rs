@@ -9,12 +9,17 @@
 //!                           a = ReadVariableOp(v/_handle, ^a/_update)
 //! r = Identity(v, ^c)       r = ReadVariableOp(v/_handle, ^c)
 //! n = Neg(a)                n/_read_0 = ReadVariableOp(v/_handle, ^a), n = Neg(n/_read_0)
+//! s = RefSwitch(v, p)       s = Switch(v/_handle, p)
+//! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
 //! ```
 //! Names of nodes stay, so that they can be fetched and run as before.
 
 use crate::parse_tensor_name;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_model::proto::{AttrValue, GraphDef, NodeDef, attr_value::Value};
+use ferroflow_model::proto::{
+    AttrValue, DataType, GraphDef, NodeDef,
+    attr_value::{self, Value},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 
@@ -27,11 +32,21 @@ pub(crate) fn without_references(graph: &GraphDef) -> Result<Cow<'_, GraphDef>> 
     let by_name: FxHashMap<&str, &NodeDef> =
         graph.node.iter().map(|n| (n.name.as_str(), n)).collect();
     let mut handles = FxHashMap::default();
-    for variable in graph.node.iter().filter(|n| is_variable(n)) {
-        let handle = unique(&mut names, format!("{}/_handle", variable.name));
-        handles.insert(variable.name.as_str(), handle);
+    let roots = roots(graph, &by_name);
+    let holds = |n: &&NodeDef| {
+        roots
+            .get(n.name.as_str())
+            .is_some_and(|r| r.holder == n.name)
+    };
+    for node in graph.node.iter().filter(holds) {
+        // A Switch has one for each side: it becomes the handles itself.
+        if node.op != "RefSwitch" {
+            let handle = unique(&mut names, format!("{}/_handle", node.name));
+            handles.insert(node.name.as_str(), handle);
+        }
     }
     let mut lowering = Lowering {
+        roots,
         by_name,
         handles,
         names,
@@ -84,12 +99,31 @@ fn text(value: &str) -> AttrValue {
     attr(Value::S(value.as_bytes().to_vec().into()))
 }
 
+/// The op that does with a handle what an op of control flow does with a reference.
+fn control_op(op: &str) -> Option<&str> {
+    match op {
+        "RefSwitch" | "RefMerge" | "RefEnter" | "RefExit" | "RefNextIteration" => op.get(3..),
+        _ => None,
+    }
+}
+
 struct Lowering<'a> {
     by_name: FxHashMap<&'a str, &'a NodeDef>,
-    /// The handle of each variable.
+    /// The handle of each variable, and of each node of control flow with one output.
     handles: FxHashMap<&'a str, String>,
+    /// Nodes that hand out a reference.
+    roots: FxHashMap<&'a str, Root<'a>>,
     names: FxHashSet<String>,
     out: Vec<NodeDef>,
+}
+
+/// Where the reference that a node hands out begins.
+#[derive(Clone, Copy)]
+struct Root<'a> {
+    variable: &'a NodeDef,
+    /// The variable, or the node of control flow that the handle last went through.
+    holder: &'a str,
+    slot: u32,
 }
 
 /// Where a reference leads.
@@ -100,32 +134,166 @@ struct Reference<'a> {
     after: Option<&'a str>,
 }
 
+/// Follows references from the variables on.
+fn roots<'a>(
+    graph: &'a GraphDef,
+    by_name: &FxHashMap<&'a str, &'a NodeDef>,
+) -> FxHashMap<&'a str, Root<'a>> {
+    let mut readers: FxHashMap<&str, Vec<(&NodeDef, u32)>> = FxHashMap::default();
+    for node in &graph.node {
+        let n_refs = match node.op.as_str() {
+            "RefMerge" => node.input.len(),
+            op if control_op(op).is_some() || op == "RefIdentity" || update_op(op).is_some() => 1,
+            _ => continue,
+        };
+        for input in node.input.iter().take(n_refs) {
+            if let Ok((name, slot)) = parse_tensor_name(input) {
+                readers.entry(name).or_default().push((node, slot as u32));
+            }
+        }
+    }
+    let mut roots: FxHashMap<&str, Root> = FxHashMap::default();
+    let mut stack = Vec::new();
+    for variable in graph.node.iter().filter(|n| is_variable(n)) {
+        let holder = variable.name.as_str();
+        let root = Root {
+            variable,
+            holder,
+            slot: 0,
+        };
+        roots.insert(holder, root);
+        stack.push(holder);
+    }
+    while let Some(name) = stack.pop() {
+        let Some(&root) = roots.get(name) else {
+            continue;
+        };
+        for &(reader, slot) in readers.get(name).into_iter().flatten() {
+            let is_switch = by_name.get(name).is_some_and(|n| n.op == "RefSwitch");
+            let name = reader.name.as_str();
+            if roots.contains_key(name) || (slot > 0 && !is_switch) {
+                continue;
+            }
+            let root = match control_op(&reader.op) {
+                Some(_) => Root {
+                    holder: name,
+                    slot: 0,
+                    ..root
+                },
+                None if is_switch => Root { slot, ..root },
+                None => root,
+            };
+            roots.insert(name, root);
+            stack.push(name);
+        }
+    }
+    roots
+}
+
 impl<'a> Lowering<'a> {
     /// The variable that an input refers to, if it is a reference.
     fn reference(&self, input: &str) -> Option<Reference<'a>> {
         if input.starts_with('^') {
             return None;
         }
-        let (first, slot) = parse_tensor_name(input).ok()?;
-        let mut node = *self.by_name.get(first).filter(|_| slot == 0)?;
-        let after = (!is_variable(node)).then_some(node.name.as_str());
-        // Chains of updates end at their variable; a cycle is no reference.
-        for _ in 0..self.by_name.len() {
-            if is_variable(node) {
-                let handle = self.handles.get(node.name.as_str())?.clone();
-                return Some(Reference {
-                    variable: node,
-                    handle,
-                    after,
-                });
-            }
-            if update_op(&node.op).is_none() && node.op != "RefIdentity" {
-                return None;
-            }
-            let (next, slot) = parse_tensor_name(node.input.first()?).ok()?;
-            node = *self.by_name.get(next).filter(|_| slot == 0)?;
+        let (name, slot) = parse_tensor_name(input).ok()?;
+        let root = *self.roots.get(name)?;
+        let node = *self.by_name.get(name)?;
+        let passes_on = !is_variable(node) && control_op(&node.op).is_none();
+        // A Merge's second output is a number.
+        if slot > 0 && node.op != "RefSwitch" {
+            return None;
         }
-        None
+        let slot = if passes_on { root.slot } else { slot as u32 };
+        let handle = match (self.handles.get(root.holder), slot) {
+            (Some(handle), _) => handle.clone(),
+            (None, 0) => root.holder.to_string(),
+            (None, slot) => format!("{}:{slot}", root.holder),
+        };
+        Some(Reference {
+            variable: root.variable,
+            handle,
+            after: passes_on.then_some(node.name.as_str()),
+        })
+    }
+
+    /// A node of control flow: the handle goes where the reference went.
+    fn control(&mut self, node: &NodeDef, op: &str, controls: Vec<String>) -> Result<()> {
+        let n_refs = if op == "Merge" { node.input.len() } else { 1 };
+        let data = node.input.iter().filter(|i| !i.starts_with('^'));
+        let mut input = Vec::new();
+        let mut after = Vec::new();
+        for (i, name) in data.enumerate() {
+            match self.reference(name) {
+                Some(to) if i < n_refs => {
+                    input.push(to.handle);
+                    after.extend(to.after.map(|a| format!("^{a}")));
+                }
+                None if i < n_refs => {
+                    return Err(invalid_argument!(
+                        "Input {i} of node {} is no reference to a variable",
+                        node.name
+                    ));
+                }
+                _ => input.push(self.value(node, i, name, &controls)),
+            }
+        }
+        input.extend(after);
+        input.extend(controls);
+        let handle = self.handles.get(node.name.as_str()).cloned();
+        let mut copy = NodeDef {
+            name: handle.clone().unwrap_or_else(|| node.name.clone()),
+            op: op.to_string(),
+            input,
+            ..node.clone()
+        };
+        let resource = attr(Value::Type(DataType::DtResource as i32));
+        copy.attr.insert("T".to_string(), resource);
+        self.out.push(copy);
+        let root = self.roots.get(node.name.as_str());
+        if let Some((handle, variable)) = handle.zip(root.map(|r| r.variable)) {
+            self.value_of_control(node, op, handle, variable);
+        }
+        Ok(())
+    }
+
+    /// What a node of control flow gives to those who fetch it: the variable's value.
+    fn value_of_control(
+        &mut self,
+        node: &NodeDef,
+        op: &str,
+        handle: String,
+        variable: &'a NodeDef,
+    ) {
+        let to = Reference {
+            variable,
+            handle,
+            after: None,
+        };
+        if op != "Merge" {
+            let read = self.read(node.name.clone(), &to, node, Vec::new());
+            self.out.push(read);
+            return;
+        }
+        let name = unique(&mut self.names, format!("{}/_read", node.name));
+        let read = self.read(name.clone(), &to, node, Vec::new());
+        let dtype = match read.attr.get("dtype").and_then(|a| a.value.as_ref()) {
+            Some(Value::Type(dtype)) => *dtype,
+            _ => 0,
+        };
+        let types = attr_value::ListValue {
+            r#type: vec![dtype, DataType::DtInt32 as i32],
+            ..Default::default()
+        };
+        self.out.push(read);
+        self.out.push(NodeDef {
+            name: node.name.clone(),
+            op: "IdentityN".to_string(),
+            input: vec![name, format!("{}:1", to.handle)],
+            device: node.device.clone(),
+            attr: [("T".to_string(), attr(Value::List(types)))].into(),
+            ..Default::default()
+        });
     }
 
     /// Control inputs, without those that wait for a variable to hand out its reference.
@@ -168,6 +336,9 @@ impl<'a> Lowering<'a> {
         if is_variable(node) {
             return self.variable(node, controls);
         }
+        if let Some(op) = control_op(&node.op) {
+            return self.control(node, op, controls);
+        }
         let first = node.input.first().and_then(|i| self.reference(i));
         if let Some(to) = first {
             if let Some(op) = update_op(&node.op) {
@@ -201,27 +372,31 @@ impl<'a> Lowering<'a> {
             ));
         }
         let mut copy = node.clone();
-        copy.input = self.values(node, 0, &controls)?;
+        copy.input = self.values(node, 0, &controls);
         copy.input.extend(controls);
         self.out.push(copy);
         Ok(())
     }
 
     /// The data inputs from position `from` on, references read.
-    fn values(&mut self, node: &NodeDef, from: usize, controls: &[String]) -> Result<Vec<String>> {
+    fn values(&mut self, node: &NodeDef, from: usize, controls: &[String]) -> Vec<String> {
         let data = node.input.iter().filter(|i| !i.starts_with('^'));
         let mut values = Vec::new();
         for (i, input) in data.enumerate().skip(from) {
-            let Some(to) = self.reference(input) else {
-                values.push(input.clone());
-                continue;
-            };
-            let name = unique(&mut self.names, format!("{}/_read_{i}", node.name));
-            let read = self.read(name.clone(), &to, node, controls.to_vec());
-            self.out.push(read);
-            values.push(name);
+            values.push(self.value(node, i, input, controls));
         }
-        Ok(values)
+        values
+    }
+
+    /// Data input `i`, read when it is a reference.
+    fn value(&mut self, node: &NodeDef, i: usize, input: &str, controls: &[String]) -> String {
+        let Some(to) = self.reference(input) else {
+            return input.to_string();
+        };
+        let name = unique(&mut self.names, format!("{}/_read_{i}", node.name));
+        let read = self.read(name.clone(), &to, node, controls.to_vec());
+        self.out.push(read);
+        name
     }
 
     fn variable(&mut self, node: &'a NodeDef, controls: Vec<String>) -> Result<()> {
@@ -268,7 +443,7 @@ impl<'a> Lowering<'a> {
     ) -> Result<()> {
         let name = unique(&mut self.names, format!("{}/_update", node.name));
         let mut input = vec![to.handle.clone()];
-        input.extend(self.values(node, 1, &controls)?);
+        input.extend(self.values(node, 1, &controls));
         input.extend(to.after.map(|a| format!("^{a}")));
         input.extend(controls);
         let mut attrs = node.attr.clone();

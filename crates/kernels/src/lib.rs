@@ -32,6 +32,7 @@ pub mod simd;
 mod special;
 pub mod strided;
 pub mod strided_spec;
+mod summary;
 mod table;
 mod table_file;
 mod tensor_array;

@@ -113,7 +113,18 @@ fn malformed_graphs_name_the_node() {
         "x Placeholder\n e Enter x frame=f\n m Merge e n\n s Neg m\n n Identity s\n y Exit m",
         &["cycle"],
     );
+    check_error(
+        "x Placeholder\n e Enter x frame=f\n m Merge n n\n n NextIteration m\n k Neg e\n y Exit m",
+        &["nothing enters the cycle", "can never run"],
+    );
     check_error("x Placeholder\n y Merge", &["y", "N"]);
+    // An Exit that takes the value of every iteration.
+    check_error(
+        "x Placeholder\n z Sub x x\n o Sign x\n e Enter x frame=f\n ze Enter z frame=f \
+         is_constant=b:true\n oe Enter o frame=f is_constant=b:true\n m Merge e n\n g Greater m ze\n \
+         pl LoopCond g\n s Switch m pl\n b Sub s:1 oe\n n NextIteration b\n y Exit m",
+        &["y", "Exit", "alive in more than one iteration"],
+    );
     // The other side of a conditional.
     check_error(
         "x Placeholder\n p Placeholder\n s Switch x p\n y Identity s",

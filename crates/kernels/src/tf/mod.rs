@@ -24,6 +24,7 @@ pub mod fused_elementwise;
 pub mod gather;
 pub mod identity;
 pub mod layer_norm;
+pub mod logging;
 pub mod lrn;
 pub mod math_binary;
 pub mod math_special;
@@ -81,6 +82,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     gather::OPS,
     identity::OPS,
     layer_norm::OPS,
+    logging::OPS,
     lrn::OPS,
     math_binary::OPS,
     math_special::OPS,
