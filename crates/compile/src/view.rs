@@ -3,6 +3,21 @@
 use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, ShapeMap};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape};
 
+/// Whether values of the graph can be dead: only a Switch makes them so.
+pub(crate) fn may_be_dead(graph: &Graph) -> bool {
+    graph.iter().any(|(_, n)| is_switch(n))
+}
+
+/// Whether the graph has conditionals or loops, where a node may run more than once or not at all.
+pub(crate) fn moves_values(graph: &Graph) -> bool {
+    graph.iter().any(|(_, n)| is_switch(n) || n.op().ends_with("Enter"))
+}
+
+/// Whether a node keeps what it is given from one of its outputs.
+pub(crate) fn is_switch(node: &Node) -> bool {
+    node.op().contains("Switch")
+}
+
 /// A graph with its reverse edges and shapes.
 pub(crate) struct View<'a> {
     pub graph: &'a Graph,

@@ -66,7 +66,8 @@ pub(crate) fn summary_v2(t: &Tensor, edge: i64) -> String {
         };
     }
     let mut out = String::new();
-    let edge = usize::try_from(edge).unwrap_or(usize::MAX);
+    let n = t.num_elements();
+    let edge = usize::try_from(edge).map_or(n, |edge| edge.min(n));
     nested(dims, 0, 0, edge, &elements, &mut out);
     out
 }

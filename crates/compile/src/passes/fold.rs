@@ -3,6 +3,7 @@
 
 use crate::evaluate::evaluate;
 use crate::pass::constant_node;
+use crate::view::{is_switch, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, ShapeMap, topological_order};
@@ -21,9 +22,8 @@ pub(crate) const PASS: Pass = Pass {
 const MAX_GROWN_BYTES: usize = 64 << 10;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    super::unpin::run(graph, ctx)?;
     // Known shapes of values that may be dead are not known where they are not there.
-    let may_be_dead = graph.iter().any(|(_, n)| is_control(n.op()));
+    let may_be_dead = moves_values(graph);
     let shapes = ctx.shapes(graph)?;
     let mut values: FxHashMap<Output, Tensor> = FxHashMap::default();
     let mut waits: FxHashMap<NodeId, SmallVec<[NodeId; 2]>> = FxHashMap::default();
@@ -46,7 +46,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         }
         let asked = node.inputs.first().map(|i| i.node);
         let mut of_shape = materialize(&node, &shapes);
-        if may_be_dead && asked.is_some_and(|n| graph.node(n).op().contains("Switch")) {
+        if may_be_dead && asked.is_some_and(|n| is_switch(graph.node(n))) {
             of_shape = None;
         }
         let waits_for_asked = may_be_dead && of_shape.is_some();
@@ -89,10 +89,6 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     }
     patch.apply(graph);
     super::unpin::run(graph, ctx)
-}
-
-fn is_control(op: &str) -> bool {
-    op.contains("Switch") || op.ends_with("Enter")
 }
 
 /// A reshaped constant: large weights are not loaded for that.

@@ -1,5 +1,6 @@
 //! Removes nodes that pass values on unchanged.
 
+use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, NodeId, Output, Patch};
@@ -13,7 +14,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     let consumers = Consumers::new(graph);
-    let has_switch = graph.iter().any(|(_, n)| n.op().contains("Switch"));
+    let may_be_dead = may_be_dead(graph);
     let targets: Vec<NodeId> = graph.targets().to_vec();
     for (id, node) in graph.iter() {
         let passes_on = matches!(
@@ -26,7 +27,7 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
         }
         // Who waits for a node on one side of a Switch waits for that side only, which a control
         // edge from the Switch cannot say.
-        if has_switch && consumers.is_awaited(id) {
+        if may_be_dead && consumers.is_awaited(id) {
             continue;
         }
         for (slot, input) in node.inputs.iter().enumerate() {

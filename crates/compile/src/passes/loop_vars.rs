@@ -5,6 +5,7 @@
 //! depends on is dropped; one that the body returns as it got it, and that is a constant, becomes
 //! that constant inside.
 
+use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{ARG, Function, Graph, Library, Node, NodeId, Output, Patch, RETVAL};
@@ -28,7 +29,7 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
         return Ok(());
     }
     // Where a branch may be dead a constant cannot stand for what comes out of a loop.
-    let may_be_dead = graph.iter().any(|(_, n)| n.op().contains("Switch"));
+    let may_be_dead = may_be_dead(graph);
     let mut library = Library::clone(graph.library());
     let mut patch = Patch::new();
     for id in loops {

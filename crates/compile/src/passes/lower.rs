@@ -9,6 +9,7 @@
 //! could not say that. Recursive functions stay calls.
 
 use crate::control::Callee;
+use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{ARG, Function, Graph, Library, Node, NodeId, Output, Patch, RETVAL};
@@ -46,9 +47,9 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         queue: Vec::new(),
         graph,
     };
-    let may_be_dead = has_switch(lowering.graph);
+    let can_die = may_be_dead(lowering.graph);
     let nodes: Vec<NodeId> = lowering.graph.iter().map(|(id, _)| id).collect();
-    lowering.enqueue(&nodes, &Rc::default(), may_be_dead);
+    lowering.enqueue(&nodes, &Rc::default(), can_die);
     while let Some(todo) = lowering.queue.pop() {
         lowering.node(&todo)?;
     }
@@ -73,10 +74,6 @@ fn pass_on_scalars(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn has_switch(graph: &Graph) -> bool {
-    graph.iter().any(|(_, n)| n.op().contains("Switch"))
 }
 
 /// The loop that an Enter leads into.
@@ -364,7 +361,7 @@ impl Lowering<'_, '_> {
     fn copy(&mut self, function: &Function, args: &[Output], place: &Place) -> Result<Copied> {
         let body = &function.graph;
         let prefix = &place.node.name;
-        let may_be_dead = has_switch(body);
+        let may_be_dead = may_be_dead(body);
         let floating = constants_in_loops(body)?;
         let mut new_id = vec![NodeId::new(0); body.id_bound()];
         let mut next = self.graph.id_bound();

@@ -1,6 +1,6 @@
 //! Removes arithmetic that does nothing, and padding that a convolution can do itself.
 
-use crate::view::View;
+use crate::view::{View, may_be_dead};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, NodeId, Output, Patch};
@@ -16,10 +16,10 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     let mut padded: Vec<(NodeId, Attrs)> = Vec::new();
     // See the pass `identity`.
-    let has_switch = graph.iter().any(|(_, n)| n.op().contains("Switch"));
+    let may_be_dead = may_be_dead(graph);
     let view = View::new(graph, ctx.shapes(graph)?);
     for (id, node) in graph.iter() {
-        if !view.is_pure(id) || has_switch && view.consumers.is_awaited(id) {
+        if !view.is_pure(id) || may_be_dead && view.consumers.is_awaited(id) {
             continue;
         }
         if let Some(same) = unchanged_input(&view, id) {

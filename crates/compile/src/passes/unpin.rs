@@ -6,6 +6,7 @@
 //! known when kernels are built, and nothing is passed along at run time.
 
 use crate::pass::constant_node;
+use crate::view::moves_values;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Frames, Graph, Node, NodeId, Output, loop_frames, topological_order};
@@ -301,8 +302,7 @@ fn carried_constant(graph: &Graph, merge: NodeId) -> Option<NodeId> {
 }
 
 pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    let has_control = |n: &Node| n.op().contains("Switch") || n.op().ends_with("Enter");
-    if !graph.iter().any(|(_, n)| has_control(n)) {
+    if !moves_values(graph) {
         return Ok(());
     }
     let deadness = Deadness::new(graph)?;
