@@ -10,7 +10,9 @@ pub(crate) fn may_be_dead(graph: &Graph) -> bool {
 
 /// Whether the graph has conditionals or loops, where a node may run more than once or not at all.
 pub(crate) fn moves_values(graph: &Graph) -> bool {
-    graph.iter().any(|(_, n)| is_switch(n) || n.op().ends_with("Enter"))
+    graph
+        .iter()
+        .any(|(_, n)| is_switch(n) || n.op().ends_with("Enter"))
 }
 
 /// Whether a node keeps what it is given from one of its outputs.

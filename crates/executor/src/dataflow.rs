@@ -4,10 +4,8 @@
 //! node. Cheap nodes run right there. When several heavy nodes are ready and there are threads to
 //! take them, all but one leave the state (their inputs are moved out) and run as tasks of the
 //! pool; a finished one puts its outputs into the step's inbox, and whoever then gets the state's
-//! lock carries on: the former owner, or the thread that just finished.
-//!
-//! No completion is lost: a finisher fills the inbox before it tries the lock, and an owner looks
-//! into the inbox again after it has released the lock.
+//! lock carries on: the former owner, or the thread that just finished. `ferroflow_sync::Owned` is
+//! this protocol, which loses no completion.
 
 use crate::detached::Detached;
 use crate::state::{Env, Item, Outputs, StepState};
@@ -15,11 +13,11 @@ use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_opdef::{Cost, Resources, StepServices, Value};
 use ferroflow_program::Plan;
-use ferroflow_sync::{CancelToken, Parallelism, Pool};
+use ferroflow_sync::{CancelToken, Owned, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Cheap nodes between two looks at the cancellation token.
@@ -43,9 +41,8 @@ struct Step {
     waiting: CancelToken,
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
-    state: Mutex<StepState>,
-    inbox: Mutex<Vec<(Item, Result<Outputs>)>>,
-    n_inbox: AtomicUsize,
+    /// Messages are nodes that finished away from the state.
+    state: Owned<StepState, (Item, Result<Outputs>)>,
     done: AtomicBool,
 }
 
@@ -108,9 +105,7 @@ impl Executor {
                     waiting: own_token(cancel),
                     trace: trace.clone(),
                     id,
-                    state: Mutex::new(state),
-                    inbox: Mutex::new(Vec::new()),
-                    n_inbox: AtomicUsize::new(0),
+                    state: Owned::new(state),
                     done: AtomicBool::new(false),
                 });
                 let (waiting, callers) = (step.waiting.clone(), cancel.clone());
@@ -121,7 +116,7 @@ impl Executor {
                 });
                 step.drive();
                 pool.help_until(&|| step.done.load(Ordering::Acquire));
-                let mut state = std::mem::take(&mut *lock(&step.state));
+                let mut state = std::mem::take(&mut *step.state.lock());
                 if let Some(error) = state.error.take() {
                     return Err(error);
                 }
@@ -214,13 +209,7 @@ impl Step {
     /// Carries the step on for as long as this thread can own its state.
     fn drive(self: &Arc<Self>) {
         let env = self.env();
-        loop {
-            let mut state = match self.state.try_lock() {
-                Ok(state) => state,
-                Err(TryLockError::Poisoned(e)) => e.into_inner(),
-                // The owner looks into the inbox after unlocking.
-                Err(TryLockError::WouldBlock) => return,
-            };
+        while let Some(mut state) = self.state.try_own() {
             if let Err(error) = no_panic(|| {
                 self.drain_inbox(&env, &mut state)?;
                 match state.error {
@@ -255,12 +244,10 @@ impl Step {
             }
             let finished = own.is_none() && state.in_flight == 0;
             let given_up = state.error.is_some();
-            drop(state);
+            let left = self.state.release(state);
             if given_up {
                 self.waiting.cancel();
             }
-            // Pairs with the fence in `arrive`: see the module text.
-            fence(Ordering::SeqCst);
             match own {
                 Some(detached) => self.run_detached(detached),
                 None if finished => {
@@ -268,7 +255,7 @@ impl Step {
                     self.pool.notify();
                     return;
                 }
-                None if self.n_inbox.load(Ordering::SeqCst) == 0 => return,
+                None if !left => return,
                 None => {}
             }
         }
@@ -282,7 +269,7 @@ impl Step {
             let outputs = outputs
                 .map(|o| o.into_iter().map(Value::Tensor).collect())
                 .map_err(|e| e.at_node(&info.name, &info.op));
-            step.arrive(item, outputs);
+            step.state.send((item, outputs));
             step.drive();
         });
     }
@@ -292,23 +279,12 @@ impl Step {
         let info = &self.plan.info[item.node.index()];
         let outcome =
             no_panic(|| detached.run(&self.env())).map_err(|e| e.at_node(&info.name, &info.op));
-        self.arrive(item, outcome);
-    }
-
-    fn arrive(&self, item: Item, outcome: Result<Outputs>) {
-        lock(&self.inbox).push((item, outcome));
-        self.n_inbox.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.state.send((item, outcome));
     }
 
     /// Passes on what arrived; an error that came with it is the step's.
     fn drain_inbox(&self, env: &Env, state: &mut StepState) -> Result<()> {
-        if self.n_inbox.load(Ordering::SeqCst) == 0 {
-            return Ok(());
-        }
-        let arrived = std::mem::take(&mut *lock(&self.inbox));
-        self.n_inbox.fetch_sub(arrived.len(), Ordering::SeqCst);
-        for (item, outcome) in arrived {
+        for (item, outcome) in self.state.messages() {
             let passed = match outcome {
                 Ok(outputs) if state.error.is_none() => state.attach(env, item, outputs),
                 Ok(_) => {

@@ -1,7 +1,7 @@
 //! Threads: the work-stealing pool, `parallel_for`, cancellation; values that come later.
 //!
 //! Entry points, in reading order: [`Parallelism`] and [`parallel_for`], [`par_chunks_mut`],
-//! [`Pool`], [`CancelToken`]; for the host runtime [`AsyncValue`] with [`Promise`], and
+//! [`Pool`], [`CancelToken`], [`Owned`]; for the host runtime [`AsyncValue`] with [`Promise`], and
 //! [`WorkQueue`].
 //!
 //! Does not know: tensors, ops, graphs.
@@ -11,6 +11,7 @@ mod atomic;
 mod blocking;
 mod cancel;
 mod chunks;
+mod owned;
 mod parallel;
 mod pool;
 mod timer;
@@ -22,6 +23,7 @@ pub use async_value::{
 };
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
+pub use owned::{Owned, Owner};
 pub use parallel::{Inline, Parallelism, parallel_for};
 pub use pool::Pool;
 pub use work_queue::{MultiThreadedWorkQueue, SingleThreadedWorkQueue, Task, WorkQueue};

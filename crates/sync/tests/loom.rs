@@ -1,9 +1,9 @@
-//! Models of the protocols of `AsyncValue`, run by loom over every order of their atomic steps.
+//! Models of the protocols of `AsyncValue` and `Owned`, run by loom over every order of their atomic steps.
 //!
 //! `cargo xtask loom` runs them; without `--cfg loom` this file is empty.
 #![cfg(loom)]
 
-use ferroflow_sync::{AsyncValue, IndirectPromise, Promise};
+use ferroflow_sync::{AsyncValue, IndirectPromise, Owned, Promise};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
@@ -12,6 +12,35 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(f);
+}
+
+/// Every thread adds its number to the state, or leaves that to the owner.
+fn add(sum: &Owned<usize, usize>, n: usize) {
+    sum.send(n);
+    while let Some(mut total) = sum.try_own() {
+        *total += sum.messages().into_iter().sum::<usize>();
+        if !sum.release(total) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn an_owner_leaves_no_message_behind() {
+    check(|| {
+        let sum = Arc::new(Owned::new(0));
+        let threads: Vec<_> = [1, 2]
+            .map(|n| {
+                let sum = sum.clone();
+                thread::spawn(move || add(&sum, n))
+            })
+            .into();
+        add(&sum, 4);
+        threads
+            .into_iter()
+            .for_each(|t| t.join().expect("no panic"));
+        assert_eq!(*sum.lock(), 7);
+    });
 }
 
 #[test]
