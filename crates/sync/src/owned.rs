@@ -3,22 +3,22 @@
 #[cfg(loom)]
 use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
+use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
-use std::sync::{PoisonError, TryLockError};
 
 /// A state and its inbox. Nobody ever waits for the state: who cannot own it leaves a message, and
 /// the owner sees it.
 ///
 /// No message is lost when every thread follows the rule: [`send`](Owned::send), then
 /// [`try_own`](Owned::try_own); as the owner read the [`messages`](Owned::messages), and try again
-/// when [`release`](Owned::release) says so. A sender puts its message before it tries the lock,
-/// and the owner looks into the inbox after it has unlocked; the fences order these two pairs, so
+/// when [`release`](Owned::release) says so. A sender puts its message before it tries to own,
+/// and the owner looks into the inbox after it has given the state back; the fences order these two pairs, so
 /// that at least one of the two sees the other.
 ///
 /// ```
@@ -37,19 +37,22 @@ use std::sync::{PoisonError, TryLockError};
 /// assert_eq!(sum.lock().abs(), 10);
 /// ```
 pub struct Owned<S, M> {
+    /// Whether somebody owns the state; its lock only keeps the compiler content.
+    is_owned: AtomicBool,
     state: Mutex<S>,
     inbox: Mutex<Vec<M>>,
     /// Length of the inbox, changed only with its lock.
     n_inbox: AtomicUsize,
 }
 
-/// The state, owned; it goes back by [`Owned::release`].
+/// The state, owned; it must go back by [`Owned::release`].
 pub type Owner<'a, S> = MutexGuard<'a, S>;
 
 impl<S, M> Owned<S, M> {
     /// A state that nobody owns, without messages.
     pub fn new(state: S) -> Self {
         Owned {
+            is_owned: AtomicBool::new(false),
             state: Mutex::new(state),
             inbox: Mutex::new(Vec::new()),
             n_inbox: AtomicUsize::new(0),
@@ -67,11 +70,8 @@ impl<S, M> Owned<S, M> {
 
     /// The state, unless somebody owns it, who then sees every message that was sent before.
     pub fn try_own(&self) -> Option<Owner<'_, S>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        let is_free = !self.is_owned.swap(true, Ordering::SeqCst);
+        is_free.then(|| self.lock())
     }
 
     /// Takes the messages, oldest first.
@@ -87,6 +87,7 @@ impl<S, M> Owned<S, M> {
     /// Gives the state back; whether messages are there that their senders left to this owner.
     pub fn release(&self, owner: Owner<'_, S>) -> bool {
         drop(owner);
+        self.is_owned.swap(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.n_inbox.load(Ordering::SeqCst) > 0
     }
