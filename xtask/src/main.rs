@@ -1,4 +1,4 @@
-//! Repository tasks: `cargo xtask test | tidy | codegen | loom`.
+//! Repository tasks: `cargo xtask test | soak | loom | tidy | codegen`.
 #![forbid(unsafe_code)]
 
 mod codegen;
@@ -24,7 +24,8 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root()),
         Some("codegen") => codegen::run(&root(), codegen::Mode::Write),
         Some("loom") => loom(),
-        _ => Err("usage: cargo xtask test | tidy | codegen | loom".to_string()),
+        Some("soak") => soak(),
+        _ => Err("usage: cargo xtask test | soak | loom | tidy | codegen".to_string()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -56,6 +57,13 @@ fn test() -> Res {
         "examples in the documentation",
         &["test", "--workspace", "--doc"],
     )
+}
+
+/// The tests that take long, one after the other, optimized.
+fn soak() -> Res {
+    let tests = ["test", "--release", "--workspace", "--tests"];
+    let which = ["--", "--ignored", "--test-threads=1"];
+    cargo("soaks", &[&tests[..], &which].concat())
 }
 
 /// The models of what threads share, over every order of their steps. Builds in a folder of its
