@@ -9,6 +9,7 @@
 //! Does not know: kernels, passes, execution.
 #![forbid(unsafe_code)]
 
+mod autodiff;
 mod builder;
 mod export;
 mod frames;
@@ -25,6 +26,7 @@ mod shapes;
 mod supported;
 mod text;
 
+pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
 pub use export::export_graph;
 pub use frames::{Frames, LoopFrame, loop_frames};

@@ -93,6 +93,29 @@ impl AttrValue {
     }
 }
 
+macro_rules! attr_from {
+    ($($ty:ty => $variant:ident;)*) => {$(
+        impl From<$ty> for AttrValue {
+            fn from(value: $ty) -> Self {
+                AttrValue::$variant(value)
+            }
+        }
+    )*};
+}
+attr_from! {
+    bool => Bool;
+    i64 => Int;
+    f32 => Float;
+    DType => Type;
+    PartialShape => Shape;
+}
+
+impl From<&str> for AttrValue {
+    fn from(value: &str) -> Self {
+        AttrValue::str(value)
+    }
+}
+
 /// The attrs of one node, sorted by name.
 ///
 /// ```

@@ -2,7 +2,7 @@
 //!
 //! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] and its signature text,
 //! [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`] and [`KernelCtx`],
-//! [`ShapeCtx`], [`Resources`].
+//! [`ShapeCtx`], [`GradientCtx`], [`Resources`].
 //!
 //! Does not know: which ops exist, graphs, engines.
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@
 mod attr;
 mod ctx;
 mod def;
+mod gradient;
 mod kernel;
 mod op;
 mod registry;
@@ -20,6 +21,10 @@ mod signature;
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
+pub use gradient::{
+    Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule, Slices,
+    Symbol,
+};
 pub use kernel::{AsyncCall, KernelBuild, OpKernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use registry::Registry;

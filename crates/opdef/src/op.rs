@@ -1,6 +1,6 @@
 //! [`Op`]: a row of an op file. Everything about an op hangs on it.
 
-use crate::{KernelBuild, OpKernel, ShapeCtx};
+use crate::{GradientFn, GradientRule, KernelBuild, OpKernel, ShapeCtx};
 use ferroflow_base::Result;
 
 /// Infers output shapes; see [`ShapeCtx`].
@@ -22,7 +22,7 @@ pub enum Cost {
     Async,
 }
 
-/// An op: name, signature, shape function and CPU kernel.
+/// An op: name, signature, shape function, CPU kernel and gradient.
 ///
 /// ```
 /// use ferroflow_opdef::{Cost, KernelCtx, Op};
@@ -43,6 +43,8 @@ pub struct Op {
     pub kernel: Option<KernelFactory>,
     /// Scheduling cost.
     pub cost: Cost,
+    /// How gradients go through it.
+    pub gradient: GradientRule,
 }
 
 impl Op {
@@ -54,6 +56,7 @@ impl Op {
             shape: |_| Ok(()),
             kernel: None,
             cost: Cost::BySize,
+            gradient: GradientRule::Undefined,
         }
     }
 
@@ -75,6 +78,20 @@ impl Op {
     #[must_use]
     pub const fn cost(mut self, cost: Cost) -> Op {
         self.cost = cost;
+        self
+    }
+
+    /// Sets the function that writes the gradient.
+    #[must_use]
+    pub const fn gradient(mut self, gradient: GradientFn) -> Op {
+        self.gradient = GradientRule::Function(gradient);
+        self
+    }
+
+    /// Says that no gradient goes through the op.
+    #[must_use]
+    pub const fn not_differentiable(mut self) -> Op {
+        self.gradient = GradientRule::None;
         self
     }
 }

@@ -89,5 +89,24 @@
 //! let y = session.run(&[], &["y:0"], &[]).unwrap();
 //! assert_eq!(y[0].to_scalar::<f32>().unwrap(), 9.0);
 //! ```
+//!
+//! A gradient:
+//!
+//! ```
+//! use ferroflow_runtime::building::{GradientOptions, GraphBuilder};
+//! use ferroflow_runtime::registry;
+//! use ferroflow_runtime::{DType, PartialShape, Session, SessionOptions, Tensor};
+//! let mut b = GraphBuilder::new(registry());
+//! let x = b.placeholder("x", DType::Float, PartialShape::scalar()).unwrap();
+//! let y = b.op("Square").input(x).output().unwrap();
+//! let dx = b.gradients(&[y], &[x], &GradientOptions::default()).unwrap()[0].unwrap();
+//! b.op("Identity").name("dx").input(dx).build().unwrap();
+//! let session = Session::new(b.finish().unwrap(), SessionOptions::default());
+//! let dx = session.run(&[("x:0", Tensor::scalar(3f32))], &["dx:0"], &[]).unwrap();
+//! assert_eq!(dx[0].to_scalar::<f32>().unwrap(), 6.0);
+//! ```
 
-pub use ferroflow_graph::{GraphBuilder, OpBuilder, WhileOptions};
+pub use ferroflow_graph::{
+    Gradient, GradientOptions, GraphBuilder, IndexedSlices, OpBuilder, Unconnected, WhileOptions,
+};
+pub use ferroflow_opdef::AttrValue;

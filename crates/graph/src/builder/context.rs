@@ -53,7 +53,7 @@ impl GraphBuilder<'_> {
     }
 
     /// `value` as context `to` sees it.
-    pub(super) fn route(&mut self, value: Output, to: Option<usize>) -> Result<Output> {
+    pub(crate) fn route(&mut self, value: Output, to: Option<usize>) -> Result<Output> {
         let home = self.home(value.node);
         if home == to {
             return Ok(value);

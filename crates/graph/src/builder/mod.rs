@@ -8,6 +8,7 @@ mod op;
 mod while_loop;
 
 pub use op::OpBuilder;
+pub(crate) use op::{infer_attrs, split_args};
 pub use while_loop::WhileOptions;
 
 use crate::{Graph, Library, Node, NodeId, Output};
@@ -26,15 +27,15 @@ const PRODUCER: i32 = 2400;
 /// Inside [`GraphBuilder::cond`] and [`GraphBuilder::while_loop`] outer values are routed in by
 /// Switch and Enter nodes as they are used.
 pub struct GraphBuilder<'r> {
-    graph: Graph,
-    registry: &'r Registry,
-    library: Library,
+    pub(crate) graph: Graph,
+    pub(crate) registry: &'r Registry,
+    pub(crate) library: Library,
     scope: String,
     controls: Vec<NodeId>,
-    device: String,
+    pub(crate) device: String,
     colocated: Vec<String>,
     contexts: Vec<Context>,
-    current: Option<usize>,
+    pub(crate) current: Option<usize>,
     /// The context that each node's outputs live in.
     context_of: Vec<Option<usize>>,
 }
@@ -55,6 +56,16 @@ impl<'r> GraphBuilder<'r> {
             contexts: Vec::new(),
             current: None,
             context_of: Vec::new(),
+        }
+    }
+
+    /// A graph that is there already, to be added to.
+    pub fn from_graph(graph: Graph, registry: &'r Registry) -> Self {
+        GraphBuilder {
+            library: (**graph.library()).clone(),
+            context_of: vec![None; graph.id_bound()],
+            graph,
+            ..GraphBuilder::new(registry)
         }
     }
 
@@ -88,7 +99,7 @@ impl<'r> GraphBuilder<'r> {
         result
     }
 
-    fn unique_scope(&self, name: &str) -> String {
+    pub(crate) fn unique_scope(&self, name: &str) -> String {
         let is_free = |path: &String| !self.graph.iter().any(|(_, n)| n.name.starts_with(path));
         let mut numbered = (1..).map(|i| format!("{}{name}_{i}/", self.scope));
         Some(format!("{}{name}/", self.scope))
@@ -165,14 +176,14 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// Adds a node as it is; its outputs live in context `home`.
-    fn add_raw(&mut self, node: Node, home: Option<usize>) -> Result<NodeId> {
+    pub(crate) fn add_raw(&mut self, node: Node, home: Option<usize>) -> Result<NodeId> {
         let id = self.graph.add(node)?;
         self.context_of.resize(id.index() + 1, None);
         self.context_of[id.index()] = home;
         Ok(id)
     }
 
-    fn def(&self, op: &str) -> Result<Arc<ferroflow_opdef::OpDef>> {
+    pub(crate) fn def(&self, op: &str) -> Result<Arc<ferroflow_opdef::OpDef>> {
         self.registry
             .def(op)?
             .ok_or_else(|| not_found!("Op type not registered '{op}'"))

@@ -125,8 +125,42 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
     }
 }
 
+/// A node's inputs by argument. Attrs say how many tensors a list has, where a signature has several
+/// lists.
+pub(crate) fn split_args(
+    def: &OpDef,
+    inputs: &[Output],
+    attrs: &Attrs,
+) -> Result<Vec<Vec<Output>>> {
+    let is_single = |arg: &ArgDef| matches!(arg, ArgDef::Single { .. });
+    let n_lists = def.inputs.iter().filter(|a| !is_single(a)).count();
+    let n_single = def.inputs.len() - n_lists;
+    let mut args = Vec::with_capacity(def.inputs.len());
+    let mut rest = inputs;
+    for arg in &def.inputs {
+        let n = match (is_single(arg), n_lists) {
+            (true, _) => 1,
+            (false, 1) => inputs.len().saturating_sub(n_single),
+            (false, _) => arg.dtypes(attrs)?.len(),
+        };
+        let (of_arg, others) = rest.split_at_checked(n).ok_or_else(|| {
+            invalid_argument!("op {} needs more than {} inputs", def.name, inputs.len())
+        })?;
+        args.push(of_arg.to_vec());
+        rest = others;
+    }
+    match rest.is_empty() {
+        true => Ok(args),
+        false => Err(invalid_argument!(
+            "op {} takes fewer than {} inputs",
+            def.name,
+            inputs.len()
+        )),
+    }
+}
+
 /// Fills in the attrs that the inputs' dtypes and numbers determine.
-fn infer_attrs(
+pub(crate) fn infer_attrs(
     builder: &GraphBuilder,
     def: &OpDef,
     args: &[Vec<Output>],

@@ -7,7 +7,7 @@ use crate::shapes;
 use crate::simd::math::UnaryOp;
 use crate::zip::{Both, half_zip_kernel, zip_kernel};
 use ferroflow_base::Result;
-use ferroflow_opdef::{KernelBuild, Op, OpKernel};
+use ferroflow_opdef::{GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
 
 const FLOATS: &str = "features: T -> activations: T | T: type {half,bfloat16,float,double} |";
@@ -95,8 +95,10 @@ pub const OPS: &[Op] = &[
         "Relu",
         "features: T -> activations: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8} |",
         ordered_map!(Relu, relu),
-    ),
-    row("Relu6", ORDERED, ordered_map!(Relu6, relu6)),
+    )
+    .gradient(relu_gradient),
+    row("Relu6", ORDERED, ordered_map!(Relu6, relu6))
+    .gradient(relu6_gradient),
     row(
         "LeakyRelu",
         "features: T -> activations: T | alpha: float = 0.2; T: type {half,bfloat16,float,double} = float |",
@@ -109,29 +111,36 @@ pub const OPS: &[Op] = &[
                 move |x| leaky_relu(x, alpha)
             )
         },
-    ),
+    )
+    .gradient(leaky_relu_gradient),
     row("Elu", FLOATS, |build| {
         real_map!(build, COSTLY, UnaryOp::Elu(1.0), elu)
-    }),
+    })
+    .gradient(elu_gradient),
     row("Selu", FLOATS, |build| {
         real_map!(build, COSTLY, UnaryOp::Selu, selu)
-    }),
+    })
+    .gradient(selu_gradient),
     row("Softplus", FLOATS, |build| {
         real_map!(build, COSTLY, UnaryOp::Softplus, softplus)
-    }),
+    })
+    .gradient(softplus_gradient),
     row("Softsign", FLOATS, |build| {
         real_map!(build, CHEAP, UnaryOp::Softsign, softsign)
-    }),
+    })
+    .gradient(softsign_gradient),
     gradient(
         "ReluGrad",
         "gradients: T, features: T -> backprops: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
         ordered_zip!(relu_grad),
-    ),
+    )
+    .gradient(relu_grad_gradient),
     gradient(
         "Relu6Grad",
         "gradients: T, features: T -> backprops: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
         ordered_zip!(relu6_grad),
-    ),
+    )
+    .gradient(relu_grad_gradient),
     gradient(
         "LeakyReluGrad",
         "gradients: T, features: T -> backprops: T | alpha: float = 0.2; T: type {half,bfloat16,float,double} = float |",
@@ -139,22 +148,26 @@ pub const OPS: &[Op] = &[
             let alpha = build.attrs.float("alpha")?;
             real_zip!(build, move |g, x| leaky_relu_grad(g, x, alpha))
         },
-    ),
+    )
+    .gradient(leaky_relu_grad_gradient),
     gradient(
         "EluGrad",
         "gradients: T, outputs: T -> backprops: T | T: type {half,bfloat16,float,double} |",
         |build| real_zip!(build, elu_grad),
-    ),
+    )
+    .gradient(elu_grad_gradient),
     gradient(
         "SeluGrad",
         "gradients: T, outputs: T -> backprops: T | T: type {half,bfloat16,float,double} |",
         |build| real_zip!(build, selu_grad),
-    ),
+    )
+    .gradient(elu_grad_gradient),
     gradient(
         "SoftplusGrad",
         "gradients: T, features: T -> backprops: T | T: type {half,bfloat16,float,double} |",
         |build| real_zip!(build, softplus_grad),
-    ),
+    )
+    .gradient(softplus_grad_gradient),
     gradient(
         "SoftsignGrad",
         "gradients: T, features: T -> backprops: T | T: type {half,bfloat16,float,double} |",
@@ -163,18 +176,21 @@ pub const OPS: &[Op] = &[
     gradient(
         "SigmoidGrad",
         FIELD_GRAD,
-        field_zip!(|y, dy| dy.mul(y.conj()).mul(ONE.sub(y.conj()))),
-    ),
+        field_zip!(|y, dy| dy.mul(y).mul(ONE.sub(y))),
+    )
+    .gradient(sigmoid_grad_gradient),
     gradient(
         "TanhGrad",
         FIELD_GRAD,
-        field_zip!(|y, dy| dy.mul(ONE.sub(y.conj().square()))),
-    ),
+        field_zip!(|y, dy| dy.mul(ONE.sub(y.square()))),
+    )
+    .gradient(tanh_grad_gradient),
     gradient(
         "SqrtGrad",
         FIELD_GRAD,
         field_zip!(|y, dy| dy.div(y.conj().add(y.conj()))),
-    ),
+    )
+    .gradient(sqrt_grad_gradient),
     gradient(
         "RsqrtGrad",
         FIELD_GRAD,
@@ -182,17 +198,20 @@ pub const OPS: &[Op] = &[
             dy.mul(y.conj().square().mul(y.conj()))
                 .div(ONE.add(ONE).neg())
         }),
-    ),
+    )
+    .gradient(rsqrt_grad_gradient),
     gradient(
         "ReciprocalGrad",
         FIELD_GRAD,
         field_zip!(|y, dy| dy.mul(y.conj().square()).neg()),
-    ),
+    )
+    .gradient(reciprocal_grad_gradient),
     gradient(
         "InvGrad",
         FIELD_GRAD,
         field_zip!(|y, dy| dy.mul(y.conj().square()).neg()),
-    ),
+    )
+    .gradient(reciprocal_grad_gradient),
 ];
 
 const FIELD_GRAD: &str =
@@ -304,4 +323,113 @@ fn softplus_grad<T: Real>(g: T, x: T) -> T {
 #[inline(always)]
 fn softsign_grad<T: Real>(g: T, x: T) -> T {
     g.div(T::ONE.add(x.abs()).square())
+}
+
+/// `dx = op(dy, output)`.
+fn by_output(g: &mut GradientCtx, op: &str) -> Result<()> {
+    let dx = g.dy(0).op(op, &[g.y(0)]);
+    g.set(0, dx)
+}
+
+/// `dx = op(dy, input)`.
+fn by_input(g: &mut GradientCtx, op: &str) -> Result<()> {
+    let dx = g.dy(0).op(op, &[g.x(0)]);
+    g.set(0, dx)
+}
+
+fn relu_gradient(g: &mut GradientCtx) -> Result<()> {
+    by_output(g, "ReluGrad")
+}
+
+fn relu6_gradient(g: &mut GradientCtx) -> Result<()> {
+    by_output(g, "Relu6Grad")
+}
+
+fn elu_gradient(g: &mut GradientCtx) -> Result<()> {
+    by_output(g, "EluGrad")
+}
+
+fn selu_gradient(g: &mut GradientCtx) -> Result<()> {
+    by_output(g, "SeluGrad")
+}
+
+fn softplus_gradient(g: &mut GradientCtx) -> Result<()> {
+    by_input(g, "SoftplusGrad")
+}
+
+fn softsign_gradient(g: &mut GradientCtx) -> Result<()> {
+    by_input(g, "SoftsignGrad")
+}
+
+fn leaky_relu_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g
+        .dy(0)
+        .op_with("LeakyReluGrad", &[g.x(0)], &[g.attr("alpha")]);
+    g.set(0, dx)
+}
+
+/// The inputs are a gradient and what decides whether it passes.
+fn relu_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op(g.op_name(), &[g.x(1)]);
+    g.set(0, dx)?;
+    g.set(1, g.x(1).zeros_like())
+}
+
+fn leaky_relu_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g
+        .dy(0)
+        .op_with("LeakyReluGrad", &[g.x(1)], &[g.attr("alpha")]);
+    g.set(0, dx)?;
+    g.set(1, g.x(1).zeros_like())
+}
+
+/// Of `EluGrad(dy, y)` and `SeluGrad(dy, y)`.
+fn elu_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (dy, y, d) = (g.x(0), g.x(1), g.dy(0));
+    g.set(0, d.op(g.op_name(), &[y]))?;
+    let is_curved = y.op("Less", &[y.number(0.0)]);
+    g.set(1, (d * dy).where_(is_curved, y.zeros_like()))
+}
+
+fn softplus_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (dy, x, d) = (g.x(0), g.x(1), g.dy(0));
+    g.set(0, d.op("SoftplusGrad", &[x]))?;
+    let curve = (-x).op("Exp", &[]) + 2.0 + x.op("Exp", &[]);
+    g.set(1, d * dy / curve)
+}
+
+/// Of `SqrtGrad(y, dy)`, which is `dy / 2 y`.
+fn sqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let over = g.dy(0) / g.x(0).conj();
+    let own = -over * g.y(0).conj();
+    g.set(0, own)?;
+    g.set(1, over * 0.5)
+}
+
+/// Of `RsqrtGrad(y, dy)`, which is `-dy y³ / 2`.
+fn rsqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (y, dy, d) = (g.x(0).conj(), g.x(1), g.dy(0));
+    let own = d.conj() * -1.5 * dy * g.x(0).op("Square", &[]);
+    g.set(0, own.conj())?;
+    g.set(1, y.op("RsqrtGrad", &[d]))
+}
+
+fn tanh_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (y, dy, d) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
+    g.set(0, d * -2.0 * dy * y)?;
+    g.set(1, y.op("TanhGrad", &[d]))
+}
+
+fn sigmoid_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (y, dy, d) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
+    let both = d * dy;
+    g.set(0, both - both * 2.0 * y)?;
+    g.set(1, y.op("SigmoidGrad", &[d]))
+}
+
+/// Of `ReciprocalGrad(y, dy)`, which is `-dy y²`.
+fn reciprocal_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (y, dy, d) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
+    g.set(0, d * -2.0 * dy * y)?;
+    g.set(1, y.op("ReciprocalGrad", &[d]))
 }

@@ -5,7 +5,7 @@ use crate::num::{Half, Num};
 use crate::simd::math::{self, BinaryOp};
 use crate::zip::{Both, Plan, Rounded, Simd, Zip, ZipKernel};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16};
 
@@ -16,10 +16,12 @@ pub const OPS: &[Op] = &[
             let first = ctx.attrs().str("data_format")? == "NCHW";
             bias_shape(ctx, first)
         })
-        .kernel(|build| bias_add(build, build.attrs.str("data_format")? == "NCHW")),
+        .kernel(|build| bias_add(build, build.attrs.str("data_format")? == "NCHW"))
+    .gradient(bias_add_gradient),
     Op::new("BiasAddV1", "value: T, bias: T -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64} |")
         .shape(|ctx| bias_shape(ctx, false))
-        .kernel(|build| bias_add(build, false)),
+        .kernel(|build| bias_add(build, false))
+    .gradient(bias_add_gradient),
     Op::new("AddN", "inputs: N*T -> sum: T | N: int >= 1; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64,variant} | commutative aggregate")
         .shape(|ctx| {
             let mut shape = ctx.input(0);
@@ -29,7 +31,8 @@ pub const OPS: &[Op] = &[
             ctx.set(0, shape);
             Ok(())
         })
-        .kernel(add_n),
+        .kernel(add_n)
+    .gradient(add_n_gradient),
     Op::new("ClipByValue", "t: T, clip_value_min: T, clip_value_max: T -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64} |")
         .shape(|ctx| {
             ctx.set(0, ctx.input(0));
@@ -40,7 +43,8 @@ pub const OPS: &[Op] = &[
             dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
                 Ok(Box::new(clip::<T>)),
                 else Err(build.unsupported(dtype)))
-        }),
+        })
+    .gradient(clip_gradient),
 ];
 
 fn bias_shape(ctx: &mut ShapeCtx, channels_first: bool) -> Result<()> {
@@ -236,4 +240,54 @@ fn clip<T: Element + PartialOrd>(ctx: &mut KernelCtx) -> Result<()> {
         }
     });
     ctx.set_output(0, out)
+}
+
+fn bias_add_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    g.set(0, d)?;
+    if !g.needs(1) {
+        return Ok(());
+    }
+    let first = g.attrs().str("data_format").is_ok_and(|f| f == "NCHW");
+    let size = g.x(1).shape_of();
+    let one = d.ints([-1]);
+    let parts = match first {
+        false => vec![one, size, d.int(0)],
+        true => {
+            let shape = d.shape_of();
+            let attrs = [("begin_mask", 1i64.into())];
+            let batch = [shape, d.ints([0]), d.ints([1]), d.ints([1])];
+            vec![
+                shape.make("StridedSlice", &batch, &attrs),
+                size,
+                one,
+                d.int(0),
+            ]
+        }
+    };
+    let folded = d.reshape(d.make("ConcatV2", &parts, &[]));
+    let axes = if first { d.ints([0, 2]) } else { d.ints([0]) };
+    g.set(1, folded.sum(axes, false))
+}
+
+fn add_n_gradient(g: &mut GradientCtx) -> Result<()> {
+    for i in 0..g.num_inputs() {
+        g.set(i, g.dy(0))?;
+    }
+    Ok(())
+}
+
+/// What was clipped has no influence; the limits have where they are taken.
+fn clip_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, low, high, d) = (g.x(0), g.x(1), g.x(2), g.dy(0));
+    let (below, above) = (x.op("Less", &[low]), x.op("Greater", &[high]));
+    let zero = d.number(0.0);
+    let outside = below.op("LogicalOr", &[above]);
+    g.set(0, zero.where_(outside, d))?;
+    for (i, (is_limit, limit)) in [(below, low), (above, high)].into_iter().enumerate() {
+        if g.needs(i + 1) {
+            g.set(i + 1, d.where_(is_limit, zero).sum_to(limit))?;
+        }
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use crate::map::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
 use crate::num::Half;
 use crate::shapes;
 use ferroflow_base::{Result, unimplemented_error};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
 
 /// Cast.
@@ -13,7 +13,8 @@ pub const OPS: &[Op] = &[Op::new(
     "x: SrcT -> y: DstT | SrcT: type; DstT: type; Truncate: bool = false |",
 )
 .shape(shapes::unchanged)
-.kernel(cast)];
+.kernel(cast)
+.gradient(cast_gradient)];
 
 /// A conversion with the result that C++ on x86 gives where that is defined.
 trait CastTo<T> {
@@ -191,4 +192,9 @@ fn from_half<H: Half>(to: DType) -> Option<Kernel> {
         DType::Bfloat16 => Some(map_kernel::<H, bf16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
         _ => None,
     })
+}
+
+fn cast_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).cast(g.x(0).dtype());
+    g.set(0, dx)
 }

@@ -4,7 +4,7 @@
 use crate::indices::{self, Ints, axis_in, constant, constant_int, shape_of};
 use crate::strided::{Strided, par_copy, par_rows};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -35,7 +35,8 @@ pub const OPS: &[Op] = &[
     .kernel(concat_offset),
     Op::new("Pack", "values: N*T -> output: T | N: int >= 1; T: type; axis: int = 0")
         .shape(pack_shape)
-        .kernel(pack),
+        .kernel(pack)
+    .gradient(pack_gradient),
     Op::new("Split", "split_dim: int32, value: T -> output: num_split*T | num_split: int >= 1; T: type")
         .shape(split_shape)
         .kernel(split),
@@ -48,7 +49,8 @@ pub const OPS: &[Op] = &[
     .kernel(split_v),
     Op::new("Unpack", "value: T -> output: num*T | num: int >= 0; T: type; axis: int = 0")
         .shape(unpack_shape)
-        .kernel(unpack),
+        .kernel(unpack)
+    .gradient(unpack_gradient),
 ];
 
 /// Writes `outer` rows, each the `lens[i]` next elements of every part in turn.
@@ -542,4 +544,20 @@ fn unpack_shape(ctx: &mut ShapeCtx) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn pack_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let n = g.num_inputs();
+    let attrs = [("num", (n as i64).into()), g.attr("axis")];
+    for (i, part) in d.node("Unpack", &[d], &attrs).into_iter().enumerate() {
+        g.set(i, part)?;
+    }
+    Ok(())
+}
+
+fn unpack_gradient(g: &mut GradientCtx) -> Result<()> {
+    let parts: Vec<_> = (0..g.num_outputs()).map(|i| g.dy(i)).collect();
+    let dx = g.x(0).make("Pack", &parts, &[g.attr("axis")]);
+    g.set(0, dx)
 }

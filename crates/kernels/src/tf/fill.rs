@@ -4,7 +4,7 @@ use crate::indices::{self, Index, constant_int, dispatch_index, shape_of};
 use crate::shapes;
 use crate::strided::{par_fill, par_rows};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Element, Item, PartialShape, Shape, Tensor, bf16, dispatch,
     dispatch_items, f16,
@@ -17,30 +17,35 @@ pub const OPS: &[Op] = &[
         "dims: index_type, value: T -> output: T | T: type; index_type: type {int32,int64} = int32",
     )
     .shape(shape_from_input)
-    .kernel(fill),
+    .kernel(fill)
+    .gradient(fill_gradient),
     Op::new("ZerosLike", "x: T -> y: T | T: type")
         .shape(shapes::unchanged)
-        .kernel(zeros_like),
+        .kernel(zeros_like)
+        .not_differentiable(),
     Op::new(
         "OnesLike",
         "x: T -> y: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,\
          int64,uint64,complex64,complex128,bool}",
     )
     .shape(shapes::unchanged)
-    .kernel(ones_like),
+    .kernel(ones_like)
+    .not_differentiable(),
     Op::new(
         "Empty",
         "shape: int32 -> output: dtype | dtype: type; init: bool = false | stateful",
     )
     .shape(shape_from_input)
-    .kernel(empty),
+    .kernel(empty)
+    .not_differentiable(),
     Op::new(
         "Range",
         "start: Tidx, limit: Tidx, delta: Tidx -> output: Tidx | Tidx: type {bfloat16,half,float,\
          double,int8,int16,int32,int64,uint16,uint32,uint64} = int32",
     )
     .shape(range_shape)
-    .kernel(range),
+    .kernel(range)
+    .not_differentiable(),
     Op::new(
         "LinSpace",
         "start: T, stop: T, num: Tidx -> output: T | T: type {bfloat16,half,float,double}; \
@@ -57,14 +62,16 @@ pub const OPS: &[Op] = &[
         ctx.set(0, PartialShape::of([num]));
         Ok(())
     })
-    .kernel(lin_space),
+    .kernel(lin_space)
+    .not_differentiable(),
     Op::new(
         "OneHot",
         "indices: TI, depth: int32, on_value: T, off_value: T -> output: T | axis: int = -1; \
          T: type; TI: type {uint8,int8,int32,int64} = int64",
     )
     .shape(one_hot_shape)
-    .kernel(one_hot),
+    .kernel(one_hot)
+    .not_differentiable(),
 ];
 
 fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
@@ -403,4 +410,10 @@ fn one_hot_shape(ctx: &mut ShapeCtx) -> Result<()> {
         ),
     );
     Ok(())
+}
+
+fn fill_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let flat = d.reshape(d.ints([-1]));
+    g.set(1, flat.sum(d.ints([0]), false))
 }

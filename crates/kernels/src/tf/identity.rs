@@ -1,8 +1,8 @@
 //! Ops that pass values on or bring them in: Const, Placeholder, Identity and their kin.
 
 use crate::shapes;
-use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::PartialShape;
 
 /// Const, Placeholder, PlaceholderV2, PlaceholderWithDefault, NoOp, Identity, IdentityN,
@@ -15,7 +15,8 @@ pub const OPS: &[Op] = &[
             Ok(())
         })
         .cost(Cost::Cheap)
-        .kernel(constant),
+        .kernel(constant)
+        .not_differentiable(),
     Op::new(
         "Placeholder",
         "-> output: dtype | dtype: type; shape: shape = unknown",
@@ -36,7 +37,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::from_shape_attr)
     .cost(Cost::Cheap)
-    .kernel(forward_all),
+    .kernel(forward_all)
+    .gradient(pass_gradient),
     Op::new("_Arg", "-> output: T | T: type; index: int >= 0 | stateful")
         .shape(|ctx| {
             if let Ok(shape) = ctx.attrs().shape("_shape") {
@@ -56,29 +58,34 @@ pub const OPS: &[Op] = &[
     Op::new("Identity", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)
         .cost(Cost::Cheap)
-        .kernel(forward_all),
+        .kernel(forward_all)
+        .gradient(pass_gradient),
     Op::new(
         "IdentityN",
         "input: list(T) -> output: list(T) | T: list(type) >= 1",
     )
     .shape(shapes::unchanged)
     .cost(Cost::Cheap)
-    .kernel(forward_all),
+    .kernel(forward_all)
+    .gradient(pass_gradient),
     Op::new("StopGradient", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)
         .cost(Cost::Cheap)
-        .kernel(forward_all),
+        .kernel(forward_all)
+        .not_differentiable(),
     Op::new(
         "PreventGradient",
         "input: T -> output: T | T: type; message: string = ''",
     )
     .shape(shapes::unchanged)
     .cost(Cost::Cheap)
-    .kernel(forward_all),
+    .kernel(forward_all)
+    .gradient(prevented),
     Op::new("Snapshot", "input: T -> output: T | T: type")
         .shape(shapes::unchanged)
         .cost(Cost::Cheap)
-        .kernel(forward_all),
+        .kernel(forward_all)
+        .gradient(pass_gradient),
 ];
 
 fn constant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -107,4 +114,20 @@ fn forward_all(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         Ok(())
     }))
+}
+
+fn pass_gradient(g: &mut GradientCtx) -> Result<()> {
+    for i in 0..g.num_inputs() {
+        if let Some(gradient) = g.arrived(i) {
+            g.set_gradient(i, gradient)?;
+        }
+    }
+    Ok(())
+}
+
+fn prevented(g: &mut GradientCtx) -> Result<()> {
+    Err(not_found!(
+        "Gradient explicitly disabled. Reason: {}",
+        g.attrs().str("message")?
+    ))
 }

@@ -6,7 +6,7 @@ use crate::shapes;
 use crate::simd::math::BinaryOp;
 use crate::zip::{Both, Limit, Simd, Test, checked_zip_kernel, half_zip_kernel, zip_kernel};
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_opdef::{KernelBuild, Op, OpKernel};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// A row of a broadcasting op.
@@ -102,32 +102,38 @@ pub const OPS: &[Op] = &[
             DType::String => Ok(Box::new(super::compare::concat_strings)),
             _ => ADD(build),
         },
-    ),
+    )
+    .gradient(add_grad),
     row(
         "AddV2",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,uint16,uint32,uint64,int8,int16,int32,int64,complex64,complex128} | commutative aggregate",
         ADD,
-    ),
+    )
+    .gradient(add_grad),
     row(
         "Sub",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,int64,complex64,complex128,uint32,uint64} |",
         num_op!(sub, Sub),
-    ),
+    )
+    .gradient(sub_grad),
     row(
         "Mul",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} | commutative",
         num_op!(mul, Mul),
-    ),
+    )
+    .gradient(mul_grad),
     row(
         "Maximum",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
         ordered_op!(larger, true),
-    ),
+    )
+    .gradient(maximum_grad),
     row(
         "Minimum",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
         ordered_op!(smaller, false),
-    ),
+    )
+    .gradient(minimum_grad),
     row(
         "SquaredDifference",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int32,int64,complex64,complex128} | commutative",
@@ -136,77 +142,92 @@ pub const OPS: &[Op] = &[
             Num::squared_difference,
             [f64, i32, i64, Complex32, Complex64]
         ),
-    ),
+    )
+    .gradient(squared_difference_grad),
     row(
         "Div",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
         division!(DIVIDE, Num::div, [f64, Complex32, Complex64], no_zero),
-    ),
+    )
+    .gradient(div_grad),
     row(
         "RealDiv",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
         zip_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]),
-    ),
+    )
+    .gradient(div_grad),
     row(
         "FloorDiv",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
         division!(Ordered::floor_div, [f64], no_zero),
-    ),
+    )
+    .not_differentiable(),
     row(
         "TruncateDiv",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
         division!(Ordered::trunc_div, [f64], no_zero_internal),
-    ),
+    )
+    .not_differentiable(),
     row(
         "Mod",
         "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |",
         division!(Ordered::trunc_mod, [f64], no_zero),
-    ),
+    )
+    .gradient(truncate_mod_grad),
     row(
         "FloorMod",
         "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double} |",
         division!(Ordered::floor_mod, [f64], no_zero),
-    ),
+    )
+    .gradient(floor_mod_grad),
     row(
         "TruncateMod",
         "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |",
         division!(Ordered::trunc_mod, [f64], no_zero_internal),
-    ),
+    )
+    .gradient(truncate_mod_grad),
     row(
         "DivNoNan",
         "x: T, y: T -> z: T | T: type {half,float,bfloat16,double,complex64,complex128} |",
         field_op!(div_no_nan),
-    ),
+    )
+    .gradient(div_no_nan_grad),
     row(
         "MulNoNan",
         "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,complex64,complex128} |",
         field_op!(mul_no_nan),
-    ),
+    )
+    .gradient(mul_no_nan_grad),
     row(
         "Xdivy",
         "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
         field_op!(xdivy),
-    ),
+    )
+    .gradient(xdivy_grad),
     row(
         "Xlogy",
         "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
         field_op!(xlogy),
-    ),
+    )
+    .gradient(xlogy_grad),
     row(
         "Xlog1py",
         "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
         field_op!(xlog1py),
-    ),
+    )
+    .gradient(xlog1py_grad),
     row(
         "Atan2",
         "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
         real_op!(atan2),
-    ),
+    )
+    .gradient(atan2_grad),
     row(
         "NextAfter",
         "x1: T, x2: T -> output: T | T: type {double,float} = float |",
         real_op!(next_after),
-    ),
+    )
+    .gradient(next_after_grad),
     row(
         "Pow",
         "x: T, y: T -> z: T | T: type {bfloat16,float,half,double,int8,int16,int32,int64,complex64,complex128} |",
@@ -216,7 +237,8 @@ pub const OPS: &[Op] = &[
             checked_zip_kernel::<T, T>(Both(<T as Int>::pow), no_negative::<T>),
             else (field_op!(pow))(build))
         },
-    ),
+    )
+    .gradient(pow_grad),
     row(
         "BitwiseAnd",
         "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
@@ -260,7 +282,8 @@ pub const OPS: &[Op] = &[
             (DType::Double, DType::Complex128) => zip_kernel::<f64, Complex64>(Test(Complex::new)),
             (dtype, _) => Err(build.unsupported(dtype)),
         },
-    ),
+    )
+    .gradient(complex_grad),
 ];
 
 const DIVIDE: Simd<fn(f32, f32) -> f32> = Simd(BinaryOp::Div, Num::div);
@@ -290,4 +313,152 @@ fn no_negative<T: Num + PartialOrd>(exponents: &[T]) -> Result<()> {
         )),
         false => Ok(()),
     }
+}
+
+/// Gradients from `f(x, y, z, dz)`, each only if it is of use.
+fn both<'g>(
+    g: &mut GradientCtx<'g>,
+    dx: impl Fn(Expr<'g>, Expr<'g>, Expr<'g>) -> Expr<'g>,
+    dy: impl Fn(Expr<'g>, Expr<'g>, Expr<'g>) -> Expr<'g>,
+) -> Result<()> {
+    let (x, y, dz) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
+    let dx = g.needs(0).then(|| dx(x, y, dz));
+    let dy = g.needs(1).then(|| dy(x, y, dz));
+    g.set_broadcast(dx, dy)
+}
+
+fn add_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |_, _, dz| dz)
+}
+
+fn sub_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |_, _, dz| -dz)
+}
+
+fn mul_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, y, dz| dz * y, |x, _, dz| x * dz)
+}
+
+fn div_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, y, dz| dz / y, |x, y, dz| dz * (-x / y / y))
+}
+
+fn div_no_nan_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |_, y, dz| dz.op("DivNoNan", &[y]),
+        |x, y, dz| dz * (-x).op("DivNoNan", &[y]).op("DivNoNan", &[y]),
+    )
+}
+
+fn mul_no_nan_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |_, y, dz| dz.op("MulNoNan", &[y]),
+        |x, _, dz| x.op("MulNoNan", &[dz]),
+    )
+}
+
+fn squared_difference_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| dz * 2.0 * (x - y),
+        |x, y, dz| dz * 2.0 * (y - x),
+    )
+}
+
+/// The whole gradient goes to the input that was picked; to the first if both were equal.
+fn picked_grad(g: &mut GradientCtx, first_if: &str) -> Result<()> {
+    let first = g.x(0).op(first_if, &[g.x(1)]);
+    both(
+        g,
+        |_, _, dz| dz.where_(first, dz.number(0.0)),
+        |_, _, dz| dz.number(0.0).where_(first, dz),
+    )
+}
+
+fn maximum_grad(g: &mut GradientCtx) -> Result<()> {
+    picked_grad(g, "GreaterEqual")
+}
+
+fn minimum_grad(g: &mut GradientCtx) -> Result<()> {
+    picked_grad(g, "LessEqual")
+}
+
+fn floor_mod_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |x, y, dz| -dz * x.op("FloorDiv", &[y]))
+}
+
+fn truncate_mod_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |x, y, dz| -dz * x.op("TruncateDiv", &[y]))
+}
+
+/// 1 where `x` is not 0.
+fn not_zero(x: Expr) -> Expr {
+    x.op("NotEqual", &[x.number(0.0)]).cast(x.dtype())
+}
+
+fn xdivy_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| not_zero(x).op("Xdivy", &[y]) * dz,
+        |x, y, dz| (-x).op("Xdivy", &[y.op("Square", &[])]) * dz,
+    )
+}
+
+fn xlogy_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| not_zero(x).op("Xlogy", &[y]) * dz,
+        |x, y, dz| x.op("Xdivy", &[y]) * dz,
+    )
+}
+
+fn xlog1py_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| not_zero(x).op("Xlog1py", &[y]) * dz,
+        |x, y, dz| x.op("Xdivy", &[y + 1.0]) * dz,
+    )
+}
+
+/// The inputs are y and x, in this order.
+fn atan2_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |y, x, dz| x * (dz / (x.op("Square", &[]) + y.op("Square", &[]))),
+        |y, x, dz| -y * (dz / (x.op("Square", &[]) + y.op("Square", &[]))),
+    )
+}
+
+fn next_after_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |_, _, dz| dz.zeros_like())
+}
+
+fn pow_grad(g: &mut GradientCtx) -> Result<()> {
+    let z = g.y(0).conj();
+    both(
+        g,
+        |x, y, dz| dz * y * x.op("Pow", &[y - 1.0]),
+        |x, _, dz| {
+            // What x^y is near a base that has no logarithm counts as constant.
+            let test = if x.dtype().is_complex() {
+                "NotEqual"
+            } else {
+                "Greater"
+            };
+            let has_log = x.op(test, &[x.number(0.0)]);
+            let log = x.where_(has_log, x.number(1.0)).op("Log", &[]);
+            dz * z * log.where_(has_log, x.number(0.0))
+        },
+    )
+}
+
+fn complex_grad(g: &mut GradientCtx) -> Result<()> {
+    let dtype = g.x(0).dtype();
+    both(
+        g,
+        |_, _, dz| dz.op_with("Real", &[], &[("Tout", dtype.into())]),
+        |_, _, dz| dz.op_with("Imag", &[], &[("Tout", dtype.into())]),
+    )
 }

@@ -7,7 +7,7 @@ use crate::shapes;
 use crate::simd::math::UnaryOp;
 use crate::special;
 use ferroflow_base::Result;
-use ferroflow_opdef::{KernelBuild, Op, OpKernel};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// A row of an op whose output has the shape of its input.
@@ -92,46 +92,78 @@ pub const OPS: &[Op] = &[
             Num::root,
             [f64, Complex32, Complex64]
         ),
-    ),
-    row("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt)),
-    row("Exp", FIELD, field_op!(exp, Exp)),
-    row("Expm1", FIELD, field_op!(exp_m1, Expm1)),
-    row("Log", FIELD, field_op!(ln, Log)),
-    row("Log1p", FIELD, field_op!(ln_1p, Log1p)),
-    row("Sin", FIELD, field_op!(sin, Sin)),
-    row("Cos", FIELD, field_op!(cos, Cos)),
-    row("Tan", FIELD, field_op!(tan)),
-    row("Asin", FIELD, field_op!(asin)),
-    row("Acos", FIELD, field_op!(acos)),
-    row("Atan", FIELD, field_op!(atan)),
-    row("Sinh", FIELD, field_op!(sinh)),
-    row("Cosh", FIELD, field_op!(cosh)),
-    row("Tanh", FIELD, field_op!(tanh, Tanh)),
-    row("Asinh", FIELD, field_op!(asinh)),
-    row("Acosh", FIELD, field_op!(acosh)),
-    row("Atanh", FIELD, field_op!(atanh)),
-    row("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid)),
-    row("Erf", FLOATS, real_op!(COSTLY, erf, Erf)),
-    row("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc)),
-    row("Erfinv", FLOATS, special_op!(special::erfinv)),
-    row("Ndtri", FLOATS, special_op!(special::ndtri)),
-    row("Lgamma", FLOATS, special_op!(special::lgamma)),
-    row("Digamma", FLOATS, special_op!(special::digamma)),
-    row("Reciprocal", SIGNED, field_op!(recip, Reciprocal)),
-    row("Inv", SIGNED, field_op!(recip, Reciprocal)),
-    row("Floor", FLOATS, real_op!(CHEAP, floor, Floor)),
-    row("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil)),
-    row("Rint", FLOATS, real_op!(CHEAP, rint, Round)),
+    )
+    .gradient(sqrt_grad),
+    row("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt))
+    .gradient(rsqrt_grad),
+    row("Exp", FIELD, field_op!(exp, Exp))
+    .gradient(exp_grad),
+    row("Expm1", FIELD, field_op!(exp_m1, Expm1))
+    .gradient(expm1_grad),
+    row("Log", FIELD, field_op!(ln, Log))
+    .gradient(log_grad),
+    row("Log1p", FIELD, field_op!(ln_1p, Log1p))
+    .gradient(log1p_grad),
+    row("Sin", FIELD, field_op!(sin, Sin))
+    .gradient(sin_grad),
+    row("Cos", FIELD, field_op!(cos, Cos))
+    .gradient(cos_grad),
+    row("Tan", FIELD, field_op!(tan))
+    .gradient(tan_grad),
+    row("Asin", FIELD, field_op!(asin))
+    .gradient(asin_grad),
+    row("Acos", FIELD, field_op!(acos))
+    .gradient(acos_grad),
+    row("Atan", FIELD, field_op!(atan))
+    .gradient(atan_grad),
+    row("Sinh", FIELD, field_op!(sinh))
+    .gradient(sinh_grad),
+    row("Cosh", FIELD, field_op!(cosh))
+    .gradient(cosh_grad),
+    row("Tanh", FIELD, field_op!(tanh, Tanh))
+    .gradient(tanh_grad),
+    row("Asinh", FIELD, field_op!(asinh))
+    .gradient(asinh_grad),
+    row("Acosh", FIELD, field_op!(acosh))
+    .gradient(acosh_grad),
+    row("Atanh", FIELD, field_op!(atanh))
+    .gradient(atanh_grad),
+    row("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid))
+    .gradient(sigmoid_grad),
+    row("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
+    .gradient(erf_grad),
+    row("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc))
+    .gradient(erfc_grad),
+    row("Erfinv", FLOATS, special_op!(special::erfinv))
+    .gradient(erfinv_grad),
+    row("Ndtri", FLOATS, special_op!(special::ndtri))
+    .gradient(ndtri_grad),
+    row("Lgamma", FLOATS, special_op!(special::lgamma))
+    .gradient(lgamma_grad),
+    row("Digamma", FLOATS, special_op!(special::digamma))
+    .gradient(digamma_grad),
+    row("Reciprocal", SIGNED, field_op!(recip, Reciprocal))
+    .gradient(reciprocal_grad),
+    row("Inv", SIGNED, field_op!(recip, Reciprocal))
+    .gradient(reciprocal_grad),
+    row("Floor", FLOATS, real_op!(CHEAP, floor, Floor))
+    .not_differentiable(),
+    row("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil))
+    .not_differentiable(),
+    row("Rint", FLOATS, real_op!(CHEAP, rint, Round))
+    .not_differentiable(),
     row(
         "Round",
         SIGNED,
         mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]),
-    ),
+    )
+    .not_differentiable(),
     row(
         "Abs",
         "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |",
         mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]),
-    ),
+    )
+    .gradient(abs_grad),
     row(
         "Neg",
         SIGNED,
@@ -141,7 +173,8 @@ pub const OPS: &[Op] = &[
             Num::neg,
             [f64, i8, i16, i32, i64, Complex32, Complex64]
         ),
-    ),
+    )
+    .gradient(neg_grad),
     row(
         "Sign",
         SIGNED,
@@ -152,7 +185,8 @@ pub const OPS: &[Op] = &[
             Field::sign,
             [f64, Complex32, Complex64]
         ),
-    ),
+    )
+    .gradient(sign_grad),
     row(
         "Square",
         "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128} |",
@@ -164,7 +198,8 @@ pub const OPS: &[Op] = &[
                 f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
             ]
         ),
-    ),
+    )
+    .gradient(square_grad),
     row("IsNan", TESTED, |build| {
         test(build, f32::is_nan, f64::is_nan)
     }),
@@ -202,15 +237,20 @@ pub const OPS: &[Op] = &[
             map_kernel::<T, T>(CHEAP, Each(<T as Field>::conj)),
             else Err(build.unsupported(dtype)))
         },
-    ),
-    row("Real", PART, |build| part(build, |z| z.re, |z| z.re)),
-    row("Imag", PART, |build| part(build, |z| z.im, |z| z.im)),
-    row("Angle", PART, |build| part(build, |z| z.arg(), |z| z.arg())),
+    )
+    .gradient(conj_grad),
+    row("Real", PART, |build| part(build, |z| z.re, |z| z.re))
+    .gradient(real_grad),
+    row("Imag", PART, |build| part(build, |z| z.im, |z| z.im))
+    .gradient(imag_grad),
+    row("Angle", PART, |build| part(build, |z| z.arg(), |z| z.arg()))
+    .gradient(angle_grad),
     row(
         "ComplexAbs",
         "x: T -> y: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |",
         |build| part(build, |z| z.norm(), |z| z.norm()),
-    ),
+    )
+    .gradient(complex_abs_grad),
 ];
 
 const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |";
@@ -253,4 +293,195 @@ pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<B
         DType::Bfloat16 => half_kernel::<bf16>(COSTLY, single()),
         dtype => Err(build.unsupported(dtype)),
     }
+}
+
+/// A gradient of the form `dx = dy * f(x, y)`, with `x` and `y` conjugated.
+fn times<'g>(g: &mut GradientCtx<'g>, f: impl Fn(Expr<'g>, Expr<'g>) -> Expr<'g>) -> Result<()> {
+    let factor = f(g.x(0).conj(), g.y(0).conj());
+    let dx = g.dy(0) * factor;
+    g.set(0, dx)
+}
+
+fn sqrt_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).op("SqrtGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn rsqrt_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).op("RsqrtGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn tanh_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).conj().op("TanhGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn sigmoid_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).conj().op("SigmoidGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn reciprocal_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).op("ReciprocalGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn exp_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| y)
+}
+
+fn expm1_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Exp", &[]))
+}
+
+fn log_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Reciprocal", &[]))
+}
+
+fn log1p_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| (1.0 + x).op("Reciprocal", &[]))
+}
+
+fn sin_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Cos", &[]))
+}
+
+fn cos_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| -x.op("Sin", &[]))
+}
+
+fn tan_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        x.op("Cos", &[]).op("Reciprocal", &[]).op("Square", &[])
+    })
+}
+
+fn asin_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        (1.0 - x.op("Square", &[]))
+            .op("Sqrt", &[])
+            .op("Reciprocal", &[])
+    })
+}
+
+fn acos_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        -(1.0 - x.op("Square", &[]))
+            .op("Sqrt", &[])
+            .op("Reciprocal", &[])
+    })
+}
+
+fn atan_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| (1.0 + x.op("Square", &[])).op("Reciprocal", &[]))
+}
+
+fn sinh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Cosh", &[]))
+}
+
+fn cosh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Sinh", &[]))
+}
+
+fn asinh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| y.op("Cosh", &[]).op("Reciprocal", &[]))
+}
+
+fn acosh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| y.op("Sinh", &[]).op("Reciprocal", &[]))
+}
+
+fn atanh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| (1.0 - x.op("Square", &[])).op("Reciprocal", &[]))
+}
+
+fn erf_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        (-x.op("Square", &[])).op("Exp", &[]) * std::f64::consts::FRAC_2_SQRT_PI
+    })
+}
+
+fn erfc_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        (-x.op("Square", &[])).op("Exp", &[]) * -std::f64::consts::FRAC_2_SQRT_PI
+    })
+}
+
+fn erfinv_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| {
+        y.op("Square", &[]).op("Exp", &[]) / std::f64::consts::FRAC_2_SQRT_PI
+    })
+}
+
+fn ndtri_grad(g: &mut GradientCtx) -> Result<()> {
+    let root = (2.0 * std::f64::consts::PI).sqrt();
+    times(g, move |_, y| {
+        (y.op("Square", &[]) * 0.5).op("Exp", &[]) * root
+    })
+}
+
+fn lgamma_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Digamma", &[]))
+}
+
+fn digamma_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.number(1.0).op("Polygamma", &[x]))
+}
+
+fn abs_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Sign", &[]))
+}
+
+fn square_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x * 2.0)
+}
+
+fn neg_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = -g.dy(0);
+    g.set(0, dx)
+}
+
+fn sign_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.x(0).zeros_like();
+    g.set(0, dx)
+}
+
+fn conj_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).conj();
+    g.set(0, dx)
+}
+
+/// Real and imaginary part as a number of dtype `like`.
+fn complex<'g>(re: Expr<'g>, im: Expr<'g>, like: Expr<'g>) -> Expr<'g> {
+    re.op_with("Complex", &[im], &[("Tout", like.dtype().into())])
+}
+
+fn real_grad(g: &mut GradientCtx) -> Result<()> {
+    let dy = g.dy(0);
+    g.set(0, complex(dy, dy.number(0.0), g.x(0)))
+}
+
+fn imag_grad(g: &mut GradientCtx) -> Result<()> {
+    let dy = g.dy(0);
+    g.set(0, complex(dy.number(0.0), dy, g.x(0)))
+}
+
+fn angle_grad(g: &mut GradientCtx) -> Result<()> {
+    let (x, dy) = (g.x(0), g.dy(0));
+    let of_part = [("Tout", dy.dtype().into())];
+    let (re, im) = (
+        x.op_with("Real", &[], &of_part),
+        x.op_with("Imag", &[], &of_part),
+    );
+    let turned = complex(im, re, x).op("Reciprocal", &[]);
+    g.set(0, -(complex(dy, dy.number(0.0), x) * turned))
+}
+
+fn complex_abs_grad(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, dy) = (g.x(0), g.y(0), g.dy(0));
+    let zero = dy.number(0.0);
+    let dx = (complex(dy, zero, x) * x).op("DivNoNan", &[complex(y, zero, x)]);
+    g.set(0, dx)
 }

@@ -1,5 +1,6 @@
 //! MatMul, `_FusedMatMul` and the BatchMatMul family.
 
+use super::matmul_gradient;
 use crate::broadcast::{broadcast_partial, broadcast_shape};
 use crate::indices::shape_of;
 use crate::product::{Number, convert, widened};
@@ -25,7 +26,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(mat_mul_shape)
     .cost(Cost::Expensive)
-    .kernel(mat_mul),
+    .kernel(mat_mul)
+    .gradient(matmul_gradient::mat_mul),
     Op::new(
         "_FusedMatMul",
         "a: T, b: T, args: num_args*T -> product: T | transpose_a: bool = false; \
@@ -43,7 +45,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(batch_shape)
     .cost(Cost::Expensive)
-    .kernel(batch_mat_mul),
+    .kernel(batch_mat_mul)
+    .gradient(matmul_gradient::batch_mat_mul),
     Op::new(
         "BatchMatMulV2",
         "x: T, y: T -> output: T | T: type {bfloat16,half,float,double,int16,int32,int64,uint8,\
@@ -52,7 +55,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(batch_shape)
     .cost(Cost::Expensive)
-    .kernel(batch_mat_mul),
+    .kernel(batch_mat_mul)
+    .gradient(matmul_gradient::batch_mat_mul),
     Op::new(
         "BatchMatMulV3",
         "x: Ta, y: Tb -> output: Tout | Ta: type {bfloat16,half,float,double,uint8,int8,int16,\
@@ -63,7 +67,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(batch_shape)
     .cost(Cost::Expensive)
-    .kernel(batch_mat_mul),
+    .kernel(batch_mat_mul)
+    .gradient(matmul_gradient::batch_mat_mul),
 ];
 
 #[cold]

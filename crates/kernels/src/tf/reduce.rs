@@ -1,5 +1,6 @@
 //! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss.
 
+use super::reduce_gradient;
 use crate::map::CHEAP;
 use crate::num::{Half, Num};
 use crate::reduce::{
@@ -55,14 +56,15 @@ macro_rules! number_reduction {
 
 /// Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss.
 pub const OPS: &[Op] = &[
-    row("Sum", NUMBERS, number_reduction!(FastSum, Sum, as_is)),
-    row("Mean", NUMBERS, number_reduction!(FastSum, Sum, mean)),
-    row("Prod", NUMBERS, number_reduction!(Prod, Prod, as_is)),
+    row("Sum", NUMBERS, number_reduction!(FastSum, Sum, as_is)).gradient(reduce_gradient::sum),
+    row("Mean", NUMBERS, number_reduction!(FastSum, Sum, mean)).gradient(reduce_gradient::mean),
+    row("Prod", NUMBERS, number_reduction!(Prod, Prod, as_is)).gradient(reduce_gradient::prod),
     row(
         "EuclideanNorm",
         NUMBERS,
         number_reduction!(FastSumSquares, SumSquares, root),
-    ),
+    )
+    .gradient(reduce_gradient::norm),
     row(
         "Max",
         ORDERED,
@@ -72,7 +74,8 @@ pub const OPS: &[Op] = &[
             as_is,
             [f64, i8, i16, i32, i64, u8, u16, u32, u64]
         ),
-    ),
+    )
+    .gradient(reduce_gradient::extreme),
     row(
         "Min",
         ORDERED,
@@ -82,9 +85,10 @@ pub const OPS: &[Op] = &[
             as_is,
             [f64, i8, i16, i32, i64, u8, u16, u32, u64]
         ),
-    ),
-    row("All", BOOLS, bool_kernel::<All>),
-    row("Any", BOOLS, bool_kernel::<Any>),
+    )
+    .gradient(reduce_gradient::extreme),
+    row("All", BOOLS, bool_kernel::<All>).not_differentiable(),
+    row("Any", BOOLS, bool_kernel::<Any>).not_differentiable(),
     Op::new(
         "L2Loss",
         "t: T -> output: T | T: type {half,bfloat16,float,double} |",
@@ -96,7 +100,8 @@ pub const OPS: &[Op] = &[
         DType::Half => Ok(Box::new(half_loss::<f16>)),
         DType::Bfloat16 => Ok(Box::new(half_loss::<bf16>)),
         dtype => Err(build.unsupported(dtype)),
-    }),
+    })
+    .gradient(reduce_gradient::l2_loss),
 ];
 
 fn as_is<T>(x: T, _: usize) -> T {

@@ -5,7 +5,7 @@ use crate::map::CHEAP;
 use crate::strided::Strided;
 use crate::zip::checked_broadcast;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 use std::borrow::Cow;
@@ -17,7 +17,8 @@ pub const OPS: &[Op] = &[
         "condition: bool, t: T, e: T -> output: T | T: type |",
     )
     .shape(select_shape)
-    .kernel(|_| Ok(Box::new(select))),
+    .kernel(|_| Ok(Box::new(select)))
+    .gradient(select_gradient),
     Op::new(
         "SelectV2",
         "condition: bool, t: T, e: T -> output: T | T: type |",
@@ -28,7 +29,8 @@ pub const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(select_v2_factory),
+    .kernel(select_v2_factory)
+    .gradient(select_gradient),
 ];
 
 fn select_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -200,4 +202,23 @@ fn choose<T: Item>(cond: &[bool], t: &[T], e: &[T], out: &mut [T]) {
             }
         }
     }
+}
+
+fn select_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (condition, d) = (g.x(0), g.dy(0));
+    let zeros = d.zeros_like();
+    for (i, parts) in [(1, [d, zeros]), (2, [zeros, d])] {
+        if g.needs(i) {
+            let x = g.x(i);
+            let picked = condition.op(g.op_name(), &parts);
+            // The first version has no broadcasting but that of a vector of conditions.
+            let dx = if g.op_name() == "Select" {
+                picked
+            } else {
+                d.at(picked.symbol()).sum_to(x)
+            };
+            g.set(i, dx)?;
+        }
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@
 use crate::indices::{self, Ints, axis_in, constant, constant_int, partial};
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Shape, ShapeN, Size, Rank, Reshape, ExpandDims, Squeeze, EnsureShape, Bitcast.
@@ -12,40 +12,47 @@ pub const OPS: &[Op] = &[
     Op::new("Shape", "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32")
         .shape(shape_of_shapes)
         .cost(Cost::Cheap)
-        .kernel(shape_n),
+        .kernel(shape_n)
+    .not_differentiable(),
     Op::new(
         "ShapeN",
         "input: N*T -> output: N*out_type | N: int >= 1; T: type; out_type: type {int32,int64} = int32",
     )
     .shape(shape_of_shapes)
     .cost(Cost::Cheap)
-    .kernel(shape_n),
+    .kernel(shape_n)
+    .not_differentiable(),
     Op::new("Size", "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
-        .kernel(size),
+        .kernel(size)
+    .not_differentiable(),
     Op::new("Rank", "input: T -> output: int32 | T: type")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
-        .kernel(rank),
+        .kernel(rank)
+    .not_differentiable(),
     Op::new(
         "Reshape",
         "tensor: T, shape: Tshape -> output: T | T: type; Tshape: type {int32,int64} = int32",
     )
     .shape(reshape_shape)
     .cost(Cost::Cheap)
-    .kernel(reshape),
+    .kernel(reshape)
+    .gradient(reshape_gradient),
     Op::new(
         "ExpandDims",
         "input: T, dim: Tdim -> output: T | T: type; Tdim: type {int32,int64} = int32",
     )
     .shape(expand_dims_shape)
     .cost(Cost::Cheap)
-    .kernel(expand_dims),
+    .kernel(expand_dims)
+    .gradient(reshape_gradient),
     Op::new("Squeeze", "input: T -> output: T | T: type; squeeze_dims: list(int) >= 0 = []")
         .shape(squeeze_shape)
         .cost(Cost::Cheap)
-        .kernel(squeeze),
+        .kernel(squeeze)
+    .gradient(reshape_gradient),
     Op::new("EnsureShape", "input: T -> output: T | shape: shape; T: type")
         .shape(|ctx| {
             let shape = ctx.merge(&ctx.input(0), ctx.attrs().shape("shape")?)?;
@@ -53,7 +60,8 @@ pub const OPS: &[Op] = &[
             Ok(())
         })
         .cost(Cost::Cheap)
-        .kernel(ensure_shape),
+        .kernel(ensure_shape)
+    .gradient(pass_gradient),
     Op::new(
         "Bitcast",
         "input: T -> output: type | T: type {bfloat16,half,float,double,int64,int32,uint8,uint16,\
@@ -62,7 +70,8 @@ pub const OPS: &[Op] = &[
          complex64,complex128,qint8,quint8,qint16,quint16,qint32}",
     )
     .shape(bitcast_shape)
-    .kernel(bitcast),
+    .kernel(bitcast)
+    .not_differentiable(),
 ];
 
 fn shape_of_shapes(ctx: &mut ShapeCtx) -> Result<()> {
@@ -119,9 +128,14 @@ fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     }
     let mut shape = Shape::checked(&dims)?;
     if let Some(i) = unknown {
-        // Zeros on either side are left out, so that what is missing can be told from the others.
+        // Where a zero is asked for, zeros are left out on both sides: what is missing can then be
+        // told from the others.
+        let left_out = usize::from(shape.contains(&0));
         let known: usize = shape.iter().filter(|&&d| d != 0).product();
-        let given: usize = from.iter().filter(|&&d| d != 0).product();
+        let given: usize = from
+            .iter()
+            .map(|&d| if d == 0 { left_out } else { d })
+            .product();
         if n != 0 && !given.is_multiple_of(known) {
             return Err(invalid_argument!(
                 "Input to reshape is a tensor with {n} values, but the requested shape requires a \
@@ -361,4 +375,14 @@ fn bitcast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         ctx.set_output(0, out)
     }))
+}
+
+fn reshape_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).reshape(g.x(0).shape_of());
+    g.set(0, dx)
+}
+
+fn pass_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0);
+    g.set(0, dx)
 }

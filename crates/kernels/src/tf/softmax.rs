@@ -5,7 +5,7 @@ use crate::shapes;
 use crate::simd::rows;
 use crate::wide::{narrowed, widened};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 
@@ -16,25 +16,29 @@ pub const OPS: &[Op] = &[
         "logits: T -> softmax: T | T: type {half,bfloat16,float,double} |",
     )
     .shape(shape)
-    .kernel(|build| build_rows(build, rows::softmax, false)),
+    .kernel(|build| build_rows(build, rows::softmax, false))
+    .gradient(softmax_gradient),
     Op::new(
         "LogSoftmax",
         "logits: T -> logsoftmax: T | T: type {half,bfloat16,float,double} |",
     )
     .shape(shape)
-    .kernel(|build| build_rows(build, rows::log_softmax, true)),
+    .kernel(|build| build_rows(build, rows::log_softmax, true))
+    .gradient(log_softmax_gradient),
     Op::new(
         "SoftmaxCrossEntropyWithLogits",
         "features: T, labels: T -> loss: T, backprop: T | T: type {half,bfloat16,float,double} |",
     )
     .shape(shape_dense)
-    .kernel(build_dense),
+    .kernel(build_dense)
+    .gradient(cross_entropy_gradient),
     Op::new(
         "SparseSoftmaxCrossEntropyWithLogits",
         "features: T, labels: Tlabels -> loss: T, backprop: T | T: type {half,bfloat16,float,double}; Tlabels: type {int32,int64} = int64 |",
     )
     .shape(shape_sparse)
-    .kernel(build_sparse),
+    .kernel(build_sparse)
+    .gradient(sparse_cross_entropy_gradient),
 ];
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -292,4 +296,55 @@ fn sparse<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
         label[labels[r] as usize] = 1.0;
     })
     .and_then(|out| narrow_outputs::<T>(ctx, out))
+}
+
+fn last_sum<'g>(x: Expr<'g>) -> Expr<'g> {
+    x.sum(x.ints([-1]), true)
+}
+
+fn softmax_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (y, d) = (g.y(0), g.dy(0));
+    g.set(0, (d - last_sum(d * y)) * y)
+}
+
+fn log_softmax_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (y, d) = (g.y(0), g.dy(0));
+    g.set(0, d - last_sum(d) * y.op("Exp", &[]))
+}
+
+fn column(x: Expr) -> Expr {
+    x.op("ExpandDims", &[x.int(-1)])
+}
+
+/// The gradient of the logits: what came to the loss, times the second output, and what came to
+/// that output itself, as it does in second derivatives.
+fn of_logits<'g>(g: &GradientCtx<'g>) -> Expr<'g> {
+    let (x, backprop) = (g.x(0), g.y(1));
+    let dx = g.arrived(0).map(|loss| column(loss.dense()) * backprop);
+    let second = g.arrived(1).map(|d| {
+        let (d, p) = (d.dense(), x.op("Softmax", &[]));
+        (d - last_sum(d * p)) * p
+    });
+    match (dx, second) {
+        (Some(a), Some(b)) => a + b,
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => x.zeros_like(),
+    }
+}
+
+fn cross_entropy_gradient(g: &mut GradientCtx) -> Result<()> {
+    g.set(0, of_logits(g))?;
+    if g.needs(1) {
+        let labels = column(g.dy(0)) * -g.x(0).op("LogSoftmax", &[]);
+        let labels = match g.arrived(1) {
+            Some(d) => labels - d.dense(),
+            None => labels,
+        };
+        g.set(1, labels)?;
+    }
+    Ok(())
+}
+
+fn sparse_cross_entropy_gradient(g: &mut GradientCtx) -> Result<()> {
+    g.set(0, of_logits(g))
 }

@@ -5,7 +5,7 @@ use crate::broadcast::broadcast_shape;
 use crate::indices::{self, Ints, constant};
 use crate::strided::Strided;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, dispatch_items,
 };
@@ -40,7 +40,8 @@ pub const OPS: &[Op] = &[
         "input: T, shape: Tidx -> output: T | T: type; Tidx: type {int32,int64} = int32",
     )
     .shape(broadcast_to_shape)
-    .kernel(broadcast_to),
+    .kernel(broadcast_to)
+    .gradient(broadcast_to_gradient),
     Op::new("BroadcastArgs", "s0: T, s1: T -> r0: T | T: type {int32,int64} = int32")
         .shape(|ctx| {
             let (a, b) = (ctx.with_rank(0, 1)?.dim(0), ctx.with_rank(1, 1)?.dim(0));
@@ -393,4 +394,9 @@ fn broadcast_gradient_args(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         ctx.set_output(0, indices::int_vector(dtype, reduce_a.iter().copied())?)?;
         ctx.set_output(1, indices::int_vector(dtype, reduce_b.iter().copied())?)
     }))
+}
+
+fn broadcast_to_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).sum_to(g.x(0));
+    g.set(0, dx)
 }

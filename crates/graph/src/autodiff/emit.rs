@@ -1,0 +1,325 @@
+//! The graph that gradient functions write to.
+
+use super::{output, symbol};
+use crate::builder::{infer_attrs, split_args};
+use crate::{Frames, GraphBuilder, Node, NodeId, Output, ShapeMap};
+use ferroflow_base::{Result, Status, internal};
+use ferroflow_opdef::{AttrValue, Attrs, Expr, GradientGraph, Symbol};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cell::{RefCell, RefMut};
+
+/// Constants of at most this many bytes are made once for each value.
+const MAX_SHARED: usize = 256;
+
+/// Where a node's outputs are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// In the graph itself or a loop of it.
+    Forward(Option<usize>),
+    /// In a loop that computes gradients, by its position in [`Emit::regions`].
+    Backward(usize),
+    /// A constant, which may be read everywhere.
+    Anywhere,
+}
+
+/// A part of the graph that gradient nodes are added to: the one that was asked (position 0), or a
+/// loop that is passed in reverse.
+pub(super) struct Region {
+    /// The region around the loop.
+    pub(super) parent: usize,
+    /// The loop that is reversed; for region 0 the one that contains the request.
+    pub(super) of: Option<usize>,
+    /// What nodes without inputs from the region wait for.
+    pub(super) pivot: Option<NodeId>,
+    /// What is needed to carry values into the loop.
+    pub(super) carrier: Option<super::loops::Carrier>,
+    /// Values from elsewhere, and what they are here.
+    pub(super) inside: FxHashMap<Output, Output>,
+}
+
+/// The growing graph.
+pub(super) struct Emit<'a, 'r> {
+    pub(super) builder: &'a mut GraphBuilder<'r>,
+    pub(super) frames: Frames,
+    pub(super) shapes: ShapeMap,
+    pub(super) regions: Vec<Region>,
+    /// The region that nodes are added to.
+    pub(super) region: usize,
+    /// What names of new nodes begin with.
+    pub(super) prefix: String,
+    /// The scope of all new nodes, without the last `/`.
+    pub(super) scope: String,
+    pub(super) loops: super::loops::Loops,
+    n_old: usize,
+    places: Vec<Place>,
+    constants: FxHashMap<(DType, Vec<usize>, Vec<u8>), Output>,
+    suffixes: FxHashMap<String, usize>,
+    error: Option<Status>,
+}
+
+impl<'a, 'r> Emit<'a, 'r> {
+    pub(super) fn new(
+        builder: &'a mut GraphBuilder<'r>,
+        frames: Frames,
+        shapes: ShapeMap,
+        scope: String,
+        base: Option<usize>,
+        pivot: Option<NodeId>,
+    ) -> Self {
+        let n_old = builder.graph.id_bound();
+        Emit {
+            builder,
+            loops: super::loops::Loops::default(),
+            frames,
+            shapes,
+            regions: vec![Region {
+                parent: 0,
+                of: base,
+                pivot,
+                carrier: None,
+                inside: FxHashMap::default(),
+            }],
+            region: 0,
+            prefix: String::new(),
+            scope,
+            n_old,
+            places: Vec::new(),
+            constants: FxHashMap::default(),
+            suffixes: FxHashMap::default(),
+            error: None,
+        }
+    }
+
+    /// Where `value` is.
+    pub(super) fn place(&self, value: Output) -> Place {
+        match value.node.index().checked_sub(self.n_old) {
+            Some(new) => self.places.get(new).copied().unwrap_or(Place::Anywhere),
+            None => {
+                let node = self.builder.graph.node(value.node);
+                if node.op() == "Const" && node.controls.is_empty() {
+                    return Place::Anywhere;
+                }
+                Place::Forward(self.frames.after(&self.builder.graph, value.node))
+            }
+        }
+    }
+
+    /// Whether the node was there before.
+    pub(super) fn is_old(&self, node: NodeId) -> bool {
+        node.index() < self.n_old
+    }
+
+    /// A name under the request's scope that no node has.
+    fn name(&mut self, op: &str) -> String {
+        let base = match self.prefix.is_empty() {
+            true => format!("{}/{op}", self.scope),
+            false => format!("{}/{}/{op}", self.scope, self.prefix),
+        };
+        let next = self.suffixes.entry(base.clone()).or_insert(0);
+        loop {
+            let name = match *next {
+                0 => base.clone(),
+                n => format!("{base}_{n}"),
+            };
+            *next += 1;
+            if self.builder.graph.find(&name).is_none() {
+                return name;
+            }
+        }
+    }
+
+    /// Adds a node whose outputs are in `place`; its inputs are there already.
+    pub(super) fn add_at(
+        &mut self,
+        place: Place,
+        op: &str,
+        inputs: &[Output],
+        mut attrs: Attrs,
+        controls: &[NodeId],
+    ) -> Result<NodeId> {
+        let def = self.builder.def(op)?;
+        let args = split_args(&def, inputs, &attrs)?;
+        infer_attrs(self.builder, &def, &args, &mut attrs)?;
+        def.complete_attrs(&mut attrs)?;
+        let outputs = def.output_dtypes(&attrs)?;
+        let node = Node {
+            name: self.name(op),
+            def,
+            attrs,
+            inputs: SmallVec::from_slice(inputs),
+            controls: SmallVec::from_slice(controls),
+            device: self.builder.device.clone(),
+            outputs,
+        };
+        let home = self.builder.current;
+        let id = self.builder.add_raw(node, home)?;
+        let new = id.index().checked_sub(self.n_old);
+        let new = new.ok_or_else(|| internal!("a new node has an old number"))?;
+        self.places.resize(new + 1, Place::Anywhere);
+        self.places[new] = place;
+        Ok(id)
+    }
+
+    /// The place of nodes that are added now.
+    pub(super) fn here(&self) -> Place {
+        match self.region {
+            0 => Place::Forward(self.regions[0].of),
+            r => Place::Backward(r),
+        }
+    }
+
+    /// Adds a node here; inputs from elsewhere are brought in.
+    fn add_here(
+        &mut self,
+        op: &str,
+        inputs: &[Output],
+        attrs: Attrs,
+        controls: &[NodeId],
+    ) -> Result<NodeId> {
+        let mut brought: SmallVec<[Output; 4]> = SmallVec::new();
+        for input in inputs {
+            brought.push(self.bring(*input, self.region)?);
+        }
+        let mut controls: SmallVec<[NodeId; 2]> = SmallVec::from_slice(controls);
+        let floats = |o: &Output| self.place(*o) == Place::Anywhere;
+        if brought.iter().all(floats) && controls.is_empty() && op != "Const" {
+            controls.extend(self.regions[self.region].pivot);
+        }
+        self.add_at(self.here(), op, &brought, attrs, &controls)
+    }
+
+    fn add_constant(&mut self, value: Tensor) -> Result<Output> {
+        let key = match value.bytes() {
+            Ok(bytes) if bytes.len() <= MAX_SHARED => {
+                let dims = value.shape().dims().to_vec();
+                Some((value.dtype(), dims, bytes.to_vec()))
+            }
+            _ => None,
+        };
+        if let Some(known) = key.as_ref().and_then(|k| self.constants.get(k)) {
+            return Ok(*known);
+        }
+        let attrs = Attrs::default()
+            .with("dtype", AttrValue::Type(value.dtype()))
+            .with("value", AttrValue::Tensor(value.into()));
+        let prefix = std::mem::take(&mut self.prefix);
+        let id = self.add_at(Place::Anywhere, "Const", &[], attrs, &[]);
+        self.prefix = prefix;
+        let constant = Output::new(id?, 0);
+        if let Some(key) = key {
+            self.constants.insert(key, constant);
+        }
+        Ok(constant)
+    }
+
+    /// The value of a constant.
+    pub(super) fn constant_value(&self, value: Output) -> Option<Tensor> {
+        let node = self.builder.graph.get(value.node)?;
+        match node.op() {
+            "Const" => node.attrs.tensor("value").ok()?.get().ok(),
+            _ => None,
+        }
+    }
+
+    fn held_shape(&self, value: Output) -> Option<PartialShape> {
+        if let Some(t) = self.constant_value(value) {
+            let dims: Vec<i64> = match t.dtype() {
+                DType::Int32 => t.slice::<i32>().ok()?.iter().map(|&d| d.into()).collect(),
+                DType::Int64 => t.slice::<i64>().ok()?.to_vec(),
+                _ => return None,
+            };
+            let known = dims.into_iter().map(|d| usize::try_from(d).ok());
+            return Some(PartialShape::of(known));
+        }
+        let node = self.builder.graph.get(value.node)?;
+        match node.op() {
+            "Shape" => Some(self.shapes.get(*node.inputs.first()?)),
+            _ => None,
+        }
+    }
+}
+
+/// [`Emit`] as gradient functions see it.
+pub(super) struct Emitter<'a, 'r>(RefCell<Emit<'a, 'r>>);
+
+impl<'a, 'r> Emitter<'a, 'r> {
+    pub(super) fn new(emit: Emit<'a, 'r>) -> Self {
+        Emitter(RefCell::new(emit))
+    }
+
+    /// The graph; not while an expression is being written.
+    pub(super) fn emit(&self) -> RefMut<'_, Emit<'a, 'r>> {
+        self.0.borrow_mut()
+    }
+
+    /// The value as an expression.
+    pub(super) fn expr(&self, value: Output) -> Expr<'_> {
+        Expr::new(self, symbol(value))
+    }
+
+    /// The first error since the last call.
+    pub(super) fn check(&self) -> Result<()> {
+        self.emit().error.take().map_or(Ok(()), Err)
+    }
+
+    /// Nodes that are added from now on are in this region, their names under this prefix.
+    pub(super) fn turn_to(&self, region: usize, prefix: &str) {
+        let mut emit = self.emit();
+        emit.region = region;
+        emit.prefix.clear();
+        emit.prefix.push_str(prefix);
+    }
+}
+
+impl GradientGraph for Emitter<'_, '_> {
+    fn add(
+        &self,
+        op: &str,
+        inputs: &[Symbol],
+        attrs: Attrs,
+        controls: &[u32],
+    ) -> Result<Vec<Symbol>> {
+        let inputs: SmallVec<[Output; 4]> = inputs.iter().map(|s| output(*s)).collect();
+        let controls: SmallVec<[NodeId; 2]> =
+            controls.iter().map(|c| NodeId::new(*c as usize)).collect();
+        let mut emit = self.emit();
+        let id = emit.add_here(op, &inputs, attrs, &controls)?;
+        let n = emit.builder.graph.node(id).outputs.len();
+        Ok((0..n).map(|slot| symbol(Output::new(id, slot))).collect())
+    }
+
+    fn constant(&self, value: Tensor) -> Result<Symbol> {
+        self.emit().add_constant(value).map(symbol)
+    }
+
+    fn dtype(&self, value: Symbol) -> Option<DType> {
+        self.emit().builder.graph.dtype(output(value))
+    }
+
+    fn shape(&self, value: Symbol) -> PartialShape {
+        let emit = self.emit();
+        match emit.constant_value(output(value)) {
+            Some(t) => PartialShape::from(t.shape()),
+            None => emit.shapes.get(output(value)),
+        }
+    }
+
+    fn value(&self, value: Symbol) -> Option<Tensor> {
+        self.emit().constant_value(output(value))
+    }
+
+    fn held_shape(&self, value: Symbol) -> Option<PartialShape> {
+        self.emit().held_shape(output(value))
+    }
+
+    fn fail(&self, error: Status) {
+        let mut emit = self.emit();
+        emit.error.get_or_insert(error);
+    }
+
+    fn source(&self) -> String {
+        self.emit().scope.clone()
+    }
+}

@@ -1,0 +1,369 @@
+//! Gradients of the graphs of `tests/gradients/*.jsonl.z` against TensorFlow's, and, where a row says
+//! so, against what small steps in random directions show.
+//!
+//! `CASE=part-of-a-name` runs a part of them; `oracle/gradients.py` writes the files.
+
+#[path = "../../kernels/tests/json/tensors.rs"]
+mod tensors;
+
+use ferroflow_model::GraphFile;
+use ferroflow_runtime::building::{GradientOptions, GraphBuilder, Unconnected};
+use ferroflow_runtime::{
+    DType, Graph, Output, PartialShape, Session, SessionOptions, Tensor, import_graph,
+    parse_tensor_name, registry,
+};
+use serde_json::Value as Json;
+use std::path::Path;
+use std::time::Instant;
+
+struct Case {
+    name: String,
+    graph: Vec<u8>,
+    feeds: Vec<(String, Tensor)>,
+    ys: Vec<String>,
+    gys: Vec<String>,
+    xs: Vec<String>,
+    stops: Vec<String>,
+    gradients: Vec<Option<Tensor>>,
+    tol: f64,
+    numeric: bool,
+}
+
+fn parse(line: &str) -> tensors::Res<Case> {
+    let json: Json = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    let names = |key: &str| -> Vec<String> {
+        let items = json[key].as_array().into_iter().flatten();
+        items
+            .filter_map(|v| v.as_str().map(str::to_string))
+            .collect()
+    };
+    let digits = json["hex"].as_str().ok_or("hex")?;
+    let bytes = (0..digits.len() / 2).map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16));
+    let feeds = json["feeds"].as_object().ok_or("feeds")?;
+    let gradients = json["gradients"].as_array().ok_or("gradients")?;
+    Ok(Case {
+        name: json["name"].as_str().ok_or("name")?.to_string(),
+        graph: bytes.collect::<Result<_, _>>().map_err(|e| e.to_string())?,
+        feeds: feeds
+            .iter()
+            .map(|(k, v)| Ok((k.clone(), tensors::tensor(v)?)))
+            .collect::<tensors::Res<_>>()?,
+        ys: names("ys"),
+        gys: names("gys"),
+        xs: names("xs"),
+        stops: names("stops"),
+        gradients: gradients
+            .iter()
+            .map(|g| match g.is_null() {
+                true => Ok(None),
+                false => tensors::tensor(g).map(Some),
+            })
+            .collect::<tensors::Res<_>>()?,
+        tol: tensors::number(&json["tol"])?,
+        numeric: json["numeric"].as_bool().unwrap_or(false),
+    })
+}
+
+fn find(graph: &Graph, name: &str) -> tensors::Res<Output> {
+    let (node, slot) = parse_tensor_name(name).map_err(|e| e.to_string())?;
+    let id = graph.find(node).ok_or(format!("no node {node}"))?;
+    Ok(Output::new(id, slot))
+}
+
+fn all(graph: &Graph, names: &[String]) -> tensors::Res<Vec<Output>> {
+    names.iter().map(|n| find(graph, n)).collect()
+}
+
+fn run(
+    session: &Session,
+    feeds: &[(String, Tensor)],
+    names: &[String],
+) -> tensors::Res<Vec<Tensor>> {
+    let feeds: Vec<_> = feeds.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    session.run(&feeds, &names, &[]).map_err(|e| e.to_string())
+}
+
+/// Adds gradients and runs them, as written and optimised.
+fn check(case: &Case) -> tensors::Res<()> {
+    let file = GraphFile::from_bytes(case.graph.clone()).map_err(|e| e.to_string())?;
+    let graph = import_graph(&file.graph, None, registry()).map_err(|e| e.to_string())?;
+    let (ys, xs) = (all(&graph, &case.ys)?, all(&graph, &case.xs)?);
+    let options = GradientOptions {
+        grad_ys: all(&graph, &case.gys)?.into_iter().map(Some).collect(),
+        stop_gradients: all(&graph, &case.stops)?,
+        ..Default::default()
+    };
+    let mut b = GraphBuilder::from_graph(graph, registry());
+    let gradients = b.gradients(&ys, &xs, &options).map_err(|e| e.to_string())?;
+    let mut names = Vec::new();
+    for (i, (gradient, want)) in gradients.iter().zip(&case.gradients).enumerate() {
+        if gradient.is_some() != want.is_some() {
+            return Err(format!(
+                "gradient {i} is {gradient:?}, TensorFlow's {want:?}"
+            ));
+        }
+        names.extend(gradient.map(|g| b.graph().output_name(g)));
+    }
+    let graph = b.finish().map_err(|e| e.to_string())?;
+    for optimize in [false, true] {
+        let mut session = SessionOptions {
+            threads: if optimize { 2 } else { 1 },
+            ..Default::default()
+        };
+        session.compile.optimize = optimize;
+        let session = Session::new(graph.clone(), session);
+        let got = run(&session, &case.feeds, &names)?;
+        let wanted: Vec<&Tensor> = case.gradients.iter().flatten().collect();
+        for (i, (got, want)) in got.iter().zip(&wanted).enumerate() {
+            tensors::compare(want, got, case.tol).map_err(|e| format!("gradient {i}: {e}"))?;
+        }
+        if case.numeric && optimize {
+            steps(case, &session, &got)?;
+        }
+    }
+    Ok(())
+}
+
+fn doubles(t: &Tensor) -> tensors::Res<Vec<f64>> {
+    t.slice::<f64>()
+        .map(<[f64]>::to_vec)
+        .map_err(|e| e.to_string())
+}
+
+/// Compares with the change of the result along random directions.
+fn steps(case: &Case, session: &Session, gradients: &[Tensor]) -> tensors::Res<()> {
+    const H: f64 = 1e-6;
+    let mut state = 12345u64;
+    let mut random = || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    };
+    let with = case
+        .xs
+        .iter()
+        .zip(&case.gradients)
+        .filter(|(_, g)| g.is_some());
+    let mut directions = Vec::new();
+    for (x, _) in with {
+        let (_, value) = case
+            .feeds
+            .iter()
+            .find(|(k, _)| k == x)
+            .ok_or("x is not fed")?;
+        if value.dtype() == DType::Double {
+            directions.push((
+                x,
+                (0..value.num_elements())
+                    .map(|_| random())
+                    .collect::<Vec<f64>>(),
+            ));
+        }
+    }
+    if directions.len() != gradients.len() {
+        return Ok(());
+    }
+    let total = |sign: f64| -> tensors::Res<f64> {
+        let mut feeds = case.feeds.clone();
+        for (x, direction) in &directions {
+            for (_, value) in feeds.iter_mut().filter(|(k, _)| k == *x) {
+                let moved: Vec<f64> = doubles(value)?
+                    .iter()
+                    .zip(direction)
+                    .map(|(v, d)| v + sign * H * d)
+                    .collect();
+                *value =
+                    Tensor::from_slice(value.shape().clone(), &moved).map_err(|e| e.to_string())?;
+            }
+        }
+        let fetches: Vec<String> = case.ys.iter().chain(&case.gys).cloned().collect();
+        let values = run(session, &feeds, &fetches)?;
+        let (ys, gys) = values.split_at(case.ys.len());
+        let mut sum = 0.0;
+        for (y, gy) in ys.iter().zip(gys) {
+            sum += doubles(y)?
+                .iter()
+                .zip(doubles(gy)?)
+                .map(|(a, b)| a * b)
+                .sum::<f64>();
+        }
+        Ok(sum)
+    };
+    let slope = (total(1.0)? - total(-1.0)?) / (2.0 * H);
+    let (mut said, mut size) = (0.0, 1.0);
+    for ((_, direction), gradient) in directions.iter().zip(gradients) {
+        for (g, d) in doubles(gradient)?.iter().zip(direction) {
+            said += g * d;
+            size += (g * d).abs();
+        }
+    }
+    match (said - slope).abs() < 1e-5 * size {
+        true => Ok(()),
+        false => Err(format!(
+            "the gradient says {said} along a direction, steps {slope}"
+        )),
+    }
+}
+
+#[test]
+fn as_tensorflow() {
+    let filter = std::env::var("CASE").unwrap_or_default();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gradients");
+    let (mut n_passed, mut failures) = (0, Vec::new());
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .expect("tests/gradients exists")
+        .map(|e| e.expect("readable").path())
+        .collect();
+    files.sort();
+    for path in files {
+        let packed = std::fs::read(&path).expect("readable");
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut flate2::read::ZlibDecoder::new(&packed[..]), &mut text)
+            .expect("compressed text");
+        for line in text.lines().filter(|l| l.starts_with("{\"name\"")) {
+            let case = parse(line).unwrap_or_else(|e| panic!("{e} in {line:.60}"));
+            if case.name.contains(&filter) {
+                match check(&case) {
+                    Ok(()) => n_passed += 1,
+                    Err(e) => failures.push(format!("{}: {e}", case.name)),
+                }
+            }
+        }
+    }
+    println!("{n_passed} passed, {} failed", failures.len());
+    assert!(
+        failures.is_empty(),
+        "{} fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    assert!(n_passed > 0 || !filter.is_empty());
+}
+
+fn float(b: &mut GraphBuilder, name: &str, shape: &[usize]) -> Output {
+    let shape = PartialShape::of(shape.iter().map(|d| Some(*d)));
+    b.placeholder(name, DType::Float, shape)
+        .expect("a placeholder")
+}
+
+#[test]
+fn what_has_no_gradient() {
+    let check = |build: fn(&mut GraphBuilder, Output) -> ferroflow_runtime::Result<Output>,
+                 words: &[&str]| {
+        let mut b = GraphBuilder::new(registry());
+        let x = float(&mut b, "x", &[2, 2]);
+        let y = build(&mut b, x).expect("a valid graph");
+        let error = b.gradients(&[y], &[x], &GradientOptions::default());
+        let error = error.expect_err("no gradient").to_string();
+        for word in words {
+            assert!(error.contains(word), "'{word}' is not in {error}");
+        }
+    };
+    check(
+        |b, x| {
+            let unknown = b
+                .op("NextAfter")
+                .name("before")
+                .input(x)
+                .input(x)
+                .output()?;
+            let unknown = b
+                .op("Betainc")
+                .name("beta")
+                .input(unknown)
+                .input(x)
+                .input(x)
+                .output()?;
+            b.op("Neg").name("after").input(unknown).output()
+        },
+        &[
+            "NOT_FOUND",
+            "No gradient defined for operation 'beta' (op type: Betainc)",
+            "after <- beta",
+        ],
+    );
+    check(
+        |b, x| {
+            b.op("PreventGradient")
+                .input(x)
+                .attr("message", "not here".into())
+                .output()
+        },
+        &["not here"],
+    );
+    check(
+        |b, x| {
+            b.op("Cast")
+                .input(x)
+                .attr("DstT", DType::Int32.into())
+                .output()
+        },
+        &["INVALID_ARGUMENT", "int32"],
+    );
+}
+
+#[test]
+fn ends_of_all_kinds() {
+    let mut b = GraphBuilder::new(registry());
+    let (x, y) = (float(&mut b, "x", &[3]), float(&mut b, "y", &[3]));
+    let z = b.op("Mul").input(x).input(x).output().expect("z");
+    let none = b
+        .gradients(&[z], &[y], &GradientOptions::default())
+        .expect("gradients");
+    assert_eq!(none, [None]);
+    let options = GradientOptions {
+        unconnected: Unconnected::Zero,
+        ..Default::default()
+    };
+    let both = b.gradients(&[z, x], &[x, y], &options).expect("gradients");
+    let names: Vec<String> = both
+        .iter()
+        .flatten()
+        .map(|g| b.graph().output_name(*g))
+        .collect();
+    let session = Session::new(b.finish().expect("a graph"), SessionOptions::default());
+    let three = Tensor::vector(&[1f32, 2., 3.]).expect("a vector");
+    let feeds = [
+        ("x:0".to_string(), three.clone()),
+        ("y:0".to_string(), three),
+    ];
+    let got = run(&session, &feeds, &names).expect("runs");
+    assert_eq!(got[0].slice::<f32>().expect("floats"), [3., 5., 7.]);
+    assert_eq!(got[1].slice::<f32>().expect("floats"), [0., 0., 0.]);
+}
+
+#[test]
+fn long_chains_take_linear_time() {
+    let mut b = GraphBuilder::new(registry());
+    let x = float(&mut b, "x", &[]);
+    let mut y = x;
+    for i in 0..25_000 {
+        y = b
+            .op("Sin")
+            .name(&format!("s{i}"))
+            .input(y)
+            .output()
+            .expect("a node");
+        y = b
+            .op("AddV2")
+            .name(&format!("a{i}"))
+            .input(y)
+            .input(x)
+            .output()
+            .expect("a node");
+    }
+    let start = Instant::now();
+    let d = b
+        .gradients(&[y], &[x], &GradientOptions::default())
+        .expect("gradients");
+    let took = start.elapsed();
+    println!("50000 nodes: {took:?}, {} nodes now", b.graph().len());
+    assert!(d[0].is_some());
+    // Two seconds are for an optimised build on an idle machine.
+    assert!(
+        took.as_secs() < if cfg!(debug_assertions) { 20 } else { 2 },
+        "{took:?}"
+    );
+}
