@@ -4,9 +4,10 @@
 //! resource along, so reading a variable needs no search.
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
-use ferroflow_opdef::{DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
+use ferroflow_opdef::{Attrs, DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
 use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
 use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The name of variables that belong to nobody but their handle.
@@ -16,7 +17,11 @@ const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 ///
 /// Readers share the tensor's storage; writers copy it when somebody still reads it.
 #[derive(Default)]
-pub struct Var(RwLock<Option<Tensor>>);
+pub struct Var {
+    value: RwLock<Option<Tensor>>,
+    /// How often somebody has begun to write; changes only under the lock.
+    version: AtomicU64,
+}
 
 impl Var {
     /// The value now.
@@ -28,14 +33,34 @@ impl Var {
     /// The value, as long as nobody writes.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Tensor>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The value for changing.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, Option<Tensor>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        let guard = self.value.write().unwrap_or_else(PoisonError::into_inner);
+        self.version.fetch_add(1, Ordering::Release);
+        guard
     }
+
+    /// A number that is another after every write.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The value now, with its version.
+    pub fn get_with_version(&self) -> (Option<Tensor>, u64) {
+        let value = self.read();
+        (value.clone(), self.version())
+    }
+}
+
+/// Container and name of the variable that a VarHandleOp with these attrs stands for.
+pub fn variable_place(attrs: &Attrs) -> Result<(String, String)> {
+    let name = attrs.str("shared_name")?.to_string();
+    Ok((container(attrs.str("container")?), name))
 }
 
 /// What handles name.
@@ -180,10 +205,8 @@ pub(crate) struct Place {
 impl Place {
     /// The place of a variable: its shared name, whatever that is.
     pub(crate) fn of_variable(build: &KernelBuild) -> Result<Place> {
-        Ok(Place {
-            container: container(build.attrs.str("container")?),
-            name: build.attrs.str("shared_name")?.to_string(),
-        })
+        let (container, name) = variable_place(build.attrs)?;
+        Ok(Place { container, name })
     }
 
     /// No place: each execution makes a resource of its own.

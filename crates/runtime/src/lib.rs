@@ -7,6 +7,7 @@
 
 pub mod building;
 mod chrome_trace;
+mod freeze;
 mod saved_model;
 mod session;
 

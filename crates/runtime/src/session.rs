@@ -1,5 +1,6 @@
 //! [`Session`]: a graph that can be run.
 
+use crate::freeze::{Frozen, freeze};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Options, compile, optimize};
 use ferroflow_executor::{Executor, TraceSink};
@@ -10,7 +11,7 @@ use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The registry of all ops.
@@ -73,6 +74,11 @@ pub struct Session {
 /// A compiled signature.
 pub struct Callable {
     executor: Executor,
+    /// Variables whose values are part of `executor`'s plan.
+    frozen: Frozen,
+    /// The plan that reads them, made when one of them has changed.
+    thawed: OnceLock<Executor>,
+    signature: Signature,
     feeds: Vec<Feed>,
     n_nodes: usize,
 }
@@ -176,12 +182,19 @@ impl Session {
         if let Some(callable) = cached() {
             return Ok(callable);
         }
-        let pruned = prune(&self.graph, signature, registry())?;
+        let mut pruned = prune(&self.graph, signature, registry())?;
         let feeds = feeds_of(&pruned, signature);
+        let frozen = match self.options.optimize {
+            true => freeze(&mut pruned, registry(), &self.resources)?,
+            false => Frozen::default(),
+        };
         let plan = compile(pruned, registry(), &self.options)?;
         let n_nodes = plan.nodes.len();
         let callable = Arc::new(Callable {
             executor: Executor::new(Arc::new(plan)),
+            frozen,
+            thawed: OnceLock::new(),
+            signature: signature.clone(),
             feeds,
             n_nodes,
         });
@@ -229,13 +242,33 @@ impl Session {
             Some(timeout) => options.cancel.with_timeout(timeout),
             None => options.cancel.clone(),
         };
-        callable.executor.run(
+        let executor = match callable.thawed.get() {
+            Some(thawed) => thawed,
+            None if callable.frozen.holds() => &callable.executor,
+            None => self.thaw(callable)?,
+        };
+        executor.run(
             &self.pool,
             &self.resources,
             args,
             &cancel,
             options.trace.clone(),
         )
+    }
+
+    /// The executor of a plan that reads its variables in every step.
+    #[cold]
+    fn thaw<'a>(&self, callable: &'a Callable) -> Result<&'a Executor> {
+        let compiling = self.compiling.lock();
+        let _one = compiling.unwrap_or_else(PoisonError::into_inner);
+        if let Some(thawed) = callable.thawed.get() {
+            return Ok(thawed);
+        }
+        let pruned = prune(&self.graph, &callable.signature, registry())?;
+        let plan = compile(pruned, registry(), &self.options)?;
+        Ok(callable
+            .thawed
+            .get_or_init(|| Executor::new(Arc::new(plan))))
     }
 
     /// The graph of a signature after pass `after` (or after the last one), with its shapes.
@@ -245,6 +278,9 @@ impl Session {
         after: Option<&str>,
     ) -> Result<(Graph, ShapeMap)> {
         let mut graph = prune(&self.graph, signature, registry())?;
+        if self.options.optimize {
+            freeze(&mut graph, registry(), &self.resources)?;
+        }
         let mut seen = None;
         optimize(&mut graph, registry(), &self.options, &mut |name, g| {
             if after == Some(name) {
