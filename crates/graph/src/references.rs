@@ -77,7 +77,20 @@ fn update_op(op: &str) -> Option<String> {
         "ScatterAdd" | "ScatterSub" | "ScatterMul" | "ScatterDiv" | "ScatterMin" | "ScatterMax"
         | "ScatterUpdate" | "ScatterNdAdd" | "ScatterNdSub" | "ScatterNdMin" | "ScatterNdMax"
         | "ScatterNdUpdate" => Some(format!("Resource{op}")),
+        _ if n_optimized(op) > 0 => Some(format!("Resource{op}")),
         _ => None,
+    }
+}
+
+/// How many variables an optimizer changes: its first inputs.
+fn n_optimized(op: &str) -> usize {
+    let rule = op.strip_prefix("Sparse").unwrap_or(op);
+    match rule.strip_prefix("Apply").unwrap_or_default() {
+        "GradientDescent" | "ProximalGradientDescent" => 1,
+        "Momentum" | "Adagrad" | "AdagradV2" | "ProximalAdagrad" | "AddSign" | "PowerSign" => 2,
+        "AdagradDA" | "Adadelta" | "RMSProp" | "Adam" | "AdaMax" | "Ftrl" | "FtrlV2" => 3,
+        "CenteredRMSProp" => 4,
+        _ => 0,
     }
 }
 
@@ -350,15 +363,20 @@ impl<'a> Lowering<'a> {
                     self.out.push(read);
                     return Ok(());
                 }
-                "IsVariableInitialized" => {
+                "IsVariableInitialized" | "CountUpTo" => {
+                    let (op, attr) = match node.op.as_str() {
+                        "CountUpTo" => ("ResourceCountUpTo", node.attr.clone()),
+                        _ => ("VarIsInitializedOp", Default::default()),
+                    };
                     let mut input = vec![to.handle];
                     input.extend(to.after.map(|a| format!("^{a}")));
                     input.extend(controls);
                     self.out.push(NodeDef {
                         name: node.name.clone(),
-                        op: "VarIsInitializedOp".to_string(),
+                        op: op.to_string(),
                         input,
                         device: node.device.clone(),
+                        attr,
                         ..Default::default()
                     });
                     return Ok(());
@@ -443,12 +461,21 @@ impl<'a> Lowering<'a> {
     ) -> Result<()> {
         let name = unique(&mut self.names, format!("{}/_update", node.name));
         let mut input = vec![to.handle.clone()];
-        input.extend(self.values(node, 1, &controls));
-        input.extend(to.after.map(|a| format!("^{a}")));
+        let mut after: Vec<String> = to.after.iter().map(|a| format!("^{a}")).collect();
+        let slots = node.input.iter().take(n_optimized(&node.op)).skip(1);
+        for (i, slot) in slots.enumerate() {
+            let to = self.reference(slot).ok_or_else(|| {
+                invalid_argument!("Input {} of node {} is no reference", i + 1, node.name)
+            })?;
+            input.push(to.handle);
+            after.extend(to.after.map(|a| format!("^{a}")));
+        }
+        input.extend(self.values(node, input.len(), &controls));
+        input.extend(after);
         input.extend(controls);
         let mut attrs = node.attr.clone();
         let validate = attrs.remove("validate_shape").and_then(|a| a.value);
-        if op.ends_with("VariableOp") || !op.starts_with("ResourceScatterNd") {
+        if n_optimized(&node.op) == 0 && !op.starts_with("ResourceScatterNd") {
             if let Some(dtype) = attrs.remove("T") {
                 attrs.insert("dtype".to_string(), dtype);
             }

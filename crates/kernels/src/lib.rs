@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod broadcast;
+mod conv_filter;
 mod convolve;
 pub mod einsum;
 pub mod elementwise_program;
@@ -16,10 +17,13 @@ mod fused_ops;
 pub mod indices;
 mod map;
 mod num;
+mod optimizer;
+mod optimizer_rules;
 mod philox;
 mod plan;
 pub mod product;
 mod queue;
+mod random;
 mod reduce;
 pub mod resource;
 mod sequence;

@@ -1,6 +1,7 @@
 //! The counter-based generator Philox 4x32-10, keyed as TensorFlow keys it.
 
-/// A stream of random 32-bit numbers for two seeds.
+/// A stream of random 32-bit numbers: a key and a counter of blocks of four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Philox {
     key: [u32; 2],
     counter: u128,
@@ -11,19 +12,48 @@ pub(crate) struct Philox {
 impl Philox {
     /// The stream of `seed` (the key) and `seed2` (the upper half of the counter).
     pub(crate) fn new(seed: u64, seed2: u64) -> Self {
+        Philox::at(seed, (seed2 as u128) << 64)
+    }
+
+    /// The stream of `key` from `counter` on.
+    pub(crate) fn at(key: u64, counter: u128) -> Self {
         Philox {
-            key: [seed as u32, (seed >> 32) as u32],
-            counter: (seed2 as u128) << 64,
+            key: [key as u32, (key >> 32) as u32],
+            counter,
             block: [0; 4],
             n_used: 4,
         }
     }
 
+    /// The stream of the two seeds of a stateless op, which are mixed so that it does not matter
+    /// where in them the difference is.
+    pub(crate) fn stateless(seed: u64, seed2: u64) -> Self {
+        let (key, counter) = scrambled(seed, seed2);
+        Philox::at(key, counter)
+    }
+
+    /// The stream `n_blocks` further on. Nothing of the block that was begun is left.
+    pub(crate) fn skipped(&self, n_blocks: u128) -> Self {
+        Philox {
+            counter: self.counter.wrapping_add(n_blocks),
+            n_used: 4,
+            ..*self
+        }
+    }
+
+    /// The next four numbers at once.
+    #[inline]
+    pub(crate) fn next_block(&mut self) -> [u32; 4] {
+        let block = rounds(self.counter, self.key);
+        self.counter = self.counter.wrapping_add(1);
+        block
+    }
+
     /// The next number.
+    #[inline]
     pub(crate) fn next_u32(&mut self) -> u32 {
         if self.n_used >= self.block.len() {
-            self.block = rounds(self.counter, self.key);
-            self.counter = self.counter.wrapping_add(1);
+            self.block = self.next_block();
             self.n_used = 0;
         }
         let value = self.block.get(self.n_used).copied().unwrap_or(0);
@@ -32,7 +62,16 @@ impl Philox {
     }
 }
 
+/// The key and the counter that two seeds of a stateless op stand for.
+pub(crate) fn scrambled(seed: u64, seed2: u64) -> (u64, u128) {
+    let counter = (seed as u128) | ((seed2 as u128) << 64);
+    let [a, b, c, d] = rounds(counter, [0x3EC8_F720, 0x0246_1E29]);
+    let pair = |low: u32, high: u32| (low as u64) | ((high as u64) << 32);
+    (pair(a, b), (pair(c, d) as u128) << 64)
+}
+
 /// Ten rounds over one counter.
+#[inline]
 fn rounds(counter: u128, [mut k0, mut k1]: [u32; 2]) -> [u32; 4] {
     let word = |i: u32| (counter >> (32 * i)) as u32;
     let [mut a, mut b, mut c, mut d] = [word(0), word(1), word(2), word(3)];

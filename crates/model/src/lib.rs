@@ -1,13 +1,16 @@
 //! Files and wire messages only: TensorFlow's `GraphDef`, SavedModels and checkpoints.
 //!
 //! Entry points: [`GraphFile`] opens a model file, binary or text; [`SavedModelFile`] opens a
-//! SavedModel directory, [`TensorBundle`] a checkpoint; [`tensor_from_proto`] and
+//! SavedModel directory, [`TensorBundle`] a checkpoint, which
+//! [`BundleWriter`] writes; [`tensor_from_proto`] and
 //! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files; [`proto`] has the messages.
 //!
 //! Does not know: ops, graphs as structures, execution.
 #![forbid(unsafe_code)]
 
 pub mod arrays;
+mod atomic_file;
+mod bundle_writer;
 mod graph_file;
 mod saved_model_file;
 mod sstable;
@@ -26,6 +29,7 @@ mod text;
 #[rustfmt::skip]
 pub mod proto;
 
+pub use bundle_writer::{BundleWriter, CheckpointState, merge_bundles, remove_checkpoint};
 pub use graph_file::GraphFile;
 pub use saved_model_file::{SAVED_MODEL_FILES, SavedModelFile, decode_asset};
 pub use tensor_bundle::{TensorBundle, has_checkpoint};

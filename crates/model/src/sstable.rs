@@ -16,6 +16,20 @@ pub(crate) fn unmask(masked: u32) -> u32 {
     masked.wrapping_sub(0xa282_ead8).rotate_right(17)
 }
 
+/// Rotates and offsets a checksum for storing.
+pub(crate) fn mask(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Appends a variable-length integer.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
 /// Takes a variable-length integer off the front.
 pub(crate) fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
@@ -68,6 +82,84 @@ pub(crate) fn read(table: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         entries.extend(block_entries(&block(table, at)?)?);
     }
     Ok(entries)
+}
+
+/// Bytes after which a block is full.
+const BLOCK: usize = 256 * 1024;
+/// Entries from one whole key to the next.
+const RESTART: usize = 16;
+
+/// A block that is being filled.
+#[derive(Default)]
+struct BlockWriter {
+    content: Vec<u8>,
+    restarts: Vec<u32>,
+    n_entries: usize,
+    last: Vec<u8>,
+}
+
+impl BlockWriter {
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        let mut shared = 0;
+        if self.n_entries.is_multiple_of(RESTART) {
+            self.restarts.push(self.content.len() as u32);
+        } else {
+            let pairs = key.iter().zip(&self.last);
+            shared = pairs.take_while(|(a, b)| a == b).count();
+        }
+        let own = key.get(shared..).unwrap_or_default();
+        for n in [shared, own.len(), value.len()] {
+            put_varint(&mut self.content, n as u64);
+        }
+        self.content.extend_from_slice(own);
+        self.content.extend_from_slice(value);
+        self.last = key.to_vec();
+        self.n_entries += 1;
+    }
+
+    /// Appends the block to a table; gives its handle.
+    fn finish(mut self, table: &mut Vec<u8>) -> Vec<u8> {
+        if self.restarts.is_empty() {
+            self.restarts.push(0);
+        }
+        for restart in &self.restarts {
+            self.content.extend(restart.to_le_bytes());
+        }
+        self.content
+            .extend((self.restarts.len() as u32).to_le_bytes());
+        let mut handle = Vec::new();
+        put_varint(&mut handle, table.len() as u64);
+        put_varint(&mut handle, self.content.len() as u64);
+        self.content.push(0);
+        let crc = mask(crc32c::crc32c(&self.content));
+        table.extend(self.content);
+        table.extend(crc.to_le_bytes());
+        handle
+    }
+}
+
+/// A table of these entries, not compressed.
+pub(crate) fn write(entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
+    let (mut table, mut index) = (Vec::new(), BlockWriter::default());
+    let mut block = BlockWriter::default();
+    for (key, value) in entries {
+        block.add(key, value);
+        if block.content.len() >= BLOCK {
+            let handle = std::mem::take(&mut block).finish(&mut table);
+            index.add(key, &handle);
+        }
+    }
+    if block.n_entries > 0 {
+        let last = block.last.clone();
+        let handle = block.finish(&mut table);
+        index.add(&last, &handle);
+    }
+    let mut footer = BlockWriter::default().finish(&mut table);
+    footer.extend(index.finish(&mut table));
+    footer.resize(FOOTER - 8, 0);
+    table.extend(footer);
+    table.extend(MAGIC.to_le_bytes());
+    table
 }
 
 /// Where a block lies: offset and size.
@@ -206,6 +298,15 @@ mod tests {
             for (key, value) in entries {
                 assert_eq!(read.get(key).map(Vec::as_slice), Some(value), "{key:?}");
             }
+        }
+    }
+
+    #[test]
+    fn own_tables_round_trip() {
+        for n in [0, 1, 15, 16, 17, 300, 9000] {
+            let entry = |i: usize| (format!("key/{i:06}").into_bytes(), vec![i as u8; i % 90]);
+            let entries: BTreeMap<_, _> = (0..n).map(entry).collect();
+            assert_eq!(read(&super::write(&entries)).expect("well-formed"), entries);
         }
     }
 

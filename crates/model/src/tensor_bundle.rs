@@ -203,10 +203,27 @@ impl TensorBundle {
     }
 
     fn shard_path(&self, id: i32) -> PathBuf {
-        PathBuf::from(format!(
-            "{}.data-{id:05}-of-{:05}",
-            self.prefix, self.n_shards
-        ))
+        data_path(&self.prefix, id, self.n_shards)
+    }
+
+    /// How many data files there are.
+    pub(crate) fn n_shards(&self) -> i32 {
+        self.n_shards
+    }
+
+    /// All entries as they are stored, the header left out.
+    pub(crate) fn raw_entries(
+        &self,
+    ) -> impl Iterator<Item = (Vec<u8>, Result<BundleEntryProto>)> + '_ {
+        let entries = self.entries.iter().filter(|(key, _)| !key.is_empty());
+        entries.map(|(key, bytes)| {
+            let name = String::from_utf8_lossy(key);
+            let entry = BundleEntryProto::decode(&bytes[..]);
+            (
+                key.clone(),
+                entry.map_err(|e| self.damaged(&name, &e.to_string())),
+            )
+        })
     }
 
     fn shard(&self, id: i32) -> Result<Arc<MappedFile>> {
@@ -324,6 +341,11 @@ impl TensorBundle {
         }
         Tensor::from_strings(entry.shape.clone(), values)
     }
+}
+
+/// The name of a data file.
+pub(crate) fn data_path(prefix: &str, id: i32, n_shards: i32) -> PathBuf {
+    PathBuf::from(format!("{prefix}.data-{id:05}-of-{n_shards:05}"))
 }
 
 /// Whether the files of a checkpoint begin with `prefix`.

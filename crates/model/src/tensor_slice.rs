@@ -58,6 +58,16 @@ impl TensorSlice {
         }
     }
 
+    pub(crate) fn to_proto(&self) -> TensorSliceProto {
+        let extent = |e: &Option<(i64, i64)>| Extent {
+            start: e.map_or(0, |(start, _)| start),
+            has_length: e.map(|(_, length)| HasLength::Length(length)),
+        };
+        TensorSliceProto {
+            extent: self.extents.iter().map(extent).collect(),
+        }
+    }
+
     fn parse(text: &str) -> Result<TensorSlice> {
         let extent = |part: &str| {
             if part == "-" {

@@ -1,6 +1,7 @@
 //! Gradients of convolutions. Those by the input are transposed convolutions, which networks also
 //! use on their way forward.
 
+use crate::conv_filter;
 use crate::convolve::{each_origin, each_pair, geometry, input_pixel};
 use crate::indices;
 use crate::num::Num;
@@ -377,6 +378,9 @@ impl OpKernel for ByFilter {
         let dy = k.layout.to_last(ctx, k.operand(ctx, dy)?)?;
         let mut out = ctx.alloc(dy.dtype(), filter)?;
         match dy.dtype() {
+            DType::Float if k.kind == Kind::Full && s.plane.groups == 1 => {
+                conv_filter::by_filter(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
             DType::Float => by_filter::<f32>(par, k.kind, &s, &x, &dy, &mut out)?,
             DType::Double => by_filter::<f64>(par, k.kind, &s, &x, &dy, &mut out)?,
             _ => by_filter::<i32>(par, k.kind, &s, &x, &dy, &mut out)?,

@@ -5,6 +5,7 @@
 pub mod activation;
 pub mod arg;
 pub mod batch_norm;
+pub mod batch_norm_grad;
 pub mod bias;
 pub mod cast;
 pub mod compare;
@@ -17,6 +18,7 @@ pub mod dense;
 pub mod depthwise;
 pub mod diag;
 pub mod dilation;
+pub mod dynamic;
 pub mod einsum;
 pub mod fill;
 pub mod fused_activation;
@@ -32,17 +34,26 @@ pub mod math_unary;
 pub mod matmul;
 mod matmul_gradient;
 pub mod matrix;
+pub mod optimizers;
+pub mod optimizers_sparse;
 pub mod pad;
 pub mod pool;
+pub mod pool_grad;
 pub mod queue;
+pub mod random;
+pub mod random_stateless;
 pub mod reduce;
 mod reduce_gradient;
 pub mod references;
+pub mod references_optimizers;
 pub mod resize;
+pub mod resize_grad;
 pub mod restore;
+pub mod save;
 pub mod scan;
 pub mod scatter;
 pub mod segment;
+pub mod segment_grad;
 pub mod select;
 pub mod shape_ops;
 pub mod slice;
@@ -65,6 +76,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     activation::OPS,
     arg::OPS,
     batch_norm::OPS,
+    batch_norm_grad::OPS,
     bias::OPS,
     cast::OPS,
     compare::OPS,
@@ -77,6 +89,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     depthwise::OPS,
     diag::OPS,
     dilation::OPS,
+    dynamic::OPS,
     einsum::OPS,
     fill::OPS,
     fused_activation::OPS,
@@ -91,16 +104,25 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     math_unary::OPS,
     matmul::OPS,
     matrix::OPS,
+    optimizers::OPS,
+    optimizers_sparse::OPS,
     pad::OPS,
     pool::OPS,
+    pool_grad::OPS,
     queue::OPS,
+    random::OPS,
+    random_stateless::OPS,
     reduce::OPS,
     references::OPS,
+    references_optimizers::OPS,
     resize::OPS,
+    resize_grad::OPS,
     restore::OPS,
+    save::OPS,
     scan::OPS,
     scatter::OPS,
     segment::OPS,
+    segment_grad::OPS,
     select::OPS,
     shape_ops::OPS,
     slice::OPS,

@@ -86,7 +86,7 @@ impl Spec {
         Spec::new(attrs, kind, &ksize, &strides)
     }
 
-    fn new(attrs: &Attrs, kind: PoolKind, ksize: &[i64], strides: &[i64]) -> Result<Spec> {
+    pub fn new(attrs: &Attrs, kind: PoolKind, ksize: &[i64], strides: &[i64]) -> Result<Spec> {
         let layout = Layout::of(attrs)?;
         let layout = if ksize.len() == 5 && attrs.get("data_format").is_none() {
             Layout {

@@ -6,7 +6,7 @@ use ferroflow_opdef::Op;
 
 /// Variable, VariableV2, Assign, AssignAdd, AssignSub, IsVariableInitialized, ScatterAdd,
 /// ScatterSub, ScatterMul, ScatterDiv, ScatterMin, ScatterMax, ScatterUpdate, ScatterNdAdd,
-/// ScatterNdSub, ScatterNdMin, ScatterNdMax, ScatterNdUpdate.
+/// ScatterNdSub, ScatterNdMin, ScatterNdMax, ScatterNdUpdate, CountUpTo.
 pub const OPS: &[Op] = &[
     Op::new(
         "Variable",
@@ -117,5 +117,9 @@ pub const OPS: &[Op] = &[
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type; \
          Tindices: type {int32,int64}; use_locking: bool = true; bad_indices_policy: string \
          = ''",
+    ),
+    Op::new(
+        "CountUpTo",
+        "ref: Ref(T) -> output: T | limit: int; T: type {int32,int64}",
     ),
 ];

@@ -62,13 +62,13 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 /// How positions of the output correspond to positions of the input.
 #[derive(Clone, Copy, Debug)]
-struct Mapping {
+pub(super) struct Mapping {
     align_corners: bool,
     half_pixel_centers: bool,
 }
 
 impl Mapping {
-    fn of(attrs: &Attrs) -> Result<Mapping> {
+    pub fn of(attrs: &Attrs) -> Result<Mapping> {
         let mapping = Mapping {
             align_corners: attrs.bool("align_corners")?,
             half_pixel_centers: attrs.get("half_pixel_centers").is_some()
@@ -186,13 +186,13 @@ impl Sizes {
 
 /// Two neighbors and the weight of the second.
 #[derive(Clone, Copy, Debug)]
-struct Lerp {
-    lower: usize,
-    upper: usize,
-    weight: f32,
+pub(super) struct Lerp {
+    pub lower: usize,
+    pub upper: usize,
+    pub weight: f32,
 }
 
-fn lerps(mapping: Mapping, input: usize, output: usize) -> Vec<Lerp> {
+pub(super) fn lerps(mapping: Mapping, input: usize, output: usize) -> Vec<Lerp> {
     let scale = mapping.scale(input, output);
     (0..output)
         .map(|i| {
@@ -234,15 +234,15 @@ fn bilinear(par: &dyn Parallelism, mapping: Mapping, s: &Sizes, x: &[f32], out: 
 
 /// Four neighbors and their weights.
 #[derive(Clone, Copy, Debug)]
-struct Cubic {
-    at: [usize; 4],
-    weight: [f32; 4],
+pub(super) struct Cubic {
+    pub at: [usize; 4],
+    pub weight: [f32; 4],
 }
 
 /// Steps between two positions that have weights of their own.
 const CUBIC_STEPS: usize = 1024;
 
-fn cubics(mapping: Mapping, input: usize, output: usize) -> Vec<Cubic> {
+pub(super) fn cubics(mapping: Mapping, input: usize, output: usize) -> Vec<Cubic> {
     let keys = mapping.half_pixel_centers;
     let a = if keys { -0.5f32 } else { -0.75 };
     let near = |step: usize| {
@@ -366,7 +366,7 @@ fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// The nearest input position of each output position.
-fn positions(mapping: Mapping, input: usize, output: usize) -> Vec<usize> {
+pub(super) fn positions(mapping: Mapping, input: usize, output: usize) -> Vec<usize> {
     let scale = mapping.scale(input, output);
     (0..output)
         .map(|i| {

@@ -1,6 +1,6 @@
 //! Variables that ops reach through handles.
 
-use crate::indices::{dispatch_index, int_vector};
+use crate::indices::{dispatch_index, int, int_scalar, int_vector};
 use crate::num::Num;
 use crate::resource::{
     HandleKernel, Place, Var, container, handle, handle_tensor, resolve, unreadable, value_mut,
@@ -8,7 +8,7 @@ use crate::resource::{
 };
 use crate::shapes;
 use crate::tf::gather::{gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of};
-use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
+use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
@@ -16,7 +16,7 @@ use ferroflow_tensor::{
 
 /// VarHandleOp, _VarHandlesOp, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
 /// AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp, ResourceGather,
-/// ResourceGatherNd.
+/// ResourceGatherNd, ResourceCountUpTo.
 pub const OPS: &[Op] = &[
     Op::new(
         "VarHandleOp",
@@ -124,7 +124,34 @@ pub const OPS: &[Op] = &[
         gather_nd_shape_of(ctx, &params)
     })
     .kernel(gather_nd),
+    Op::new(
+        "ResourceCountUpTo",
+        "resource: resource -> output: T | limit: int; T: type {int32,int64} | stateful",
+    )
+    .shape(|ctx| {
+        ctx.merge(&ctx.handle_shape(0), &PartialShape::scalar())?;
+        shapes::scalar(ctx)
+    })
+    .cost(Cost::Cheap)
+    .kernel(count_up_to),
 ];
+
+fn count_up_to(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (limit, dtype) = (build.attrs.int("limit")?, build.output(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        let mut value = var.write();
+        let count = value_mut(ctx, 0, &mut value, dtype)?;
+        let now = int(count).filter(|_| count.shape().is_scalar());
+        let now =
+            now.ok_or_else(|| invalid_argument!("input is not a scalar: {}", count.shape()))?;
+        if now >= limit {
+            return Err(out_of_range!("Reached limit of {limit}"));
+        }
+        let before = std::mem::replace(count, int_scalar(dtype, now + 1)?);
+        ctx.set_output(0, before)
+    }))
+}
 
 fn var_handles(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let owned = |name: &str| -> Result<Vec<String>> {

@@ -1,0 +1,331 @@
+//! The engine of the optimizers: one pass over a variable and its slots, by a rule for one element.
+//!
+//! An op names its variables by handles, then come numbers and the gradient, in an order of its own.
+//! The same rule serves the whole variable and rows of it.
+
+use crate::indices::{Index, dispatch_index};
+use crate::resource::{Var, handle, value_mut, variable};
+use crate::wide::{narrowed, widened};
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{DType, Element, Shape, Tensor};
+use num_complex::ComplexFloat;
+use std::sync::{Arc, RwLockWriteGuard};
+
+/// Elements of a parallel block.
+const BLOCK: usize = 8 * 1024;
+
+/// A floating-point type that rules compute with.
+pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Element {
+    fn of(x: f64) -> Self;
+    /// 1, -1, or the number itself where it is neither positive nor negative.
+    #[inline(always)]
+    fn sign(self) -> Self {
+        if self > Self::of(0.0) {
+            Self::of(1.0)
+        } else if self < Self::of(0.0) {
+            Self::of(-1.0)
+        } else {
+            self
+        }
+    }
+    /// The larger.
+    #[inline(always)]
+    fn or_larger(self, o: Self) -> Self {
+        if self < o { o } else { self }
+    }
+}
+
+impl Float for f32 {
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        x as f32
+    }
+}
+
+impl Float for f64 {
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        x
+    }
+}
+
+/// Where an op has what.
+#[derive(Clone)]
+struct Inputs {
+    /// How many handles come first.
+    n_vars: usize,
+    numbers: Vec<(usize, String)>,
+    gradient: usize,
+    indices: Option<usize>,
+    /// The type of variables and gradient, which rules may compute in a wider one.
+    dtype: DType,
+}
+
+impl Inputs {
+    fn new(build: &KernelBuild) -> Result<Inputs> {
+        let named = |name: &str| build.def.inputs.iter().position(|arg| arg.name() == name);
+        let gradient = named("grad").or_else(|| named("delta"));
+        let gradient = gradient.ok_or_else(|| internal!("an optimizer without a gradient"))?;
+        let indices = named("indices");
+        let is_handle = |dtype: &&DType| **dtype == DType::Resource;
+        let n_vars = build.inputs.iter().take_while(is_handle).count();
+        let args = build.def.inputs.iter().enumerate().skip(n_vars);
+        Ok(Inputs {
+            n_vars,
+            numbers: args
+                .filter(|(i, _)| *i != gradient && Some(*i) != indices)
+                .map(|(i, arg)| (i, arg.name().to_string()))
+                .collect(),
+            gradient,
+            indices,
+            dtype: build.input(gradient)?,
+        })
+    }
+
+    /// The numbers, in the op's order.
+    fn numbers<T: Float, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
+        let mut numbers = [T::of(0.0); M];
+        for (to, (i, name)) in numbers.iter_mut().zip(&self.numbers) {
+            let t = ctx.input(*i)?;
+            if !t.shape().is_scalar() {
+                return Err(invalid_argument!("{name} is not a scalar: {}", t.shape()));
+            }
+            *to = T::of(match t.dtype() {
+                DType::Float => t.to_scalar::<f32>()? as f64,
+                DType::Double => t.to_scalar::<f64>()?,
+                DType::Int64 => t.to_scalar::<i64>()? as f64,
+                _ => widened(ctx.par(), t)?.to_scalar::<f32>()? as f64,
+            });
+        }
+        Ok(numbers)
+    }
+}
+
+/// The kernel of a rule with `N` variables (the variable itself and its slots) and `M` numbers.
+///
+/// `rule` makes the function of one element, with the numbers of the step.
+pub(crate) fn kernel<T, F, const N: usize, const M: usize>(
+    build: &KernelBuild,
+    rule: impl Fn([T; M]) -> F + Send + Sync + 'static,
+) -> Result<Box<dyn OpKernel>>
+where
+    T: Float,
+    F: Fn([&mut T; N], T) + Sync,
+{
+    let inputs = Inputs::new(build)?;
+    if inputs.n_vars != N || inputs.numbers.len() != M {
+        return Err(internal!(
+            "{} has {} variables and {} numbers, its rule {N} and {M}",
+            build.def.name,
+            inputs.n_vars,
+            inputs.numbers.len()
+        ));
+    }
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let rule = rule(inputs.numbers(ctx)?);
+        let vars = (0..N).map(|i| variable(ctx, i));
+        let vars: Vec<Arc<Var>> = vars.collect::<Result<_>>()?;
+        let mut locked = lock(ctx, &vars)?;
+        let mut values = Vec::with_capacity(N);
+        for (i, value) in locked.iter_mut().enumerate() {
+            if value.is_none() {
+                return Err(ferroflow_base::failed_precondition!(
+                    "Attempting to use uninitialized variables: {}",
+                    handle(ctx, i)?.name
+                ));
+            }
+            values.push(value_mut(ctx, i, value, inputs.dtype)?);
+        }
+        step(ctx, &inputs, values, &rule)
+    }))
+}
+
+/// The variables locked in an order that all optimizers agree on, then sorted as they were given.
+fn lock<'a>(
+    ctx: &KernelCtx,
+    vars: &'a [Arc<Var>],
+) -> Result<Vec<RwLockWriteGuard<'a, Option<Tensor>>>> {
+    let mut order: Vec<usize> = (0..vars.len()).collect();
+    order.sort_by_key(|&i| vars.get(i).map(Arc::as_ptr));
+    let mut locked: Vec<(usize, _)> = Vec::with_capacity(vars.len());
+    let mut previous: Option<&Arc<Var>> = None;
+    for i in order {
+        let Some(var) = vars.get(i) else { continue };
+        if previous.is_some_and(|p| Arc::ptr_eq(p, var)) {
+            return Err(invalid_argument!(
+                "the variable {} stands for two inputs of one optimizer",
+                handle(ctx, i)?.name
+            ));
+        }
+        previous = Some(var);
+        locked.push((i, var.write()));
+    }
+    locked.sort_by_key(|(i, _)| *i);
+    Ok(locked.into_iter().map(|(_, guard)| guard).collect())
+}
+
+fn step<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+    ctx: &KernelCtx,
+    inputs: &Inputs,
+    mut values: Vec<&mut Tensor>,
+    rule: &F,
+) -> Result<()> {
+    let gradient = ctx.input(inputs.gradient)?;
+    let shape = match values.first() {
+        Some(var) => var.shape().clone(),
+        None => return Ok(()),
+    };
+    if let Some(other) = values.iter().find(|v| *v.shape() != shape) {
+        return Err(invalid_argument!(
+            "var and its slots do not have the same shape {shape} {}",
+            other.shape()
+        ));
+    }
+    let rows = match inputs.indices {
+        None if *gradient.shape() == shape => None,
+        None => {
+            return Err(invalid_argument!(
+                "var and grad do not have the same shape {shape} {}",
+                gradient.shape()
+            ));
+        }
+        Some(i) => Some(rows(&shape, gradient.shape(), ctx.input(i)?)?),
+    };
+    let par = ctx.par();
+    if inputs.dtype == T::DTYPE {
+        return apply(par, &mut values, gradient, rows.as_deref(), rule);
+    }
+    let mut wide = values
+        .iter()
+        .map(|t| widened(par, t))
+        .collect::<Result<Vec<_>>>()?;
+    let gradient = widened(par, gradient)?;
+    apply(
+        par,
+        &mut wide.iter_mut().collect::<Vec<_>>(),
+        &gradient,
+        rows.as_deref(),
+        rule,
+    )?;
+    for (value, wide) in values.into_iter().zip(wide) {
+        *value = narrowed(par, wide, inputs.dtype)?;
+    }
+    Ok(())
+}
+
+/// The rows that the gradient's rows are of.
+fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
+    if var.rank() == 0 {
+        return Err(invalid_argument!("var must be at least 1 dimensional"));
+    }
+    if indices.shape().rank() != 1 {
+        return Err(invalid_argument!("indices must be one-dimensional"));
+    }
+    if gradient.rank() != var.rank() {
+        return Err(invalid_argument!(
+            "var and grad must match in rank: {var} and {gradient}"
+        ));
+    }
+    let of_var = var.dims().iter().zip(gradient.dims()).skip(1);
+    if let Some(i) = of_var.clone().position(|(v, g)| v != g) {
+        return Err(invalid_argument!(
+            "var and grad must match in dimension {}",
+            i + 1
+        ));
+    }
+    if gradient.dims().first() != Some(&indices.num_elements()) {
+        return Err(invalid_argument!(
+            "grad must be the same size as indices in the first dimension."
+        ));
+    }
+    let limit = var.dims().first().copied().unwrap_or(0);
+    dispatch_index!(indices.dtype(), I => {
+        let picked = indices.slice::<I>()?.iter().enumerate();
+        picked
+            .map(|(at, index)| {
+                let index = index.to_i64();
+                let row = usize::try_from(index).ok().filter(|&r| r < limit);
+                row.ok_or_else(|| {
+                    invalid_argument!("Index {index} at offset {at} in indices is out of range")
+                })
+            })
+            .collect()
+    })
+}
+
+fn apply<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+    par: &dyn Parallelism,
+    values: &mut [&mut Tensor],
+    gradient: &Tensor,
+    rows: Option<&[usize]>,
+    rule: &F,
+) -> Result<()> {
+    let gradient = gradient.slice::<T>()?;
+    let mut slices = Vec::with_capacity(N);
+    for value in values {
+        slices.push(value.slice_mut::<T>()?);
+    }
+    let slices: [&mut [T]; N] = slices
+        .try_into()
+        .map_err(|_| internal!("{N} variables expected"))?;
+    let Some(rows) = rows else {
+        blocks(par, slices, gradient, rule);
+        return Ok(());
+    };
+    let width = match rows.len() {
+        0 => return Ok(()),
+        n => gradient.len() / n,
+    };
+    let mut slices = slices;
+    // One row may be named twice, so rows follow one another.
+    for (row, gradient) in rows.iter().zip(gradient.chunks(width.max(1))) {
+        let range = row * width..(row + 1) * width;
+        let parts = slices
+            .each_mut()
+            .map(|s| s.get_mut(range.clone()).unwrap_or_default());
+        each(parts, gradient, rule);
+    }
+    Ok(())
+}
+
+/// Applies the rule to all elements, in blocks that several threads share out.
+fn blocks<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+    par: &dyn Parallelism,
+    slices: [&mut [T]; N],
+    gradient: &[T],
+    rule: &F,
+) {
+    if gradient.len() <= BLOCK || par.width() == 1 {
+        return each(slices, gradient, rule);
+    }
+    let mut chunks = slices.map(|s| s.chunks_mut(BLOCK));
+    let mut pieces: Vec<([&mut [T]; N], &[T])> = gradient
+        .chunks(BLOCK)
+        .map(|g| (chunks.each_mut().map(|c| c.next().unwrap_or_default()), g))
+        .collect();
+    par_chunks_mut(par, &mut pieces, 1, 1, &|_, pieces| {
+        for (slices, gradient) in pieces {
+            each(slices.each_mut().map(|s| &mut **s), gradient, rule);
+        }
+    });
+}
+
+/// Applies the rule to every element of slices that are as long as the gradient.
+#[inline]
+fn each<T: Float, F: Fn([&mut T; N], T), const N: usize>(
+    slices: [&mut [T]; N],
+    gradient: &[T],
+    rule: &F,
+) {
+    let n = gradient.len();
+    if slices.iter().any(|s| s.len() != n) {
+        return;
+    }
+    // Cut to `n`, which the compiler then knows every index to be below.
+    let mut slices = slices.map(|s| &mut s[..n]);
+    for i in 0..n {
+        rule(slices.each_mut().map(|s| &mut s[i]), gradient[i]);
+    }
+}

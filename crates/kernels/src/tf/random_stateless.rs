@@ -1,0 +1,261 @@
+//! Random ops whose numbers depend on nothing but a seed that is given as an input.
+
+use crate::indices::{dispatch_index, ints};
+use crate::philox::{Philox, scrambled};
+use crate::random::Integers;
+use crate::shapes;
+use crate::tf::random::{
+    Floats, draw, filled, integers, multinomial_shape, shape_from_input, wanted_shape,
+};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, PartialShape, Tensor, dispatch};
+
+/// StatelessRandomUniform, StatelessRandomNormal, StatelessTruncatedNormal,
+/// StatelessRandomUniformInt, StatelessRandomUniformFullInt, StatelessMultinomial, the same with a
+/// key and a counter (V2), StatelessRandomGetKeyCounter, StatelessRandomGetAlg,
+/// StatelessRandomGetKeyCounterAlg.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "StatelessRandomUniform",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| floats(b, Floats::Uniform, seeded)),
+    Op::new(
+        "StatelessRandomNormal",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| floats(b, Floats::Normal, seeded)),
+    Op::new(
+        "StatelessTruncatedNormal",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| floats(b, Floats::Truncated, seeded)),
+    Op::new(
+        "StatelessRandomUniformInt",
+        "shape: T, seed: Tseed, minval: dtype, maxval: dtype -> output: dtype | \
+         dtype: type {int32,int64}; T: type {int32,int64}; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|_| uniform_int(2, seeded)),
+    Op::new(
+        "StatelessRandomUniformFullInt",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {int32,int64,uint32,uint64} = uint64; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64,uint32,uint64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| full_int(b, seeded)),
+    Op::new(
+        "StatelessMultinomial",
+        "logits: T, num_samples: int32, seed: Tseed -> output: output_dtype | \
+         T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; \
+         Tseed: type {int32,int64} = int64; output_dtype: type {int32,int64} = int64 |",
+    )
+    .shape(|ctx| {
+        check_seed(ctx, 2)?;
+        multinomial_shape(ctx)
+    })
+    .kernel(|build| {
+        dispatch_index!(build.output(0)?, I => Ok(Box::new(|ctx: &mut KernelCtx| {
+            let from = seed_input(ctx, 2)?;
+            let out = draw::<I>(ctx, |_| Ok(from))?;
+            ctx.set_output(0, out)
+        })))
+    }),
+    Op::new(
+        "StatelessRandomUniformV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| floats(b, Floats::Uniform, keyed)),
+    Op::new(
+        "StatelessRandomNormalV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| floats(b, Floats::Normal, keyed)),
+    Op::new(
+        "StatelessTruncatedNormalV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| floats(b, Floats::Truncated, keyed)),
+    Op::new(
+        "StatelessRandomUniformIntV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32, minval: dtype, maxval: dtype -> \
+         output: dtype | dtype: type {int32,int64,uint32,uint64}; \
+         Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|_| uniform_int(4, keyed)),
+    Op::new(
+        "StatelessRandomUniformFullIntV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {int32,int64,uint32,uint64} = uint64; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| full_int(b, keyed)),
+    Op::new(
+        "StatelessRandomGetKeyCounter",
+        "seed: Tseed -> key: uint64, counter: uint64 | Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(key_counter_shape)
+    .cost(Cost::Cheap)
+    .kernel(|_| Ok(Box::new(key_counter))),
+    Op::new("StatelessRandomGetAlg", "-> alg: int32 | | stateful")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap)
+        .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| ctx.set_output(0, Tensor::scalar(PHILOX))))),
+    Op::new(
+        "StatelessRandomGetKeyCounterAlg",
+        "seed: Tseed -> key: uint64, counter: uint64, alg: int32 | \
+         Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(|ctx| {
+        ctx.set(2, PartialShape::scalar());
+        key_counter_shape(ctx)
+    })
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            ctx.set_output(2, Tensor::scalar(PHILOX))?;
+            key_counter(ctx)
+        }))
+    }),
+];
+
+/// TensorFlow's numbers of the algorithms.
+const PHILOX: i32 = 1;
+const AUTO_SELECT: i32 = 3;
+
+/// Where the stream of an op comes from, by its inputs.
+type Source = fn(&KernelCtx) -> Result<Philox>;
+
+fn check_seed(ctx: &ShapeCtx, i: usize) -> Result<()> {
+    match ctx.with_rank(i, 1)?.dim(0) {
+        None | Some(2) => Ok(()),
+        Some(n) => Err(invalid_argument!("Dimension must be 2 but is {n}")),
+    }
+}
+
+fn seeded_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    check_seed(ctx, 1)?;
+    for i in 2..ctx.num_inputs() {
+        ctx.with_rank(i, 0)?;
+    }
+    shape_from_input(ctx)
+}
+
+fn keyed_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(1, 1)?;
+    ctx.with_rank(2, 1)?;
+    for i in 3..ctx.num_inputs() {
+        ctx.with_rank(i, 0)?;
+    }
+    shape_from_input(ctx)
+}
+
+fn key_counter_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    check_seed(ctx, 0)?;
+    ctx.set(0, PartialShape::of([Some(1)]));
+    ctx.set(1, PartialShape::of([Some(2)]));
+    Ok(())
+}
+
+/// The two seeds in input `i`.
+fn seeds(ctx: &KernelCtx, i: usize) -> Result<[u64; 2]> {
+    let seed = ctx.input(i)?;
+    if seed.shape().dims() != [2] {
+        return Err(invalid_argument!(
+            "seed must have shape [2], not {}",
+            seed.shape()
+        ));
+    }
+    let values: Vec<u64> = match seed.dtype() {
+        DType::Uint32 => seed.slice::<u32>()?.iter().map(|&x| x.into()).collect(),
+        DType::Uint64 => seed.slice::<u64>()?.to_vec(),
+        _ => ints(seed)?.iter().map(|&x| x as u64).collect(),
+    };
+    values
+        .try_into()
+        .map_err(|_| invalid_argument!("seed must have shape [2]"))
+}
+
+fn seed_input(ctx: &KernelCtx, i: usize) -> Result<Philox> {
+    let [seed, seed2] = seeds(ctx, i)?;
+    Ok(Philox::stateless(seed, seed2))
+}
+
+fn seeded(ctx: &KernelCtx) -> Result<Philox> {
+    seed_input(ctx, 1)
+}
+
+fn keyed(ctx: &KernelCtx) -> Result<Philox> {
+    let (key, counter, alg) = (ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
+    if !alg.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "algorithm must be of shape [], not {}",
+            alg.shape()
+        ));
+    }
+    match alg.to_scalar::<i32>()? {
+        PHILOX | AUTO_SELECT => {}
+        alg => return Err(invalid_argument!("Unsupported algorithm id: {alg}")),
+    }
+    let &[key] = key.slice::<u64>()? else {
+        return Err(invalid_argument!(
+            "key must have shape [1], not {}",
+            key.shape()
+        ));
+    };
+    let &[low, high, ..] = counter.slice::<u64>()? else {
+        return Err(invalid_argument!(
+            "counter must be a vector of at least 2 elements, got shape {}",
+            counter.shape()
+        ));
+    };
+    Ok(Philox::at(key, (low as u128) | ((high as u128) << 64)))
+}
+
+fn floats(build: &KernelBuild, kind: Floats, source: Source) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let out = kind.fill(ctx, dtype, wanted_shape(ctx)?, &source(ctx)?)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn uniform_int(at: usize, source: Source) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let from = source(ctx)?;
+        let out = integers(ctx, at, wanted_shape(ctx)?, |_| Ok(from))?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn full_int(build: &KernelBuild, source: Source) -> Result<Box<dyn OpKernel>> {
+    dispatch!(build.output(0)?, T in [i32, i64, u32, u64] => Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let all = Integers { low: 0 as T, range: 0 };
+        let out = filled::<T, _>(ctx, wanted_shape(ctx)?, &source(ctx)?, &all)?;
+        ctx.set_output(0, out)
+    })), else Err(build.unsupported(build.output(0)?)))
+}
+
+fn key_counter(ctx: &mut KernelCtx) -> Result<()> {
+    let [seed, seed2] = seeds(ctx, 0)?;
+    let (key, counter) = scrambled(seed, seed2);
+    ctx.set_output(0, Tensor::vector(&[key])?)?;
+    ctx.set_output(
+        1,
+        Tensor::vector(&[counter as u64, (counter >> 64) as u64])?,
+    )
+}

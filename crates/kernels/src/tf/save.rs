@@ -1,0 +1,142 @@
+//! Checkpoint files from tensors.
+
+use crate::shapes;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::{BundleWriter, TensorSlice, merge_bundles};
+use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
+use ferroflow_tensor::{Bytes, Tensor};
+
+/// SaveV2, MergeV2Checkpoints, ShardedFilename, ShardedFilespec.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "SaveV2",
+        "prefix: string, tensor_names: string, shape_and_slices: string, tensors: list(dtypes) -> \
+         | dtypes: list(type) >= 1 | stateful",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(0, 0)?;
+        let names = ctx.with_rank(1, 1)?;
+        ctx.merge(&names, &ctx.with_rank(2, 1)?)?;
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(|_| Ok(Box::new(save))),
+    Op::new(
+        "MergeV2Checkpoints",
+        "checkpoint_prefixes: string, destination_prefix: string -> | \
+         delete_old_dirs: bool = true; allow_missing_files: bool = false | stateful",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(0, 1)?;
+        ctx.with_rank(1, 0)?;
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(|build| {
+        let delete = build.attrs.bool("delete_old_dirs")?;
+        let lenient = build.attrs.bool("allow_missing_files")?;
+        Ok(Box::new(move |ctx: &mut KernelCtx| {
+            let parts = ctx.input(0)?;
+            if parts.shape().rank() != 1 {
+                return Err(invalid_argument!(
+                    "Input checkpoint_prefixes should be an 1-D tensor, got {} instead.",
+                    parts.shape()
+                ));
+            }
+            let mut parts: Vec<String> = parts.strings()?.iter().map(text).collect();
+            if lenient {
+                parts.retain(|p| ferroflow_model::has_checkpoint(p.as_ref()));
+            }
+            merge_bundles(&parts, &scalar(ctx, 1, "destination_prefix")?, delete)
+        }))
+    }),
+    Op::new(
+        "ShardedFilename",
+        "basename: string, shard: int32, num_shards: int32 -> filename: string |",
+    )
+    .shape(scalars)
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let name = scalar(ctx, 0, "basename")?;
+            let number = |i: usize| ctx.input(i)?.to_scalar::<i32>();
+            let name = format!("{name}-{:05}-of-{:05}", number(1)?, number(2)?);
+            ctx.set_output(0, Tensor::string(name))
+        }))
+    }),
+    Op::new(
+        "ShardedFilespec",
+        "basename: string, num_shards: int32 -> filename: string |",
+    )
+    .shape(scalars)
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let n = ctx.input(1)?.to_scalar::<i32>()?;
+            let name = format!("{}-?????-of-{n:05}", scalar(ctx, 0, "basename")?);
+            ctx.set_output(0, Tensor::string(name))
+        }))
+    }),
+];
+
+fn scalars(ctx: &mut ShapeCtx) -> Result<()> {
+    for i in 0..ctx.num_inputs() {
+        ctx.with_rank(i, 0)?;
+    }
+    shapes::scalar(ctx)
+}
+
+fn text(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The only string of input `i`.
+fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
+    match ctx.input(i)?.strings()? {
+        [one] => Ok(text(one)),
+        all => Err(invalid_argument!(
+            "Input {name} should have a single element, got {} instead.",
+            all.len()
+        )),
+    }
+}
+
+fn save(ctx: &mut KernelCtx) -> Result<()> {
+    const FIXED: usize = 3;
+    let prefix = scalar(ctx, 0, "prefix")?;
+    let (names, specs) = (ctx.input(1)?, ctx.input(2)?);
+    for (what, t) in [("tensor_names", names), ("shape_and_slices", specs)] {
+        if t.shape().rank() != 1 {
+            return Err(invalid_argument!(
+                "Input {what} should be an 1-D tensor, got {} instead.",
+                t.shape()
+            ));
+        }
+    }
+    let (names, specs) = (names.strings()?, specs.strings()?);
+    if names.len() != specs.len() {
+        return Err(invalid_argument!(
+            "tensor_names and shape_and_slices have different number of elements: {} vs. {}",
+            names.len(),
+            specs.len()
+        ));
+    }
+    if names.len() + FIXED != ctx.num_inputs() {
+        return Err(invalid_argument!(
+            "Got {} tensor names but {} tensors.",
+            names.len(),
+            ctx.num_inputs().saturating_sub(FIXED)
+        ));
+    }
+    let mut writer = BundleWriter::create(&prefix)?;
+    for (i, (name, spec)) in names.iter().zip(specs).enumerate() {
+        let (name, spec, tensor) = (text(name), text(spec), ctx.input(i + FIXED)?);
+        if spec.is_empty() {
+            writer.add(&name, tensor)?;
+        } else {
+            let (whole, slice) = TensorSlice::parse_spec(&spec)?;
+            writer.add_slice(&name, &whole, &slice, tensor)?;
+        }
+    }
+    writer.finish()
+}

@@ -1,0 +1,107 @@
+//! Files that appear whole or not at all.
+
+use ferroflow_base::{Code, Result, Status};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The error of an operation on a file, with TensorFlow's code.
+#[cold]
+pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => Code::NotFound,
+        io::ErrorKind::AlreadyExists => Code::AlreadyExists,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            Code::PermissionDenied
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Code::ResourceExhausted
+        }
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => Code::FailedPrecondition,
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => Code::InvalidArgument,
+        _ => Code::Unknown,
+    };
+    Status::new(code, format!("{}; {error}", path.display()))
+}
+
+/// A file that is written under another name and renamed when it is complete and on the disk. A
+/// file of the same name stays as it was until then; dropped before, nothing is left behind.
+pub(crate) struct AtomicFile {
+    to: PathBuf,
+    temporary: PathBuf,
+    file: Option<BufWriter<File>>,
+}
+
+impl AtomicFile {
+    /// Begins the file `to`; its folder is made if there is none.
+    pub(crate) fn create(to: &Path) -> Result<AtomicFile> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mut name = to.as_os_str().to_os_string();
+        name.push(format!(".tempstate{}-{n}", std::process::id()));
+        let temporary = PathBuf::from(name);
+        if let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+        }
+        let file = File::create(&temporary).map_err(|e| io_error(&temporary, &e))?;
+        Ok(AtomicFile {
+            to: to.to_path_buf(),
+            temporary,
+            file: Some(BufWriter::with_capacity(1 << 18, file)),
+        })
+    }
+
+    /// Appends bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.file {
+            Some(file) => file
+                .write_all(bytes)
+                .map_err(|e| io_error(&self.temporary, &e)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the file in its place.
+    pub(crate) fn commit(mut self) -> Result<()> {
+        let Some(mut file) = self.file.take() else {
+            return Ok(());
+        };
+        let written = file.flush().and_then(|()| file.get_ref().sync_all());
+        drop(file);
+        let placed = written.and_then(|()| std::fs::rename(&self.temporary, &self.to));
+        if let Err(e) = placed {
+            let _ = std::fs::remove_file(&self.temporary);
+            return Err(io_error(&self.to, &e));
+        }
+        sync_folder(&self.to);
+        Ok(())
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Makes what happened to names in a file's folder outlive a crash of the machine. File systems
+/// that cannot do this still have the file.
+pub(crate) fn sync_folder(file: &Path) {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if let Ok(folder) = File::open(folder) {
+        let _ = folder.sync_all();
+    }
+}
+
+/// Writes a whole file atomically.
+pub(crate) fn write_file(to: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = AtomicFile::create(to)?;
+    file.write(bytes)?;
+    file.commit()
+}

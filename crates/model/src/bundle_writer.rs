@@ -1,0 +1,487 @@
+//! Checkpoints in TensorFlow's V2 format, written so that a crash at any moment leaves the
+//! checkpoint that was there before, or the new one.
+//!
+//! The index is renamed into place last, and it alone says which data files count. The name of a
+//! data file says how many there are, so a checkpoint that replaces one of the same prefix gets data
+//! files of another count, and never touches those that the old index needs.
+
+use crate::atomic_file::{AtomicFile, io_error, sync_folder, write_file};
+use crate::proto::{
+    BundleEntryProto, BundleHeaderProto, VersionDef, bundle_header_proto::Endianness,
+};
+use crate::sstable::{self, mask, put_varint};
+use crate::tensor_bundle::{TensorBundle, data_path};
+use crate::tensor_proto::shape_to_proto;
+use crate::tensor_slice::TensorSlice;
+use ferroflow_base::{
+    Result, already_exists, failed_precondition, invalid_argument, unimplemented_error,
+};
+use ferroflow_tensor::{DType, Shape, Tensor};
+use prost::Message;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Large tensors start at multiples of this, so that readers can map them.
+const ALIGNMENT: usize = 64;
+
+/// A checkpoint in the making. Dropped unfinished, it leaves nothing behind.
+///
+/// ```
+/// use ferroflow_model::{BundleWriter, TensorBundle};
+/// use ferroflow_tensor::Tensor;
+/// let folder = std::env::temp_dir().join(format!("ferroflow-doc-{}", std::process::id()));
+/// let prefix = folder.join("model.ckpt-7").display().to_string();
+/// let mut writer = BundleWriter::create(&prefix)?;
+/// writer.add("weights", &Tensor::vector(&[1f32, 2.0])?)?;
+/// writer.finish()?;
+/// assert_eq!(TensorBundle::open(&prefix)?.read("weights")?.slice::<f32>()?, [1.0, 2.0]);
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # ferroflow_base::Result::Ok(())
+/// ```
+pub struct BundleWriter {
+    prefix: String,
+    place: Place,
+    data: AtomicFile,
+    offset: usize,
+    entries: BTreeMap<Vec<u8>, BundleEntryProto>,
+}
+
+/// The data files of a new checkpoint: those from `first` on, of `n_shards`.
+struct Place {
+    first: i32,
+    n_shards: i32,
+}
+
+impl Place {
+    /// Where `n` data files do not touch those of a checkpoint that is there already.
+    fn for_shards(prefix: &str, n: i32) -> Place {
+        // What cannot be read is not worth protecting.
+        match TensorBundle::open(prefix).map(|b| b.n_shards()) {
+            Ok(taken) if taken == n => Place {
+                first: 1,
+                n_shards: n + 1,
+            },
+            _ => Place {
+                first: 0,
+                n_shards: n,
+            },
+        }
+    }
+}
+
+fn index_path(prefix: &str) -> PathBuf {
+    PathBuf::from(format!("{prefix}.index"))
+}
+
+impl BundleWriter {
+    /// Begins the checkpoint whose files begin with `prefix`.
+    pub fn create(prefix: &str) -> Result<BundleWriter> {
+        let place = Place::for_shards(prefix, 1);
+        let data = AtomicFile::create(&data_path(prefix, place.first, place.n_shards))?;
+        Ok(BundleWriter {
+            prefix: prefix.to_string(),
+            place,
+            data,
+            offset: 0,
+            entries: BTreeMap::new(),
+        })
+    }
+
+    /// Adds a tensor.
+    pub fn add(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        if name.is_empty() {
+            return Err(invalid_argument!("a tensor of a checkpoint needs a name"));
+        }
+        self.insert(name.as_bytes().to_vec(), name, tensor)
+    }
+
+    /// Adds a part of a tensor whose whole shape is `whole`.
+    pub fn add_slice(
+        &mut self,
+        name: &str,
+        whole: &Shape,
+        slice: &TensorSlice,
+        tensor: &Tensor,
+    ) -> Result<()> {
+        if slice.shape(whole)? != *tensor.shape() {
+            return Err(invalid_argument!(
+                "slice {slice} of a tensor of shape {whole} was given a tensor of shape {}",
+                tensor.shape()
+            ));
+        }
+        let key = name.as_bytes().to_vec();
+        let full = self.entries.entry(key).or_insert_with(|| BundleEntryProto {
+            dtype: tensor.dtype() as i32,
+            shape: Some(shape_to_proto(&whole.into())),
+            ..Default::default()
+        });
+        if full.slices.is_empty() && full.size > 0 || full.dtype != tensor.dtype() as i32 {
+            return Err(already_exists!("Adding duplicate key: {name}"));
+        }
+        if full.shape != Some(shape_to_proto(&whole.into())) {
+            return Err(invalid_argument!(
+                "the slices of tensor {name} disagree on the shape of the whole"
+            ));
+        }
+        full.slices.push(slice.to_proto());
+        self.insert(slice.key(name), name, tensor)
+    }
+
+    fn insert(&mut self, key: Vec<u8>, name: &str, tensor: &Tensor) -> Result<()> {
+        if self.entries.contains_key(&key) {
+            return Err(already_exists!("Adding duplicate key: {name}"));
+        }
+        let dtype = tensor.dtype();
+        let (bytes, crc) = if dtype == DType::String {
+            string_bytes(tensor)?
+        } else if dtype.is_plain() {
+            let bytes = tensor.bytes()?;
+            let padding = self.offset.next_multiple_of(ALIGNMENT) - self.offset;
+            if bytes.len() >= ALIGNMENT && padding > 0 {
+                self.data.write(&[0; ALIGNMENT][..padding])?;
+                self.offset += padding;
+            }
+            self.data.write(bytes)?;
+            (Vec::new(), crc32c::crc32c(bytes))
+        } else {
+            return Err(unimplemented_error!(
+                "tensor '{name}' has dtype {dtype}, which cannot be saved"
+            ));
+        };
+        self.data.write(&bytes)?;
+        let size = if dtype == DType::String {
+            bytes.len()
+        } else {
+            tensor.byte_len()
+        };
+        let entry = BundleEntryProto {
+            dtype: dtype as i32,
+            shape: Some(shape_to_proto(&tensor.shape().into())),
+            shard_id: self.place.first,
+            offset: self.offset as i64,
+            size: size as i64,
+            crc32c: mask(crc),
+            slices: Vec::new(),
+        };
+        self.offset += size;
+        self.entries.insert(key, entry);
+        Ok(())
+    }
+
+    /// Puts the checkpoint in its place.
+    pub fn finish(self) -> Result<()> {
+        let BundleWriter {
+            prefix,
+            place,
+            data,
+            entries,
+            ..
+        } = self;
+        let before = files_of(&prefix);
+        data.commit()?;
+        write_index(&prefix, &place, entries)?;
+        remove_old(&prefix, &place, before);
+        Ok(())
+    }
+}
+
+/// The data files of a checkpoint that is there.
+fn files_of(prefix: &str) -> Vec<PathBuf> {
+    let n = TensorBundle::open(prefix).map_or(0, |b| b.n_shards());
+    (0..n.clamp(0, 100_000))
+        .map(|i| data_path(prefix, i, n))
+        .collect()
+}
+
+/// Removes the data files of the checkpoint that was replaced.
+fn remove_old(prefix: &str, place: &Place, before: Vec<PathBuf>) {
+    let new =
+        |path: &PathBuf| (0..place.n_shards).any(|i| *path == data_path(prefix, i, place.n_shards));
+    for path in before.iter().filter(|p| !new(p)) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn write_index(
+    prefix: &str,
+    place: &Place,
+    entries: BTreeMap<Vec<u8>, BundleEntryProto>,
+) -> Result<()> {
+    let header = BundleHeaderProto {
+        num_shards: place.n_shards,
+        endianness: Endianness::Little as i32,
+        version: Some(VersionDef {
+            producer: 1,
+            ..Default::default()
+        }),
+    };
+    let mut table: BTreeMap<Vec<u8>, Vec<u8>> = entries
+        .into_iter()
+        .map(|(key, entry)| (key, entry.encode_to_vec()))
+        .collect();
+    table.insert(Vec::new(), header.encode_to_vec());
+    write_file(&index_path(prefix), &sstable::write(&table))
+}
+
+/// The form that strings have in a data file, and the checksum of their entry: all lengths, their
+/// checksum, then the strings. The checksums see the lengths as fixed-width numbers.
+fn string_bytes(tensor: &Tensor) -> Result<(Vec<u8>, u32)> {
+    let (mut out, mut crc) = (Vec::new(), 0);
+    for value in tensor.strings()? {
+        put_varint(&mut out, value.len() as u64);
+        crc = match u32::try_from(value.len()) {
+            Ok(n) => crc32c::crc32c_append(crc, &n.to_le_bytes()),
+            Err(_) => crc32c::crc32c_append(crc, &(value.len() as u64).to_le_bytes()),
+        };
+    }
+    let sum = mask(crc).to_le_bytes();
+    out.extend(sum);
+    crc = crc32c::crc32c_append(crc, &sum);
+    for value in tensor.strings()? {
+        out.extend_from_slice(value);
+        crc = crc32c::crc32c_append(crc, value);
+    }
+    Ok((out, crc))
+}
+
+/// Makes one checkpoint of several, by moving their data files. Folders that are empty then are
+/// removed when `delete_old_dirs` is set.
+pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> Result<()> {
+    if parts.is_empty() {
+        return Err(invalid_argument!("Input checkpoint_prefixes is empty"));
+    }
+    let mut bundles = Vec::with_capacity(parts.len());
+    for part in parts {
+        bundles.push(TensorBundle::open(part)?);
+    }
+    let n: i32 = bundles.iter().map(TensorBundle::n_shards).sum();
+    let place = Place::for_shards(prefix, n);
+    let before = files_of(prefix);
+    let mut entries: BTreeMap<Vec<u8>, BundleEntryProto> = BTreeMap::new();
+    let mut next = place.first;
+    for bundle in &bundles {
+        for (key, entry) in bundle.raw_entries() {
+            let mut entry = entry?;
+            entry.shard_id = entry.shard_id.saturating_add(next);
+            match entries.get_mut(&key) {
+                None => {
+                    entries.insert(key, entry);
+                }
+                // Parts of one tensor may be spread over checkpoints.
+                Some(known)
+                    if !known.slices.is_empty()
+                        && (known.dtype, &known.shape) == (entry.dtype, &entry.shape) =>
+                {
+                    known.slices.extend(entry.slices);
+                }
+                Some(_) => {
+                    return Err(invalid_argument!(
+                        "tensor {} is in more than one of the merged checkpoints",
+                        String::from_utf8_lossy(&key)
+                    ));
+                }
+            }
+        }
+        next += bundle.n_shards();
+    }
+    if let Some(folder) = Path::new(prefix)
+        .parent()
+        .filter(|f| !f.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+    }
+    let mut next = place.first;
+    for (bundle, part) in bundles.iter().zip(parts) {
+        for i in 0..bundle.n_shards() {
+            let from = data_path(part, i, bundle.n_shards());
+            let to = data_path(prefix, next + i, place.n_shards);
+            // A shard that no tensor is in need not be there.
+            if from.exists() {
+                std::fs::rename(&from, &to).map_err(|e| io_error(&from, &e))?;
+            }
+        }
+        next += bundle.n_shards();
+    }
+    sync_folder(Path::new(prefix));
+    write_index(prefix, &place, entries)?;
+    remove_old(prefix, &place, before);
+    for part in parts {
+        let index = index_path(part);
+        if index != index_path(prefix) {
+            let _ = std::fs::remove_file(&index);
+        }
+        if let Some(folder) = Path::new(part).parent().filter(|_| delete_old_dirs) {
+            // Only an empty folder goes.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+    Ok(())
+}
+
+/// Which checkpoints a folder has, as the file `checkpoint` in it says.
+///
+/// ```
+/// use ferroflow_model::CheckpointState;
+/// let folder = std::env::temp_dir().join(format!("ferroflow-state-{}", std::process::id()));
+/// let mut state = CheckpointState::default();
+/// state.paths = vec!["model.ckpt-1".into(), "model.ckpt-2".into()];
+/// state.write(&folder)?;
+/// let read = CheckpointState::read(&folder)?.unwrap();
+/// assert_eq!(read.latest().unwrap(), "model.ckpt-2");
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # ferroflow_base::Result::Ok(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CheckpointState {
+    /// The prefixes of the checkpoints, relative to the folder or absolute, oldest first.
+    pub paths: Vec<String>,
+    /// When each was written, in seconds since 1970; empty when it is not known.
+    pub timestamps: Vec<f64>,
+}
+
+impl CheckpointState {
+    /// The prefix of the last checkpoint.
+    pub fn latest(&self) -> Option<&str> {
+        self.paths.last().map(String::as_str)
+    }
+
+    /// The file of a folder.
+    fn path(folder: &Path) -> PathBuf {
+        folder.join("checkpoint")
+    }
+
+    /// Reads the file of a folder; `None` when there is none.
+    pub fn read(folder: &Path) -> Result<Option<CheckpointState>> {
+        let path = Self::path(folder);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(io_error(&path, &e)),
+        };
+        let (mut state, mut latest) = (CheckpointState::default(), None);
+        for line in text
+            .lines()
+            .map(str::trim)
+            .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        {
+            let bad = || failed_precondition!("{}: cannot read '{line}'", path.display());
+            let (key, value) = line.split_once(':').ok_or_else(bad)?;
+            let value = value.trim();
+            match key.trim() {
+                "model_checkpoint_path" => latest = Some(unquoted(value).ok_or_else(bad)?),
+                "all_model_checkpoint_paths" => {
+                    state.paths.push(unquoted(value).ok_or_else(bad)?);
+                }
+                "all_model_checkpoint_timestamps" => {
+                    state.timestamps.push(value.parse().map_err(|_| bad())?);
+                }
+                _ => {}
+            }
+        }
+        if let Some(latest) = latest
+            && state.latest() != Some(&latest)
+        {
+            state.timestamps.clear();
+            state.paths.retain(|p| *p != latest);
+            state.paths.push(latest);
+        }
+        Ok(Some(state))
+    }
+
+    /// Writes the file of a folder.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let latest = self.latest().unwrap_or_default();
+        let mut text = format!("model_checkpoint_path: {}\n", quoted(latest));
+        for path in &self.paths {
+            text += &format!("all_model_checkpoint_paths: {}\n", quoted(path));
+        }
+        if self.timestamps.len() == self.paths.len() {
+            for time in &self.timestamps {
+                text += &format!("all_model_checkpoint_timestamps: {time:?}\n");
+            }
+        }
+        write_file(&Self::path(folder), text.as_bytes())
+    }
+
+    /// Enters a checkpoint that was just written as the latest, and removes all but the last
+    /// `keep` of those that the folder's file knew.
+    pub fn record(folder: &Path, prefix: &str, keep: usize) -> Result<CheckpointState> {
+        let mut state = Self::read(folder)?.unwrap_or_default();
+        let now = std::time::UNIX_EPOCH
+            .elapsed()
+            .map_or(0.0, |t| t.as_secs_f64());
+        if state.timestamps.len() != state.paths.len() {
+            state.timestamps = vec![now; state.paths.len()];
+        }
+        if let Some(at) = state.paths.iter().position(|p| p == prefix) {
+            state.paths.remove(at);
+            state.timestamps.remove(at);
+        }
+        state.paths.push(prefix.to_string());
+        state.timestamps.push(now);
+        let n_old = state.paths.len().saturating_sub(keep.max(1));
+        let old: Vec<String> = state.paths.drain(..n_old).collect();
+        state.timestamps.drain(..n_old);
+        state.write(folder)?;
+        for prefix in old {
+            remove_checkpoint(&folder.join(prefix).display().to_string());
+        }
+        Ok(state)
+    }
+}
+
+/// Removes the files of a checkpoint: the index first, without which the rest is nothing.
+pub fn remove_checkpoint(prefix: &str) {
+    let files = files_of(prefix);
+    if std::fs::remove_file(index_path(prefix)).is_ok() {
+        for file in files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' => out += "\\\"",
+            b'\\' => out += "\\\\",
+            b'\n' => out += "\\n",
+            0x20..=0x7e => out.push(char::from(byte)),
+            _ => out += &format!("\\{byte:03o}"),
+        }
+    }
+    out + "\""
+}
+
+fn unquoted(text: &str) -> Option<String> {
+    let inner = text.strip_prefix('"')?.strip_suffix('"')?;
+    let (mut out, mut bytes) = (Vec::new(), inner.bytes());
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        match bytes.next()? {
+            b'n' => out.push(b'\n'),
+            b't' => out.push(b'\t'),
+            b'r' => out.push(b'\r'),
+            digit @ b'0'..=b'7' => {
+                let mut value = u32::from(digit - b'0');
+                let mut ahead = bytes.clone();
+                for _ in 0..2 {
+                    match ahead.next() {
+                        Some(d @ b'0'..=b'7') => {
+                            value = value * 8 + u32::from(d - b'0');
+                            bytes = ahead.clone();
+                        }
+                        _ => break,
+                    }
+                }
+                out.push(u8::try_from(value).ok()?);
+            }
+            other => out.push(other),
+        }
+    }
+    String::from_utf8(out).ok()
+}

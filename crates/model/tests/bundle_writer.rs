@@ -1,0 +1,385 @@
+//! Checkpoints that are written here: read back whole, in place of others, merged, and never half
+//! there, whatever interrupts the writer.
+
+use ferroflow_base::{Code, Result};
+use ferroflow_model::{BundleWriter, CheckpointState, TensorBundle, TensorSlice, merge_bundles};
+use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A folder of its own that is removed afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(what: &str) -> Folder {
+        let name = format!("ferroflow-writer-{}-{what}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("writable");
+        Folder(path)
+    }
+
+    fn prefix(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(&self.0)
+            .expect("it is there")
+            .map(|e| {
+                e.expect("readable")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn every() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bundles");
+    folder.join("every").display().to_string()
+}
+
+/// Writes what is in one checkpoint to another.
+fn copy(from: &str, to: &str) -> Result<()> {
+    let (bundle, mut writer) = (TensorBundle::open(from)?, BundleWriter::create(to)?);
+    for name in bundle.names() {
+        writer.add(name, &bundle.read(name)?)?;
+    }
+    writer.finish()
+}
+
+fn assert_same(a: &str, b: &str) {
+    let (a, b) = (
+        TensorBundle::open(a).unwrap(),
+        TensorBundle::open(b).unwrap(),
+    );
+    assert!(a.names().eq(b.names()));
+    for name in a.names() {
+        let (a, b) = (a.read(name).unwrap(), b.read(name).unwrap());
+        assert!(a.same_value(&b), "{name}: {a:?} and {b:?}");
+    }
+}
+
+#[test]
+fn every_dtype_comes_back() {
+    let folder = Folder::new("every");
+    copy(&every(), &folder.prefix("copy")).unwrap();
+    assert_same(&every(), &folder.prefix("copy"));
+}
+
+/// For `oracle/read_checkpoint.py`: writes into the folder `FERROFLOW_OUT`.
+#[test]
+#[ignore = "writes files for another program"]
+fn write_for_tensorflow() {
+    let out = PathBuf::from(std::env::var("FERROFLOW_OUT").expect("a folder"));
+    let to = |name: &str| out.join(name).display().to_string();
+    copy(&every(), &to("every")).unwrap();
+    write_sliced(&to("sliced")).unwrap();
+    for part in 0..3 {
+        let mut writer = BundleWriter::create(&to(&format!("tmp/part{part}"))).unwrap();
+        let name = format!("x{part}");
+        writer.add(&name, &Tensor::scalar(part as f32)).unwrap();
+        writer.finish().unwrap();
+    }
+    let parts: Vec<String> = (0..3).map(|p| to(&format!("tmp/part{p}"))).collect();
+    merge_bundles(&parts, &to("merged"), true).unwrap();
+    let mut writer = BundleWriter::create(&to("many")).unwrap();
+    for i in 0..20_000 {
+        let name = format!("layer/{i}/weights_{}", i % 7);
+        writer
+            .add(&name, &Tensor::vector(&[i, -i]).unwrap())
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    let state = CheckpointState {
+        paths: vec!["every".into(), "merged".into()],
+        timestamps: vec![],
+    };
+    state.write(&out).unwrap();
+}
+
+fn write_sliced(prefix: &str) -> Result<()> {
+    let mut writer = BundleWriter::create(prefix)?;
+    for (spec, values) in [
+        ("4 3 0,2:-", vec![0f32, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        ("4 3 2,2:0,1", vec![6.0, 9.0]),
+        ("4 3 2,2:1,2", vec![7.0, 8.0, 10.0, 11.0]),
+    ] {
+        let (whole, slice) = TensorSlice::parse_spec(spec)?;
+        let part = Tensor::from_slice(slice.shape(&whole)?, &values)?;
+        writer.add_slice("grid", &whole, &slice, &part)?;
+    }
+    writer.finish()
+}
+
+#[test]
+fn slices_make_a_whole() {
+    let folder = Folder::new("slices");
+    let prefix = folder.prefix("sliced");
+    write_sliced(&prefix).unwrap();
+    let bundle = TensorBundle::open(&prefix).unwrap();
+    let whole: Vec<f32> = (0..12).map(|i| i as f32).collect();
+    assert_eq!(bundle.read("grid").unwrap().slice::<f32>().unwrap(), whole);
+    let (shape, slice) = TensorSlice::parse_spec("4 3 1,2:1,2").unwrap();
+    let part = bundle.read_slice("grid", &shape, &slice).unwrap();
+    assert_eq!(part.slice::<f32>().unwrap(), [4.0, 5.0, 7.0, 8.0]);
+}
+
+#[test]
+fn what_cannot_be_written_is_refused() {
+    let folder = Folder::new("refused");
+    let mut writer = BundleWriter::create(&folder.prefix("a")).unwrap();
+    let x = Tensor::vector(&[1f32, 2.0]).unwrap();
+    writer.add("x", &x).unwrap();
+    assert_eq!(writer.add("x", &x).unwrap_err().code(), Code::AlreadyExists);
+    assert_eq!(
+        writer.add("", &x).unwrap_err().code(),
+        Code::InvalidArgument
+    );
+    let (whole, slice) = TensorSlice::parse_spec("4 0,3").unwrap();
+    let wrong = writer.add_slice("y", &whole, &slice, &x).unwrap_err();
+    assert_eq!(wrong.code(), Code::InvalidArgument);
+    let variant = Tensor::zeros(DType::Variant, Shape::from([1])).unwrap();
+    assert_eq!(
+        writer.add("v", &variant).unwrap_err().code(),
+        Code::Unimplemented
+    );
+    drop(writer);
+    assert_eq!(
+        folder.files(),
+        [""; 0],
+        "an unfinished checkpoint leaves nothing"
+    );
+    std::fs::write(folder.0.join("file"), "").unwrap();
+    let below = folder.prefix("file/model");
+    assert!(BundleWriter::create(&below).is_err());
+    assert!(merge_bundles(&[], &folder.prefix("m"), true).is_err());
+}
+
+fn one(prefix: &str, value: i64) -> Result<()> {
+    let mut writer = BundleWriter::create(prefix)?;
+    writer.add("a", &Tensor::scalar(value))?;
+    let words = vec![Bytes::from(value.to_string()); 2];
+    writer.add("b/words", &Tensor::from_strings([2], words)?)?;
+    writer.add("c", &Tensor::from_slice([4000], &vec![value; 4000])?)?;
+    writer.finish()
+}
+
+/// The value that all of a checkpoint has.
+fn value_of(prefix: &str) -> Result<i64> {
+    let bundle = TensorBundle::open(prefix)?;
+    let value = bundle.read("a")?.to_scalar::<i64>()?;
+    assert!(
+        bundle
+            .read("c")?
+            .slice::<i64>()?
+            .iter()
+            .all(|&v| v == value)
+    );
+    let words = bundle.read("b/words")?;
+    assert_eq!(words.strings()?[1], value.to_string().as_bytes());
+    Ok(value)
+}
+
+#[test]
+fn a_checkpoint_replaces_another() {
+    let folder = Folder::new("replace");
+    let prefix = folder.prefix("model");
+    let mut kept = Vec::new();
+    for value in 0..5 {
+        one(&prefix, value).unwrap();
+        assert_eq!(value_of(&prefix).unwrap(), value);
+        assert_eq!(folder.files().len(), 2, "{:?}", folder.files());
+        // What was read from the former files stays.
+        kept.push(TensorBundle::open(&prefix).unwrap().read("c").unwrap());
+    }
+    for (value, kept) in kept.iter().enumerate() {
+        assert!(
+            kept.slice::<i64>()
+                .unwrap()
+                .iter()
+                .all(|&v| v == value as i64)
+        );
+    }
+}
+
+#[test]
+fn checkpoints_are_merged() {
+    let folder = Folder::new("merge");
+    for round in 0..3i64 {
+        let parts: Vec<String> = (0..2)
+            .map(|i| folder.prefix(&format!("t{i}/part")))
+            .collect();
+        for (i, part) in parts.iter().enumerate() {
+            let mut writer = BundleWriter::create(part).unwrap();
+            let value = Tensor::scalar(round * 10 + i as i64);
+            writer.add(&format!("x{i}"), &value).unwrap();
+            let (whole, slice) = TensorSlice::parse_spec(&format!("2 {i},1")).unwrap();
+            let piece = Tensor::vector(&[round * 100 + i as i64]).unwrap();
+            writer.add_slice("s", &whole, &slice, &piece).unwrap();
+            writer.finish().unwrap();
+        }
+        merge_bundles(&parts, &folder.prefix("model"), true).unwrap();
+        let bundle = TensorBundle::open(&folder.prefix("model")).unwrap();
+        for i in 0..2 {
+            let x = bundle.read(&format!("x{i}")).unwrap();
+            assert_eq!(x.to_scalar::<i64>().unwrap(), round * 10 + i);
+        }
+        let s = bundle.read("s").unwrap();
+        assert_eq!(s.slice::<i64>().unwrap(), [round * 100, round * 100 + 1]);
+        assert_eq!(folder.files().len(), 3, "{:?}", folder.files());
+    }
+}
+
+#[test]
+fn old_checkpoints_are_removed() {
+    let folder = Folder::new("keep");
+    for step in 1..=5 {
+        let name = format!("model.ckpt-{step}");
+        one(&folder.prefix(&name), step).unwrap();
+        CheckpointState::record(&folder.0, &name, 2).unwrap();
+    }
+    let state = CheckpointState::read(&folder.0).unwrap().unwrap();
+    assert_eq!(state.paths, ["model.ckpt-4", "model.ckpt-5"]);
+    assert_eq!(folder.files().len(), 5, "{:?}", folder.files());
+    assert_eq!(CheckpointState::read(&folder.0.join("none")).unwrap(), None);
+    let odd = CheckpointState {
+        paths: vec!["a\"b\\c\nd".into(), "größe".into()],
+        timestamps: vec![1.5, 2.0],
+    };
+    odd.write(&folder.0).unwrap();
+    assert_eq!(CheckpointState::read(&folder.0).unwrap(), Some(odd));
+    std::fs::write(folder.0.join("checkpoint"), "nonsense").unwrap();
+    assert!(CheckpointState::read(&folder.0).is_err());
+}
+
+/// Not a test: what the crash tests kill. Saves to one prefix over and over, and to numbered ones.
+#[test]
+#[ignore = "runs until it is killed"]
+fn crashing_child() {
+    let Ok(folder) = std::env::var("FERROFLOW_CRASH") else {
+        return;
+    };
+    let folder = PathBuf::from(folder);
+    let prefix = folder.join("model").display().to_string();
+    let first = value_of(&prefix).map_or(0, |v| v + 1);
+    for value in first..first + 100_000 {
+        if let Err(e) = one(&prefix, value) {
+            println!("{}", e.code().name());
+            return;
+        }
+        let name = format!("step-{value}");
+        let numbered = folder.join(&name).display().to_string();
+        let saved = one(&numbered, value);
+        if saved
+            .and_then(|()| CheckpointState::record(&folder, &name, 2).map(drop))
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn child(folder: &Folder, shell: Option<&str>) -> Command {
+    let exe = std::env::current_exe().expect("known");
+    let mut command = match shell {
+        None => Command::new(exe),
+        Some(before) => {
+            let mut command = Command::new("sh");
+            command
+                .arg("-c")
+                .arg(format!("{before}; exec \"$0\" \"$@\""))
+                .arg(exe);
+            command
+        }
+    };
+    command
+        .args(["crashing_child", "--exact", "--ignored", "--nocapture"])
+        .env("FERROFLOW_CRASH", &folder.0)
+        .stderr(Stdio::null());
+    command
+}
+
+fn crash(rounds: u64) {
+    let folder = Folder::new(&format!("crash{rounds}"));
+    let prefix = folder.prefix("model");
+    one(&prefix, 0).unwrap();
+    let (mut last, mut random) = (0, 12345u64);
+    for round in 0..rounds {
+        let mut running = child(&folder, None)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("started");
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros(5_000 + (random >> 33) % 60_000));
+        running.kill().expect("killed");
+        running.wait().expect("ended");
+        let now = value_of(&prefix).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        assert!(now >= last, "round {round}: {now} after {last}");
+        last = now;
+        // What the state file names is there, whole.
+        if let Some(state) = CheckpointState::read(&folder.0).unwrap() {
+            let latest = state.latest().expect("it has one");
+            let value =
+                value_of(&folder.prefix(latest)).unwrap_or_else(|e| panic!("round {round}: {e}"));
+            assert_eq!(latest, format!("step-{value}"));
+        }
+    }
+    assert!(last > 0, "no checkpoint was written between the kills");
+}
+
+#[test]
+fn a_kill_leaves_a_whole_checkpoint() {
+    crash(10);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn two_hundred_kills_leave_a_whole_checkpoint() {
+    crash(200);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_loses_nothing() {
+    let folder = Folder::new("full");
+    let prefix = folder.prefix("model");
+    one(&prefix, 41).unwrap();
+    // A limit on file sizes stands for the end of the disk.
+    let limited = child(&folder, Some("trap '' XFSZ; ulimit -f 8"));
+    let out = { limited }.output().expect("it ran");
+    let out = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.contains("RESOURCE_EXHAUSTED"), "{out}");
+    assert_eq!(value_of(&prefix).unwrap(), 41);
+    assert_eq!(folder.files().len(), 2, "{:?}", folder.files());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_read_only_folder_is_an_error() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("readonly");
+    let mode = |m| std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(m)).unwrap();
+    mode(0o555);
+    // Whoever may do everything sees no read-only folder.
+    let free = std::fs::write(folder.0.join("probe"), "").is_ok();
+    let result = one(&folder.prefix("model"), 1);
+    mode(0o755);
+    match free {
+        true => result.unwrap(),
+        false => assert_eq!(result.unwrap_err().code(), Code::PermissionDenied),
+    }
+}

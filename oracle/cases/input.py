@@ -1,0 +1,151 @@
+"""What feeds a training run: raw bytes, lines of text, tf.Example messages, pictures."""
+
+import numpy as np
+import tensorflow as tf
+
+from casekit import Rand, a, case, empty, i32, i64
+
+
+def strings(*values):
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def raw():
+    r = Rand("raw")
+    data = bytes(r.rng.integers(0, 256, 32, dtype=np.uint8))
+    for dtype in ("half", "float", "double", "int32", "uint16", "uint8", "int16", "int8", "int64",
+                  "complex64", "bool", "bfloat16"):
+        text = data if dtype not in ("bool", "half", "float", "double", "bfloat16", "complex64") \
+            else bytes(b % 2 for b in data)
+        for little in (True, False):
+            yield case("DecodeRaw", strings(text, text[::-1]), out_type=dtype, little_endian=little)
+            if dtype not in ("complex64", "bool"):
+                yield case("DecodePaddedRaw", strings(text[:5], text, b""), np.int32(16),
+                           out_type=dtype, little_endian=little)
+    yield case("DecodeRaw", strings(), out_type="int32")
+    yield case("DecodeRaw", strings(b"", b""), out_type="int32")
+    yield case("DecodeRaw", strings(b"abcd").reshape(()), out_type="uint8")
+    yield case("DecodeRaw", strings(b"abc"), out_type="int32", fails=True)
+    yield case("DecodeRaw", strings(b"abcd", b"a"), out_type="uint8", fails=True)
+    yield case("DecodePaddedRaw", strings(b"abc"), np.int32(3), out_type="int32", fails=True)
+    yield case("DecodePaddedRaw", strings(b"abc"), np.int32(-4), out_type="int32", fails=True)
+
+
+def csv():
+    one, two = np.array([7], np.int32), strings(b"none")
+    types = [one, np.array([1.5], np.float32), two]
+    yield case("DecodeCSV", strings(b"1,2.5,x", b"-3, 4 ,\"a,\"\"b\"\"\"", b",,"), types)
+    yield case("DecodeCSV", strings(b"1,2.5,x").reshape(()), types)
+    yield case("DecodeCSV", strings(b"1;NA;\"x", b"NA;3;y"), types, field_delim=";", na_value="NA",
+               use_quote_delim=False)
+    yield case("DecodeCSV", strings(b"0,1,2,x,4"), types, select_cols=[1, 2, 3])
+    yield case("DecodeCSV", strings(b"1,2", b"3,4"),
+               [empty("int64", 0), np.array(2.0, np.float64)])
+    for bad in (b"1,2", b"1,2,3,4", b"x,1,2", b"1,2,a\"b", b"1,2,\"ab", b"1,2,\"a\"b", b"1.5,1,x"):
+        yield case("DecodeCSV", strings(bad), types, fails=True)
+    yield case("DecodeCSV", strings(b",2"), [empty("int32", 0), one], fails=True)
+
+
+def feature(*values):
+    if not values or isinstance(values[0], bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def example(**features):
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
+        deterministic=True)
+
+
+def examples():
+    # A key has one use: TensorFlow loses values of those that have two.
+    records = strings(
+        example(f=feature(1.0, 2.0), i=feature(3), s=feature(b"ab", b"c"), j=feature(1),
+                r=feature(5), w=feature(b"", b"q")),
+        example(f=feature(3.0, 4.0), s=feature(b"xyz"), j=feature(2, 3), r=feature(6, 7, 8)),
+        example(f=feature(5.0, 6.0), i=feature(-1, 7, 8), t=tf.train.Feature(), w=feature(b"z")))
+    sparse, none = [b"i", b"s", b"nothing"], strings()
+    key = lambda k: np.array(k, dtype=object)
+    f2 = a("float", [9.0, 9.0])
+    v1 = {"sparse_types": ["int64", "string", "float"], "dense_shapes": [[2], [-1]]}
+    yield case("ParseExample", records, none, [key(k) for k in sparse], [key(b"f"), key(b"j")],
+               [empty("float", 0), np.array(-5, np.int64)], **v1)
+    yield case("ParseExample", records, strings(b"x", b"y", b"z"), [], [key(b"f"), key(b"absent")],
+               [f2, f2], sparse_types=[], dense_shapes=[[2], [2]])
+    v2 = v1 | {"num_sparse": 3, "ragged_value_types": ["int64", "string"],
+               "ragged_split_types": ["int32", "int64"]}
+    for serialized in (records, records[:0], records[2:]):
+        yield case("ParseExampleV2", serialized, none, strings(*sparse), strings(b"f", b"j"),
+                   strings(b"r", b"w"), [empty("float", 0), np.array(-5, np.int64)], **v2)
+    no_ragged = v2 | {"ragged_value_types": [], "ragged_split_types": []}
+    yield case("ParseExampleV2", records[0:1].reshape(()), none, strings(*sparse),
+               strings(b"f", b"j"), none, [empty("float", 0), np.array(-5, np.int64)], **no_ragged)
+    words = {"sparse_types": [], "dense_shapes": [[-1], [-1, 2]], "num_sparse": 0,
+             "ragged_value_types": [], "ragged_split_types": []}
+    yield case("ParseExampleV2", records, none, none, strings(b"s", b"f"), none,
+               [strings(b"pad").reshape(()), np.array(0, np.float32)], **words)
+    single = {"sparse_keys": ["i", "s"], "sparse_types": ["int64", "string"], "num_sparse": 2,
+              "dense_keys": ["f", "absent", "j"], "dense_shapes": [[2], [], [-1]]}
+    for record in records:
+        yield case("ParseSingleExample", key(record),
+                   [empty("float", 0), np.array(3, np.int64), np.array(0, np.int64)], **single)
+
+    def fails(record, shape=(2,), default=empty("float", 0), key_name=b"f", dtype=None):
+        return case("ParseExampleV2", strings(record), none, none, strings(key_name), none,
+                    [default], sparse_types=[], dense_shapes=[list(shape)], num_sparse=0,
+                    ragged_value_types=[], ragged_split_types=[], fails=True)
+
+    yield fails(b"\xff\xff\xff")
+    yield fails(example(f=feature(1.0)))
+    yield fails(example(f=feature(1)))
+    yield fails(example(g=feature(1)))
+    yield fails(example(f=feature(1.0, 2.0, 3.0)), (-1, 2), a("float", [0.0]))
+
+
+def pictures():
+    r = Rand("pictures")
+    # Smooth, as photographs are.
+    y, x = np.mgrid[0:19, 0:26]
+    smooth = np.stack([128 + 100 * np.sin(x / 5 + c) * np.cos(y / 6 - c) for c in range(4)], -1)
+    smooth = smooth.clip(0, 255).astype(np.uint8)
+    noise = r.rng.integers(0, 256, (7, 5, 4), dtype=np.uint8)
+    for image in (smooth, noise):
+        for channels in (1, 2, 3, 4):
+            for dtype in (np.uint8, np.uint16):
+                part = image[..., :channels].astype(dtype) * (1 if dtype == np.uint8 else 255)
+                data = tf.io.encode_png(part).numpy()
+                for wanted in {0, channels, 1, 3, 4} - {2}:
+                    yield case("DecodePng", np.array(data, object), channels=wanted)
+                yield case("DecodePng", np.array(data, object), dtype="uint16")
+                yield case("DecodeImage", np.array(data, object), dtype="float")
+    for channels in (1, 3):
+        for subsampled in (True, False):
+            data = tf.io.encode_jpeg(smooth[..., :channels], chroma_downsampling=subsampled).numpy()
+            for wanted in (0, 1, 3):
+                # The inverse transforms and the upsampling differ by a few levels.
+                yield case("DecodeJpeg", np.array(data, object), channels=wanted, tol=0.016)
+                if wanted == channels:
+                    yield case("DecodeJpeg", np.array(data, object), channels=wanted, tol=0.006,
+                               dct_method="INTEGER_ACCURATE")
+        yield case("DecodeJpeg", np.array(data, object), ratio=2, tol=0.05)
+        yield case("DecodeImage", np.array(data, object), channels=3, tol=0.016)
+    for bad in (b"", b"no picture", data[:100], b"\x89PNG\r\n\x1a\n"):
+        yield case("DecodePng", np.array(bad, object), fails=True)
+        yield case("DecodeJpeg", np.array(bad, object), fails=True)
+    yield case("EncodePng", smooth[0], fails=True)
+    yield case("EncodePng", np.zeros((2, 2, 5), np.uint8), fails=True)
+    yield case("EncodeJpeg", np.zeros((2, 2, 2), np.uint8), fails=True)
+
+
+def cases():
+    for base, shard, n in ((b"model", 3, 12), (b"a/b", 0, 1), (b"x", 123456, 1234567)):
+        yield case("ShardedFilename", np.array(base, object), np.int32(shard), np.int32(n))
+        yield case("ShardedFilespec", np.array(base, object), np.int32(n))
+    yield from raw()
+    yield from csv()
+    yield from examples()
+    yield from pictures()
