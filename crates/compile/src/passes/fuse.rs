@@ -274,18 +274,20 @@ fn channel_values(view: &View, chain: &Chain, output: Output) -> Option<Vec<f64>
     })?
 }
 
-/// Factor and offset of an inference batch normalization with constant statistics.
+/// Factor and offset of an inference batch normalization with constant statistics. The factor is
+/// rounded where TensorFlow rounds it: an error in it is the same for a whole channel, so over a
+/// hundred layers it counts more than all others.
 fn batch_norm(view: &View, node: &Node) -> Option<Vec<(f64, f64)>> {
     if node.attrs.bool("is_training").ok()? || node.attrs.str("data_format").ok()? != "NHWC" {
         return None;
     }
-    let epsilon = node.attrs.float("epsilon").ok()? as f64;
+    let epsilon = node.attrs.float("epsilon").ok()?;
     let [scale, offset, mean, variance] = [1, 2, 3, 4].map(|i| view.floats(node.inputs[i]));
     let (scale, offset, mean, variance) = (scale?, offset?, mean?, variance?);
     Some(
         (0..scale.len())
             .map(|i| {
-                let s = scale[i] as f64 / (variance[i] as f64 + epsilon).sqrt();
+                let s = (scale[i] * (1.0 / (variance[i] + epsilon).sqrt())) as f64;
                 (s, offset[i] as f64 - mean[i] as f64 * s)
             })
             .collect(),
