@@ -1,9 +1,12 @@
 //! [`TensorList`]: what a variant of the TensorList ops holds.
 
+use crate::num::Num;
 use crate::sequence::{merged, shape_from_tensor};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_opdef::KernelCtx;
-use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, Variant};
+use ferroflow_tensor::{
+    Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, Variant, bf16, dispatch, f16,
+};
 use std::sync::Arc;
 
 /// Tensors of one dtype and of shapes that fit one partial shape. A clone shares the tensors.
@@ -131,4 +134,99 @@ pub(crate) fn change_variant(
     f(Arc::make_mut(&mut list))?;
     slot.0 = Some(list);
     Ok(())
+}
+
+/// Most lists that lists may be nested in, where all of them are looked at.
+const MAX_DEPTH: usize = 64;
+
+fn too_deep() -> Status {
+    invalid_argument!("lists are nested more than {MAX_DEPTH} deep")
+}
+
+/// Lists as long as those of `t`, with zeros where they have something.
+pub(crate) fn zeros(t: &Tensor) -> Result<Tensor> {
+    zeros_at(t, MAX_DEPTH)
+}
+
+fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
+    if t.dtype() != DType::Variant {
+        return Tensor::zeros(t.dtype(), t.shape().clone());
+    }
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let zeros_of = |v: &Variant| -> Result<Variant> {
+        let list = list_at(v, 0)?;
+        let elements = list.elements.iter();
+        let zeros = elements.map(|e| e.as_ref().map(|e| zeros_at(e, depth)).transpose());
+        let elements = zeros.collect::<Result<_>>()?;
+        let copy = TensorList {
+            dtype: list.dtype,
+            element_shape: list.element_shape.clone(),
+            elements,
+            max_elements: list.max_elements,
+        };
+        Ok(copy.into_variant())
+    };
+    let all = t.variants()?.iter().map(zeros_of).collect::<Result<_>>()?;
+    Tensor::from_variants(t.shape().clone(), all)
+}
+
+/// The sum of two tensors, or of the lists that they hold, element by element.
+pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    add_at(a, b, MAX_DEPTH)
+}
+
+fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
+    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+        return Err(invalid_argument!(
+            "Trying to add two list elements with different shapes. One is {}{}, the other {}{}",
+            a.dtype(),
+            a.shape(),
+            b.dtype(),
+            b.shape()
+        ));
+    }
+    if a.dtype() != DType::Variant {
+        return match a.dtype() {
+            DType::Half => sum::<f16>(a, b, |x, y| x + y),
+            DType::Bfloat16 => sum::<bf16>(a, b, |x, y| x + y),
+            dtype => dispatch!(dtype, T in [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+            ] => sum::<T>(a, b, <T as Num>::add),
+            else Err(invalid_argument!("lists of {dtype} cannot be added"))),
+        };
+    }
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let sum_of = |(a, b): (&Variant, &Variant)| -> Result<Variant> {
+        let (a, b) = (list_at(a, 0)?, list_at(b, 0)?);
+        if a.dtype != b.dtype || a.elements.len() != b.elements.len() {
+            return Err(invalid_argument!(
+                "Trying to add two lists of tensors with different lengths. One is size {} and \
+                 other is size {}",
+                a.elements.len(),
+                b.elements.len()
+            ));
+        }
+        let both = a.elements.iter().zip(&b.elements);
+        let sums = both.map(|pair| match pair {
+            (Some(x), Some(y)) => add_at(x, y, depth).map(Some),
+            (x, y) => Ok(x.as_ref().or(y.as_ref()).cloned()),
+        });
+        let elements = sums.collect::<Result<_>>()?;
+        let sum = TensorList {
+            dtype: a.dtype,
+            element_shape: merged(&a.element_shape, &b.element_shape)?,
+            elements,
+            max_elements: a.max_elements,
+        };
+        Ok(sum.into_variant())
+    };
+    let pairs = a.variants()?.iter().zip(b.variants()?);
+    let all = pairs.map(sum_of).collect::<Result<_>>()?;
+    Tensor::from_variants(a.shape().clone(), all)
+}
+
+fn sum<T: Element>(a: &Tensor, b: &Tensor, add: fn(T, T) -> T) -> Result<Tensor> {
+    let both = a.slice::<T>()?.iter().zip(b.slice::<T>()?);
+    let sums: Vec<T> = both.map(|(x, y)| add(*x, *y)).collect();
+    Tensor::from_slice(a.shape().clone(), &sums)
 }

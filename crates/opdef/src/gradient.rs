@@ -98,11 +98,10 @@ impl<'g> Gradient<'g> {
         match self {
             Gradient::Dense(value) => value,
             Gradient::Slices(s) => {
-                let graph = s.values;
-                let n = graph.op("Gather", &[s.dense_shape, graph.int(0)]);
-                graph
-                    .op("UnsortedSegmentSum", &[s.values, s.indices, n])
-                    .op("Reshape", &[s.dense_shape])
+                let n = s.dense_shape.op("Gather", &[s.values.int(0)]);
+                s.values
+                    .op("UnsortedSegmentSum", &[s.indices, n])
+                    .reshape(s.dense_shape)
             }
         }
     }

@@ -33,8 +33,8 @@ pub(super) struct Region {
     pub(super) of: Option<usize>,
     /// What nodes without inputs from the region wait for.
     pub(super) pivot: Option<NodeId>,
-    /// What is needed to carry values into the loop.
-    pub(super) carrier: Option<super::loops::Carrier>,
+    /// The loop, unless this is the part that was asked.
+    pub(super) frame: Option<super::loops::Frame>,
     /// Values from elsewhere, and what they are here.
     pub(super) inside: FxHashMap<Output, Output>,
 }
@@ -78,7 +78,7 @@ impl<'a, 'r> Emit<'a, 'r> {
                 parent: 0,
                 of: base,
                 pivot,
-                carrier: None,
+                frame: None,
                 inside: FxHashMap::default(),
             }],
             region: 0,
@@ -104,11 +104,6 @@ impl<'a, 'r> Emit<'a, 'r> {
                 Place::Forward(self.frames.after(&self.builder.graph, value.node))
             }
         }
-    }
-
-    /// Whether the node was there before.
-    pub(super) fn is_old(&self, node: NodeId) -> bool {
-        node.index() < self.n_old
     }
 
     /// A name under the request's scope that no node has.
@@ -190,7 +185,7 @@ impl<'a, 'r> Emit<'a, 'r> {
         self.add_at(self.here(), op, &brought, attrs, &controls)
     }
 
-    fn add_constant(&mut self, value: Tensor) -> Result<Output> {
+    pub(super) fn add_constant(&mut self, value: Tensor) -> Result<Output> {
         let key = match value.bytes() {
             Ok(bytes) if bytes.len() <= MAX_SHARED => {
                 let dims = value.shape().dims().to_vec();

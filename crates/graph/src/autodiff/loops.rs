@@ -1,51 +1,683 @@
-//! Gradients of loops and conditionals made of Switch, Merge, Enter, Exit and NextIteration.
+//! Loops backwards.
+//!
+//! The reverse of a loop runs as many iterations as the loop did, which the loop counts. A gradient
+//! needs values of the iteration that it belongs to: the loop pushes them to lists that it carries
+//! as further variables, and the reverse pops them. Lists are values like others, so they nest, and a
+//! reverse can be reversed. What is the same in all iterations is not kept; its gradient is summed.
 
-use super::Gradient;
-use super::emit::{Emit, Place};
+use super::branches::{Branches, Side, ends_loop, is_header, is_switch};
+use super::emit::{Emit, Place, Region};
+use super::reach::is_next_iteration;
 use super::walk::Walk;
+use super::{Gradient, is_differentiable, output};
 use crate::{Node, NodeId, Output};
-use ferroflow_base::{Result, internal, unimplemented_error};
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_opdef::{AttrValue, Attrs, Expr};
+use ferroflow_tensor::{DType, Tensor};
+use rustc_hash::FxHashMap;
 
-/// What carries values of a loop into its reverse.
-pub(super) struct Carrier {}
+/// A variable of a loop.
+#[derive(Clone, Copy)]
+struct Var {
+    enter: NodeId,
+    merge: NodeId,
+    /// What the next iteration gets.
+    next: Output,
+    exit: Option<NodeId>,
+    /// Whether the next iteration gets what this one got.
+    is_same: bool,
+}
 
-/// What was added to the loops that are reversed.
+/// The nodes that make a loop.
+#[derive(Clone, Default)]
+pub(super) struct Parts {
+    vars: Vec<Var>,
+    /// Values that enter and stay.
+    constants: Vec<NodeId>,
+    cond: Option<Output>,
+}
+
+/// What is known of the loops.
 #[derive(Default)]
-pub(super) struct Loops {}
+pub(super) struct Loops {
+    parts: FxHashMap<usize, Parts>,
+    branches: Option<Branches>,
+}
+
+/// A loop in the making: where its nodes are and what their attrs say.
+pub(super) struct Frame {
+    pub(super) place: Place,
+    pub(super) name: String,
+    pub(super) parallel: i64,
+    pub(super) cond: Output,
+}
+
+fn typed(dtype: DType) -> Attrs {
+    Attrs::default().with("T", AttrValue::Type(dtype))
+}
 
 impl Emit<'_, '_> {
+    fn branches(&mut self) -> Result<()> {
+        if self.loops.branches.is_none() {
+            self.loops.branches = Some(Branches::new(&self.builder.graph)?);
+        }
+        Ok(())
+    }
+
+    /// The question whose answers lead to the inputs of a Merge; see [`Branches::answers`].
+    pub(super) fn answers(&mut self, merge: &Node) -> Result<Option<(Output, usize, Vec<usize>)>> {
+        self.branches()?;
+        let graph = &self.builder.graph;
+        Ok(self.loops.branches.as_ref().and_then(|b| {
+            let of: Vec<_> = merge.inputs.iter().map(|i| b.of(graph, *i)).collect();
+            b.answers(&of)
+        }))
+    }
+
+    /// Finds the nodes that make each loop; done once, before anything is added.
+    pub(super) fn find_loops(&mut self) -> Result<()> {
+        let graph = &self.builder.graph;
+        let mut exits: FxHashMap<Output, NodeId> = FxHashMap::default();
+        let mut parts: FxHashMap<usize, Parts> = FxHashMap::default();
+        // The Merge behind the Switch that an Exit reads.
+        let header = |value: Output| {
+            let node = graph.node(value.node);
+            (is_switch(node) && ends_loop(graph, node)).then(|| node.inputs[0])
+        };
+        for (id, node) in graph.iter() {
+            if matches!(node.op(), "Exit" | "RefExit")
+                && let Some(merge) = header(node.inputs[0])
+            {
+                exits.insert(merge, id);
+            }
+        }
+        for (id, node) in graph.iter() {
+            let Some(of) = super::reach::inside(graph, &self.frames, id) else {
+                continue;
+            };
+            let parts = parts.entry(of).or_default();
+            if node.op() == "LoopCond" {
+                parts.cond = Some(Output::new(id, 0));
+            } else if is_header(graph, node) {
+                let is_next = |i: &&Output| is_next_iteration(graph.node(i.node));
+                let next = node.inputs.iter().find(is_next);
+                let enter = node.inputs.iter().find(|i| !is_next(i));
+                let (Some(next), Some(enter)) = (next, enter) else {
+                    continue;
+                };
+                let next = graph.node(next.node).inputs[0];
+                let mut from = next;
+                while graph.node(from.node).op() == "Identity" {
+                    from = graph.node(from.node).inputs[0];
+                }
+                let own = Output::new(id, 0);
+                parts.vars.push(Var {
+                    enter: enter.node,
+                    merge: id,
+                    next,
+                    exit: exits.get(&own).copied(),
+                    is_same: header(from) == Some(own) && from.slot == 1,
+                });
+            } else if matches!(node.op(), "Enter" | "RefEnter")
+                && node.attrs.bool("is_constant").unwrap_or(false)
+            {
+                parts.constants.push(id);
+            }
+        }
+        self.loops.parts = parts;
+        Ok(())
+    }
+
     /// `value` as `region` sees it.
     pub(super) fn bring(&mut self, value: Output, region: usize) -> Result<Output> {
+        let place = self.place(value);
         let here = match region {
             0 => Place::Forward(self.regions[0].of),
             r => Place::Backward(r),
         };
-        match self.place(value) {
-            Place::Anywhere => Ok(value),
-            place if place == here => Ok(value),
-            _ => Err(internal!(
-                "'{}' is in another loop",
-                self.builder.graph.output_name(value)
-            )),
+        if place == here || place == Place::Anywhere {
+            return Ok(value);
         }
+        if let Some(known) = self.regions[region].inside.get(&value) {
+            return Ok(*known);
+        }
+        if region == 0 {
+            return Err(internal!(
+                "'{}' is inside a loop",
+                self.builder.graph.output_name(value)
+            ));
+        }
+        let brought = if place == Place::Forward(self.regions[region].of) {
+            self.carry(value, region)?
+        } else {
+            let outer = self.bring(value, self.regions[region].parent)?;
+            if self.place(outer) == Place::Anywhere {
+                outer
+            } else {
+                self.enter(outer, region, true)?
+            }
+        };
+        self.regions[region].inside.insert(value, brought);
+        Ok(brought)
+    }
+
+    fn frame_of(&self, region: usize) -> Result<&Frame> {
+        let frame = self.regions[region].frame.as_ref();
+        frame.ok_or_else(|| internal!("a region without a loop"))
+    }
+
+    fn enter(&mut self, outer: Output, region: usize, constant: bool) -> Result<Output> {
+        let frame = self.frame_of(region)?;
+        let (place, name, parallel) = (frame.place, frame.name.clone(), frame.parallel);
+        self.enter_at(place, &name, parallel, outer, constant)
+    }
+
+    fn enter_at(
+        &mut self,
+        place: Place,
+        frame: &str,
+        parallel: i64,
+        outer: Output,
+        constant: bool,
+    ) -> Result<Output> {
+        let attrs = typed(self.builder.dtype(outer)?)
+            .with("frame_name", AttrValue::str(frame))
+            .with("is_constant", AttrValue::Bool(constant))
+            .with("parallel_iterations", AttrValue::Int(parallel));
+        let id = self.add_at(place, "Enter", &[outer], attrs, &[])?;
+        Ok(Output::new(id, 0))
+    }
+
+    fn one(&mut self, place: Place, op: &str, inputs: &[Output]) -> Result<Output> {
+        let id = self.add_at(place, op, inputs, Attrs::default(), &[])?;
+        Ok(Output::new(id, 0))
+    }
+
+    /// Begins a variable: gives its Merge, and its value in the body and at the end.
+    fn begin(&mut self, frame: &Frame, entered: Output) -> Result<(Output, Output, Output)> {
+        let merge = self.one(frame.place, "Merge", &[entered, entered])?;
+        let switch = self.one(frame.place, "Switch", &[merge, frame.cond])?;
+        Ok((merge, Output::new(switch.node, 1), switch))
+    }
+
+    /// Ends a variable that goes on as `next`; gives its last value, in `outside`.
+    fn end(
+        &mut self,
+        frame: &Frame,
+        merge: Output,
+        next: Output,
+        last: Output,
+        outside: Place,
+    ) -> Result<Output> {
+        let next = self.one(frame.place, "NextIteration", &[next])?;
+        self.builder.graph.set_input(merge.node, 1, next);
+        self.one(outside, "Exit", &[last])
+    }
+
+    fn parts(&self, of: usize) -> Result<&Parts> {
+        let parts = self.loops.parts.get(&of);
+        parts.ok_or_else(|| internal!("a loop without nodes"))
+    }
+
+    /// The loop `of` as it is there.
+    fn forward(&self, of: usize) -> Result<Frame> {
+        let frame = &self.frames.loops[of];
+        let cond = self.parts(of)?.cond;
+        Ok(Frame {
+            place: Place::Forward(Some(of)),
+            name: frame.name.clone(),
+            parallel: frame.parallel_iterations,
+            cond: cond.ok_or_else(|| {
+                invalid_argument!(
+                    "the loop '{}' has no LoopCond, so it cannot be reversed",
+                    frame.name
+                )
+            })?,
+        })
+    }
+
+    /// Where the outputs of loop `of` are.
+    fn outside(&self, of: usize) -> Place {
+        Place::Forward(self.frames.loops[of].parent)
+    }
+
+    /// A node beside loop `of` without inputs of its own, alive if and only if the loop is entered.
+    fn beside(&mut self, of: usize, op: &str, inputs: &[Output], attrs: Attrs) -> Result<Output> {
+        let graph = &self.builder.graph;
+        let parts = self.parts(of)?;
+        let enters = parts.vars.iter().map(|v| v.enter);
+        let enters = enters.chain(parts.constants.iter().copied());
+        let mut sources = enters.map(|e| graph.node(e).inputs[0]);
+        let bound = sources.find(|s| self.place(*s) != Place::Anywhere);
+        let controls: Vec<NodeId> = bound.iter().map(|s| s.node).collect();
+        let id = self.add_at(self.outside(of), op, inputs, attrs, &controls)?;
+        if let Some(source) = bound {
+            self.note(id, source.node)?;
+        }
+        Ok(Output::new(id, 0))
+    }
+
+    fn note(&mut self, node: NodeId, like: NodeId) -> Result<()> {
+        self.branches()?;
+        if let Some(branches) = &mut self.loops.branches {
+            branches.note(node, like);
+        }
+        Ok(())
+    }
+
+    /// The number of iterations that loop `of` made.
+    fn count(&mut self, of: usize) -> Result<Output> {
+        let frame = self.forward(of)?;
+        let attrs = Attrs::default()
+            .with("dtype", AttrValue::Type(DType::Int32))
+            .with("value", AttrValue::Tensor(Tensor::scalar(0i32).into()));
+        let zero = self.beside(of, "Const", &[], attrs)?;
+        let entered = self.enter_at(frame.place, &frame.name, frame.parallel, zero, false)?;
+        let (merge, value, last) = self.begin(&frame, entered)?;
+        let one = self.scalar(1)?;
+        let next = self.one(frame.place, "AddV2", &[value, one])?;
+        let outside = self.outside(of);
+        let exit = self.end(&frame, merge, next, last, outside)?;
+        self.note(exit.node, frame.cond.node)?;
+        Ok(exit)
+    }
+
+    fn scalar(&mut self, value: i32) -> Result<Output> {
+        self.add_constant(Tensor::scalar(value))
+    }
+
+    /// What a value of the loop was in the iteration that the reverse is at.
+    fn carry(&mut self, value: Output, region: usize) -> Result<Output> {
+        let of = self.regions[region].of;
+        let of = of.ok_or_else(|| internal!("a region without a loop"))?;
+        let root = self.forward(of)?.cond;
+        let mut value = value;
+        // What is passed on unchanged is kept once.
+        loop {
+            let graph = &self.builder.graph;
+            let node = graph.node(value.node);
+            let from = match node.op() {
+                "Identity" => node.inputs[0],
+                "Enter" | "RefEnter" => break,
+                _ => match self.same_in_all(of, value) {
+                    Some(enter) => {
+                        value = Output::new(enter, 0);
+                        break;
+                    }
+                    None => break,
+                },
+            };
+            self.branches()?;
+            let graph = &self.builder.graph;
+            let known = self.loops.branches.as_ref();
+            let branch = |v| known.map_or(0, |b| b.of(graph, v));
+            let (own, its) = (branch(value), branch(from));
+            if own != its || self.place(from) != Place::Forward(Some(of)) {
+                break;
+            }
+            value = from;
+        }
+        let node = self.builder.graph.node(value.node).clone();
+        match node.op() {
+            "Enter" | "RefEnter" if self.place(node.inputs[0]) == Place::Anywhere => {
+                return Ok(node.inputs[0]);
+            }
+            "Enter" | "RefEnter" => {
+                let outer = self.bring(node.inputs[0], self.regions[region].parent)?;
+                return match self.place(outer) {
+                    Place::Anywhere => Ok(outer),
+                    _ => match self.regions[region].inside.get(&outer) {
+                        Some(known) => Ok(*known),
+                        None => {
+                            let brought = self.enter(outer, region, true)?;
+                            self.regions[region].inside.insert(outer, brought);
+                            Ok(brought)
+                        }
+                    },
+                };
+            }
+            "Const" => return self.add_constant(node.attrs.tensor("value")?.get()?),
+            _ => {}
+        }
+        if let Some(known) = self.regions[region].inside.get(&value) {
+            return Ok(*known);
+        }
+        self.branches()?;
+        let path = {
+            let graph = &self.builder.graph;
+            let branches = self.loops.branches.as_ref();
+            branches.map(|b| b.path(b.of(graph, root), b.of(graph, value)))
+        };
+        let path = path.unwrap_or_default();
+        let lists = self.push(of, value, &path)?;
+        let popped = self.pop(region, lists, self.builder.dtype(value)?, &path)?;
+        self.regions[region].inside.insert(value, popped);
+        Ok(popped)
+    }
+
+    /// The Enter of a variable that is the same in all iterations.
+    fn same_in_all(&self, of: usize, value: Output) -> Option<NodeId> {
+        let graph = &self.builder.graph;
+        let node = graph.node(value.node);
+        let merge = match ends_loop(graph, node) {
+            true => node.inputs[0].node,
+            false => value.node,
+        };
+        let vars = &self.loops.parts.get(&of)?.vars;
+        let var = vars.iter().find(|v| v.merge == merge)?;
+        var.is_same.then_some(var.enter)
+    }
+
+    /// Goes into branches with a list; gives the list inside and what stays outside, by branch.
+    fn into_branches(
+        &mut self,
+        place: Place,
+        mut list: Output,
+        path: &[(Output, Side)],
+    ) -> Result<(Output, Vec<NodeId>)> {
+        let mut switches = Vec::with_capacity(path.len());
+        for (pred, side) in path {
+            let switch = match self.builder.dtype(*pred)? {
+                DType::Bool => self.one(place, "Switch", &[list, *pred])?.node,
+                _ => {
+                    let attrs = Attrs::default().with("num_outs", AttrValue::Int(side.n as i64));
+                    self.add_at(place, "_SwitchN", &[list, *pred], attrs, &[])?
+                }
+            };
+            switches.push(switch);
+            list = Output::new(switch, side.slot);
+        }
+        Ok((list, switches))
+    }
+
+    fn out_of_branches(
+        &mut self,
+        place: Place,
+        mut list: Output,
+        path: &[(Output, Side)],
+        switches: &[NodeId],
+    ) -> Result<Output> {
+        for ((_, side), switch) in path.iter().zip(switches).rev() {
+            let all = (0..side.n).map(|slot| match slot == side.slot {
+                true => list,
+                false => Output::new(*switch, slot),
+            });
+            let all: Vec<Output> = all.collect();
+            list = self.one(place, "Merge", &all)?;
+        }
+        Ok(list)
+    }
+
+    /// Makes loop `of` push `value` to a list; gives the list of all iterations.
+    fn push(&mut self, of: usize, value: Output, path: &[Side]) -> Result<Output> {
+        let frame = self.forward(of)?;
+        let any = self.scalar(-1)?;
+        let dtype = self.builder.dtype(value)?;
+        let attrs = Attrs::default().with("element_dtype", AttrValue::Type(dtype));
+        let empty = self.beside(of, "EmptyTensorList", &[any, any], attrs)?;
+        let entered = self.enter_at(frame.place, &frame.name, frame.parallel, empty, false)?;
+        let (merge, list, last) = self.begin(&frame, entered)?;
+        let path: Vec<(Output, Side)> = path.iter().map(|s| (s.pred, *s)).collect();
+        let (inner, switches) = self.into_branches(frame.place, list, &path)?;
+        let pushed = self.one(frame.place, "TensorListPushBack", &[inner, value])?;
+        let next = self.out_of_branches(frame.place, pushed, &path, &switches)?;
+        let outside = self.outside(of);
+        let exit = self.end(&frame, merge, next, last, outside)?;
+        self.note(exit.node, frame.cond.node)?;
+        Ok(exit)
+    }
+
+    /// Makes a reverse pop from a list.
+    fn pop(&mut self, region: usize, lists: Output, dtype: DType, path: &[Side]) -> Result<Output> {
+        let outer = self.bring(lists, self.regions[region].parent)?;
+        let entered = self.enter(outer, region, false)?;
+        let mut brought = Vec::with_capacity(path.len());
+        for side in path {
+            brought.push((self.bring(side.pred, region)?, *side));
+        }
+        let place = Place::Backward(region);
+        let frame = Frame {
+            place,
+            cond: self.frame_of(region)?.cond,
+            name: String::new(),
+            parallel: 1,
+        };
+        let (merge, list, _) = self.begin(&frame, entered)?;
+        let (inner, switches) = self.into_branches(place, list, &brought)?;
+        let any = self.scalar(-1)?;
+        let attrs = Attrs::default().with("element_dtype", AttrValue::Type(dtype));
+        let popped = self.add_at(place, "TensorListPopBack", &[inner, any], attrs, &[])?;
+        let rest = Output::new(popped, 0);
+        let next = self.out_of_branches(place, rest, &brought, &switches)?;
+        let next = self.one(place, "NextIteration", &[next])?;
+        self.builder.graph.set_input(merge.node, 1, next);
+        Ok(Output::new(popped, 1))
+    }
+
+    /// Begins the reverse of loop `of` in `parent`; gives its region.
+    fn begin_reverse(&mut self, of: usize, parent: usize) -> Result<usize> {
+        let region = self.regions.len();
+        let forward = self.forward(of)?;
+        let n = self.count(of)?;
+        let n = self.bring(n, parent)?;
+        let place = Place::Backward(region);
+        let name = format!("{}/{}", self.scope, forward.name);
+        let entered = self.enter_at(place, &name, forward.parallel, n, false)?;
+        let merge = self.one(place, "Merge", &[entered, entered])?;
+        let zero = self.scalar(0)?;
+        let goes_on = self.one(place, "Greater", &[merge, zero])?;
+        let cond = self.one(place, "LoopCond", &[goes_on])?;
+        let switch = self.one(place, "Switch", &[merge, cond])?;
+        let left = self.one(place, "Identity", &[Output::new(switch.node, 1)])?;
+        let one = self.scalar(1)?;
+        let next = self.one(place, "Sub", &[left, one])?;
+        let next = self.one(place, "NextIteration", &[next])?;
+        self.builder.graph.set_input(merge.node, 1, next);
+        self.regions.push(Region {
+            parent,
+            of: Some(of),
+            pivot: Some(left.node),
+            frame: Some(Frame {
+                place,
+                name,
+                parallel: forward.parallel,
+                cond,
+            }),
+            inside: FxHashMap::default(),
+        });
+        Ok(region)
+    }
+
+    fn place_of(&self, region: usize) -> Place {
+        match region {
+            0 => Place::Forward(self.regions[0].of),
+            r => Place::Backward(r),
+        }
+    }
+
+    /// A variable of the reverse that begins as `first`; gives its Merge, value and end.
+    fn begin_var(&mut self, region: usize, first: Output) -> Result<(Output, Output, Output)> {
+        let first = self.bring(first, self.regions[region].parent)?;
+        let entered = self.enter(first, region, false)?;
+        let frame = Frame {
+            place: Place::Backward(region),
+            cond: self.frame_of(region)?.cond,
+            name: String::new(),
+            parallel: 1,
+        };
+        self.begin(&frame, entered)
+    }
+
+    fn end_var(
+        &mut self,
+        region: usize,
+        merge: Output,
+        next: Output,
+        last: Output,
+    ) -> Result<Output> {
+        let outside = self.place_of(self.regions[region].parent);
+        let next = self.bring(next, region)?;
+        let frame = Frame {
+            place: Place::Backward(region),
+            cond: self.frame_of(region)?.cond,
+            name: String::new(),
+            parallel: 1,
+        };
+        self.end(&frame, merge, next, last, outside)
     }
 }
 
 impl Walk<'_, '_, '_> {
-    /// The gradients of a Switch or Merge; `None` for other ops.
-    pub(super) fn of_control_flow(
-        &self,
-        _id: NodeId,
-        _node: &Node,
-        _arrived: &[Option<Gradient>],
-    ) -> Result<Option<Vec<Option<Gradient>>>> {
-        Ok(None)
+    /// Writes a loop that goes through the iterations of loop `of` from the last to the first.
+    pub(super) fn reverse(&mut self, of: usize, parent: usize) -> Result<()> {
+        let name = self.emitter.emit().frames.loops[of].name.clone();
+        let prefix = format!("{}_grad", name.trim_end_matches("/while_context"));
+        let parts = self.emitter.emit().parts(of)?.clone();
+        let mut vars = Vec::new();
+        let mut came = false;
+        for var in &parts.vars {
+            let dtype = self
+                .emitter
+                .emit()
+                .builder
+                .dtype(Output::new(var.merge, 0))?;
+            if !is_differentiable(dtype) || !self.reach.is_between(var.merge) {
+                continue;
+            }
+            self.emitter.turn_to(parent, &prefix);
+            let gradient = match var.exit {
+                Some(exit) => self.total(Output::new(exit, 0))?,
+                None => None,
+            };
+            came |= gradient.is_some();
+            vars.push((*var, gradient));
+        }
+        if !came {
+            return Ok(());
+        }
+        self.emitter.turn_to(parent, &prefix);
+        let region = self.emitter.emit().begin_reverse(of, parent)?;
+        let mut open = Vec::new();
+        // Gradients of what is the same in all iterations, and where they go.
+        let mut constant: Vec<(Output, NodeId)> = Vec::new();
+        for (var, gradient) in vars {
+            if var.is_same {
+                let source = self.source_of(var.enter);
+                if let Some(gradient) = gradient.filter(|_| self.is_needed(source)) {
+                    self.add(source, gradient);
+                }
+                constant.push((Output::new(var.merge, 0), var.enter));
+                continue;
+            }
+            let first = match gradient {
+                Some(_) => output(self.term(gradient).dense().symbol()),
+                None => self.zeros_at_end(&var)?,
+            };
+            self.emitter.check()?;
+            let (merge, value, last) = self.emitter.emit().begin_var(region, first)?;
+            self.add(var.next, Gradient::Dense(value));
+            open.push((var, merge, value, last));
+        }
+        constant.extend(parts.constants.iter().map(|e| (Output::new(*e, 0), *e)));
+        self.frame(Some(of), region)?;
+        for (var, merge, value, last) in open {
+            self.emitter.turn_to(region, &prefix);
+            let total = self.total(Output::new(var.merge, 0))?;
+            let next = match total {
+                Some(_) => self.term(total).dense(),
+                None => self.zeros_before(&var, value),
+            };
+            self.emitter.check()?;
+            let next = output(next.symbol());
+            let exit = self.emitter.emit().end_var(region, merge, next, last)?;
+            let source = self.source_of(var.enter);
+            if self.is_needed(source) {
+                self.add(source, Gradient::Dense(exit));
+            }
+        }
+        for (value, enter) in constant {
+            self.emitter.turn_to(region, &prefix);
+            let source = self.source_of(enter);
+            if let Some(total) = self.total(value)?
+                && self.is_needed(source)
+            {
+                let term = self.term(Some(total)).dense();
+                let sum = self.summed(source, term, region, parent, &prefix)?;
+                self.add(source, Gradient::Dense(sum));
+            }
+        }
+        self.emitter.check()
     }
 
-    /// Writes a loop that goes through the iterations of loop `of` from the last to the first.
-    pub(super) fn reverse(&mut self, _of: usize, _region: usize) -> Result<()> {
-        Err(unimplemented_error!(
-            "gradients of loops are not written yet"
-        ))
+    fn source_of(&self, enter: NodeId) -> Output {
+        self.emitter.emit().builder.graph.node(enter).inputs[0]
     }
+
+    /// Zeros like what a variable was after the loop.
+    fn zeros_at_end(&self, var: &Var) -> Result<Output> {
+        let exit = match var.exit {
+            Some(exit) => Output::new(exit, 0),
+            None => {
+                let mut emit = self.emitter.emit();
+                let of = emit.frames.of(var.merge);
+                let of = of.ok_or_else(|| internal!("a variable outside any loop"))?;
+                let frame = emit.forward(of)?;
+                let merge = Output::new(var.merge, 0);
+                let switch = emit.one(frame.place, "Switch", &[merge, frame.cond])?;
+                let outside = emit.outside(of);
+                let exit = emit.one(outside, "Exit", &[switch])?;
+                emit.note(exit.node, frame.cond.node)?;
+                exit
+            }
+        };
+        Ok(output(self.emitter.expr(exit).zeros_like().symbol()))
+    }
+
+    /// Zeros like what a variable was before the iteration.
+    fn zeros_before(&self, var: &Var, after: Output) -> Expr<'_> {
+        let before = self.emitter.expr(Output::new(var.merge, 0));
+        match before.shape().to_full() {
+            Some(_) => self.emitter.expr(after).zeros_like(),
+            None => before.zeros_like(),
+        }
+    }
+
+    /// The sum of a term over all iterations.
+    fn summed(
+        &self,
+        source: Output,
+        term: Expr<'_>,
+        region: usize,
+        parent: usize,
+        prefix: &str,
+    ) -> Result<Output> {
+        self.emitter.turn_to(parent, prefix);
+        let from = self.emitter.expr(source);
+        let zeros = match from.dtype() {
+            DType::Resource => {
+                let shape = from.op("VariableShape", &[]);
+                shape.op("Fill", &[from.constant(zero(term.dtype()))])
+            }
+            _ => from.zeros_like(),
+        };
+        self.emitter.check()?;
+        let zeros = output(zeros.symbol());
+        let (merge, value, last) = self.emitter.emit().begin_var(region, zeros)?;
+        self.emitter.turn_to(region, prefix);
+        let so_far = self.emitter.expr(value);
+        let sum = match term.dtype() {
+            DType::Variant => output(
+                so_far
+                    .op("AddN", &[self.emitter.expr(output(term.symbol()))])
+                    .symbol(),
+            ),
+            _ => output((so_far + self.emitter.expr(output(term.symbol()))).symbol()),
+        };
+        self.emitter.check()?;
+        self.emitter.emit().end_var(region, merge, sum, last)
+    }
+}
+
+fn zero(dtype: DType) -> Result<Tensor> {
+    Tensor::zeros(dtype, ferroflow_tensor::Shape::scalar())
 }

@@ -2,12 +2,13 @@
 //! by others.
 //!
 //! `reach.rs` finds the nodes between the two and their order, `walk.rs` goes through them backwards
-//! and asks each op's gradient function, `emit.rs` is the graph that those functions write to.
+//! and asks each op's gradient function, `emit.rs` is the graph that those functions write to,
+//! `loops.rs` and `conditionals.rs` turn control flow round.
 
-#[allow(dead_code, reason = "loops will need it")]
+mod branches;
+mod conditionals;
 mod emit;
 mod loops;
-#[allow(dead_code, reason = "loops will need it")]
 mod reach;
 mod walk;
 

@@ -14,7 +14,6 @@ pub(super) enum Unit {
 /// The nodes between, and what is to be done in which order.
 pub(super) struct Reach {
     between: Vec<bool>,
-    reached: Vec<bool>,
     /// The next node on a way to a y.
     next: Vec<Option<NodeId>>,
     /// The units of the graph (first) and of each loop, inputs before readers.
@@ -58,7 +57,6 @@ impl Reach {
         }
         let mut this = Reach {
             between,
-            reached,
             next,
             units: Vec::new(),
         };
@@ -69,11 +67,6 @@ impl Reach {
     /// Whether a gradient can come to this node and go on to an x.
     pub(super) fn is_between(&self, node: NodeId) -> bool {
         self.between.get(node.index()).copied().unwrap_or(false)
-    }
-
-    /// Whether some x leads to this node.
-    pub(super) fn is_reached(&self, node: NodeId) -> bool {
-        self.reached.get(node.index()).copied().unwrap_or(false)
     }
 
     /// The units of a loop, or of the graph itself.

@@ -50,6 +50,10 @@ pub(super) fn gradients(
             ));
         }
     }
+    let mut emit = emit;
+    if !emit.frames.loops.is_empty() {
+        emit.find_loops()?;
+    }
     let emitter = Emitter::new(emit);
     let mut walk = Walk {
         emitter: &emitter,

@@ -7,7 +7,7 @@ use crate::simd::rows::{ReduceOp, reduce_middle};
 use crate::wide::{narrowed, widened};
 use crate::window::Layout;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -18,19 +18,22 @@ pub const OPS: &[Op] = &[
         "x: T, scale: T, offset: T, mean: T, variance: T -> y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, reserve_space_2: T | T: type {float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
     )
     .shape(shape)
-    .kernel(build),
+    .kernel(build)
+    .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormV2",
         "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
     )
     .shape(shape)
-    .kernel(build),
+    .kernel(build)
+    .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormV3",
         "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U | T: type {half,bfloat16,float}; U: type {bfloat16,float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true |",
     )
     .shape(shape)
-    .kernel(build),
+    .kernel(build)
+    .gradient(fused_gradient),
     Op::new(
         "BatchNormWithGlobalNormalization",
         "t: T, m: T, v: T, beta: T, gamma: T -> result: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; variance_epsilon: float; scale_after_normalization: bool |",
@@ -353,4 +356,25 @@ fn normalize<T: Ordered>(
         },
     );
     Ok(out)
+}
+
+fn fused_gradient(g: &mut GradientCtx) -> Result<()> {
+    let training = g.attrs().bool("is_training")?;
+    let version = g.op_name().trim_start_matches("FusedBatchNorm");
+    let op = format!("FusedBatchNormGrad{version}");
+    // Without training the moments are inputs.
+    let moments = match training {
+        true => [g.y(3), g.y(4)],
+        false => [g.x(3), g.x(4)],
+    };
+    let mut inputs = vec![g.dy(0), g.x(0), g.x(1), moments[0], moments[1]];
+    if version == "V3" {
+        inputs.push(g.y(5));
+    }
+    let attrs = ["epsilon", "data_format", "is_training"].map(|name| g.attr(name));
+    let results = g.x(0).node(&op, &inputs, &attrs);
+    for (i, result) in results.into_iter().take(3).enumerate() {
+        g.set(i, result)?;
+    }
+    Ok(())
 }

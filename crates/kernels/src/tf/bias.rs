@@ -170,6 +170,15 @@ accumulate_halves!(f16, bf16);
 
 fn add_n(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
+    if dtype == DType::Variant {
+        return Ok(Box::new(|ctx: &mut KernelCtx| {
+            let mut sum = ctx.input(0)?.clone();
+            for i in 1..ctx.num_inputs() {
+                sum = crate::tensor_list::add(&sum, ctx.input(i)?)?;
+            }
+            ctx.set_output(0, sum)
+        }));
+    }
     dispatch!(dtype, T in [
         f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
     ] => Ok(Box::new(sum_inputs::<T>)),

@@ -1,6 +1,7 @@
 //! Joining tensors and taking them apart: Concat, ConcatV2, ConcatOffset, Pack, Split, SplitV,
 //! Unpack.
 
+use super::concat_gradient;
 use crate::indices::{self, Ints, axis_in, constant, constant_int, shape_of};
 use crate::strided::{Strided, par_copy, par_rows};
 use ferroflow_base::{Result, invalid_argument};
@@ -13,13 +14,15 @@ use std::ops::Range;
 pub const OPS: &[Op] = &[
     Op::new("Concat", "concat_dim: int32, values: N*T -> output: T | N: int >= 2; T: type")
         .shape(|ctx| concat_shape(ctx, 0, 1..ctx.num_inputs()))
-        .kernel(|b| concat(b, 0, 1..b.inputs.len())),
+        .kernel(|b| concat(b, 0, 1..b.inputs.len()))
+    .gradient(concat_gradient::concat),
     Op::new(
         "ConcatV2",
         "values: N*T, axis: Tidx -> output: T | N: int >= 2; T: type; Tidx: type {int32,int64} = int32",
     )
     .shape(|ctx| concat_shape(ctx, ctx.num_inputs() - 1, 0..ctx.num_inputs() - 1))
-    .kernel(|b| concat(b, b.inputs.len() - 1, 0..b.inputs.len() - 1)),
+    .kernel(|b| concat(b, b.inputs.len() - 1, 0..b.inputs.len() - 1))
+    .gradient(concat_gradient::concat),
     Op::new(
         "ConcatOffset",
         "concat_dim: int32, shape: N*shape_type -> offset: N*shape_type | N: int >= 2; \
@@ -32,21 +35,24 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(concat_offset),
+    .kernel(concat_offset)
+    .not_differentiable(),
     Op::new("Pack", "values: N*T -> output: T | N: int >= 1; T: type; axis: int = 0")
         .shape(pack_shape)
         .kernel(pack)
     .gradient(pack_gradient),
     Op::new("Split", "split_dim: int32, value: T -> output: num_split*T | num_split: int >= 1; T: type")
         .shape(split_shape)
-        .kernel(split),
+        .kernel(split)
+    .gradient(concat_gradient::split),
     Op::new(
         "SplitV",
         "value: T, size_splits: Tlen, split_dim: int32 -> output: num_split*T | \
          num_split: int >= 1; T: type; Tlen: type {int8,int32,int64} = int64",
     )
     .shape(split_v_shape)
-    .kernel(split_v),
+    .kernel(split_v)
+    .gradient(concat_gradient::split_v),
     Op::new("Unpack", "value: T -> output: num*T | num: int >= 0; T: type; axis: int = 0")
         .shape(unpack_shape)
         .kernel(unpack)

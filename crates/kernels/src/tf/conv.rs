@@ -1,5 +1,6 @@
 //! Convolutions: Conv2D, Conv3D and their fused forms.
 
+use super::conv_gradient;
 use crate::convolve::{self, direct, geometry, output_dims, over_nothing};
 use crate::fused::{Fused, Scaled};
 use crate::num::Num;
@@ -22,7 +23,8 @@ pub const OPS: &[Op] = &[
     row(
         "Conv2D",
         "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
-    ),
+    )
+    .gradient(conv_gradient::conv2d),
     row(
         "_FusedConv2D",
         "input: T, filter: T, args: list(TArgs), host_args: num_host_args*float -> output: T | T: type {half,float,double,int8,qint8}; TArgs: list(type) >= 1; num_args: int >= 0; num_host_args: int >= 0 = 0; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'; filter_format: string {'HWIO','OIHW','OIHW_VECT_I'} = 'HWIO'; dilations: list(int) = [1,1,1,1]; use_cudnn_on_gpu: bool = true; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
@@ -30,7 +32,8 @@ pub const OPS: &[Op] = &[
     row(
         "Conv3D",
         "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1] |",
-    ),
+    )
+    .gradient(conv_gradient::conv3d),
     row(
         "_FusedConv3D",
         "input: T, filter: T, args: num_args*T -> output: T | T: type {bfloat16,float,half}; num_args: int >= 0; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; padding_list: list(int) = []; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",

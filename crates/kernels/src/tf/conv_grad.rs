@@ -1,6 +1,7 @@
 //! Gradients of convolutions. Those by the input are transposed convolutions, which networks also
 //! use on their way forward.
 
+use super::conv_gradient;
 use crate::conv_filter;
 use crate::convolve::{each_origin, each_pair, geometry, input_pixel};
 use crate::indices;
@@ -24,37 +25,43 @@ pub const OPS: &[Op] = &[
         "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
         shape_input,
         |build| build_input(build, conv_rules, Kind::Full),
-    ),
+    )
+    .gradient(conv_gradient::of_input),
     row(
         "Conv2DBackpropFilter",
         "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
         shape_filter,
         |build| build_filter(build, conv_rules, Kind::Full),
-    ),
+    )
+    .gradient(conv_gradient::of_filter),
     row(
         "Conv3DBackpropInputV2",
         "input_sizes: Tshape, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; Tshape: type {int32,int64} = int32 |",
         shape_input,
         |build| build_input(build, conv_rules, Kind::Full),
-    ),
+    )
+    .gradient(conv_gradient::of_input),
     row(
         "Conv3DBackpropFilterV2",
         "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1] |",
         shape_filter,
         |build| build_filter(build, conv_rules, Kind::Full),
-    ),
+    )
+    .gradient(conv_gradient::of_filter),
     row(
         "DepthwiseConv2dNativeBackpropInput",
         "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
         shape_input,
         |build| build_input(build, depthwise_rules, Kind::Depthwise),
-    ),
+    )
+    .gradient(conv_gradient::of_input),
     row(
         "DepthwiseConv2dNativeBackpropFilter",
         "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
         shape_filter,
         |build| build_filter(build, depthwise_rules, Kind::Depthwise),
-    ),
+    )
+    .gradient(conv_gradient::of_filter),
 ];
 
 const fn row(

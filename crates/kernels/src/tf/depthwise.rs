@@ -1,5 +1,6 @@
 //! Depthwise convolutions.
 
+use super::conv_gradient;
 use crate::convolve::{self, each_tap, over_nothing, pixel};
 use crate::fused::{Fused, Scaled};
 use crate::simd::conv::Conv3dShape;
@@ -24,7 +25,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(shape)
     .cost(Cost::Expensive)
-    .kernel(build),
+    .kernel(build)
+    .gradient(conv_gradient::depthwise),
     Op::new(
         "_FusedDepthwiseConv2dNative",
         "input: T, filter: T, args: num_args*T -> output: T | T: type {half,bfloat16,float,double}; num_args: int >= 0; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1]; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",

@@ -1,6 +1,7 @@
 //! Diagonals of tensors and of matrices: Diag, DiagPart, MatrixDiag, MatrixDiagPart, MatrixSetDiag
 //! in all versions, MatrixBandPart.
 
+use super::diag_gradient;
 use crate::indices::{self, shape_of};
 use crate::shapes;
 use crate::strided::{Strided, par_rows};
@@ -22,64 +23,76 @@ pub const OPS: &[Op] = &[
         }
         Ok(())
     })
-    .kernel(diag),
+    .kernel(diag)
+    .gradient(diag_gradient::diag),
     Op::new(
         "DiagPart",
         "input: T -> diagonal: T | \
          T: type {bfloat16,half,float,double,int32,int64,complex64,complex128}",
     )
     .shape(diag_part_shape)
-    .kernel(diag_part),
+    .kernel(diag_part)
+    .gradient(diag_gradient::diag_part),
     Op::new("MatrixDiag", "diagonal: T -> output: T | T: type")
         .shape(matrix_diag_shape)
-        .kernel(matrix_diag),
+        .kernel(matrix_diag)
+    .gradient(diag_gradient::matrix_diag),
     Op::new(
         "MatrixDiagV2",
         "diagonal: T, k: int32, num_rows: int32, num_cols: int32, padding_value: T -> output: T | \
          T: type",
     )
     .shape(matrix_diag_shape)
-    .kernel(matrix_diag),
+    .kernel(matrix_diag)
+    .gradient(diag_gradient::matrix_diag_v2),
     Op::new(
         "MatrixDiagV3",
         "diagonal: T, k: int32, num_rows: int32, num_cols: int32, padding_value: T -> output: T | \
          T: type; align: string {'LEFT_RIGHT','RIGHT_LEFT','LEFT_LEFT','RIGHT_RIGHT'} = 'RIGHT_LEFT'",
     )
     .shape(matrix_diag_shape)
-    .kernel(matrix_diag),
+    .kernel(matrix_diag)
+    .gradient(diag_gradient::matrix_diag_v3),
     Op::new("MatrixDiagPart", "input: T -> diagonal: T | T: type")
         .shape(matrix_diag_part_shape)
-        .kernel(matrix_diag_part),
+        .kernel(matrix_diag_part)
+    .gradient(diag_gradient::matrix_diag_part),
     Op::new("MatrixDiagPartV2", "input: T, k: int32, padding_value: T -> diagonal: T | T: type")
         .shape(matrix_diag_part_shape)
-        .kernel(matrix_diag_part),
+        .kernel(matrix_diag_part)
+    .gradient(diag_gradient::matrix_diag_part_v2),
     Op::new(
         "MatrixDiagPartV3",
         "input: T, k: int32, padding_value: T -> diagonal: T | T: type; \
          align: string {'LEFT_RIGHT','RIGHT_LEFT','LEFT_LEFT','RIGHT_RIGHT'} = 'RIGHT_LEFT'",
     )
     .shape(matrix_diag_part_shape)
-    .kernel(matrix_diag_part),
+    .kernel(matrix_diag_part)
+    .gradient(diag_gradient::matrix_diag_part_v3),
     Op::new("MatrixSetDiag", "input: T, diagonal: T -> output: T | T: type")
         .shape(matrix_set_diag_shape)
-        .kernel(matrix_set_diag),
+        .kernel(matrix_set_diag)
+    .gradient(diag_gradient::set_diag),
     Op::new("MatrixSetDiagV2", "input: T, diagonal: T, k: int32 -> output: T | T: type")
         .shape(matrix_set_diag_shape)
-        .kernel(matrix_set_diag),
+        .kernel(matrix_set_diag)
+    .gradient(diag_gradient::set_diag_v2),
     Op::new(
         "MatrixSetDiagV3",
         "input: T, diagonal: T, k: int32 -> output: T | T: type; \
          align: string {'LEFT_RIGHT','RIGHT_LEFT','LEFT_LEFT','RIGHT_RIGHT'} = 'RIGHT_LEFT'",
     )
     .shape(matrix_set_diag_shape)
-    .kernel(matrix_set_diag),
+    .kernel(matrix_set_diag)
+    .gradient(diag_gradient::set_diag_v3),
     Op::new(
         "MatrixBandPart",
         "input: T, num_lower: Tindex, num_upper: Tindex -> band: T | T: type; \
          Tindex: type {int32,int64} = int64",
     )
     .shape(shapes::unchanged)
-    .kernel(band_part),
+    .kernel(band_part)
+    .gradient(diag_gradient::band_part),
 ];
 
 fn diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

@@ -21,7 +21,8 @@ pub const OPS: &[Op] = &[Op::new(
 )
 .shape(shape)
 .cost(Cost::Expensive)
-.kernel(einsum)];
+.kernel(einsum)
+.gradient(super::einsum_gradient::einsum)];
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let equation = Equation::parse(ctx.attrs().str("equation")?)?;

@@ -109,7 +109,13 @@ fn fill(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn zeros_like(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
-    if matches!(dtype, DType::Resource | DType::Variant) {
+    if dtype == DType::Variant {
+        return Ok(Box::new(|ctx: &mut KernelCtx| {
+            let zeros = crate::tensor_list::zeros(ctx.input(0)?)?;
+            ctx.set_output(0, zeros)
+        }));
+    }
+    if dtype == DType::Resource {
         return Err(build.unsupported(dtype));
     }
     Ok(Box::new(move |ctx: &mut KernelCtx| {

@@ -1,5 +1,6 @@
 //! Rows picked by index: Gather, GatherV2, GatherNd, ReverseSequence.
 
+use super::gather_gradient;
 use crate::indices::{self, Index, axis_in, constant_int, dispatch_index, shape_of};
 use crate::strided::{MIN_BLOCK, par_rows, unravel};
 use ferroflow_base::{Result, Status, invalid_argument};
@@ -16,7 +17,8 @@ pub const OPS: &[Op] = &[
          Tparams: type; Tindices: type {int32,int64}",
     )
     .shape(|ctx| gather_shape(ctx, Some(0), 0))
-    .kernel(gather),
+    .kernel(gather)
+    .gradient(gather_gradient::gather),
     Op::new(
         "GatherV2",
         "params: Tparams, indices: Tindices, axis: Taxis -> output: Tparams | batch_dims: int = 0; \
@@ -26,21 +28,24 @@ pub const OPS: &[Op] = &[
         let batch_dims = ctx.attrs().int("batch_dims")?;
         gather_shape(ctx, constant_int(ctx, 2), batch_dims)
     })
-    .kernel(gather),
+    .kernel(gather)
+    .gradient(gather_gradient::gather_v2),
     Op::new(
         "GatherNd",
         "params: Tparams, indices: Tindices -> output: Tparams | Tparams: type; \
          Tindices: type {int16,int32,int64}; bad_indices_policy: string = ''",
     )
     .shape(gather_nd_shape)
-    .kernel(gather_nd),
+    .kernel(gather_nd)
+    .gradient(gather_gradient::gather_nd),
     Op::new(
         "ReverseSequence",
         "input: T, seq_lengths: Tlen -> output: T | seq_dim: int; batch_dim: int = 0; T: type; \
          Tlen: type {int32,int64} = int64",
     )
     .shape(reverse_sequence_shape)
-    .kernel(reverse_sequence),
+    .kernel(reverse_sequence)
+    .gradient(gather_gradient::reverse_sequence),
 ];
 
 /// The axis and the number of leading batch dimensions, checked.

@@ -3,7 +3,7 @@
 use crate::simd::math::{BinaryOp, UnaryOp, binary, unary_in_place};
 use crate::wide::{narrowed, widened};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::DType;
 
@@ -18,7 +18,8 @@ pub const OPS: &[Op] = &[Op::new(
     Ok(())
 })
 .cost(Cost::Expensive)
-.kernel(build)];
+.kernel(build)
+.gradient(gradient)];
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
@@ -56,4 +57,10 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         });
         ctx.set_output(0, narrowed(ctx.par(), out, dtype)?)
     }))
+}
+
+fn gradient(g: &mut GradientCtx) -> Result<()> {
+    let attrs = ["depth_radius", "bias", "alpha", "beta"].map(|name| g.attr(name));
+    let dx = g.dy(0).op_with("LRNGrad", &[g.x(0), g.y(0)], &attrs);
+    g.set(0, dx)
 }

@@ -4,8 +4,8 @@ use crate::map::COSTLY;
 use crate::shapes;
 use crate::special;
 use crate::zip::{Both, half_zip_kernel, zip_kernel};
-use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
 
@@ -16,19 +16,23 @@ pub const OPS: &[Op] = &[
         "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
     )
     .shape(shapes::broadcast)
-    .kernel(|build| kernel(build, special::igamma)),
+    .kernel(|build| kernel(build, special::igamma))
+    .gradient(igamma_gradient),
     Op::new(
         "Igammac",
         "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
     )
     .shape(shapes::broadcast)
-    .kernel(|build| kernel(build, special::igammac)),
+    .kernel(|build| kernel(build, special::igammac))
+    .gradient(igammac_gradient),
     Op::new("Zeta", "x: T, q: T -> z: T | T: type {float,double} |")
         .shape(shapes::broadcast)
-        .kernel(|build| kernel(build, special::zeta)),
+        .kernel(|build| kernel(build, special::zeta))
+        .gradient(zeta_gradient),
     Op::new("Polygamma", "a: T, x: T -> z: T | T: type {float,double} |")
         .shape(shapes::broadcast)
-        .kernel(|build| kernel(build, special::polygamma)),
+        .kernel(|build| kernel(build, special::polygamma))
+        .gradient(polygamma_gradient),
     Op::new(
         "Betainc",
         "a: T, b: T, x: T -> z: T | T: type {float,double} |",
@@ -38,7 +42,8 @@ pub const OPS: &[Op] = &[
         let dtype = build.input(0)?;
         dispatch!(dtype, T in [f32, f64] => Ok(Box::new(betainc::<T>)),
                 else Err(build.unsupported(dtype)))
-    }),
+    })
+    .gradient(betainc_gradient),
 ];
 
 fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
@@ -106,4 +111,55 @@ fn betainc<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
         }
     });
     ctx.set_output(0, out)
+}
+
+/// `x^(a-1) e^-x / Γ(a)`, the derivative of Igamma by x.
+fn density<'g>(a: Expr<'g>, x: Expr<'g>) -> Expr<'g> {
+    ((a - 1.0) * x.op("Log", &[]) - x - a.op("Lgamma", &[])).op("Exp", &[])
+}
+
+/// The derivative by the first input is no function that there is an op for.
+fn second_only(g: &GradientCtx) -> Result<()> {
+    match g.needs(0) {
+        false => Ok(()),
+        true => Err(unimplemented_error!(
+            "the gradient of {} by its first input is not known",
+            g.op_name()
+        )),
+    }
+}
+
+fn igamma_gradient(g: &mut GradientCtx) -> Result<()> {
+    second_only(g)?;
+    let dx = g.dy(0) * density(g.x(0), g.x(1));
+    g.set_broadcast(None, Some(dx))
+}
+
+fn igammac_gradient(g: &mut GradientCtx) -> Result<()> {
+    second_only(g)?;
+    let dx = -g.dy(0) * density(g.x(0), g.x(1));
+    g.set_broadcast(None, Some(dx))
+}
+
+/// Whole numbers count as constants, as they do in TensorFlow.
+fn zeta_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, q) = (g.x(0), g.x(1));
+    let dq = g.dy(0) * -x * (x + 1.0).op("Zeta", &[q]);
+    g.set_broadcast(None, Some(dq))
+}
+
+fn polygamma_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (n, x) = (g.x(0), g.x(1));
+    let dx = g.dy(0) * (n + 1.0).op("Polygamma", &[x]);
+    g.set_broadcast(None, Some(dx))
+}
+
+/// By x only, as in TensorFlow.
+fn betainc_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (a, b, x) = (g.x(0), g.x(1), g.x(2));
+    let lgamma = |e: Expr<'_>| e.op("Lgamma", &[]).symbol();
+    let log_beta = x.at(lgamma(a)) + x.at(lgamma(b)) - x.at(lgamma(a + b));
+    let log = (b - 1.0) * (-x).op("Log1p", &[]) + (a - 1.0).op("Xlogy", &[x]) - log_beta;
+    let dx = g.dy(0) * log.op("Exp", &[]);
+    g.set(2, dx.sum_to(x))
 }

@@ -1,6 +1,7 @@
 //! Small dense matrices: MatrixDeterminant, LogMatrixDeterminant, MatrixInverse, MatrixSolve,
 //! MatrixTriangularSolve, Cholesky, Cross. All compute in double precision.
 
+use super::matrix_gradient;
 use crate::num::Num;
 use crate::zip::{Plan, checked_broadcast};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
@@ -29,7 +30,8 @@ pub const OPS: &[Op] = &[
             Ok(())
         })
         .cost(Cost::Expensive)
-        .kernel(factory!(determinant)),
+        .kernel(factory!(determinant))
+    .gradient(matrix_gradient::determinant),
     Op::new("LogMatrixDeterminant", "input: T -> sign: T, log_abs_determinant: T | T: type {half,float,double,complex64,complex128} |")
         .shape(|ctx| {
             let batch = square_batch(ctx, 0)?;
@@ -38,7 +40,8 @@ pub const OPS: &[Op] = &[
             Ok(())
         })
         .cost(Cost::Expensive)
-        .kernel(factory!(log_determinant)),
+        .kernel(factory!(log_determinant))
+    .gradient(matrix_gradient::log_determinant),
     Op::new("MatrixInverse", "input: T -> output: T | adjoint: bool = false; T: type {double,float,half,complex64,complex128} |")
         .shape(square_unchanged)
         .cost(Cost::Expensive)
@@ -48,7 +51,8 @@ pub const OPS: &[Op] = &[
             dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
                 boxed(move |ctx| inverse::<T>(ctx, adjoint)),
                 else Err(build.unsupported(dtype)))
-        }),
+        })
+    .gradient(matrix_gradient::inverse),
     Op::new("MatrixSolve", "matrix: T, rhs: T -> output: T | adjoint: bool = false; T: type {double,float,half,complex64,complex128} |")
         .shape(|ctx| solve_shape(ctx, false))
         .cost(Cost::Expensive)
@@ -58,7 +62,8 @@ pub const OPS: &[Op] = &[
             dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
                 boxed(move |ctx| solve::<T>(ctx, adjoint)),
                 else Err(build.unsupported(dtype)))
-        }),
+        })
+    .gradient(matrix_gradient::solve),
     Op::new("MatrixTriangularSolve", "matrix: T, rhs: T -> output: T | lower: bool = true; adjoint: bool = false; T: type {bfloat16,double,float,half,complex64,complex128} |")
         .shape(|ctx| solve_shape(ctx, true))
         .cost(Cost::Expensive)
@@ -69,18 +74,21 @@ pub const OPS: &[Op] = &[
             dispatch!(dtype, T in [f32, f64, f16, bf16, Complex32, Complex64] =>
                 boxed(move |ctx| triangular_solve::<T>(ctx, lower, adjoint)),
                 else Err(build.unsupported(dtype)))
-        }),
+        })
+    .gradient(matrix_gradient::triangular_solve),
     Op::new("Cholesky", "input: T -> output: T | T: type {double,float,half,complex64,complex128} |")
         .shape(square_unchanged)
         .cost(Cost::Expensive)
-        .kernel(factory!(cholesky)),
+        .kernel(factory!(cholesky))
+    .gradient(matrix_gradient::cholesky),
     Op::new("Cross", "a: T, b: T -> product: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |")
         .shape(|ctx| {
             let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
             ctx.set(0, shape);
             Ok(())
         })
-        .kernel(cross_factory),
+        .kernel(cross_factory)
+    .gradient(matrix_gradient::cross),
 ];
 
 fn boxed(

@@ -3,7 +3,7 @@
 use crate::indices::{self, constant, shape_of};
 use crate::strided::{par_rows, unravel};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, Element, Item, PartialShape, Shape, Tensor, bf16, dispatch,
     dispatch_items, f16,
@@ -17,28 +17,32 @@ pub const OPS: &[Op] = &[
         "input: T, paddings: Tpaddings -> output: T | T: type; Tpaddings: type {int32,int64} = int32",
     )
     .shape(pad_shape)
-    .kernel(pad),
+    .kernel(pad)
+    .gradient(pad_gradient),
     Op::new(
         "PadV2",
         "input: T, paddings: Tpaddings, constant_values: T -> output: T | T: type; \
          Tpaddings: type {int32,int64} = int32",
     )
     .shape(pad_shape)
-    .kernel(pad),
+    .kernel(pad)
+    .gradient(pad_gradient),
     Op::new(
         "MirrorPad",
         "input: T, paddings: Tpaddings -> output: T | T: type; \
          Tpaddings: type {int32,int64} = int32; mode: string {'REFLECT','SYMMETRIC'}",
     )
     .shape(pad_shape)
-    .kernel(mirror_pad),
+    .kernel(mirror_pad)
+    .gradient(mirror_pad_gradient),
     Op::new(
         "MirrorPadGrad",
         "input: T, paddings: Tpaddings -> output: T | T: type; \
          Tpaddings: type {int32,int64} = int32; mode: string {'REFLECT','SYMMETRIC'}",
     )
     .shape(mirror_pad_grad_shape)
-    .kernel(mirror_pad_grad),
+    .kernel(mirror_pad_grad)
+    .gradient(mirror_pad_grad_gradient),
 ];
 
 /// How much is added before and after each dimension.
@@ -361,4 +365,27 @@ fn mirror_pad_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             kernel!(T, |a, b| a + b),
             else return Err(build.unsupported(dtype)))),
     )
+}
+
+fn pad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, paddings, d) = (g.x(0), g.x(1), g.dy(0));
+    let columns = [("num", 2i64.into()), ("axis", 1i64.into())];
+    let columns = paddings.node("Unpack", &[paddings], &columns);
+    let Some(before) = columns.first() else {
+        return Ok(());
+    };
+    let shape = x.shape_of().cast(paddings.dtype());
+    g.set(0, d.op("Slice", &[*before, shape]))
+}
+
+fn mirror_pad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g
+        .dy(0)
+        .op_with("MirrorPadGrad", &[g.x(1)], &[g.attr("mode")]);
+    g.set(0, dx)
+}
+
+fn mirror_pad_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op_with("MirrorPad", &[g.x(1)], &[g.attr("mode")]);
+    g.set(0, dx)
 }

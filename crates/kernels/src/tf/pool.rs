@@ -8,7 +8,7 @@ use crate::simd::pool::{PoolAxis, PoolKind, pool3d};
 use crate::wide::{narrowed, widened};
 use crate::window::{Layout, Pad, Placed, Rule, Rules, ints32, pads, shape as shape_of};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 use smallvec::SmallVec;
@@ -20,31 +20,36 @@ pub const OPS: &[Op] = &[
         "input: T -> output: T | T: type {half,bfloat16,float,double,int32,int64,uint8,int16,int8,uint16,qint8} = float; ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC' |",
         shape_max,
         |build| build_pool(build, PoolKind::Max),
-    ),
+    )
+    .gradient(max_pool_gradient),
     row(
         "MaxPoolV2",
         "input: T, ksize: int32, strides: int32 -> output: T | T: type {half,bfloat16,float,double,int32,int64,uint8,int16,int8,uint16,qint8} = float; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC' |",
         shape_v2,
         |build| build_pool(build, PoolKind::Max),
-    ),
+    )
+    .gradient(max_pool_v2_gradient),
     row(
         "AvgPool",
         "value: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {half,bfloat16,float,double} |",
         shape_average,
         |build| build_pool(build, PoolKind::Average),
-    ),
+    )
+    .gradient(average_pool_gradient),
     row(
         "MaxPool3D",
         "input: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float} |",
         shape_max,
         |build| build_pool(build, PoolKind::Max),
-    ),
+    )
+    .gradient(max_pool_gradient),
     row(
         "AvgPool3D",
         "input: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float,double} |",
         shape_average,
         |build| build_pool(build, PoolKind::Average),
-    ),
+    )
+    .gradient(average_pool_gradient),
     row(
         "MaxPoolWithArgmax",
         "input: T -> output: T, argmax: Targmax | ksize: list(int) >= 4; strides: list(int) >= 4; Targmax: type {int32,int64} = int64; padding: string {'SAME','VALID'}; include_batch_in_index: bool = false; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
@@ -53,7 +58,8 @@ pub const OPS: &[Op] = &[
             shape_of_argmax(ctx)
         },
         build_argmax,
-    ),
+    )
+    .gradient(argmax_gradient),
 ];
 
 const fn row(
@@ -457,4 +463,46 @@ fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> 
     };
     ctx.set_output(0, out)?;
     ctx.set_output(1, index)
+}
+
+/// The attrs of a window that the op has.
+fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
+    let names = [
+        "ksize",
+        "strides",
+        "padding",
+        "explicit_paddings",
+        "data_format",
+    ];
+    let given = names
+        .into_iter()
+        .filter(|name| g.attrs().get(name).is_some());
+    given.map(|name| g.attr(name)).collect()
+}
+
+fn max_pool_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = format!("{}Grad", g.op_name());
+    let dx = g.x(0).op_with(&op, &[g.y(0), g.dy(0)], &window(g));
+    g.set(0, dx)
+}
+
+fn max_pool_v2_gradient(g: &mut GradientCtx) -> Result<()> {
+    let rest = [g.y(0), g.dy(0), g.x(1), g.x(2)];
+    let dx = g.x(0).op_with("MaxPoolGradV2", &rest, &window(g));
+    g.set(0, dx)
+}
+
+fn average_pool_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = format!("{}Grad", g.op_name());
+    let dx = g.x(0).shape_of().op_with(&op, &[g.dy(0)], &window(g));
+    g.set(0, dx)
+}
+
+fn argmax_gradient(g: &mut GradientCtx) -> Result<()> {
+    let mut attrs = window(g);
+    attrs.push(g.attr("include_batch_in_index"));
+    let dx = g
+        .x(0)
+        .op_with("MaxPoolGradWithArgmax", &[g.dy(0), g.y(1)], &attrs);
+    g.set(0, dx)
 }

@@ -4,7 +4,7 @@ use crate::indices;
 use crate::wide::floats;
 use crate::window::shape as shape_of;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Item, PartialShape, Tensor, dispatch_items};
 
@@ -14,12 +14,14 @@ pub const OPS: &[Op] = &[
         "ResizeBilinear",
         "images: T, size: int32 -> resized_images: float | T: type {int8,uint8,int16,uint16,int32,int64,bfloat16,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
         |build| interpolating(build, bilinear),
-    ),
+    )
+    .gradient(interpolated_gradient),
     row(
         "ResizeBicubic",
         "images: T, size: int32 -> resized_images: float | T: type {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
         |build| interpolating(build, bicubic),
-    ),
+    )
+    .gradient(interpolated_gradient),
     row(
         "ResizeArea",
         "images: T, size: int32 -> resized_images: float | T: type {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; align_corners: bool = false |",
@@ -29,7 +31,8 @@ pub const OPS: &[Op] = &[
         "ResizeNearestNeighbor",
         "images: T, size: int32 -> resized_images: T | T: type {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
         nearest,
-    ),
+    )
+    .gradient(nearest_gradient),
 ];
 
 const fn row(
@@ -400,4 +403,24 @@ fn pick<T: Item>(
         }
     });
     Ok(())
+}
+
+fn interpolated_gradient(g: &mut GradientCtx) -> Result<()> {
+    let attrs = [g.attr("align_corners"), g.attr("half_pixel_centers")];
+    let op = format!("{}Grad", g.op_name());
+    let dx = g.dy(0).op_with(&op, &[g.x(0)], &attrs);
+    g.set(0, dx)
+}
+
+fn nearest_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, d) = (g.x(0), g.dy(0));
+    let shape = x.shape_of();
+    let slice = [shape.ints([1]), shape.ints([3]), shape.ints([1])];
+    let attrs = [g.attr("align_corners"), g.attr("half_pixel_centers")];
+    let dx = d.op_with(
+        "ResizeNearestNeighborGrad",
+        &[shape.op("StridedSlice", &slice)],
+        &attrs,
+    );
+    g.set(0, dx)
 }

@@ -5,7 +5,7 @@ use crate::map::CHEAP;
 use crate::num::{Half, Num};
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Complex32, Complex64, DType, Element, bf16, dispatch, f16};
 
@@ -27,10 +27,12 @@ macro_rules! scan_factory {
 pub const OPS: &[Op] = &[
     Op::new("Cumsum", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
         .shape(shapes::unchanged)
-        .kernel(scan_factory!(add, ZERO)),
+        .kernel(scan_factory!(add, ZERO))
+    .gradient(cumsum_gradient),
     Op::new("Cumprod", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
         .shape(shapes::unchanged)
-        .kernel(scan_factory!(mul, ONE)),
+        .kernel(scan_factory!(mul, ONE))
+    .gradient(cumprod_gradient),
 ];
 
 /// A function of the running value and the next element.
@@ -141,4 +143,22 @@ fn scan<T: Element>(
             }
         }
     });
+}
+
+/// The sum of what came, from the other end.
+fn back<'g>(g: &GradientCtx<'g>, d: Expr<'g>) -> Result<Expr<'g>> {
+    let reverse = !g.attrs().bool("reverse")?;
+    let attrs = [g.attr("exclusive"), ("reverse", reverse.into())];
+    Ok(d.op_with("Cumsum", &[g.x(1)], &attrs))
+}
+
+fn cumsum_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = back(g, g.dy(0))?;
+    g.set(0, dx)
+}
+
+fn cumprod_gradient(g: &mut GradientCtx) -> Result<()> {
+    let sums = back(g, g.y(0).conj() * g.dy(0))?;
+    let dx = sums.op("DivNoNan", &[g.x(0).conj()]);
+    g.set(0, dx)
 }

@@ -7,7 +7,7 @@ use crate::shapes;
 use crate::strided::unravel;
 use crate::tf::gather::{ignores_bad_indices, row_position};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Bytes, Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, bf16, dispatch_items,
     f16,
@@ -23,42 +23,48 @@ pub const OPS: &[Op] = &[
          Tindices: type {int16,int32,int64}; bad_indices_policy: string = ''",
     )
     .shape(scatter_nd_shape)
-    .kernel(scatter_nd),
+    .kernel(scatter_nd)
+    .gradient(scatter_nd_gradient),
     Op::new(
         "TensorScatterUpdate",
         "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
          Tindices: type {int16,int32,int64,uint16}; bad_indices_policy: string = ''",
     )
     .shape(tensor_scatter_shape)
-    .kernel(|b| update(b, Target::Input)),
+    .kernel(|b| update(b, Target::Input))
+    .gradient(update_gradient),
     Op::new(
         "TensorScatterAdd",
         "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
          Tindices: type {int32,int64}; bad_indices_policy: string = ''",
     )
     .shape(tensor_scatter_shape)
-    .kernel(|b| combining(b, Combine::Add, Target::Input)),
+    .kernel(|b| combining(b, Combine::Add, Target::Input))
+    .gradient(add_gradient),
     Op::new(
         "TensorScatterSub",
         "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
          Tindices: type {int32,int64}; bad_indices_policy: string = ''",
     )
     .shape(tensor_scatter_shape)
-    .kernel(|b| combining(b, Combine::Sub, Target::Input)),
+    .kernel(|b| combining(b, Combine::Sub, Target::Input))
+    .gradient(sub_gradient),
     Op::new(
         "TensorScatterMax",
         "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
          Tindices: type {int32,int64}; bad_indices_policy: string = ''",
     )
     .shape(tensor_scatter_shape)
-    .kernel(|b| combining(b, Combine::Max, Target::Input)),
+    .kernel(|b| combining(b, Combine::Max, Target::Input))
+    .gradient(extreme_gradient),
     Op::new(
         "TensorScatterMin",
         "tensor: T, indices: Tindices, updates: T -> output: T | T: type; \
          Tindices: type {int32,int64}; bad_indices_policy: string = ''",
     )
     .shape(tensor_scatter_shape)
-    .kernel(|b| combining(b, Combine::Min, Target::Input)),
+    .kernel(|b| combining(b, Combine::Min, Target::Input))
+    .gradient(extreme_gradient),
     Op::new(
         "ResourceScatterNdUpdate",
         "ref: resource, indices: Tindices, updates: T -> | T: type; Tindices: type {int32,int64}; \
@@ -392,4 +398,40 @@ fn scatter_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
     check_partial(&ctx.with_rank_at_least(0, 1)?, &ctx.input(1), &shape)?;
     ctx.set(0, shape);
     Ok(())
+}
+
+fn scatter_nd_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op("GatherNd", &[g.x(0)]);
+    g.set(1, dx)
+}
+
+fn update_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (indices, d) = (g.x(1), g.dy(0));
+    let zeros = g.x(2).zeros_like();
+    g.set(0, d.op("TensorScatterUpdate", &[indices, zeros]))?;
+    g.set(2, d.op("GatherNd", &[indices]))
+}
+
+fn add_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    g.set(0, d)?;
+    g.set(2, d.op("GatherNd", &[g.x(1)]))
+}
+
+fn sub_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    g.set(0, d)?;
+    g.set(2, -d.op("GatherNd", &[g.x(1)]))
+}
+
+/// All elements that are as large as the result share the gradient.
+fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, indices, updates, y, d) = (g.x(0), g.x(1), g.x(2), g.y(0), g.dy(0));
+    let own = x.op("Equal", &[y]).cast(d.dtype());
+    let at = y.op("GatherNd", &[indices]);
+    let given = updates.op("Equal", &[at]).cast(d.dtype());
+    let shape = x.shape_of().cast(indices.dtype());
+    let share = d / (own + indices.op("ScatterNd", &[given, shape]));
+    g.set(0, share * own)?;
+    g.set(2, share.op("GatherNd", &[indices]) * given)
 }

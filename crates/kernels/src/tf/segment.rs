@@ -1,5 +1,6 @@
 //! Rows gathered into segments: SegmentSum and its kin, the unsorted and the sparse ones.
 
+use super::segment_gradient;
 use crate::indices::{Ints, constant_int, int, ints};
 use crate::num::{Half, Num};
 use crate::reduce::{Max, Min, Prod, Reduce, Sum};
@@ -96,91 +97,106 @@ pub const OPS: &[Op] = &[
         SORTED,
         sorted_shape,
         number_segments!(Form::Sorted, Sum, ZERO, Scale::None),
-    ),
+    )
+    .gradient(segment_gradient::sum),
     row(
         "SegmentMean",
         SORTED,
         sorted_shape,
         number_segments!(Form::Sorted, Sum, ZERO, Scale::Mean),
-    ),
+    )
+    .gradient(segment_gradient::mean),
     row(
         "SegmentProd",
         SORTED,
         sorted_shape,
         number_segments!(Form::Sorted, Prod, ONE, Scale::None),
-    ),
+    )
+    .gradient(segment_gradient::prod),
     row(
         "SegmentMax",
         SORTED_ORDERED,
         sorted_shape,
         ordered_segments!(Form::Sorted, Max, ZERO),
-    ),
+    )
+    .gradient(segment_gradient::extreme),
     row(
         "SegmentMin",
         SORTED_ORDERED,
         sorted_shape,
         ordered_segments!(Form::Sorted, Min, ZERO),
-    ),
+    )
+    .gradient(segment_gradient::extreme),
     row(
         "UnsortedSegmentSum",
         UNSORTED_SUM,
         unsorted_shape,
         number_segments!(Form::Unsorted, Sum, ZERO, Scale::None),
-    ),
+    )
+    .gradient(segment_gradient::sum),
     row(
         "UnsortedSegmentProd",
         UNSORTED,
         unsorted_shape,
         number_segments!(Form::Unsorted, Prod, ONE, Scale::None),
-    ),
+    )
+    .gradient(segment_gradient::prod),
     row(
         "UnsortedSegmentMax",
         UNSORTED_ORDERED,
         unsorted_shape,
         ordered_segments!(Form::Unsorted, Max, LOWEST),
-    ),
+    )
+    .gradient(segment_gradient::extreme),
     row(
         "UnsortedSegmentMin",
         UNSORTED_ORDERED,
         unsorted_shape,
         ordered_segments!(Form::Unsorted, Min, HIGHEST),
-    ),
+    )
+    .gradient(segment_gradient::extreme),
     row(
         "SparseSegmentSum",
         SPARSE_SUM,
         sparse_shape,
         ordered_sum!(Form::Sparse, Scale::None),
-    ),
+    )
+    .gradient(segment_gradient::sparse),
     row(
         "SparseSegmentMean",
         SPARSE,
         sparse_shape,
         ordered_sum!(Form::Sparse, Scale::Mean),
-    ),
+    )
+    .gradient(segment_gradient::sparse),
     row(
         "SparseSegmentSqrtN",
         SPARSE,
         sparse_shape,
         ordered_sum!(Form::Sparse, Scale::SqrtN),
-    ),
+    )
+    .gradient(segment_gradient::sparse),
     row(
         "SparseSegmentSumWithNumSegments",
         COUNTED_SUM,
         counted_shape,
         ordered_sum!(Form::SparseCounted, Scale::None),
-    ),
+    )
+    .gradient(segment_gradient::sparse),
     row(
         "SparseSegmentMeanWithNumSegments",
         COUNTED,
         counted_shape,
         ordered_sum!(Form::SparseCounted, Scale::Mean),
-    ),
+    )
+    .gradient(segment_gradient::sparse),
     row(
         "SparseSegmentSqrtNWithNumSegments",
         COUNTED,
         counted_shape,
         ordered_sum!(Form::SparseCounted, Scale::SqrtN),
-    ),
+    )
+    .gradient(segment_gradient::sparse),
 ];
 
 /// `[segments, data.shape[skip..]]`, as far as known.

@@ -6,8 +6,8 @@ use crate::shapes;
 use crate::strided::Strided;
 use crate::strided_spec::{self, Masks, Resolved};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
 /// Slice, StridedSlice, StridedSliceGrad, TensorStridedSliceUpdate, Reverse, ReverseV2, Roll.
@@ -17,7 +17,8 @@ pub const OPS: &[Op] = &[
         "input: T, begin: Index, size: Index -> output: T | T: type; Index: type {int32,int64}",
     )
     .shape(slice_shape)
-    .kernel(slice),
+    .kernel(slice)
+    .gradient(slice_gradient),
     Op::new(
         "StridedSlice",
         "input: T, begin: Index, end: Index, strides: Index -> output: T | T: type; \
@@ -25,7 +26,8 @@ pub const OPS: &[Op] = &[
          ellipsis_mask: int = 0; new_axis_mask: int = 0; shrink_axis_mask: int = 0",
     )
     .shape(strided_slice_shape)
-    .kernel(strided_slice),
+    .kernel(strided_slice)
+    .gradient(strided_slice_gradient),
     Op::new(
         "StridedSliceGrad",
         "shape: Index, begin: Index, end: Index, strides: Index, dy: T -> output: T | T: type; \
@@ -37,7 +39,8 @@ pub const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(strided_slice_grad),
+    .kernel(strided_slice_grad)
+    .gradient(strided_slice_grad_gradient),
     Op::new(
         "TensorStridedSliceUpdate",
         "input: T, begin: Index, end: Index, strides: Index, value: T -> output: T | T: type; \
@@ -45,14 +48,16 @@ pub const OPS: &[Op] = &[
          ellipsis_mask: int = 0; new_axis_mask: int = 0; shrink_axis_mask: int = 0",
     )
     .shape(same_as_first)
-    .kernel(strided_slice_update),
+    .kernel(strided_slice_update)
+    .gradient(strided_update_gradient),
     Op::new(
         "Reverse",
         "tensor: T, dims: bool -> output: T | T: type {uint8,int8,uint16,int16,uint32,int32,uint64,\
          int64,bool,bfloat16,half,float,double,complex64,complex128,string}",
     )
     .shape(same_as_first)
-    .kernel(reverse),
+    .kernel(reverse)
+    .gradient(turned_back),
     Op::new(
         "ReverseV2",
         "tensor: T, axis: Tidx -> output: T | Tidx: type {int32,int64} = int32; T: type {uint8,int8,\
@@ -60,14 +65,16 @@ pub const OPS: &[Op] = &[
          complex128,string}",
     )
     .shape(same_as_first)
-    .kernel(reverse),
+    .kernel(reverse)
+    .gradient(turned_back),
     Op::new(
         "Roll",
         "input: T, shift: Tshift, axis: Taxis -> output: T | T: type; Tshift: type {int32,int64}; \
          Taxis: type {int32,int64}",
     )
     .shape(same_as_first)
-    .kernel(roll),
+    .kernel(roll)
+    .gradient(roll_gradient),
 ];
 
 fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
@@ -428,4 +435,68 @@ fn roll(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         ctx.set_output(0, value)
     })))
+}
+
+fn slice_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, begin, d) = (g.x(0), g.x(1), g.dy(0));
+    let (own, given) = (
+        x.shape_of().cast(begin.dtype()),
+        g.y(0).shape_of().cast(begin.dtype()),
+    );
+    let behind = own - given - begin;
+    let paddings = begin.make("Pack", &[begin, behind], &[("axis", 1i64.into())]);
+    g.set(0, d.op("Pad", &[paddings]))
+}
+
+/// The attrs that say what a strided slice is.
+fn masks(g: &GradientCtx) -> [(&'static str, ferroflow_opdef::AttrValue); 5] {
+    [
+        "begin_mask",
+        "end_mask",
+        "ellipsis_mask",
+        "new_axis_mask",
+        "shrink_axis_mask",
+    ]
+    .map(|name| g.attr(name))
+}
+
+fn strided_slice_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, begin) = (g.x(0), g.x(1));
+    // The gradient's op takes no 16-bit indices.
+    let index = match begin.dtype() {
+        DType::Int64 => DType::Int64,
+        _ => DType::Int32,
+    };
+    let [begin, end, strides] = [1, 2, 3].map(|i| g.x(i).cast(index));
+    let inputs = [x.shape_of().cast(index), begin, end, strides, g.dy(0)];
+    let dx = x.make("StridedSliceGrad", &inputs, &masks(g));
+    g.set(0, dx)
+}
+
+fn strided_slice_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let dx = d.op_with("StridedSlice", &[g.x(1), g.x(2), g.x(3)], &masks(g));
+    g.set(4, dx)
+}
+
+fn strided_update_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let (at, masks) = ([g.x(1), g.x(2), g.x(3)], masks(g));
+    let value = d.op_with("StridedSlice", &at, &masks);
+    let [begin, end, strides] = at;
+    let zeros = g.x(4).zeros_like();
+    let rest = [begin, end, strides, zeros];
+    let dx = d.op_with("TensorStridedSliceUpdate", &rest, &masks);
+    g.set(0, dx)?;
+    g.set(4, value.reshape_like(g.x(4)))
+}
+
+fn turned_back(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op(g.op_name(), &[g.x(1)]);
+    g.set(0, dx)
+}
+
+fn roll_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op("Roll", &[-g.x(1), g.x(2)]);
+    g.set(0, dx)
 }

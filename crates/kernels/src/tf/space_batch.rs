@@ -4,7 +4,7 @@
 use crate::indices::{self, Ints, constant, shape_of};
 use crate::strided::{Strided, par_rows, unravel};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Item, PartialShape, dispatch_items};
 use smallvec::SmallVec;
 
@@ -17,42 +17,48 @@ pub const OPS: &[Op] = &[
          data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'",
     )
     .shape(|ctx| depth_shape(ctx, true))
-    .kernel(|b| depth(b, true)),
+    .kernel(|b| depth(b, true))
+    .gradient(depth_gradient),
     Op::new(
         "DepthToSpace",
         "input: T -> output: T | T: type; block_size: int >= 2; \
          data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'",
     )
     .shape(|ctx| depth_shape(ctx, false))
-    .kernel(|b| depth(b, false)),
+    .kernel(|b| depth(b, false))
+    .gradient(depth_gradient),
     Op::new(
         "SpaceToBatchND",
         "input: T, block_shape: Tblock_shape, paddings: Tpaddings -> output: T | T: type; \
          Tblock_shape: type {int32,int64} = int32; Tpaddings: type {int32,int64} = int32",
     )
     .shape(|ctx| batch_shape(ctx, true))
-    .kernel(|b| batch(b, true)),
+    .kernel(|b| batch(b, true))
+    .gradient(batch_gradient),
     Op::new(
         "SpaceToBatch",
         "input: T, paddings: Tpaddings -> output: T | T: type; \
          Tpaddings: type {int32,int64} = int32; block_size: int >= 2",
     )
     .shape(|ctx| batch_shape(ctx, true))
-    .kernel(|b| batch(b, true)),
+    .kernel(|b| batch(b, true))
+    .gradient(old_batch_gradient),
     Op::new(
         "BatchToSpaceND",
         "input: T, block_shape: Tblock_shape, crops: Tcrops -> output: T | T: type; \
          Tblock_shape: type {int32,int64} = int32; Tcrops: type {int32,int64} = int32",
     )
     .shape(|ctx| batch_shape(ctx, false))
-    .kernel(|b| batch(b, false)),
+    .kernel(|b| batch(b, false))
+    .gradient(batch_gradient),
     Op::new(
         "BatchToSpace",
         "input: T, crops: Tidx -> output: T | T: type; block_size: int >= 2; \
          Tidx: type {int32,int64} = int32",
     )
     .shape(|ctx| batch_shape(ctx, false))
-    .kernel(|b| batch(b, false)),
+    .kernel(|b| batch(b, false))
+    .gradient(old_batch_gradient),
     Op::new(
         "ExtractImagePatches",
         "images: T -> patches: T | ksizes: list(int) >= 4; strides: list(int) >= 4; \
@@ -458,4 +464,33 @@ fn patches(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ctx.set_output(0, out)
         })),
     )
+}
+
+/// The op that undoes this one.
+fn inverse(op: &str) -> &'static str {
+    match op {
+        "SpaceToDepth" => "DepthToSpace",
+        "DepthToSpace" => "SpaceToDepth",
+        "SpaceToBatchND" => "BatchToSpaceND",
+        "BatchToSpaceND" => "SpaceToBatchND",
+        "SpaceToBatch" => "BatchToSpace",
+        _ => "SpaceToBatch",
+    }
+}
+
+fn depth_gradient(g: &mut GradientCtx) -> Result<()> {
+    let attrs = [g.attr("block_size"), g.attr("data_format")];
+    let dx = g.dy(0).op_with(inverse(g.op_name()), &[], &attrs);
+    g.set(0, dx)
+}
+
+fn batch_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op(inverse(g.op_name()), &[g.x(1), g.x(2)]);
+    g.set(0, dx)
+}
+
+fn old_batch_gradient(g: &mut GradientCtx) -> Result<()> {
+    let attrs = [g.attr("block_size")];
+    let dx = g.dy(0).op_with(inverse(g.op_name()), &[g.x(1)], &attrs);
+    g.set(0, dx)
 }

@@ -1,5 +1,6 @@
 //! Lists of tensors, element by element: making, resizing, reading, setting, pushing and popping.
 
+use super::list_gradient;
 use crate::indices;
 use crate::sequence::{grow, merged, rows, shape_from_tensor, shape_input, shape_to_tensor};
 use crate::shapes;
@@ -22,7 +23,8 @@ pub const OPS: &[Op] = &[
         shapes::scalar(ctx)
     })
     .cost(Cost::Cheap)
-    .kernel(empty),
+    .kernel(empty)
+    .not_differentiable(),
     Op::new(
         "TensorListReserve",
         "element_shape: shape_type, num_elements: int32 -> handle: variant | \
@@ -34,17 +36,20 @@ pub const OPS: &[Op] = &[
         shapes::scalar(ctx)
     })
     .cost(Cost::Cheap)
-    .kernel(reserve),
+    .kernel(reserve)
+    .not_differentiable(),
     Op::new(
         "TensorListElementShape",
         "input_handle: variant -> element_shape: shape_type | shape_type: type {int32,int64}",
     )
     .cost(Cost::Cheap)
-    .kernel(element_shape),
+    .kernel(element_shape)
+    .not_differentiable(),
     Op::new("TensorListLength", "input_handle: variant -> length: int32")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
-        .kernel(length),
+        .kernel(length)
+    .not_differentiable(),
     Op::new(
         "TensorListGetItem",
         "input_handle: variant, index: int32, element_shape: Tshape -> item: element_dtype | \
@@ -57,7 +62,8 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(get_item),
+    .kernel(get_item)
+    .gradient(list_gradient::get_item),
     Op::new(
         "TensorListSetItem",
         "input_handle: variant, index: int32, item: element_dtype -> output_handle: variant | \
@@ -68,14 +74,16 @@ pub const OPS: &[Op] = &[
         shapes::scalar(ctx)
     })
     .cost(Cost::Cheap)
-    .kernel(set_item),
+    .kernel(set_item)
+    .gradient(list_gradient::set_item),
     Op::new(
         "TensorListPushBack",
         "input_handle: variant, tensor: element_dtype -> output_handle: variant | element_dtype: type",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(push_back),
+    .kernel(push_back)
+    .gradient(list_gradient::push_back),
     Op::new(
         "TensorListPopBack",
         "input_handle: variant, element_shape: int32 -> output_handle: variant, \
@@ -88,7 +96,8 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(pop_back),
+    .kernel(pop_back)
+    .gradient(list_gradient::pop_back),
     Op::new(
         "TensorListPushBackBatch",
         "input_handles: variant, tensor: element_dtype -> output_handles: variant | element_dtype: type",
@@ -101,7 +110,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(resize),
+    .kernel(resize)
+    .gradient(list_gradient::resize),
     Op::new(
         "TensorListConcatLists",
         "input_a: variant, input_b: variant -> output: variant | element_dtype: type",

@@ -1,5 +1,6 @@
 //! Lists of tensors, many elements at once: from a tensor and back.
 
+use super::list_gradient;
 use crate::indices::{self, Ints};
 use crate::sequence::{
     grow, joined, merged, pieces, prepended, rows, shape_from_tensor, shape_input, split_first,
@@ -25,7 +26,8 @@ pub const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(stack),
+    .kernel(stack)
+    .gradient(list_gradient::stack),
     Op::new(
         "TensorListFromTensor",
         "tensor: element_dtype, element_shape: shape_type -> output_handle: variant | \
@@ -36,7 +38,8 @@ pub const OPS: &[Op] = &[
         merged(&without_leading(&tensor), &shape_input(ctx, 1)?)?;
         shapes::scalar(ctx)
     })
-    .kernel(from_tensor),
+    .kernel(from_tensor)
+    .gradient(list_gradient::from_tensor),
     Op::new(
         "TensorListGather",
         "input_handle: variant, indices: int32, element_shape: int32 -> values: element_dtype | \
@@ -48,28 +51,32 @@ pub const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(gather),
+    .kernel(gather)
+    .gradient(list_gradient::gather),
     Op::new(
         "TensorListScatter",
         "tensor: element_dtype, indices: int32, element_shape: shape_type -> \
          output_handle: variant | element_dtype: type; shape_type: type {int32,int64}",
     )
     .shape(scatter_shape)
-    .kernel(scatter),
+    .kernel(scatter)
+    .gradient(list_gradient::scatter),
     Op::new(
         "TensorListScatterV2",
         "tensor: element_dtype, indices: int32, element_shape: shape_type, num_elements: int32 -> \
          output_handle: variant | element_dtype: type; shape_type: type {int32,int64}",
     )
     .shape(scatter_shape)
-    .kernel(scatter),
+    .kernel(scatter)
+    .gradient(list_gradient::scatter),
     Op::new(
         "TensorListScatterIntoExistingList",
         "input_handle: variant, tensor: element_dtype, indices: int32 -> output_handle: variant | \
          element_dtype: type",
     )
     .shape(shapes::scalar)
-    .kernel(scatter_into),
+    .kernel(scatter_into)
+    .gradient(list_gradient::scatter_into),
     Op::new(
         "TensorListConcat",
         "input_handle: variant -> tensor: element_dtype, lengths: int64 | element_dtype: type; \
@@ -79,7 +86,8 @@ pub const OPS: &[Op] = &[
         let shape = ctx.attrs().shape("element_shape")?.clone();
         concat_shape(ctx, &shape)
     })
-    .kernel(concat),
+    .kernel(concat)
+    .gradient(list_gradient::concat),
     Op::new(
         "TensorListConcatV2",
         "input_handle: variant, element_shape: shape_type, leading_dims: int64 -> \
@@ -89,7 +97,8 @@ pub const OPS: &[Op] = &[
         let shape = shape_input(ctx, 1)?;
         concat_shape(ctx, &shape)
     })
-    .kernel(concat),
+    .kernel(concat)
+    .gradient(list_gradient::concat),
     Op::new(
         "TensorListSplit",
         "tensor: element_dtype, element_shape: shape_type, lengths: int64 -> \
@@ -100,7 +109,8 @@ pub const OPS: &[Op] = &[
         ctx.with_rank(2, 1)?;
         shapes::scalar(ctx)
     })
-    .kernel(split),
+    .kernel(split)
+    .gradient(list_gradient::split),
 ];
 
 /// Picked elements of a list as one tensor.

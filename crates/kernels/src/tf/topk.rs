@@ -3,7 +3,7 @@
 use crate::indices::{Index, constant_int, dispatch_index, int};
 use crate::num::Num;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 use std::cmp::Ordering;
 
@@ -14,13 +14,15 @@ pub const OPS: &[Op] = &[
             let k = ctx.attrs().int("k")?;
             top_k_shape(ctx, Some(k))
         })
-        .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?))),
+        .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?)))
+    .gradient(top_k_gradient),
     Op::new("TopKV2", "input: T, k: Tk -> values: T, indices: index_type | sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tk: type {int16,int32,int64} = int32; index_type: type {int16,int32,int64} = int32 |")
         .shape(|ctx| {
             let k = constant_int(ctx, 1);
             top_k_shape(ctx, k)
         })
-        .kernel(|build| top_k_factory(build, None)),
+        .kernel(|build| top_k_factory(build, None))
+    .gradient(top_k_gradient),
     Op::new("InTopK", "predictions: float, targets: T -> precision: bool | k: int; T: type {int32,int64} = int32 |")
         .shape(in_top_k_shape)
         .kernel(|build| in_top_k_factory(build, Some(build.attrs.int("k")?))),
@@ -40,7 +42,8 @@ pub const OPS: &[Op] = &[
             let dtype = build.input(2)?;
             dispatch!(dtype, T in [i32, i64, f32, f64] => Ok(Box::new(bincount::<T>)),
                 else Err(build.unsupported(dtype)))
-        }),
+        })
+    .not_differentiable(),
 ];
 
 fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
@@ -224,4 +227,28 @@ fn bincount<T: Num>(ctx: &mut KernelCtx) -> Result<()> {
         }
     }
     ctx.set_output(0, out)
+}
+
+/// The gradient of each value goes to where the value was found.
+fn top_k_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, indices, d) = (g.x(0), g.y(1), g.dy(0));
+    let shape = x.shape_of();
+    let width = shape.op(
+        "GatherV2",
+        &[shape.op("Size", &[]) - shape.int(1), shape.int(0)],
+    );
+    let all = shape.op("Prod", &[shape.int(0)]);
+    let n_rows = all.op("FloorDiv", &[width.op("Maximum", &[shape.int(1)])]);
+    let starts = shape.int(0).op("Range", &[n_rows, shape.int(1)]) * width;
+    let counts = indices
+        .op("Size", &[])
+        .op("FloorDiv", &[n_rows.op("Maximum", &[shape.int(1)])]);
+    let matrix = n_rows.op("Pack", &[counts]);
+    let places = indices.cast(DType::Int32).reshape(matrix);
+    let places = (places + starts.op("ExpandDims", &[shape.int(1)])).reshape(shape.ints([-1, 1]));
+    let flat = places.op(
+        "ScatterNd",
+        &[d.reshape(shape.ints([-1])), all.reshape(shape.ints([1]))],
+    );
+    g.set(0, flat.reshape(shape))
 }

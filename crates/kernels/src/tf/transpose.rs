@@ -16,13 +16,15 @@ use smallvec::SmallVec;
 pub const OPS: &[Op] = &[
     Op::new("Transpose", "x: T, perm: Tperm -> y: T | T: type; Tperm: type {int32,int64} = int32")
         .shape(transpose_shape)
-        .kernel(transpose),
+        .kernel(transpose)
+    .gradient(transpose_gradient),
     Op::new(
         "ConjugateTranspose",
         "x: T, perm: Tperm -> y: T | T: type; Tperm: type {int32,int64} = int32",
     )
     .shape(transpose_shape)
-    .kernel(conjugate_transpose),
+    .kernel(conjugate_transpose)
+    .gradient(transpose_gradient),
     Op::new("InvertPermutation", "x: T -> y: T | T: type {int32,int64} = int32")
         .shape(|ctx| {
             ctx.set(0, ctx.with_rank(0, 1)?);
@@ -34,7 +36,8 @@ pub const OPS: &[Op] = &[
         "input: T, multiples: Tmultiples -> output: T | T: type; Tmultiples: type {int32,int64} = int32",
     )
     .shape(tile_shape)
-    .kernel(tile),
+    .kernel(tile)
+    .gradient(tile_gradient),
     Op::new(
         "BroadcastTo",
         "input: T, shape: Tidx -> output: T | T: type; Tidx: type {int32,int64} = int32",
@@ -399,4 +402,23 @@ fn broadcast_gradient_args(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn broadcast_to_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = g.dy(0).sum_to(g.x(0));
     g.set(0, dx)
+}
+
+fn transpose_gradient(g: &mut GradientCtx) -> Result<()> {
+    let back = g.x(1).op("InvertPermutation", &[]);
+    let dx = g.dy(0).op(g.op_name(), &[back]);
+    g.set(0, dx)
+}
+
+/// Each dimension is split into how often it is repeated and its own size.
+fn tile_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, multiples, d) = (g.x(0), g.x(1).cast(DType::Int32), g.dy(0));
+    let shape = x.shape_of();
+    let pairs = x.make("Pack", &[multiples, shape], &[("axis", 1i64.into())]);
+    let split = pairs.reshape(x.ints([-1]));
+    let axes = match x.rank() {
+        Some(rank) => x.ints((0..rank as i64).map(|i| 2 * i)),
+        None => x.int(0).op("Range", &[split.op("Size", &[]), x.int(2)]),
+    };
+    g.set(0, d.reshape(split).sum(axes, false).reshape(shape))
 }

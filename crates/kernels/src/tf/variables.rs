@@ -8,8 +8,10 @@ use crate::resource::{
 };
 use crate::shapes;
 use crate::tf::gather::{gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of};
-use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_base::{
+    Result, failed_precondition, invalid_argument, not_found, out_of_range, unimplemented_error,
+};
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
@@ -29,7 +31,8 @@ pub const OPS: &[Op] = &[
     .kernel(|build| {
         let place = Place::of_variable(build)?;
         Ok(Box::new(HandleKernel::new(place, |_| Ok(Var::default()))))
-    }),
+    })
+    .not_differentiable(),
     Op::new(
         "_VarHandlesOp",
         "-> resources: N*resource | containers: list(string); shared_names: list(string); \
@@ -40,7 +43,8 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(var_handles),
+    .kernel(var_handles)
+    .not_differentiable(),
     Op::new(
         "ReadVariableOp",
         "resource: resource -> value: dtype | dtype: type | stateful",
@@ -50,7 +54,8 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(read),
+    .kernel(read)
+    .gradient(read_gradient),
     Op::new(
         "AssignVariableOp",
         "resource: resource, value: dtype -> | dtype: type; validate_shape: bool = false | stateful",
@@ -62,19 +67,22 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(assign),
+    .kernel(assign)
+    .not_differentiable(),
     Op::new(
         "AssignAddVariableOp",
         "resource: resource, value: dtype -> | dtype: type | stateful",
     )
     .shape(update_shape)
-    .kernel(|build| update(build, false)),
+    .kernel(|build| update(build, false))
+    .not_differentiable(),
     Op::new(
         "AssignSubVariableOp",
         "resource: resource, value: dtype -> | dtype: type | stateful",
     )
     .shape(update_shape)
-    .kernel(|build| update(build, true)),
+    .kernel(|build| update(build, true))
+    .not_differentiable(),
     Op::new(
         "VarIsInitializedOp",
         "resource: resource -> is_initialized: bool | | stateful",
@@ -86,7 +94,8 @@ pub const OPS: &[Op] = &[
             let has_value = variable(ctx, 0)?.read().is_some();
             ctx.set_output(0, Tensor::scalar(has_value))
         }))
-    }),
+    })
+    .not_differentiable(),
     Op::new(
         "VariableShape",
         "input: resource -> output: out_type | out_type: type {int32,int64} = int32 | stateful",
@@ -97,13 +106,15 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(variable_shape),
+    .kernel(variable_shape)
+    .not_differentiable(),
     Op::new(
         "DestroyResourceOp",
         "resource: resource -> | ignore_lookup_error: bool = true | stateful",
     )
     .cost(Cost::Cheap)
-    .kernel(destroy),
+    .kernel(destroy)
+    .not_differentiable(),
     Op::new(
         "ResourceGather",
         "resource: resource, indices: Tindices -> output: dtype | batch_dims: int = 0; \
@@ -113,7 +124,8 @@ pub const OPS: &[Op] = &[
         let (params, batch_dims) = (ctx.handle_shape(0), ctx.attrs().int("batch_dims")?);
         gather_shape_of(ctx, &params, Some(batch_dims), batch_dims)
     })
-    .kernel(gather),
+    .kernel(gather)
+    .gradient(gather_gradient),
     Op::new(
         "ResourceGatherNd",
         "resource: resource, indices: Tindices -> output: dtype | dtype: type; \
@@ -123,7 +135,8 @@ pub const OPS: &[Op] = &[
         let params = ctx.handle_shape(0);
         gather_nd_shape_of(ctx, &params)
     })
-    .kernel(gather_nd),
+    .kernel(gather_nd)
+    .gradient(gather_nd_gradient),
     Op::new(
         "ResourceCountUpTo",
         "resource: resource -> output: T | limit: int; T: type {int32,int64} | stateful",
@@ -338,4 +351,31 @@ fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ctx.set_output(0, out)
         })
     })))
+}
+
+/// The gradient of a handle is that of the variable's value.
+fn read_gradient(g: &mut GradientCtx) -> Result<()> {
+    match g.arrived(0) {
+        Some(gradient) => g.set_gradient(0, gradient),
+        None => Ok(()),
+    }
+}
+
+fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
+    if g.attrs().int("batch_dims")? != 0 {
+        return Err(unimplemented_error!(
+            "the gradient of ResourceGather with batch_dims is not known"
+        ));
+    }
+    let shape = g.x(0).op("VariableShape", &[]);
+    let gradient = super::gather_gradient::slices(g.dy(0), g.x(1), shape);
+    g.set_gradient(0, gradient)
+}
+
+fn gather_nd_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (handle, indices) = (g.x(0), g.x(1));
+    let attrs = [("out_type", indices.dtype().into())];
+    let shape = handle.op_with("VariableShape", &[], &attrs);
+    let dx = indices.op("ScatterNd", &[g.dy(0), shape]);
+    g.set(0, dx)
 }

@@ -1,0 +1,97 @@
+//! Gradients of gathering.
+
+use ferroflow_base::Result;
+use ferroflow_opdef::{Expr, Gradient, GradientCtx, Slices};
+use ferroflow_tensor::DType;
+
+/// Elements `from..to` of a vector; `None` stands for its ends.
+fn part<'g>(v: Expr<'g>, from: Option<Expr<'g>>, to: Option<Expr<'g>>) -> Expr<'g> {
+    let all = |e: Expr<'g>| e.reshape(e.ints([1]));
+    let bound = |e: Option<Expr<'g>>| e.map_or_else(|| v.ints([0]), all);
+    let attrs = [
+        ("begin_mask", i64::from(from.is_none()).into()),
+        ("end_mask", i64::from(to.is_none()).into()),
+    ];
+    v.op_with(
+        "StridedSlice",
+        &[bound(from), bound(to), v.ints([1])],
+        &attrs,
+    )
+}
+
+/// The product of all elements.
+fn count(v: Expr) -> Expr {
+    v.op("Prod", &[v.int(0)])
+}
+
+/// Scalars as a vector.
+fn pack<'g, const N: usize>(first: Expr<'g>, rest: [Expr<'g>; N]) -> Expr<'g> {
+    first.op("Pack", &rest)
+}
+
+/// The slices that were gathered from the first dimension of a tensor of this shape.
+pub(super) fn slices<'g>(d: Expr<'g>, indices: Expr<'g>, shape: Expr<'g>) -> Gradient<'g> {
+    let rest = part(shape, Some(shape.int(1)), None);
+    let n = indices.op("Size", &[]).reshape(d.ints([1]));
+    let sizes = d.make("ConcatV2", &[n, rest.cast(DType::Int32), d.int(0)], &[]);
+    Gradient::Slices(Slices {
+        values: d.reshape(sizes),
+        indices: indices.reshape(d.ints([-1])),
+        dense_shape: shape,
+    })
+}
+
+pub(super) fn gather(g: &mut GradientCtx) -> Result<()> {
+    let gradient = slices(g.dy(0), g.x(1), g.x(0).shape_of());
+    g.set_gradient(0, gradient)
+}
+
+pub(super) fn gather_v2(g: &mut GradientCtx) -> Result<()> {
+    let (params, indices, d) = (g.x(0), g.x(1), g.dy(0));
+    let batch_dims = g.attrs().int("batch_dims")?;
+    if batch_dims == 0 && g.x(2).constant_ints().as_deref() == Some(&[0]) {
+        return gather(g);
+    }
+    // As matrices of slices: params are [batch, outer, size, inner], what came is
+    // [batch, outer, indices, inner].
+    let shape = params.shape_of();
+    let rank = params.op("Rank", &[]);
+    let axis = (g.x(2).cast(DType::Int32) + rank).op("FloorMod", &[rank]);
+    let batch = match batch_dims < 0 {
+        false => params.int(batch_dims as i32),
+        true => indices.op("Rank", &[]) + params.int(batch_dims as i32),
+    };
+    let n_batch = count(part(shape, None, Some(batch)));
+    let n_outer = count(part(shape, Some(batch), Some(axis)));
+    let n_inner = count(part(shape, Some(axis + shape.int(1)), None));
+    let size = shape.op("GatherV2", &[axis, shape.int(0)]);
+    let places = indices.cast(DType::Int32);
+    let n_indices = indices
+        .op("Size", &[])
+        .op("FloorDiv", &[n_batch.op("Maximum", &[shape.int(1)])]);
+    let to_matrix = pack(n_batch, [n_indices]);
+    let first = shape.int(0).op("Range", &[n_batch, shape.int(1)]) * size;
+    let ids = places.reshape(to_matrix) + first.op("ExpandDims", &[shape.int(1)]);
+    let swap = shape.ints([0, 2, 1, 3]);
+    let came = d.reshape(pack(n_batch, [n_outer, n_indices, n_inner]));
+    let rows = came
+        .op("Transpose", &[swap])
+        .reshape(pack(n_batch * n_indices, [n_outer * n_inner]));
+    let ids = ids.reshape(shape.ints([-1]));
+    let sums = rows.op("UnsortedSegmentSum", &[ids, n_batch * size]);
+    let sums = sums.reshape(pack(n_batch, [size, n_outer, n_inner]));
+    g.set(0, sums.op("Transpose", &[swap]).reshape(shape))
+}
+
+pub(super) fn gather_nd(g: &mut GradientCtx) -> Result<()> {
+    let (params, indices) = (g.x(0), g.x(1));
+    let shape = params.shape_of().cast(indices.dtype());
+    let dx = indices.op("ScatterNd", &[g.dy(0), shape]);
+    g.set(0, dx)
+}
+
+pub(super) fn reverse_sequence(g: &mut GradientCtx) -> Result<()> {
+    let attrs = [g.attr("seq_dim"), g.attr("batch_dim")];
+    let dx = g.dy(0).op_with("ReverseSequence", &[g.x(1)], &attrs);
+    g.set(0, dx)
+}
