@@ -31,7 +31,9 @@ pub mod proto;
 
 pub use bundle_writer::{BundleWriter, CheckpointState, merge_bundles, remove_checkpoint};
 pub use graph_file::GraphFile;
-pub use saved_model_file::{SAVED_MODEL_FILES, SavedModelFile, decode_asset};
+pub use saved_model_file::{
+    SAVED_MODEL_FILES, SavedModelFile, decode_asset, encode, write_saved_model,
+};
 pub use tensor_bundle::{TensorBundle, has_checkpoint};
 pub use tensor_proto::{shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_proto};
 pub use tensor_slice::TensorSlice;

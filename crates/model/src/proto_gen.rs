@@ -975,6 +975,21 @@ pub mod saver_def {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VariableDef {
+    #[prost(string, tag = "1")]
+    pub variable_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub initializer_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub snapshot_name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "5")]
+    pub is_resource: bool,
+    #[prost(string, tag = "6")]
+    pub initial_value_name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "7")]
+    pub trainable: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BundleHeaderProto {
     #[prost(int32, tag = "1")]
     pub num_shards: i32,

@@ -1,5 +1,6 @@
 //! Opening a SavedModel directory.
 
+use crate::atomic_file::{io_error, write_file};
 use crate::graph_file::Owner;
 use crate::proto::{AssetFileDef, SavedModel};
 use crate::text::saved_model_from_text;
@@ -19,6 +20,18 @@ pub struct SavedModelFile {
     pub model: SavedModel,
     /// The mapping, for a binary file.
     pub file: Option<Arc<MappedFile>>,
+}
+
+/// Writes `saved_model.pb` into `directory`, which is made if need be; the file is there when it is
+/// complete.
+pub fn write_saved_model(directory: &Path, model: &SavedModel) -> Result<()> {
+    std::fs::create_dir_all(directory).map_err(|e| io_error(directory, &e))?;
+    write_file(&directory.join(SAVED_MODEL_FILES[0]), &encode(model))
+}
+
+/// A message as bytes.
+pub fn encode(message: &impl Message) -> Vec<u8> {
+    message.encode_to_vec()
 }
 
 impl SavedModelFile {

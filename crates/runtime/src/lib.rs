@@ -1,6 +1,7 @@
 //! Wiring: sessions over all the rooms below.
 //!
-//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`].
+//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`];
+//! [`building`] for graphs made in Rust, [`train`] for training.
 //!
 //! Does not know: the network, command lines.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@ mod chrome_trace;
 mod freeze;
 mod saved_model;
 mod session;
+pub mod train;
 
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use ferroflow_base::{Code, Result, Status};

@@ -1,0 +1,150 @@
+//! Writing a SavedModel.
+
+use super::{Trainer, saver};
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_graph::{Graph, NodeId, export_graph, infer_shapes};
+use ferroflow_model::proto::{
+    CollectionDef, MetaGraphDef, SavedModel, SaverDef, SignatureDef, TensorInfo, VariableDef,
+    collection_def, meta_graph_def::MetaInfoDef, saver_def::CheckpointFormatVersion,
+    tensor_info::Encoding,
+};
+use ferroflow_model::{encode, shape_to_proto, write_saved_model};
+use std::collections::HashMap;
+use std::path::Path;
+
+impl Trainer {
+    /// Writes a SavedModel with the signature `serving_default`: inputs and outputs by key, each
+    /// a tensor name such as `probabilities:0`. The folder must not exist or be empty.
+    ///
+    /// It holds the nodes that the signature, saving and restoring need, and all variables they
+    /// have. TensorFlow loads it with `tf.saved_model.load`.
+    pub fn export(
+        &self,
+        folder: &Path,
+        inputs: &[(&str, &str)],
+        outputs: &[(&str, &str)],
+    ) -> Result<()> {
+        let is_used = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+        if is_used {
+            return Err(ferroflow_base::already_exists!(
+                "{} is not empty: a SavedModel needs a folder of its own",
+                folder.display()
+            ));
+        }
+        let graph = self.session.graph();
+        let signature = SignatureDef {
+            inputs: infos(graph, inputs)?,
+            outputs: infos(graph, outputs)?,
+            method_name: "tensorflow/serving/predict".to_string(),
+            ..Default::default()
+        };
+        let mut def = export_graph(graph)?;
+        let wanted = inputs.iter().chain(outputs).map(|(_, name)| *name);
+        let wanted = wanted.chain([saver::SAVED, saver::RESTORE]);
+        let wanted = wanted.map(|name| name.split(':').next().unwrap_or(name));
+        let kept = needed(&def, wanted.chain(self.initializers(graph)));
+        def.node.retain(|n| kept.contains_key(n.name.as_str()));
+        let meta = MetaGraphDef {
+            meta_info_def: Some(MetaInfoDef {
+                tags: vec![crate::SERVE.to_string()],
+                tensorflow_version: "2.21.0".to_string(),
+                ..Default::default()
+            }),
+            graph_def: Some(def),
+            saver_def: Some(SaverDef {
+                filename_tensor_name: saver::FILENAME.to_string(),
+                save_tensor_name: saver::SAVED.to_string(),
+                restore_op_name: saver::RESTORE.to_string(),
+                max_to_keep: 5,
+                version: CheckpointFormatVersion::V2 as i32,
+                ..Default::default()
+            }),
+            collection_def: self.collections(graph),
+            signature_def: HashMap::from([(crate::DEFAULT_SIGNATURE.to_string(), signature)]),
+            ..Default::default()
+        };
+        let model = SavedModel {
+            saved_model_schema_version: 1,
+            meta_graphs: vec![meta],
+        };
+        self.save_as(&folder.join("variables").join("variables"))?;
+        write_saved_model(folder, &model)
+    }
+
+    fn initializers<'g>(&self, graph: &'g Graph) -> impl Iterator<Item = &'g str> {
+        let nodes: Vec<NodeId> = self.variables.iter().map(|v| v.initializer).collect();
+        nodes.into_iter().map(|id| graph.node(id).name.as_str())
+    }
+
+    /// The variables, where TensorFlow looks for them.
+    fn collections(&self, graph: &Graph) -> HashMap<String, CollectionDef> {
+        let mut all = Vec::new();
+        let mut trainable = Vec::new();
+        for variable in &self.variables {
+            let def = VariableDef {
+                variable_name: graph.output_name(variable.handle),
+                snapshot_name: graph.output_name(variable.value),
+                initializer_name: graph.node(variable.initializer).name.clone(),
+                initial_value_name: graph.output_name(variable.initial),
+                is_resource: true,
+                trainable: variable.trainable,
+            };
+            let bytes = encode(&def);
+            if variable.trainable {
+                trainable.push(bytes.clone());
+            }
+            all.push(bytes);
+        }
+        let collection = |value: Vec<Vec<u8>>| CollectionDef {
+            kind: Some(collection_def::Kind::BytesList(collection_def::BytesList {
+                value: value.into_iter().map(Into::into).collect(),
+            })),
+        };
+        HashMap::from([
+            ("variables".to_string(), collection(all)),
+            ("trainable_variables".to_string(), collection(trainable)),
+        ])
+    }
+}
+
+fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, TensorInfo>> {
+    let shapes = infer_shapes(graph, crate::registry())?;
+    let info = |(key, name): &(&str, &str)| {
+        let output = graph.find_output(name, "signature")?;
+        let dtype = graph.dtype(output);
+        let dtype = dtype.ok_or_else(|| not_found!("there is no tensor '{name}'"))?;
+        let info = TensorInfo {
+            dtype: dtype as i32,
+            tensor_shape: Some(shape_to_proto(&shapes.get(output))),
+            encoding: Some(Encoding::Name(name.to_string())),
+        };
+        Ok((key.to_string(), info))
+    };
+    if tensors.is_empty() {
+        return Err(invalid_argument!(
+            "a signature has at least one input and one output"
+        ));
+    }
+    tensors.iter().map(info).collect()
+}
+
+/// The nodes that `roots` need.
+fn needed<'a>(
+    def: &'a ferroflow_model::proto::GraphDef,
+    roots: impl Iterator<Item = &'a str>,
+) -> HashMap<String, ()> {
+    let by_name: HashMap<&str, &ferroflow_model::proto::NodeDef> =
+        def.node.iter().map(|n| (n.name.as_str(), n)).collect();
+    let mut stack: Vec<&str> = roots.collect();
+    let mut found = HashMap::new();
+    while let Some(name) = stack.pop() {
+        let Some(node) = by_name.get(name) else {
+            continue;
+        };
+        if found.insert(name.to_string(), ()).is_none() {
+            let names = node.input.iter().map(|i| i.trim_start_matches('^'));
+            stack.extend(names.map(|i| i.split(':').next().unwrap_or(i)));
+        }
+    }
+    found
+}

@@ -1,0 +1,199 @@
+//! Layers, losses and metrics.
+
+use super::{Network, Variable};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_graph::{Output, infer_shapes};
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::{DType, Shape, Tensor};
+
+/// What follows a layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activation {
+    /// `max(x, 0)`
+    Relu,
+    /// `tanh(x)`
+    Tanh,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+}
+
+impl Activation {
+    fn op(self) -> &'static str {
+        match self {
+            Activation::Relu => "Relu",
+            Activation::Tanh => "Tanh",
+            Activation::Sigmoid => "Sigmoid",
+        }
+    }
+}
+
+/// A convolution of images in NHWC.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv {
+    /// Channels of the output.
+    pub filters: usize,
+    /// Side of the square filter.
+    pub size: usize,
+    /// Distance between outputs.
+    pub stride: usize,
+    /// Whether the borders are padded so that stride 1 keeps the size.
+    pub same: bool,
+}
+
+impl Network {
+    /// The size of dimension `i` of `value`, which must be known.
+    fn dim(&mut self, value: Output, i: usize) -> Result<usize> {
+        let shapes = infer_shapes(self.builder.graph(), crate::registry())?;
+        let shape = shapes.get(value);
+        let known = shape.dims().and_then(|d| d.get(i).copied().flatten());
+        known.ok_or_else(|| {
+            invalid_argument!("the layer must know dimension {i} of its input, which is {shape}")
+        })
+    }
+
+    /// A weight with Glorot's uniform initial values.
+    fn weight(&mut self, name: &str, dims: &[usize], fans: [usize; 2]) -> Result<Variable> {
+        let limit = (6.0 / (fans[0] + fans[1]) as f32).sqrt();
+        let shape = Shape::from(dims);
+        let initial = self.uniform(&shape, limit)?;
+        self.variable(name, initial, shape)
+    }
+
+    fn with_bias(
+        &mut self,
+        name: &str,
+        product: Output,
+        n: usize,
+        activation: Option<Activation>,
+    ) -> Result<Output> {
+        let zeros = Tensor::zeros(DType::Float, Shape::from([n]))?;
+        let zeros = self
+            .builder
+            .constant(&format!("{name}/bias/Initial"), zeros)?;
+        let bias = self.variable(&format!("{name}/bias"), zeros, Shape::from([n]))?;
+        let sum = self.apply("BiasAdd", &[product, bias.value])?;
+        match activation {
+            None => Ok(sum),
+            Some(activation) => self.apply(activation.op(), &[sum]),
+        }
+    }
+
+    /// `activation(x · kernel + bias)` for rows `x`.
+    pub fn dense(
+        &mut self,
+        name: &str,
+        x: Output,
+        units: usize,
+        activation: Option<Activation>,
+    ) -> Result<Output> {
+        let n = self.dim(x, 1)?;
+        let kernel = self.weight(&format!("{name}/kernel"), &[n, units], [n, units])?;
+        let product = self.apply("MatMul", &[x, kernel.value])?;
+        self.with_bias(name, product, units, activation)
+    }
+
+    /// A convolution with bias.
+    pub fn conv2d(
+        &mut self,
+        name: &str,
+        x: Output,
+        conv: Conv,
+        activation: Option<Activation>,
+    ) -> Result<Output> {
+        let n = self.dim(x, 3)?;
+        let Conv { filters, size, .. } = conv;
+        let area = size * size;
+        let dims = [size, size, n, filters];
+        let kernel = self.weight(&format!("{name}/kernel"), &dims, [area * n, area * filters])?;
+        let product = self
+            .op("Conv2D")
+            .input(x)
+            .input(kernel.value)
+            .attr("strides", window(conv.stride))
+            .attr("padding", padding(conv.same))
+            .output()?;
+        self.with_bias(name, product, filters, activation)
+    }
+
+    /// The largest value of each window of `size`, windows side by side.
+    pub fn max_pool(&mut self, x: Output, size: usize) -> Result<Output> {
+        self.op("MaxPool")
+            .input(x)
+            .attr("ksize", window(size))
+            .attr("strides", window(size))
+            .attr("padding", padding(true))
+            .output()
+    }
+
+    /// All but the first dimension in one.
+    pub fn flatten(&mut self, x: Output) -> Result<Output> {
+        let shapes = infer_shapes(self.builder.graph(), crate::registry())?;
+        let shape = shapes.get(x);
+        let inner = shape.dims().and_then(|d| d.get(1..)).unwrap_or_default();
+        let size: Option<usize> = inner.iter().copied().product();
+        let size = size.ok_or_else(|| {
+            invalid_argument!("flatten must know the inner dimensions of its input, {shape}")
+        })?;
+        let dims = self.ints(&[-1, size as i32])?;
+        self.apply("Reshape", &[x, dims])
+    }
+
+    /// The rows of an embedding table that `ids` name; its gradient stays sparse.
+    pub fn embedding(&mut self, name: &str, ids: Output, n: usize, width: usize) -> Result<Output> {
+        let shape = Shape::from([n, width]);
+        let initial = self.uniform(&shape, 0.05)?;
+        let table = self.variable(name, initial, shape)?;
+        let axis = self.builder.constant("Const", Tensor::scalar(0i32))?;
+        self.apply("GatherV2", &[table.value, ids, axis])
+    }
+
+    fn mean(&mut self, x: Output) -> Result<Output> {
+        let rank = infer_shapes(self.builder.graph(), crate::registry())?
+            .get(x)
+            .rank();
+        let rank = rank.ok_or_else(|| invalid_argument!("the mean of a value of unknown rank"))?;
+        let axes: Vec<i32> = (0..rank as i32).collect();
+        let axes = self.ints(&axes)?;
+        self.apply("Mean", &[x, axes])
+    }
+
+    /// The mean cross entropy of softmax(`logits`) with the classes `labels` (int32 or int64).
+    pub fn softmax_cross_entropy(&mut self, logits: Output, labels: Output) -> Result<Output> {
+        let losses = self.apply("SparseSoftmaxCrossEntropyWithLogits", &[logits, labels])?;
+        self.mean(losses)
+    }
+
+    /// The mean squared difference.
+    pub fn mean_squared_error(&mut self, guess: Output, target: Output) -> Result<Output> {
+        let squares = self.apply("SquaredDifference", &[guess, target])?;
+        self.mean(squares)
+    }
+
+    /// The share of rows whose largest logit is at the label.
+    pub fn accuracy(&mut self, logits: Output, labels: Output) -> Result<Output> {
+        let axis = self.builder.constant("Const", Tensor::scalar(1i32))?;
+        let dtype = self.builder.dtype(labels)?;
+        let best = self
+            .op("ArgMax")
+            .input(logits)
+            .input(axis)
+            .attr("output_type", AttrValue::Type(dtype))
+            .output()?;
+        let right = self.apply("Equal", &[best, labels])?;
+        let right = self
+            .op("Cast")
+            .input(right)
+            .attr("DstT", AttrValue::Type(DType::Float))
+            .output()?;
+        self.mean(right)
+    }
+}
+
+fn window(size: usize) -> AttrValue {
+    let dims = [1, size as i64, size as i64, 1];
+    AttrValue::List(dims.into_iter().map(AttrValue::Int).collect())
+}
+
+fn padding(same: bool) -> AttrValue {
+    AttrValue::str(if same { "SAME" } else { "VALID" })
+}

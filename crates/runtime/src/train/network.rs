@@ -1,0 +1,233 @@
+//! [`Network`]: a graph in the making, with its variables.
+
+use super::optimizer::Optimizer;
+use crate::registry;
+use ferroflow_base::{Result, already_exists, invalid_argument};
+use ferroflow_graph::{GraphBuilder, NodeId, Output};
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+
+/// A variable of a network.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// Its name: that of its VarHandleOp, and its key in checkpoints.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape; it does not change.
+    pub shape: Shape,
+    /// Whether optimizers change it.
+    pub trainable: bool,
+    /// Its handle.
+    pub handle: Output,
+    /// Its value at the beginning of a step.
+    pub value: Output,
+    /// What its initializer assigns.
+    pub(crate) initial: Output,
+    /// The op that does.
+    pub(crate) initializer: NodeId,
+}
+
+/// A graph in the making, with variables, layers and losses.
+///
+/// Initial values are drawn with seeds that follow from the network's: the same program trains to
+/// the same numbers.
+pub struct Network {
+    pub(super) builder: GraphBuilder<'static>,
+    pub(super) variables: Vec<Variable>,
+    pub(super) inputs: Vec<String>,
+    pub(super) loss: Option<Output>,
+    pub(super) train_op: Option<NodeId>,
+    pub(super) global_step: Option<Variable>,
+    pub(super) metrics: Vec<(String, Output)>,
+    seed: i64,
+}
+
+impl Network {
+    /// An empty network.
+    pub fn new(seed: i64) -> Network {
+        Network {
+            builder: GraphBuilder::new(registry()),
+            variables: Vec::new(),
+            inputs: Vec::new(),
+            loss: None,
+            train_op: None,
+            global_step: None,
+            metrics: Vec::new(),
+            seed,
+        }
+    }
+
+    /// The graph's builder, for any op that has no method here.
+    pub fn builder(&mut self) -> &mut GraphBuilder<'static> {
+        &mut self.builder
+    }
+
+    /// All variables so far, those of optimizers included.
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+
+    /// A placeholder that batches of a dataset feed; the first dimension is the batch.
+    pub fn input(&mut self, name: &str, dtype: DType, dims: &[Option<usize>]) -> Result<Output> {
+        let shape = PartialShape::of(dims.iter().copied());
+        let input = self.builder.placeholder(name, dtype, shape)?;
+        self.inputs.push(name.to_string());
+        Ok(input)
+    }
+
+    /// Gives a value a name, under which it can be fetched.
+    pub fn name(&mut self, name: &str, value: Output) -> Result<Output> {
+        self.op("Identity").name(name).input(value).output()
+    }
+
+    /// A node of any op.
+    pub fn op<'b>(&'b mut self, op: &str) -> ferroflow_graph::OpBuilder<'b, 'static> {
+        self.builder.op(op)
+    }
+
+    /// A node of an op whose attrs follow from its inputs.
+    pub(super) fn apply(&mut self, op: &str, inputs: &[Output]) -> Result<Output> {
+        self.node(op, inputs).output()
+    }
+
+    /// A node with each input an argument of its own.
+    pub(super) fn node<'b>(
+        &'b mut self,
+        op: &str,
+        inputs: &[Output],
+    ) -> ferroflow_graph::OpBuilder<'b, 'static> {
+        inputs.iter().fold(self.op(op), |o, i| o.input(*i))
+    }
+
+    pub(super) fn scalar(&mut self, value: f32) -> Result<Output> {
+        self.builder.constant("Const", Tensor::scalar(value))
+    }
+
+    pub(super) fn ints(&mut self, values: &[i32]) -> Result<Output> {
+        self.builder.constant("Const", Tensor::vector(values)?)
+    }
+
+    /// A variable that begins as `initial`, whose shape must be known.
+    pub fn variable(&mut self, name: &str, initial: Output, shape: Shape) -> Result<Variable> {
+        self.add_variable(name, initial, shape, true)
+    }
+
+    /// A variable that optimizers leave alone.
+    pub fn state(&mut self, name: &str, initial: Tensor) -> Result<Variable> {
+        let shape = initial.shape().clone();
+        let value = self.builder.constant(&format!("{name}/Initial"), initial)?;
+        self.add_variable(name, value, shape, false)
+    }
+
+    fn add_variable(
+        &mut self,
+        name: &str,
+        initial: Output,
+        shape: Shape,
+        trainable: bool,
+    ) -> Result<Variable> {
+        if self.variables.iter().any(|v| v.name == name) {
+            return Err(already_exists!(
+                "the network has a variable '{name}' already"
+            ));
+        }
+        let dtype = self.builder.dtype(initial)?;
+        let handle = self
+            .op("VarHandleOp")
+            .name(name)
+            .attr("dtype", AttrValue::Type(dtype))
+            .attr("shape", AttrValue::Shape(PartialShape::from(&shape)))
+            .attr("shared_name", AttrValue::str(name))
+            .output()?;
+        let initializer = self
+            .op("AssignVariableOp")
+            .name(&format!("{name}/Assign"))
+            .input(handle)
+            .input(initial)
+            .build()?;
+        let value = self
+            .op("ReadVariableOp")
+            .name(&format!("{name}/Read/ReadVariableOp"))
+            .input(handle)
+            .attr("dtype", AttrValue::Type(dtype))
+            .output()?;
+        let variable = Variable {
+            name: name.to_string(),
+            dtype,
+            shape,
+            trainable,
+            handle,
+            value,
+            initial,
+            initializer,
+        };
+        self.variables.push(variable.clone());
+        Ok(variable)
+    }
+
+    /// A seed of its own for each random op.
+    pub(super) fn next_seed(&mut self) -> [i64; 2] {
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        [(self.seed >> 33) | 1, self.seed & 0x7fff_ffff]
+    }
+
+    /// Uniform numbers from `-limit` to `limit`, the same in every session.
+    pub fn uniform(&mut self, shape: &Shape, limit: f32) -> Result<Output> {
+        let dims: Vec<i32> = shape.dims().iter().map(|d| *d as i32).collect();
+        let dims = self.ints(&dims)?;
+        let [seed, seed2] = self.next_seed();
+        let unit = self
+            .op("RandomUniform")
+            .input(dims)
+            .attr("dtype", AttrValue::Type(DType::Float))
+            .attr("seed", AttrValue::Int(seed))
+            .attr("seed2", AttrValue::Int(seed2))
+            .output()?;
+        let (width, low) = (self.scalar(2.0 * limit)?, self.scalar(-limit)?);
+        let scaled = self.apply("Mul", &[unit, width])?;
+        self.apply("AddV2", &[scaled, low])
+    }
+
+    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a scalar that is averaged over
+    /// batches.
+    pub fn metric(&mut self, name: &str, value: Output) -> Result<()> {
+        let value = self.name(&format!("metrics/{name}"), value)?;
+        self.metrics.push((name.to_string(), value));
+        Ok(())
+    }
+
+    /// Counts the steps of training.
+    pub fn global_step(&mut self) -> Result<Variable> {
+        if let Some(step) = &self.global_step {
+            return Ok(step.clone());
+        }
+        let step = self.state("global_step", Tensor::scalar(0i64))?;
+        self.global_step = Some(step.clone());
+        Ok(step)
+    }
+
+    /// Adds the op that makes `loss`, a scalar, smaller by changing all trainable variables that it
+    /// depends on, and counts the step.
+    ///
+    /// Fails when an op on the way has no gradient, naming it, and when no variable is reached.
+    pub fn minimize(&mut self, loss: Output, optimizer: &Optimizer) -> Result<NodeId> {
+        if self.train_op.is_some() {
+            return Err(invalid_argument!("the network minimizes a loss already"));
+        }
+        let trained = optimizer.minimize(self, loss)?;
+        let step = self.global_step()?;
+        let one = self.builder.constant("Const", Tensor::scalar(1i64))?;
+        let mut count = self.op("AssignAddVariableOp").input(step.handle).input(one);
+        for node in trained {
+            count = count.control(node);
+        }
+        let train_op = count.name("train").build()?;
+        self.loss = Some(self.name("loss", loss)?);
+        self.train_op = Some(train_op);
+        Ok(train_op)
+    }
+}

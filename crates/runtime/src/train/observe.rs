@@ -1,0 +1,137 @@
+//! Who is told how training goes, and may end it.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A step that was just made.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Which pass over the data, from 0.
+    pub epoch: usize,
+    /// The global step, counted over all runs of training.
+    pub step: i64,
+    /// Steps of an epoch, and how many of this one are done.
+    pub of_epoch: (usize, usize),
+    /// The loss of the batch.
+    pub loss: f32,
+    /// Steps a second since training began.
+    pub rate: f64,
+}
+
+/// A pass over the data that was just finished.
+#[derive(Clone, Debug)]
+pub struct Epoch {
+    /// Which one, from 0.
+    pub epoch: usize,
+    /// The global step.
+    pub step: i64,
+    /// The mean loss of its batches.
+    pub loss: f32,
+    /// The network's metrics, over the validation data when there are some.
+    pub metrics: Vec<(String, f32)>,
+}
+
+/// What training does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Goal {
+    /// It goes on.
+    Continue,
+    /// It ends here.
+    Stop,
+}
+
+/// Somebody who is told how training goes.
+pub trait Observer {
+    /// After each step.
+    fn step(&mut self, _step: &Step) -> Goal {
+        Goal::Continue
+    }
+
+    /// After each epoch.
+    fn epoch(&mut self, _epoch: &Epoch) -> Goal {
+        Goal::Continue
+    }
+}
+
+/// A bar on the terminal with loss and steps a second, and a line for each epoch.
+#[derive(Default)]
+pub struct ProgressLine {
+    bar: Option<ProgressBar>,
+}
+
+impl Observer for ProgressLine {
+    fn step(&mut self, s: &Step) -> Goal {
+        let (total, done) = s.of_epoch;
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::new(total as u64);
+            let template = "{prefix:>9} [{bar:24}] {pos}/{len} {msg}";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("━╸ "));
+            }
+            bar.set_prefix(format!("epoch {}", s.epoch + 1));
+            bar
+        });
+        bar.set_position(done as u64);
+        bar.set_message(format!("loss {:.4}, {:.0} steps/s", s.loss, s.rate));
+        Goal::Continue
+    }
+
+    fn epoch(&mut self, e: &Epoch) -> Goal {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        let mut line = format!(
+            "epoch {:>3}  step {:>6}  loss {:.4}",
+            e.epoch + 1,
+            e.step,
+            e.loss
+        );
+        for (name, value) in &e.metrics {
+            line += &format!("  {name} {value:.4}");
+        }
+        println!("{line}");
+        Goal::Continue
+    }
+}
+
+/// Ends training when a metric has not become better for some epochs.
+pub struct EarlyStop {
+    metric: String,
+    patience: usize,
+    larger: bool,
+    best: Option<f32>,
+    worse: usize,
+}
+
+impl EarlyStop {
+    /// Watches `metric` (or "loss"), which should become smaller, or `larger`.
+    pub fn new(metric: &str, larger: bool, patience: usize) -> Self {
+        EarlyStop {
+            metric: metric.to_string(),
+            patience,
+            larger,
+            best: None,
+            worse: 0,
+        }
+    }
+}
+
+impl Observer for EarlyStop {
+    fn epoch(&mut self, e: &Epoch) -> Goal {
+        let found = e.metrics.iter().find(|(n, _)| *n == self.metric);
+        let value = found.map_or(e.loss, |(_, v)| *v);
+        let is_better = |best: f32| match self.larger {
+            true => value > best,
+            false => value < best,
+        };
+        if self.best.is_none_or(is_better) {
+            self.best = Some(value);
+            self.worse = 0;
+        } else {
+            self.worse += 1;
+        }
+        match self.worse > self.patience {
+            true => Goal::Stop,
+            false => Goal::Continue,
+        }
+    }
+}

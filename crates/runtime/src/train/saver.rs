@@ -1,0 +1,72 @@
+//! The nodes that save and restore a network's variables, as TensorFlow's Saver makes them.
+
+use super::Network;
+use ferroflow_base::Result;
+use ferroflow_graph::NodeId;
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
+
+/// The tensor that the prefix of a checkpoint is fed to.
+pub(super) const FILENAME: &str = "save/Const:0";
+/// The tensor that is there when the checkpoint is written.
+pub(super) const SAVED: &str = "save/control_dependency:0";
+/// The op that restores all variables.
+pub(super) const RESTORE: &str = "save/restore_all";
+/// The op that sets all variables to their initial values.
+pub(super) const INIT: &str = "init";
+
+fn strings(values: impl Iterator<Item = String>) -> Result<Tensor> {
+    let values: Vec<Bytes> = values.map(|v| v.into_bytes().into()).collect();
+    Tensor::from_strings(Shape::from([values.len()]), values)
+}
+
+/// Adds the nodes for all variables there are.
+pub(super) fn add(net: &mut Network) -> Result<()> {
+    let variables = net.variables.clone();
+    group(net, INIT, variables.iter().map(|v| v.initializer))?;
+    let name = net
+        .builder
+        .constant("save/filename/input", Tensor::string("model"))?;
+    let prefix = net
+        .op("PlaceholderWithDefault")
+        .name("save/Const")
+        .input(name)
+        .attr("shape", AttrValue::Shape(PartialShape::scalar()))
+        .output()?;
+    let names = strings(variables.iter().map(|v| v.name.clone()))?;
+    let names = net.builder.constant("save/tensor_names", names)?;
+    let slices = strings(variables.iter().map(|_| String::new()))?;
+    let slices = net.builder.constant("save/shape_and_slices", slices)?;
+    let values: Vec<_> = variables.iter().map(|v| v.value).collect();
+    let save = net
+        .node("SaveV2", &[prefix, names, slices])
+        .name("save/SaveV2")
+        .inputs(&values)
+        .build()?;
+    net.op("Identity")
+        .name("save/control_dependency")
+        .input(prefix)
+        .control(save)
+        .build()?;
+    let dtypes: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
+    let types = dtypes.into_iter().map(AttrValue::Type).collect();
+    let restored = net
+        .node("RestoreV2", &[prefix, names, slices])
+        .name("save/RestoreV2")
+        .attr("dtypes", AttrValue::List(types))
+        .outputs()?;
+    let mut assigned = Vec::new();
+    for (variable, value) in variables.iter().zip(restored) {
+        let node = net.node("AssignVariableOp", &[variable.handle, value]);
+        let node = node.attr("validate_shape", AttrValue::Bool(true));
+        assigned.push(node.name("save/AssignVariableOp").build()?);
+    }
+    group(net, RESTORE, assigned.into_iter())
+}
+
+/// A NoOp that waits for others.
+fn group(net: &mut Network, name: &str, after: impl Iterator<Item = NodeId>) -> Result<()> {
+    let node = net.op("NoOp").name(name);
+    after.fold(node, |n, before| n.control(before)).build()?;
+    Ok(())
+}
