@@ -26,6 +26,9 @@ pub struct Args {
     /// all.
     #[arg(long, value_name = "PASS")]
     after: Option<String>,
+    /// Lists the ops that gradients cannot go through.
+    #[arg(long)]
+    gradients: bool,
 }
 
 fn passes_help() -> String {
@@ -89,6 +92,18 @@ pub fn run(args: &Args) -> Result<()> {
     let graph = session.graph();
     if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
         return show_graph(args, session);
+    }
+    if args.gradients {
+        let missing = ferroflow_runtime::building::without_gradient(graph);
+        if missing.is_empty() {
+            println!("gradients go through all ops");
+        } else {
+            println!("ops without gradient:");
+        }
+        for (op, n) in missing {
+            println!("  {op:<32} {n:>6}");
+        }
+        return Ok(());
     }
     let signature = whole(graph);
     let (pruned, shapes) = {

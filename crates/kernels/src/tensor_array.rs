@@ -4,6 +4,7 @@ use crate::sequence::{grow, merged};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +15,10 @@ pub struct TensorArray {
     identical_element_shapes: bool,
     dynamic_size: bool,
     clear_after_read: bool,
+    /// Whether values written to one place are added up.
+    adds_up: bool,
+    /// The arrays of the gradients, by who asked for them.
+    gradients: Mutex<FxHashMap<String, Arc<TensorArray>>>,
     state: Mutex<State>,
 }
 
@@ -31,7 +36,9 @@ enum Slot {
     /// Read, and kept for further reads.
     Read(Tensor),
     /// Read, and given away.
-    Cleared,
+    Cleared(Shape),
+    /// Never written; reads as zeros of this shape.
+    Zeros(Shape),
 }
 
 /// The attrs of TensorArrayV3.
@@ -57,6 +64,8 @@ impl TensorArray {
             identical_element_shapes: options.identical_element_shapes,
             dynamic_size: options.dynamic_size,
             clear_after_read: options.clear_after_read,
+            adds_up: false,
+            gradients: Mutex::default(),
             state: Mutex::new(State {
                 closed: false,
                 element_shape: options.element_shape.clone(),
@@ -65,12 +74,60 @@ impl TensorArray {
         })
     }
 
+    /// The array that gradients of this one are added up in, with `prepended` before the shape of
+    /// every element; everybody with the same `source` gets the same one.
+    pub(crate) fn gradient(&self, source: &str, prepended: &[usize]) -> Result<Arc<TensorArray>> {
+        let mut all = self
+            .gradients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(source) {
+            return Ok(known.clone());
+        }
+        let state = self.lock()?;
+        let with_prepended =
+            |shape: &Shape| -> Shape { prepended.iter().chain(shape.iter()).copied().collect() };
+        let of_slot = |slot: &Slot| match slot {
+            Slot::Written(t) | Slot::Read(t) => Slot::Zeros(with_prepended(t.shape())),
+            Slot::Cleared(shape) | Slot::Zeros(shape) => Slot::Zeros(with_prepended(shape)),
+            Slot::Unwritten => Slot::Unwritten,
+        };
+        let element_shape = match state.element_shape.dims() {
+            Some(dims) => {
+                let first = prepended.iter().map(|d| Some(*d));
+                PartialShape::of(first.chain(dims.iter().copied()))
+            }
+            None => PartialShape::unknown(),
+        };
+        let array = Arc::new(TensorArray {
+            name: format!("{}@{source}", self.name),
+            dtype: self.dtype,
+            identical_element_shapes: self.identical_element_shapes,
+            dynamic_size: self.dynamic_size,
+            clear_after_read: true,
+            adds_up: true,
+            gradients: Mutex::default(),
+            state: Mutex::new(State {
+                closed: false,
+                element_shape,
+                slots: state.slots.iter().map(of_slot).collect(),
+            }),
+        });
+        all.insert(source.to_string(), array.clone());
+        Ok(array)
+    }
+
     /// The handle that keeps the array alive.
     pub(crate) fn into_handle(self) -> Result<Tensor> {
+        Arc::new(self).handle()
+    }
+
+    /// A handle that keeps the array alive.
+    pub(crate) fn handle(self: Arc<Self>) -> Result<Tensor> {
         let handle = ResourceHandle {
             container: "_tensor_arrays".into(),
             name: self.name.as_str().into(),
-            value: Some(Arc::new(self)),
+            value: Some(self),
         };
         Tensor::from_resources(Shape::scalar(), vec![handle])
     }
@@ -195,8 +252,12 @@ impl State {
             self.element_shape = value.shape().into();
         }
         match self.slots.get_mut(at) {
-            Some(slot @ Slot::Unwritten) => {
+            Some(slot @ (Slot::Unwritten | Slot::Zeros(_))) => {
                 *slot = Slot::Written(value);
+                Ok(())
+            }
+            Some(Slot::Written(sum)) if array.adds_up => {
+                *sum = crate::tensor_list::add(sum, &value)?;
                 Ok(())
             }
             Some(Slot::Written(_)) => Err(array.refused(index, "it has already been written to.")),
@@ -214,12 +275,12 @@ impl State {
                 "Tried to read from index {index} but array size is: {n}"
             ));
         };
-        let value = match std::mem::replace(slot, Slot::Cleared) {
+        let value = match std::mem::take(slot) {
             Slot::Written(value) | Slot::Read(value) => value,
+            Slot::Zeros(shape) => Tensor::zeros(array.dtype, shape)?,
             Slot::Unwritten => match self.element_shape.to_full() {
                 Some(shape) => Tensor::zeros(array.dtype, shape)?,
                 None => {
-                    *slot = Slot::Unwritten;
                     return Err(invalid_argument!(
                         "TensorArray {}: Could not read from TensorArray index {index}.  \
                          Furthermore, the element shape is not fully defined: {}.  It is possible \
@@ -232,7 +293,8 @@ impl State {
                     ));
                 }
             },
-            Slot::Cleared => {
+            Slot::Cleared(shape) => {
+                *slot = Slot::Cleared(shape);
                 return Err(invalid_argument!(
                     "TensorArray {}: Could not read index {index} twice because it was cleared \
                      after a previous read (perhaps try setting clear_after_read = false?).",
@@ -240,9 +302,10 @@ impl State {
                 ));
             }
         };
-        if !array.clear_after_read {
-            *slot = Slot::Read(value.clone());
-        }
+        *slot = match array.clear_after_read {
+            true => Slot::Cleared(value.shape().clone()),
+            false => Slot::Read(value.clone()),
+        };
         Ok(value)
     }
 }

@@ -106,7 +106,82 @@
 //! assert_eq!(dx[0].to_scalar::<f32>().unwrap(), 6.0);
 //! ```
 
+use crate::{PIPELINE, Result, registry};
+use ferroflow_compile::PassCtx;
+use ferroflow_graph::{Graph, export_graph, import_graph};
+use ferroflow_opdef::GradientRule;
+use ferroflow_tensor::DType;
+use std::collections::BTreeMap;
+
 pub use ferroflow_graph::{
     Gradient, GradientOptions, GraphBuilder, IndexedSlices, OpBuilder, Unconnected, WhileOptions,
 };
 pub use ferroflow_opdef::AttrValue;
+
+fn is_call(op: &str) -> bool {
+    matches!(op, "PartitionedCall" | "StatefulPartitionedCall")
+}
+
+/// The graph with If, Case and While as Switch, Merge and loops, and calls expanded: the form that
+/// [`GraphBuilder::gradients`] goes through. Nodes keep their names; ids change where there are calls.
+///
+/// ```
+/// use ferroflow_runtime::building::{GradientOptions, GraphBuilder, lowered};
+/// use ferroflow_runtime::{DType, PartialShape, Tensor, registry};
+/// let mut b = GraphBuilder::new(registry());
+/// b.function("square", &[DType::Float], |b, a| Ok(vec![b.op("Square").input(a[0]).output()?]))
+///     .unwrap();
+/// b.function("same", &[DType::Float], |_, a| Ok(vec![a[0]])).unwrap();
+/// let x = b.placeholder("x", DType::Float, PartialShape::scalar()).unwrap();
+/// let which = b.placeholder("which", DType::Bool, PartialShape::scalar()).unwrap();
+/// let y = b.if_op(which, &[x], "square", "same").unwrap()[0];
+/// let mut b = GraphBuilder::from_graph(lowered(b.finish().unwrap()).unwrap(), registry());
+/// assert!(b.gradients(&[y], &[x], &GradientOptions::default()).unwrap()[0].is_some());
+/// ```
+pub fn lowered(mut graph: Graph) -> Result<Graph> {
+    if graph.iter().any(|(_, n)| is_call(n.op())) {
+        graph = import_graph(&export_graph(&graph)?, None, registry())?;
+    }
+    let ctx = PassCtx {
+        registry: registry(),
+        lower: true,
+    };
+    for pass in PIPELINE.iter().filter(|p| p.name == "lower") {
+        (pass.run)(&mut graph, &ctx)?;
+    }
+    Ok(graph)
+}
+
+/// The ops of a graph that take and give numbers with gradients, but that no gradient goes through,
+/// and how many nodes have each.
+pub fn without_gradient(graph: &Graph) -> BTreeMap<String, usize> {
+    let differs = |t: &DType| t.is_floating() || t.is_complex();
+    let mut found = BTreeMap::new();
+    for (_, node) in graph.iter() {
+        let takes = node.inputs.iter().filter_map(|i| graph.dtype(*i));
+        let connects = takes.into_iter().any(|t| differs(&t)) && node.outputs.iter().any(differs);
+        // Loops and conditionals are turned round without a rule; see `lowered`.
+        let op = node.op().trim_start_matches("Ref");
+        let is_flow = matches!(
+            op,
+            "Switch"
+                | "_SwitchN"
+                | "Merge"
+                | "Enter"
+                | "Exit"
+                | "NextIteration"
+                | "If"
+                | "StatelessIf"
+                | "Case"
+                | "StatelessCase"
+                | "While"
+                | "StatelessWhile"
+        );
+        let rule = registry().op(node.op()).map(|op| op.gradient);
+        let is_open = matches!(rule, Some(GradientRule::Undefined) | None);
+        if connects && is_open && !is_flow && !is_call(node.op()) {
+            *found.entry(node.op().to_string()).or_insert(0) += 1;
+        }
+    }
+    found
+}

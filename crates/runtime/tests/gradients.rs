@@ -7,7 +7,9 @@
 mod tensors;
 
 use ferroflow_model::GraphFile;
-use ferroflow_runtime::building::{GradientOptions, GraphBuilder, Unconnected};
+use ferroflow_runtime::building::{
+    GradientOptions, GraphBuilder, Unconnected, WhileOptions, lowered, without_gradient,
+};
 use ferroflow_runtime::{
     DType, Graph, Output, PartialShape, Session, SessionOptions, Tensor, import_graph,
     parse_tensor_name, registry,
@@ -88,6 +90,7 @@ fn run(
 fn check(case: &Case) -> tensors::Res<()> {
     let file = GraphFile::from_bytes(case.graph.clone()).map_err(|e| e.to_string())?;
     let graph = import_graph(&file.graph, None, registry()).map_err(|e| e.to_string())?;
+    let graph = lowered(graph).map_err(|e| e.to_string())?;
     let (ys, xs) = (all(&graph, &case.ys)?, all(&graph, &case.xs)?);
     let options = GradientOptions {
         grad_ys: all(&graph, &case.gys)?.into_iter().map(Some).collect(),
@@ -353,5 +356,141 @@ fn long_chains_take_linear_time() {
     assert!(
         took.as_secs() < if cfg!(debug_assertions) { 20 } else { 2 },
         "{took:?}"
+    );
+}
+
+/// The third derivative of x⁵ by way of a loop, a conditional in it and the reverses of both.
+#[test]
+fn derivatives_of_higher_order() {
+    let mut b = GraphBuilder::new(registry());
+    let x = b
+        .placeholder("x", DType::Double, PartialShape::scalar())
+        .expect("x");
+    let zero = b
+        .constant("zero", Tensor::scalar(0i32))
+        .expect("a constant");
+    let one = b.constant("one", Tensor::scalar(1i32)).expect("a constant");
+    let four = b
+        .constant("four", Tensor::scalar(4i32))
+        .expect("a constant");
+    let y = b.while_loop(
+        "powers",
+        &[zero, x],
+        |b, v| b.op("Less").input(v[0]).input(four).output(),
+        |b, v| {
+            let is_first = b.op("Equal").input(v[0]).input(zero).output()?;
+            let y = b.cond(
+                "either",
+                is_first,
+                |b| Ok(vec![b.op("Square").input(v[1]).output()?]),
+                |b| Ok(vec![b.op("Mul").input(v[1]).input(x).output()?]),
+            )?;
+            Ok(vec![b.op("AddV2").input(v[0]).input(one).output()?, y[0]])
+        },
+        WhileOptions::default(),
+    );
+    let mut d = y.expect("a loop")[1];
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        d = b
+            .gradients(&[d], &[x], &GradientOptions::default())
+            .expect("gradients")[0]
+            .expect("connected");
+        names.push(b.graph().output_name(d));
+    }
+    let session = Session::new(b.finish().expect("a graph"), SessionOptions::default());
+    for x in [1.5f64, -0.5] {
+        let got = run(&session, &[("x:0".to_string(), Tensor::scalar(x))], &names).expect("runs");
+        let want = [5.0 * x.powi(4), 20.0 * x.powi(3), 60.0 * x.powi(2)];
+        for (got, want) in got.iter().zip(want) {
+            let got = got.to_scalar::<f64>().expect("a scalar");
+            assert!((got - want).abs() < 1e-9, "{got} {want}");
+        }
+    }
+}
+
+#[test]
+fn ops_without_gradients_are_listed() {
+    let mut b = GraphBuilder::new(registry());
+    let x = float(&mut b, "x", &[2]);
+    let y = b.op("_Swish").input(x).output().expect("a node");
+    b.op("Neg").input(y).build().expect("a node");
+    let found = without_gradient(&b.finish().expect("a graph"));
+    assert_eq!(
+        found.into_iter().collect::<Vec<_>>(),
+        [("_Swish".to_string(), 1)]
+    );
+}
+
+/// A variable that a loop reads in every iteration, and one that it gathers from.
+#[test]
+fn variables_in_loops() {
+    use ferroflow_runtime::building::AttrValue;
+    let mut b = GraphBuilder::new(registry());
+    let handle = |b: &mut GraphBuilder, name: &str, shape: &[usize]| {
+        let shape = PartialShape::of(shape.iter().map(|d| Some(*d)));
+        let op = b.op("VarHandleOp").name(name);
+        let op = op.attr("shared_name", AttrValue::str(name));
+        let op = op
+            .attr("dtype", DType::Float.into())
+            .attr("shape", shape.into());
+        op.output().expect("a handle")
+    };
+    let (w, table) = (handle(&mut b, "w", &[2]), handle(&mut b, "table", &[3, 2]));
+    let values = [
+        (w, Tensor::vector(&[2f32, 3.]).expect("a vector")),
+        (
+            table,
+            Tensor::from_slice([3, 2], &[1f32, 2., 3., 4., 5., 6.]).expect("a matrix"),
+        ),
+    ];
+    for (i, (handle, value)) in values.into_iter().enumerate() {
+        let value = b.constant("value", value).expect("a constant");
+        let assign = b.op("AssignVariableOp").name(&format!("assign_{i}"));
+        assign.input(handle).input(value).build().expect("a node");
+    }
+    let zero = b
+        .constant("zero", Tensor::scalar(0i32))
+        .expect("a constant");
+    let one = b.constant("one", Tensor::scalar(1i32)).expect("a constant");
+    let two = b.constant("two", Tensor::scalar(2i32)).expect("a constant");
+    let start = b.constant("start", Tensor::vector(&[1f32, 1.]).expect("a vector"));
+    // ((1 w + t[0]) w + t[1]) for both columns.
+    let y = b.while_loop(
+        "loop",
+        &[zero, start.expect("a constant")],
+        |b, v| b.op("Less").input(v[0]).input(two).output(),
+        |b, v| {
+            let read = b
+                .op("ReadVariableOp")
+                .input(w)
+                .attr("dtype", DType::Float.into());
+            let read = read.output()?;
+            let row = b.op("ResourceGather").input(table).input(v[0]);
+            let row = row.attr("dtype", DType::Float.into()).output()?;
+            let product = b.op("Mul").input(v[1]).input(read).output()?;
+            let next = b.op("AddV2").input(product).input(row).output()?;
+            Ok(vec![b.op("AddV2").input(v[0]).input(one).output()?, next])
+        },
+        WhileOptions::default(),
+    );
+    let y = y.expect("a loop")[1];
+    let d = b
+        .gradients(&[y], &[w, table], &GradientOptions::default())
+        .expect("gradients");
+    let names: Vec<String> = d
+        .iter()
+        .flatten()
+        .map(|g| b.graph().output_name(*g))
+        .collect();
+    let session = Session::new(b.finish().expect("a graph"), SessionOptions::default());
+    session
+        .run(&[], &[], &["assign_0", "assign_1"])
+        .expect("assigns");
+    let got = run(&session, &[], &names).expect("runs");
+    assert_eq!(got[0].slice::<f32>().expect("floats"), [5., 8.]);
+    assert_eq!(
+        got[1].slice::<f32>().expect("floats"),
+        [2., 3., 1., 1., 0., 0.]
     );
 }

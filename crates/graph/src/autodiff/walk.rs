@@ -323,8 +323,13 @@ impl<'w> Walk<'w, '_, '_> {
             Some(GradientRule::Function(function)) => function,
             Some(GradientRule::None) => return Ok(Vec::new()),
             Some(GradientRule::Undefined) | None => {
+                let functional = ["If", "Case", "While"].map(|op| node.op().ends_with(op));
+                let hint = match functional.contains(&true) {
+                    true => "; lower the graph first: gradients go through Switch, Merge and loops",
+                    false => "",
+                };
                 return Err(not_found!(
-                    "No gradient defined for operation '{}' (op type: {})",
+                    "No gradient defined for operation '{}' (op type: {}){hint}",
                     node.name,
                     node.op()
                 ));

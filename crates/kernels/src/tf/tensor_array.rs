@@ -5,13 +5,13 @@ use crate::sequence::{joined, merged, pieces, prepended, rows, with_leading};
 use crate::shapes;
 use crate::tensor_array::{Options, TensorArray, array_input};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
 
 /// TensorArrayV3, TensorArrayWriteV3, TensorArrayReadV3, TensorArrayGatherV3,
 /// TensorArrayScatterV3, TensorArrayConcatV3, TensorArraySplitV3, TensorArraySizeV3,
-/// TensorArrayCloseV3.
+/// TensorArrayGradV3, TensorArrayGradWithShape, TensorArrayCloseV3.
 pub const OPS: &[Op] = &[
     Op::new(
         "TensorArrayV3",
@@ -26,7 +26,8 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(create),
+    .kernel(create)
+    .not_differentiable(),
     Op::new(
         "TensorArrayWriteV3",
         "handle: resource, index: int32, value: T, flow_in: float -> flow_out: float | T: type | stateful",
@@ -37,7 +38,8 @@ pub const OPS: &[Op] = &[
         shapes::scalar(ctx)
     })
     .cost(Cost::Cheap)
-    .kernel(write),
+    .kernel(write)
+    .gradient(write_gradient),
     Op::new(
         "TensorArrayReadV3",
         "handle: resource, index: int32, flow_in: float -> value: dtype | dtype: type | stateful",
@@ -48,14 +50,16 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(read),
+    .kernel(read)
+    .gradient(read_gradient),
     Op::new(
         "TensorArrayGatherV3",
         "handle: resource, indices: int32, flow_in: float -> value: dtype | dtype: type; \
          element_shape: shape = unknown | stateful",
     )
     .shape(gather_shape)
-    .kernel(gather),
+    .kernel(gather)
+    .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatterV3",
         "handle: resource, indices: int32, value: T, flow_in: float -> flow_out: float | T: type | stateful",
@@ -65,7 +69,8 @@ pub const OPS: &[Op] = &[
         ctx.with_rank(3, 0)?;
         shapes::scalar(ctx)
     })
-    .kernel(scatter),
+    .kernel(scatter)
+    .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcatV3",
         "handle: resource, flow_in: float -> value: dtype, lengths: int64 | dtype: type; \
@@ -77,7 +82,8 @@ pub const OPS: &[Op] = &[
         ctx.set(1, PartialShape::of([None]));
         Ok(())
     })
-    .kernel(concat),
+    .kernel(concat)
+    .gradient(concat_gradient),
     Op::new(
         "TensorArraySplitV3",
         "handle: resource, value: T, lengths: int64, flow_in: float -> flow_out: float | T: type | stateful",
@@ -86,14 +92,32 @@ pub const OPS: &[Op] = &[
         ctx.with_rank(3, 0)?;
         shapes::scalar(ctx)
     })
-    .kernel(split),
+    .kernel(split)
+    .gradient(split_gradient),
     Op::new(
         "TensorArraySizeV3",
         "handle: resource, flow_in: float -> size: int32 | | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(size),
+    .kernel(size)
+    .not_differentiable(),
+    Op::new(
+        "TensorArrayGradV3",
+        "handle: resource, flow_in: float -> grad_handle: resource, flow_out: float | source: string | stateful",
+    )
+    .shape(grad_shape)
+    .cost(Cost::Cheap)
+    .kernel(|build| gradient_array(build, false))
+    .not_differentiable(),
+    Op::new(
+        "TensorArrayGradWithShape",
+        "handle: resource, flow_in: float, shape_to_prepend: int32 -> grad_handle: resource, flow_out: float | source: string | stateful",
+    )
+    .shape(grad_shape)
+    .cost(Cost::Cheap)
+    .kernel(|build| gradient_array(build, true))
+    .not_differentiable(),
     Op::new("TensorArrayCloseV3", "handle: resource -> | | stateful")
         .cost(Cost::Cheap)
         .kernel(close),
@@ -393,4 +417,80 @@ fn close(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         array_input(ctx)?.close();
         Ok(())
     }))
+}
+
+fn grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.set(0, PartialShape::scalar());
+    ctx.set(1, PartialShape::scalar());
+    Ok(())
+}
+
+fn gradient_array(build: &KernelBuild, has_shape: bool) -> Result<Box<dyn OpKernel>> {
+    let source = build.attrs.str("source")?.to_string();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let prepended = match has_shape {
+            false => Shape::scalar(),
+            true => Shape::checked(&vector_input(ctx, 2, "shape_to_prepend")?)?,
+        };
+        let handle = array_input(ctx)?.gradient(&source, &prepended)?.handle()?;
+        ctx.set_output(0, handle)?;
+        let flow = ctx.take_input(1)?;
+        ctx.set_output(1, flow)
+    }))
+}
+
+/// The array of gradients and its flow.
+fn array_of<'g>(g: &GradientCtx<'g>, flow: Expr<'g>) -> (Expr<'g>, Expr<'g>) {
+    let source = g.source();
+    let attrs = [("source", source.as_str().into())];
+    let made = flow.node("TensorArrayGradV3", &[g.x(0), flow], &attrs);
+    match made[..] {
+        [handle, flow] => (handle, flow),
+        _ => (flow.nothing(), flow.nothing()),
+    }
+}
+
+fn read_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (array, flow) = array_of(g, g.x(2));
+    let flow = array.op("TensorArrayWriteV3", &[g.x(1), g.dy(0), flow]);
+    g.set(2, flow)
+}
+
+fn write_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let (array, flow) = array_of(g, d);
+    let attrs = [("dtype", g.x(2).dtype().into())];
+    let dx = array.op_with("TensorArrayReadV3", &[g.x(1), flow], &attrs);
+    g.set(2, dx)?;
+    g.set(3, d)
+}
+
+fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (array, flow) = array_of(g, g.x(2));
+    let flow = array.op("TensorArrayScatterV3", &[g.x(1), g.dy(0), flow]);
+    g.set(2, flow)
+}
+
+fn scatter_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let (array, flow) = array_of(g, d);
+    let attrs = [("dtype", g.x(2).dtype().into())];
+    let dx = array.op_with("TensorArrayGatherV3", &[g.x(1), flow], &attrs);
+    g.set(2, dx)?;
+    g.set(3, d)
+}
+
+fn concat_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (array, flow) = array_of(g, g.x(1));
+    let flow = array.op("TensorArraySplitV3", &[g.dy(0), g.y(1), flow]);
+    g.set(1, flow)
+}
+
+fn split_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let (array, flow) = array_of(g, d);
+    let attrs = [("dtype", g.x(1).dtype().into())];
+    let dx = array.op_with("TensorArrayConcatV3", &[flow], &attrs);
+    g.set(1, dx)?;
+    g.set(3, d)
 }
