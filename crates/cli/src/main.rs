@@ -4,6 +4,7 @@
 mod bench;
 mod draw;
 mod feeds;
+mod host;
 mod image_feed;
 mod inspect;
 mod model;
@@ -37,14 +38,36 @@ enum Command {
     Bench(bench::Args),
     Inspect(inspect::Args),
     Trace(trace::Args),
+    /// Translates host programs between MLIR text and BEF; `translate --help` says more.
+    #[command(disable_help_flag = true)]
+    Translate(HostArgs),
+    /// Runs the functions of a BEF file; `exec --help` says more.
+    #[command(disable_help_flag = true)]
+    Exec(HostArgs),
+    /// Checks and prints a host program; `opt --help` says more.
+    #[command(disable_help_flag = true)]
+    Opt(HostArgs),
+}
+
+/// Options as TFRT's tools take them.
+#[derive(clap::Args)]
+struct HostArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = host::by_program_name() {
+        return status;
+    }
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Translate(args) => return host::finish(host::translate(&args.args)),
+        Command::Exec(args) => return host::finish(host::exec(&args.args)),
+        Command::Opt(args) => return host::finish(host::opt(&args.args)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,6 +12,7 @@ mod calls;
 mod control;
 mod dataflow;
 mod detached;
+pub mod host;
 mod loops;
 mod state;
 mod stuck;

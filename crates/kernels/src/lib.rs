@@ -14,6 +14,7 @@ pub mod elementwise_program;
 mod field;
 mod fused;
 mod fused_ops;
+pub mod host;
 pub mod indices;
 mod map;
 mod num;

@@ -11,6 +11,7 @@ mod attr;
 mod ctx;
 mod def;
 mod gradient;
+pub mod host;
 mod kernel;
 mod op;
 mod registry;

@@ -5,7 +5,9 @@
 //! Does not know: graphs, passes, engines.
 #![forbid(unsafe_code)]
 
+pub mod bef;
 mod builder;
+pub mod mlir;
 mod plan;
 
 pub use builder::{BuildNode, PlanBuilder, Source};

@@ -9,6 +9,7 @@
 pub mod building;
 mod chrome_trace;
 mod freeze;
+pub mod host;
 mod saved_model;
 mod session;
 pub mod train;

@@ -180,6 +180,7 @@ pub struct MultiThreadedWorkQueue {
     pending: Arc<AtomicUsize>,
     blocking: BlockingPool,
     n_threads: usize,
+    n_blocking: usize,
 }
 
 impl MultiThreadedWorkQueue {
@@ -202,6 +203,7 @@ impl MultiThreadedWorkQueue {
             pending: Arc::default(),
             blocking: BlockingPool::new(n_blocking),
             n_threads,
+            n_blocking,
         }
     }
 
@@ -231,7 +233,7 @@ impl WorkQueue for MultiThreadedWorkQueue {
     fn name(&self) -> String {
         format!(
             "Multi-threaded work queue ({} threads, {} blocking threads)",
-            self.n_threads, MAX_BLOCKING_THREADS
+            self.n_threads, self.n_blocking
         )
     }
 
@@ -260,13 +262,17 @@ impl WorkQueue for MultiThreadedWorkQueue {
     }
 
     fn await_values(&self, values: &[AsyncValue]) {
-        let pool = Arc::downgrade(&self.pool);
+        // The waiter does not help: a long task would keep it from values that are there.
+        let gate = Arc::new((Mutex::new(()), Condvar::new()));
+        let opener = gate.clone();
         let left = count_down(values, move || {
-            if let Some(pool) = pool.upgrade() {
-                pool.notify();
-            }
+            drop(lock(&opener.0));
+            opener.1.notify_all();
         });
-        self.pool.help_until(&|| left.load(Ordering::Acquire) == 0);
+        let mut guard = lock(&gate.0);
+        while left.load(Ordering::Acquire) != 0 {
+            guard = gate.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn quiesce(&self) {

@@ -8,6 +8,7 @@
 //!
 //! Does not know: ops, graphs, devices, files other than as mapped bytes.
 
+mod allocator;
 mod buffer;
 mod dtype;
 mod format;
@@ -19,6 +20,9 @@ mod shape;
 mod storage;
 mod tensor;
 
+pub use allocator::{
+    FixedSizeAllocator, HostAllocator, HostBuffer, MallocAllocator, ProfiledAllocator,
+};
 pub use buffer::{Buffer, memory_limit};
 pub use dtype::{DType, Element};
 pub use item::Item;

@@ -1,0 +1,221 @@
+//! Host programs on the command line: `translate`, `exec`, `opt`, and TFRT's program names.
+
+mod options;
+
+use ferroflow_runtime::host::{
+    AllocatorType, Config, Driver, TextOptions, bef_to_mlir, host_registry, mlir_to_bef, optimize,
+};
+use options::Options;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const TRANSLATE: &str = "\
+Translates host programs between MLIR text and BEF.
+
+Usage: ferroflow translate --mlir-to-bef|--bef-to-mlir [OPTIONS] [FILE]
+
+FILE is standard input if it is missing or `-`; the result goes to standard output.
+
+Options:
+  --mlir-to-bef                 Text to BEF
+  --bef-to-mlir                 BEF to text
+  -o FILE                       Writes to FILE
+  --split-input-file            The text is several programs with `// -----` between them
+  --verify-diagnostics          Comments `expected-error {{...}}` must be met, and may be
+  --disable-optional-sections   Leaves out names and types of attributes and registers
+  --mlir-print-op-generic       Writes text in the form that all operations have
+";
+
+const EXEC: &str = "\
+Runs the functions of a BEF file that take no arguments, each as a test of its own.
+
+Usage: ferroflow exec [OPTIONS] [FILE]
+
+FILE is standard input if it is missing or `-`.
+
+Options:
+  --work_queue_type=s|mstd[:THREADS[,BLOCKING]]   One thread or several (default: s)
+  --functions=NAME,...                            Only these functions
+  --test_init_function=NAME                       Runs this function first
+  --host_allocator_type=malloc|test_fixed_size_1k|profiled_allocator|leak_check_allocator
+  --print_error_code                              Prints the codes of errors
+";
+
+const OPT: &str = "\
+Reads a host program as MLIR text, checks it and prints it.
+
+Usage: ferroflow opt [OPTIONS] [FILE]
+
+Options:
+  -o FILE                       Writes to FILE
+  --split-input-file            The text is several programs with `// -----` between them
+  --verify-diagnostics          Comments `expected-error {{...}}` must be met, and may be
+  --allow-unregistered-dialect  Accepted; operations that are not known always pass
+  --mlir-print-op-generic       Writes text in the form that all operations have
+";
+
+/// The tool that the name of the program asks for, as TFRT calls them.
+pub fn by_program_name() -> Option<ExitCode> {
+    let mut args = std::env::args();
+    let program = args.next()?;
+    let name = Path::new(&program).file_stem()?.to_str()?;
+    let args: Vec<String> = args.collect();
+    Some(match name {
+        "tfrt_translate" => finish(translate(&args)),
+        "tfrt_opt" => finish(opt(&args)),
+        "bef_executor" | "bef_executor_lite" | "code_size_test_driver" => finish(exec(&args)),
+        "bef_name" => finish(bef_name(&args)),
+        _ => return None,
+    })
+}
+
+/// Ends with a status, or with a message.
+pub fn finish(result: Result<u8, String>) -> ExitCode {
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(message) => {
+            let newline = if message.ends_with('\n') { "" } else { "\n" };
+            eprint!("{message}{newline}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read(file: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let result = match file {
+        "-" => std::io::stdin().read_to_end(&mut bytes).map(|_| ()),
+        file => std::fs::read(file).map(|b| bytes = b),
+    };
+    result.map_err(|e| format!("cannot open input file '{file}': {e}"))?;
+    Ok(bytes)
+}
+
+fn read_text(file: &str) -> Result<String, String> {
+    String::from_utf8(read(file)?).map_err(|_| format!("{file}: error: not UTF-8 text"))
+}
+
+fn write(file: &str, bytes: &[u8]) -> Result<u8, String> {
+    let result = match file {
+        "-" => std::io::stdout().write_all(bytes),
+        file => std::fs::write(file, bytes),
+    };
+    result.map_err(|e| format!("cannot write '{file}': {e}"))?;
+    Ok(0)
+}
+
+fn text_options(options: &Options) -> TextOptions {
+    TextOptions {
+        split_input_file: options.flag("split-input-file"),
+        verify_diagnostics: options.flag("verify-diagnostics"),
+    }
+}
+
+/// `ferroflow translate`
+pub fn translate(args: &[String]) -> Result<u8, String> {
+    let flags = [
+        "mlir-to-bef",
+        "bef-to-mlir",
+        "split-input-file",
+        "verify-diagnostics",
+        "disable-optional-sections",
+        "mlir-print-op-generic",
+        "allow-unregistered-dialect",
+    ];
+    let options = Options::parse(args, &flags, &["o"], TRANSLATE)?;
+    if options.wants_help() {
+        return write("-", TRANSLATE.as_bytes());
+    }
+    let (file, out) = (options.file(), options.value("o").unwrap_or("-"));
+    match (options.flag("mlir-to-bef"), options.flag("bef-to-mlir")) {
+        (true, false) => {
+            let optional_sections = !options.flag("disable-optional-sections");
+            let settings = text_options(&options);
+            let bytes = mlir_to_bef(&read_text(file)?, file, settings, optional_sections)?;
+            match settings.verify_diagnostics {
+                true => Ok(0),
+                false => write(out, &bytes),
+            }
+        }
+        (false, true) => {
+            let generic = options.flag("mlir-print-op-generic");
+            let (text, warnings) = bef_to_mlir(read(file)?, file, generic)?;
+            eprint!("{warnings}");
+            write(out, text.as_bytes())
+        }
+        _ => Err(TRANSLATE.to_string()),
+    }
+}
+
+/// `ferroflow opt`
+pub fn opt(args: &[String]) -> Result<u8, String> {
+    let flags = [
+        "split-input-file",
+        "verify-diagnostics",
+        "allow-unregistered-dialect",
+        "mlir-print-op-generic",
+    ];
+    let options = Options::parse(args, &flags, &["o"], OPT)?;
+    if options.wants_help() {
+        return write("-", OPT.as_bytes());
+    }
+    let (file, settings) = (options.file(), text_options(&options));
+    let generic = options.flag("mlir-print-op-generic");
+    let text = optimize(&read_text(file)?, file, settings, generic)?;
+    match settings.verify_diagnostics {
+        true => Ok(0),
+        false => write(options.value("o").unwrap_or("-"), text.as_bytes()),
+    }
+}
+
+/// `ferroflow exec`
+pub fn exec(args: &[String]) -> Result<u8, String> {
+    let values = [
+        "work_queue_type",
+        "functions",
+        "test_init_function",
+        "host_allocator_type",
+        "shared_libs",
+        "tracing_level",
+    ];
+    let flags = ["print_error_code", "enable_tracing"];
+    let options = Options::parse(args, &flags, &values, EXEC)?;
+    if options.wants_help() {
+        return write("-", EXEC.as_bytes());
+    }
+    if options.value("shared_libs").is_some() {
+        return Err("kernels in shared libraries are not supported".to_string());
+    }
+    let mut config = Config::default();
+    if let Some(queue) = options.value("work_queue_type") {
+        config.work_queue = queue.to_string();
+    }
+    if let Some(functions) = options.value("functions") {
+        config.functions = functions.split(',').map(str::to_string).collect();
+    }
+    if let Some(function) = options.value("test_init_function") {
+        config.init_function = function.to_string();
+    }
+    if let Some(name) = options.value("host_allocator_type") {
+        config.allocator = AllocatorType::from_name(name)
+            .ok_or_else(|| format!("there is no allocator '{name}'\n\n{EXEC}"))?;
+    }
+    config.print_error_code = options.flag("print_error_code");
+    let bytes = read(options.file())?;
+    let driver = Driver::new(config, host_registry());
+    let status = driver.run(Arc::new(bytes), Box::new(std::io::stdout()));
+    Ok(u8::try_from(status).unwrap_or(1))
+}
+
+/// `bef_name foo.mlir` prints `foo.bef`.
+fn bef_name(args: &[String]) -> Result<u8, String> {
+    let [file] = args else {
+        return Err("Wrong number of arguments, expecting one MLIR file name argument".to_string());
+    };
+    match file.strip_suffix(".mlir") {
+        Some(stem) => write("-", format!("{stem}.bef\n").as_bytes()),
+        None => Err(format!("File name ({file}) does not end in .mlir")),
+    }
+}

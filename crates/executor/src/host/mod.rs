@@ -1,0 +1,9 @@
+//! Engines of host programs: `async` over values that come later, and `sync`.
+//!
+//! Entry point: [`Program`], a file whose kernels are found.
+
+mod engine;
+mod program;
+mod sync_engine;
+
+pub use program::Program;

@@ -1,0 +1,209 @@
+//! A BEF file with its kernels: what the engines run.
+
+use super::{engine, sync_engine};
+use ferroflow_base::{Result, internal, invalid_argument, not_found};
+use ferroflow_opdef::host::{
+    ExecutionContext, Function, HostKernel, HostProgram, KernelRegistry, NativeFunction, Value,
+    Values,
+};
+use ferroflow_program::bef::{File, FunctionKind};
+use ferroflow_sync::{AsyncValue, Diagnostic, IndirectPromise, Location};
+use std::sync::{Arc, Weak};
+
+/// A host program that can run.
+///
+/// ```
+/// use ferroflow_executor::host::Program;
+/// use ferroflow_opdef::host::KernelRegistry;
+/// use ferroflow_program::{bef, mlir};
+/// use std::sync::Arc;
+/// let module = mlir::parse("func @f() {\n  tfrt.return\n}", "f.mlir", 0).expect("well formed");
+/// let bytes = bef::write(&module, true).expect("can be written");
+/// let file = bef::File::open(Arc::new(bytes)).expect("valid");
+/// let program = Program::new(file, &KernelRegistry::default()).expect("has no kernels");
+/// assert!(program.function("f").is_some());
+/// ```
+pub struct Program {
+    pub(super) file: File,
+    pub(super) kernels: Vec<HostKernel>,
+    natives: Vec<Option<NativeFunction>>,
+    /// The program as a handle, for what it lends to kernels.
+    this: Weak<Program>,
+}
+
+impl Program {
+    /// Finds the kernels of `file`. An unknown one is an error at its first use.
+    pub fn new(file: File, registry: &KernelRegistry) -> Result<Arc<Program>, Diagnostic> {
+        let mut kernels = Vec::with_capacity(file.n_kernels());
+        for code in 0..file.n_kernels() {
+            let name = file.kernel_name(code);
+            match registry.get(name) {
+                Some(kernel) => kernels.push(kernel.clone()),
+                None => {
+                    return Err(Diagnostic {
+                        status: not_found!("unknown kernel name '{name}'"),
+                        location: first_use(&file, code),
+                    });
+                }
+            }
+        }
+        let mut natives = Vec::with_capacity(file.functions().len());
+        for function in file.functions() {
+            natives.push(match function.kind {
+                FunctionKind::Native => Some(registry.native(&function.name).ok_or_else(|| {
+                    not_found!(
+                        "invalid FunctionIndex section in BEF file: unable to find native \
+                         function in global registry"
+                    )
+                })?),
+                _ => None,
+            });
+        }
+        Ok(Arc::new_cyclic(|this| Program {
+            file,
+            kernels,
+            natives,
+            this: this.clone(),
+        }))
+    }
+
+    pub(super) fn handle(&self) -> Result<Arc<dyn HostProgram>> {
+        match self.this.upgrade() {
+            Some(this) => Ok(this),
+            None => Err(internal!("the program is being dropped")),
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The function called `name`.
+    pub fn function(self: &Arc<Self>, name: &str) -> Option<Function> {
+        Some(self.function_at(self.file.function(name)?))
+    }
+
+    /// Function `index` of the file.
+    pub fn function_at(self: &Arc<Self>, index: usize) -> Function {
+        Function::new(self.clone(), index)
+    }
+}
+
+/// Calls native code when all its arguments are there; an erroneous one goes to the results.
+fn run_native(
+    native: NativeFunction,
+    ctx: &ExecutionContext,
+    args: Values,
+    n_results: usize,
+) -> Values {
+    if let Some(late) = args.iter().find(|a| !a.is_available()) {
+        let (promises, values): (Vec<_>, Values) =
+            (0..n_results).map(|_| IndirectPromise::new()).unzip();
+        let (late, ctx) = (late.clone(), ctx.clone());
+        late.and_then(move || {
+            let results = run_native(native, &ctx, args, n_results);
+            for (promise, result) in promises.into_iter().zip(results) {
+                promise.forward_to(result);
+            }
+        });
+        return values;
+    }
+    if let Some(error) = args.iter().find(|a| a.is_error()) {
+        return std::iter::repeat_n(error.clone(), n_results).collect();
+    }
+    let mut results = native(ctx, &args, n_results);
+    let missing = AsyncValue::new_error(internal!("native result is missing"));
+    results.resize(n_results, missing);
+    results
+}
+
+fn first_use(file: &File, code: usize) -> Option<Location> {
+    for i in 0..file.functions().len() {
+        let Ok(body) = file.body(i) else {
+            continue;
+        };
+        if let Some(kernel) = body.kernels().iter().find(|k| k.code == code) {
+            return location(file, kernel.location);
+        }
+    }
+    None
+}
+
+fn location(file: &File, offset: usize) -> Option<Location> {
+    let (file, line, column) = file.location(offset)?;
+    Some(Location {
+        file: file.to_string(),
+        line,
+        column,
+    })
+}
+
+impl HostProgram for Program {
+    fn attributes(&self) -> &[u8] {
+        self.file.attributes()
+    }
+
+    fn location(&self, offset: usize) -> Option<Location> {
+        location(&self.file, offset)
+    }
+
+    fn function_name(&self, function: usize) -> &str {
+        let function = self.file.functions().get(function);
+        function.map_or("", |f| f.name.as_str())
+    }
+
+    fn arity(&self, function: usize) -> Option<(usize, usize)> {
+        let function = self.file.functions().get(function)?;
+        Some((function.arguments.len(), function.results.len()))
+    }
+
+    fn result_types(&self, function: usize) -> Vec<String> {
+        let function = self.file.functions().get(function);
+        let types = function.map_or(&[][..], |f| &f.results);
+        let name = |t: &usize| self.file.type_name(*t).to_string();
+        types.iter().map(name).collect()
+    }
+
+    fn execute(self: Arc<Self>, function: usize, ctx: &ExecutionContext, args: Values) -> Values {
+        let Some(entry) = self.file.functions().get(function) else {
+            return Values::new();
+        };
+        let n_results = entry.results.len();
+        let fail = |status: ferroflow_base::Status| -> Values {
+            let error = AsyncValue::new_error(ctx.report(status, None));
+            std::iter::repeat_n(error, n_results).collect()
+        };
+        if args.len() != entry.arguments.len() {
+            return fail(invalid_argument!(
+                "function '{}' takes {} arguments, not {}",
+                entry.name,
+                entry.arguments.len(),
+                args.len()
+            ));
+        }
+        match entry.kind {
+            FunctionKind::Async => match self.file.body(function) {
+                Ok(body) => engine::execute(&self, body, ctx, args),
+                Err(status) => fail(status),
+            },
+            FunctionKind::Native => match self.natives.get(function).copied().flatten() {
+                Some(native) => run_native(native, ctx, args, n_results),
+                None => fail(internal!("native function was not found")),
+            },
+            FunctionKind::Sync => fail(invalid_argument!(
+                "function '{}' is synchronous and cannot be called asynchronously",
+                entry.name
+            )),
+        }
+    }
+
+    fn execute_sync(
+        &self,
+        function: usize,
+        ctx: &ExecutionContext,
+        args: Vec<Value>,
+    ) -> Result<Vec<Value>> {
+        sync_engine::execute(self, function, ctx, args)
+    }
+}

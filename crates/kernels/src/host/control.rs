@@ -1,0 +1,280 @@
+//! Control flow as kernels: calls, branches, loops, chains.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::host::{
+    ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
+};
+use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
+use std::sync::OnceLock;
+
+/// Iterations that may be under way at the same time, as in TFRT.
+const PIPELINE: u64 = 32;
+
+/// Forwards each promise to its result.
+pub(super) fn forward_all(promises: Vec<IndirectPromise>, values: Values) {
+    for (promise, value) in promises.into_iter().zip(values) {
+        promise.forward_to(value);
+    }
+}
+
+fn fail_all(promises: Vec<IndirectPromise>, error: &AsyncValue) {
+    for promise in promises {
+        promise.forward_to(error.clone());
+    }
+}
+
+/// Runs `then` with an available value: at once, or when it is.
+fn when_available(value: &AsyncValue, then: impl FnOnce() + Send + 'static) {
+    value.and_then(then);
+}
+
+fn call(frame: &mut KernelFrame) -> Result<()> {
+    let function = frame.function(0)?;
+    function.check_arity(frame.n_args(), frame.n_results())?;
+    let args = frame.take_args();
+    let results = function.execute(frame.ctx(), args);
+    frame.set_results(results);
+    Ok(())
+}
+
+/// Calls the function that `choose` picks for the first argument, with the others.
+fn branch(
+    frame: &mut KernelFrame,
+    choose: impl FnOnce(&AsyncValue) -> Result<Function> + Send + 'static,
+) -> Result<()> {
+    let mut args = frame.take_args();
+    if args.is_empty() {
+        return Err(invalid_argument!("kernel has no condition"));
+    }
+    let selector = args.remove(0);
+    if selector.is_error() {
+        (0..frame.n_results()).for_each(|i| frame.set_result(i, selector.clone()));
+        return Ok(());
+    }
+    if selector.is_available() {
+        let results = choose(&selector)?.execute(frame.ctx(), args);
+        frame.set_results(results);
+        return Ok(());
+    }
+    let promises = frame.allocate_all();
+    let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
+    let condition = selector.clone();
+    when_available(&condition, move || {
+        if selector.is_error() {
+            return fail_all(promises, &selector);
+        }
+        match choose(&selector) {
+            Ok(function) => forward_all(promises, function.execute(&ctx, args)),
+            Err(status) => fail_all(promises, &AsyncValue::new_error(reporter.report(status))),
+        }
+    });
+    Ok(())
+}
+
+fn if_kernel(frame: &mut KernelFrame) -> Result<()> {
+    let (then, otherwise) = (frame.function(0)?, frame.function(1)?);
+    let n_args = frame.n_args().saturating_sub(1);
+    then.check_arity(n_args, frame.n_results())?;
+    otherwise.check_arity(n_args, frame.n_results())?;
+    let choose = move |condition: &AsyncValue| {
+        Ok(match *condition.expect::<bool>()? {
+            true => then,
+            false => otherwise,
+        })
+    };
+    branch(frame, choose)
+}
+
+fn case(frame: &mut KernelFrame) -> Result<()> {
+    let mut branches = Vec::new();
+    while let Ok(function) = frame.function(branches.len()) {
+        function.check_arity(
+            frame.n_args().saturating_sub(2),
+            frame.n_results().saturating_sub(1),
+        )?;
+        branches.push(function);
+    }
+    // The chain goes round the branches.
+    let mut args = frame.take_args();
+    if args.len() < 2 || branches.is_empty() {
+        return Err(invalid_argument!(
+            "tfrt.case needs an index, a chain and branches"
+        ));
+    }
+    let (index, chain) = (args.remove(0), args.remove(0));
+    let choose = move |index: &AsyncValue| -> Result<Function> {
+        let last = branches.len() - 1;
+        let index = usize::try_from(*index.expect::<i32>()?).unwrap_or(last);
+        match branches.into_iter().nth(index.min(last)) {
+            Some(function) => Ok(function),
+            None => Err(invalid_argument!("no such branch")),
+        }
+    };
+    let promises = frame.allocate_all();
+    let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
+    let selector = index.clone();
+    selector.and_then(move || {
+        if index.is_error() {
+            return fail_all(promises, &index);
+        }
+        match choose(&index) {
+            Ok(function) => {
+                let mut results: Values = std::iter::once(chain).collect();
+                results.extend(function.execute(&ctx, args));
+                forward_all(promises, results);
+            }
+            Err(status) => fail_all(promises, &AsyncValue::new_error(reporter.report(status))),
+        }
+    });
+    Ok(())
+}
+
+struct Loop {
+    ctx: ExecutionContext,
+    body: Function,
+    promises: Vec<IndirectPromise>,
+}
+
+/// Iterations from `at` on. Not recursive: an iteration whose values are late goes on later.
+fn repeat_from(this: Loop, mut at: u64, count: u64, mut args: Values) {
+    while at < count {
+        if let Some(cancelled) = this.ctx.cancel_value() {
+            return fail_all(this.promises, cancelled);
+        }
+        args = this.body.execute(&this.ctx, args);
+        at += 1;
+        if at % PIPELINE == 0
+            && let Some(first) = args.first()
+            && !first.is_available()
+        {
+            let first = first.clone();
+            return when_available(&first, move || repeat_from(this, at, count, args));
+        }
+    }
+    forward_all(this.promises, args);
+}
+
+fn repeat(frame: &mut KernelFrame) -> Result<()> {
+    let body = frame.function(0)?;
+    let n_values = frame.n_args().saturating_sub(1);
+    body.check_arity(n_values, n_values)?;
+    if frame.n_results() != n_values {
+        return Err(invalid_argument!(
+            "tfrt.repeat.i32 must return what it takes"
+        ));
+    }
+    let mut args = frame.take_args();
+    if args.is_empty() {
+        return Err(invalid_argument!("tfrt.repeat.i32 has no trip count"));
+    }
+    let count = args.remove(0);
+    let this = Loop {
+        ctx: frame.ctx().clone(),
+        body,
+        promises: frame.allocate_all(),
+    };
+    let reporter = frame.reporter();
+    let available = count.clone();
+    when_available(&available, move || match count.get::<i32>() {
+        Some(n) => repeat_from(this, 0, u64::try_from(*n).unwrap_or(0), args),
+        None if count.is_error() => fail_all(this.promises, &count),
+        None => {
+            let status = invalid_argument!("the trip count of tfrt.repeat.i32 is not an i32");
+            fail_all(
+                this.promises,
+                &AsyncValue::new_error(reporter.report(status)),
+            );
+        }
+    });
+    Ok(())
+}
+
+/// Iterations while `condition`; the body's last result is the next condition.
+fn while_from(this: Loop, mut condition: AsyncValue, mut args: Values) {
+    loop {
+        if let Some(cancelled) = this.ctx.cancel_value() {
+            return fail_all(this.promises, cancelled);
+        }
+        if !condition.is_available() {
+            let waiting = condition.clone();
+            return when_available(&waiting, move || while_from(this, condition, args));
+        }
+        match condition.get::<bool>() {
+            Some(true) => {}
+            Some(false) => return forward_all(this.promises, args),
+            None if condition.is_error() => return fail_all(this.promises, &condition),
+            None => {
+                let status = invalid_argument!("the condition of tfrt.while is not an i1");
+                return fail_all(this.promises, &AsyncValue::new_error(status));
+            }
+        }
+        args = this.body.execute(&this.ctx, args);
+        match args.pop() {
+            Some(next) => condition = next,
+            None => return,
+        }
+    }
+}
+
+fn while_kernel(frame: &mut KernelFrame) -> Result<()> {
+    let body = frame.function(0)?;
+    let n_values = frame.n_args().saturating_sub(1);
+    body.check_arity(n_values, n_values + 1)?;
+    if frame.n_results() != n_values {
+        return Err(invalid_argument!("tfrt.while must return what it takes"));
+    }
+    let mut args = frame.take_args();
+    if args.is_empty() {
+        return Err(invalid_argument!("tfrt.while has no condition"));
+    }
+    let condition = args.remove(0);
+    let this = Loop {
+        ctx: frame.ctx().clone(),
+        body,
+        promises: frame.allocate_all(),
+    };
+    while_from(this, condition, args);
+    Ok(())
+}
+
+fn once(frame: &mut KernelFrame) -> Result<()> {
+    let function = frame.function(0)?;
+    function.check_arity(frame.n_args(), frame.n_results())?;
+    let name = format!("tfrt.once {}", function.name());
+    let slot = frame
+        .ctx()
+        .resource(&name, OnceLock::<Values>::new)
+        .ok_or_else(|| invalid_argument!("resource '{name}' is something else"))?;
+    let args = frame.take_args();
+    let results = slot
+        .get_or_init(|| function.execute(frame.ctx(), args))
+        .clone();
+    frame.set_results(results);
+    Ok(())
+}
+
+fn alias(frame: &mut KernelFrame) -> Result<()> {
+    let value = frame.arg_value(1)?;
+    frame.set_result(0, value);
+    Ok(())
+}
+
+fn merge_chains(frame: &mut KernelFrame) -> Result<()> {
+    let chain = frame.arg_value(0)?;
+    frame.set_result(0, chain);
+    Ok(())
+}
+
+pub(super) fn register(registry: &mut KernelRegistry) {
+    registry
+        .add("tfrt.new.chain", || Chain)
+        .add_raw("tfrt.merge.chains", merge_chains)
+        .add_raw("tfrt.alias.value", alias)
+        .add_raw("tfrt.call", call)
+        .add_raw("tfrt.if", if_kernel)
+        .add_raw("tfrt.cond", if_kernel)
+        .add_raw("tfrt.case", case)
+        .add_raw("tfrt.repeat.i32", repeat)
+        .add_raw("tfrt.while", while_kernel)
+        .add_raw("tfrt.once", once);
+}

@@ -1,0 +1,280 @@
+//! Tensors of host programs: dense, of strings, sparse in coordinate form.
+//!
+//! Programs write to tensors that several values share; chains order that. The lock of a buffer
+//! makes it sound even where chains do not.
+
+use super::shape::TensorShape;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::host::{HostDType, HostValue};
+use ferroflow_tensor::{HostAllocator, HostBuffer};
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Bytes in front of a buffer, which count as its own, as in TFRT.
+const HEADER: usize = 64;
+
+/// Bytes that tensors share, or a part of them.
+#[derive(Clone)]
+pub struct SharedBuffer {
+    buffer: Arc<RwLock<HostBuffer>>,
+    range: Range<usize>,
+}
+
+impl HostValue for SharedBuffer {}
+
+impl SharedBuffer {
+    /// Zeroed bytes of an allocator.
+    pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<Self> {
+        let too_large = || invalid_argument!("a buffer of {size} bytes is too large");
+        let end = HEADER.checked_add(size).ok_or_else(too_large)?;
+        Ok(SharedBuffer {
+            buffer: Arc::new(RwLock::new(HostBuffer::new(allocator, end)?)),
+            range: HEADER..end,
+        })
+    }
+
+    /// A part of the bytes.
+    pub fn slice(&self, offset: usize, size: usize) -> Option<Self> {
+        let start = self.range.start.checked_add(offset)?;
+        let end = start.checked_add(size).filter(|e| *e <= self.range.end)?;
+        Some(SharedBuffer {
+            buffer: self.buffer.clone(),
+            range: start..end,
+        })
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Reads the bytes.
+    pub fn read<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        let buffer = self.buffer.read().unwrap_or_else(PoisonError::into_inner);
+        f(buffer.bytes().get(self.range.clone()).unwrap_or(&[]))
+    }
+
+    /// Changes the bytes.
+    pub fn write<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut buffer = self.buffer.write().unwrap_or_else(PoisonError::into_inner);
+        let bytes = buffer.bytes_mut().get_mut(self.range.clone());
+        f(bytes.unwrap_or(&mut []))
+    }
+}
+
+impl fmt::Display for SharedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pointer = Arc::as_ptr(&self.buffer).cast::<u8>();
+        write!(f, "HostBuffer<pointer={pointer:p}, size={}>", self.len())
+    }
+}
+
+/// A tensor of numbers.
+#[derive(Clone)]
+pub struct DenseHostTensor {
+    /// Type of the elements.
+    pub dtype: HostDType,
+    /// Shape.
+    pub shape: TensorShape,
+    /// Elements, row by row.
+    pub buffer: SharedBuffer,
+}
+
+/// A tensor of texts.
+#[derive(Clone)]
+pub struct StringHostTensor {
+    /// Shape.
+    pub shape: TensorShape,
+    /// Elements, row by row.
+    pub strings: Vec<String>,
+}
+
+/// The elements of a tensor that are not zero, with their places.
+#[derive(Clone)]
+pub struct CooHostTensor {
+    /// Type of the elements.
+    pub dtype: HostDType,
+    /// Shape of the whole tensor.
+    pub shape: TensorShape,
+    /// A row of indices for each element.
+    pub indices: Vec<i64>,
+    /// The elements' bytes.
+    pub values: Vec<u8>,
+}
+
+/// A tensor of any kind.
+#[derive(Clone)]
+pub enum HostTensor {
+    /// Numbers.
+    Dense(DenseHostTensor),
+    /// Texts.
+    String(StringHostTensor),
+    /// Numbers that are mostly zero.
+    Coo(CooHostTensor),
+}
+
+impl HostValue for HostTensor {}
+
+impl DenseHostTensor {
+    /// A tensor of zeros.
+    pub fn new(
+        allocator: &Arc<dyn HostAllocator>,
+        dtype: HostDType,
+        shape: TensorShape,
+    ) -> Result<Self> {
+        let size = dtype
+            .size()
+            .ok_or_else(|| invalid_argument!("no dense tensor of {dtype:?}"))?;
+        let n_bytes = shape.n_elements()?.checked_mul(size);
+        let n_bytes = n_bytes.ok_or_else(|| invalid_argument!("Cannot allocate tensor"))?;
+        let buffer = SharedBuffer::new(allocator, n_bytes)
+            .map_err(|_| invalid_argument!("Cannot allocate tensor"))?;
+        Ok(DenseHostTensor {
+            dtype,
+            shape,
+            buffer,
+        })
+    }
+
+    /// A tensor with these bytes.
+    pub fn from_bytes(
+        allocator: &Arc<dyn HostAllocator>,
+        dtype: HostDType,
+        shape: TensorShape,
+        bytes: &[u8],
+    ) -> Result<Self> {
+        let tensor = Self::new(allocator, dtype, shape)?;
+        tensor.buffer.write(|to| {
+            to.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        });
+        Ok(tensor)
+    }
+}
+
+impl HostTensor {
+    /// The dense tensor, or an error.
+    pub fn dense(&self) -> Result<&DenseHostTensor> {
+        match self {
+            HostTensor::Dense(tensor) => Ok(tensor),
+            _ => Err(invalid_argument!("tensor is not dense")),
+        }
+    }
+
+    /// The sparse tensor, or an error.
+    pub fn coo(&self) -> Result<&CooHostTensor> {
+        match self {
+            HostTensor::Coo(tensor) => Ok(tensor),
+            _ => Err(invalid_argument!("tensor is not sparse")),
+        }
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &TensorShape {
+        match self {
+            HostTensor::Dense(t) => &t.shape,
+            HostTensor::String(t) => &t.shape,
+            HostTensor::Coo(t) => &t.shape,
+        }
+    }
+}
+
+/// How TFRT prints a data type.
+pub fn dtype_name(dtype: HostDType) -> String {
+    let name = dtype.name().unwrap_or("invalid");
+    match name {
+        "complex<f32>" => "Complex64".to_string(),
+        "complex<f64>" => "Complex128".to_string(),
+        name => name.trim_start_matches("!corert.").to_uppercase(),
+    }
+}
+
+/// Elements beyond this number are not printed.
+const MAX_PRINTED: usize = 32;
+
+fn number(dtype: HostDType, bytes: &[u8]) -> String {
+    let mut word = [0u8; 8];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    let bits = u64::from_le_bytes(word);
+    let float = super::basic::scientific;
+    match dtype.name().unwrap_or("") {
+        "f32" => float(f32::from_bits(bits as u32).into()),
+        "f64" => float(f64::from_bits(bits)),
+        "f16" => "Does not support printing fp16.".to_string(),
+        "bf16" => "Does not support printing bf16.".to_string(),
+        "i8" => (bits as i8).to_string(),
+        "i16" => (bits as i16).to_string(),
+        "i32" => (bits as i32).to_string(),
+        "i64" => (bits as i64).to_string(),
+        "complex<f32>" | "complex<f64>" => {
+            let part = match dtype.size() {
+                Some(8) => HostDType::F32,
+                _ => HostDType::F64,
+            };
+            let (re, im) = bytes.split_at(bytes.len() / 2);
+            format!("({},{})", number(part, re), number(part, im))
+        }
+        _ => bits.to_string(),
+    }
+}
+
+fn numbers(dtype: HostDType, bytes: &[u8]) -> String {
+    let size = dtype.size().unwrap_or(1);
+    let shown = bytes.chunks(size).take(MAX_PRINTED);
+    let shown: Vec<String> = shown.map(|b| number(dtype, b)).collect();
+    let more = if bytes.len() / size > MAX_PRINTED {
+        ", ... "
+    } else {
+        ""
+    };
+    format!("[{}{more}]", shown.join(", "))
+}
+
+impl fmt::Display for HostTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostTensor::Dense(t) => {
+                let dtype = dtype_name(t.dtype);
+                write!(f, "DenseHostTensor dtype = {dtype}, shape = {}", t.shape)?;
+                t.buffer.read(|bytes| {
+                    if bytes.len() / t.dtype.size().unwrap_or(1) > MAX_PRINTED {
+                        write!(f, ", md5sum = {}", md5_low(bytes))?;
+                    }
+                    write!(f, ", values = {}", numbers(t.dtype, bytes))
+                })
+            }
+            HostTensor::String(t) => {
+                write!(f, "StringHostTensor shape = {}", t.shape)?;
+                let shown = t.strings.iter().take(MAX_PRINTED);
+                let shown: Vec<String> = shown.map(|s| format!("\"{s}\"")).collect();
+                let more = if t.strings.len() > MAX_PRINTED {
+                    ", ... "
+                } else {
+                    ""
+                };
+                write!(f, ", values = [{}{more}]", shown.join(", "))
+            }
+            HostTensor::Coo(t) => {
+                let indices: Vec<String> = t.indices.iter().map(i64::to_string).collect();
+                writeln!(
+                    f,
+                    "CooHostTensor dtype = {}, shape = {}, indices = [{}], values = {}",
+                    dtype_name(t.dtype),
+                    t.shape,
+                    indices.join(", "),
+                    numbers(t.dtype, &t.values)
+                )
+            }
+        }
+    }
+}
+
+/// The low 32 bits of the MD5 sum, as LLVM counts them.
+fn md5_low(bytes: &[u8]) -> u32 {
+    use md5::{Digest, Md5};
+    let digest = Md5::digest(bytes);
+    let first = digest.iter().take(4).rev();
+    first.fold(0, |n, b| n << 8 | u32::from(*b))
+}

@@ -1,0 +1,33 @@
+//! Kernels of host programs, by the names that TFRT gave them.
+//!
+//! Entry point: [`registry`].
+
+mod basic;
+mod benchmark;
+mod control;
+mod dense;
+mod dht;
+mod parallel;
+mod shape;
+mod test;
+mod tracked;
+
+use ferroflow_opdef::host::KernelRegistry;
+
+/// All host kernels.
+///
+/// ```
+/// assert!(ferroflow_kernels::host::registry().get("tfrt.add.i32").is_some());
+/// ```
+pub fn registry() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    basic::register(&mut registry);
+    control::register(&mut registry);
+    parallel::register(&mut registry);
+    shape::register(&mut registry);
+    dht::register(&mut registry);
+    test::register(&mut registry);
+    tracked::register(&mut registry);
+    benchmark::register(&mut registry);
+    registry
+}

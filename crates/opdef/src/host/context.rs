@@ -1,0 +1,245 @@
+//! What kernels share: the host, a request, and functions to call.
+
+use ferroflow_base::{Result, cancelled};
+use ferroflow_sync::{AsyncValue, Diagnostic, Location, Task, WorkQueue};
+use smallvec::SmallVec;
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Arguments or results of a call.
+pub type Values = SmallVec<[AsyncValue; 4]>;
+
+type Shared = Arc<dyn Any + Send + Sync>;
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What all requests of a process share.
+pub struct HostContext {
+    work_queue: Arc<dyn WorkQueue>,
+    out: Mutex<Box<dyn Write + Send>>,
+    on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
+    shared: Mutex<HashMap<TypeId, Shared>>,
+    allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
+}
+
+impl HostContext {
+    /// A host that runs tasks on `work_queue`, prints to `out` and tells `on_error` of errors.
+    pub fn new(
+        work_queue: Arc<dyn WorkQueue>,
+        allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
+        out: Box<dyn Write + Send>,
+        on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(HostContext {
+            work_queue,
+            out: Mutex::new(out),
+            on_error,
+            shared: Mutex::default(),
+            allocator,
+        })
+    }
+
+    /// Where tasks run.
+    pub fn work_queue(&self) -> &Arc<dyn WorkQueue> {
+        &self.work_queue
+    }
+
+    /// Where buffers come from.
+    pub fn allocator(&self) -> &Arc<dyn ferroflow_tensor::HostAllocator> {
+        &self.allocator
+    }
+
+    /// Prints.
+    pub fn print(&self, text: &str) {
+        let mut out = lock(&self.out);
+        // Nobody can be told that the output is closed.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// Tells the owner of an error.
+    pub fn emit_error(&self, diagnostic: &Diagnostic) {
+        (self.on_error)(diagnostic);
+    }
+
+    /// Drops all objects that the host has one of.
+    pub fn forget_shared(&self) {
+        let shared = std::mem::take(&mut *lock(&self.shared));
+        drop(shared);
+    }
+
+    /// The one object of type `T` of this host.
+    pub fn shared<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut shared = lock(&self.shared);
+        let slot = shared
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Arc::new(make()));
+        match slot.clone().downcast() {
+            Ok(value) => value,
+            // The key is the type, so this is never reached; a fresh object is as good.
+            Err(_) => Arc::new(unreachable_object()),
+        }
+    }
+}
+
+fn unreachable_object<T>() -> T {
+    unreachable!("an object under the key of its type has that type")
+}
+
+/// One request: what its kernels share, and whether it was cancelled.
+pub struct RequestContext {
+    host: Arc<HostContext>,
+    resources: Mutex<HashMap<String, Shared>>,
+    cancelled: OnceLock<AsyncValue>,
+}
+
+/// What a kernel may use beyond its arguments.
+#[derive(Clone)]
+pub struct ExecutionContext(Arc<RequestContext>);
+
+impl ExecutionContext {
+    /// The context of a new request.
+    pub fn new(host: Arc<HostContext>) -> Self {
+        ExecutionContext(Arc::new(RequestContext {
+            host,
+            resources: Mutex::default(),
+            cancelled: OnceLock::new(),
+        }))
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Arc<HostContext> {
+        &self.0.host
+    }
+
+    /// Cancels the request: kernels that have not started yet get an error as an argument.
+    pub fn cancel(&self) {
+        self.0
+            .cancelled
+            .get_or_init(|| AsyncValue::new_error(cancelled!("Cancelled")));
+    }
+
+    /// The error that kernels of a cancelled request get.
+    #[inline]
+    pub fn cancel_value(&self) -> Option<&AsyncValue> {
+        self.0.cancelled.get()
+    }
+
+    /// Runs a task that does not block.
+    pub fn enqueue(&self, task: impl FnOnce() + Send + 'static) {
+        self.0.host.work_queue.add_task(Box::new(task));
+    }
+
+    /// Runs a task that may block; gives it back if there is no thread for it.
+    pub fn enqueue_blocking(&self, task: Task) -> Result<(), Task> {
+        self.0.host.work_queue.add_blocking_task(task, true)
+    }
+
+    /// The resource of the request under `name`, made when first asked for.
+    pub fn resource<T: Send + Sync + 'static>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> T,
+    ) -> Option<Arc<T>> {
+        let mut resources = lock(&self.0.resources);
+        let slot = resources
+            .entry(name.to_string())
+            .or_insert_with(|| Arc::new(make()));
+        slot.clone().downcast().ok()
+    }
+
+    /// Tells the owner of an error at `location`; what an erroneous value should hold.
+    pub fn report(&self, status: ferroflow_base::Status, location: Option<Location>) -> Diagnostic {
+        let diagnostic = Diagnostic { status, location };
+        self.host().emit_error(&diagnostic);
+        diagnostic
+    }
+}
+
+/// A loaded program: functions that kernels can call.
+pub trait HostProgram: Send + Sync {
+    /// The section of attributes.
+    fn attributes(&self) -> &[u8];
+
+    /// The place in the source that an offset stands for.
+    fn location(&self, offset: usize) -> Option<Location>;
+
+    /// The name of a function.
+    fn function_name(&self, function: usize) -> &str;
+
+    /// How many arguments and results a function has; `None` if there is no such function.
+    fn arity(&self, function: usize) -> Option<(usize, usize)>;
+
+    /// Types of the results.
+    fn result_types(&self, function: usize) -> Vec<String>;
+
+    /// Starts a function; its results may not be available yet. As many as it has.
+    fn execute(self: Arc<Self>, function: usize, ctx: &ExecutionContext, args: Values) -> Values;
+
+    /// Runs a synchronous function to its end.
+    fn execute_sync(
+        &self,
+        function: usize,
+        ctx: &ExecutionContext,
+        args: Vec<super::Value>,
+    ) -> Result<Vec<super::Value>>;
+}
+
+/// A function that a kernel can call.
+#[derive(Clone)]
+pub struct Function {
+    program: Arc<dyn HostProgram>,
+    index: usize,
+}
+
+impl Function {
+    /// Function `index` of `program`.
+    pub fn new(program: Arc<dyn HostProgram>, index: usize) -> Self {
+        Function { program, index }
+    }
+
+    /// Its name; empty for the region of a kernel.
+    pub fn name(&self) -> &str {
+        self.program.function_name(self.index)
+    }
+
+    /// How many arguments and results it has.
+    pub fn arity(&self) -> (usize, usize) {
+        self.program.arity(self.index).unwrap_or((0, 0))
+    }
+
+    /// Types of the results.
+    pub fn result_types(&self) -> Vec<String> {
+        self.program.result_types(self.index)
+    }
+
+    /// Checks the number of arguments and results.
+    pub fn check_arity(&self, n_args: usize, n_results: usize) -> Result<()> {
+        let (args, results) = self.arity();
+        if (args, results) == (n_args, n_results) {
+            return Ok(());
+        }
+        Err(ferroflow_base::invalid_argument!(
+            "function '{}' takes {args} arguments and gives {results} results, but is called with \
+             {n_args} and {n_results}",
+            self.name()
+        ))
+    }
+
+    /// Starts it.
+    pub fn execute(&self, ctx: &ExecutionContext, args: Values) -> Values {
+        self.program.clone().execute(self.index, ctx, args)
+    }
+
+    /// Runs it to its end; it must be synchronous.
+    pub fn execute_sync(
+        &self,
+        ctx: &ExecutionContext,
+        args: Vec<super::Value>,
+    ) -> Result<Vec<super::Value>> {
+        self.program.execute_sync(self.index, ctx, args)
+    }
+}

@@ -1,0 +1,23 @@
+//! What a host kernel is: its frame, its attributes, its registry.
+//!
+//! Entry points, in reading order: [`KernelRegistry`], the parameters that plain functions may have
+//! ([`Arg`], [`Attr`] and their kin), [`KernelFrame`], [`ExecutionContext`] and [`HostContext`].
+
+mod attr;
+mod context;
+mod frame;
+mod registry;
+mod typed;
+mod value;
+
+pub use attr::{AttrKind, AttrNumber, Attribute, HostDType, TypedAttr};
+pub use context::{ExecutionContext, Function, HostContext, HostProgram, RequestContext, Values};
+pub use frame::{
+    AttrSlot, CallSite, Frame, KernelFrame, LocationId, Reporter, ResultItem, SyncKernelFrame,
+};
+pub use registry::{HostKernel, KernelRegistry, NativeFunction};
+pub use typed::{
+    Arg, ArrayAttr, AsyncKernel, Attr, Ctx, Cursor, IntoResults, IntoSyncResults, Param, StrAttr,
+    SyncKernel, TypedAttribute, TypedKernel, TypedSyncKernel,
+};
+pub use value::{HostValue, Value};

@@ -1,0 +1,103 @@
+//! Values of the engine `sync`: numbers lie in place.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// A type whose values kernels pass to each other.
+pub trait HostValue: Send + Sync + 'static {}
+
+macro_rules! host_values {
+    ($($ty:ty),*) => { $(impl HostValue for $ty {})* };
+}
+host_values!(
+    bool,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+    f32,
+    f64,
+    String,
+    ferroflow_sync::Chain,
+    ferroflow_tensor::f16,
+    ferroflow_tensor::bf16,
+    Vec<i64>
+);
+
+/// A value in a register of a synchronous function.
+#[derive(Clone, Default)]
+pub enum Value {
+    /// Nothing yet.
+    #[default]
+    Empty,
+    /// `i1`
+    Bool(bool),
+    /// `i32`
+    I32(i32),
+    /// `i64`
+    I64(i64),
+    /// `f32`
+    F32(f32),
+    /// `f64`
+    F64(f64),
+    /// Anything else.
+    Any(Arc<dyn Any + Send + Sync>),
+}
+
+impl Value {
+    /// A value of any type.
+    #[inline]
+    pub fn new<T: Send + Sync + 'static>(value: T) -> Value {
+        let any: &dyn Any = &value;
+        if let Some(v) = any.downcast_ref() {
+            return Value::I32(*v);
+        }
+        if let Some(v) = any.downcast_ref() {
+            return Value::Bool(*v);
+        }
+        if let Some(v) = any.downcast_ref() {
+            return Value::I64(*v);
+        }
+        if let Some(v) = any.downcast_ref() {
+            return Value::F32(*v);
+        }
+        if let Some(v) = any.downcast_ref() {
+            return Value::F64(*v);
+        }
+        Value::Any(Arc::new(value))
+    }
+
+    /// The value, if it is a `T`.
+    #[inline]
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        let any: &dyn Any = match self {
+            Value::Empty => return None,
+            Value::Bool(v) => v,
+            Value::I32(v) => v,
+            Value::I64(v) => v,
+            Value::F32(v) => v,
+            Value::F64(v) => v,
+            Value::Any(v) => &**v,
+        };
+        any.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Empty => f.write_str("nothing"),
+            Value::Bool(v) => v.fmt(f),
+            Value::I32(v) => v.fmt(f),
+            Value::I64(v) => v.fmt(f),
+            Value::F32(v) => v.fmt(f),
+            Value::F64(v) => v.fmt(f),
+            Value::Any(_) => f.write_str("an object"),
+        }
+    }
+}

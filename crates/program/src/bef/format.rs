@@ -1,0 +1,252 @@
+//! The format in one place: numbers of sections, integers, and how a file is cut into sections.
+
+use ferroflow_base::{Result, data_loss};
+
+/// The first bytes of every file.
+pub(super) const MAGIC: [u8; 2] = [0x0b, 0xef];
+/// The only version of TFRT of February 2021.
+pub(super) const VERSION: u8 = 0;
+/// What fills gaps.
+pub(super) const PADDING: u8 = 0xcc;
+/// Stands for a string or type that the file does not have.
+pub(super) const INVALID_INDEX: usize = 0xffff;
+/// `kernel code` and `location` of the first kernel of every function, which defines its arguments.
+pub(super) const PSEUDO_CODE: u32 = 0xabab_abab;
+pub(super) const PSEUDO_LOCATION: u32 = 0xcdcd_cdcd;
+/// Words in front of a kernel's lists.
+pub(super) const HEADER_WORDS: usize = 7;
+/// The bit in a kernel's metadata that lets it run before all its arguments are there.
+pub(super) const NON_STRICT: u32 = 1;
+
+/// Sections by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Section {
+    FormatVersion = 0,
+    LocationFilenames = 1,
+    LocationPositions = 2,
+    Strings = 3,
+    Attributes = 4,
+    Kernels = 5,
+    Types = 6,
+    FunctionIndex = 7,
+    Functions = 8,
+    AttributeTypes = 9,
+    AttributeNames = 10,
+    RegisterTypes = 11,
+}
+
+pub(super) const N_SECTIONS: usize = 12;
+
+/// What runs a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FunctionKind {
+    /// The engine `async`.
+    Async,
+    /// Native code.
+    Native,
+    /// The engine `sync`.
+    Sync,
+}
+
+impl FunctionKind {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            FunctionKind::Async => 0,
+            FunctionKind::Native => 1,
+            FunctionKind::Sync => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        [
+            FunctionKind::Async,
+            FunctionKind::Native,
+            FunctionKind::Sync,
+        ]
+        .into_iter()
+        .find(|k| k.number() == number)
+    }
+}
+
+pub(super) fn corrupt(what: &str) -> ferroflow_base::Status {
+    data_loss!("{what}")
+}
+
+/// Reads integers from the front of bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8], at: usize) -> Self {
+        Reader { bytes, at }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    /// Seven bits a byte, high ones first; the top bit says that more follow.
+    pub(super) fn int(&mut self) -> Option<usize> {
+        let mut value = 0usize;
+        loop {
+            let byte = self.byte()?;
+            if value > usize::MAX >> 7 {
+                return None;
+            }
+            value = value << 7 | usize::from(byte & 0x7f);
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+    }
+
+    /// A count of things that take at least a byte each.
+    pub(super) fn count(&mut self) -> Option<usize> {
+        let n = self.int()?;
+        (n <= self.bytes.len().saturating_sub(self.at)).then_some(n)
+    }
+
+    pub(super) fn ints(&mut self) -> Option<Vec<usize>> {
+        let n = self.count()?;
+        (0..n).map(|_| self.int()).collect()
+    }
+}
+
+/// The byte ranges of the sections, `None` where one is missing.
+pub(super) fn sections(file: &[u8]) -> Result<[Option<std::ops::Range<usize>>; N_SECTIONS]> {
+    if file.get(..2) != Some(&MAGIC) {
+        return Err(corrupt("invalid BEF file header detected"));
+    }
+    let mut sections = [const { None }; N_SECTIONS];
+    let mut reader = Reader::new(file, 2);
+    while !reader.is_empty() {
+        let range = (|| {
+            let id = reader.byte()?;
+            let header = reader.int()?;
+            let length = header >> 1;
+            if header & 1 != 0 {
+                let alignment = usize::from(reader.byte()?);
+                if !alignment.is_power_of_two() {
+                    return None;
+                }
+                reader.at = reader.at.next_multiple_of(alignment);
+            }
+            let end = reader.at.checked_add(length).filter(|e| *e <= file.len())?;
+            let range = reader.at..end;
+            reader.at = end;
+            Some((id, range))
+        })();
+        let Some((id, range)) = range else {
+            return Err(corrupt("BEF file section header corrupted"));
+        };
+        // Sections that we do not know are none of our business.
+        if let Some(slot) = sections.get_mut(usize::from(id)) {
+            *slot = Some(range);
+        }
+    }
+    Ok(sections)
+}
+
+/// Bytes being written, with the alignment that they need.
+#[derive(Default, Clone)]
+pub(super) struct Writer {
+    pub(super) bytes: Vec<u8>,
+    alignment: usize,
+}
+
+impl Writer {
+    pub(super) fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    pub(super) fn int(&mut self, value: usize) {
+        let mut shift = 63;
+        while shift >= 7 && value >> shift == 0 {
+            shift -= 7;
+        }
+        while shift > 0 {
+            if value >> shift != 0 {
+                self.byte((value >> shift & 0x7f) as u8 | 0x80);
+            }
+            shift -= 7;
+        }
+        self.byte((value & 0x7f) as u8);
+    }
+
+    /// The same with the low bits first and to be read backwards.
+    pub(super) fn int_backwards(&mut self, mut value: usize) {
+        self.byte((value & 0x7f) as u8);
+        value >>= 7;
+        while value != 0 {
+            self.byte((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+    }
+
+    pub(super) fn align(&mut self, alignment: usize) {
+        if alignment > 1 {
+            let to = self.bytes.len().next_multiple_of(alignment);
+            self.bytes.resize(to, PADDING);
+            self.alignment = self.alignment.max(alignment);
+        }
+    }
+
+    pub(super) fn alignment(&self) -> usize {
+        self.alignment.max(1)
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.align(4);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    pub(super) fn append(&mut self, other: &Writer) {
+        self.align(other.alignment());
+        self.bytes.extend(&other.bytes);
+    }
+
+    pub(super) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    pub(super) fn section(&mut self, id: Section, body: &Writer) {
+        self.byte(id as u8);
+        let aligned = body.alignment() > 1;
+        self.int(body.bytes.len() << 1 | usize::from(aligned));
+        if aligned {
+            self.byte(body.alignment() as u8);
+            self.align(body.alignment());
+        }
+        self.bytes.extend(&body.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_come_back() {
+        for value in [0, 1, 127, 128, 300, 1 << 14, (1 << 21) + 5, usize::MAX >> 1] {
+            let mut writer = Writer::default();
+            writer.int(value);
+            assert_eq!(Reader::new(&writer.bytes, 0).int(), Some(value));
+            let lengths = [(127, 1), (128, 2), (1 << 14, 3)];
+            if let Some((_, n)) = lengths.iter().find(|(v, _)| *v == value) {
+                assert_eq!(writer.bytes.len(), *n);
+            }
+        }
+    }
+}

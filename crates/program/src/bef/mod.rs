@@ -1,0 +1,14 @@
+//! BEF, the binary form of host programs: written, opened, checked, and turned back into text.
+
+mod body;
+mod format;
+mod read;
+mod to_mlir;
+mod write;
+mod write_attrs;
+
+pub use body::{Body, Kernel};
+pub use format::FunctionKind;
+pub use read::{File, FileBytes, Function};
+pub use to_mlir::to_mlir;
+pub use write::write;

@@ -1,0 +1,649 @@
+//! Tokens to operations: the generic form, functions, modules and regions.
+
+use super::custom_parse;
+use super::diagnostic::Diagnostic;
+use super::ir::{Attr, FunctionType, Loc, Module, Op, Region, Type, Value};
+use super::lexer::{Lexer, Tok};
+use std::collections::HashMap;
+
+pub(super) type Res<T = ()> = Result<T, Box<Diagnostic>>;
+
+/// How deep regions, lists and types may nest: programs are untrusted, the stack is not endless.
+const MAX_DEPTH: usize = 100;
+
+/// An operand as it was written: its values are known, its type was not asked for yet.
+#[derive(Clone)]
+pub(super) struct Operand {
+    pub(super) name: String,
+    pub(super) value: Value,
+    pub(super) loc: Loc,
+}
+
+struct Scope {
+    names: HashMap<String, Vec<Value>>,
+    isolated: bool,
+}
+
+pub(super) struct Parser<'a> {
+    pub(super) lexer: Lexer<'a>,
+    pub(super) tok: Tok<'a>,
+    /// Where `tok` begins.
+    pub(super) loc: Loc,
+    /// The text position of `tok`.
+    pub(super) at: usize,
+    pub(super) module: Module,
+    pub(super) attr_aliases: HashMap<String, Attr>,
+    pub(super) type_aliases: HashMap<String, Type>,
+    scopes: Vec<Scope>,
+    depth: usize,
+    /// Notes that belong to the error to come.
+    pub(super) notes: Vec<Diagnostic>,
+}
+
+impl<'a> Parser<'a> {
+    pub(super) fn new(lexer: Lexer<'a>) -> Self {
+        Parser {
+            loc: lexer.loc(),
+            at: lexer.at,
+            lexer,
+            tok: Tok::End,
+            module: Module::default(),
+            attr_aliases: HashMap::new(),
+            type_aliases: HashMap::new(),
+            scopes: Vec::new(),
+            depth: 0,
+            notes: Vec::new(),
+        }
+    }
+
+    pub(super) fn error<T>(&self, message: impl Into<String>) -> Res<T> {
+        Err(Box::new(Diagnostic::error(&self.loc, message)))
+    }
+
+    pub(super) fn error_at<T>(&self, loc: &Loc, message: impl Into<String>) -> Res<T> {
+        Err(Box::new(Diagnostic::error(loc, message)))
+    }
+
+    /// Reads the next token.
+    pub(super) fn bump(&mut self) -> Res {
+        self.loc = self.lexer.loc();
+        self.at = self.lexer.at;
+        self.tok = self.lexer.next().map_err(Box::new)?;
+        Ok(())
+    }
+
+    /// Goes back to where `tok` begins, to read it by characters.
+    pub(super) fn reread(&mut self, at: usize) -> Res {
+        self.lexer.at = at;
+        self.lexer.skip_space();
+        self.bump()
+    }
+
+    pub(super) fn is(&self, punct: &str) -> bool {
+        matches!(&self.tok, Tok::Punct(p) if *p == punct)
+    }
+
+    pub(super) fn is_word(&self, word: &str) -> bool {
+        matches!(&self.tok, Tok::Bare(w) if *w == word)
+    }
+
+    pub(super) fn eat(&mut self, punct: &str) -> Res<bool> {
+        let found = self.is(punct);
+        if found {
+            self.bump()?;
+        }
+        Ok(found)
+    }
+
+    pub(super) fn eat_word(&mut self, word: &str) -> Res<bool> {
+        let found = self.is_word(word);
+        if found {
+            self.bump()?;
+        }
+        Ok(found)
+    }
+
+    pub(super) fn expect(&mut self, punct: &str) -> Res {
+        match self.eat(punct)? {
+            true => Ok(()),
+            false => self.error(format!("expected '{punct}'")),
+        }
+    }
+
+    pub(super) fn expect_word(&mut self, word: &str) -> Res {
+        match self.eat_word(word)? {
+            true => Ok(()),
+            false => self.error(format!("expected '{word}'")),
+        }
+    }
+
+    /// Counts nesting for the time of `f`.
+    pub(super) fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
+        if self.depth >= MAX_DEPTH {
+            return self.error("the program is nested too deeply");
+        }
+        self.depth += 1;
+        let result = f(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Items with commas between, until `close`, which is consumed.
+    pub(super) fn comma_list<T>(
+        &mut self,
+        close: &str,
+        mut item: impl FnMut(&mut Self) -> Res<T>,
+    ) -> Res<Vec<T>> {
+        let mut items = Vec::new();
+        if self.eat(close)? {
+            return Ok(items);
+        }
+        loop {
+            items.push(item(self)?);
+            if !self.eat(",")? {
+                self.expect(close)?;
+                return Ok(items);
+            }
+        }
+    }
+
+    /// The whole file.
+    pub(super) fn parse_module(mut self) -> Result<Module, Vec<Diagnostic>> {
+        let result = self.bump().and_then(|()| self.top_level());
+        match result {
+            Ok(ops) => {
+                self.module.ops = ops;
+                // A file that is one module is that module.
+                if let [only] = &mut self.module.ops[..]
+                    && only.is_module()
+                    && only.attr("tfrt.compiled").is_none()
+                {
+                    self.module.attrs = std::mem::take(&mut only.attrs);
+                    let body = only.regions.first_mut().map(|r| std::mem::take(&mut r.ops));
+                    self.module.ops = body.unwrap_or_default();
+                }
+                Ok(self.module)
+            }
+            Err(error) => {
+                let mut all = vec![*error];
+                all.append(&mut self.notes);
+                Err(all)
+            }
+        }
+    }
+
+    fn top_level(&mut self) -> Res<Vec<Op>> {
+        self.push_scope(true);
+        let mut ops = Vec::new();
+        loop {
+            match &self.tok {
+                Tok::End => break,
+                Tok::Hash(name) => {
+                    let name = name.to_string();
+                    self.bump()?;
+                    self.expect("=")?;
+                    let attr = self.attribute(None)?;
+                    self.attr_aliases.insert(name, attr);
+                }
+                Tok::Bang(name) => {
+                    let name = name.to_string();
+                    self.bump()?;
+                    self.expect("=")?;
+                    self.eat_word("type")?;
+                    let ty = self.ty()?;
+                    self.type_aliases.insert(name, ty);
+                }
+                _ => {
+                    let op = self.operation()?;
+                    ops.push(op);
+                }
+            }
+        }
+        self.scopes.pop();
+        Ok(ops)
+    }
+
+    pub(super) fn push_scope(&mut self, isolated: bool) {
+        self.scopes.push(Scope {
+            names: HashMap::new(),
+            isolated,
+        });
+    }
+
+    fn lookup(&self, name: &str) -> Option<&Vec<Value>> {
+        for scope in self.scopes.iter().rev() {
+            if let Some(values) = scope.names.get(name) {
+                return Some(values);
+            }
+            if scope.isolated {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Gives `values` a name in the innermost scope.
+    pub(super) fn define(&mut self, name: &str, values: Vec<Value>, loc: &Loc) -> Res {
+        if let Some(old) = self.lookup(name) {
+            let at = old.first().and_then(|v| self.module.values.get(v.index()));
+            if let Some(info) = at {
+                let note = Diagnostic::note(&info.loc, "previously defined here");
+                self.notes.push(note);
+            }
+            return self.error_at(loc, format!("redefinition of SSA value '%{name}'"));
+        }
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.names.insert(name.to_string(), values);
+        }
+        Ok(())
+    }
+
+    /// `%name` or `%name#2`
+    pub(super) fn operand(&mut self) -> Res<Operand> {
+        let Tok::Percent(text) = self.tok else {
+            return self.error("expected SSA operand");
+        };
+        let loc = self.loc.clone();
+        self.bump()?;
+        let (name, index) = match text.split_once('#') {
+            Some((name, digits)) => (name, digits.parse::<usize>().unwrap_or(usize::MAX)),
+            None => (text, 0),
+        };
+        let Some(values) = self.lookup(name) else {
+            return self.error_at(&loc, "use of undeclared SSA value name");
+        };
+        match values.get(index) {
+            Some(value) => Ok(Operand {
+                name: text.to_string(),
+                value: *value,
+                loc,
+            }),
+            None => self.error_at(&loc, "reference to invalid result number"),
+        }
+    }
+
+    /// Operands with commas; none if there is no `%`.
+    pub(super) fn operand_list(&mut self) -> Res<Vec<Operand>> {
+        let mut operands = Vec::new();
+        if !matches!(self.tok, Tok::Percent(_)) {
+            return Ok(operands);
+        }
+        loop {
+            operands.push(self.operand()?);
+            if !self.eat(",")? {
+                return Ok(operands);
+            }
+        }
+    }
+
+    /// The values of operands that must be of these types.
+    pub(super) fn resolve(
+        &mut self,
+        operands: &[Operand],
+        types: &[Type],
+        loc: &Loc,
+    ) -> Res<Vec<Value>> {
+        if operands.len() != types.len() {
+            let message = format!(
+                "{} operands present, but expected {}",
+                operands.len(),
+                types.len()
+            );
+            return self.error_at(loc, message);
+        }
+        let pairs = operands.iter().zip(types);
+        pairs.map(|(o, t)| self.resolve_one(o, t)).collect()
+    }
+
+    pub(super) fn resolve_one(&mut self, operand: &Operand, ty: &Type) -> Res<Value> {
+        let found = self.module.ty(operand.value);
+        if found != *ty {
+            if let Some(info) = self.module.values.get(operand.value.index()) {
+                let note = Diagnostic::note(&info.loc, "prior use here");
+                self.notes.push(note);
+            }
+            let message = format!(
+                "use of value '%{}' expects different type than prior uses: '{ty}' vs '{found}'",
+                operand.name
+            );
+            return self.error_at(&operand.loc, message);
+        }
+        Ok(operand.value)
+    }
+
+    /// One operation with the names of its results.
+    pub(super) fn operation(&mut self) -> Res<Op> {
+        self.nested(|p| {
+            let start = p.loc.clone();
+            let mut names: Vec<(String, usize, Loc)> = Vec::new();
+            if matches!(p.tok, Tok::Percent(_)) {
+                loop {
+                    let Tok::Percent(name) = p.tok else {
+                        return p.error("expected valid ssa identifier");
+                    };
+                    let loc = p.loc.clone();
+                    p.bump()?;
+                    let mut count = 1;
+                    if p.eat(":")? {
+                        let Tok::Int(digits) = p.tok else {
+                            return p.error("expected integer number of results");
+                        };
+                        count = digits.parse().unwrap_or(0);
+                        if count == 0 || count > 1 << 16 {
+                            let message = "expected named operation to have atleast 1 result";
+                            return p.error(message);
+                        }
+                        p.bump()?;
+                    }
+                    names.push((name.to_string(), count, loc));
+                    if !p.eat(",")? {
+                        break;
+                    }
+                }
+                p.expect("=")?;
+            }
+            let op_loc = p.loc.clone();
+            let mut op = match p.tok.clone() {
+                Tok::String(name) => p.generic_operation(&name)?,
+                Tok::Bare(name) => custom_parse::operation(p, name)?,
+                _ => return p.error("expected operation name in quotes"),
+            };
+            if op.loc.line == 0 {
+                op.loc = op_loc;
+            }
+            p.trailing_location(&mut op)?;
+            let n_named: usize = names.iter().map(|n| n.1).sum();
+            if names.is_empty() {
+                return Ok(op);
+            }
+            if n_named != op.results.len() {
+                let message = match op.results.len() {
+                    0 => "cannot name an operation with no results".to_string(),
+                    n => {
+                        format!("operation defines {n} results but was provided {n_named} to bind")
+                    }
+                };
+                return p.error_at(&start, message);
+            }
+            let mut rest = &op.results[..];
+            for (name, count, loc) in names {
+                let (mine, others) = rest.split_at(count.min(rest.len()));
+                rest = others;
+                for value in mine {
+                    if let Some(info) = p.module.values.get_mut(value.index()) {
+                        info.loc = loc.clone();
+                    }
+                }
+                p.define(&name, mine.to_vec(), &loc)?;
+            }
+            Ok(op)
+        })
+    }
+
+    /// New values for the results of an operation.
+    pub(super) fn new_results(&mut self, types: &[Type]) -> Vec<Value> {
+        let loc = self.loc.clone();
+        let new = |ty: &Type| self.module.add_value(ty.clone(), loc.clone());
+        types.iter().map(new).collect()
+    }
+
+    /// `"name"(%operands) ({regions}) {attributes} : (types) -> types`
+    fn generic_operation(&mut self, name: &[u8]) -> Res<Op> {
+        let loc = self.loc.clone();
+        let name = String::from_utf8_lossy(name).into_owned();
+        if name.is_empty() || name.contains('\0') {
+            return self.error("empty operation name is invalid");
+        }
+        self.bump()?;
+        self.expect("(")?;
+        let operands = self.comma_list(")", Self::operand)?;
+        let mut regions = Vec::new();
+        if self.eat("(")? {
+            let isolated = super::forms::spec(&name).is_some();
+            loop {
+                self.push_scope(isolated);
+                let region = self.region(Vec::new());
+                self.scopes.pop();
+                regions.push(region?);
+                if !self.eat(",")? {
+                    self.expect(")")?;
+                    break;
+                }
+            }
+        }
+        let attrs = self.optional_attr_dict()?;
+        self.expect(":")?;
+        let type_loc = self.loc.clone();
+        let Type::Function(types) = self.ty()? else {
+            return self.error_at(&type_loc, "expected function type");
+        };
+        let mut op = Op {
+            name: canonical(&name).into(),
+            operands: self.resolve(&operands, &types.inputs, &type_loc)?,
+            results: self.new_results(&types.results),
+            attrs: Vec::new(),
+            regions,
+            loc,
+        };
+        for (name, value) in attrs {
+            op.set_attr(&name, value);
+        }
+        Ok(op)
+    }
+
+    pub(super) fn optional_attr_dict(&mut self) -> Res<Vec<(String, Attr)>> {
+        match self.is("{") {
+            true => self.attr_dict(),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn trailing_location(&mut self, op: &mut Op) -> Res {
+        if !self.is_word("loc") {
+            return Ok(());
+        }
+        self.bump()?;
+        self.expect("(")?;
+        if let Some(loc) = self.location()? {
+            op.loc = loc;
+        }
+        self.expect(")")
+    }
+
+    fn location(&mut self) -> Res<Option<Loc>> {
+        if self.eat_word("unknown")? {
+            return Ok(Some(Loc::default()));
+        }
+        if let Tok::String(file) = self.tok.clone() {
+            self.bump()?;
+            let mut numbers = [0usize; 2];
+            for number in &mut numbers {
+                self.expect(":")?;
+                let Tok::Int(digits) = self.tok else {
+                    return self.error("expected integer line number in FileLineColLoc");
+                };
+                *number = digits.parse().unwrap_or(0);
+                self.bump()?;
+            }
+            let [line, column] = numbers;
+            let file = String::from_utf8_lossy(&file).as_ref().into();
+            return Ok(Some(Loc { file, line, column }));
+        }
+        self.error("expected location instance")
+    }
+
+    /// `{ ... }` in a scope that the caller opened; `args` are already defined in it.
+    pub(super) fn region(&mut self, args: Vec<Value>) -> Res<Region> {
+        let mut region = Region {
+            args,
+            n_blocks: 1,
+            loc: self.loc.clone(),
+            ..Region::default()
+        };
+        self.expect("{")?;
+        let mut is_first = true;
+        loop {
+            match self.tok {
+                Tok::Punct("}") => break,
+                Tok::End => return self.error("expected '}' to end a region"),
+                Tok::Caret(_) => {
+                    self.bump()?;
+                    let mut block_args = Vec::new();
+                    if self.eat("(")? {
+                        block_args = self.comma_list(")", Self::typed_argument)?;
+                    }
+                    self.expect(":")?;
+                    match is_first && region.args.is_empty() {
+                        true => region.args = block_args,
+                        false => region.n_blocks += 1,
+                    }
+                }
+                _ => {
+                    let op = self.operation()?;
+                    region.ops.push(op);
+                }
+            }
+            is_first = false;
+        }
+        self.bump()?;
+        Ok(region)
+    }
+
+    /// `%name : type`
+    fn typed_argument(&mut self) -> Res<Value> {
+        let Tok::Percent(name) = self.tok else {
+            return self.error("expected SSA operand");
+        };
+        let loc = self.loc.clone();
+        self.bump()?;
+        self.expect(":")?;
+        let ty = self.ty()?;
+        let value = self.module.add_value(ty, loc.clone());
+        self.define(name, vec![value], &loc)?;
+        self.optional_attr_dict()?;
+        Ok(value)
+    }
+
+    /// A region whose arguments have the names of `operands`.
+    pub(super) fn shadowing_region(&mut self, operands: &[Operand], types: &[Type]) -> Res<Region> {
+        self.push_scope(true);
+        let mut args = Vec::new();
+        let mut result = Ok(());
+        for (operand, ty) in operands.iter().zip(types) {
+            let value = self.module.add_value(ty.clone(), operand.loc.clone());
+            args.push(value);
+            // The same operand may be given twice; the last one has the name.
+            if let Some(scope) = self.scopes.last_mut() {
+                scope.names.insert(operand.name.clone(), vec![value]);
+            }
+        }
+        if result.is_ok() && operands.len() != types.len() {
+            result = self.error("region has a different number of arguments than types");
+        }
+        let region = result.and_then(|()| self.region(args));
+        self.scopes.pop();
+        region
+    }
+
+    /// `func private @name(%a: i32) -> i32 attributes {} { ... }`, after the keyword.
+    pub(super) fn function(&mut self, loc: Loc) -> Res<Op> {
+        let mut op = Op {
+            name: "func".into(),
+            operands: Vec::new(),
+            results: Vec::new(),
+            attrs: Vec::new(),
+            regions: Vec::new(),
+            loc,
+        };
+        for visibility in ["private", "public", "nested"] {
+            if self.eat_word(visibility)? {
+                op.set_attr("sym_visibility", Attr::string(visibility));
+            }
+        }
+        let Tok::At(name) = self.tok.clone() else {
+            return self.error("expected valid '@'-identifier for symbol name");
+        };
+        self.bump()?;
+        op.set_attr("sym_name", Attr::string(&name));
+        self.push_scope(true);
+        let result = self.function_rest(&mut op);
+        self.scopes.pop();
+        result.map(|()| op)
+    }
+
+    fn function_rest(&mut self, op: &mut Op) -> Res {
+        self.expect("(")?;
+        let mut args = Vec::new();
+        let inputs = self.comma_list(")", |p| {
+            if matches!(p.tok, Tok::Percent(_)) {
+                let value = p.typed_argument()?;
+                args.push(value);
+                return Ok(p.module.ty(value));
+            }
+            let ty = p.ty()?;
+            p.optional_attr_dict()?;
+            Ok(ty)
+        })?;
+        let mut results = Vec::new();
+        if self.eat("->")? {
+            results = if self.eat("(")? {
+                self.comma_list(")", |p| {
+                    let ty = p.ty()?;
+                    p.optional_attr_dict()?;
+                    Ok(ty)
+                })?
+            } else {
+                vec![self.ty()?]
+            };
+        }
+        let ty = FunctionType { inputs, results };
+        op.set_attr("type", Attr::Type(Type::Function(ty.into())));
+        if self.eat_word("attributes")? {
+            for (name, value) in self.attr_dict()? {
+                op.set_attr(&name, value);
+            }
+        }
+        let body = match self.is("{") {
+            true => self.region(args)?,
+            false => Region::default(),
+        };
+        op.regions.push(body);
+        Ok(())
+    }
+
+    /// `module @name attributes {} { ... }`, after the keyword.
+    pub(super) fn nested_module(&mut self, loc: Loc) -> Res<Op> {
+        let mut op = Op {
+            name: "module".into(),
+            operands: Vec::new(),
+            results: Vec::new(),
+            attrs: Vec::new(),
+            regions: Vec::new(),
+            loc,
+        };
+        if let Tok::At(name) = self.tok.clone() {
+            self.bump()?;
+            op.set_attr("sym_name", Attr::string(&name));
+        }
+        if self.eat_word("attributes")? {
+            for (name, value) in self.attr_dict()? {
+                op.set_attr(&name, value);
+            }
+        }
+        self.push_scope(true);
+        let body = self.region(Vec::new());
+        self.scopes.pop();
+        op.regions.push(body?);
+        Ok(op)
+    }
+}
+
+/// The name under which an operation of later or earlier text is known here.
+fn canonical(name: &str) -> &str {
+    match name {
+        "builtin.func" | "func.func" => "func",
+        "builtin.module" => "module",
+        "func.return" | "return" => "std.return",
+        name => name,
+    }
+}

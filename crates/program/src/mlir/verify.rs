@@ -1,0 +1,284 @@
+//! What an operation must be like beyond its syntax.
+
+use super::diagnostic::Diagnostic;
+use super::forms;
+use super::ir::{Attr, Module, Op, Region, Type};
+
+/// Checks every operation; the first offence of each function, in order.
+pub fn verify(module: &Module) -> Vec<Diagnostic> {
+    let mut checker = Checker {
+        module,
+        found: Vec::new(),
+    };
+    for op in &module.ops {
+        checker.operation(op, None);
+    }
+    checker.found
+}
+
+struct Checker<'m> {
+    module: &'m Module,
+    found: Vec<Diagnostic>,
+}
+
+fn op_error(op: &Op, message: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(&op.loc, format!("'{}' op {message}", op.name))
+}
+
+impl Checker<'_> {
+    /// Whether the operation and all within it are in order. Stops where one is not: what
+    /// follows may only be a consequence.
+    fn operation(&mut self, op: &Op, parent: Option<&Op>) -> bool {
+        if super::ir::is_compiled(op) {
+            return true;
+        }
+        if let Err(error) = self.check(op, parent) {
+            self.found.push(*error);
+            return false;
+        }
+        let mut inner = op.regions.iter().flat_map(|region| &region.ops);
+        inner.all(|inner| self.operation(inner, Some(op)))
+    }
+
+    fn check(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {
+        let Some(spec) = forms::spec(&op.name) else {
+            return Ok(());
+        };
+        let fail = |message: String| Err(Box::new(op_error(op, message)));
+        for (what, signature, values) in [
+            ("operand", &spec.operands, &op.operands),
+            ("result", &spec.results, &op.results),
+        ] {
+            let (n, n_fixed) = (values.len(), signature.fixed.len());
+            if n < n_fixed || (n > n_fixed && signature.repeats.is_none()) {
+                let s = if n_fixed == 1 { "" } else { "s" };
+                let least = if signature.repeats.is_some() {
+                    " or more"
+                } else {
+                    ""
+                };
+                return fail(format!(
+                    "expected {n_fixed}{least} {what}{s}, but found {n}"
+                ));
+            }
+            for (i, value) in values.iter().enumerate() {
+                let ty = self.module.ty(*value);
+                if let Some(wanted) = signature.at(i)
+                    && ty != *wanted
+                {
+                    return fail(format!("{what} #{i} must be {wanted} type, but got '{ty}'"));
+                }
+            }
+        }
+        for part in &spec.form {
+            if let forms::Part::Attr { name, .. } = part
+                && op.attr(name).is_none()
+            {
+                return fail(format!("requires attribute '{name}'"));
+            }
+        }
+        self.check_special(op, parent)
+    }
+
+    fn check_special(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {
+        let fail = |message: &str| Err(Box::new(op_error(op, message)));
+        let operands = self.module.types(&op.operands);
+        let results = self.module.types(&op.results);
+        match &*op.name {
+            "tfrt.return" => {
+                let Some(function) = parent.filter(|p| p.is_func()) else {
+                    return Ok(());
+                };
+                let wanted = function
+                    .function_type()
+                    .cloned()
+                    .unwrap_or_default()
+                    .results;
+                if operands.len() != wanted.len() {
+                    return fail(&format!(
+                        "has {} operands, but enclosing function returns {}",
+                        operands.len(),
+                        wanted.len()
+                    ));
+                }
+                for (i, (found, wanted)) in operands.iter().zip(&wanted).enumerate() {
+                    if found != wanted {
+                        let message = format!(
+                            "type of return operand {i} ('{found}') doesn't match function result \
+                             type ('{wanted}')"
+                        );
+                        return Err(Box::new(Diagnostic::error(&op.loc, message)));
+                    }
+                }
+                Ok(())
+            }
+            "tfrt.call" => self.callee(op, "callee", &operands, &results, "callee"),
+            "tfrt.cond" | "corert.cond" => {
+                let inner = operands.get(1..).unwrap_or(&[]);
+                self.callee(op, "a_true_fn", inner, &results, "true function")?;
+                self.callee(op, "b_false_fn", inner, &results, "false function")
+            }
+            "corert.while" => self.callee(op, "b_body_fn", &operands, &results, "body function"),
+            "tfrt.if" => {
+                let inner = operands.get(1..).unwrap_or(&[]);
+                let [then, otherwise] = &op.regions[..] else {
+                    return fail("expected 2 regions");
+                };
+                self.body(op, then, inner, &results, "'then'")?;
+                self.body(op, otherwise, inner, &results, "'else'")
+            }
+            "tfrt.repeat.i32" => {
+                let inner = operands.get(1..).unwrap_or(&[]);
+                if inner.len() != results.len() {
+                    return fail("incorrect number of operands");
+                }
+                if inner != results {
+                    return fail("operand/result type mismatch");
+                }
+                let [body] = &op.regions[..] else {
+                    return fail("expected 1 region");
+                };
+                self.body(op, body, inner, &results, "body")
+            }
+            "tfrt_test.do.async" => {
+                let [body] = &op.regions[..] else {
+                    return fail("expected 1 region");
+                };
+                self.body(op, body, &operands, &results, "body")
+            }
+            "tfrt.parallel_for.i32" => {
+                let [body] = &op.regions[..] else {
+                    return fail("expected 1 region");
+                };
+                let Some(last) = body.ops.last().filter(|o| &*o.name == "tfrt.return") else {
+                    return fail("expected tfrt.return in body");
+                };
+                match last.operands.is_empty() {
+                    true => Ok(()),
+                    false => self.returns(op, body, &results),
+                }
+            }
+            "tfrt.parallel_call.i32" => self.parallel_callee(op, &operands),
+            "tfrt_test.benchmark" => {
+                let last = op.regions.first().and_then(|r| r.ops.last());
+                let Some(last) = last.filter(|o| &*o.name == "tfrt.return") else {
+                    return fail("missing return statement");
+                };
+                match last.operands.len() {
+                    1 => Ok(()),
+                    _ => fail("incorrect number of return values. One return value is expected"),
+                }
+            }
+            "tfrt_test.sync_benchmark" => self.callee(op, "target_fn", &operands, &[], "callee"),
+            "corert.executeop" | "corert.executeop.seq" | "corert_sync.executeop" => {
+                let Some(Attr::Array(items)) = op.attr("op_attrs") else {
+                    return fail("requires attribute 'op_attrs'");
+                };
+                let is_pair = |item: &Attr| {
+                    matches!(item, Attr::Array(pair)
+                        if matches!(&pair[..], [Attr::String(_), _]))
+                };
+                match items.iter().all(is_pair) {
+                    true => Ok(()),
+                    false => {
+                        fail("each op_attr should be a key-value pair, where the key is a string")
+                    }
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn function(&self, op: &Op, attr: &str) -> Result<&super::ir::FunctionType, Box<Diagnostic>> {
+        let fail = |message: String| Err(Box::new(op_error(op, message)));
+        let Some(name) = op.attr(attr).and_then(Attr::as_symbol) else {
+            return fail(format!("requires a '{attr}' symbol reference attribute"));
+        };
+        match self.module.function(name).and_then(Op::function_type) {
+            Some(ty) => Ok(ty),
+            None => fail(format!("'{name}' does not reference a valid function")),
+        }
+    }
+
+    /// Checks that a function takes and gives these types.
+    fn callee(
+        &self,
+        op: &Op,
+        attr: &str,
+        operands: &[Type],
+        results: &[Type],
+        what: &str,
+    ) -> Result<(), Box<Diagnostic>> {
+        let ty = self.function(op, attr)?;
+        let fail = |message: String| Err(Box::new(op_error(op, message)));
+        let suffix = match what {
+            "callee" => String::new(),
+            what => format!(" for {what}"),
+        };
+        if ty.inputs.len() != operands.len() {
+            return fail(format!("incorrect number of operands for {what}"));
+        }
+        if ty.inputs != operands {
+            return fail(format!("operand type mismatch{suffix}"));
+        }
+        if ty.results.len() != results.len() {
+            return fail(format!("incorrect number of results for {what}"));
+        }
+        if ty.results != results {
+            return fail(format!("result type mismatch{suffix}"));
+        }
+        Ok(())
+    }
+
+    fn parallel_callee(&self, op: &Op, operands: &[Type]) -> Result<(), Box<Diagnostic>> {
+        let ty = self.function(op, "callee")?;
+        let fail = |message: &str| Err(Box::new(op_error(op, message)));
+        if ty.inputs.len() + 1 != operands.len() {
+            return fail("incorrect number of callee operands");
+        }
+        let (bounds, rest) = ty.inputs.split_at(ty.inputs.len().min(2));
+        if bounds.len() != 2 || !bounds.iter().all(|t| t.is("i32")) {
+            return fail("callee must take start and end indices first");
+        }
+        if Some(rest) != operands.get(3..) {
+            return fail("operand type mismatch");
+        }
+        match &ty.results[..] {
+            [] => Ok(()),
+            [one] if one.is("!tfrt.chain") => Ok(()),
+            [_] => fail("async callee must return a chain"),
+            _ => fail("invalid callee result type"),
+        }
+    }
+
+    /// Checks the arguments and the return of a region.
+    fn body(
+        &self,
+        op: &Op,
+        region: &Region,
+        operands: &[Type],
+        results: &[Type],
+        what: &str,
+    ) -> Result<(), Box<Diagnostic>> {
+        let args = self.module.types(&region.args);
+        if args.len() != operands.len() {
+            let message = format!("incorrect number of arguments to {what} block");
+            return Err(Box::new(op_error(op, message)));
+        }
+        if args != operands {
+            return Err(Box::new(op_error(op, "operand/argument type mismatch")));
+        }
+        self.returns(op, region, results)
+    }
+
+    fn returns(&self, op: &Op, region: &Region, results: &[Type]) -> Result<(), Box<Diagnostic>> {
+        let Some(last) = region.ops.last().filter(|o| &*o.name == "tfrt.return") else {
+            return Err(Box::new(op_error(op, "expected tfrt.return in body")));
+        };
+        if self.module.types(&last.operands) != results {
+            let message = format!("operand types don't match '{}' result", op.name);
+            return Err(Box::new(op_error(last, message)));
+        }
+        Ok(())
+    }
+}

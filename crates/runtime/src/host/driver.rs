@@ -1,0 +1,316 @@
+//! What `bef_executor` does: every function without arguments runs as a test of its own.
+
+use super::expected::Expected;
+use ferroflow_executor::host::Program;
+use ferroflow_opdef::host::{
+    ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, Value, Values,
+};
+use ferroflow_program::bef::{File, FileBytes, FunctionKind};
+use ferroflow_program::mlir;
+use ferroflow_sync::{
+    AsyncValue, Diagnostic, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue,
+};
+use ferroflow_tensor::{FixedSizeAllocator, HostAllocator, MallocAllocator, ProfiledAllocator};
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where buffers come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AllocatorType {
+    /// The system.
+    Malloc,
+    /// One kilobyte in all.
+    TestFixedSize,
+    /// The system, with figures at the end.
+    Profiled,
+    /// The system, with a complaint if something is not given back.
+    #[default]
+    LeakCheck,
+}
+
+impl AllocatorType {
+    /// The allocator with this name on command lines.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "malloc" => AllocatorType::Malloc,
+            "test_fixed_size_1k" => AllocatorType::TestFixedSize,
+            "profiled_allocator" => AllocatorType::Profiled,
+            "leak_check_allocator" => AllocatorType::LeakCheck,
+            _ => return None,
+        })
+    }
+
+    fn create(self) -> (Arc<dyn HostAllocator>, &'static str) {
+        let malloc = || Arc::new(MallocAllocator);
+        match self {
+            AllocatorType::Malloc => (malloc(), "malloc"),
+            AllocatorType::TestFixedSize => {
+                (Arc::new(FixedSizeAllocator::new(1024)), "fixed size malloc")
+            }
+            AllocatorType::Profiled => (
+                Arc::new(ProfiledAllocator::profiled(malloc())),
+                "profiled allocator based on malloc",
+            ),
+            AllocatorType::LeakCheck => (
+                Arc::new(ProfiledAllocator::leak_check(malloc())),
+                "memory leak check allocator",
+            ),
+        }
+    }
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Only these functions; all if empty.
+    pub functions: Vec<String>,
+    /// A function that runs first.
+    pub init_function: String,
+    /// `s`, or `mstd[:THREADS[,BLOCKING]]`.
+    pub work_queue: String,
+    /// Where buffers come from.
+    pub allocator: AllocatorType,
+    /// Whether errors are printed with their codes.
+    pub print_error_code: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            functions: Vec::new(),
+            init_function: String::new(),
+            work_queue: "s".to_string(),
+            allocator: AllocatorType::default(),
+            print_error_code: false,
+        }
+    }
+}
+
+/// The work queue that a command line asks for.
+pub fn work_queue(name: &str) -> Option<Arc<dyn WorkQueue>> {
+    if name == "s" {
+        return Some(Arc::new(SingleThreadedWorkQueue::new()));
+    }
+    let counts = name.strip_prefix("mstd")?;
+    let mut n_threads = ferroflow_sync::Pool::available_threads();
+    let mut n_blocking = 0;
+    if !counts.is_empty() {
+        let counts = counts.strip_prefix(':')?;
+        let (threads, blocking) = counts.split_once(',').unwrap_or((counts, "0"));
+        n_threads = threads.parse().ok().filter(|n| (1..=1024).contains(n))?;
+        n_blocking = blocking.parse().ok().filter(|n| *n <= 4096)?;
+    }
+    Some(Arc::new(MultiThreadedWorkQueue::new(n_threads, n_blocking)))
+}
+
+type Found = Arc<Mutex<Vec<Diagnostic>>>;
+
+/// Runs programs as `bef_executor` does.
+pub struct Driver {
+    config: Config,
+    registry: KernelRegistry,
+}
+
+impl Driver {
+    /// A driver with these kernels.
+    pub fn new(config: Config, registry: KernelRegistry) -> Self {
+        Driver { config, registry }
+    }
+
+    /// Runs the functions of a file; what they print goes to `out`, diagnostics that no comment of
+    /// the source expects to standard error. The exit status of the process.
+    pub fn run(&self, bytes: FileBytes, out: Box<dyn Write + Send>) -> i32 {
+        let (allocator, allocator_name) = self.config.allocator.create();
+        let Some(queue) = work_queue(&self.config.work_queue) else {
+            let name = &self.config.work_queue;
+            eprintln!("couldn't create work queue type {name}");
+            return 1;
+        };
+        let found = Found::default();
+        let log = found.clone();
+        let on_error = Box::new(move |diagnostic: &Diagnostic| {
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push(diagnostic.clone());
+        });
+        let queue_name = queue.name();
+        let host = HostContext::new(queue, allocator.clone(), out, on_error);
+        host.print(&format!("Choosing {allocator_name}.\n"));
+        host.print(&format!("Choosing {queue_name} work queue.\n"));
+        let mut status = 0;
+        match File::open(bytes)
+            .map_err(Diagnostic::from)
+            .and_then(|file| Program::new(file, &self.registry))
+        {
+            Err(diagnostic) => host.emit_error(&diagnostic),
+            Ok(program) => status = self.run_functions(&program, &host),
+        }
+        host.work_queue().quiesce();
+        host.forget_shared();
+        if let Some((text, is_bad)) = allocator.report() {
+            host.print(&format!("{text}\n"));
+            if is_bad {
+                status = 1;
+            }
+        }
+        let mut expected = Expected::default();
+        let found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+        for diagnostic in found {
+            expected.check(&as_text(&diagnostic));
+        }
+        for offence in expected.finish() {
+            eprint!("{offence}");
+            status = 1;
+        }
+        status
+    }
+
+    fn run_functions(&self, program: &Arc<Program>, host: &Arc<HostContext>) -> i32 {
+        let file = program.file();
+        let mut list = Vec::new();
+        if self.config.functions.is_empty() {
+            list.extend(0..file.functions().len());
+        }
+        for name in &self.config.functions {
+            match file.function(name) {
+                Some(index) => list.push(index),
+                None => {
+                    eprintln!("couldn't find function {name}");
+                    return 1;
+                }
+            }
+        }
+        let init = file.function(&self.config.init_function);
+        let mut status = 0;
+        let others = list.into_iter().filter(|i| Some(*i) != init);
+        for index in init.into_iter().chain(others) {
+            let before = AsyncValue::live();
+            self.run_function(program, index, host);
+            let after = AsyncValue::live();
+            if let (Some(before), Some(after)) = (before, after)
+                && before != after
+            {
+                let name = program.function_name(index);
+                eprintln!(
+                    "Evaluation of function '{name}' leaked async values (before: {before}, \
+                     after: {after})!"
+                );
+                status = 1;
+            }
+        }
+        status
+    }
+
+    fn run_function(&self, program: &Arc<Program>, index: usize, host: &Arc<HostContext>) {
+        let Some(entry) = program.file().functions().get(index) else {
+            return;
+        };
+        let name = &entry.name;
+        if !entry.arguments.is_empty() {
+            let text = format!("--- Not running '{name}' because it has arguments.\n");
+            return host.print(&text);
+        }
+        if name.is_empty() {
+            return;
+        }
+        host.print(&format!("--- Running '{name}':\n"));
+        let ctx = ExecutionContext::new(host.clone());
+        let function = program.function_at(index);
+        let text = match entry.kind {
+            FunctionKind::Sync => sync_results(&function, &ctx),
+            _ => {
+                let results = function.execute(&ctx, Values::new());
+                host.work_queue().await_values(&results);
+                let text = self.async_results(&function, &results);
+                if !text.is_empty() {
+                    host.print(&format!("'{name}' returned {text}\n"));
+                }
+                drop(results);
+                // What is not part of the results ends before the next function begins.
+                host.work_queue().quiesce();
+                return;
+            }
+        };
+        if !text.is_empty() {
+            host.print(&format!("'{name}' returned {text}\n"));
+        }
+    }
+
+    fn async_results(&self, function: &Function, results: &Values) -> String {
+        let show = |(ty, value): (String, &AsyncValue)| match value.error() {
+            Some(error) if self.config.print_error_code => {
+                let code = error.status.code();
+                format!("<<error: {}, code: {code:?}>>", error.status.message())
+            }
+            Some(error) => format!("<<error: {}>>", error.status.message()),
+            None => show_value(&ty, Getter::Async(value)),
+        };
+        let texts: Vec<String> = function
+            .result_types()
+            .into_iter()
+            .zip(results)
+            .map(show)
+            .collect();
+        texts.join(",")
+    }
+}
+
+fn sync_results(function: &Function, ctx: &ExecutionContext) -> String {
+    match function.execute_sync(ctx, Vec::new()) {
+        Err(error) => format!("<<error: {}>>", error.message()),
+        Ok(results) => {
+            let show = |(ty, value): (String, &Value)| show_value(&ty, Getter::Sync(value));
+            let texts: Vec<String> = function
+                .result_types()
+                .into_iter()
+                .zip(&results)
+                .map(show)
+                .collect();
+            texts.join(",")
+        }
+    }
+}
+
+enum Getter<'a> {
+    Async(&'a AsyncValue),
+    Sync(&'a Value),
+}
+
+impl Getter<'_> {
+    fn get<T: Copy + 'static>(&self) -> Option<T> {
+        match self {
+            Getter::Async(value) => value.get::<T>().copied(),
+            Getter::Sync(value) => value.get::<T>().copied(),
+        }
+    }
+}
+
+fn show_value(ty: &str, value: Getter) -> String {
+    let scientific = |v: f64| {
+        mlir::attr_text(
+            &mlir::Attr::Float(v.to_bits(), mlir::Type::new("f64")),
+            false,
+        )
+    };
+    let text = match ty {
+        "i1" => value.get::<bool>().map(|v| u8::from(v).to_string()),
+        "i32" => value.get::<i32>().map(|v| v.to_string()),
+        "i64" => value.get::<i64>().map(|v| v.to_string()),
+        "f32" => value.get::<f32>().map(|v| scientific(v.into())),
+        "f64" => value.get::<f64>().map(scientific),
+        _ => None,
+    };
+    text.unwrap_or_else(|| format!("{ty} value"))
+}
+
+fn as_text(diagnostic: &Diagnostic) -> mlir::Diagnostic {
+    let message = format!("runtime error: {}", diagnostic.status.message());
+    let loc = match &diagnostic.location {
+        Some(location) => mlir::Loc {
+            file: location.file.as_str().into(),
+            line: location.line,
+            column: location.column,
+        },
+        None => mlir::Loc::default(),
+    };
+    mlir::Diagnostic::error(&loc, message)
+}

@@ -1,0 +1,19 @@
+//! Host programs: text to BEF and back, and running them as TFRT's tools do.
+//!
+//! Entry points: [`mlir_to_bef`], [`bef_to_mlir`], [`Driver`] with its [`Config`], [`optimize`].
+
+mod driver;
+mod expected;
+mod tools;
+
+pub use driver::{AllocatorType, Config, Driver};
+pub use expected::Expected;
+pub use ferroflow_executor::host::Program;
+pub use ferroflow_kernels::host::registry as host_registry;
+pub use ferroflow_opdef::host::{
+    ExecutionContext, Function, HostContext, KernelFrame, KernelRegistry, Values,
+};
+pub use ferroflow_program::{bef, mlir};
+pub use ferroflow_sync::{AsyncValue, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue};
+pub use ferroflow_tensor::{HostAllocator, MallocAllocator};
+pub use tools::{TextOptions, bef_to_mlir, mlir_to_bef, optimize};

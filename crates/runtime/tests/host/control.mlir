@@ -1,0 +1,87 @@
+// Calls, branches, loops and recursion. QUEUES: all
+
+func @double(%x: i32) -> i32 {
+  %y = tfrt.add.i32 %x, %x
+  tfrt.return %y : i32
+}
+
+func @fib(%n: i32) -> i32 {
+  %one = tfrt.constant.i32 1
+  %small = "tfrt.lessequal.i32"(%n, %one) : (i32, i32) -> i1
+  %res = tfrt.if %small, %n : (i32) -> (i32) {
+    tfrt.return %n : i32
+  } else {
+    %minus = tfrt.constant.i32 -1
+    %a = tfrt.add.i32 %n, %minus
+    %b = tfrt.add.i32 %a, %minus
+    %fa = tfrt.call @fib(%a) : (i32) -> i32
+    %fb = tfrt.call @fib(%b) : (i32) -> i32
+    %sum = tfrt.add.i32 %fa, %fb
+    tfrt.return %sum : i32
+  }
+  tfrt.return %res : i32
+}
+
+// PRINTS: 'recursion' returned 610
+func @recursion() -> i32 {
+  %n = tfrt.constant.i32 15
+  %f = tfrt.call @fib(%n) : (i32) -> i32
+  tfrt.return %f : i32
+}
+
+// PRINTS: int32 = 3
+// PRINTS: int32 = 6
+// PRINTS: int32 = 12
+// PRINTS: int32 = 24
+// PRINTS: 'loop' returned !tfrt.chain value,48
+func @loop() -> (!tfrt.chain, i32) {
+  %n = tfrt.constant.i32 4
+  %x = tfrt.constant.i32 3
+  %ch = tfrt.new.chain
+  %res:2 = tfrt.repeat.i32 %n, %ch, %x : !tfrt.chain, i32 {
+    %next = tfrt.print.i32 %x, %ch
+    %y = tfrt.call @double(%x) : (i32) -> i32
+    tfrt.return %next, %y : !tfrt.chain, i32
+  }
+  tfrt.return %res#0, %res#1 : !tfrt.chain, i32
+}
+
+// PRINTS: 'count_down' returned 0
+func @count_down() -> i32 {
+  %true = tfrt.constant.i1 true
+  %n = tfrt.constant.i32 1000
+  %left = tfrt.while %true @count_body(%n) parallel_iterations(1) : (i32) -> (i32)
+  tfrt.return %left : i32
+}
+
+func @count_body(%n: i32) -> (i32, i1) {
+  %minus = tfrt.constant.i32 -1
+  %one = tfrt.constant.i32 1
+  %m = tfrt.add.i32 %n, %minus
+  %more = "tfrt.lessequal.i32"(%one, %m) : (i32, i32) -> i1
+  tfrt.return %m, %more : i32, i1
+}
+
+// PRINTS: 'chosen' returned 20,10
+func @chosen() -> (i32, i32) {
+  %ten = tfrt.constant.i32 10
+  %yes = tfrt.constant.i1 true
+  %no = "tfrt_test.async_constant.i1"() {value = false} : () -> i1
+  %a = tfrt.cond %yes @double @same(%ten) : (i32) -> (i32)
+  %b = tfrt.cond %no @double @same(%ten) : (i32) -> (i32)
+  tfrt.return %a, %b : i32, i32
+}
+
+func @same(%x: i32) -> i32 {
+  tfrt.return %x : i32
+}
+
+// PRINTS: 'gone_wrong' returned <<error: Divide by zero>>,5
+func @gone_wrong() -> (i32, i32) {
+  %five = tfrt.constant.i32 5
+  %zero = tfrt.constant.i32 0
+  // expected-error @+1 {{runtime error: Divide by zero}}
+  %quotient, %rest = tfrt.div.i32 %five, %zero
+  %more = tfrt.add.i32 %quotient, %five
+  tfrt.return %more, %five : i32, i32
+}

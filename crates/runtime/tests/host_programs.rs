@@ -1,0 +1,190 @@
+//! Host programs: each `host/NAME.mlir` is translated, checked to come back the same, and run; what
+//! it prints is compared with the lines `// PRINTS: …` in it, in order.
+
+use ferroflow_runtime::host::{
+    AllocatorType, Config, Driver, TextOptions, bef, bef_to_mlir, host_registry, mlir, mlir_to_bef,
+    optimize,
+};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Output {
+    fn text(&self) -> String {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/host")
+}
+
+fn programs() -> Vec<(String, String)> {
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(folder()).expect("folder of programs") {
+        let path = entry.expect("entry").path();
+        if path.extension().is_some_and(|e| e == "mlir") {
+            let text = std::fs::read_to_string(&path).expect("text");
+            programs.push((path.display().to_string(), text));
+        }
+    }
+    programs.sort();
+    assert!(programs.len() >= 5, "programs are missing");
+    programs
+}
+
+fn run(bytes: Vec<u8>, queue: &str) -> (i32, String) {
+    let config = Config {
+        work_queue: queue.to_string(),
+        allocator: AllocatorType::LeakCheck,
+        ..Config::default()
+    };
+    let output = Output::default();
+    let status =
+        Driver::new(config, host_registry()).run(Arc::new(bytes), Box::new(output.clone()));
+    (status, output.text())
+}
+
+fn check(file: &str, text: &str) {
+    let options = TextOptions::default();
+    // Print is a fixed point, and going through BEF keeps the program.
+    let once = optimize(text, file, options, false).expect("valid");
+    let twice = optimize(&once, file, options, false).expect("what was printed is valid");
+    assert_eq!(once, twice, "{file}: printing twice");
+    let generic = optimize(text, file, options, true).expect("valid");
+    let back = optimize(&generic, file, options, false).expect("the generic form is valid");
+    assert_eq!(once, back, "{file}: through the generic form");
+    let bytes = mlir_to_bef(text, file, options, true).expect("can be written");
+    let (from_bef, warnings) = bef_to_mlir(bytes.clone(), file, false).expect("can be read");
+    assert_eq!(warnings, "");
+    assert_eq!(once, from_bef, "{file}: through BEF");
+    let stripped = mlir_to_bef(text, file, options, false).expect("can be written");
+    let queues: &[&str] = match text.contains("QUEUES: s\n") {
+        true => &["s"],
+        false => &["s", "mstd:2", "mstd:4,2"],
+    };
+    for queue in queues {
+        for bytes in [&bytes, &stripped] {
+            let (status, printed) = run(bytes.clone(), queue);
+            let mut lines = printed.lines().skip(2).filter(|l| !l.starts_with("--- "));
+            for wanted in text
+                .lines()
+                .filter_map(|l| l.trim().strip_prefix("// PRINTS: "))
+            {
+                let found = lines.next().unwrap_or("(nothing)");
+                assert_eq!(found, wanted, "{file} on {queue}:\n{printed}");
+            }
+            assert_eq!(lines.next(), None, "{file} on {queue}:\n{printed}");
+            assert_eq!(status, 0, "{file} on {queue}");
+        }
+    }
+}
+
+#[test]
+fn programs_print_what_they_say() {
+    // The only test here that makes values: the driver looks for leaks by their number.
+    for (file, text) in programs() {
+        check(&file, &text);
+    }
+}
+
+/// A file with any byte changed or cut short is refused, or runs: it never crashes.
+#[test]
+fn mangled_files_do_no_harm() {
+    for (file, text) in programs().into_iter().filter(|(_, t)| !t.contains("SLOW")) {
+        let bytes = mlir_to_bef(&text, &file, TextOptions::default(), true).expect("valid");
+        for at in 0..bytes.len() {
+            for value in [0x80, 0xff, bytes[at] ^ 1] {
+                let mut mangled = bytes.clone();
+                mangled[at] = value;
+                if let Ok(opened) = bef::File::open(Arc::new(mangled)) {
+                    let _ = opened.verify();
+                    let _ = bef::to_mlir(&opened).map(|(m, _)| mlir::print(&m, false));
+                }
+            }
+            let cut = bytes[..at].to_vec();
+            if let Ok(opened) = bef::File::open(Arc::new(cut)) {
+                let _ = opened.verify();
+                let _ = bef::to_mlir(&opened);
+            }
+        }
+    }
+}
+
+#[test]
+fn diagnostics_point_at_their_place() {
+    let rows = [
+        (
+            "func @f() {\n  tfrt.print.i32 %x, %x\n}",
+            "a.mlir:2:18: error: use of undeclared SSA value name",
+        ),
+        (
+            "func @f(%a: i32) {\n  tfrt.return %a : f32\n}",
+            "a.mlir:2:15: error: use of value '%a' expects different type than prior uses: 'f32' vs 'i32'",
+        ),
+        (
+            "func @f() {\n  %x = tfrt.constant.i32 99999999999\n}",
+            "a.mlir:2:26: error: integer constant out of range for attribute",
+        ),
+        (
+            "func @f() {\n  foo.bar %x\n}",
+            "a.mlir:2:3: error: custom op 'foo.bar' is unknown",
+        ),
+        (
+            "func @f() -> i32 {\n  tfrt.return\n}",
+            "a.mlir:2:3: error: 'tfrt.return' op has 0 operands, but enclosing function returns 1",
+        ),
+        (
+            "func @f() {\n  \"a.b\"() : () -> ()\n}",
+            "a.mlir:2:3: error: all functions need to have a tfrt.return",
+        ),
+        (
+            "func @f() {\n  %a = \"x\"() {k = \"unfinished} : () -> i32\n}",
+            "a.mlir:2:19: error: expected '\"' in string literal",
+        ),
+        (
+            "func @f() {\n  %a, %b = tfrt.constant.i32 1\n}",
+            "a.mlir:2:3: error: operation defines 1 results but was provided 2 to bind",
+        ),
+    ];
+    for (text, wanted) in rows {
+        let error = mlir_to_bef(text, "a.mlir", TextOptions::default(), true).expect_err(text);
+        assert!(error.starts_with(wanted), "{error}");
+        assert!(error.contains('^'), "{error}");
+    }
+}
+
+#[test]
+fn deep_and_long_texts_are_errors_or_fine() {
+    let options = TextOptions::default();
+    for (open, close) in [("[", "]"), ("(", ")"), ("{a = ", "}")] {
+        let text = format!(
+            "\"x\"() {{k = {}1{}}} : () -> ()",
+            open.repeat(50_000),
+            close.repeat(50_000)
+        );
+        assert!(optimize(&text, "deep.mlir", options, false).is_err());
+    }
+    let regions = format!(
+        "{}{}",
+        "\"x\"() ({".repeat(20_000),
+        "}) : () -> ()".repeat(20_000)
+    );
+    assert!(optimize(&regions, "deep.mlir", options, false).is_err());
+}
