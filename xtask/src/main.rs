@@ -1,7 +1,8 @@
-//! Repository tasks: `cargo xtask test | soak | loom | tidy | codegen`.
+//! Repository tasks: `cargo xtask test | soak | loom | conformance | tidy | codegen`.
 #![forbid(unsafe_code)]
 
 mod codegen;
+mod conformance;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,9 +24,12 @@ fn main() -> ExitCode {
         Some("test") => test(),
         Some("tidy") => tidy::run(&root()),
         Some("codegen") => codegen::run(&root(), codegen::Mode::Write),
+        Some("conformance") => conformance::run(args.get(1..).unwrap_or(&[])),
         Some("loom") => loom(),
         Some("soak") => soak(),
-        _ => Err("usage: cargo xtask test | soak | loom | tidy | codegen".to_string()),
+        _ => {
+            Err("usage: cargo xtask test | soak | loom | conformance | tidy | codegen".to_string())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

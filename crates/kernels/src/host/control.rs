@@ -143,7 +143,7 @@ fn repeat_from(this: Loop, mut at: u64, count: u64, mut args: Values) {
         }
         args = this.body.execute(&this.ctx, args);
         at += 1;
-        if at % PIPELINE == 0
+        if at.is_multiple_of(PIPELINE)
             && let Some(first) = args.first()
             && !first.is_available()
         {

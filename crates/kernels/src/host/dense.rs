@@ -103,6 +103,17 @@ pub struct CooHostTensor {
     pub values: Vec<u8>,
 }
 
+/// A tensor whose elements are all the same number.
+#[derive(Clone)]
+pub struct ScalarHostTensor {
+    /// Type of the elements.
+    pub dtype: HostDType,
+    /// Shape.
+    pub shape: TensorShape,
+    /// The bytes of one element.
+    pub value: Vec<u8>,
+}
+
 /// A tensor of any kind.
 #[derive(Clone)]
 pub enum HostTensor {
@@ -112,6 +123,8 @@ pub enum HostTensor {
     String(StringHostTensor),
     /// Numbers that are mostly zero.
     Coo(CooHostTensor),
+    /// One number, many times.
+    Scalar(ScalarHostTensor),
 }
 
 impl HostValue for HostTensor {}
@@ -175,6 +188,17 @@ impl HostTensor {
             HostTensor::Dense(t) => &t.shape,
             HostTensor::String(t) => &t.shape,
             HostTensor::Coo(t) => &t.shape,
+            HostTensor::Scalar(t) => &t.shape,
+        }
+    }
+
+    /// Type of its elements.
+    pub fn dtype(&self) -> HostDType {
+        match self {
+            HostTensor::Dense(t) => t.dtype,
+            HostTensor::String(_) => HostDType::STRING,
+            HostTensor::Coo(t) => t.dtype,
+            HostTensor::Scalar(t) => t.dtype,
         }
     }
 }
@@ -192,7 +216,8 @@ pub fn dtype_name(dtype: HostDType) -> String {
 /// Elements beyond this number are not printed.
 const MAX_PRINTED: usize = 32;
 
-fn number(dtype: HostDType, bytes: &[u8]) -> String {
+/// A number as TFRT prints it.
+pub(super) fn number(dtype: HostDType, bytes: &[u8]) -> String {
     let mut word = [0u8; 8];
     for (to, from) in word.iter_mut().zip(bytes) {
         *to = *from;
@@ -256,6 +281,13 @@ impl fmt::Display for HostTensor {
                 };
                 write!(f, ", values = [{}{more}]", shown.join(", "))
             }
+            HostTensor::Scalar(t) => write!(
+                f,
+                "ScalarHostTensor dtype = {}, shape = {}, value = {}",
+                dtype_name(t.dtype),
+                t.shape,
+                number(t.dtype, &t.value)
+            ),
             HostTensor::Coo(t) => {
                 let indices: Vec<String> = t.indices.iter().map(i64::to_string).collect();
                 writeln!(

@@ -5,6 +5,7 @@
 mod basic;
 mod benchmark;
 mod control;
+mod core_runtime;
 mod dense;
 mod dht;
 mod parallel;
@@ -26,6 +27,7 @@ pub fn registry() -> KernelRegistry {
     parallel::register(&mut registry);
     shape::register(&mut registry);
     dht::register(&mut registry);
+    core_runtime::register(&mut registry);
     test::register(&mut registry);
     tracked::register(&mut registry);
     benchmark::register(&mut registry);

@@ -4,6 +4,10 @@
 //! [`StrAttr`], [`ArrayAttr`] and [`TypedAttribute`] are attributes, in order; [`Function`] a
 //! function; [`Ctx`] the execution context. What the function gives back are the results: nothing, a
 //! value, a tuple, each in a `Result` if it can fail.
+#![allow(
+    clippy::needless_lifetimes,
+    reason = "the lifetime of an item is that of the call; implementations say so as the trait does"
+)]
 
 use super::frame::{Frame, KernelFrame, LocationId, ResultItem, SyncKernelFrame};
 use super::{AttrNumber, ExecutionContext, Function, HostValue, TypedAttr, Value};
@@ -276,10 +280,11 @@ macro_rules! kernels {
                         reason = "one macro for any number of parameters")]
                     Arc::new(move |frame: &mut KernelFrame| {
                         let mut cursor = Cursor::default();
-                        let results = (|| -> Result<R> {
+                        let mut run = || -> Result<R> {
                             $(let $param = $param::get(&*frame, &mut cursor)?;)*
                             Ok(call(&self, $($param),*))
-                        })();
+                        };
+                        let results = run();
                         results.store(frame);
                     })
                 }

@@ -1,0 +1,205 @@
+//! Tensor handles, op handlers, and how an op runs.
+
+use super::super::dense::HostTensor;
+use super::super::shape::TensorShape;
+use super::attrs::OpAttrs;
+use super::ops::{self, CpuOp};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::host::{ExecutionContext, Function, HostDType, HostValue, Reporter};
+use ferroflow_sync::{AsyncValue, IndirectPromise};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Data type and shape.
+pub(super) type Metadata = (HostDType, TensorShape);
+
+/// A tensor that may come later, with its metadata if that is known before.
+#[derive(Clone)]
+pub(super) struct TensorHandle {
+    /// A [`HostTensor`], or an error.
+    pub(super) tensor: AsyncValue,
+    pub(super) metadata: Option<Metadata>,
+}
+
+impl HostValue for TensorHandle {}
+
+impl TensorHandle {
+    pub(super) fn new(tensor: HostTensor) -> Self {
+        TensorHandle {
+            metadata: Some((tensor.dtype(), tensor.shape().clone())),
+            tensor: AsyncValue::new(tensor),
+        }
+    }
+}
+
+/// What runs ops.
+#[derive(Clone)]
+pub(super) enum OpHandler {
+    /// Nothing runs here.
+    Null,
+    /// Ops of the CPU; others go to the next handler.
+    Cpu(Box<OpHandler>),
+    /// Writes down what goes to the next handler.
+    Logging(Box<OpHandler>, Arc<AtomicUsize>),
+}
+
+impl HostValue for OpHandler {}
+
+/// Handlers by name.
+pub(super) type Handlers = Mutex<HashMap<String, OpHandler>>;
+
+/// A function that is called as an op.
+pub(super) struct CompositeOp(pub(super) Function);
+
+impl HostValue for CompositeOp {}
+
+fn plural(n: usize) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
+impl OpHandler {
+    /// Runs an op: handles of its results, and a value that is available when it is done.
+    pub(super) fn execute(
+        &self,
+        op: &str,
+        args: &[TensorHandle],
+        attrs: &OpAttrs,
+        n_results: usize,
+        ctx: &ExecutionContext,
+        reporter: Option<Reporter>,
+    ) -> Result<(Vec<TensorHandle>, AsyncValue)> {
+        match self {
+            OpHandler::Null => Err(invalid_argument!(
+                "{op} was not supported by NullOpHandler."
+            )),
+            OpHandler::Cpu(next) => match ops::find(op) {
+                Some(cpu) => run(cpu, args, attrs, n_results, ctx, reporter),
+                None => next.execute(op, args, attrs, n_results, ctx, reporter),
+            },
+            OpHandler::Logging(next, count) => {
+                let id = count.fetch_add(1, Ordering::Relaxed);
+                let attributes = match attrs.0.is_empty() {
+                    true => "no attributes\n".to_string(),
+                    false => attrs.to_string(),
+                };
+                ctx.host().print(&format!(
+                    "[{id}] dispatch '{op}' {} argument{}, {n_results} result{}, {attributes}",
+                    args.len(),
+                    plural(args.len()),
+                    plural(n_results)
+                ));
+                next.execute(op, args, attrs, n_results, ctx, reporter)
+            }
+        }
+    }
+}
+
+struct Dispatch {
+    op: &'static CpuOp,
+    inputs: Vec<AsyncValue>,
+    attrs: OpAttrs,
+    ctx: ExecutionContext,
+    reporter: Option<Reporter>,
+    results: Vec<IndirectPromise>,
+    done: IndirectPromise,
+}
+
+fn run(
+    op: &'static CpuOp,
+    args: &[TensorHandle],
+    attrs: &OpAttrs,
+    n_results: usize,
+    ctx: &ExecutionContext,
+    reporter: Option<Reporter>,
+) -> Result<(Vec<TensorHandle>, AsyncValue)> {
+    // Shapes are checked at once where they are known.
+    let known: Option<Vec<Metadata>> = args.iter().map(|a| a.metadata.clone()).collect();
+    let metadata = match (op.metadata, known) {
+        (Some(function), Some(known)) => Some(function(&known, attrs)?),
+        _ => None,
+    };
+    let (results, values): (Vec<_>, Vec<_>) =
+        (0..n_results).map(|_| IndirectPromise::new()).unzip();
+    let (done, is_done) = IndirectPromise::new();
+    let handles = values
+        .into_iter()
+        .enumerate()
+        .map(|(i, tensor)| TensorHandle {
+            tensor,
+            metadata: metadata.as_ref().and_then(|m| m.get(i).cloned()),
+        });
+    let handles = handles.collect();
+    let dispatch = Dispatch {
+        op,
+        inputs: args.iter().map(|a| a.tensor.clone()).collect(),
+        attrs: attrs.clone(),
+        ctx: ctx.clone(),
+        reporter,
+        results,
+        done,
+    };
+    if op.is_async {
+        ctx.enqueue(move || dispatch.when_ready(0));
+    } else {
+        dispatch.when_ready(0);
+    }
+    Ok((handles, is_done))
+}
+
+impl Dispatch {
+    /// Runs when all inputs from `i` on are available.
+    fn when_ready(self, mut i: usize) {
+        while let Some(input) = self.inputs.get(i) {
+            i += 1;
+            if !input.is_available() {
+                let input = input.clone();
+                return input.and_then(move || self.when_ready(i));
+            }
+        }
+        let mut errors = self.inputs.iter().filter(|i| i.is_error());
+        if let Some(error) = errors.next().or(self.ctx.cancel_value()).cloned() {
+            return self.fail(&error);
+        }
+        let tensors = self
+            .inputs
+            .iter()
+            .map(|i| i.expect::<HostTensor>().cloned());
+        let outputs = tensors
+            .collect::<Result<Vec<_>>>()
+            .and_then(|tensors| (self.op.run)(&tensors, &self.attrs, &self.ctx));
+        match outputs {
+            Err(status) => {
+                let diagnostic = match &self.reporter {
+                    Some(reporter) => reporter.report(status),
+                    None => status.into(),
+                };
+                let error = AsyncValue::new_error(diagnostic);
+                self.fail(&error);
+            }
+            Ok(outputs) => {
+                for (promise, tensor) in self.results.into_iter().zip(outputs) {
+                    promise.forward_to(AsyncValue::new(tensor));
+                }
+                self.done.forward_to(AsyncValue::new(ferroflow_sync::Chain));
+            }
+        }
+    }
+
+    fn fail(self, error: &AsyncValue) {
+        for promise in self.results {
+            promise.forward_to(error.clone());
+        }
+        self.done.forward_to(error.clone());
+    }
+}
+
+/// The handler under a name.
+pub(super) fn handler(ctx: &ExecutionContext, name: &str) -> Result<OpHandler> {
+    let handlers = ctx.host().shared(Handlers::default);
+    let handlers = handlers.lock().unwrap_or_else(PoisonError::into_inner);
+    handlers
+        .get(name)
+        .cloned()
+        .ok_or_else(|| invalid_argument!("op_handler not found."))
+}

@@ -1,0 +1,136 @@
+//! `cargo xtask conformance tfrt --suite DIR`: TFRT's own tests against our programs.
+//!
+//! DIR is a checkout of TFRT with `mlir_tests/` and `integrationtest/fizzbuzz/`. The RUN lines of each
+//! test run as they are, with our binary under TFRT's program names and LLVM's FileCheck (or the
+//! `filecheck` package from PyPI) from the PATH.
+
+use crate::{Res, root};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const NAMES: &[&str] = &[
+    "tfrt_translate",
+    "tfrt_opt",
+    "bef_executor",
+    "bef_executor_lite",
+    "bef_name",
+    "code_size_test_driver",
+];
+
+/// Runs the suite; an error if tests fail.
+pub fn run(args: &[String]) -> Res {
+    let usage = || "usage: cargo xtask conformance tfrt --suite DIR".to_string();
+    let ["tfrt", "--suite", suite] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
+        return Err(usage());
+    };
+    let suite = fs::canonicalize(suite).map_err(|e| format!("{suite}: {e}"))?;
+    crate::cargo("building", &["build", "--package", "ferroflow-cli"])?;
+    let work = root().join("target/conformance");
+    let programs = work.join("bin");
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&programs).map_err(|e| e.to_string())?;
+    install(&programs)?;
+    let mut tests = Vec::new();
+    for folder in ["mlir_tests", "integrationtest/fizzbuzz"] {
+        find(&suite.join(folder), &mut tests)?;
+    }
+    tests.sort();
+    let mut failed = 0;
+    for test in &tests {
+        let name = test.strip_prefix(&suite).unwrap_or(test);
+        let problem = one(test, &work.join(name), &programs, &suite)?;
+        match &problem {
+            None => println!("pass  {}", name.display()),
+            Some(problem) => {
+                failed += 1;
+                println!("FAIL  {}: {problem}", name.display());
+            }
+        }
+    }
+    println!("{} of {} tests pass", tests.len() - failed, tests.len());
+    match failed {
+        0 => Ok(()),
+        n => Err(format!("{n} tests fail")),
+    }
+}
+
+/// Our binary under all names, `not`, and FileCheck.
+fn install(programs: &Path) -> Res {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let binary = target
+        .unwrap_or_else(|| root().join("target"))
+        .join("debug/ferroflow");
+    for name in NAMES {
+        symlink(&binary, programs.join(name)).map_err(|e| format!("{name}: {e}"))?;
+    }
+    let not = programs.join("not");
+    fs::write(&not, "#!/bin/bash\n! \"$@\"\n").map_err(|e| e.to_string())?;
+    fs::set_permissions(&not, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
+    let candidates = ["FileCheck", "filecheck"].map(String::from);
+    let versions = (13..30).rev().map(|v| format!("FileCheck-{v}"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for name in candidates.into_iter().chain(versions) {
+        let found = std::env::split_paths(&path)
+            .map(|p| p.join(&name))
+            .find(|p| p.is_file());
+        if let Some(found) = found {
+            return symlink(found, programs.join("FileCheck")).map_err(|e| e.to_string());
+        }
+    }
+    Err("FileCheck is not in the PATH (apt install llvm, or pip install filecheck)".to_string())
+}
+
+fn find(folder: &Path, tests: &mut Vec<PathBuf>) -> Res {
+    for entry in fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))? {
+        let path = entry.map_err(|e| e.to_string())?.path();
+        if path.is_dir() {
+            find(&path, tests)?;
+        } else if path.extension().is_some_and(|e| e == "mlir") {
+            tests.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Translates a test and runs its lines; what went wrong, if anything.
+fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<String>> {
+    let text = fs::read_to_string(test).map_err(|e| format!("{}: {e}", test.display()))?;
+    if let Some(folder) = copy.parent() {
+        fs::create_dir_all(folder).map_err(|e| e.to_string())?;
+    }
+    fs::write(copy, &text).map_err(|e| e.to_string())?;
+    let file = copy.display().to_string();
+    let bef = copy.with_extension("bef");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let shell = |line: &str| {
+        let line = format!("set -o pipefail; {line}");
+        Command::new("timeout")
+            .args(["120", "bash", "-c", &line])
+            .env("PATH", format!("{}:{path}", programs.display()))
+            .current_dir(suite)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| format!("cannot start bash: {e}"))
+    };
+    // TFRT's build does this; tests of errors have no file, and say so themselves.
+    shell(&format!(
+        "tfrt_translate -mlir-to-bef {file} -o {}",
+        bef.display()
+    ))?;
+    let lines = text.lines().filter_map(|l| {
+        let rest = l.trim_start().trim_start_matches('/').trim_start();
+        rest.strip_prefix("RUN:")
+            .filter(|_| l.trim_start().starts_with("//"))
+    });
+    for line in lines {
+        let output = shell(&line.replace("%s", &file))?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let first = errors.lines().find(|l| l.contains("rror")).unwrap_or("");
+            return Ok(Some(format!("{}: {first}", line.trim())));
+        }
+    }
+    Ok(None)
+}
