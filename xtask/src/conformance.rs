@@ -115,10 +115,10 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
             .map_err(|e| format!("cannot start bash: {e}"))
     };
     // TFRT's build does this; tests of errors have no file, and say so themselves.
-    shell(&format!(
-        "tfrt_translate -mlir-to-bef {file} -o {}",
-        bef.display()
-    ))?;
+    let bef = bef.display();
+    let translated = format!("tfrt_translate -mlir-to-bef {file} -o {bef}");
+    // Later suites call the file by its whole name.
+    shell(&format!("{translated} && cp {bef} {file}.bef"))?;
     let lines = text.lines().filter_map(|l| {
         let rest = l.trim_start().trim_start_matches('/').trim_start();
         rest.strip_prefix("RUN:")
