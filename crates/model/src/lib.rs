@@ -3,7 +3,8 @@
 //! Entry points: [`GraphFile`] opens a model file, binary or text; [`SavedModelFile`] opens a
 //! SavedModel directory, [`TensorBundle`] a checkpoint, which
 //! [`BundleWriter`] writes; [`tensor_from_proto`] and
-//! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files; [`proto`] has the messages.
+//! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files;
+//! [`RecordReader`] and [`RecordWriter`] TFRecord files, [`EventWriter`] TensorBoard's; [`proto`] has the messages.
 //!
 //! Does not know: ops, graphs as structures, execution.
 #![forbid(unsafe_code)]
@@ -11,7 +12,9 @@
 pub mod arrays;
 mod atomic_file;
 mod bundle_writer;
+mod events;
 mod graph_file;
+mod record;
 mod saved_model_file;
 mod sstable;
 mod tensor_bundle;
@@ -30,7 +33,9 @@ mod text;
 pub mod proto;
 
 pub use bundle_writer::{BundleWriter, CheckpointState, merge_bundles, remove_checkpoint};
+pub use events::EventWriter;
 pub use graph_file::GraphFile;
+pub use record::{RecordCompression, RecordReader, RecordWriter};
 pub use saved_model_file::{
     SAVED_MODEL_FILES, SavedModelFile, decode_asset, encode, write_saved_model,
 };

@@ -1077,3 +1077,118 @@ pub mod tensor_slice_proto {
         }
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BytesList {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub value: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FloatList {
+    #[prost(float, repeated, tag = "1")]
+    pub value: ::prost::alloc::vec::Vec<f32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Int64List {
+    #[prost(int64, repeated, tag = "1")]
+    pub value: ::prost::alloc::vec::Vec<i64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Feature {
+    #[prost(oneof = "feature::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<feature::Kind>,
+}
+/// Nested message and enum types in `Feature`.
+pub mod feature {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        BytesList(super::BytesList),
+        #[prost(message, tag = "2")]
+        FloatList(super::FloatList),
+        #[prost(message, tag = "3")]
+        Int64List(super::Int64List),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Features {
+    #[prost(map = "string, message", tag = "1")]
+    pub feature: ::std::collections::HashMap<::prost::alloc::string::String, Feature>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Example {
+    #[prost(message, optional, tag = "1")]
+    pub features: ::core::option::Option<Features>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SummaryMetadata {
+    #[prost(message, optional, tag = "1")]
+    pub plugin_data: ::core::option::Option<summary_metadata::PluginData>,
+    #[prost(string, tag = "2")]
+    pub display_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub summary_description: ::prost::alloc::string::String,
+    #[prost(int32, tag = "4")]
+    pub data_class: i32,
+}
+/// Nested message and enum types in `SummaryMetadata`.
+pub mod summary_metadata {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct PluginData {
+        #[prost(string, tag = "1")]
+        pub plugin_name: ::prost::alloc::string::String,
+        #[prost(bytes = "bytes", tag = "2")]
+        pub content: ::prost::bytes::Bytes,
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    pub value: ::prost::alloc::vec::Vec<summary::Value>,
+}
+/// Nested message and enum types in `Summary`.
+pub mod summary {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Value {
+        #[prost(string, tag = "7")]
+        pub node_name: ::prost::alloc::string::String,
+        #[prost(string, tag = "1")]
+        pub tag: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "9")]
+        pub metadata: ::core::option::Option<super::SummaryMetadata>,
+        #[prost(oneof = "value::Value", tags = "2, 8")]
+        pub value: ::core::option::Option<value::Value>,
+    }
+    /// Nested message and enum types in `Value`.
+    pub mod value {
+        #[derive(Clone, PartialEq, ::prost::Oneof)]
+        pub enum Value {
+            #[prost(float, tag = "2")]
+            SimpleValue(f32),
+            #[prost(message, tag = "8")]
+            Tensor(super::super::TensorProto),
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Event {
+    #[prost(double, tag = "1")]
+    pub wall_time: f64,
+    #[prost(int64, tag = "2")]
+    pub step: i64,
+    #[prost(oneof = "event::What", tags = "3, 4, 5, 9")]
+    pub what: ::core::option::Option<event::What>,
+}
+/// Nested message and enum types in `Event`.
+pub mod event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        #[prost(string, tag = "3")]
+        FileVersion(::prost::alloc::string::String),
+        #[prost(bytes, tag = "4")]
+        GraphDef(::prost::bytes::Bytes),
+        #[prost(message, tag = "5")]
+        Summary(super::Summary),
+        #[prost(bytes, tag = "9")]
+        MetaGraphDef(::prost::bytes::Bytes),
+    }
+}

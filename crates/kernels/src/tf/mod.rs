@@ -16,6 +16,7 @@ pub mod conv;
 pub mod conv_grad;
 mod conv_gradient;
 pub mod crop_and_resize;
+pub mod decode_csv;
 pub mod dense;
 pub mod depthwise;
 pub mod diag;
@@ -24,12 +25,14 @@ pub mod dilation;
 pub mod dynamic;
 pub mod einsum;
 mod einsum_gradient;
+pub mod files;
 pub mod fill;
 pub mod fused_activation;
 pub mod fused_elementwise;
 pub mod gather;
 mod gather_gradient;
 pub mod identity;
+pub mod images;
 pub mod layer_norm;
 mod list_gradient;
 pub mod logging;
@@ -44,6 +47,7 @@ mod matrix_gradient;
 pub mod optimizers;
 pub mod optimizers_sparse;
 pub mod pad;
+pub mod parse_example;
 pub mod pool;
 pub mod pool_grad;
 pub mod queue;
@@ -93,17 +97,20 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     conv::OPS,
     conv_grad::OPS,
     crop_and_resize::OPS,
+    decode_csv::OPS,
     dense::OPS,
     depthwise::OPS,
     diag::OPS,
     dilation::OPS,
     dynamic::OPS,
     einsum::OPS,
+    files::OPS,
     fill::OPS,
     fused_activation::OPS,
     fused_elementwise::OPS,
     gather::OPS,
     identity::OPS,
+    images::OPS,
     layer_norm::OPS,
     logging::OPS,
     lrn::OPS,
@@ -115,6 +122,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     optimizers::OPS,
     optimizers_sparse::OPS,
     pad::OPS,
+    parse_example::OPS,
     pool::OPS,
     pool_grad::OPS,
     queue::OPS,

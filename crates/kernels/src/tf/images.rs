@@ -1,0 +1,373 @@
+//! Pictures from files' bytes and back: PNG and JPEG.
+
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageFormat};
+
+/// DecodePng, DecodeJpeg, DecodeImage, EncodePng, EncodeJpeg.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "DecodePng",
+        "contents: string -> image: dtype | channels: int = 0; dtype: type {uint8,uint16} = uint8 |",
+    )
+    .shape(image_shape)
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "DecodeJpeg",
+        "contents: string -> image: uint8 | channels: int = 0; ratio: int = 1; \
+         fancy_upscaling: bool = true; try_recover_truncated: bool = false; \
+         acceptable_fraction: float = 1.0; dct_method: string = '' |",
+    )
+    .shape(image_shape)
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "DecodeImage",
+        "contents: string -> image: dtype | channels: int = 0; \
+         dtype: type {uint8,uint16,float} = uint8; expand_animations: bool = true |",
+    )
+    .shape(|_| Ok(()))
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "EncodePng",
+        "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} = uint8 |",
+    )
+    .shape(|ctx| {
+        let image = ctx.with_rank_at_least(0, 3)?;
+        let dims = image.dims().map(|d| d.split_at(d.len() - 3).0.to_vec());
+        ctx.set(0, dims.map_or_else(PartialShape::unknown, PartialShape::of));
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(encode_png),
+    Op::new(
+        "EncodeJpeg",
+        "image: uint8 -> contents: string | format: string {'','grayscale','rgb'} = ''; \
+         quality: int = 95; progressive: bool = false; optimize_size: bool = false; \
+         chroma_downsampling: bool = true; density_unit: string {'in','cm'} = 'in'; \
+         x_density: int = 300; y_density: int = 300; xmp_metadata: string = '' |",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(0, 3)?;
+        ctx.set(0, PartialShape::scalar());
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(encode_jpeg),
+];
+
+fn image_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(0, 0)?;
+    let channels = usize::try_from(ctx.attrs().int("channels")?).ok();
+    ctx.set(
+        0,
+        PartialShape::of([None, None, channels.filter(|&c| c > 0)]),
+    );
+    Ok(())
+}
+
+struct Decode {
+    op: String,
+    channels: usize,
+    /// By how much JPEG pictures are made smaller.
+    ratio: usize,
+    dtype: DType,
+}
+
+fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    let channels = attrs.int("channels")?;
+    let is_jpeg = build.def.name == "DecodeJpeg";
+    if !matches!((channels, is_jpeg), (0 | 1 | 3, _) | (2 | 4, false)) {
+        return Err(invalid_argument!(
+            "channels must be 0, 1, {}, got {channels}",
+            if is_jpeg { "or 3" } else { "2, 3 or 4" }
+        ));
+    }
+    let ratio = match is_jpeg {
+        true => attrs.int("ratio")?,
+        false => 1,
+    };
+    if !matches!(ratio, 1 | 2 | 4 | 8) {
+        return Err(invalid_argument!(
+            "ratio must be 1, 2, 4, or 8, got {ratio}"
+        ));
+    }
+    let decode = Decode {
+        op: build.def.name.to_string(),
+        channels: channels as usize,
+        ratio: ratio as usize,
+        dtype: build.output(0)?,
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let contents = ctx.input(0)?;
+        let [contents] = contents.strings()? else {
+            return Err(invalid_argument!(
+                "contents must be scalar but got shape {}",
+                contents.shape()
+            ));
+        };
+        let out = decode.run(contents)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+/// A picture with 16 bits for each sample.
+struct Picture {
+    width: usize,
+    height: usize,
+    channels: usize,
+    samples: Vec<u16>,
+}
+
+impl Decode {
+    #[cold]
+    fn invalid(&self, what: &str) -> Status {
+        invalid_argument!("{}: {what}", self.op)
+    }
+
+    fn run(&self, contents: &[u8]) -> Result<Tensor> {
+        let format = image::guess_format(contents).ok();
+        let format = format.filter(|f| matches!(f, ImageFormat::Png | ImageFormat::Jpeg));
+        let format = format.ok_or_else(|| {
+            invalid_argument!("Unknown image file format. One of JPEG, PNG, GIF, BMP required.")
+        })?;
+        let decoded = image::load_from_memory_with_format(contents, format);
+        let decoded = decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
+        let mut picture = Picture::of(&decoded);
+        if self.ratio > 1 && format == ImageFormat::Jpeg {
+            picture = picture.smaller(self.ratio);
+        }
+        let channels = match self.channels {
+            0 => picture.channels,
+            // Without a channel for it, a JPEG picture is opaque.
+            n => n,
+        };
+        let picture = picture.with_channels(channels);
+        let shape = crate::indices::shape_of([picture.height, picture.width, channels])?;
+        let is_deep = matches!(
+            decoded,
+            DynamicImage::ImageLuma16(_)
+                | DynamicImage::ImageLumaA16(_)
+                | DynamicImage::ImageRgb16(_)
+                | DynamicImage::ImageRgba16(_)
+        );
+        // 8-bit samples are kept in the upper byte and the lower.
+        match self.dtype {
+            DType::Uint8 => {
+                let bytes: Vec<u8> = picture.samples.iter().map(|s| (s >> 8) as u8).collect();
+                Tensor::from_slice(shape, &bytes)
+            }
+            DType::Uint16 => Tensor::from_slice(shape, &picture.samples),
+            _ => {
+                let (shift, top) = if is_deep { (0, 65535.0) } else { (8, 255.0) };
+                let unit = |s: &u16| (s >> shift) as f32 / top;
+                let floats: Vec<f32> = picture.samples.iter().map(unit).collect();
+                Tensor::from_slice(shape, &floats)
+            }
+        }
+    }
+}
+
+impl Picture {
+    fn of(image: &DynamicImage) -> Picture {
+        let wide = |v: &u8| u16::from(*v) << 8 | u16::from(*v);
+        let samples: Vec<u16> = match image {
+            DynamicImage::ImageLuma16(p) => p.as_raw().clone(),
+            DynamicImage::ImageLumaA16(p) => p.as_raw().clone(),
+            DynamicImage::ImageRgb16(p) => p.as_raw().clone(),
+            DynamicImage::ImageRgba16(p) => p.as_raw().clone(),
+            other => other.as_bytes().iter().map(wide).collect(),
+        };
+        Picture {
+            width: image.width() as usize,
+            height: image.height() as usize,
+            channels: usize::from(image.color().channel_count()),
+            samples,
+        }
+    }
+
+    /// The averages of squares of pixels.
+    fn smaller(&self, ratio: usize) -> Picture {
+        let (width, height) = (self.width.div_ceil(ratio), self.height.div_ceil(ratio));
+        let mut samples = Vec::with_capacity(width * height * self.channels);
+        for y in 0..height {
+            for x in 0..width {
+                for c in 0..self.channels {
+                    let (mut sum, mut n) = (0u32, 0);
+                    for v in y * ratio..((y + 1) * ratio).min(self.height) {
+                        for u in x * ratio..((x + 1) * ratio).min(self.width) {
+                            let at = (v * self.width + u) * self.channels + c;
+                            sum += self.samples.get(at).map_or(0, |s| u32::from(s >> 8));
+                            n += 1;
+                        }
+                    }
+                    let mean = ((sum + n / 2) / n.max(1)) as u16;
+                    samples.push(mean << 8 | mean);
+                }
+            }
+        }
+        Picture {
+            width,
+            height,
+            channels: self.channels,
+            samples,
+        }
+    }
+
+    /// With another number of channels: gray, gray and opacity, colors, colors and opacity.
+    fn with_channels(self, channels: usize) -> Picture {
+        if channels == self.channels || self.channels == 0 {
+            return self;
+        }
+        let mut samples = Vec::with_capacity(self.samples.len() / self.channels * channels);
+        for pixel in self.samples.chunks_exact(self.channels) {
+            let opacity = match pixel {
+                [_, a] | [_, _, _, a] => *a,
+                _ => u16::MAX,
+            };
+            let color = match pixel {
+                [r, g, b, ..] => [*r, *g, *b],
+                [gray, ..] => [*gray; 3],
+                [] => [0; 3],
+            };
+            if channels < 3 {
+                let [r, g, b] = color;
+                samples.push(match pixel.len() {
+                    1 | 2 => r,
+                    _ => gray(r, g, b),
+                });
+            } else {
+                samples.extend(color);
+            }
+            if channels.is_multiple_of(2) {
+                samples.push(opacity);
+            }
+        }
+        Picture {
+            channels,
+            samples,
+            ..self
+        }
+    }
+}
+
+/// The brightness of a color, of 8 bits.
+fn gray(r: u16, g: u16, b: u16) -> u16 {
+    let [r, g, b] = [r, g, b].map(|v| f32::from(v >> 8));
+    let y = (0.299 * r + 0.587 * g + 0.114 * b).round() as u16;
+    y << 8 | y
+}
+
+fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let level = build.attrs.int("compression")?;
+    let compression = match level {
+        -1 => CompressionType::Default,
+        0 => CompressionType::Uncompressed,
+        1..=9 => CompressionType::Level(level as u8),
+        _ => {
+            return Err(invalid_argument!(
+                "compression should be in [-1,9], got {level}"
+            ));
+        }
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let image = ctx.input(0)?;
+        let dims = image.shape().dims();
+        let Some((batch, &[height, width, channels])) = dims.split_last_chunk::<3>() else {
+            return Err(invalid_argument!(
+                "image must be at least 3-dimensional{}",
+                image.shape()
+            ));
+        };
+        let color = match (channels, image.dtype()) {
+            (1, DType::Uint8) => ExtendedColorType::L8,
+            (2, DType::Uint8) => ExtendedColorType::La8,
+            (3, DType::Uint8) => ExtendedColorType::Rgb8,
+            (4, DType::Uint8) => ExtendedColorType::Rgba8,
+            (1, _) => ExtendedColorType::L16,
+            (2, _) => ExtendedColorType::La16,
+            (3, _) => ExtendedColorType::Rgb16,
+            (4, _) => ExtendedColorType::Rgba16,
+            _ => {
+                return Err(invalid_argument!(
+                    "image must have 1, 2, 3, or 4 channels, got {channels}"
+                ));
+            }
+        };
+        let sizes = u32::try_from(height).ok().zip(u32::try_from(width).ok());
+        let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
+        let (h, w) = sizes.ok_or_else(|| {
+            invalid_argument!("cannot encode a picture of {height} by {width} pixels")
+        })?;
+        let size = height * width * channels * image.dtype().size();
+        let pictures = image.bytes()?.chunks_exact(size);
+        let encode = |pixels: &[u8]| {
+            let mut out = Vec::new();
+            let encoder = PngEncoder::new_with_quality(&mut out, compression, FilterType::Adaptive);
+            encoder
+                .write_image(pixels, w, h, color)
+                .map_err(|e| invalid_argument!("Failed to encode PNG: {e}"))?;
+            Ok(Bytes::from(out))
+        };
+        let out = pictures.map(encode).collect::<Result<Vec<_>>>()?;
+        let batch: Shape = batch.iter().copied().collect();
+        let out = Tensor::from_strings(batch, out)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn encode_jpeg(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (quality, format) = (build.attrs.int("quality")?, build.attrs.str("format")?);
+    let quality = u8::try_from(quality).ok().filter(|q| *q <= 100);
+    let quality = quality.ok_or_else(|| {
+        invalid_argument!(
+            "quality must be in [0,100], got {:?}",
+            build.attrs.int("quality")
+        )
+    })?;
+    let wanted = match format {
+        "grayscale" => Some(1),
+        "rgb" => Some(3),
+        _ => None,
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let image = ctx.input(0)?;
+        let &[height, width, channels] = image.shape().dims() else {
+            return Err(invalid_argument!(
+                "image must be 3-dimensional{}",
+                image.shape()
+            ));
+        };
+        if wanted.is_some_and(|w| w != channels) {
+            return Err(invalid_argument!(
+                "format expects {} channels, got {channels}",
+                wanted.unwrap_or(0)
+            ));
+        }
+        let color = match channels {
+            1 => ExtendedColorType::L8,
+            3 => ExtendedColorType::Rgb8,
+            _ => {
+                return Err(invalid_argument!(
+                    "image must have 1 or 3 channels, got {channels}"
+                ));
+            }
+        };
+        let sizes = u16::try_from(height).ok().zip(u16::try_from(width).ok());
+        let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
+        let (h, w) = sizes.ok_or_else(|| {
+            invalid_argument!("cannot encode a picture of {height} by {width} pixels")
+        })?;
+        let mut out = Vec::new();
+        JpegEncoder::new_with_quality(&mut out, quality.max(1))
+            .encode(image.slice::<u8>()?, w.into(), h.into(), color)
+            .map_err(|e| invalid_argument!("JPEG encoding failed: {e}"))?;
+        ctx.set_output(0, Tensor::string(out))
+    }))
+}

@@ -1,0 +1,107 @@
+//! Event files, which TensorBoard shows: scalars by step, and the graph.
+
+use crate::atomic_file::io_error;
+use crate::proto::{Event, GraphDef, Summary, event::What, summary};
+use crate::record::{RecordCompression, RecordWriter};
+use ferroflow_base::Result;
+use prost::Message;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes the events of a run to a new file in a folder.
+///
+/// ```
+/// use ferroflow_model::EventWriter;
+/// let folder = std::env::temp_dir().join(format!("ferroflow-run-{}", std::process::id()));
+/// let mut events = EventWriter::create(&folder)?;
+/// events.scalar("loss", 0, 2.3)?;
+/// events.scalars(1, &[("loss", 1.9), ("accuracy", 0.4)])?;
+/// events.flush()?;
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # ferroflow_base::Result::Ok(())
+/// ```
+pub struct EventWriter {
+    path: PathBuf,
+    records: RecordWriter,
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0.0, |t| t.as_secs_f64())
+}
+
+impl EventWriter {
+    /// Begins a file of events in `folder`, which is made if it is not there.
+    pub fn create(folder: &Path) -> Result<EventWriter> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+        let (time, n) = (now(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let host = std::env::var("HOSTNAME").unwrap_or_default();
+        let host = match host.is_empty() || host.contains(std::path::is_separator) {
+            true => "localhost".to_string(),
+            false => host,
+        };
+        // The part that TensorBoard looks for is `tfevents`; the rest tells files apart.
+        let id = std::process::id();
+        let name = format!("events.out.tfevents.{:010}.{host}.{id}.{n}.v2", time as u64);
+        let path = folder.join(name);
+        let mut writer = EventWriter {
+            records: RecordWriter::create(&path, RecordCompression::None)?,
+            path,
+        };
+        writer.event(0, What::FileVersion("brain.Event:2".into()))?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn event(&mut self, step: i64, what: What) -> Result<()> {
+        let event = Event {
+            wall_time: now(),
+            step,
+            what: Some(what),
+        };
+        self.records.write(&event.encode_to_vec())
+    }
+
+    /// A value at a step.
+    pub fn scalar(&mut self, tag: &str, step: i64, value: f32) -> Result<()> {
+        self.scalars(step, &[(tag, value)])
+    }
+
+    /// Several values at a step.
+    pub fn scalars(&mut self, step: i64, values: &[(&str, f32)]) -> Result<()> {
+        let value = |(tag, value): &(&str, f32)| summary::Value {
+            tag: tag.to_string(),
+            value: Some(summary::value::Value::SimpleValue(*value)),
+            ..Default::default()
+        };
+        let summary = Summary {
+            value: values.iter().map(value).collect(),
+        };
+        self.event(step, What::Summary(summary))
+    }
+
+    /// A summary that an op made: an encoded `Summary` message.
+    pub fn summary(&mut self, step: i64, encoded: &[u8]) -> Result<()> {
+        let summary = Summary::decode(encoded)
+            .map_err(|e| ferroflow_base::invalid_argument!("not a summary: {e}"))?;
+        self.event(step, What::Summary(summary))
+    }
+
+    /// The graph of the run.
+    pub fn graph(&mut self, graph: &GraphDef) -> Result<()> {
+        self.event(0, What::GraphDef(graph.encode_to_vec().into()))
+    }
+
+    /// Makes what was written visible to readers.
+    pub fn flush(&mut self) -> Result<()> {
+        self.records.flush()
+    }
+}

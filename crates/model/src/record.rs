@@ -1,0 +1,232 @@
+//! TFRecord files: records one after another, each with checksums of its length and its bytes.
+
+use crate::atomic_file::io_error;
+use crate::sstable::{mask, unmask};
+use ferroflow_base::{Result, Status, data_loss, invalid_argument};
+use flate2::Compression;
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// How a file of records is compressed as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecordCompression {
+    /// Not at all.
+    #[default]
+    None,
+    /// As a zlib stream.
+    Zlib,
+    /// As gzip does.
+    Gzip,
+}
+
+impl RecordCompression {
+    /// The compression of TensorFlow's name: `""`, `"NONE"`, `"ZLIB"` or `"GZIP"`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "" | "NONE" => Ok(RecordCompression::None),
+            "ZLIB" => Ok(RecordCompression::Zlib),
+            "GZIP" => Ok(RecordCompression::Gzip),
+            _ => Err(invalid_argument!("Unsupported compression_type: {name}")),
+        }
+    }
+}
+
+/// Reads the records of a file in order.
+///
+/// ```
+/// use ferroflow_model::{RecordCompression, RecordReader, RecordWriter};
+/// let path = std::env::temp_dir().join(format!("ferroflow-{}.tfrecord", std::process::id()));
+/// let mut writer = RecordWriter::create(&path, RecordCompression::None)?;
+/// writer.write(b"one")?;
+/// writer.write(b"two")?;
+/// writer.finish()?;
+/// let records = RecordReader::open(&path, RecordCompression::None)?;
+/// let records = records.collect::<ferroflow_base::Result<Vec<_>>>()?;
+/// assert_eq!(records, [b"one", b"two"]);
+/// # std::fs::remove_file(path).unwrap();
+/// # ferroflow_base::Result::Ok(())
+/// ```
+pub struct RecordReader {
+    path: PathBuf,
+    source: Box<dyn Read + Send>,
+    offset: u64,
+    failed: bool,
+}
+
+impl RecordReader {
+    /// Opens a file of records.
+    pub fn open(path: &Path, compression: RecordCompression) -> Result<RecordReader> {
+        let file = File::open(path).map_err(|e| io_error(path, &e))?;
+        let file = BufReader::with_capacity(1 << 18, file);
+        Ok(RecordReader {
+            path: path.to_path_buf(),
+            source: match compression {
+                RecordCompression::None => Box::new(file),
+                RecordCompression::Zlib => Box::new(BufReader::new(ZlibDecoder::new(file))),
+                RecordCompression::Gzip => Box::new(BufReader::new(MultiGzDecoder::new(file))),
+            },
+            offset: 0,
+            failed: false,
+        })
+    }
+
+    /// Where the next record begins, in the uncompressed file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next record; `None` at the end of the file.
+    pub fn read(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut header = [0u8; 12];
+        match self.fill(&mut header)? {
+            0 => return Ok(None),
+            12 => {}
+            _ => return Err(self.damaged("truncated")),
+        }
+        let (length, sum) = header.split_at(8);
+        if crc32c::crc32c(length) != stored(sum) {
+            return Err(self.damaged("corrupted"));
+        }
+        let n = length.try_into().map_or(u64::MAX, u64::from_le_bytes);
+        let Some(whole) = n.checked_add(4).filter(|&n| n <= isize::MAX as u64) else {
+            return Err(self.damaged("corrupted"));
+        };
+        // A length is only trusted as far as there are bytes.
+        let mut data = Vec::new();
+        let read = (&mut self.source).take(whole).read_to_end(&mut data);
+        read.map_err(|e| self.broken(&e))?;
+        let at = data
+            .len()
+            .checked_sub(4)
+            .filter(|_| data.len() as u64 == whole);
+        let Some(at) = at else {
+            return Err(self.damaged("truncated"));
+        };
+        let sum = data.split_off(at);
+        if crc32c::crc32c(&data) != stored(&sum) {
+            return Err(self.damaged("corrupted"));
+        }
+        self.offset += 12 + whole;
+        Ok(Some(data))
+    }
+
+    /// Reads as many bytes as there are; gives their number.
+    fn fill(&mut self, to: &mut [u8]) -> Result<usize> {
+        let mut n = 0;
+        while let Some(rest) = to.get_mut(n..).filter(|r| !r.is_empty()) {
+            match self.source.read(rest) {
+                Ok(0) => break,
+                Ok(read) => n += read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.broken(&e)),
+            }
+        }
+        Ok(n)
+    }
+
+    #[cold]
+    fn damaged(&self, how: &str) -> Status {
+        data_loss!("{how} record at {} in {}", self.offset, self.path.display())
+    }
+
+    #[cold]
+    fn broken(&self, error: &std::io::Error) -> Status {
+        match error.kind() {
+            std::io::ErrorKind::InvalidInput
+            | std::io::ErrorKind::InvalidData
+            | std::io::ErrorKind::UnexpectedEof => {
+                data_loss!("{}: {error}", self.path.display())
+            }
+            _ => io_error(&self.path, error),
+        }
+    }
+}
+
+fn stored(sum: &[u8]) -> u32 {
+    unmask(sum.try_into().map_or(0, u32::from_le_bytes))
+}
+
+impl Iterator for RecordReader {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let record = self.read().transpose();
+        self.failed = matches!(record, Some(Err(_)));
+        record
+    }
+}
+
+enum Sink {
+    None(BufWriter<File>),
+    Zlib(ZlibEncoder<BufWriter<File>>),
+    Gzip(GzEncoder<BufWriter<File>>),
+}
+
+impl Sink {
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Sink::None(w) => w,
+            Sink::Zlib(w) => w,
+            Sink::Gzip(w) => w,
+        }
+    }
+}
+
+/// Writes records to a file; [`RecordReader`] has an example.
+pub struct RecordWriter {
+    path: PathBuf,
+    sink: Sink,
+}
+
+impl RecordWriter {
+    /// Begins a file of records, in place of one of the same name.
+    pub fn create(path: &Path, compression: RecordCompression) -> Result<RecordWriter> {
+        let file = BufWriter::new(File::create(path).map_err(|e| io_error(path, &e))?);
+        Ok(RecordWriter {
+            path: path.to_path_buf(),
+            sink: match compression {
+                RecordCompression::None => Sink::None(file),
+                RecordCompression::Zlib => {
+                    Sink::Zlib(ZlibEncoder::new(file, Compression::default()))
+                }
+                RecordCompression::Gzip => Sink::Gzip(GzEncoder::new(file, Compression::default())),
+            },
+        })
+    }
+
+    /// Appends a record.
+    pub fn write(&mut self, record: &[u8]) -> Result<()> {
+        let length = (record.len() as u64).to_le_bytes();
+        let sum = |bytes: &[u8]| mask(crc32c::crc32c(bytes)).to_le_bytes();
+        let to = self.sink.writer();
+        let written = to
+            .write_all(&length)
+            .and_then(|()| to.write_all(&sum(&length)))
+            .and_then(|()| to.write_all(record))
+            .and_then(|()| to.write_all(&sum(record)));
+        written.map_err(|e| io_error(&self.path, &e))
+    }
+
+    /// Hands what was written so far to the system.
+    pub fn flush(&mut self) -> Result<()> {
+        let flushed = self.sink.writer().flush();
+        flushed.map_err(|e| io_error(&self.path, &e))
+    }
+
+    /// Writes the end and waits until all is on the disk.
+    pub fn finish(self) -> Result<()> {
+        let file = match self.sink {
+            Sink::None(w) => Ok(w),
+            Sink::Zlib(w) => w.finish(),
+            Sink::Gzip(w) => w.finish(),
+        };
+        let done = file.and_then(|mut w| w.flush().and_then(|()| w.get_ref().sync_all()));
+        done.map_err(|e| io_error(&self.path, &e))
+    }
+}
