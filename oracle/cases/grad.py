@@ -128,6 +128,33 @@ def resizes():
     yield case("ResizeNearestNeighborGrad", image, i32(0, 2), fails=True)
 
 
+def boxes():
+    r = Rand("boxes_grad")
+    places = a("float", [[0.1, 0.2, 0.7, 0.9], [0, 0, 1, 1], [-0.3, 0.4, 0.5, 1.4], [0.8, 0.7, 0.2, 0.1]])
+    of = i32(1, 0, 1, 0)
+    for crop in ((3, 4), (1, 2), (1, 1)):
+        grads = r("float", (4, *crop, 2))
+        for dtype in ("float", "double", "half"):
+            for method in ("bilinear", "nearest"):
+                yield case("CropAndResizeGradImage", grads, places, of, i32(2, 5, 4, 2), T=dtype,
+                           tol={"double": 1e-6}.get(dtype), method=method)
+        for dtype in ("float", "double", "half", "uint8", "int32"):
+            yield case("CropAndResizeGradBoxes", grads, r(dtype, (2, 5, 4, 2)), places, of)
+    yield case("CropAndResizeGradImage", grads, places[:2], of, i32(2, 5, 4, 2), T="float", fails=True)
+    yield case("CropAndResizeGradImage", grads, places, of, i32(2, 5, 4, 1), T="float", fails=True)
+    yield case("CropAndResizeGradBoxes", grads, r("float", (2, 5, 4)), places, of, fails=True)
+    for strides, rates in (((1, 1), (1, 1)), ((2, 1), (1, 2))):
+        for padding in ("SAME", "VALID"):
+            how = {"strides": [1, *strides, 1], "rates": [1, *rates, 1], "padding": padding}
+            for dtype in FLOATS + ["int32", "uint8"]:
+                x, f = r(dtype, (2, 6, 7, 2)), r(dtype, (3, 2, 2))
+                wide = [np.asarray(t, np.float32) for t in (x, f)]
+                y = tf.raw_ops.Dilation2D(input=wide[0], filter=wide[1], **how).numpy()
+                for to in ("Input", "Filter"):
+                    yield case(f"Dilation2DBackprop{to}", x, f, r(dtype, y.shape), **how)
+    yield case("Dilation2DBackpropInput", x, f, r(dtype, (2, 1, 1, 2)), fails=True, **how)
+
+
 def rows():
     r = Rand("dynamic")
     for dtype in FLOATS + ["int32", "string", "bool", "complex64"]:
@@ -168,4 +195,5 @@ def cases():
     yield from pools()
     yield from norms()
     yield from resizes()
+    yield from boxes()
     yield from rows()

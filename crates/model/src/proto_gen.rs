@@ -1141,6 +1141,23 @@ pub mod summary_metadata {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HistogramProto {
+    #[prost(double, tag = "1")]
+    pub min: f64,
+    #[prost(double, tag = "2")]
+    pub max: f64,
+    #[prost(double, tag = "3")]
+    pub num: f64,
+    #[prost(double, tag = "4")]
+    pub sum: f64,
+    #[prost(double, tag = "5")]
+    pub sum_squares: f64,
+    #[prost(double, repeated, tag = "6")]
+    pub bucket_limit: ::prost::alloc::vec::Vec<f64>,
+    #[prost(double, repeated, tag = "7")]
+    pub bucket: ::prost::alloc::vec::Vec<f64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Summary {
     #[prost(message, repeated, tag = "1")]
     pub value: ::prost::alloc::vec::Vec<summary::Value>,
@@ -1155,7 +1172,7 @@ pub mod summary {
         pub tag: ::prost::alloc::string::String,
         #[prost(message, optional, tag = "9")]
         pub metadata: ::core::option::Option<super::SummaryMetadata>,
-        #[prost(oneof = "value::Value", tags = "2, 8")]
+        #[prost(oneof = "value::Value", tags = "2, 5, 8")]
         pub value: ::core::option::Option<value::Value>,
     }
     /// Nested message and enum types in `Value`.
@@ -1164,6 +1181,8 @@ pub mod summary {
         pub enum Value {
             #[prost(float, tag = "2")]
             SimpleValue(f32),
+            #[prost(message, tag = "5")]
+            Histo(super::super::HistogramProto),
             #[prost(message, tag = "8")]
             Tensor(super::super::TensorProto),
         }

@@ -124,6 +124,11 @@ fn parse_attr(text: &'static str) -> Option<AttrDef> {
         Some((rest, default)) => (rest, Some(default)),
         None => (rest, None),
     };
+    // Allowed values stand last, or in the brackets of a list.
+    let (rest, allowed) = match rest.strip_suffix('}').and_then(|r| r.rsplit_once('{')) {
+        Some((rest, allowed)) => (rest.trim(), allowed),
+        None => (rest, ""),
+    };
     let (rest, minimum) = match rest.split_once(">=") {
         Some((rest, min)) => (rest.trim(), Some(min.trim().parse().ok()?)),
         None => (rest, None),
@@ -134,7 +139,7 @@ fn parse_attr(text: &'static str) -> Option<AttrDef> {
     };
     let (kind, allowed) = match rest.split_once('{') {
         Some((kind, allowed)) => (kind.trim(), allowed.trim().strip_suffix('}')?),
-        None => (rest, ""),
+        None => (rest, allowed),
     };
     let ty = match kind {
         "string" => AttrType::Str,
@@ -227,11 +232,14 @@ mod tests {
             "X",
             "a: Ref(T), b: list(Tin), c: N*int32 -> o: T | T: type {half,float} = float; \
              p: string {'SAME','VALID'} = 'SAME'; l: list(int) >= 2 = [1,2]; s: shape = unknown; \
-             n: int >= 1; q: shape = [2,?]; f: float = -0.5; b: bool = false | stateful uninit",
+             n: int >= 1; q: shape = [2,?]; f: float = -0.5; b: bool = false; \
+             t: list(type) >= 1 {float,int64} | stateful uninit",
         )
         .expect("well-formed");
         assert!(def.inputs[0].is_ref());
-        assert_eq!(def.attrs.len(), 8);
+        assert_eq!(def.attrs.len(), 9);
+        let t = def.attr("t").unwrap();
+        assert_eq!((t.minimum, t.allowed.len(), t.is_list), (Some(1), 2, true));
         assert_eq!(def.attr("T").unwrap().allowed.len(), 2);
         assert_eq!(def.attr("l").unwrap().minimum, Some(2));
         assert!(

@@ -348,6 +348,12 @@ fn by_input<T: Num>(
             if kind == Kind::Depthwise {
                 let m = out_c / in_c;
                 let filter = &filter[tap * out_c..][..out_c];
+                if m == 1 {
+                    for ((o, d), f) in out.iter_mut().zip(dy).zip(filter) {
+                        *o = o.add(d.mul(*f));
+                    }
+                    return;
+                }
                 for (c, o) in out.iter_mut().enumerate() {
                     *o = o.add(dot(&dy[c * m..][..m], &filter[c * m..][..m]));
                 }
@@ -406,26 +412,36 @@ fn by_filter<T: Num>(
 ) -> Result<()> {
     let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
     let (in_c, out_c, groups) = (s.plane.in_c, s.plane.out_c, s.plane.groups);
-    let row_len = match kind {
-        Kind::Full => out_c,
-        Kind::Depthwise => out_c / in_c.max(1),
-    };
+    if kind == Kind::Depthwise {
+        // A filter pixel at a time, all of its channels side by side.
+        let m = out_c / in_c.max(1);
+        par_chunks_mut(par, out.slice_mut::<T>()?, out_c, 1, &|tap, out| {
+            out.fill(T::ZERO);
+            each_pair(s, tap, |from, to| {
+                let (x, dy) = (&x[from * in_c..][..in_c], &dy[to * out_c..][..out_c]);
+                if m == 1 {
+                    for ((o, x), d) in out.iter_mut().zip(x).zip(dy) {
+                        *o = o.add(x.mul(*d));
+                    }
+                    return;
+                }
+                let rows = out.chunks_exact_mut(m).zip(dy.chunks_exact(m));
+                for ((out, dy), x) in rows.zip(x) {
+                    for (o, d) in out.iter_mut().zip(dy) {
+                        *o = o.add(x.mul(*d));
+                    }
+                }
+            });
+        });
+        return Ok(());
+    }
     // Rows of a filter pixel.
-    let rows = match kind {
-        Kind::Full => in_c / groups.max(1),
-        Kind::Depthwise => in_c,
-    };
-    par_chunks_mut(par, out.slice_mut::<T>()?, row_len, 1, &|i, out| {
+    let rows = in_c / groups.max(1);
+    par_chunks_mut(par, out.slice_mut::<T>()?, out_c, 1, &|i, out| {
         let (tap, row) = (i / rows, i % rows);
         out.fill(T::ZERO);
         each_pair(s, tap, |from, to| {
             let (x, dy) = (&x[from * in_c..][..in_c], &dy[to * out_c..][..out_c]);
-            if kind == Kind::Depthwise {
-                for (o, d) in out.iter_mut().zip(&dy[row * row_len..]) {
-                    *o = o.add(x[row].mul(*d));
-                }
-                return;
-            }
             let per_out = out_c / groups;
             for (g, (out, dy)) in out
                 .chunks_exact_mut(per_out)

@@ -51,7 +51,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// Where output position `i` of `n` lies on an axis of `size`, for a box from `a` to `b`.
-fn position(i: usize, n: usize, a: f32, b: f32, size: usize) -> Option<f32> {
+pub(super) fn position(i: usize, n: usize, a: f32, b: f32, size: usize) -> Option<f32> {
     let last = (size - 1) as f32;
     let at = if n > 1 {
         a * last + i as f32 * ((b - a) * last / (n - 1) as f32)

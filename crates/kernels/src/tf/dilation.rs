@@ -19,7 +19,7 @@ pub const OPS: &[Op] = &[Op::new(
 .cost(Cost::Expensive)
 .kernel(build)];
 
-fn rules(attrs: &Attrs) -> Result<Rules> {
+pub(super) fn rules(attrs: &Attrs) -> Result<Rules> {
     let (strides, rates) = (ints32(attrs, "strides")?, ints32(attrs, "rates")?);
     for (values, name) in [(&strides, "strides"), (&rates, "rates")] {
         if values.len() != 4 {
@@ -67,7 +67,7 @@ fn other_depth(input: usize, filter: usize) -> ferroflow_base::Status {
     invalid_argument!("input and filter must have the same depth: {input} vs {filter}")
 }
 
-fn place(rules: &Rules, input: &Shape, filter: &Shape) -> Result<Conv3dShape> {
+pub(super) fn place(rules: &Rules, input: &Shape, filter: &Shape) -> Result<Conv3dShape> {
     if input.rank() != 4 {
         return Err(invalid_argument!("input must be 4-dimensional: {input}"));
     }

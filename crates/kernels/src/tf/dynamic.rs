@@ -148,7 +148,7 @@ fn stitch(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
     let n = ctx.num_inputs() / 2;
-    let mut highest = -1;
+    let mut highest = -1i64;
     let mut rest: Option<&[usize]> = None;
     for i in 0..n {
         let (indices, data) = (ctx.input(i)?, ctx.input(n + i)?);
@@ -179,7 +179,7 @@ fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
             if *index < 0 {
                 return Err(invalid_argument!("indices[{i}] is out of range"));
             }
-            highest = highest.max(*index);
+            highest = highest.max(i64::from(*index));
         }
     }
     let rest = rest.unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Whole files, names of files by pattern, numbers from bytes and text.
 
 use crate::shapes;
-use ferroflow_base::{Code, Result, Status, invalid_argument};
+use ferroflow_base::{Code, Result, Status, invalid_argument, resource_exhausted};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
 use std::path::{Path, PathBuf};
@@ -284,7 +284,11 @@ fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
                  {dtype}"
             ));
         }
-        let mut bytes = Vec::with_capacity(strings.len().saturating_mul(width));
+        let mut bytes = Vec::new();
+        let n = strings.len().saturating_mul(width);
+        bytes
+            .try_reserve_exact(n)
+            .map_err(|_| resource_exhausted!("OOM when allocating {n} bytes"))?;
         for string in strings {
             let end = bytes.len() + width;
             bytes.extend(string.iter().take(width));

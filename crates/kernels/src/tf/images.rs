@@ -148,7 +148,6 @@ impl Decode {
             // Without a channel for it, a JPEG picture is opaque.
             n => n,
         };
-        let picture = picture.with_channels(channels);
         let shape = crate::indices::shape_of([picture.height, picture.width, channels])?;
         let is_deep = matches!(
             decoded,
@@ -157,6 +156,11 @@ impl Decode {
                 | DynamicImage::ImageRgb16(_)
                 | DynamicImage::ImageRgba16(_)
         );
+        let gray = Gray {
+            deep: is_deep,
+            rounded: is_deep || format == ImageFormat::Jpeg,
+        };
+        let picture = picture.with_channels(channels, gray);
         // 8-bit samples are kept in the upper byte and the lower.
         match self.dtype {
             DType::Uint8 => {
@@ -221,7 +225,7 @@ impl Picture {
     }
 
     /// With another number of channels: gray, gray and opacity, colors, colors and opacity.
-    fn with_channels(self, channels: usize) -> Picture {
+    fn with_channels(self, channels: usize, gray: Gray) -> Picture {
         if channels == self.channels || self.channels == 0 {
             return self;
         }
@@ -237,10 +241,9 @@ impl Picture {
                 [] => [0; 3],
             };
             if channels < 3 {
-                let [r, g, b] = color;
-                samples.push(match pixel.len() {
-                    1 | 2 => r,
-                    _ => gray(r, g, b),
+                samples.push(match pixel {
+                    [gray] | [gray, _] => *gray,
+                    _ => gray.of(color),
                 });
             } else {
                 samples.extend(color);
@@ -257,11 +260,23 @@ impl Picture {
     }
 }
 
-/// The brightness of a color, of 8 bits.
-fn gray(r: u16, g: u16, b: u16) -> u16 {
-    let [r, g, b] = [r, g, b].map(|v| f32::from(v >> 8));
-    let y = (0.299 * r + 0.587 * g + 0.114 * b).round() as u16;
-    y << 8 | y
+/// How colors become gray.
+#[derive(Clone, Copy)]
+struct Gray {
+    /// Whether samples have 16 bits.
+    deep: bool,
+    /// Whether fractions are rounded, not cut off.
+    rounded: bool,
+}
+
+impl Gray {
+    /// The brightness of a color, in the fixed-point numbers of libpng.
+    fn of(self, color: [u16; 3]) -> u16 {
+        let [r, g, b] = color.map(|v| u32::from(if self.deep { v } else { v >> 8 }));
+        let half = if self.rounded { 1 << 14 } else { 0 };
+        let y = ((9797 * r + 19234 * g + 3737 * b + half) >> 15) as u16;
+        if self.deep { y } else { y << 8 | y }
+    }
 }
 
 fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

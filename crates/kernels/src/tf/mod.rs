@@ -16,12 +16,14 @@ pub mod conv;
 pub mod conv_grad;
 mod conv_gradient;
 pub mod crop_and_resize;
+pub mod crop_and_resize_grad;
 pub mod decode_csv;
 pub mod dense;
 pub mod depthwise;
 pub mod diag;
 mod diag_gradient;
 pub mod dilation;
+pub mod dilation_grad;
 pub mod dynamic;
 pub mod einsum;
 mod einsum_gradient;
@@ -97,11 +99,13 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     conv::OPS,
     conv_grad::OPS,
     crop_and_resize::OPS,
+    crop_and_resize_grad::OPS,
     decode_csv::OPS,
     dense::OPS,
     depthwise::OPS,
     diag::OPS,
     dilation::OPS,
+    dilation_grad::OPS,
     dynamic::OPS,
     einsum::OPS,
     files::OPS,

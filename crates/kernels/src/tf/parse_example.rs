@@ -441,7 +441,7 @@ impl Batch<'_> {
         if let Some(None) = dims.first() {
             return self.padded(key, dense, default, batch, &known);
         }
-        let wanted: usize = known.iter().product();
+        let wanted = crate::indices::shape_of(known.iter().copied())?.num_elements();
         let out = crate::indices::shape_of(batch.iter().chain(&known).copied())?;
         let mut values = Values::new(*dtype);
         for i in 0..self.records.len() {
@@ -486,7 +486,9 @@ impl Batch<'_> {
                 default.shape()
             ));
         }
-        let row = rest.iter().product::<usize>().max(1);
+        let row = crate::indices::shape_of(rest.iter().copied())?
+            .num_elements()
+            .max(1);
         let mut parts = Vec::with_capacity(self.records.len());
         for i in 0..self.records.len() {
             let mut values = Values::new(dense.dtype);

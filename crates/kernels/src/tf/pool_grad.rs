@@ -144,9 +144,11 @@ fn placed(spec: &Spec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
 /// Elements of one image of the input and of the output.
 fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
     let (p, c) = (&s.plane, s.plane.in_c);
+    // An image of no batch may have any size.
+    let size = |dims: [usize; 4]| dims.into_iter().fold(1, usize::saturating_mul);
     (
-        s.in_d * p.in_h * p.in_w * c,
-        s.out_d * p.out_h * p.out_w * c,
+        size([s.in_d, p.in_h, p.in_w, c]),
+        size([s.out_d, p.out_h, p.out_w, c]),
     )
 }
 

@@ -120,7 +120,7 @@ fn scatter<T: Num>(
     wide: fn(f32) -> T,
 ) -> Result<Tensor> {
     let (width, c) = (image[2], image[3]);
-    let per_image = image[1] * width * c;
+    let per_image = image[1].saturating_mul(width * c);
     let of_grads = ys.len() * xs.len() * c;
     let mut out = ctx.alloc(T::DTYPE, image)?;
     par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, per_image, 1, &|n, out| {
@@ -184,7 +184,9 @@ fn gather<T: Num>(
     xs: &[usize],
 ) -> Result<Tensor> {
     let (width, c) = (image[2], image[3]);
-    let (per_image, of_grads) = (image[1] * width * c, ys.len() * xs.len() * c);
+    // An image of no batch may have any size.
+    let per_image = image[1].saturating_mul(width.saturating_mul(c));
+    let of_grads = ys.len() * xs.len() * c;
     let grads = grads.slice::<T>()?;
     let mut out = ctx.alloc(T::DTYPE, image)?;
     par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, per_image, 1, &|n, out| {
