@@ -369,7 +369,7 @@ impl Emit<'_, '_> {
     }
 
     /// Goes into branches with a list; gives the list inside and what stays outside, by branch.
-    fn into_branches(
+    fn enter_branches(
         &mut self,
         place: Place,
         mut list: Output,
@@ -390,7 +390,7 @@ impl Emit<'_, '_> {
         Ok((list, switches))
     }
 
-    fn out_of_branches(
+    fn leave_branches(
         &mut self,
         place: Place,
         mut list: Output,
@@ -418,9 +418,9 @@ impl Emit<'_, '_> {
         let entered = self.enter_at(frame.place, &frame.name, frame.parallel, empty, false)?;
         let (merge, list, last) = self.begin(&frame, entered)?;
         let path: Vec<(Output, Side)> = path.iter().map(|s| (s.pred, *s)).collect();
-        let (inner, switches) = self.into_branches(frame.place, list, &path)?;
+        let (inner, switches) = self.enter_branches(frame.place, list, &path)?;
         let pushed = self.one(frame.place, "TensorListPushBack", &[inner, value])?;
-        let next = self.out_of_branches(frame.place, pushed, &path, &switches)?;
+        let next = self.leave_branches(frame.place, pushed, &path, &switches)?;
         let outside = self.outside(of);
         let exit = self.end(&frame, merge, next, last, outside)?;
         self.note(exit.node, frame.cond.node)?;
@@ -443,12 +443,12 @@ impl Emit<'_, '_> {
             parallel: 1,
         };
         let (merge, list, _) = self.begin(&frame, entered)?;
-        let (inner, switches) = self.into_branches(place, list, &brought)?;
+        let (inner, switches) = self.enter_branches(place, list, &brought)?;
         let any = self.scalar(-1)?;
         let attrs = Attrs::default().with("element_dtype", AttrValue::Type(dtype));
         let popped = self.add_at(place, "TensorListPopBack", &[inner, any], attrs, &[])?;
         let rest = Output::new(popped, 0);
-        let next = self.out_of_branches(place, rest, &brought, &switches)?;
+        let next = self.leave_branches(place, rest, &brought, &switches)?;
         let next = self.one(place, "NextIteration", &[next])?;
         self.builder.graph.set_input(merge.node, 1, next);
         Ok(Output::new(popped, 1))
