@@ -341,7 +341,8 @@ fn as_doubles(t: &Tensor) -> Result<Vec<f64>> {
     match t.dtype() {
         DType::Half => Ok(t.slice::<f16>()?.iter().map(|x| x.to_f64()).collect()),
         DType::Bfloat16 => Ok(t.slice::<bf16>()?.iter().map(|x| x.to_f64()).collect()),
-        dtype => dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64]
+        DType::Double => Ok(t.slice::<f64>()?.to_vec()),
+        dtype => dispatch!(dtype, T in [f32, i8, i16, i32, i64, u8, u16, u32, u64]
             => Ok(t.slice::<T>()?.iter().map(|&x| x as f64).collect()),
             else Err(invalid_argument!("logits cannot be of type {dtype}"))),
     }
