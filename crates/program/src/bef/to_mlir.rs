@@ -63,6 +63,9 @@ struct Tables<'f> {
     registers: Reader<'f>,
 }
 
+/// A function's region, and for its kernels by number the functions that are their regions.
+type OpenRegion = (Region, Vec<(usize, Vec<u32>)>);
+
 impl Converter<'_> {
     fn ty(&self, index: usize) -> Type {
         let ty = self.types.get(index).cloned();
@@ -150,7 +153,7 @@ impl Converter<'_> {
     fn resolve(
         &self,
         function: usize,
-        bodies: &mut [Option<(Region, Vec<(usize, Vec<u32>)>)>],
+        bodies: &mut [Option<OpenRegion>],
         depth: usize,
     ) -> Result<Region> {
         let body = bodies.get_mut(function).and_then(Option::take);
