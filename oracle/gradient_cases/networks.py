@@ -60,6 +60,13 @@ def pools(b):
 
 
 @case
+def pools_twice(b):
+    x = b.x([1, 5, 6, 2])
+    y, z = tf.nn.max_pool2d(x, 3, 2, "SAME"), tf.nn.avg_pool2d(x, 2, 2, "VALID")
+    return tf.gradients([y * y * y, z * z * z], x)[0]
+
+
+@case
 def pools_3d(b):
     x = b.x(b.random.uniform(-1, 1, (1, 4, 4, 5, 2)).astype(np.float32))
     return [tf.nn.max_pool3d(x, 2, 2, "SAME"), tf.nn.avg_pool3d(x, 2, 2, "VALID")]

@@ -9,7 +9,7 @@ use crate::tf::pool::Spec;
 use crate::wide::{narrowed, widened};
 use crate::window::{Layout, shape as shape_of};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 
@@ -21,7 +21,8 @@ pub const OPS: &[Op] = &[
         "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
         like_input,
         |build| max_grad(build, Order::First),
-    ),
+    )
+    .gradient(max_grad_gradient),
     row(
         "MaxPoolGradV2",
         "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
@@ -33,7 +34,8 @@ pub const OPS: &[Op] = &[
         "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
         like_output,
         |build| max_grad(build, Order::Second),
-    ),
+    )
+    .gradient(max_grad_grad_gradient),
     row(
         "MaxPoolGradGradV2",
         "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
@@ -45,13 +47,15 @@ pub const OPS: &[Op] = &[
         "orig_input: TInput, orig_output: TInput, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float} = float; TInput: type {half,bfloat16,float} = float |",
         like_input,
         |build| max_grad(build, Order::First),
-    ),
+    )
+    .gradient(max_grad_gradient),
     row(
         "MaxPool3DGradGrad",
         "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
         like_output,
         |build| max_grad(build, Order::Second),
-    ),
+    )
+    .gradient(max_grad_grad_gradient),
     row(
         "MaxPoolGradWithArgmax",
         "input: T, grad: T, argmax: Targmax -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; include_batch_in_index: bool = false; Targmax: type {int32,int64}; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
@@ -67,13 +71,15 @@ pub const OPS: &[Op] = &[
         "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {half,bfloat16,float,double} |",
         average_shape,
         average_grad,
-    ),
+    )
+    .gradient(average_grad_gradient),
     row(
         "AvgPool3DGrad",
         "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float,double} |",
         average_shape,
         average_grad,
-    ),
+    )
+    .gradient(average_grad_gradient),
 ];
 
 const fn row(
@@ -407,4 +413,39 @@ fn share_out<T: Ordered>(
         }
     });
     Ok(out)
+}
+
+/// The attrs of a window that the op has.
+fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
+    let names = [
+        "ksize",
+        "strides",
+        "padding",
+        "explicit_paddings",
+        "data_format",
+    ];
+    let given = names
+        .into_iter()
+        .filter(|name| g.attrs().get(name).is_some());
+    given.map(|name| g.attr(name)).collect()
+}
+
+/// What was the largest stays so; the op is linear in what came.
+fn max_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = format!("{}Grad", g.op_name());
+    let d = g.x(0).op_with(&op, &[g.x(1), g.dy(0)], &window(g));
+    g.set(2, d)
+}
+
+fn max_grad_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = g.op_name().trim_end_matches("Grad");
+    let op = format!("{op}Grad");
+    let d = g.x(0).op_with(&op, &[g.x(1), g.dy(0)], &window(g));
+    g.set(2, d)
+}
+
+fn average_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = g.op_name().trim_end_matches("Grad");
+    let d = g.dy(0).op_with(op, &[], &window(g));
+    g.set(1, d)
 }
