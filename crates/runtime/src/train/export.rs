@@ -2,7 +2,7 @@
 
 use super::{Trainer, saver};
 use ferroflow_base::{Result, invalid_argument, not_found};
-use ferroflow_graph::{Graph, NodeId, export_graph, infer_shapes};
+use ferroflow_graph::{Graph, NodeId, Output, export_graph, infer_shapes};
 use ferroflow_model::proto::{
     CollectionDef, MetaGraphDef, SavedModel, SaverDef, SignatureDef, TensorInfo, VariableDef,
     collection_def, meta_graph_def::MetaInfoDef, saver_def::CheckpointFormatVersion,
@@ -82,10 +82,10 @@ impl Trainer {
         let mut trainable = Vec::new();
         for variable in &self.variables {
             let def = VariableDef {
-                variable_name: graph.output_name(variable.handle),
-                snapshot_name: graph.output_name(variable.value),
+                variable_name: tensor_name(graph, variable.handle),
+                snapshot_name: tensor_name(graph, variable.value),
                 initializer_name: graph.node(variable.initializer).name.clone(),
-                initial_value_name: graph.output_name(variable.initial),
+                initial_value_name: tensor_name(graph, variable.initial),
                 is_resource: true,
                 trainable: variable.trainable,
             };
@@ -105,6 +105,11 @@ impl Trainer {
             ("trainable_variables".to_string(), collection(trainable)),
         ])
     }
+}
+
+/// A tensor's name with its slot, as collections must have it.
+fn tensor_name(graph: &Graph, output: Output) -> String {
+    format!("{}:{}", graph.node(output.node).name, output.slot)
 }
 
 fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, TensorInfo>> {
