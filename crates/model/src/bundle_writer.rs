@@ -36,7 +36,7 @@ const ALIGNMENT: usize = 64;
 /// writer.finish()?;
 /// assert_eq!(TensorBundle::open(&prefix)?.read("weights")?.slice::<f32>()?, [1.0, 2.0]);
 /// # std::fs::remove_dir_all(folder).unwrap();
-/// # ferroflow_base::Result::Ok(())
+/// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 pub struct BundleWriter {
     prefix: String,
@@ -329,7 +329,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
 /// let read = CheckpointState::read(&folder)?.unwrap();
 /// assert_eq!(read.latest().unwrap(), "model.ckpt-2");
 /// # std::fs::remove_dir_all(folder).unwrap();
-/// # ferroflow_base::Result::Ok(())
+/// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CheckpointState {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// events.scalars(1, &[("loss", 1.9), ("accuracy", 0.4)])?;
 /// events.flush()?;
 /// # std::fs::remove_dir_all(folder).unwrap();
-/// # ferroflow_base::Result::Ok(())
+/// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 pub struct EventWriter {
     path: PathBuf,

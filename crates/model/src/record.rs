@@ -47,7 +47,7 @@ impl RecordCompression {
 /// let records = records.collect::<ferroflow_base::Result<Vec<_>>>()?;
 /// assert_eq!(records, [b"one", b"two"]);
 /// # std::fs::remove_file(path).unwrap();
-/// # ferroflow_base::Result::Ok(())
+/// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 pub struct RecordReader {
     path: PathBuf,
