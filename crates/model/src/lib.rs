@@ -37,7 +37,7 @@ pub use events::EventWriter;
 pub use graph_file::GraphFile;
 pub use record::{RecordCompression, RecordReader, RecordWriter};
 pub use saved_model_file::{
-    SAVED_MODEL_FILES, SavedModelFile, decode_asset, encode, write_saved_model,
+    SAVED_MODEL_FILES, SavedModelFile, copy_asset, decode, decode_asset, encode, write_saved_model,
 };
 pub use tensor_bundle::{TensorBundle, has_checkpoint};
 pub use tensor_proto::{shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_proto};

@@ -29,9 +29,22 @@ pub fn write_saved_model(directory: &Path, model: &SavedModel) -> Result<()> {
     write_file(&directory.join(SAVED_MODEL_FILES[0]), &encode(model))
 }
 
+/// Copies a file into the folder of a model's assets; the copy is there when it is complete.
+pub fn copy_asset(directory: &Path, file: &Path, name: &str) -> Result<()> {
+    let folder = directory.join("assets");
+    std::fs::create_dir_all(&folder).map_err(|e| io_error(&folder, &e))?;
+    let bytes = std::fs::read(file).map_err(|e| io_error(file, &e))?;
+    write_file(&folder.join(name), &bytes)
+}
+
 /// A message as bytes.
 pub fn encode(message: &impl Message) -> Vec<u8> {
     message.encode_to_vec()
+}
+
+/// A message from its bytes.
+pub fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M> {
+    M::decode(bytes).map_err(|e| invalid_argument!("not the message that was expected: {e}"))
 }
 
 impl SavedModelFile {

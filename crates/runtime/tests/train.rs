@@ -1,10 +1,13 @@
 //! Training from the outside: every rule learns, checkpoints bring everything back, models are served.
 
+use ferroflow_model::proto::{Event, GraphDef, event::What, summary::value::Value};
+use ferroflow_model::{RecordCompression, RecordReader, decode};
+use ferroflow_runtime::building::AttrValue;
 use ferroflow_runtime::train::{
-    Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, Trainer,
+    Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, TensorBoard, Trainer,
 };
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Tensor};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const N: usize = 64;
 
@@ -309,4 +312,186 @@ fn training_ends_when_nothing_gets_better() {
         5,
         "one to be measured against, three that are waited for, one too many"
     );
+}
+
+/// A network whose layer drops half of its values, on rows of ones.
+fn dropping() -> Trainer {
+    let mut net = Network::new(3);
+    let x = net.input("x", DType::Float, &[None, Some(4)]).unwrap();
+    let layer = net.dense("layer", x, 50, None).unwrap();
+    let dropped = net.dropout(layer, 0.5).unwrap();
+    net.name("dropped", dropped).unwrap();
+    let loss = net.mean_squared_error(dropped, layer).unwrap();
+    net.metric("difference", loss).unwrap();
+    net.minimize(loss, &Optimizer::gradient_descent(1e-3))
+        .unwrap();
+    Trainer::new(net, SessionOptions::default()).unwrap()
+}
+
+#[test]
+fn dropout_drops_in_training_only() {
+    let mut trainer = dropping();
+    let x = Tensor::from_slice([8, 4], &[1f32; 32]).unwrap();
+    let data = Dataset::new(vec![("x", x.clone())]).unwrap();
+    assert_eq!(trainer.evaluate(&data, 8).unwrap()[0].1, 0.0);
+    let history = trainer.fit(&data, &FitOptions::default(), &mut []).unwrap();
+    assert!(history[0].loss > 0.0, "{history:?}");
+    assert_eq!(history[0].metrics[0].1, 0.0);
+
+    let feeds = [("x:0", x), ("training:0", Tensor::scalar(true))];
+    let names = ["dropped:0", "layer/bias/Read/ReadVariableOp:0"];
+    let dropped = trainer.session().run(&feeds, &names, &[]).unwrap();
+    let values = dropped[0].slice::<f32>().unwrap();
+    let zeros = values.iter().filter(|v| **v == 0.0).count();
+    assert!((150..250).contains(&zeros), "{zeros} of 400");
+    let again = trainer.session().run(&feeds, &names, &[]).unwrap();
+    assert_ne!(again[0].slice::<f32>().unwrap(), values);
+
+    let mut net = Network::new(1);
+    let x = net.input("x", DType::Float, &[None, Some(4)]).unwrap();
+    for rate in [-0.1, 1.0, f32::NAN] {
+        let error = net.dropout(x, rate).unwrap_err().to_string();
+        assert!(error.contains("in the range [0, 1)"), "{error}");
+    }
+}
+
+/// Trains into `folder`; the file.
+fn board(folder: &Path) -> PathBuf {
+    let rate = Rate::Exponential {
+        initial: 0.1,
+        steps: 4.0,
+        decay: 0.5,
+        staircase: true,
+    };
+    let rule = Optimizer::new(Rule::GradientDescent, rate);
+    let mut trainer = line(&rule).unwrap();
+    let mut board = TensorBoard::create(folder, &trainer).unwrap().every(2);
+    let options = FitOptions {
+        epochs: 3,
+        batch: 16,
+        ..Default::default()
+    };
+    trainer.fit(&plane(), &options, &mut [&mut board]).unwrap();
+    board.path().to_path_buf()
+}
+
+#[test]
+fn a_run_is_a_file_of_events() {
+    let folder = Folder::new("board");
+    let file = board(&folder.0);
+    let records = RecordReader::open(&file, RecordCompression::None).unwrap();
+    let events: Vec<Event> = records.map(|r| decode(&r.unwrap()).unwrap()).collect();
+    let Some(What::GraphDef(graph)) = &events[1].what else {
+        panic!("no graph: {:?}", events[1])
+    };
+    let graph: GraphDef = decode(graph).unwrap();
+    assert!(graph.node.iter().any(|n| n.name == "line/kernel"));
+    let mut scalars = Vec::new();
+    for event in &events {
+        if let Some(What::Summary(summary)) = &event.what {
+            for value in &summary.value {
+                if let Some(Value::SimpleValue(x)) = value.value {
+                    scalars.push((event.step, value.tag.as_str(), x));
+                }
+            }
+        }
+    }
+    let steps = |tag: &str| -> Vec<i64> {
+        let of_tag = scalars.iter().filter(|(_, t, _)| *t == tag);
+        of_tag.map(|(step, ..)| *step).collect()
+    };
+    let rates = scalars.iter().filter(|(_, tag, _)| *tag == "learning_rate");
+    let rates: Vec<f32> = rates.map(|(.., rate)| *rate).collect();
+    assert_eq!(rates, [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]);
+    for tag in ["loss", "learning_rate", "steps_per_second"] {
+        assert_eq!(steps(tag), [2, 4, 6, 8, 10, 12], "{tag}");
+    }
+    for tag in ["epoch_loss", "epoch_error"] {
+        assert_eq!(steps(tag), [4, 8, 12], "{tag}");
+    }
+}
+
+/// A network that looks words of a file up.
+fn reader_of(file: &Path) -> Trainer {
+    let mut net = Network::new(1);
+    let path = net.asset(file).unwrap();
+    let table = net
+        .op("HashTableV2")
+        .attr("key_dtype", AttrValue::Type(DType::String))
+        .attr("value_dtype", AttrValue::Type(DType::Int64))
+        .attr("shared_name", AttrValue::str("words"))
+        .output()
+        .unwrap();
+    // Keys are whole lines, values their numbers.
+    let fill = net
+        .op("InitializeTableFromTextFileV2")
+        .input(table)
+        .input(path)
+        .attr("key_index", AttrValue::Int(-2))
+        .attr("value_index", AttrValue::Int(-1))
+        .build()
+        .unwrap();
+    net.table_initializer(fill);
+    let words = net.input("words", DType::String, &[None]).unwrap();
+    let none = net
+        .builder()
+        .constant("none", Tensor::scalar(-1i64))
+        .unwrap();
+    let ids = net.op("LookupTableFindV2").input(table).input(words);
+    let ids = ids.input(none).output().unwrap();
+    net.name("ids", ids).unwrap();
+    let shift = net.state("shift", Tensor::scalar(0.5f32)).unwrap();
+    net.name("shifted", shift.value).unwrap();
+    Trainer::new(net, SessionOptions::default()).unwrap()
+}
+
+/// Writes a model with a vocabulary into `folder`/model.
+fn write_vocabulary(folder: &Path) -> PathBuf {
+    std::fs::create_dir_all(folder).unwrap();
+    let words = folder.join("words.txt");
+    std::fs::write(&words, "sun\nmoon\nstar\n").unwrap();
+    let model = folder.join("model");
+    let outputs = [("ids", "ids:0"), ("shift", "shifted:0")];
+    let trainer = reader_of(&words);
+    trainer
+        .export(&model, &[("words", "words:0")], &outputs)
+        .unwrap();
+    std::fs::remove_file(&words).unwrap();
+    model
+}
+
+#[test]
+fn a_model_brings_its_files_along() {
+    let folder = Folder::new("assets");
+    let model = write_vocabulary(&folder.0);
+    let elsewhere = folder.0.join("elsewhere");
+    std::fs::rename(&model, &elsewhere).unwrap();
+    let served = SavedModel::open(&elsewhere, &["serve"], SessionOptions::default()).unwrap();
+    let words = ["moon", "sun", "earth"].map(|w| w.as_bytes().to_vec().into());
+    let words = Tensor::from_strings([3], words.to_vec()).unwrap();
+    let out = served.run("serving_default", &[("words", words)]).unwrap();
+    assert_eq!(out[0].0, "ids");
+    assert_eq!(out[0].1.slice::<i64>().unwrap(), [1, 0, -1]);
+    assert_eq!(out[1].1.to_scalar::<f32>().unwrap(), 0.5);
+}
+
+/// For `oracle/read_training.py`: writes into the folder `FERROFLOW_OUT`.
+#[test]
+#[ignore = "writes files for another program"]
+fn write_for_tensorflow() {
+    let out = PathBuf::from(std::env::var("FERROFLOW_OUT").expect("a folder"));
+    board(&out.join("run"));
+    write_vocabulary(&out);
+    let mut trainer = dropping();
+    let data = Dataset::new(vec![(
+        "x",
+        Tensor::from_slice([8, 4], &[1f32; 32]).unwrap(),
+    )]);
+    trainer
+        .fit(&data.unwrap(), &FitOptions::default(), &mut [])
+        .unwrap();
+    let (inputs, outputs) = ([("x", "x:0")], [("y", "dropped:0")]);
+    trainer
+        .export(&out.join("dropping"), &inputs, &outputs)
+        .unwrap();
 }

@@ -4,12 +4,12 @@ use super::{Trainer, saver};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_graph::{Graph, NodeId, Output, export_graph, infer_shapes};
 use ferroflow_model::proto::{
-    CollectionDef, MetaGraphDef, SavedModel, SaverDef, SignatureDef, TensorInfo, VariableDef,
-    collection_def, meta_graph_def::MetaInfoDef, saver_def::CheckpointFormatVersion,
+    AssetFileDef, CollectionDef, MetaGraphDef, SavedModel, SaverDef, SignatureDef, TensorInfo,
+    VariableDef, collection_def, meta_graph_def::MetaInfoDef, saver_def::CheckpointFormatVersion,
     tensor_info::Encoding,
 };
-use ferroflow_model::{encode, shape_to_proto, write_saved_model};
-use std::collections::HashMap;
+use ferroflow_model::{copy_asset, encode, shape_to_proto, write_saved_model};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 impl Trainer {
@@ -41,9 +41,16 @@ impl Trainer {
         let mut def = export_graph(graph)?;
         let wanted = inputs.iter().chain(outputs).map(|(_, name)| *name);
         let wanted = wanted.chain([saver::SAVED, saver::RESTORE]);
+        let wanted = wanted.chain(self.has_tables.then_some(saver::TABLES));
         let wanted = wanted.map(|name| name.split(':').next().unwrap_or(name));
         let kept = needed(&def, wanted.chain(self.initializers(graph)));
-        def.node.retain(|n| kept.contains_key(n.name.as_str()));
+        def.node.retain(|n| kept.contains(n.name.as_str()));
+        let assets = self.assets.iter();
+        let assets: Vec<(&str, &Path)> = assets
+            .map(|(tensor, file)| (tensor.as_str(), file.as_path()))
+            .filter(|(tensor, _)| tensor.split(':').next().is_some_and(|n| kept.contains(n)))
+            .collect();
+        let assets = named_assets(&assets)?;
         let meta = MetaGraphDef {
             meta_info_def: Some(MetaInfoDef {
                 tags: vec![crate::SERVE.to_string()],
@@ -59,15 +66,18 @@ impl Trainer {
                 version: CheckpointFormatVersion::V2 as i32,
                 ..Default::default()
             }),
-            collection_def: self.collections(graph),
+            collection_def: self.collections(graph, &assets),
+            asset_file_def: assets.iter().map(|a| a.def.clone()).collect(),
             signature_def: HashMap::from([(crate::DEFAULT_SIGNATURE.to_string(), signature)]),
-            ..Default::default()
         };
         let model = SavedModel {
             saved_model_schema_version: 1,
             meta_graphs: vec![meta],
         };
         self.save_as(&folder.join("variables").join("variables"))?;
+        for asset in &assets {
+            copy_asset(folder, asset.file, &asset.def.filename)?;
+        }
         write_saved_model(folder, &model)
     }
 
@@ -76,8 +86,8 @@ impl Trainer {
         nodes.into_iter().map(|id| graph.node(id).name.as_str())
     }
 
-    /// The variables, where TensorFlow looks for them.
-    fn collections(&self, graph: &Graph) -> HashMap<String, CollectionDef> {
+    /// The variables, the files and what fills the tables, where TensorFlow looks for them.
+    fn collections(&self, graph: &Graph, assets: &[Asset]) -> HashMap<String, CollectionDef> {
         let mut all = Vec::new();
         let mut trainable = Vec::new();
         for variable in &self.variables {
@@ -100,16 +110,67 @@ impl Trainer {
                 value: value.into_iter().map(Into::into).collect(),
             })),
         };
-        HashMap::from([
+        let mut collections = HashMap::from([
             ("variables".to_string(), collection(all)),
             ("trainable_variables".to_string(), collection(trainable)),
-        ])
+        ]);
+        let nodes = |value: Vec<String>| CollectionDef {
+            kind: Some(collection_def::Kind::NodeList(collection_def::NodeList {
+                value,
+            })),
+        };
+        if self.has_tables {
+            let op = vec![saver::TABLES.to_string()];
+            collections.insert("saved_model_main_op".to_string(), nodes(op));
+        }
+        if !assets.is_empty() {
+            let paths = assets.iter().map(|a| a.tensor.to_string()).collect();
+            collections.insert("asset_filepaths".to_string(), nodes(paths));
+        }
+        collections
     }
 }
 
 /// A tensor's name with its slot, as collections must have it.
-fn tensor_name(graph: &Graph, output: Output) -> String {
+pub(super) fn tensor_name(graph: &Graph, output: Output) -> String {
     format!("{}:{}", graph.node(output.node).name, output.slot)
+}
+
+/// A file that a model brings along.
+struct Asset<'a> {
+    tensor: &'a str,
+    file: &'a Path,
+    def: AssetFileDef,
+}
+
+/// Gives each file a name of its own in the folder of assets; a file that is used twice is there once.
+fn named_assets<'a>(assets: &[(&'a str, &'a Path)]) -> Result<Vec<Asset<'a>>> {
+    let mut named: Vec<Asset> = Vec::new();
+    for &(tensor, file) in assets {
+        let name = file.file_name().and_then(|n| n.to_str());
+        let name =
+            name.ok_or_else(|| invalid_argument!("Invalid asset path {}", file.display()))?;
+        let same = named.iter().find(|a| a.file == file);
+        let filename = match same {
+            Some(same) => same.def.filename.clone(),
+            None => {
+                let is_free = |name: &String| named.iter().all(|a| a.def.filename != *name);
+                let others = (1..).map(|i| format!("{name}_{i}"));
+                let mut names = std::iter::once(name.to_string()).chain(others);
+                names.find(is_free).unwrap_or_default()
+            }
+        };
+        let tensor_info = TensorInfo {
+            encoding: Some(Encoding::Name(tensor.to_string())),
+            ..Default::default()
+        };
+        let def = AssetFileDef {
+            tensor_info: Some(tensor_info),
+            filename,
+        };
+        named.push(Asset { tensor, file, def });
+    }
+    Ok(named)
 }
 
 fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, TensorInfo>> {
@@ -137,16 +198,16 @@ fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, Tens
 fn needed<'a>(
     def: &'a ferroflow_model::proto::GraphDef,
     roots: impl Iterator<Item = &'a str>,
-) -> HashMap<String, ()> {
+) -> HashSet<String> {
     let by_name: HashMap<&str, &ferroflow_model::proto::NodeDef> =
         def.node.iter().map(|n| (n.name.as_str(), n)).collect();
     let mut stack: Vec<&str> = roots.collect();
-    let mut found = HashMap::new();
+    let mut found = HashSet::new();
     while let Some(name) = stack.pop() {
         let Some(node) = by_name.get(name) else {
             continue;
         };
-        if found.insert(name.to_string(), ()).is_none() {
+        if found.insert(name.to_string()) {
             let names = node.input.iter().map(|i| i.trim_start_matches('^'));
             stack.extend(names.map(|i| i.split(':').next().unwrap_or(i)));
         }

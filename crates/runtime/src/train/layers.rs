@@ -2,7 +2,7 @@
 
 use super::{Network, Variable};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{Output, infer_shapes};
+use ferroflow_graph::{GraphBuilder, Output, infer_shapes};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
@@ -42,7 +42,7 @@ pub struct Conv {
 
 impl Network {
     /// The size of dimension `i` of `value`, which must be known.
-    fn dim(&mut self, value: Output, i: usize) -> Result<usize> {
+    pub(super) fn dim(&mut self, value: Output, i: usize) -> Result<usize> {
         let shapes = infer_shapes(self.builder.graph(), crate::registry())?;
         let shape = shapes.get(value);
         let known = shape.dims().and_then(|d| d.get(i).copied().flatten());
@@ -52,7 +52,12 @@ impl Network {
     }
 
     /// A weight with Glorot's uniform initial values.
-    fn weight(&mut self, name: &str, dims: &[usize], fans: [usize; 2]) -> Result<Variable> {
+    pub(super) fn weight(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        fans: [usize; 2],
+    ) -> Result<Variable> {
         let limit = (6.0 / (fans[0] + fans[1]) as f32).sqrt();
         let shape = Shape::from(dims);
         let initial = self.uniform(&shape, limit)?;
@@ -147,6 +152,40 @@ impl Network {
         self.apply("GatherV2", &[table.value, ids, axis])
     }
 
+    /// In steps of training a share `rate` of `x`, chosen at random, is zero and the rest grows by as much;
+    /// otherwise `x` itself.
+    pub fn dropout(&mut self, x: Output, rate: f32) -> Result<Output> {
+        if !(0.0..1.0).contains(&rate) {
+            return Err(invalid_argument!(
+                "`rate` must be a scalar tensor or a float in the range [0, 1). Received: rate={rate}"
+            ));
+        }
+        let training = self.training()?;
+        let [seed, seed2] = self.next_seed();
+        let dropped = |b: &mut GraphBuilder<'static>| {
+            let scale = b.constant("scale", Tensor::scalar(1.0 / (1.0 - rate)))?;
+            let scaled = b.op("Mul").input(x).input(scale).output()?;
+            let shape = b.op("Shape").input(x).output()?;
+            let random = b
+                .op("RandomUniform")
+                .input(shape)
+                .attr("dtype", AttrValue::Type(DType::Float))
+                .attr("seed", AttrValue::Int(seed))
+                .attr("seed2", AttrValue::Int(seed2))
+                .output()?;
+            let rate = b.constant("rate", Tensor::scalar(rate))?;
+            let keep = b.op("GreaterEqual").input(random).input(rate).output()?;
+            let zero = b.constant("zero", Tensor::scalar(0f32))?;
+            let kept = b.op("SelectV2").input(keep).input(scaled).input(zero);
+            Ok(vec![kept.output()?])
+        };
+        let dropped = self
+            .builder
+            .cond("dropout", training, dropped, |_| Ok(vec![x]))?;
+        let dropped = dropped.first().copied();
+        dropped.ok_or_else(|| invalid_argument!("a conditional without results"))
+    }
+
     fn mean(&mut self, x: Output) -> Result<Output> {
         let rank = infer_shapes(self.builder.graph(), crate::registry())?
             .get(x)
@@ -160,6 +199,22 @@ impl Network {
     /// The mean cross entropy of softmax(`logits`) with the classes `labels` (int32 or int64).
     pub fn softmax_cross_entropy(&mut self, logits: Output, labels: Output) -> Result<Output> {
         let losses = self.apply("SparseSoftmaxCrossEntropyWithLogits", &[logits, labels])?;
+        self.mean(losses)
+    }
+
+    /// The mean cross entropy of sigmoid(`logits`) with `targets`, which are broadcast.
+    pub fn sigmoid_cross_entropy(&mut self, logits: Output, targets: Output) -> Result<Output> {
+        // max(x, 0) - x * z + log(1 + exp(-|x|)), whose gradient at 0 is that of x >= 0.
+        let zero = self.scalar(0.0)?;
+        let minus = self.apply("Neg", &[logits])?;
+        let is_above = self.apply("GreaterEqual", &[logits, zero])?;
+        let above = self.apply("SelectV2", &[is_above, logits, zero])?;
+        let product = self.apply("Mul", &[logits, targets])?;
+        let rest = self.apply("Sub", &[above, product])?;
+        let size = self.apply("SelectV2", &[is_above, minus, logits])?;
+        let small = self.apply("Exp", &[size])?;
+        let log = self.apply("Log1p", &[small])?;
+        let losses = self.apply("AddV2", &[rest, log])?;
         self.mean(losses)
     }
 

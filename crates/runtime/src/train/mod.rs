@@ -39,8 +39,11 @@ mod network;
 mod observe;
 mod optimizer;
 mod rates;
+mod recurrent;
 mod saver;
+mod tensorboard;
 mod trainer;
+mod update;
 
 pub use dataset::{Batches, Dataset};
 pub use layers::{Activation, Conv};
@@ -48,4 +51,6 @@ pub use network::{Network, Variable};
 pub use observe::{EarlyStop, Epoch, Goal, Observer, ProgressLine, Step};
 pub use optimizer::{Clip, Optimizer, Rule};
 pub use rates::Rate;
+pub use recurrent::Recurrent;
+pub use tensorboard::TensorBoard;
 pub use trainer::{FitOptions, Trainer};

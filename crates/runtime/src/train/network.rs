@@ -6,6 +6,7 @@ use ferroflow_base::{Result, already_exists, invalid_argument};
 use ferroflow_graph::{GraphBuilder, NodeId, Output};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use std::path::{Path, PathBuf};
 
 /// A variable of a network.
 #[derive(Clone, Debug)]
@@ -40,6 +41,11 @@ pub struct Network {
     pub(super) train_op: Option<NodeId>,
     pub(super) global_step: Option<Variable>,
     pub(super) metrics: Vec<(String, Output)>,
+    /// Whether a step is one of training, once a layer asks.
+    pub(super) training: Option<Output>,
+    pub(super) assets: Vec<(Output, PathBuf)>,
+    /// What fills the tables.
+    pub(super) tables: Vec<NodeId>,
     seed: i64,
 }
 
@@ -54,6 +60,9 @@ impl Network {
             train_op: None,
             global_step: None,
             metrics: Vec::new(),
+            training: None,
+            assets: Vec::new(),
+            tables: Vec::new(),
             seed,
         }
     }
@@ -198,6 +207,38 @@ impl Network {
         let value = self.name(&format!("metrics/{name}"), value)?;
         self.metrics.push((name.to_string(), value));
         Ok(())
+    }
+
+    /// Whether a step is one of training: a bool scalar that is false wherever nothing else is fed.
+    pub fn training(&mut self) -> Result<Output> {
+        if let Some(training) = self.training {
+            return Ok(training);
+        }
+        let default = self
+            .builder
+            .constant("training/input", Tensor::scalar(false))?;
+        let training = self
+            .op("PlaceholderWithDefault")
+            .name("training")
+            .input(default)
+            .attr("shape", AttrValue::Shape(PartialShape::scalar()))
+            .output()?;
+        self.training = Some(training);
+        Ok(training)
+    }
+
+    /// The path of a file that the graph reads, a string scalar. A SavedModel gets a copy of the file.
+    pub fn asset(&mut self, path: &Path) -> Result<Output> {
+        let text = Tensor::string(path.display().to_string().into_bytes());
+        let asset = self.builder.constant("asset_path", text)?;
+        self.assets.push((asset, path.to_path_buf()));
+        Ok(asset)
+    }
+
+    /// Has `node`, which fills a lookup table, run before the first step, and whenever a SavedModel of the
+    /// network is opened.
+    pub fn table_initializer(&mut self, node: NodeId) {
+        self.tables.push(node);
     }
 
     /// Counts the steps of training.

@@ -1,5 +1,6 @@
 //! Who is told how training goes, and may end it.
 
+use ferroflow_base::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A step that was just made.
@@ -13,6 +14,8 @@ pub struct Step {
     pub of_epoch: (usize, usize),
     /// The loss of the batch.
     pub loss: f32,
+    /// The learning rate of the step.
+    pub learning_rate: f32,
     /// Steps a second since training began.
     pub rate: f64,
 }
@@ -39,16 +42,16 @@ pub enum Goal {
     Stop,
 }
 
-/// Somebody who is told how training goes.
+/// Somebody who is told how training goes. An error ends it too, as it is.
 pub trait Observer {
     /// After each step.
-    fn step(&mut self, _step: &Step) -> Goal {
-        Goal::Continue
+    fn step(&mut self, _step: &Step) -> Result<Goal> {
+        Ok(Goal::Continue)
     }
 
     /// After each epoch.
-    fn epoch(&mut self, _epoch: &Epoch) -> Goal {
-        Goal::Continue
+    fn epoch(&mut self, _epoch: &Epoch) -> Result<Goal> {
+        Ok(Goal::Continue)
     }
 }
 
@@ -59,7 +62,7 @@ pub struct ProgressLine {
 }
 
 impl Observer for ProgressLine {
-    fn step(&mut self, s: &Step) -> Goal {
+    fn step(&mut self, s: &Step) -> Result<Goal> {
         let (total, done) = s.of_epoch;
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::new(total as u64);
@@ -72,10 +75,10 @@ impl Observer for ProgressLine {
         });
         bar.set_position(done as u64);
         bar.set_message(format!("loss {:.4}, {:.0} steps/s", s.loss, s.rate));
-        Goal::Continue
+        Ok(Goal::Continue)
     }
 
-    fn epoch(&mut self, e: &Epoch) -> Goal {
+    fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -89,7 +92,7 @@ impl Observer for ProgressLine {
             line += &format!("  {name} {value:.4}");
         }
         println!("{line}");
-        Goal::Continue
+        Ok(Goal::Continue)
     }
 }
 
@@ -116,7 +119,7 @@ impl EarlyStop {
 }
 
 impl Observer for EarlyStop {
-    fn epoch(&mut self, e: &Epoch) -> Goal {
+    fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
         let found = e.metrics.iter().find(|(n, _)| *n == self.metric);
         let value = found.map_or(e.loss, |(_, v)| *v);
         let is_better = |best: f32| match self.larger {
@@ -129,9 +132,9 @@ impl Observer for EarlyStop {
         } else {
             self.worse += 1;
         }
-        match self.worse > self.patience {
+        Ok(match self.worse > self.patience {
             true => Goal::Stop,
             false => Goal::Continue,
-        }
+        })
     }
 }

@@ -20,10 +20,16 @@ fn strings(values: impl Iterator<Item = String>) -> Result<Tensor> {
     Tensor::from_strings(Shape::from([values.len()]), values)
 }
 
+/// The op that fills all tables.
+pub(super) const TABLES: &str = "init_all_tables";
+
 /// Adds the nodes for all variables there are.
 pub(super) fn add(net: &mut Network) -> Result<()> {
     let variables = net.variables.clone();
-    group(net, INIT, variables.iter().map(|v| v.initializer))?;
+    let tables = net.tables.clone();
+    let filled = group(net, TABLES, tables.into_iter())?;
+    let all = variables.iter().map(|v| v.initializer).chain([filled]);
+    group(net, INIT, all)?;
     let name = net
         .builder
         .constant("save/filename/input", Tensor::string("model"))?;
@@ -61,12 +67,11 @@ pub(super) fn add(net: &mut Network) -> Result<()> {
         let node = node.attr("validate_shape", AttrValue::Bool(true));
         assigned.push(node.name("save/AssignVariableOp").build()?);
     }
-    group(net, RESTORE, assigned.into_iter())
+    group(net, RESTORE, assigned.into_iter()).map(|_| ())
 }
 
 /// A NoOp that waits for others.
-fn group(net: &mut Network, name: &str, after: impl Iterator<Item = NodeId>) -> Result<()> {
+fn group(net: &mut Network, name: &str, after: impl Iterator<Item = NodeId>) -> Result<NodeId> {
     let node = net.op("NoOp").name(name);
-    after.fold(node, |n, before| n.control(before)).build()?;
-    Ok(())
+    after.fold(node, |n, before| n.control(before)).build()
 }

@@ -7,7 +7,7 @@ use crate::{Session, SessionOptions};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_model::CheckpointState;
 use ferroflow_tensor::Tensor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// How the loop goes.
@@ -40,6 +40,9 @@ pub struct Trainer {
     pub(super) variables: Vec<Variable>,
     metrics: Vec<(String, String)>,
     inputs: Vec<String>,
+    pub(super) assets: Vec<(String, PathBuf)>,
+    pub(super) has_tables: bool,
+    has_modes: bool,
     can_train: bool,
     epochs_done: usize,
 }
@@ -53,6 +56,10 @@ impl Trainer {
         let metrics = net.metrics.iter();
         let metrics = metrics.map(|(name, value)| (name.clone(), graph.output_name(*value)));
         let metrics = metrics.collect();
+        let assets = net.assets.iter();
+        let assets =
+            assets.map(|(path, file)| (super::export::tensor_name(graph, *path), file.clone()));
+        let assets = assets.collect();
         let session = Session::new(net.builder.finish()?, options);
         session.run(&[], &[], &[saver::INIT])?;
         Ok(Trainer {
@@ -60,6 +67,9 @@ impl Trainer {
             variables: net.variables,
             metrics,
             inputs: net.inputs,
+            assets,
+            has_tables: !net.tables.is_empty(),
+            has_modes: net.training.is_some(),
             can_train: net.train_op.is_some(),
             epochs_done: 0,
         })
@@ -86,15 +96,23 @@ impl Trainer {
 
     /// One step of training; the loss of the batch before it.
     pub fn step(&self, batch: &[(String, Tensor)]) -> Result<f32> {
+        self.step_at(batch).map(|[loss, _]| loss)
+    }
+
+    /// A step's loss and learning rate.
+    fn step_at(&self, batch: &[(String, Tensor)]) -> Result<[f32; 2]> {
         if !self.can_train {
             return Err(failed_precondition!(
                 "the network has no loss to train: call minimize before the trainer is made"
             ));
         }
-        let loss = self
-            .session
-            .run(&self.feeds(batch), &["loss:0"], &["train"])?;
-        loss[0].to_scalar()
+        let mut feeds = self.feeds(batch);
+        if self.has_modes {
+            feeds.push(("training:0", Tensor::scalar(true)));
+        }
+        let fetches = ["loss:0", "learning_rate:0"];
+        let values = self.session.run(&feeds, &fetches, &["train"])?;
+        Ok([values[0].to_scalar()?, values[1].to_scalar()?])
     }
 
     /// The metrics over a dataset, each averaged over its examples.
@@ -138,7 +156,7 @@ impl Trainer {
                 .map(|s| s.wrapping_add(epoch as u64 * 0x9e37_79b9));
             let mut losses = 0f64;
             for (i, batch) in data.batches(options.batch, seed).enumerate() {
-                let loss = self.step(&batch?)?;
+                let [loss, learning_rate] = self.step_at(&batch?)?;
                 step += 1;
                 done += 1;
                 if !loss.is_finite() {
@@ -153,9 +171,10 @@ impl Trainer {
                     step,
                     of_epoch: (of_epoch, i + 1),
                     loss,
+                    learning_rate,
                     rate: f64::from(done) / start.elapsed().as_secs_f64(),
                 };
-                if tell(observers, |o| o.step(&now)) == Goal::Stop {
+                if tell(observers, |o| o.step(&now))? == Goal::Stop {
                     return Ok(history);
                 }
             }
@@ -170,7 +189,7 @@ impl Trainer {
                     false => self.evaluate(measured, options.batch.max(256))?,
                 },
             };
-            let goal = tell(observers, |o| o.epoch(&now));
+            let goal = tell(observers, |o| o.epoch(&now))?;
             history.push(now);
             if goal == Goal::Stop {
                 break;
@@ -221,13 +240,13 @@ impl Trainer {
 /// Everybody is told; one who has enough ends it.
 fn tell(
     observers: &mut [&mut dyn Observer],
-    mut say: impl FnMut(&mut dyn Observer) -> Goal,
-) -> Goal {
+    mut say: impl FnMut(&mut dyn Observer) -> Result<Goal>,
+) -> Result<Goal> {
     let mut goal = Goal::Continue;
     for observer in observers {
-        if say(&mut **observer) == Goal::Stop {
+        if say(&mut **observer)? == Goal::Stop {
             goal = Goal::Stop;
         }
     }
-    goal
+    Ok(goal)
 }

@@ -1,0 +1,263 @@
+//! The ops of an update rule: which op, which slots, in which order its inputs are.
+
+use super::optimizer::Rule;
+use super::{Network, Variable};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_graph::{Gradient, IndexedSlices, NodeId, Output};
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::{DType, Tensor};
+
+/// How a rule's op is called: `variable, slots…, before…, gradient, after…`.
+struct Form {
+    /// Its name behind `ResourceApply` and `ResourceSparseApply`.
+    op: &'static str,
+    /// The variables beside each variable, with the value they begin as.
+    slots: Vec<(&'static str, f32)>,
+    before: Vec<Output>,
+    after: Vec<Output>,
+    nesterov: bool,
+}
+
+/// The updates of one optimizer in the making.
+pub(super) struct Update<'n> {
+    net: &'n mut Network,
+    rule: Rule,
+    rate: Output,
+    /// Variables that hold the powers of Adam's decays.
+    powers: Vec<(Variable, Output)>,
+}
+
+impl<'n> Update<'n> {
+    pub(super) fn new(net: &'n mut Network, rule: Rule, rate: Output) -> Result<Self> {
+        let decays: &[(&str, f32)] = match &rule {
+            Rule::Adam { beta1, beta2, .. } => &[("beta1_power", *beta1), ("beta2_power", *beta2)],
+            Rule::AdaMax { beta1, .. } => &[("beta1_power", *beta1)],
+            _ => &[],
+        };
+        let mut powers = Vec::new();
+        for (name, decay) in decays {
+            let variable = net.state(name, Tensor::scalar(*decay))?;
+            powers.push((variable, net.scalar(*decay)?));
+        }
+        Ok(Update {
+            net,
+            rule,
+            rate,
+            powers,
+        })
+    }
+
+    /// A variable of the rule's own beside `of`.
+    fn slot(&mut self, of: &Variable, name: &str, value: f32) -> Result<Variable> {
+        let filled = vec![value; of.shape.num_elements()];
+        let initial = Tensor::from_slice(of.shape.clone(), &filled)?;
+        self.net.state(&format!("{}/{name}", of.name), initial)
+    }
+
+    /// The op that changes `variable`.
+    pub(super) fn variable(&mut self, variable: &Variable, gradient: &Gradient) -> Result<NodeId> {
+        if variable.dtype != DType::Float {
+            return Err(invalid_argument!(
+                "variable '{}' is {}: the optimizers train float variables",
+                variable.name,
+                variable.dtype
+            ));
+        }
+        let slices = match gradient {
+            Gradient::Dense(gradient) => return self.apply("Resource", variable, &[*gradient]),
+            Gradient::Slices(slices) => slices,
+        };
+        let [values, rows] = self.summed(slices)?;
+        match self.rule {
+            Rule::GradientDescent => {
+                let step = self.net.apply("Mul", &[values, self.rate])?;
+                let inputs = [variable.handle, rows, step];
+                let node = self.net.node("ResourceScatterSub", &inputs);
+                node.name(&format!("{}/update", variable.name)).build()
+            }
+            Rule::Adam {
+                beta1,
+                beta2,
+                epsilon,
+            } => self.sparse_adam(variable, values, rows, [beta1, beta2, epsilon]),
+            Rule::AdaMax { .. } => Err(invalid_argument!(
+                "variable '{}' has a sparse gradient, for which AdaMax has no rule",
+                variable.name
+            )),
+            _ => self.apply("ResourceSparse", variable, &[values, rows]),
+        }
+    }
+
+    /// Slices of the same row added up, so that each row is updated once.
+    fn summed(&mut self, slices: &IndexedSlices) -> Result<[Output; 2]> {
+        let unique = self.net.op("Unique").input(slices.indices).outputs()?;
+        let [rows, place] = unique[..] else {
+            return Err(invalid_argument!("Unique has two outputs"));
+        };
+        let n = self.net.apply("Size", &[rows])?;
+        let values = self
+            .net
+            .apply("UnsortedSegmentSum", &[slices.values, place, n])?;
+        Ok([values, rows])
+    }
+
+    /// The rule's op over a gradient, whose inputs are `gradient`.
+    fn apply(&mut self, family: &str, v: &Variable, gradient: &[Output]) -> Result<NodeId> {
+        let form = self.form()?;
+        let mut inputs = vec![v.handle];
+        for (name, value) in form.slots {
+            inputs.push(self.slot(v, name, value)?.handle);
+        }
+        inputs.extend(form.before);
+        inputs.extend(gradient);
+        inputs.extend(form.after);
+        let mut node = self.net.node(&format!("{family}Apply{}", form.op), &inputs);
+        if form.nesterov {
+            node = node.attr("use_nesterov", AttrValue::Bool(true));
+        }
+        node.name(&format!("{}/update", v.name)).build()
+    }
+
+    fn numbers(&mut self, values: &[f32]) -> Result<Vec<Output>> {
+        values.iter().map(|x| self.net.scalar(*x)).collect()
+    }
+
+    fn form(&mut self) -> Result<Form> {
+        // Most take the powers of their decays, the rate and their numbers, then the gradient.
+        let mut numbers: Vec<f32> = Vec::new();
+        let mut after: Vec<f32> = Vec::new();
+        let mut is_nesterov = false;
+        let (op, slots) = match self.rule {
+            Rule::GradientDescent => ("GradientDescent", vec![]),
+            Rule::Momentum { momentum, nesterov } => {
+                is_nesterov = nesterov;
+                after = vec![momentum];
+                ("Momentum", vec![("Momentum", 0.0)])
+            }
+            Rule::Adagrad { initial } => ("Adagrad", vec![("Adagrad", initial)]),
+            Rule::Adadelta { rho, epsilon } => {
+                numbers = vec![rho, epsilon];
+                ("Adadelta", vec![("Adadelta", 0.0), ("Adadelta_1", 0.0)])
+            }
+            Rule::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+                centered,
+            } => {
+                numbers = vec![rho, momentum, epsilon];
+                let mut slots = vec![("RMSProp", 1.0), ("RMSProp_1", 0.0)];
+                if centered {
+                    slots.insert(0, ("RMSProp_2", 0.0));
+                }
+                (["RMSProp", "CenteredRMSProp"][usize::from(centered)], slots)
+            }
+            Rule::Adam {
+                beta1,
+                beta2,
+                epsilon,
+            } => {
+                numbers = vec![beta1, beta2, epsilon];
+                ("Adam", vec![("Adam", 0.0), ("Adam_1", 0.0)])
+            }
+            Rule::AdaMax {
+                beta1,
+                beta2,
+                epsilon,
+            } => {
+                numbers = vec![beta1, beta2, epsilon];
+                ("AdaMax", vec![("AdaMax", 0.0), ("AdaMax_1", 0.0)])
+            }
+            Rule::Ftrl {
+                initial,
+                l1,
+                l2,
+                power,
+            } => {
+                after = vec![l1, l2, power];
+                ("Ftrl", vec![("Ftrl", initial), ("Ftrl_1", 0.0)])
+            }
+        };
+        let powers = self.powers.iter().map(|(power, _)| power.value);
+        let mut before: Vec<Output> = powers.chain([self.rate]).collect();
+        before.extend(self.numbers(&numbers)?);
+        let mut after = self.numbers(&after)?;
+        if let Rule::Ftrl { .. } = self.rule {
+            // The one whose rate stands behind its gradient.
+            after.splice(0..0, before.drain(..));
+        }
+        Ok(Form {
+            op,
+            slots,
+            before,
+            after,
+            nesterov: is_nesterov,
+        })
+    }
+
+    /// Adam over some rows, as TensorFlow composes it: the averages of all rows decay.
+    fn sparse_adam(
+        &mut self,
+        v: &Variable,
+        values: Output,
+        rows: Output,
+        [beta1, beta2, epsilon]: [f32; 3],
+    ) -> Result<NodeId> {
+        let (m, s) = (self.slot(v, "Adam", 0.0)?, self.slot(v, "Adam_1", 0.0)?);
+        let squares = self.net.apply("Square", &[values])?;
+        let mut averages = Vec::new();
+        for (slot, decay, update) in [(&m, beta1, values), (&s, beta2, squares)] {
+            let (keep, add) = (self.net.scalar(decay)?, self.net.scalar(1.0 - decay)?);
+            let kept = self.net.apply("Mul", &[slot.value, keep])?;
+            let set = self
+                .net
+                .node("AssignVariableOp", &[slot.handle, kept])
+                .build()?;
+            let added = self.net.apply("Mul", &[update, add])?;
+            let scatter = self
+                .net
+                .node("ResourceScatterAdd", &[slot.handle, rows, added]);
+            let scatter = scatter.control(set).build()?;
+            let read = self
+                .net
+                .op("ReadVariableOp")
+                .input(slot.handle)
+                .control(scatter);
+            averages.push(read.attr("dtype", AttrValue::Type(DType::Float)).output()?);
+        }
+        let one = self.net.scalar(1.0)?;
+        let mut rate = self.rate;
+        if let [(p1, _), (p2, _)] = &self.powers[..] {
+            let (p1, p2) = (p1.value, p2.value);
+            let (r1, r2) = (
+                self.net.apply("Sub", &[one, p1])?,
+                self.net.apply("Sub", &[one, p2])?,
+            );
+            let root = self.net.apply("Sqrt", &[r2])?;
+            let scaled = self.net.apply("Mul", &[rate, root])?;
+            rate = self.net.apply("RealDiv", &[scaled, r1])?;
+        }
+        let epsilon = self.net.scalar(epsilon)?;
+        let root = self.net.apply("Sqrt", &[averages[1]])?;
+        let below = self.net.apply("AddV2", &[root, epsilon])?;
+        let above = self.net.apply("Mul", &[averages[0], rate])?;
+        let step = self.net.apply("RealDiv", &[above, below])?;
+        let node = self.net.node("AssignSubVariableOp", &[v.handle, step]);
+        node.name(&format!("{}/update", v.name)).build()
+    }
+
+    /// After all variables the powers of the decays go on.
+    pub(super) fn finish(self, done: &mut Vec<NodeId>) -> Result<()> {
+        let Update { net, powers, .. } = self;
+        let variables = done.clone();
+        for (power, decay) in powers {
+            let next = net.apply("Mul", &[power.value, decay])?;
+            let mut node = net.node("AssignVariableOp", &[power.handle, next]);
+            for before in &variables {
+                node = node.control(*before);
+            }
+            done.push(node.build()?);
+        }
+        Ok(())
+    }
+}
