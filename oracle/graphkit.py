@@ -103,6 +103,9 @@ def rename_functions(graph_def):
             attrs(node.attr)
 
     nodes(graph_def.node)
+    for gradient in graph_def.library.gradient:
+        gradient.function_name = names[gradient.function_name]
+        gradient.gradient_func = names[gradient.gradient_func]
     for f in graph_def.library.function:
         f.signature.name = names[f.signature.name]
         nodes(f.node_def)
@@ -160,7 +163,6 @@ def cleaned(graph_def):
     out = v1.GraphDef()
     out.CopyFrom(graph_def)
     rename_functions(out)
-    del out.library.gradient[:]
     for f in out.library.function:
         for key in [k for k in f.attr if k not in ("_noinline",)]:
             del f.attr[key]

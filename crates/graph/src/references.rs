@@ -10,6 +10,7 @@
 //! r = Identity(v, ^c)       r = ReadVariableOp(v/_handle, ^c)
 //! n = Neg(a)                n/_read_0 = ReadVariableOp(v/_handle, ^a), n = Neg(n/_read_0)
 //! s = RefSwitch(v, p)       s = Switch(v/_handle, p)
+//! t = TemporaryVariable     t/_handle = _TemporaryVariable, t = ReadVariableOp(t/_handle)
 //! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
 //! ```
 //! Names of nodes stay, so that they can be fetched and run as before.
@@ -25,7 +26,11 @@ use std::borrow::Cow;
 
 /// The graph with handles in place of references; borrowed when there is no reference.
 pub(crate) fn without_references(graph: &GraphDef) -> Result<Cow<'_, GraphDef>> {
-    if !graph.node.iter().any(is_variable) {
+    if !graph
+        .node
+        .iter()
+        .any(|n| is_variable(n) || is_ref_op(&n.op))
+    {
         return Ok(Cow::Borrowed(graph));
     }
     let mut names: FxHashSet<String> = graph.node.iter().map(|n| n.name.clone()).collect();
@@ -66,7 +71,15 @@ pub(crate) fn without_references(graph: &GraphDef) -> Result<Cow<'_, GraphDef>> 
 }
 
 fn is_variable(node: &NodeDef) -> bool {
-    matches!(node.op.as_str(), "Variable" | "VariableV2")
+    matches!(
+        node.op.as_str(),
+        "Variable" | "VariableV2" | "TemporaryVariable"
+    )
+}
+
+/// Whether an op only passes references on.
+fn is_ref_op(op: &str) -> bool {
+    op == "RefIdentity" || control_op(op).is_some()
 }
 
 /// The op on a handle that does what an op on a reference does.
@@ -76,7 +89,7 @@ fn update_op(op: &str) -> Option<String> {
         "AssignAdd" | "AssignSub" => Some(format!("{op}VariableOp")),
         "ScatterAdd" | "ScatterSub" | "ScatterMul" | "ScatterDiv" | "ScatterMin" | "ScatterMax"
         | "ScatterUpdate" | "ScatterNdAdd" | "ScatterNdSub" | "ScatterNdMin" | "ScatterNdMax"
-        | "ScatterNdUpdate" => Some(format!("Resource{op}")),
+        | "ScatterNdUpdate" | "StridedSliceAssign" => Some(format!("Resource{op}")),
         _ if n_optimized(op) > 0 => Some(format!("Resource{op}")),
         _ => None,
     }
@@ -349,16 +362,24 @@ impl<'a> Lowering<'a> {
         if is_variable(node) {
             return self.variable(node, controls);
         }
-        if let Some(op) = control_op(&node.op) {
-            return self.control(node, op, controls);
-        }
         let first = node.input.first().and_then(|i| self.reference(i));
+        if let Some(op) = control_op(&node.op) {
+            // Handles of old stacks and arrays are references to strings that nobody changes.
+            if first.is_some() || self.roots.contains_key(node.name.as_str()) {
+                return self.control(node, op, controls);
+            }
+            self.out.push(NodeDef {
+                op: op.to_string(),
+                ..node.clone()
+            });
+            return Ok(());
+        }
         if let Some(to) = first {
             if let Some(op) = update_op(&node.op) {
                 return self.update(node, op, &to, controls);
             }
             match node.op.as_str() {
-                "Identity" | "RefIdentity" => {
+                "Identity" | "RefIdentity" | "DestroyTemporaryVariable" => {
                     let read = self.read(node.name.clone(), &to, node, controls);
                     self.out.push(read);
                     return Ok(());
@@ -390,6 +411,9 @@ impl<'a> Lowering<'a> {
             ));
         }
         let mut copy = node.clone();
+        if copy.op == "RefIdentity" {
+            copy.op = "Identity".to_string();
+        }
         copy.input = self.values(node, 0, &controls);
         copy.input.extend(controls);
         self.out.push(copy);
@@ -434,9 +458,13 @@ impl<'a> Lowering<'a> {
                 attrs.insert(name.to_string(), value.clone());
             }
         }
+        let op = match node.op.as_str() {
+            "TemporaryVariable" => "_TemporaryVariable",
+            _ => "VarHandleOp",
+        };
         self.out.push(NodeDef {
             name: handle.clone(),
-            op: "VarHandleOp".to_string(),
+            op: op.to_string(),
             input: controls,
             device: node.device.clone(),
             attr: attrs,
@@ -475,7 +503,8 @@ impl<'a> Lowering<'a> {
         input.extend(controls);
         let mut attrs = node.attr.clone();
         let validate = attrs.remove("validate_shape").and_then(|a| a.value);
-        if n_optimized(&node.op) == 0 && !op.starts_with("ResourceScatterNd") {
+        let keeps_attrs = op.starts_with("ResourceScatterNd") || op == "ResourceStridedSliceAssign";
+        if n_optimized(&node.op) == 0 && !keeps_attrs {
             if let Some(dtype) = attrs.remove("T") {
                 attrs.insert("dtype".to_string(), dtype);
             }

@@ -1,12 +1,16 @@
 //! [`TensorArray`]: what the handle of a TensorArray refers to.
 
 use crate::sequence::{grow, merged};
+use crate::string_handle::{named, string_handle};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What handles call the place of arrays.
+const CONTAINER: &str = "_tensor_arrays";
 
 /// An array of tensors that lives as long as its handle. Every element is written once.
 pub struct TensorArray {
@@ -117,15 +121,14 @@ impl TensorArray {
         Ok(array)
     }
 
-    /// The handle that keeps the array alive.
-    pub(crate) fn into_handle(self) -> Result<Tensor> {
-        Arc::new(self).handle()
-    }
-
-    /// A handle that keeps the array alive.
-    pub(crate) fn handle(self: Arc<Self>) -> Result<Tensor> {
+    /// A handle that keeps the array alive: a resource, or the strings of older versions.
+    pub(crate) fn handle(self: Arc<Self>, dtype: DType) -> Result<Tensor> {
+        if dtype == DType::String {
+            let name = self.name.clone();
+            return string_handle(CONTAINER, &name, self);
+        }
         let handle = ResourceHandle {
-            container: "_tensor_arrays".into(),
+            container: CONTAINER.into(),
             name: self.name.as_str().into(),
             value: Some(self),
         };
@@ -312,8 +315,13 @@ impl State {
 
 /// The array that input 0 is a handle of.
 pub(crate) fn array_input(ctx: &KernelCtx) -> Result<Arc<TensorArray>> {
-    let handle = ctx.input(0)?.resources()?.first();
+    let handle = ctx.input(0)?;
+    if handle.dtype() == DType::String {
+        return named(handle, "TensorArray");
+    }
     let array = handle
+        .resources()?
+        .first()
         .and_then(|h| h.value.clone())
         .and_then(|value| value.downcast().ok());
     array.ok_or_else(|| {

@@ -1,6 +1,7 @@
 //! [`TensorList`]: what a variant of the TensorList ops holds.
 
 use crate::num::Num;
+use crate::optional::Optional;
 use crate::sequence::{merged, shape_from_tensor};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_opdef::KernelCtx;
@@ -154,6 +155,10 @@ fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
     }
     let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
     let zeros_of = |v: &Variant| -> Result<Variant> {
+        if let Some(optional) = Optional::of(v) {
+            let zeros = optional.map(|t| zeros_at(t, depth))?;
+            return Ok(zeros.into_variant());
+        }
         let list = list_at(v, 0)?;
         let elements = list.elements.iter();
         let zeros = elements.map(|e| e.as_ref().map(|e| zeros_at(e, depth)).transpose());
@@ -197,6 +202,10 @@ fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
     }
     let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
     let sum_of = |(a, b): (&Variant, &Variant)| -> Result<Variant> {
+        if let (Some(a), Some(b)) = (Optional::of(a), Optional::of(b)) {
+            let sum = a.zip(b, |a, b| add_at(a, b, depth))?;
+            return Ok(sum.into_variant());
+        }
         let (a, b) = (list_at(a, 0)?, list_at(b, 0)?);
         if a.dtype != b.dtype || a.elements.len() != b.elements.len() {
             return Err(invalid_argument!(

@@ -48,6 +48,7 @@ pub mod matrix;
 mod matrix_gradient;
 pub mod optimizers;
 pub mod optimizers_sparse;
+pub mod optional;
 pub mod pad;
 pub mod parse_example;
 pub mod pool;
@@ -76,6 +77,7 @@ pub mod space_batch;
 pub mod stack;
 pub mod tables;
 pub mod tensor_array;
+pub mod tensor_array_old;
 pub mod tensor_list;
 pub mod tensor_list_batch;
 pub mod topk;
@@ -125,6 +127,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     matrix::OPS,
     optimizers::OPS,
     optimizers_sparse::OPS,
+    optional::OPS,
     pad::OPS,
     parse_example::OPS,
     pool::OPS,
@@ -151,6 +154,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     stack::OPS,
     tables::OPS,
     tensor_array::OPS,
+    tensor_array_old::OPS,
     tensor_list::OPS,
     tensor_list_batch::OPS,
     topk::OPS,

@@ -6,7 +6,8 @@ use ferroflow_opdef::Op;
 
 /// Variable, VariableV2, Assign, AssignAdd, AssignSub, IsVariableInitialized, ScatterAdd,
 /// ScatterSub, ScatterMul, ScatterDiv, ScatterMin, ScatterMax, ScatterUpdate, ScatterNdAdd,
-/// ScatterNdSub, ScatterNdMin, ScatterNdMax, ScatterNdUpdate, CountUpTo.
+/// ScatterNdSub, ScatterNdMin, ScatterNdMax, ScatterNdUpdate, StridedSliceAssign, RefIdentity,
+/// TemporaryVariable, DestroyTemporaryVariable, CountUpTo.
 pub const OPS: &[Op] = &[
     Op::new(
         "Variable",
@@ -117,6 +118,24 @@ pub const OPS: &[Op] = &[
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type; \
          Tindices: type {int32,int64}; use_locking: bool = true; bad_indices_policy: string \
          = ''",
+    ),
+    Op::new(
+        "StridedSliceAssign",
+        "ref: Ref(T), begin: Index, end: Index, strides: Index, value: T -> output_ref: Ref(T) | \
+         T: type; Index: type {int32,int64}; begin_mask: int = 0; end_mask: int = 0; \
+         ellipsis_mask: int = 0; new_axis_mask: int = 0; shrink_axis_mask: int = 0",
+    ),
+    Op::new(
+        "RefIdentity",
+        "input: Ref(T) -> output: Ref(T) | T: type | uninit",
+    ),
+    Op::new(
+        "TemporaryVariable",
+        "-> ref: Ref(dtype) | shape: shape; dtype: type; var_name: string = '' | stateful",
+    ),
+    Op::new(
+        "DestroyTemporaryVariable",
+        "ref: Ref(T) -> value: T | T: type; var_name: string",
     ),
     Op::new(
         "CountUpTo",

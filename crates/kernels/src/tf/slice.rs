@@ -1,16 +1,18 @@
 //! Parts of tensors by position: Slice, StridedSlice, StridedSliceGrad, TensorStridedSliceUpdate,
-//! Reverse, ReverseV2, Roll.
+//! ResourceStridedSliceAssign, Reverse, ReverseV2, Roll.
 
 use crate::indices::{self, axis_in, constant, shape_of};
+use crate::resource::{value_mut, variable};
 use crate::shapes;
 use crate::strided::Strided;
 use crate::strided_spec::{self, Masks, Resolved};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
-/// Slice, StridedSlice, StridedSliceGrad, TensorStridedSliceUpdate, Reverse, ReverseV2, Roll.
+/// Slice, StridedSlice, StridedSliceGrad, TensorStridedSliceUpdate, ResourceStridedSliceAssign,
+/// Reverse, ReverseV2, Roll.
 pub const OPS: &[Op] = &[
     Op::new(
         "Slice",
@@ -50,6 +52,14 @@ pub const OPS: &[Op] = &[
     .shape(same_as_first)
     .kernel(strided_slice_update)
     .gradient(strided_update_gradient),
+    Op::new(
+        "ResourceStridedSliceAssign",
+        "ref: resource, begin: Index, end: Index, strides: Index, value: T -> | T: type; \
+         Index: type {int32,int64}; begin_mask: int = 0; end_mask: int = 0; \
+         ellipsis_mask: int = 0; new_axis_mask: int = 0; shrink_axis_mask: int = 0 | stateful",
+    )
+    .kernel(resource_assign)
+    .not_differentiable(),
     Op::new(
         "Reverse",
         "tensor: T, dims: bool -> output: T | T: type {uint8,int8,uint16,int16,uint32,int32,uint64,\
@@ -324,6 +334,32 @@ fn strided_slice_update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let mut out = ctx.take_input(0)?;
             view.copy_from(value.items::<T>()?, out.items_mut::<T>()?)?;
             ctx.set_output(0, out)
+        })),
+    )
+}
+
+fn resource_assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let masks = Masks::from_attrs(build.attrs)?;
+    let dtype = build.input(4)?;
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let var = variable(ctx, 0)?;
+            let mut current = var.write();
+            let target = value_mut(ctx, 0, &mut current, dtype)?;
+            let spec = resolve(ctx, 1, target.shape(), masks)?;
+            let (view, shape) = view_of(target.shape(), &spec)?;
+            let value = ctx.input(4)?;
+            if view.is_empty() {
+                return Ok(());
+            }
+            if value.shape() != &shape {
+                return Err(unimplemented_error!(
+                    "sliced l-value shape {shape} does not match r-value shape {}. Automatic \
+                     broadcasting not yet implemented.",
+                    value.shape()
+                ));
+            }
+            view.copy_from(value.items::<T>()?, target.items_mut::<T>()?)
         })),
     )
 }

@@ -1,13 +1,15 @@
-//! Stacks of tensors that live for one step: StackV2 and its ops.
+//! Stacks of tensors that live for one step: StackV2, its ops, and those of the first version,
+//! whose handles are strings.
 
 use crate::shapes;
+use crate::string_handle::{named, string_handle};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
+use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// StackV2, StackPushV2, StackPopV2, StackCloseV2.
+/// StackV2, StackPushV2, StackPopV2, StackCloseV2, Stack, StackPush, StackPop, StackClose.
 pub const OPS: &[Op] = &[
     Op::new(
         "StackV2",
@@ -36,7 +38,40 @@ pub const OPS: &[Op] = &[
     Op::new("StackCloseV2", "handle: resource -> | | stateful")
         .cost(Cost::Cheap)
         .kernel(close),
+    Op::new(
+        "Stack",
+        "-> handle: Ref(string) | elem_type: type; stack_name: string = '' | stateful",
+    )
+    .shape(|ctx| {
+        ctx.set(0, PartialShape::of([Some(2)]));
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(create),
+    Op::new(
+        "StackPush",
+        "handle: Ref(string), elem: T -> output: T | T: type; swap_memory: bool = false",
+    )
+    .shape(|ctx| {
+        let shape = ctx.input(1);
+        ctx.set(0, shape);
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(push),
+    Op::new(
+        "StackPop",
+        "handle: Ref(string) -> elem: elem_type | elem_type: type",
+    )
+    .cost(Cost::Cheap)
+    .kernel(pop),
+    Op::new("StackClose", "handle: Ref(string) ->")
+        .cost(Cost::Cheap)
+        .kernel(close),
 ];
+
+/// What handles call the place of stacks.
+const CONTAINER: &str = "_stacks";
 
 struct Stack {
     name: String,
@@ -71,24 +106,26 @@ impl Stack {
 fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let dtype = build.attrs.dtype("elem_type")?;
+    let dtype_of_handle = build.output(0)?;
     let name = build.attrs.str("stack_name")?;
     let name = if name.is_empty() { build.node } else { name }.to_string();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let max = ctx.input(0)?;
-        if !max.shape().is_scalar() {
-            return Err(invalid_argument!(
-                "Stack size must be a scalar, but had shape: {}",
-                max.shape()
-            ));
-        }
+        let max = match ctx.num_inputs() {
+            0 => None,
+            _ => max_size(ctx.input(0)?)?,
+        };
         let stack = Stack {
             name: format!("{name}_{}", COUNT.fetch_add(1, Ordering::Relaxed)),
             dtype,
-            max: usize::try_from(max.to_scalar::<i32>()?).ok(),
+            max,
             state: Mutex::default(),
         };
+        if dtype_of_handle == DType::String {
+            let name = stack.name.clone();
+            return ctx.set_output(0, string_handle(CONTAINER, &name, Arc::new(stack))?);
+        }
         let handle = ResourceHandle {
-            container: "_stacks".into(),
+            container: CONTAINER.into(),
             name: stack.name.as_str().into(),
             value: Some(Arc::new(stack)),
         };
@@ -96,9 +133,25 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
+/// The most elements, if there is a limit.
+fn max_size(max: &Tensor) -> Result<Option<usize>> {
+    if !max.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "Stack size must be a scalar, but had shape: {}",
+            max.shape()
+        ));
+    }
+    Ok(usize::try_from(max.to_scalar::<i32>()?).ok())
+}
+
 fn stack_input(ctx: &KernelCtx) -> Result<Arc<Stack>> {
-    let handle = ctx.input(0)?.resources()?.first();
+    let handle = ctx.input(0)?;
+    if handle.dtype() == DType::String {
+        return named(handle, "Stack");
+    }
     handle
+        .resources()?
+        .first()
         .and_then(|h| h.value.clone())
         .and_then(|value| value.downcast().ok())
         .ok_or_else(|| invalid_argument!("the handle of node '{}' is no Stack", ctx.node()))

@@ -58,7 +58,7 @@ pub const OPS: &[Op] = &[
          element_shape: shape = unknown | stateful",
     )
     .shape(gather_shape)
-    .kernel(gather)
+    .kernel(|build| gather(build, false))
     .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatterV3",
@@ -69,7 +69,7 @@ pub const OPS: &[Op] = &[
         ctx.with_rank(3, 0)?;
         shapes::scalar(ctx)
     })
-    .kernel(scatter)
+    .kernel(|build| scatter(build, false))
     .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcatV3",
@@ -123,7 +123,7 @@ pub const OPS: &[Op] = &[
         .kernel(close),
 ];
 
-fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
     let name = attrs.str("tensor_array_name")?;
     let options = Options {
@@ -132,8 +132,9 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         element_shape: attrs.shape("element_shape")?.clone(),
         dynamic_size: attrs.bool("dynamic_size")?,
         clear_after_read: attrs.bool("clear_after_read")?,
-        identical_element_shapes: attrs.bool("identical_element_shapes")?,
+        identical_element_shapes: attrs.bool("identical_element_shapes").unwrap_or(false),
     };
+    let (handle_dtype, has_flow) = (build.output(0)?, build.outputs.len() > 1);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let size = ctx.input(0)?;
         if !size.shape().is_scalar() {
@@ -144,9 +145,12 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         let size = usize::try_from(size.to_scalar::<i32>()?)
             .map_err(|_| invalid_argument!("Size should be >= 0."))?;
-        let handle = TensorArray::new(&options, size)?.into_handle()?;
-        ctx.set_output(0, handle)?;
-        ctx.set_output(1, Tensor::scalar(0.0f32))
+        let array = Arc::new(TensorArray::new(&options, size)?);
+        ctx.set_output(0, array.handle(handle_dtype)?)?;
+        match has_flow {
+            true => ctx.set_output(1, Tensor::scalar(0.0f32)),
+            false => Ok(()),
+        }
     }))
 }
 
@@ -166,7 +170,7 @@ fn pass_flow(ctx: &mut KernelCtx, i: usize) -> Result<()> {
     ctx.set_output(0, flow)
 }
 
-fn write(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn write(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(2)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let index = index_input(ctx)?;
@@ -178,7 +182,7 @@ fn write(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let index = index_input(ctx)?;
@@ -188,7 +192,7 @@ fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn gather_shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(super) fn gather_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let indices = ctx.with_rank(1, 1)?;
     ctx.with_rank(2, 0)?;
     let shape = with_leading(indices.dim(0), ctx.attrs().shape("element_shape")?);
@@ -207,14 +211,17 @@ fn vector_input(ctx: &KernelCtx, i: usize, what: &str) -> Result<indices::Ints> 
     indices::ints(t)
 }
 
-fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn gather(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     let element_shape = build.attrs.shape("element_shape")?.clone();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let array = array_input(ctx)?;
         let known = array.merge_element_shape(&element_shape)?;
         array.expect_dtype(dtype, "requested")?;
-        let wanted = vector_input(ctx, 1, "indices")?;
+        let wanted = match all {
+            true => (0..array.len()? as i64).collect(),
+            false => vector_input(ctx, 1, "indices")?,
+        };
         if wanted.is_empty() {
             let Some(shape) = known.to_full() else {
                 return Err(unimplemented_error!(
@@ -256,19 +263,23 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn scatter(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(2)?;
+pub(super) fn scatter(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel>> {
+    let input = if all { 1 } else { 2 };
+    let dtype = build.input(input)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let array = array_input(ctx)?;
         let n = array.len()?;
-        let value = ctx.input(2)?;
+        let value = ctx.input(input)?;
         let Some((&n_rows, row)) = value.shape().split_first() else {
             return Err(invalid_argument!(
                 "Input value for unpack must be at least a vector but received shape: []"
             ));
         };
         array.expect_dtype(dtype, "is trying to write")?;
-        let at = vector_input(ctx, 1, "indices")?;
+        let at = match all {
+            true => (0..n_rows as i64).collect(),
+            false => vector_input(ctx, 1, "indices")?,
+        };
         if at.len() != n_rows {
             return Err(invalid_argument!(
                 "Expected len(indices) == values.shape[0], but saw: {} vs. {n_rows}",
@@ -283,11 +294,11 @@ fn scatter(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         }
         array.write_many(at.iter().copied().zip(rows(value)?))?;
-        pass_flow(ctx, 3)
+        pass_flow(ctx, input + 1)
     }))
 }
 
-fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     let except_first = build.attrs.shape("element_shape_except0")?.clone();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -351,7 +362,7 @@ fn concat_lengths(values: &[Tensor], except_first: &PartialShape) -> Result<(Vec
     Ok((lengths, prepended(total, &rest)?))
 }
 
-fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(1)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let array = array_input(ctx)?;
@@ -405,37 +416,41 @@ fn write_all(array: &Arc<TensorArray>, items: Vec<Tensor>) -> Result<()> {
     array.write_many((0i64..).zip(items))
 }
 
-fn size(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn size(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let n = array_input(ctx)?.len()?;
         ctx.set_output(0, indices::int_scalar(DType::Int32, n as i64)?)
     }))
 }
 
-fn close(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(super) fn close(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         array_input(ctx)?.close();
         Ok(())
     }))
 }
 
-fn grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(super) fn grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::scalar());
     ctx.set(1, PartialShape::scalar());
     Ok(())
 }
 
-fn gradient_array(build: &KernelBuild, has_shape: bool) -> Result<Box<dyn OpKernel>> {
+pub(super) fn gradient_array(build: &KernelBuild, has_shape: bool) -> Result<Box<dyn OpKernel>> {
     let source = build.attrs.str("source")?.to_string();
+    let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let prepended = match has_shape {
             false => Shape::scalar(),
             true => Shape::checked(&vector_input(ctx, 2, "shape_to_prepend")?)?,
         };
-        let handle = array_input(ctx)?.gradient(&source, &prepended)?.handle()?;
-        ctx.set_output(0, handle)?;
+        let array = array_input(ctx)?.gradient(&source, &prepended)?;
+        ctx.set_output(0, array.handle(dtype)?)?;
         let flow = ctx.take_input(1)?;
-        ctx.set_output(1, flow)
+        match ctx.num_outputs() {
+            1 => Ok(()),
+            _ => ctx.set_output(1, flow),
+        }
     }))
 }
 

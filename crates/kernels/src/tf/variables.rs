@@ -16,7 +16,7 @@ use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
 
-/// VarHandleOp, _VarHandlesOp, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
+/// VarHandleOp, _VarHandlesOp, _TemporaryVariable, DisableCopyOnRead, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
 /// AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp, ResourceGather,
 /// ResourceGatherNd, ResourceCountUpTo.
 pub const OPS: &[Op] = &[
@@ -44,6 +44,23 @@ pub const OPS: &[Op] = &[
     })
     .cost(Cost::Cheap)
     .kernel(var_handles)
+    .not_differentiable(),
+    Op::new(
+        "_TemporaryVariable",
+        "-> resource: resource | dtype: type; shape: shape | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(temporary)
+    .not_differentiable(),
+    Op::new(
+        "DisableCopyOnRead",
+        "resource: resource -> | | stateful",
+    )
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| variable(ctx, 0).map(drop)))
+    })
     .not_differentiable(),
     Op::new(
         "ReadVariableOp",
@@ -188,6 +205,21 @@ fn var_handles(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ctx.set_output(i, handle_tensor(&place, name, var)?)?;
         }
         Ok(())
+    }))
+}
+
+/// A variable that lives as long as its handle.
+fn temporary(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (dtype, shape) = (build.attrs.dtype("dtype")?, build.attrs.shape("shape")?);
+    let shape = shape.to_full().ok_or_else(|| {
+        invalid_argument!("a temporary variable needs a fully defined shape, got {shape}")
+    })?;
+    let place = Place::anonymous();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = Var::default();
+        *var.write() = Some(Tensor::zeros(dtype, shape.clone())?);
+        let handle = handle_tensor(&place.container, &place.name, std::sync::Arc::new(var))?;
+        ctx.set_output(0, handle)
     }))
 }
 
