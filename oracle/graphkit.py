@@ -47,6 +47,7 @@ class Build:
 
     short_names: whether nodes that no step mentions lose their names.
     asked: the graph that TensorFlow runs in its place, where it cannot run the case's own.
+    n_devices: how many CPUs the session has; with several, nodes keep their devices.
     """
 
     form: str
@@ -54,6 +55,7 @@ class Build:
     short_names: bool = False
     graph_def: object = None
     asked: object = None
+    n_devices: int = 1
 
     def feed(self, dtype, shape=(), name=None):
         """A placeholder."""
@@ -158,7 +160,7 @@ def rename_nodes(graph_def, kept):
         f.control_ret.update(values)
 
 
-def cleaned(graph_def):
+def cleaned(graph_def, devices=False):
     """Without what no engine reads: debug notes, inferred shapes, defaults."""
     out = v1.GraphDef()
     out.CopyFrom(graph_def)
@@ -176,7 +178,7 @@ def cleaned(graph_def):
                     "executor_type", "_has_manual_control_dependencies"):
             node.attr.pop(key, None)
         node.ClearField("experimental_debug_info")
-        if node.op != "NoOp":
+        if node.op != "NoOp" and not devices:
             node.ClearField("device")
     out.ClearField("debug_info")
     meta = v1.MetaGraphDef()
@@ -196,8 +198,9 @@ def graph_field(graph_def, plain):
 # --- asking TensorFlow ----------------------------------------------------------------------
 
 
-def session_config():
-    config = v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=4)
+def session_config(n_devices):
+    config = v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=4,
+                            device_count={"CPU": n_devices})
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     return config
@@ -205,7 +208,8 @@ def session_config():
 
 def run_step(session, step):
     """The step's expectation in the form of the file."""
-    options = v1.RunOptions(timeout_in_ms=step.timeout_ms) if step.timeout_ms else None
+    options = v1.RunOptions(timeout_in_ms=step.timeout_ms or 0)
+    options.experimental.collective_graph_key = 1
     graph = session.graph
     targets = [graph.get_operation_by_name(t) for t in step.targets]
     try:
@@ -229,7 +233,7 @@ def answered(build, graph_def):
     answers = [None] * len(build.steps)
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
-        with v1.Session(graph=graph, config=session_config()) as session:
+        with v1.Session(graph=graph, config=session_config(build.n_devices)) as session:
             threads = []
 
             def run(i, step):
@@ -263,7 +267,7 @@ def line_of(name, form, fn, plain=False):
     with tf.Graph().as_default() as graph:
         build = Build(form)
         fn(build)
-    graph_def = cleaned(build.graph_def or graph.as_graph_def())
+    graph_def = cleaned(build.graph_def or graph.as_graph_def(), build.n_devices > 1)
     if build.short_names:
         used = [n for s in build.steps for n in (*s.fetches, *s.feeds, *s.targets)]
         used = {n.split(":")[0] for n in used}

@@ -299,6 +299,7 @@ impl Body<'_, '_> {
         let inputs: Vec<DType> = node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect();
         Ok(Action::Kernel(factory(&KernelBuild {
             node: &node.name,
+            device: &node.device,
             def: &node.def,
             attrs: &node.attrs,
             inputs: &inputs,

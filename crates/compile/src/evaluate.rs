@@ -15,6 +15,7 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
     let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
     let kernel = factory(&KernelBuild {
         node: &node.name,
+        device: &node.device,
         def: &node.def,
         attrs: &node.attrs,
         inputs: &dtypes,

@@ -50,7 +50,8 @@ impl Detached {
             Value::Const(c) => consts.get(c as usize).cloned(),
             Value::Empty => None,
         });
-        let call = AsyncCall::new(inputs.collect(), cancel, done);
+        let mut call = AsyncCall::new(inputs.collect(), cancel, done);
+        call.step_id = env.services.step_id;
         if let Action::Kernel(kernel) = &plan.nodes[self.item.node.index()].action {
             kernel.start(call);
         }

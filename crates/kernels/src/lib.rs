@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod broadcast;
+mod collective;
 mod conv_filter;
 mod convolve;
 pub mod einsum;

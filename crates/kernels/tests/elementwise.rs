@@ -22,6 +22,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
         .expect("a kernel");
     let kernel = factory(&KernelBuild {
         node: "node",
+        device: "",
         def: &def,
         attrs: &attrs,
         inputs: &dtypes,

@@ -112,6 +112,7 @@ fn run(row: &json::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
     for constants in [&[][..], &lazy[..]] {
         let build = KernelBuild {
             node: "row",
+            device: "",
             def: &def,
             attrs: &attrs,
             inputs: &dtypes,

@@ -23,6 +23,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor], constants: &[usize]) -> Result
         .collect();
     let kernel = row.kernel.expect("a kernel")(&KernelBuild {
         node: "node",
+        device: "",
         def: &def,
         attrs: &attrs,
         inputs: &dtypes,

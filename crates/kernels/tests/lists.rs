@@ -26,6 +26,7 @@ fn run(op: &str, inputs: Vec<Tensor>) -> Tensor {
     let factory = registry().op(op).and_then(|o| o.kernel).expect("a kernel");
     let kernel = factory(&KernelBuild {
         node: "node",
+        device: "",
         def: &def,
         attrs: &attrs,
         inputs: &dtypes,

@@ -51,6 +51,7 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
         .collect();
     let kernel = (row.kernel.expect("a kernel"))(&KernelBuild {
         node: "test",
+        device: "",
         def: &def,
         attrs: &attrs,
         inputs: &dtypes,

@@ -23,6 +23,7 @@ fn kernel(op: &str, attrs: Attrs, inputs: &[DType], outputs: &[DType]) -> Box<dy
     let factory = registry().op(op).and_then(|o| o.kernel).expect("a kernel");
     factory(&KernelBuild {
         node: "node",
+        device: "",
         def: &def,
         attrs: &attrs,
         inputs,

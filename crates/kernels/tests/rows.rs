@@ -86,6 +86,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
     for form in ["shared", "owned", "constant"] {
         let kernel = factory(&KernelBuild {
             node: "row",
+            device: "",
             def: &def,
             attrs: &attrs,
             inputs: &dtypes,

@@ -35,11 +35,13 @@ pub struct AsyncCall {
     pub inputs: Vec<Tensor>,
     /// Whether the step was given up.
     pub cancel: CancelToken,
+    /// The step's number.
+    pub step_id: u64,
     done: Option<Done>,
 }
 
 impl AsyncCall {
-    /// A call whose outputs (or error) go to `done`.
+    /// A call of step 0 whose outputs (or error) go to `done`.
     pub fn new(
         inputs: Vec<Tensor>,
         cancel: CancelToken,
@@ -48,6 +50,7 @@ impl AsyncCall {
         AsyncCall {
             inputs,
             cancel,
+            step_id: 0,
             done: Some(Box::new(done)),
         }
     }
@@ -81,6 +84,8 @@ impl<F: Fn(&mut KernelCtx) -> Result<()> + Send + Sync> OpKernel for F {
 pub struct KernelBuild<'a> {
     /// Node name, for messages.
     pub node: &'a str,
+    /// The device that the node is placed on, as the graph says it; empty when it says none.
+    pub device: &'a str,
     /// Schema of the op.
     pub def: &'a OpDef,
     /// The node's attrs, complete and checked.

@@ -8,6 +8,7 @@ pub mod batch_norm;
 pub mod batch_norm_grad;
 pub mod bias;
 pub mod cast;
+pub mod collective;
 pub mod compare;
 pub mod concat;
 mod concat_gradient;
@@ -95,6 +96,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     batch_norm_grad::OPS,
     bias::OPS,
     cast::OPS,
+    collective::OPS,
     compare::OPS,
     concat::OPS,
     control_flow::OPS,
