@@ -34,7 +34,12 @@ fn emit(path: &Path, content: &[u8], mode: Mode) -> Res {
 
 fn protos(root: &Path, mode: Mode) -> Res {
     let dir = root.join("crates/model");
-    let protos = ["graph.proto", "saved_model.proto", "example.proto"];
+    let protos = [
+        "graph.proto",
+        "saved_model.proto",
+        "example.proto",
+        "service.proto",
+    ];
     let set = protox::compile(protos, [dir.join("proto")]).map_err(|e| e.to_string())?;
     let out = std::env::temp_dir().join(format!("ferroflow-codegen-{}", std::process::id()));
     fs::create_dir_all(&out).map_err(|e| e.to_string())?;

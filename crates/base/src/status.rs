@@ -57,6 +57,8 @@ struct Inner {
     message: String,
     notes: Vec<String>,
     node: Option<String>,
+    /// Which of the notes names the node.
+    node_note: Option<usize>,
 }
 
 /// An error: a [`Code`], a message and the notes that callers added. One pointer wide.
@@ -79,6 +81,7 @@ impl Status {
             message: message.into(),
             notes: Vec::new(),
             node: None,
+            node_note: None,
         }))
     }
 
@@ -90,6 +93,22 @@ impl Status {
     /// The message without the notes.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// What callers added, innermost first, the node's line left out.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        let notes = self.0.notes.iter().enumerate();
+        let of_node = self.0.node_note;
+        notes
+            .filter(move |(i, _)| Some(*i) != of_node)
+            .map(|(_, n)| n.as_str())
+    }
+
+    /// The same error with text before its message.
+    #[must_use]
+    pub fn prefixed(mut self, text: &str) -> Self {
+        self.0.message.insert_str(0, text);
+        self
     }
 
     /// The node at which the error happened, if one was named.
@@ -109,6 +128,7 @@ impl Status {
     pub fn at_node(mut self, node: &str, op: &str) -> Self {
         if self.0.node.is_none() {
             self.0.node = Some(node.to_string());
+            self.0.node_note = Some(self.0.notes.len());
             self.0
                 .notes
                 .push(format!("\t [[{{{{node {node}}}}} = {op}]]"));
@@ -124,6 +144,7 @@ impl Clone for Status {
             message: self.0.message.clone(),
             notes: self.0.notes.clone(),
             node: self.0.node.clone(),
+            node_note: self.0.node_note,
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! The `ferroflow` binary: run, bench, inspect and trace TensorFlow models.
+//! The `ferroflow` binary: run, bench, inspect, trace and serve TensorFlow models.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -11,6 +11,7 @@ mod model;
 mod progress;
 mod run;
 mod saved_model;
+mod server;
 mod summary;
 mod trace;
 
@@ -38,6 +39,7 @@ enum Command {
     Bench(bench::Args),
     Inspect(inspect::Args),
     Trace(trace::Args),
+    Server(server::Args),
     /// Translates host programs between MLIR text and BEF; `translate --help` says more.
     #[command(disable_help_flag = true)]
     Translate(HostArgs),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Server(args) => server::run(&args),
         Command::Translate(args) => return host::finish(host::translate(&args.args)),
         Command::Exec(args) => return host::finish(host::exec(&args.args)),
         Command::Opt(args) => return host::finish(host::opt(&args.args)),

@@ -126,12 +126,35 @@ fn import_function(
 }
 
 /// TensorFlow's rule for node names in files: letters, digits and `_ . / \ > -`.
-fn is_valid_name(name: &str) -> bool {
+pub(crate) fn is_valid_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes
         .next()
         .is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_'))
         && bytes.all(|b| b.is_ascii_alphanumeric() || b"_./\\>-".contains(&b))
+}
+
+/// Checks the attrs and the number of inputs of a node whose op is known.
+pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<()> {
+    let Some(def) = registry.def(&node.op)? else {
+        return Ok(());
+    };
+    // The value of a constant is large and is looked at when it is needed.
+    let attrs = node.attr.iter();
+    let is_value = |name: &str| node.op == "Const" && name == "value";
+    let mut attrs = import_attrs(attrs.filter(|(name, _)| !is_value(name)), &def, None)?;
+    if node.op != "Const" {
+        def.complete_attrs(&mut attrs)?;
+        let expected = def.input_dtypes(&attrs)?.len();
+        let got = node.input.iter().filter(|i| !i.starts_with('^')).count();
+        if expected != got {
+            return Err(invalid_argument!(
+                "NodeDef expected inputs '{expected}' do not match {got} inputs specified; Op<name={}>",
+                node.op
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn import_node(

@@ -11,6 +11,7 @@
 
 mod autodiff;
 mod builder;
+mod execution_state;
 mod export;
 mod frames;
 mod functions;
@@ -28,6 +29,7 @@ mod text;
 
 pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
+pub use execution_state::GraphExecutionState;
 pub use export::export_graph;
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library};

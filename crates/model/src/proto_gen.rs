@@ -1211,3 +1211,1103 @@ pub mod event {
         MetaGraphDef(::prost::bytes::Bytes),
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InterconnectLink {
+    #[prost(int32, tag = "1")]
+    pub device_id: i32,
+    #[prost(string, tag = "2")]
+    pub r#type: ::prost::alloc::string::String,
+    #[prost(int32, tag = "3")]
+    pub strength: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LocalLinks {
+    #[prost(message, repeated, tag = "1")]
+    pub link: ::prost::alloc::vec::Vec<InterconnectLink>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceLocality {
+    #[prost(int32, tag = "1")]
+    pub bus_id: i32,
+    #[prost(int32, tag = "2")]
+    pub numa_node: i32,
+    #[prost(message, optional, tag = "3")]
+    pub links: ::core::option::Option<LocalLinks>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceAttributes {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub device_type: ::prost::alloc::string::String,
+    #[prost(int64, tag = "4")]
+    pub memory_limit: i64,
+    #[prost(message, optional, tag = "5")]
+    pub locality: ::core::option::Option<DeviceLocality>,
+    #[prost(fixed64, tag = "6")]
+    pub incarnation: u64,
+    #[prost(string, tag = "7")]
+    pub physical_device_desc: ::prost::alloc::string::String,
+    #[prost(int64, tag = "8")]
+    pub xla_global_id: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AllocationDescription {
+    #[prost(int64, tag = "1")]
+    pub requested_bytes: i64,
+    #[prost(int64, tag = "2")]
+    pub allocated_bytes: i64,
+    #[prost(string, tag = "3")]
+    pub allocator_name: ::prost::alloc::string::String,
+    #[prost(int64, tag = "4")]
+    pub allocation_id: i64,
+    #[prost(bool, tag = "5")]
+    pub has_single_reference: bool,
+    #[prost(uint64, tag = "6")]
+    pub ptr: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TensorDescription {
+    #[prost(enumeration = "DataType", tag = "1")]
+    pub dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    pub shape: ::core::option::Option<TensorShapeProto>,
+    #[prost(message, optional, tag = "4")]
+    pub allocation_description: ::core::option::Option<AllocationDescription>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AllocationRecord {
+    #[prost(int64, tag = "1")]
+    pub alloc_micros: i64,
+    #[prost(int64, tag = "2")]
+    pub alloc_bytes: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AllocatorMemoryUsed {
+    #[prost(string, tag = "1")]
+    pub allocator_name: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub total_bytes: i64,
+    #[prost(int64, tag = "3")]
+    pub peak_bytes: i64,
+    #[prost(int64, tag = "4")]
+    pub live_bytes: i64,
+    #[prost(message, repeated, tag = "6")]
+    pub allocation_records: ::prost::alloc::vec::Vec<AllocationRecord>,
+    #[prost(int64, tag = "5")]
+    pub allocator_bytes_in_use: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeOutput {
+    #[prost(int32, tag = "1")]
+    pub slot: i32,
+    #[prost(message, optional, tag = "3")]
+    pub tensor_description: ::core::option::Option<TensorDescription>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemoryStats {
+    #[prost(int64, tag = "1")]
+    pub temp_memory_size: i64,
+    #[prost(int64, tag = "3")]
+    pub persistent_memory_size: i64,
+    #[prost(int64, repeated, tag = "5")]
+    pub persistent_tensor_alloc_ids: ::prost::alloc::vec::Vec<i64>,
+    #[prost(int64, tag = "2")]
+    pub device_temp_memory_size: i64,
+    #[prost(int64, tag = "4")]
+    pub device_persistent_memory_size: i64,
+    #[prost(int64, repeated, tag = "6")]
+    pub device_persistent_tensor_alloc_ids: ::prost::alloc::vec::Vec<i64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeExecStats {
+    #[prost(string, tag = "1")]
+    pub node_name: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub all_start_micros: i64,
+    #[prost(int64, tag = "3")]
+    pub op_start_rel_micros: i64,
+    #[prost(int64, tag = "4")]
+    pub op_end_rel_micros: i64,
+    #[prost(int64, tag = "5")]
+    pub all_end_rel_micros: i64,
+    #[prost(message, repeated, tag = "6")]
+    pub memory: ::prost::alloc::vec::Vec<AllocatorMemoryUsed>,
+    #[prost(message, repeated, tag = "7")]
+    pub output: ::prost::alloc::vec::Vec<NodeOutput>,
+    #[prost(string, tag = "8")]
+    pub timeline_label: ::prost::alloc::string::String,
+    #[prost(int64, tag = "9")]
+    pub scheduled_micros: i64,
+    #[prost(uint32, tag = "10")]
+    pub thread_id: u32,
+    #[prost(message, repeated, tag = "11")]
+    pub referenced_tensor: ::prost::alloc::vec::Vec<AllocationDescription>,
+    #[prost(message, optional, tag = "12")]
+    pub memory_stats: ::core::option::Option<MemoryStats>,
+    #[prost(int64, tag = "13")]
+    pub all_start_nanos: i64,
+    #[prost(int64, tag = "14")]
+    pub op_start_rel_nanos: i64,
+    #[prost(int64, tag = "15")]
+    pub op_end_rel_nanos: i64,
+    #[prost(int64, tag = "16")]
+    pub all_end_rel_nanos: i64,
+    #[prost(int64, tag = "17")]
+    pub scheduled_nanos: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceStepStats {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub node_stats: ::prost::alloc::vec::Vec<NodeExecStats>,
+    #[prost(map = "uint32, string", tag = "3")]
+    pub thread_names: ::std::collections::HashMap<u32, ::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StepStats {
+    #[prost(message, repeated, tag = "1")]
+    pub dev_stats: ::prost::alloc::vec::Vec<DeviceStepStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CostGraphDef {
+    #[prost(message, repeated, tag = "1")]
+    pub node: ::prost::alloc::vec::Vec<cost_graph_def::Node>,
+    #[prost(message, repeated, tag = "2")]
+    pub cost: ::prost::alloc::vec::Vec<cost_graph_def::AggregatedCost>,
+}
+/// Nested message and enum types in `CostGraphDef`.
+pub mod cost_graph_def {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Node {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub device: ::prost::alloc::string::String,
+        #[prost(int32, tag = "3")]
+        pub id: i32,
+        #[prost(message, repeated, tag = "4")]
+        pub input_info: ::prost::alloc::vec::Vec<node::InputInfo>,
+        #[prost(message, repeated, tag = "5")]
+        pub output_info: ::prost::alloc::vec::Vec<node::OutputInfo>,
+        #[prost(int64, tag = "6")]
+        pub temporary_memory_size: i64,
+        #[prost(int64, tag = "12")]
+        pub persistent_memory_size: i64,
+        #[prost(int64, tag = "10")]
+        pub host_temp_memory_size: i64,
+        #[prost(int64, tag = "11")]
+        pub device_temp_memory_size: i64,
+        #[prost(int64, tag = "16")]
+        pub device_persistent_memory_size: i64,
+        #[prost(int64, tag = "9")]
+        pub compute_cost: i64,
+        #[prost(int64, tag = "14")]
+        pub compute_time: i64,
+        #[prost(int64, tag = "15")]
+        pub memory_time: i64,
+        #[prost(bool, tag = "7")]
+        pub is_final: bool,
+        #[prost(int32, repeated, tag = "8")]
+        pub control_input: ::prost::alloc::vec::Vec<i32>,
+        #[prost(bool, tag = "17")]
+        pub inaccurate: bool,
+    }
+    /// Nested message and enum types in `Node`.
+    pub mod node {
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+        pub struct InputInfo {
+            #[prost(int32, tag = "1")]
+            pub preceding_node: i32,
+            #[prost(int32, tag = "2")]
+            pub preceding_port: i32,
+        }
+        #[derive(Clone, PartialEq, ::prost::Message)]
+        pub struct OutputInfo {
+            #[prost(int64, tag = "1")]
+            pub size: i64,
+            #[prost(int64, tag = "2")]
+            pub alias_input_port: i64,
+            #[prost(message, optional, tag = "3")]
+            pub shape: ::core::option::Option<super::super::TensorShapeProto>,
+            #[prost(enumeration = "super::super::DataType", tag = "4")]
+            pub dtype: i32,
+        }
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct AggregatedCost {
+        #[prost(float, tag = "1")]
+        pub cost: f32,
+        #[prost(string, tag = "2")]
+        pub dimension: ::prost::alloc::string::String,
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NamedTensorProto {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub tensor: ::core::option::Option<TensorProto>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JobDef {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(map = "int32, string", tag = "2")]
+    pub tasks: ::std::collections::HashMap<i32, ::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterDef {
+    #[prost(message, repeated, tag = "1")]
+    pub job: ::prost::alloc::vec::Vec<JobDef>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RewriterConfig {
+    #[prost(enumeration = "rewriter_config::CpuLayout", tag = "50")]
+    pub cpu_layout_conversion: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "1")]
+    pub layout_optimizer: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "3")]
+    pub constant_folding: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "13")]
+    pub shape_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "14")]
+    pub remapping: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "24")]
+    pub common_subgraph_elimination: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "7")]
+    pub arithmetic_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "8")]
+    pub dependency_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "9")]
+    pub loop_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "10")]
+    pub function_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "11")]
+    pub debug_stripper: i32,
+    #[prost(bool, tag = "2")]
+    pub disable_model_pruning: bool,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "15")]
+    pub scoped_allocator_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "18")]
+    pub pin_to_host_optimization: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "22")]
+    pub implementation_selector: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "23")]
+    pub auto_mixed_precision: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "25")]
+    pub auto_mixed_precision_mkl: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "31")]
+    pub auto_mixed_precision_onednn_bfloat16: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "29")]
+    pub auto_mixed_precision_cpu: i32,
+    #[prost(bool, tag = "19")]
+    pub disable_meta_optimizer: bool,
+    #[prost(bool, tag = "32")]
+    pub disable_tfg_optimizer: bool,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "28")]
+    pub use_plugin_optimizers: i32,
+    #[prost(enumeration = "rewriter_config::Toggle", tag = "30")]
+    pub experimental_conditional_code_motion: i32,
+    #[prost(enumeration = "rewriter_config::NumIterationsType", tag = "12")]
+    pub meta_optimizer_iterations: i32,
+    #[prost(int32, tag = "17")]
+    pub min_graph_nodes: i32,
+    #[prost(bool, tag = "26")]
+    pub experimental_disable_compressed_tensor_optimization: bool,
+    #[prost(bool, tag = "27")]
+    pub experimental_disable_folding_quantization_emulation: bool,
+    #[prost(enumeration = "rewriter_config::MemOptType", tag = "4")]
+    pub memory_optimization: i32,
+    #[prost(string, tag = "6")]
+    pub memory_optimizer_target_node_name_scope: ::prost::alloc::string::String,
+    #[prost(int64, tag = "20")]
+    pub meta_optimizer_timeout_ms: i64,
+    #[prost(bool, tag = "21")]
+    pub fail_on_optimizer_errors: bool,
+    #[prost(string, repeated, tag = "100")]
+    pub optimizers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Nested message and enum types in `RewriterConfig`.
+pub mod rewriter_config {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Toggle {
+        Default = 0,
+        On = 1,
+        Off = 2,
+        Aggressive = 3,
+        ExperimentalMlir = 4,
+        ExperimentalBoth = 5,
+    }
+    impl Toggle {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Default => "DEFAULT",
+                Self::On => "ON",
+                Self::Off => "OFF",
+                Self::Aggressive => "AGGRESSIVE",
+                Self::ExperimentalMlir => "EXPERIMENTAL_MLIR",
+                Self::ExperimentalBoth => "EXPERIMENTAL_BOTH",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "DEFAULT" => Some(Self::Default),
+                "ON" => Some(Self::On),
+                "OFF" => Some(Self::Off),
+                "AGGRESSIVE" => Some(Self::Aggressive),
+                "EXPERIMENTAL_MLIR" => Some(Self::ExperimentalMlir),
+                "EXPERIMENTAL_BOTH" => Some(Self::ExperimentalBoth),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum CpuLayout {
+        NoConversionOnCpu = 0,
+        NchwToNhwc = 1,
+        NhwcToNchw = 2,
+    }
+    impl CpuLayout {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::NoConversionOnCpu => "NO_CONVERSION_ON_CPU",
+                Self::NchwToNhwc => "NCHW_TO_NHWC",
+                Self::NhwcToNchw => "NHWC_TO_NCHW",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "NO_CONVERSION_ON_CPU" => Some(Self::NoConversionOnCpu),
+                "NCHW_TO_NHWC" => Some(Self::NchwToNhwc),
+                "NHWC_TO_NCHW" => Some(Self::NhwcToNchw),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum NumIterationsType {
+        DefaultNumIters = 0,
+        One = 1,
+        Two = 2,
+    }
+    impl NumIterationsType {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::DefaultNumIters => "DEFAULT_NUM_ITERS",
+                Self::One => "ONE",
+                Self::Two => "TWO",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "DEFAULT_NUM_ITERS" => Some(Self::DefaultNumIters),
+                "ONE" => Some(Self::One),
+                "TWO" => Some(Self::Two),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum MemOptType {
+        DefaultMemOpt = 0,
+        NoMemOpt = 1,
+        Manual = 2,
+        SwappingHeuristics = 4,
+        RecomputationHeuristics = 5,
+        SchedulingHeuristics = 6,
+        Heuristics = 3,
+    }
+    impl MemOptType {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::DefaultMemOpt => "DEFAULT_MEM_OPT",
+                Self::NoMemOpt => "NO_MEM_OPT",
+                Self::Manual => "MANUAL",
+                Self::SwappingHeuristics => "SWAPPING_HEURISTICS",
+                Self::RecomputationHeuristics => "RECOMPUTATION_HEURISTICS",
+                Self::SchedulingHeuristics => "SCHEDULING_HEURISTICS",
+                Self::Heuristics => "HEURISTICS",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "DEFAULT_MEM_OPT" => Some(Self::DefaultMemOpt),
+                "NO_MEM_OPT" => Some(Self::NoMemOpt),
+                "MANUAL" => Some(Self::Manual),
+                "SWAPPING_HEURISTICS" => Some(Self::SwappingHeuristics),
+                "RECOMPUTATION_HEURISTICS" => Some(Self::RecomputationHeuristics),
+                "SCHEDULING_HEURISTICS" => Some(Self::SchedulingHeuristics),
+                "HEURISTICS" => Some(Self::Heuristics),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OptimizerOptions {
+    #[prost(bool, tag = "1")]
+    pub do_common_subexpression_elimination: bool,
+    #[prost(bool, tag = "2")]
+    pub do_constant_folding: bool,
+    #[prost(int64, tag = "6")]
+    pub max_folded_constant_in_bytes: i64,
+    #[prost(bool, tag = "4")]
+    pub do_function_inlining: bool,
+    #[prost(enumeration = "optimizer_options::Level", tag = "3")]
+    pub opt_level: i32,
+    #[prost(enumeration = "optimizer_options::GlobalJitLevel", tag = "5")]
+    pub global_jit_level: i32,
+    #[prost(bool, tag = "7")]
+    pub cpu_global_jit: bool,
+}
+/// Nested message and enum types in `OptimizerOptions`.
+pub mod optimizer_options {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Level {
+        L1 = 0,
+        L0 = -1,
+    }
+    impl Level {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::L1 => "L1",
+                Self::L0 => "L0",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "L1" => Some(Self::L1),
+                "L0" => Some(Self::L0),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum GlobalJitLevel {
+        Default = 0,
+        Off = -1,
+        On1 = 1,
+        On2 = 2,
+    }
+    impl GlobalJitLevel {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Default => "DEFAULT",
+                Self::Off => "OFF",
+                Self::On1 => "ON_1",
+                Self::On2 => "ON_2",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "DEFAULT" => Some(Self::Default),
+                "OFF" => Some(Self::Off),
+                "ON_1" => Some(Self::On1),
+                "ON_2" => Some(Self::On2),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GraphOptions {
+    #[prost(bool, tag = "2")]
+    pub enable_recv_scheduling: bool,
+    #[prost(message, optional, tag = "3")]
+    pub optimizer_options: ::core::option::Option<OptimizerOptions>,
+    #[prost(int64, tag = "4")]
+    pub build_cost_model: i64,
+    #[prost(int64, tag = "9")]
+    pub build_cost_model_after: i64,
+    #[prost(bool, tag = "5")]
+    pub infer_shapes: bool,
+    #[prost(bool, tag = "6")]
+    pub place_pruned_graph: bool,
+    #[prost(bool, tag = "7")]
+    pub enable_bfloat16_sendrecv: bool,
+    #[prost(int32, tag = "8")]
+    pub timeline_step: i32,
+    #[prost(message, optional, tag = "10")]
+    pub rewrite_options: ::core::option::Option<RewriterConfig>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ThreadPoolOptionProto {
+    #[prost(int32, tag = "1")]
+    pub num_threads: i32,
+    #[prost(string, tag = "2")]
+    pub global_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SessionMetadata {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub version: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConfigProto {
+    #[prost(map = "string, int32", tag = "1")]
+    pub device_count: ::std::collections::HashMap<::prost::alloc::string::String, i32>,
+    #[prost(int32, tag = "2")]
+    pub intra_op_parallelism_threads: i32,
+    #[prost(int32, tag = "5")]
+    pub inter_op_parallelism_threads: i32,
+    #[prost(bool, tag = "9")]
+    pub use_per_session_threads: bool,
+    #[prost(message, repeated, tag = "12")]
+    pub session_inter_op_thread_pool: ::prost::alloc::vec::Vec<ThreadPoolOptionProto>,
+    #[prost(int32, tag = "3")]
+    pub placement_period: i32,
+    #[prost(string, repeated, tag = "4")]
+    pub device_filters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "7")]
+    pub allow_soft_placement: bool,
+    #[prost(bool, tag = "8")]
+    pub log_device_placement: bool,
+    #[prost(message, optional, tag = "10")]
+    pub graph_options: ::core::option::Option<GraphOptions>,
+    #[prost(int64, tag = "11")]
+    pub operation_timeout_in_ms: i64,
+    #[prost(message, optional, tag = "14")]
+    pub cluster_def: ::core::option::Option<ClusterDef>,
+    #[prost(bool, tag = "15")]
+    pub isolate_session_state: bool,
+    #[prost(bool, tag = "17")]
+    pub share_cluster_devices_in_session: bool,
+    #[prost(message, optional, tag = "16")]
+    pub experimental: ::core::option::Option<config_proto::Experimental>,
+}
+/// Nested message and enum types in `ConfigProto`.
+pub mod config_proto {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Experimental {
+        #[prost(string, tag = "1")]
+        pub collective_group_leader: ::prost::alloc::string::String,
+        #[prost(string, tag = "3")]
+        pub executor_type: ::prost::alloc::string::String,
+        #[prost(int32, tag = "4")]
+        pub recv_buf_max_chunk: i32,
+        #[prost(bool, tag = "5")]
+        pub use_numa_affinity: bool,
+        #[prost(bool, tag = "6")]
+        pub collective_deterministic_sequential_execution: bool,
+        #[prost(bool, tag = "7")]
+        pub collective_nccl: bool,
+        #[prost(bool, tag = "8")]
+        pub share_session_state_in_clusterspec_propagation: bool,
+        #[prost(bool, tag = "9")]
+        pub disable_thread_spinning: bool,
+        #[prost(bool, tag = "10")]
+        pub share_cluster_devices_in_session: bool,
+        #[prost(message, optional, tag = "11")]
+        pub session_metadata: ::core::option::Option<super::SessionMetadata>,
+        #[prost(bool, tag = "12")]
+        pub optimize_for_static_graph: bool,
+        #[prost(bool, tag = "13")]
+        pub enable_mlir_bridge: bool,
+        #[prost(enumeration = "experimental::MlirBridgeRollout", tag = "17")]
+        pub mlir_bridge_rollout: i32,
+        #[prost(bool, tag = "16")]
+        pub enable_mlir_graph_optimization: bool,
+        #[prost(bool, tag = "14")]
+        pub disable_output_partition_graphs: bool,
+        #[prost(int64, tag = "15")]
+        pub xla_fusion_autotuner_thresh: i64,
+        #[prost(bool, tag = "18")]
+        pub use_tfrt: bool,
+        #[prost(bool, tag = "27")]
+        pub enable_multi_host: bool,
+        #[prost(bool, tag = "32")]
+        pub tfrt_use_ifrt: bool,
+        #[prost(int32, tag = "28")]
+        pub backend_server_port: i32,
+        #[prost(bool, tag = "29")]
+        pub target_tpu: bool,
+        #[prost(bool, tag = "30")]
+        pub target_gpu: bool,
+        #[prost(int32, tag = "31")]
+        pub stream_merge_threshold: i32,
+        #[prost(bool, tag = "21")]
+        pub disable_functional_ops_lowering: bool,
+        #[prost(bool, tag = "22")]
+        pub xla_prefer_single_graph_cluster: bool,
+        #[prost(bool, tag = "24")]
+        pub disable_optimize_for_static_graph: bool,
+        #[prost(bool, tag = "26")]
+        pub disable_eager_executor_streaming_enqueue: bool,
+        #[prost(bool, tag = "33")]
+        pub finalize_function_library_runtime: bool,
+        #[prost(bool, tag = "34")]
+        pub finalize_resource_manager: bool,
+        #[prost(string, tag = "35")]
+        pub tf2xla_dump_dir: ::prost::alloc::string::String,
+        #[prost(bool, tag = "36")]
+        pub online_cost_analysis: bool,
+    }
+    /// Nested message and enum types in `Experimental`.
+    pub mod experimental {
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            PartialEq,
+            Eq,
+            Hash,
+            PartialOrd,
+            Ord,
+            ::prost::Enumeration
+        )]
+        #[repr(i32)]
+        pub enum MlirBridgeRollout {
+            Unspecified = 0,
+            Enabled = 1,
+            Disabled = 2,
+        }
+        impl MlirBridgeRollout {
+            /// String value of the enum field names used in the ProtoBuf definition.
+            ///
+            /// The values are not transformed in any way and thus are considered stable
+            /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+            pub fn as_str_name(&self) -> &'static str {
+                match self {
+                    Self::Unspecified => "MLIR_BRIDGE_ROLLOUT_UNSPECIFIED",
+                    Self::Enabled => "MLIR_BRIDGE_ROLLOUT_ENABLED",
+                    Self::Disabled => "MLIR_BRIDGE_ROLLOUT_DISABLED",
+                }
+            }
+            /// Creates an enum from field names used in the ProtoBuf definition.
+            pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+                match value {
+                    "MLIR_BRIDGE_ROLLOUT_UNSPECIFIED" => Some(Self::Unspecified),
+                    "MLIR_BRIDGE_ROLLOUT_ENABLED" => Some(Self::Enabled),
+                    "MLIR_BRIDGE_ROLLOUT_DISABLED" => Some(Self::Disabled),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RunOptions {
+    #[prost(enumeration = "run_options::TraceLevel", tag = "1")]
+    pub trace_level: i32,
+    #[prost(int64, tag = "2")]
+    pub timeout_in_ms: i64,
+    #[prost(int32, tag = "3")]
+    pub inter_op_thread_pool: i32,
+    #[prost(bool, tag = "5")]
+    pub output_partition_graphs: bool,
+    #[prost(bool, tag = "7")]
+    pub report_tensor_allocations_upon_oom: bool,
+    #[prost(message, optional, tag = "8")]
+    pub experimental: ::core::option::Option<run_options::Experimental>,
+}
+/// Nested message and enum types in `RunOptions`.
+pub mod run_options {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Experimental {
+        #[prost(int64, tag = "1")]
+        pub collective_graph_key: i64,
+        #[prost(bool, tag = "2")]
+        pub use_run_handler_pool: bool,
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum TraceLevel {
+        NoTrace = 0,
+        SoftwareTrace = 1,
+        HardwareTrace = 2,
+        FullTrace = 3,
+    }
+    impl TraceLevel {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::NoTrace => "NO_TRACE",
+                Self::SoftwareTrace => "SOFTWARE_TRACE",
+                Self::HardwareTrace => "HARDWARE_TRACE",
+                Self::FullTrace => "FULL_TRACE",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "NO_TRACE" => Some(Self::NoTrace),
+                "SOFTWARE_TRACE" => Some(Self::SoftwareTrace),
+                "HARDWARE_TRACE" => Some(Self::HardwareTrace),
+                "FULL_TRACE" => Some(Self::FullTrace),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunMetadata {
+    #[prost(message, optional, tag = "1")]
+    pub step_stats: ::core::option::Option<StepStats>,
+    #[prost(message, optional, tag = "2")]
+    pub cost_graph: ::core::option::Option<CostGraphDef>,
+    #[prost(message, repeated, tag = "3")]
+    pub partition_graphs: ::prost::alloc::vec::Vec<GraphDef>,
+    #[prost(message, repeated, tag = "4")]
+    pub function_graphs: ::prost::alloc::vec::Vec<run_metadata::FunctionGraphs>,
+    #[prost(message, optional, tag = "5")]
+    pub session_metadata: ::core::option::Option<SessionMetadata>,
+}
+/// Nested message and enum types in `RunMetadata`.
+pub mod run_metadata {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct FunctionGraphs {
+        #[prost(message, repeated, tag = "1")]
+        pub partition_graphs: ::prost::alloc::vec::Vec<super::GraphDef>,
+        #[prost(message, optional, tag = "2")]
+        pub pre_optimization_graph: ::core::option::Option<super::GraphDef>,
+        #[prost(message, optional, tag = "3")]
+        pub post_optimization_graph: ::core::option::Option<super::GraphDef>,
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TensorConnection {
+    #[prost(string, tag = "1")]
+    pub from_tensor: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub to_tensor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CallableOptions {
+    #[prost(string, repeated, tag = "1")]
+    pub feed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub fetch: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "3")]
+    pub target: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "4")]
+    pub run_options: ::core::option::Option<RunOptions>,
+    #[prost(message, repeated, tag = "5")]
+    pub tensor_connection: ::prost::alloc::vec::Vec<TensorConnection>,
+    #[prost(map = "string, string", tag = "6")]
+    pub feed_devices: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(map = "string, string", tag = "7")]
+    pub fetch_devices: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(bool, tag = "8")]
+    pub fetch_skip_sync: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ServerDef {
+    #[prost(message, optional, tag = "1")]
+    pub cluster: ::core::option::Option<ClusterDef>,
+    #[prost(string, tag = "2")]
+    pub job_name: ::prost::alloc::string::String,
+    #[prost(int32, tag = "8")]
+    pub replica: i32,
+    #[prost(int32, tag = "3")]
+    pub task_index: i32,
+    #[prost(message, optional, tag = "4")]
+    pub default_session_config: ::core::option::Option<ConfigProto>,
+    #[prost(string, tag = "5")]
+    pub protocol: ::prost::alloc::string::String,
+    #[prost(int32, tag = "6")]
+    pub port: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateSessionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub graph_def: ::core::option::Option<GraphDef>,
+    #[prost(message, optional, tag = "2")]
+    pub config: ::core::option::Option<ConfigProto>,
+    #[prost(string, tag = "3")]
+    pub target: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateSessionResponse {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub graph_version: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExtendSessionRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub graph_def: ::core::option::Option<GraphDef>,
+    #[prost(int64, tag = "3")]
+    pub current_graph_version: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExtendSessionResponse {
+    #[prost(int64, tag = "4")]
+    pub new_graph_version: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunStepRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub feed: ::prost::alloc::vec::Vec<NamedTensorProto>,
+    #[prost(string, repeated, tag = "3")]
+    pub fetch: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub target: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "5")]
+    pub options: ::core::option::Option<RunOptions>,
+    #[prost(string, tag = "6")]
+    pub partial_run_handle: ::prost::alloc::string::String,
+    #[prost(bool, tag = "7")]
+    pub store_errors_in_response_body: bool,
+    #[prost(int64, tag = "8")]
+    pub request_id: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunStepResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub tensor: ::prost::alloc::vec::Vec<NamedTensorProto>,
+    #[prost(message, optional, tag = "2")]
+    pub metadata: ::core::option::Option<RunMetadata>,
+    #[prost(int32, tag = "3")]
+    pub status_code: i32,
+    #[prost(string, tag = "4")]
+    pub status_error_message: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PartialRunSetupRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub feed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "3")]
+    pub fetch: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub target: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(int64, tag = "5")]
+    pub request_id: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PartialRunSetupResponse {
+    #[prost(string, tag = "1")]
+    pub partial_run_handle: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CloseSessionRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CloseSessionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResetRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub container: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub device_filters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResetResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListDevicesRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListDevicesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub local_device: ::prost::alloc::vec::Vec<DeviceAttributes>,
+    #[prost(message, repeated, tag = "2")]
+    pub remote_device: ::prost::alloc::vec::Vec<DeviceAttributes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MakeCallableRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub options: ::core::option::Option<CallableOptions>,
+    #[prost(int64, tag = "3")]
+    pub request_id: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MakeCallableResponse {
+    #[prost(int64, tag = "1")]
+    pub handle: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunCallableRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub handle: i64,
+    #[prost(message, repeated, tag = "3")]
+    pub feed: ::prost::alloc::vec::Vec<TensorProto>,
+    #[prost(int64, tag = "4")]
+    pub request_id: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunCallableResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub fetch: ::prost::alloc::vec::Vec<TensorProto>,
+    #[prost(message, optional, tag = "2")]
+    pub metadata: ::core::option::Option<RunMetadata>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseCallableRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub handle: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseCallableResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetStatusRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetStatusResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateWorkerSessionRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub server_def: ::core::option::Option<ServerDef>,
+    #[prost(bool, tag = "3")]
+    pub isolate_session_state: bool,
+    #[prost(message, repeated, tag = "4")]
+    pub cluster_device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+    #[prost(string, tag = "5")]
+    pub master_task: ::prost::alloc::string::String,
+    #[prost(int64, tag = "6")]
+    pub master_incarnation: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateWorkerSessionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteWorkerSessionRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteWorkerSessionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CleanupAllRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub container: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CleanupAllResponse {}

@@ -1,20 +1,25 @@
 //! Wiring: sessions over all the rooms below.
 //!
 //! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`];
+//! [`ClientSession`] for graphs that grow while they run,
 //! [`building`] for graphs made in Rust, [`train`] for training.
 //!
 //! Does not know: the network, command lines.
 #![forbid(unsafe_code)]
 
 pub mod building;
+mod callable;
 mod chrome_trace;
+mod client_session;
 mod freeze;
 pub mod host;
 mod saved_model;
 mod session;
 pub mod train;
 
+pub use callable::Callable;
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
+pub use client_session::{ClientOptions, ClientSession};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_graph::{
@@ -22,7 +27,8 @@ pub use ferroflow_graph::{
     parse_tensor_name, to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
+pub use ferroflow_opdef::Resources;
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};
-pub use session::{Callable, RunOptions, Session, SessionOptions, registry};
+pub use session::{RunOptions, Session, SessionOptions, registry};

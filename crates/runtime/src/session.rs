@@ -1,17 +1,18 @@
 //! [`Session`]: a graph that can be run.
 
+use crate::callable::{Callable, Feed};
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Options, compile, optimize};
 use ferroflow_executor::{Executor, TraceSink};
-use ferroflow_graph::{ARG, Graph, Output, ShapeMap, Signature, import_graph, infer_shapes, prune};
+use ferroflow_graph::{Graph, ShapeMap, Signature, import_graph, infer_shapes, prune};
 use ferroflow_model::GraphFile;
 use ferroflow_opdef::{Registry, Resources};
 use ferroflow_sync::{CancelToken, Pool};
-use ferroflow_tensor::{DType, PartialShape, Tensor};
+use ferroflow_tensor::Tensor;
 use rustc_hash::FxHashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The registry of all ops.
@@ -48,6 +49,16 @@ pub struct RunOptions {
     pub trace: Option<Arc<dyn TraceSink>>,
 }
 
+impl RunOptions {
+    /// The token that ends the step: the caller's, and the deadline.
+    pub(crate) fn token(&self) -> CancelToken {
+        match self.timeout {
+            Some(timeout) => self.cancel.with_timeout(timeout),
+            None => self.cancel.clone(),
+        }
+    }
+}
+
 /// A graph with a thread pool, and the compiled form of every signature it was run with.
 ///
 /// `run` may be called from many threads at once.
@@ -69,24 +80,6 @@ pub struct Session {
     compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
     /// One compilation at a time: two would need twice the memory.
     compiling: Mutex<()>,
-}
-
-/// A compiled signature.
-pub struct Callable {
-    executor: Executor,
-    /// Variables whose values are part of `executor`'s plan.
-    frozen: Frozen,
-    /// The plan that reads them, made when one of them has changed.
-    thawed: OnceLock<Executor>,
-    signature: Signature,
-    feeds: Vec<Feed>,
-    n_nodes: usize,
-}
-
-struct Feed {
-    name: String,
-    dtype: DType,
-    shape: PartialShape,
 }
 
 impl Session {
@@ -183,21 +176,13 @@ impl Session {
             return Ok(callable);
         }
         let mut pruned = prune(&self.graph, signature, registry())?;
-        let feeds = feeds_of(&pruned, signature);
+        let feeds = Feed::all(&pruned, signature);
         let frozen = match self.options.optimize {
             true => freeze(&mut pruned, registry(), &self.resources)?,
             false => Frozen::default(),
         };
         let plan = compile(pruned, registry(), &self.options)?;
-        let n_nodes = plan.nodes.len();
-        let callable = Arc::new(Callable {
-            executor: Executor::new(Arc::new(plan)),
-            frozen,
-            thawed: OnceLock::new(),
-            signature: signature.clone(),
-            feeds,
-            n_nodes,
-        });
+        let callable = Arc::new(Callable::new(plan, frozen, signature.clone(), feeds));
         let mut compiled = self
             .compiled
             .write()
@@ -213,35 +198,7 @@ impl Session {
         args: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        if args.len() != callable.feeds.len() {
-            return Err(invalid_argument!(
-                "{} tensors are fed, the signature has {} feeds",
-                args.len(),
-                callable.feeds.len()
-            ));
-        }
-        for (feed, arg) in callable.feeds.iter().zip(&args) {
-            if arg.dtype() != feed.dtype {
-                return Err(invalid_argument!(
-                    "feed {}: expected dtype {}, got {}",
-                    feed.name,
-                    feed.dtype,
-                    arg.dtype()
-                ));
-            }
-            if !feed.shape.matches(arg.shape()) {
-                return Err(invalid_argument!(
-                    "Cannot feed value of shape {} for tensor '{}', which has shape {}",
-                    arg.shape(),
-                    feed.name,
-                    feed.shape
-                ));
-            }
-        }
-        let cancel = match options.timeout {
-            Some(timeout) => options.cancel.with_timeout(timeout),
-            None => options.cancel.clone(),
-        };
+        callable.check_feeds(&args)?;
         let executor = match callable.thawed.get() {
             Some(thawed) => thawed,
             None if callable.frozen.holds() => &callable.executor,
@@ -251,7 +208,7 @@ impl Session {
             &self.pool,
             &self.resources,
             args,
-            &cancel,
+            &options.token(),
             options.trace.clone(),
         )
     }
@@ -301,23 +258,4 @@ impl Session {
         let shapes = infer_shapes(&graph, registry())?;
         Ok((graph, shapes))
     }
-}
-
-impl Callable {
-    /// Nodes of the plan, after optimization.
-    pub fn num_nodes(&self) -> usize {
-        self.n_nodes
-    }
-}
-
-fn feeds_of(pruned: &Graph, signature: &Signature) -> Vec<Feed> {
-    let shapes = infer_shapes(pruned, registry()).unwrap_or_default();
-    let args = pruned.iter().filter(|(_, n)| n.op() == ARG);
-    args.zip(&signature.feeds)
-        .map(|((id, node), name)| Feed {
-            name: name.clone(),
-            dtype: node.outputs[0],
-            shape: shapes.get(Output::new(id, 0)),
-        })
-        .collect()
 }

@@ -1,0 +1,169 @@
+//! `ferroflow server`: a TensorFlow server of one task.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TlsOptions};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Serves TensorFlow's gRPC services: clients connect with tf.compat.v1.Session("grpc://HOST:PORT").
+///
+/// Which task this is comes from --cluster, --job-name and --task-index, or from the environment
+/// variable TF_CONFIG, or it is task 0 of job `localhost` at --port.
+///
+/// Listens on the loopback address unless --host says otherwise: whoever can connect can run
+/// programs that read and write files.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The cluster: JOB=HOST:PORT,HOST:PORT;JOB=…
+    #[arg(long, value_name = "SPEC", conflicts_with = "port")]
+    cluster: Option<String>,
+    /// This server's job.
+    #[arg(
+        long,
+        visible_alias = "job_name",
+        default_value = "",
+        value_name = "NAME"
+    )]
+    job_name: String,
+    /// This server's number in its job.
+    #[arg(
+        long,
+        visible_alias = "task_index",
+        default_value_t = 0,
+        value_name = "N"
+    )]
+    task_index: u32,
+    /// Port of a cluster of one task; 0 takes a free one.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    host: IpAddr,
+    /// Port of /healthz and /metrics, on the same address.
+    #[arg(long, value_name = "PORT")]
+    monitor_port: Option<u16>,
+    /// Virtual CPU devices.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    cpus: u16,
+    /// Threads that compute [default: all processors].
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
+    threads: usize,
+    /// Close sessions that nobody used for so many seconds; 0 keeps them.
+    #[arg(long, default_value_t = 86400, value_name = "SECONDS")]
+    session_gc_seconds: u64,
+    /// Most sessions at one time.
+    #[arg(long, default_value_t = 100_000, value_name = "N")]
+    max_sessions: usize,
+    /// Largest message that is accepted, bytes [default: no limit].
+    #[arg(long, value_name = "BYTES")]
+    max_message_bytes: Option<usize>,
+    /// PEM file with the certificate: encrypts connections.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with the certificate's key.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Write logs as JSON lines.
+    #[arg(long)]
+    log_json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    start_logging(args.log_json);
+    let def = task(args)?;
+    let address = match args.cluster.is_some() || args.port.is_none() {
+        true => listen_address(args.host, def.address()?)?,
+        false => SocketAddr::new(args.host, args.port.unwrap_or(0)),
+    };
+    let tls = args.tls_cert.clone().zip(args.tls_key.clone());
+    let server = Server::bind(ServerOptions {
+        address,
+        monitor: args.monitor_port.map(|p| SocketAddr::new(args.host, p)),
+        tls: tls.map(|(certificate, key)| TlsOptions { certificate, key }),
+        max_message: args.max_message_bytes.unwrap_or(usize::MAX),
+        master: MasterOptions {
+            task: def.task.clone(),
+            cpus: args.cpus.into(),
+            threads: args.threads,
+            session_idle: match args.session_gc_seconds {
+                0 => None,
+                s => Some(Duration::from_secs(s)),
+            },
+            max_sessions: args.max_sessions,
+        },
+    })?;
+    let reach = match address.ip().is_loopback() {
+        true => "this machine only",
+        false => "every machine that can reach the address",
+    };
+    let mut out = std::io::stdout();
+    let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
+    // Whoever closed our output still gets a server.
+    let _ = say(format!("TARGET grpc://{}", server.address()));
+    if let Some(at) = server.monitor_address() {
+        let _ = say(format!("MONITOR http://{at}"));
+    }
+    eprintln!("{} serves {reach}; stop it with ^C", def.task);
+    server.run(stop_signal())
+}
+
+/// SIGTERM or SIGINT.
+async fn stop_signal() {
+    let (Ok(mut term), Ok(mut int)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    eprintln!("stopping: running steps may finish");
+}
+
+fn start_logging(json: bool) {
+    let filter =
+        EnvFilter::try_from_env("FERROFLOW_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match json {
+        true => logs.json().init(),
+        false => logs.init(),
+    }
+}
+
+fn task(args: &Args) -> Result<ServerDef> {
+    if let Some(cluster) = &args.cluster {
+        return ServerDef::from_flags(cluster, &args.job_name, args.task_index);
+    }
+    if let Some(port) = args.port {
+        let address = format!("{}:{port}", args.host);
+        let job = match args.job_name.as_str() {
+            "" => "localhost",
+            name => name,
+        };
+        return Ok(ServerDef::single(job, &address));
+    }
+    match std::env::var("TF_CONFIG") {
+        Ok(json) => ServerDef::from_tf_config(&json),
+        Err(_) => Err(invalid_argument!(
+            "say which task this is: --port PORT, or --cluster, or the variable TF_CONFIG"
+        )),
+    }
+}
+
+/// The port is the cluster's; the interface is the one that was asked for.
+fn listen_address(host: IpAddr, address: &str) -> Result<SocketAddr> {
+    let mut found = address
+        .to_socket_addrs()
+        .map_err(|e| invalid_argument!("the cluster's address '{address}': {e}"))?;
+    let port = found.next().map(|a| a.port());
+    let port = port.ok_or_else(|| invalid_argument!("the address '{address}' means nothing"))?;
+    Ok(SocketAddr::new(host, port))
+}

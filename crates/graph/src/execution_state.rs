@@ -1,0 +1,221 @@
+//! The graph of a session that clients extend.
+
+use crate::import::{check_node, is_valid_name};
+use crate::{Graph, Signature, import_graph, parse_tensor_name};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::proto::{
+    AttrValue, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, NodeDef, VersionDef,
+    attr_value::Value,
+};
+use ferroflow_opdef::Registry;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// A `GraphDef` that grows, out of which the part that a run needs is imported.
+///
+/// Importing only that part makes the cost of a run of the size of what it runs, and lets a graph
+/// hold ops that nobody runs and that are not supported.
+///
+/// ```
+/// use ferroflow_graph::{GraphExecutionState, Signature};
+/// use ferroflow_opdef::Registry;
+/// let registry = Registry::new(&[]);
+/// let mut state = GraphExecutionState::default();
+/// let def = ferroflow_model::graph_from_text("node { name: 'a' op: 'NoOp' }").unwrap();
+/// state.extend(def.clone(), &registry).unwrap();
+/// assert!(state.extend(def, &registry).is_err(), "'a' is there already");
+/// ```
+#[derive(Default)]
+pub struct GraphExecutionState {
+    nodes: Vec<NodeDef>,
+    by_name: FxHashMap<String, usize>,
+    functions: FxHashMap<String, FunctionDef>,
+    gradients: Vec<GradientDef>,
+    versions: Option<VersionDef>,
+}
+
+impl GraphExecutionState {
+    /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
+    ///
+    /// Checked here: names, inputs, and the attrs and arity of ops that `registry` knows; the rest
+    /// when a part is imported. A function may come again if it is the same.
+    pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
+        let functions = def.library.iter().flat_map(|l| &l.function);
+        let function_names: FxHashSet<&str> = functions.clone().map(function_name).collect();
+        for function in functions {
+            let name = function_name(function);
+            if self.functions.get(name).is_some_and(|old| old != function) {
+                return Err(invalid_argument!(
+                    "Cannot add function '{name}' because a different function with the same name \
+                     already exists."
+                ));
+            }
+        }
+        let mut new: FxHashSet<&str> = FxHashSet::default();
+        for node in &def.node {
+            if !is_valid_name(&node.name) {
+                return Err(invalid_argument!(
+                    "Node '{}': Node name contains invalid characters",
+                    node.name
+                ));
+            }
+            if self.by_name.contains_key(&node.name) || !new.insert(&node.name) {
+                return Err(invalid_argument!(
+                    "GraphDef argument to Extend includes node '{}', which was created by a previous \
+                     call to Create or Extend in this session.",
+                    node.name
+                ));
+            }
+        }
+        for node in &def.node {
+            for input in &node.input {
+                let name = match input.strip_prefix('^') {
+                    Some(name) => name,
+                    None => parse_tensor_name(input)?.0,
+                };
+                if !new.contains(name) && !self.by_name.contains_key(name) {
+                    return Err(invalid_argument!(
+                        "Node '{}': Unknown input node '{input}'",
+                        node.name
+                    ));
+                }
+            }
+            let is_call =
+                function_names.contains(node.op.as_str()) || self.functions.contains_key(&node.op);
+            if !is_call {
+                check_node(node, registry).map_err(|e| e.at_node(&node.name, &node.op))?;
+            }
+        }
+        let first = self.nodes.len();
+        let names = def.node.iter().map(|n| n.name.clone());
+        self.by_name.extend(names.zip(first..));
+        self.nodes.extend(def.node);
+        if let Some(library) = def.library {
+            let named = library.function.into_iter();
+            self.functions
+                .extend(named.map(|f| (function_name(&f).to_string(), f)));
+            self.gradients.extend(library.gradient);
+        }
+        if def.versions.is_some() {
+            self.versions = def.versions;
+        }
+        Ok(())
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True when there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The graph of everything that `signature` names or depends on, and of the functions that
+    /// may be called there. What it cuts off by its feeds is still in it.
+    pub fn build_graph(&self, signature: &Signature, registry: &Registry) -> Result<Graph> {
+        let part = self.part(signature);
+        match part.node.is_empty() {
+            // The names are all wrong; pruning says how.
+            true => Ok(Graph::new()),
+            false => import_graph(&part, None, registry),
+        }
+    }
+
+    fn part(&self, signature: &Signature) -> GraphDef {
+        let named = [&signature.fetches, &signature.targets, &signature.feeds];
+        let roots = named.into_iter().flatten();
+        let mut stack: Vec<usize> = roots
+            .filter_map(|name| self.position(parse_tensor_name(name).ok()?.0))
+            .collect();
+        let mut needed = vec![false; self.nodes.len()];
+        let mut functions = Reached {
+            state: self,
+            names: FxHashSet::default(),
+            stack: Vec::new(),
+        };
+        while let Some(i) = stack.pop() {
+            if std::mem::replace(&mut needed[i], true) {
+                continue;
+            }
+            let node = &self.nodes[i];
+            functions.node(node);
+            stack.extend(node.input.iter().filter_map(|input| {
+                let name = input.strip_prefix('^').unwrap_or(input);
+                self.position(parse_tensor_name(name).ok()?.0)
+            }));
+        }
+        let kept = self.nodes.iter().zip(&needed).filter(|(_, n)| **n);
+        GraphDef {
+            node: kept.map(|(node, _)| node.clone()).collect(),
+            library: Some(FunctionDefLibrary {
+                function: functions.all(),
+                gradient: self.gradients.clone(),
+                ..Default::default()
+            }),
+            versions: self.versions.clone(),
+            ..Default::default()
+        }
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+}
+
+fn function_name(function: &FunctionDef) -> &str {
+    function.signature.as_ref().map_or("", |s| &s.name)
+}
+
+/// The functions that nodes name, and those that these name.
+struct Reached<'a> {
+    state: &'a GraphExecutionState,
+    names: FxHashSet<&'a str>,
+    stack: Vec<&'a FunctionDef>,
+}
+
+impl<'a> Reached<'a> {
+    fn name(&mut self, name: &str) {
+        if let Some((name, function)) = self.state.functions.get_key_value(name)
+            && self.names.insert(name)
+        {
+            self.stack.push(function);
+            let mut gradients = self.state.gradients.iter();
+            if let Some(g) = gradients.find(|g| g.function_name == *name) {
+                self.name(&g.gradient_func);
+            }
+        }
+    }
+
+    fn node(&mut self, node: &NodeDef) {
+        self.name(&node.op);
+        self.attrs(node.attr.values());
+    }
+
+    fn attrs<'b>(&mut self, attrs: impl Iterator<Item = &'b AttrValue>) {
+        for attr in attrs {
+            match &attr.value {
+                Some(Value::Func(f)) => {
+                    self.name(&f.name);
+                    self.attrs(f.attr.values());
+                }
+                Some(Value::List(list)) => {
+                    for f in &list.func {
+                        self.name(&f.name);
+                        self.attrs(f.attr.values());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn all(mut self) -> Vec<FunctionDef> {
+        let mut all = Vec::new();
+        while let Some(function) = self.stack.pop() {
+            function.node_def.iter().for_each(|n| self.node(n));
+            all.push(function.clone());
+        }
+        all
+    }
+}

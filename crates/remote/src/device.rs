@@ -1,0 +1,199 @@
+//! Names of tasks and devices, and what a server says of its devices.
+
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_model::proto::{DeviceAttributes, DeviceLocality};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One task of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskName {
+    /// The job, e.g. `worker`.
+    pub job: String,
+    /// Its number in the job.
+    pub index: u32,
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/job:{}/replica:0/task:{}", self.job, self.index)
+    }
+}
+
+/// A cluster and this server's place in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerDef {
+    /// Addresses by job and task.
+    pub cluster: BTreeMap<String, BTreeMap<u32, String>>,
+    /// Which task this server is.
+    pub task: TaskName,
+}
+
+#[derive(Deserialize)]
+struct TfConfig {
+    cluster: BTreeMap<String, Tasks>,
+    #[serde(default)]
+    task: TfTask,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Tasks {
+    List(Vec<String>),
+    Map(BTreeMap<u32, String>),
+}
+
+#[derive(Deserialize, Default)]
+struct TfTask {
+    #[serde(default, rename = "type")]
+    job: String,
+    #[serde(default)]
+    index: Option<Index>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Index {
+    Number(u32),
+    Text(String),
+}
+
+impl ServerDef {
+    /// The cluster whose only task, number 0 of `job`, is at `address`.
+    pub fn single(job: &str, address: &str) -> Self {
+        let tasks = BTreeMap::from([(0, address.to_string())]);
+        ServerDef {
+            cluster: BTreeMap::from([(job.to_string(), tasks)]),
+            task: TaskName {
+                job: job.to_string(),
+                index: 0,
+            },
+        }
+    }
+
+    /// Reads `job=host:port,host:port;job=…`, the form of TensorFlow's server binary.
+    ///
+    /// ```
+    /// let def = ferroflow_remote::ServerDef::from_flags("ps=a:1;worker=b:2,c:3", "worker", 1).unwrap();
+    /// assert_eq!(def.address().unwrap(), "c:3");
+    /// assert_eq!(def.task.to_string(), "/job:worker/replica:0/task:1");
+    /// ```
+    pub fn from_flags(cluster: &str, job: &str, index: u32) -> Result<Self> {
+        let mut jobs = BTreeMap::new();
+        for part in cluster.split(';').filter(|p| !p.is_empty()) {
+            let (name, tasks) = part.split_once(['=', '|']).ok_or_else(|| {
+                invalid_argument!("'{part}' names no job; expected JOB=HOST:PORT,HOST:PORT…")
+            })?;
+            let tasks = tasks.split([',', '|']).map(str::to_string);
+            if jobs
+                .insert(name.to_string(), (0..).zip(tasks).collect())
+                .is_some()
+            {
+                return Err(invalid_argument!("job '{name}' is there twice"));
+            }
+        }
+        Self::checked(jobs, job, index)
+    }
+
+    /// Reads the JSON of the environment variable `TF_CONFIG`.
+    ///
+    /// ```
+    /// let json = r#"{"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 1}}"#;
+    /// assert_eq!(ferroflow_remote::ServerDef::from_tf_config(json).unwrap().address().unwrap(), "h:2");
+    /// ```
+    pub fn from_tf_config(json: &str) -> Result<Self> {
+        let config: TfConfig =
+            serde_json::from_str(json).map_err(|e| invalid_argument!("TF_CONFIG: {e}"))?;
+        let jobs = config.cluster.into_iter().map(|(job, tasks)| match tasks {
+            Tasks::List(list) => (job, (0..).zip(list).collect()),
+            Tasks::Map(map) => (job, map),
+        });
+        let index = match config.task.index {
+            None => 0,
+            Some(Index::Number(n)) => n,
+            Some(Index::Text(text)) => text
+                .parse()
+                .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is no number"))?,
+        };
+        Self::checked(jobs.collect(), &config.task.job, index)
+    }
+
+    /// A cluster, a job in it and a task of that job.
+    pub fn checked(
+        cluster: BTreeMap<String, BTreeMap<u32, String>>,
+        job: &str,
+        index: u32,
+    ) -> Result<Self> {
+        let job = match job {
+            "" if cluster.len() == 1 => cluster.keys().next().cloned().unwrap_or_default(),
+            job => job.to_string(),
+        };
+        let def = ServerDef {
+            cluster,
+            task: TaskName { job, index },
+        };
+        def.address().map(|_| def.clone())
+    }
+
+    /// Where this server listens.
+    pub fn address(&self) -> Result<&str> {
+        let job = self.cluster.get(&self.task.job).ok_or_else(|| {
+            let jobs: Vec<&str> = self.cluster.keys().map(String::as_str).collect();
+            not_found!(
+                "job '{}' is not in the cluster, which has: {}",
+                self.task.job,
+                jobs.join(", ")
+            )
+        })?;
+        job.get(&self.task.index)
+            .map(String::as_str)
+            .ok_or_else(|| {
+                not_found!(
+                    "job '{}' has {} tasks, but no task {}",
+                    self.task.job,
+                    job.len(),
+                    self.task.index
+                )
+            })
+    }
+}
+
+/// What TensorFlow says of the memory of a CPU: a number that it never checks.
+const CPU_MEMORY_LIMIT: i64 = 256 << 20;
+
+/// The devices of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Devices {
+    attributes: Vec<DeviceAttributes>,
+}
+
+impl Devices {
+    /// `cpus` virtual devices, all of which are this machine's processors.
+    pub(crate) fn cpus(task: &TaskName, cpus: usize) -> Self {
+        let incarnation = || {
+            let mut id = crate::master::random_u64();
+            while id == 0 {
+                id = crate::master::random_u64();
+            }
+            id
+        };
+        Devices {
+            attributes: (0..cpus)
+                .map(|i| DeviceAttributes {
+                    name: format!("{task}/device:CPU:{i}"),
+                    device_type: "CPU".to_string(),
+                    memory_limit: CPU_MEMORY_LIMIT,
+                    locality: Some(DeviceLocality::default()),
+                    incarnation: incarnation(),
+                    xla_global_id: -1,
+                    ..Default::default()
+                })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn attributes(&self) -> &[DeviceAttributes] {
+        &self.attributes
+    }
+}

@@ -1,0 +1,521 @@
+//! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
+
+use crate::device::{Devices, TaskName};
+use crate::monitor::Metrics;
+use crate::tensors::{fed, fetched};
+use ferroflow_base::{Result, aborted, invalid_argument};
+use ferroflow_model::proto::{
+    CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
+    CloseSessionResponse, ConfigProto, CreateSessionRequest, CreateSessionResponse,
+    CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
+    DeleteWorkerSessionResponse, ExtendSessionRequest, ExtendSessionResponse, GetStatusRequest,
+    GetStatusResponse, ListDevicesRequest, ListDevicesResponse, MakeCallableRequest,
+    MakeCallableResponse, PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
+    ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
+    RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
+    optimizer_options::Level,
+};
+use ferroflow_runtime::{
+    Callable, CancelToken, ClientOptions, ClientSession, CompileOptions, Pool, Resources,
+    RunOptions, Signature,
+};
+use ferroflow_tensor::Tensor;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Requests whose ids are remembered, to tell a retry.
+const RECENT_REQUESTS: usize = 100_000;
+/// Bytes that a short step may be fed.
+const SHORT_FEEDS: usize = 1 << 14;
+
+/// How a master works.
+#[derive(Clone, Debug)]
+pub struct MasterOptions {
+    /// Which task this is.
+    pub task: TaskName,
+    /// Virtual CPU devices.
+    pub cpus: usize,
+    /// Threads that compute; 0 means all processors.
+    pub threads: usize,
+    /// A session that nobody used for so long is closed; `None` keeps all.
+    pub session_idle: Option<Duration>,
+    /// Most sessions at one time.
+    pub max_sessions: usize,
+}
+
+impl Default for MasterOptions {
+    fn default() -> Self {
+        MasterOptions {
+            task: TaskName {
+                job: "localhost".to_string(),
+                index: 0,
+            },
+            cpus: 1,
+            threads: 0,
+            session_idle: Some(Duration::from_secs(24 * 3600)),
+            max_sessions: 100_000,
+        }
+    }
+}
+
+/// The sessions of a server and what they share.
+pub struct Master {
+    options: MasterOptions,
+    devices: Devices,
+    pool: Arc<Pool>,
+    resources: Arc<Resources>,
+    sessions: Mutex<HashMap<String, Arc<MasterSession>>>,
+    recent: Mutex<RecentIds>,
+    pub(crate) metrics: Metrics,
+}
+
+/// A client's session.
+struct MasterSession {
+    session: ClientSession,
+    callables: Mutex<HashMap<i64, Arc<ClientCallable>>>,
+    next_callable: AtomicI64,
+    timeout: Option<Duration>,
+    used: Mutex<Instant>,
+}
+
+struct ClientCallable {
+    callable: Arc<Callable>,
+    fetches: Vec<String>,
+    feeds: Vec<String>,
+    options: RunOptionsProto,
+}
+
+/// A step that is about to run.
+pub struct Step {
+    session: Arc<MasterSession>,
+    signature: Signature,
+    feeds: Vec<TensorProto>,
+    options: RunOptionsProto,
+    /// Unless this is the first run of the signature.
+    callable: Option<Arc<Callable>>,
+}
+
+impl Step {
+    /// Whether it ends so soon that no other thread need run it.
+    pub(crate) fn is_short(&self) -> bool {
+        let bytes: usize = self.feeds.iter().map(|f| f.tensor_content.len()).sum();
+        bytes <= SHORT_FEEDS && self.callable.as_ref().is_some_and(|c| c.is_short())
+    }
+}
+
+#[derive(Default)]
+struct RecentIds {
+    ids: HashSet<i64>,
+    order: VecDeque<i64>,
+}
+
+pub(crate) fn random_u64() -> u64 {
+    // Its keys come from the system's random numbers and differ at every call.
+    RandomState::new().hash_one(0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Master {
+    /// A master without sessions.
+    pub fn new(options: MasterOptions) -> Self {
+        let threads = match options.threads {
+            0 => Pool::available_threads(),
+            n => n,
+        };
+        Master {
+            devices: Devices::cpus(&options.task, options.cpus.max(1)),
+            pool: Arc::new(Pool::new(threads)),
+            resources: Arc::default(),
+            sessions: Mutex::default(),
+            recent: Mutex::default(),
+            metrics: Metrics::default(),
+            options,
+        }
+    }
+
+    /// `CreateSession`: a new session over a graph.
+    pub fn create_session(&self, request: CreateSessionRequest) -> Result<CreateSessionResponse> {
+        let config = request.config.unwrap_or_default();
+        let resources = match config.isolate_session_state {
+            true => Arc::default(),
+            false => self.resources.clone(),
+        };
+        let pool = match config.intra_op_parallelism_threads {
+            n if n > 0 && config.use_per_session_threads => Arc::new(Pool::new(n as usize)),
+            _ => self.pool.clone(),
+        };
+        let options = ClientOptions {
+            pool,
+            resources,
+            compile: compile_options(&config),
+        };
+        let session = ClientSession::new(request.graph_def.unwrap_or_default(), options)?;
+        let handle = format!("{:016x}", random_u64());
+        let session = Arc::new(MasterSession {
+            session,
+            callables: Mutex::default(),
+            next_callable: AtomicI64::new(0),
+            timeout: millis(config.operation_timeout_in_ms),
+            used: Mutex::new(Instant::now()),
+        });
+        let mut sessions = lock(&self.sessions);
+        if sessions.len() >= self.options.max_sessions {
+            return Err(ferroflow_base::resource_exhausted!(
+                "the server has {} sessions, the most it may have; close some or start it with a \
+                 higher --max-sessions",
+                sessions.len()
+            ));
+        }
+        sessions.insert(handle.clone(), session);
+        self.metrics.sessions.set(sessions.len() as i64);
+        Ok(CreateSessionResponse {
+            session_handle: handle,
+            graph_version: 0,
+        })
+    }
+
+    fn find(&self, handle: &str) -> Result<Arc<MasterSession>> {
+        let session = lock(&self.sessions).get(handle).cloned();
+        let session = session.ok_or_else(|| aborted!("Session {handle} is not found."))?;
+        *lock(&session.used) = Instant::now();
+        Ok(session)
+    }
+
+    /// `ExtendSession`: adds nodes to a session's graph.
+    pub fn extend_session(&self, request: ExtendSessionRequest) -> Result<ExtendSessionResponse> {
+        let session = self.find(&request.session_handle)?;
+        let graph = request.graph_def.unwrap_or_default();
+        let version = request.current_graph_version;
+        Ok(ExtendSessionResponse {
+            new_graph_version: session.session.extend(graph, version)?,
+        })
+    }
+
+    /// `RunStep`, what comes before the step runs: finds the session and the compiled signature.
+    pub fn prepare(&self, request: RunStepRequest) -> Result<Step> {
+        self.once(request.request_id, "RunStep (Master)")?;
+        let session = self.find(&request.session_handle)?;
+        let mut feeds = Vec::with_capacity(request.feed.len());
+        let mut names: Vec<String> = Vec::with_capacity(request.feed.len());
+        for feed in request.feed {
+            if names.contains(&feed.name) {
+                return Err(invalid_argument!("Duplicated feeds: {}", feed.name));
+            }
+            feeds.push(feed.tensor.unwrap_or_default());
+            names.push(feed.name);
+        }
+        let signature = Signature {
+            feeds: names,
+            fetches: request.fetch,
+            targets: request.target,
+        };
+        Ok(Step {
+            callable: session.session.cached(&signature),
+            session,
+            signature,
+            feeds,
+            options: request.options.unwrap_or_default(),
+        })
+    }
+
+    /// `RunStep`: feeds, runs, fetches.
+    pub fn run_step(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
+        let session = &step.session.session;
+        let callable = match step.callable {
+            Some(callable) => callable,
+            None => session.callable(&step.signature)?,
+        };
+        let named = step.feeds.into_iter().zip(&step.signature.feeds);
+        let feeds = named
+            .map(|(proto, name)| fed(name, proto))
+            .collect::<Result<_>>()?;
+        let options = RunOptions {
+            timeout: step.session.timeout_of(&step.options),
+            cancel: cancel.clone(),
+            trace: None,
+        };
+        let results = self.call(session, &callable, feeds, &options)?;
+        let named = step.signature.fetches.iter().zip(&results);
+        Ok(RunStepResponse {
+            tensor: named.map(|(n, t)| fetched(n, t)).collect::<Result<_>>()?,
+            ..Default::default()
+        })
+    }
+
+    fn call(
+        &self,
+        session: &ClientSession,
+        callable: &Callable,
+        feeds: Vec<Tensor>,
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        let started = Instant::now();
+        let results = session.call(callable, feeds, options);
+        self.metrics.step(started.elapsed(), results.is_ok());
+        results.map_err(|e| self.from_worker(e))
+    }
+
+    /// An error of a step, with the task that it comes from, as TensorFlow says it.
+    fn from_worker(&self, e: ferroflow_base::Status) -> ferroflow_base::Status {
+        match e.node() {
+            Some(_) => e.prefixed(&format!("From {}:\n", self.options.task)),
+            None => e,
+        }
+    }
+
+    /// Fails when this request came before.
+    fn once(&self, id: i64, method: &str) -> Result<()> {
+        if id == 0 {
+            return Ok(());
+        }
+        let mut recent = lock(&self.recent);
+        if !recent.ids.insert(id) {
+            return Err(aborted!(
+                "The same {method} request was received twice. request_id: {id}"
+            ));
+        }
+        recent.order.push_back(id);
+        if recent.order.len() > RECENT_REQUESTS
+            && let Some(oldest) = recent.order.pop_front()
+        {
+            recent.ids.remove(&oldest);
+        }
+        Ok(())
+    }
+
+    /// `PartialRunSetup`: begins a step whose feeds come one by one.
+    pub fn partial_run_setup(
+        &self,
+        request: PartialRunSetupRequest,
+    ) -> Result<PartialRunSetupResponse> {
+        self.once(request.request_id, "PartialRunSetup (Master)")?;
+        self.find(&request.session_handle)?;
+        Err(ferroflow_base::unimplemented_error!("partial runs"))
+    }
+
+    /// `CloseSession`: cancels a session's steps and forgets it.
+    pub fn close_session(&self, request: CloseSessionRequest) -> Result<CloseSessionResponse> {
+        let session = {
+            let mut sessions = lock(&self.sessions);
+            let session = sessions.remove(&request.session_handle);
+            self.metrics.sessions.set(sessions.len() as i64);
+            session.ok_or_else(|| {
+                aborted!(
+                    "Session {} is not found. Possibly, this master has restarted.",
+                    request.session_handle
+                )
+            })?
+        };
+        session.session.close();
+        Ok(CloseSessionResponse {})
+    }
+
+    /// `ListDevices`.
+    pub fn list_devices(&self, request: ListDevicesRequest) -> Result<ListDevicesResponse> {
+        if !request.session_handle.is_empty() && self.find(&request.session_handle).is_err() {
+            return Err(invalid_argument!(
+                "Session {} is not found. Possibly, this master has restarted.",
+                request.session_handle
+            ));
+        }
+        Ok(ListDevicesResponse {
+            local_device: self.devices.attributes().to_vec(),
+            remote_device: Vec::new(),
+        })
+    }
+
+    /// `Reset`: closes all sessions and clears containers, all of them when none is named.
+    pub fn reset(&self, request: ResetRequest) -> Result<ResetResponse> {
+        let sessions: Vec<_> = lock(&self.sessions).drain().collect();
+        self.metrics.sessions.set(0);
+        self.clear(&request.container);
+        for (_, session) in sessions {
+            session.session.close();
+        }
+        Ok(ResetResponse {})
+    }
+
+    fn clear(&self, containers: &[String]) {
+        match containers {
+            [] => self.resources.clear_all(),
+            some => some.iter().for_each(|c| self.resources.clear(c)),
+        }
+    }
+
+    /// `MakeCallable`: prepares a signature.
+    pub fn make_callable(&self, request: MakeCallableRequest) -> Result<MakeCallableResponse> {
+        self.once(request.request_id, "MakeCallable (Master)")?;
+        let session = self.find(&request.session_handle)?;
+        let CallableOptions {
+            feed,
+            fetch,
+            target,
+            run_options,
+            tensor_connection,
+            ..
+        } = request.options.unwrap_or_default();
+        if !tensor_connection.is_empty() {
+            return Err(ferroflow_base::unimplemented_error!(
+                "tensor connections of callables are not supported over gRPC"
+            ));
+        }
+        let signature = Signature {
+            feeds: feed,
+            fetches: fetch,
+            targets: target,
+        };
+        let callable = session.session.callable(&signature)?;
+        let handle = session.next_callable.fetch_add(1, Ordering::Relaxed);
+        let made = ClientCallable {
+            callable,
+            fetches: signature.fetches,
+            feeds: signature.feeds,
+            options: run_options.unwrap_or_default(),
+        };
+        lock(&session.callables).insert(handle, Arc::new(made));
+        Ok(MakeCallableResponse { handle })
+    }
+
+    /// `RunCallable`: runs a prepared signature.
+    pub fn run_callable(
+        &self,
+        request: RunCallableRequest,
+        cancel: &CancelToken,
+    ) -> Result<RunCallableResponse> {
+        self.once(request.request_id, "RunCallable (Master)")?;
+        let session = self.find(&request.session_handle)?;
+        let handle = request.handle;
+        let callable = lock(&session.callables).get(&handle).cloned();
+        let callable = callable.ok_or_else(|| {
+            match handle >= session.next_callable.load(Ordering::Relaxed) {
+                true => invalid_argument!("No such callable handle: {handle}"),
+                false => invalid_argument!(
+                    "Attempted to run callable after handle was released: {handle}"
+                ),
+            }
+        })?;
+        let named = request.feed.into_iter().zip(&callable.feeds);
+        let feeds = named
+            .map(|(proto, name)| fed(name, proto))
+            .collect::<Result<_>>()?;
+        let options = RunOptions {
+            timeout: session.timeout_of(&callable.options),
+            cancel: cancel.clone(),
+            trace: None,
+        };
+        let results = self.call(&session.session, &callable.callable, feeds, &options)?;
+        let named = callable.fetches.iter().zip(&results);
+        let fetch = named
+            .map(|(n, t)| Ok(fetched(n, t)?.tensor.unwrap_or_default()))
+            .collect::<Result<_>>()?;
+        Ok(RunCallableResponse {
+            fetch,
+            metadata: None,
+        })
+    }
+
+    /// `ReleaseCallable`: forgets a prepared signature.
+    pub fn release_callable(
+        &self,
+        request: ReleaseCallableRequest,
+    ) -> Result<ReleaseCallableResponse> {
+        let session = self.find(&request.session_handle)?;
+        lock(&session.callables).remove(&request.handle);
+        Ok(ReleaseCallableResponse {})
+    }
+
+    /// `GetStatus` of the worker: its devices.
+    pub fn get_status(&self, _: GetStatusRequest) -> Result<GetStatusResponse> {
+        Ok(GetStatusResponse {
+            device_attributes: self.devices.attributes().to_vec(),
+        })
+    }
+
+    /// `CreateWorkerSession`: this server is its own worker, its sessions need nothing more.
+    pub fn create_worker_session(
+        &self,
+        _: CreateWorkerSessionRequest,
+    ) -> Result<CreateWorkerSessionResponse> {
+        Ok(CreateWorkerSessionResponse {})
+    }
+
+    /// `DeleteWorkerSession`.
+    pub fn delete_worker_session(
+        &self,
+        _: DeleteWorkerSessionRequest,
+    ) -> Result<DeleteWorkerSessionResponse> {
+        Ok(DeleteWorkerSessionResponse {})
+    }
+
+    /// `CleanupAll`: clears containers.
+    pub fn cleanup_all(&self, request: CleanupAllRequest) -> Result<CleanupAllResponse> {
+        self.clear(&request.container);
+        Ok(CleanupAllResponse {})
+    }
+
+    /// Closes the sessions that nobody used for long; a session whose steps run is used.
+    pub(crate) fn collect_garbage(&self) {
+        let Some(limit) = self.options.session_idle else {
+            return;
+        };
+        let mut dropped = Vec::new();
+        {
+            let mut sessions = lock(&self.sessions);
+            sessions.retain(|handle, session| {
+                let idle = lock(&session.used).elapsed();
+                let keep = idle <= limit || session.session.num_running() > 0;
+                if !keep {
+                    tracing::warn!(session = handle, ?idle, "session closed: nobody used it");
+                    dropped.push(session.clone());
+                }
+                keep
+            });
+            self.metrics.sessions.set(sessions.len() as i64);
+        }
+        dropped.iter().for_each(|s| s.session.garbage_collect());
+    }
+
+    /// Steps under way in all sessions.
+    pub(crate) fn num_running(&self) -> usize {
+        let sessions = lock(&self.sessions);
+        sessions.values().map(|s| s.session.num_running()).sum()
+    }
+
+    /// Closes every session.
+    pub(crate) fn close_all(&self) {
+        let sessions: Vec<_> = lock(&self.sessions).drain().collect();
+        sessions.iter().for_each(|(_, s)| s.session.close());
+    }
+}
+
+impl MasterSession {
+    fn timeout_of(&self, options: &RunOptionsProto) -> Option<Duration> {
+        millis(options.timeout_in_ms).or(self.timeout)
+    }
+}
+
+fn millis(ms: i64) -> Option<Duration> {
+    u64::try_from(ms)
+        .ok()
+        .filter(|ms| *ms > 0)
+        .map(Duration::from_millis)
+}
+
+/// The passes that a client asks for. `opt_level` L0 means none.
+fn compile_options(config: &ConfigProto) -> CompileOptions {
+    let options = config
+        .graph_options
+        .as_ref()
+        .and_then(|g| g.optimizer_options.as_ref());
+    match options.map(|o| o.opt_level()) {
+        Some(Level::L0) => CompileOptions::none(),
+        _ => CompileOptions::all(),
+    }
+}

@@ -1,0 +1,203 @@
+//! The gRPC methods: HTTP path → message → [`Master`].
+
+use crate::master::Master;
+use crate::status::{message, to_tonic};
+use crate::wire::Wire;
+use ferroflow_base::{Result, internal};
+use ferroflow_model::proto::{RunStepRequest, RunStepResponse};
+use ferroflow_runtime::CancelToken;
+use prost::Message;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::server::{Grpc, NamedService, UnaryService};
+
+type HttpRequest = http::Request<Body>;
+type HttpResponse = http::Response<Body>;
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// `tensorflow.MasterService`.
+#[derive(Clone)]
+pub(crate) struct MasterService(pub(crate) Endpoint);
+
+/// `tensorflow.WorkerService`.
+#[derive(Clone)]
+pub(crate) struct WorkerService(pub(crate) Endpoint);
+
+impl NamedService for MasterService {
+    const NAME: &'static str = "tensorflow.MasterService";
+}
+
+impl NamedService for WorkerService {
+    const NAME: &'static str = "tensorflow.WorkerService";
+}
+
+/// What both services answer with.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    pub(crate) master: Arc<Master>,
+    /// Largest message that is read, bytes.
+    pub(crate) max_message: usize,
+}
+
+macro_rules! service {
+    ($service:ident) => {
+        impl tower_service::Service<HttpRequest> for $service {
+            type Response = HttpResponse;
+            type Error = Infallible;
+            type Future = Boxed<Result<HttpResponse, Infallible>>;
+
+            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, request: HttpRequest) -> Self::Future {
+                let endpoint = self.0.clone();
+                let path = request.uri().path();
+                let method = path.rsplit('/').next().unwrap_or_default().to_string();
+                let answered = endpoint.$service(&method, request);
+                Box::pin(async move { Ok(answered.await) })
+            }
+        }
+    };
+}
+service!(MasterService);
+service!(WorkerService);
+
+impl Endpoint {
+    #[allow(non_snake_case, reason = "named as the service it answers for")]
+    fn MasterService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
+        let m = self.master.clone();
+        match method {
+            "RunStep" => self.step(request),
+            "RunCallable" => self.serve(request, move |r, cancel| m.run_callable(r, cancel)),
+            "CreateSession" => self.serve(request, move |r, _| m.create_session(r)),
+            "ExtendSession" => self.serve(request, move |r, _| m.extend_session(r)),
+            "PartialRunSetup" => self.serve(request, move |r, _| m.partial_run_setup(r)),
+            "CloseSession" => self.serve(request, move |r, _| m.close_session(r)),
+            "ListDevices" => self.serve(request, move |r, _| m.list_devices(r)),
+            "Reset" => self.serve(request, move |r, _| m.reset(r)),
+            "MakeCallable" => self.serve(request, move |r, _| m.make_callable(r)),
+            "ReleaseCallable" => self.serve(request, move |r, _| m.release_callable(r)),
+            _ => unknown(),
+        }
+    }
+
+    #[allow(non_snake_case, reason = "named as the service it answers for")]
+    fn WorkerService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
+        let m = self.master.clone();
+        match method {
+            "GetStatus" => self.serve(request, move |r, _| m.get_status(r)),
+            "CreateWorkerSession" => self.serve(request, move |r, _| m.create_worker_session(r)),
+            "DeleteWorkerSession" => self.serve(request, move |r, _| m.delete_worker_session(r)),
+            "CleanupAll" => self.serve(request, move |r, _| m.cleanup_all(r)),
+            _ => unknown(),
+        }
+    }
+}
+
+impl Endpoint {
+    /// A method whose handler may block.
+    fn serve<Q, R, F>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    where
+        Q: Message + Default + 'static,
+        R: Message + 'static,
+        F: FnOnce(Q, &CancelToken) -> Result<R> + Send + 'static,
+    {
+        self.unary(request, move |message: Q| async move {
+            blocking(move |cancel| handler(message, cancel))
+                .await
+                .map_err(|e| to_tonic(&e))
+        })
+    }
+
+    /// `RunStep`, whose errors the client may want in the response.
+    fn step(self, request: HttpRequest) -> Boxed<HttpResponse> {
+        let master = self.master.clone();
+        self.unary(request, move |request: RunStepRequest| async move {
+            let in_body = request.store_errors_in_response_body;
+            let result = match master.prepare(request) {
+                Err(e) => Err(e),
+                // Another thread would cost more than the step.
+                Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
+                Ok(step) => blocking(move |cancel| master.run_step(step, cancel)).await,
+            };
+            match result {
+                Err(e) if in_body => Ok(RunStepResponse {
+                    status_code: e.code() as i32,
+                    status_error_message: message(&e),
+                    ..Default::default()
+                }),
+                result => result.map_err(|e| to_tonic(&e)),
+            }
+        })
+    }
+
+    fn unary<Q, R, F, A>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    where
+        Q: Message + Default + 'static,
+        R: Message + 'static,
+        F: FnOnce(Q) -> A + Send + 'static,
+        A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
+    {
+        let mut grpc = Grpc::new(Wire::<R, Q>::default())
+            .max_decoding_message_size(self.max_message)
+            .max_encoding_message_size(usize::MAX);
+        Box::pin(async move { grpc.unary(Method(Some(handler)), request).await })
+    }
+}
+
+/// One call of a method.
+struct Method<F>(Option<F>);
+
+impl<Q, R, F, A> UnaryService<Q> for Method<F>
+where
+    Q: Message + Default + 'static,
+    R: Message + 'static,
+    F: FnOnce(Q) -> A + Send + 'static,
+    A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
+{
+    type Response = R;
+    type Future = Boxed<Result<tonic::Response<R>, tonic::Status>>;
+
+    fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
+        let answer = self.0.take().map(|handler| handler(request.into_inner()));
+        Box::pin(async move {
+            match answer {
+                Some(answer) => answer.await.map(tonic::Response::new),
+                None => Err(tonic::Status::internal("the call was begun twice")),
+            }
+        })
+    }
+}
+
+/// Cancels when the client hangs up: then nobody waits for the future that this is part of.
+struct CancelOnDrop(CancelToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Runs `f` on a thread that may block. Its token is cancelled if nobody waits any more.
+async fn blocking<R: Send + 'static>(
+    f: impl FnOnce(&CancelToken) -> Result<R> + Send + 'static,
+) -> Result<R> {
+    let cancel = CancelToken::new();
+    let hung_up = CancelOnDrop(cancel.clone());
+    let ran = tokio::task::spawn_blocking(move || f(&cancel)).await;
+    drop(hung_up);
+    ran.unwrap_or_else(|e| {
+        Err(internal!(
+            "a request handler failed (please report this): {e}"
+        ))
+    })
+}
+
+fn unknown() -> Boxed<HttpResponse> {
+    Box::pin(async { tonic::Status::unimplemented("unknown method").into_http() })
+}

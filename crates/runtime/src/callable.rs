@@ -1,0 +1,120 @@
+//! [`Callable`]: a signature that has been compiled.
+
+use crate::freeze::Frozen;
+use crate::session::registry;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_executor::Executor;
+use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes};
+use ferroflow_opdef::Cost;
+use ferroflow_program::Plan;
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A compiled signature.
+pub struct Callable {
+    pub(crate) executor: Executor,
+    /// Variables whose values are part of `executor`'s plan.
+    pub(crate) frozen: Frozen,
+    /// The plan that reads them, made when one of them has changed.
+    pub(crate) thawed: OnceLock<Executor>,
+    pub(crate) signature: Signature,
+    feeds: Vec<Feed>,
+    n_nodes: usize,
+    /// Whether a step neither loops, nor calls, nor waits.
+    is_straight: bool,
+    /// How long the last step took, nanoseconds.
+    took: AtomicU64,
+}
+
+/// What may be fed for a tensor.
+pub(crate) struct Feed {
+    name: String,
+    dtype: DType,
+    shape: PartialShape,
+}
+
+impl Feed {
+    /// The feeds of a signature's pruned graph, in order.
+    pub(crate) fn all(pruned: &Graph, signature: &Signature) -> Vec<Feed> {
+        let shapes = infer_shapes(pruned, registry()).unwrap_or_default();
+        let args = pruned.iter().filter(|(_, n)| n.op() == ARG);
+        args.zip(&signature.feeds)
+            .map(|((id, node), name)| Feed {
+                name: name.clone(),
+                dtype: node.outputs[0],
+                shape: shapes.get(Output::new(id, 0)),
+            })
+            .collect()
+    }
+}
+
+impl Callable {
+    pub(crate) fn new(plan: Plan, frozen: Frozen, signature: Signature, feeds: Vec<Feed>) -> Self {
+        Callable {
+            n_nodes: plan.nodes.len(),
+            is_straight: is_straight(&plan),
+            took: AtomicU64::new(u64::MAX),
+            executor: Executor::new(Arc::new(plan)),
+            frozen,
+            thawed: OnceLock::new(),
+            signature,
+            feeds,
+        }
+    }
+
+    /// Nodes of the plan, after optimization.
+    pub fn num_nodes(&self) -> usize {
+        self.n_nodes
+    }
+
+    /// Whether a step takes microseconds: it did the last time, and has no loop, no call, nothing
+    /// to wait for.
+    pub fn is_short(&self) -> bool {
+        self.is_straight && self.took.load(Ordering::Relaxed) <= SHORT.as_nanos() as u64
+    }
+
+    /// Remembers how long a step took.
+    pub(crate) fn note_time(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.took.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Whether these tensors may be fed, in the signature's order.
+    pub(crate) fn check_feeds(&self, args: &[Tensor]) -> Result<()> {
+        if args.len() != self.feeds.len() {
+            return Err(invalid_argument!(
+                "{} tensors are fed, the signature has {} feeds",
+                args.len(),
+                self.feeds.len()
+            ));
+        }
+        for (feed, arg) in self.feeds.iter().zip(args) {
+            if arg.dtype() != feed.dtype {
+                return Err(invalid_argument!(
+                    "feed {}: expected dtype {}, got {}",
+                    feed.name,
+                    feed.dtype,
+                    arg.dtype()
+                ));
+            }
+            if !feed.shape.matches(arg.shape()) {
+                return Err(invalid_argument!(
+                    "Cannot feed value of shape {} for tensor '{}', which has shape {}",
+                    arg.shape(),
+                    feed.name,
+                    feed.shape
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A step of this length is not worth a change of threads.
+const SHORT: Duration = Duration::from_micros(50);
+
+fn is_straight(plan: &Plan) -> bool {
+    plan.frames.len() == 1 && plan.nodes.iter().all(|n| n.cost != Cost::Async)
+}

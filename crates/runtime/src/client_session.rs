@@ -1,0 +1,257 @@
+//! [`ClientSession`]: the session of a client that extends its graph as it goes.
+
+use crate::RunOptions;
+use crate::callable::{Callable, Feed};
+use crate::freeze::Frozen;
+use crate::session::registry;
+use ferroflow_base::{Result, Status, aborted, cancelled, failed_precondition};
+use ferroflow_compile::{Options, compile};
+use ferroflow_graph::{GraphExecutionState, Signature, prune};
+use ferroflow_model::proto::GraphDef;
+use ferroflow_opdef::Resources;
+use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_tensor::Tensor;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// What sessions of one process share, and how they compile.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// The threads that compute.
+    pub pool: Arc<Pool>,
+    /// Variables, queues and tables; sessions that share them see each other's.
+    pub resources: Arc<Resources>,
+    /// Which compile passes run.
+    pub compile: Options,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            pool: Arc::new(Pool::new(Pool::available_threads())),
+            resources: Arc::default(),
+            compile: Options::all(),
+        }
+    }
+}
+
+/// A graph that grows, run in parts: what a TensorFlow client calls a session.
+///
+/// Every method may be called from many threads at once.
+///
+/// ```
+/// use ferroflow_runtime::{ClientOptions, ClientSession, RunOptions, Signature, Tensor};
+/// let def = |text: &str| ferroflow_model::graph_from_text(text).unwrap();
+/// let x = "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }";
+/// let y = "node { name: 'y' op: 'Neg' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }";
+/// let session = ClientSession::new(def(x), ClientOptions::default()).unwrap();
+/// assert_eq!(session.extend(def(y), 0).unwrap(), 1);
+/// let signature = Signature { feeds: vec!["x:0".into()], fetches: vec!["y:0".into()], targets: vec![] };
+/// let y = session.run(&signature, vec![Tensor::scalar(2.0f32)], &RunOptions::default()).unwrap();
+/// assert_eq!(y[0].to_scalar::<f32>().unwrap(), -2.0);
+/// ```
+pub struct ClientSession {
+    graph: RwLock<Versioned>,
+    options: ClientOptions,
+    compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
+    /// One compilation at a time: two would need twice the memory.
+    compiling: Mutex<()>,
+    running: Mutex<Running>,
+    nobody_runs: Condvar,
+}
+
+#[derive(Default)]
+struct Versioned {
+    state: GraphExecutionState,
+    version: i64,
+}
+
+/// The steps under way; each is cancelled when the session is closed.
+#[derive(Default)]
+struct Running {
+    closed: Option<Status>,
+    next_id: u64,
+    steps: FxHashMap<u64, CancelToken>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ClientSession {
+    /// A session over a graph, which may be empty.
+    pub fn new(graph: GraphDef, options: ClientOptions) -> Result<Self> {
+        let mut state = GraphExecutionState::default();
+        state.extend(graph, registry())?;
+        let graph = Versioned { state, version: 0 };
+        Ok(ClientSession {
+            graph: RwLock::new(graph),
+            options,
+            compiled: RwLock::default(),
+            compiling: Mutex::default(),
+            running: Mutex::default(),
+            nobody_runs: Condvar::new(),
+        })
+    }
+
+    /// Adds nodes and functions to the graph, whose version must be `version`; returns the new one.
+    pub fn extend(&self, graph: GraphDef, version: i64) -> Result<i64> {
+        self.check_open()?;
+        let mut current = self.graph.write().unwrap_or_else(PoisonError::into_inner);
+        if current.version != version {
+            return Err(aborted!(
+                "Current version is {} but caller expected {version}.",
+                current.version
+            ));
+        }
+        current.state.extend(graph, registry())?;
+        current.version += 1;
+        Ok(current.version)
+    }
+
+    /// Runs a signature; `args` are its feeds in order. Returns its fetches in order.
+    pub fn run(
+        &self,
+        signature: &Signature,
+        args: Vec<Tensor>,
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        let callable = self.callable(signature)?;
+        self.call(&callable, args, options)
+    }
+
+    /// The compiled form of a signature that was run before.
+    pub fn cached(&self, signature: &Signature) -> Option<Arc<Callable>> {
+        let compiled = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        compiled.get(signature).cloned()
+    }
+
+    /// The compiled form of a signature, from the cache or new.
+    pub fn callable(&self, signature: &Signature) -> Result<Arc<Callable>> {
+        self.check_open()?;
+        if let Some(callable) = self.cached(signature) {
+            return Ok(callable);
+        }
+        let _one = lock(&self.compiling);
+        if let Some(callable) = self.cached(signature) {
+            return Ok(callable);
+        }
+        let graph = {
+            let current = self.graph.read().unwrap_or_else(PoisonError::into_inner);
+            current.state.build_graph(signature, registry())?
+        };
+        let pruned = prune(&graph, signature, registry())?;
+        let feeds = Feed::all(&pruned, signature);
+        let plan = compile(pruned, registry(), &self.options.compile)?;
+        let callable = Callable::new(plan, Frozen::default(), signature.clone(), feeds);
+        let callable = Arc::new(callable);
+        let mut compiled = self
+            .compiled
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        compiled.insert(signature.clone(), callable.clone());
+        Ok(callable)
+    }
+
+    /// Runs a compiled signature.
+    pub fn call(
+        &self,
+        callable: &Callable,
+        args: Vec<Tensor>,
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        callable.check_feeds(&args)?;
+        let step = self.begin(&options.cancel)?;
+        let started = Instant::now();
+        let result = callable.executor.run(
+            &self.options.pool,
+            &self.options.resources,
+            args,
+            &options.token(),
+            options.trace.clone(),
+        );
+        callable.note_time(started.elapsed());
+        let closed = step.end();
+        result.map_err(|e| match closed {
+            Some(reason) if e.code() == ferroflow_base::Code::Cancelled => reason,
+            _ => e,
+        })
+    }
+
+    /// Cancels the steps under way and waits for them; whatever is asked later fails.
+    pub fn close(&self) {
+        self.end(cancelled!(
+            "Step was cancelled by an explicit call to `Session::Close()`."
+        ));
+        let mut running = lock(&self.running);
+        while !running.steps.is_empty() {
+            let waited = self.nobody_runs.wait(running);
+            running = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// As [`close`](Self::close) for a session that nobody has used for long, without waiting.
+    pub fn garbage_collect(&self) {
+        self.end(cancelled!(
+            "Step was cancelled because the session was garbage collected due to inactivity."
+        ));
+    }
+
+    fn end(&self, reason: Status) {
+        let steps: Vec<CancelToken> = {
+            let mut running = lock(&self.running);
+            running.closed.get_or_insert(reason);
+            running.steps.values().cloned().collect()
+        };
+        for step in steps {
+            step.cancel();
+        }
+    }
+
+    /// Steps under way.
+    pub fn num_running(&self) -> usize {
+        lock(&self.running).steps.len()
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match lock(&self.running).closed {
+            Some(_) => Err(failed_precondition!("Session is closed.")),
+            None => Ok(()),
+        }
+    }
+
+    fn begin(&self, cancel: &CancelToken) -> Result<StepGuard<'_>> {
+        let mut running = lock(&self.running);
+        if running.closed.is_some() {
+            return Err(failed_precondition!("Session is closed."));
+        }
+        let id = running.next_id;
+        running.next_id += 1;
+        running.steps.insert(id, cancel.clone());
+        Ok(StepGuard { session: self, id })
+    }
+}
+
+/// A step under way.
+struct StepGuard<'a> {
+    session: &'a ClientSession,
+    id: u64,
+}
+
+impl StepGuard<'_> {
+    /// Ends the step; says why if the session was closed meanwhile.
+    fn end(self) -> Option<Status> {
+        lock(&self.session.running).closed.clone()
+    }
+}
+
+impl Drop for StepGuard<'_> {
+    fn drop(&mut self) {
+        let mut running = lock(&self.session.running);
+        running.steps.remove(&self.id);
+        if running.steps.is_empty() {
+            self.session.nobody_runs.notify_all();
+        }
+    }
+}
