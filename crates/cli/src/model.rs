@@ -3,7 +3,7 @@
 use crate::feeds;
 use ferroflow_base::invalid_argument;
 use ferroflow_runtime::{
-    CompileOptions, DEFAULT_SIGNATURE, ModelSignature, Result, SERVE, SavedModel, Session,
+    CompileOptions, DEFAULT_SIGNATURE, Lower, ModelSignature, Result, SERVE, SavedModel, Session,
     SessionOptions, Signature, Tensor,
 };
 use std::path::PathBuf;
@@ -36,7 +36,10 @@ impl ModelArgs {
         CompileOptions {
             optimize: !self.no_optimize,
             disabled: self.disable_pass.clone(),
-            lower: self.lower,
+            lower: match self.lower {
+                true => Lower::Always,
+                false => Lower::Never,
+            },
         }
     }
 

@@ -2,6 +2,7 @@
 //! frames.
 
 use crate::control::{self, Callee, ForLoop};
+use crate::pass::FUSED_SUFFIX;
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{ARG, Frames, Graph, Node, NodeId, RETVAL, loop_frames, topological_order};
@@ -237,7 +238,8 @@ impl Body<'_, '_> {
             self.frame(id),
             BuildNode {
                 info: NodeInfo {
-                    name: node.name.clone(),
+                    // Whoever reads a message knows the node that was there before.
+                    name: node.name.trim_end_matches(FUSED_SUFFIX).to_string(),
                     op: node.op().to_string(),
                 },
                 action,

@@ -17,5 +17,5 @@ mod pipeline;
 mod view;
 
 pub use emit::emit;
-pub use pass::{Options, Pass, PassCtx};
+pub use pass::{Lower, Options, Pass, PassCtx};
 pub use pipeline::{PIPELINE, compile, optimize};

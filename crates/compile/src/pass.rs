@@ -22,7 +22,7 @@ pub struct PassCtx<'a> {
     /// The ops.
     pub registry: &'a Registry,
     /// Whether functional control flow becomes dataflow control flow.
-    pub lower: bool,
+    pub lower: Lower,
 }
 
 impl PassCtx<'_> {
@@ -46,9 +46,20 @@ pub struct Options {
     pub optimize: bool,
     /// Names of passes that are left out.
     pub disabled: Vec<String>,
-    /// Whether If, Case and While become Switch, Merge and loops, so that they run beside what
+    /// Which If, Case and While become Switch, Merge and loops, so that they run beside what
     /// surrounds them; holds without `optimize` too.
-    pub lower: bool,
+    pub lower: Lower,
+}
+
+/// Which If, Case and While are lowered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Lower {
+    /// None.
+    Never,
+    /// Those that carry the attr `_lower_using_switch_merge`, as in TensorFlow's sessions.
+    Marked,
+    /// All.
+    Always,
 }
 
 impl Options {
@@ -57,7 +68,7 @@ impl Options {
         Options {
             optimize: true,
             disabled: Vec::new(),
-            lower: false,
+            lower: Lower::Never,
         }
     }
 
@@ -66,10 +77,13 @@ impl Options {
         Options {
             optimize: false,
             disabled: Vec::new(),
-            lower: false,
+            lower: Lower::Never,
         }
     }
 }
+
+/// What the name of a node that several became ends with; before it is the last one's name.
+pub(crate) const FUSED_SUFFIX: &str = "/fused";
 
 /// A Const node with this value.
 pub(crate) fn constant_node(

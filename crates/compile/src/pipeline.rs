@@ -1,7 +1,7 @@
 //! The list of passes, in order.
 
 use crate::passes;
-use crate::{Options, Pass, PassCtx, emit};
+use crate::{Lower, Options, Pass, PassCtx, emit};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Graph;
 use ferroflow_opdef::Registry;
@@ -52,7 +52,7 @@ pub fn optimize(
     };
     for pass in PIPELINE {
         let is_wanted = match pass.name {
-            passes::lower::NAME => options.lower,
+            passes::lower::NAME => options.lower != Lower::Never,
             _ => options.optimize,
         };
         if !is_wanted || options.disabled.iter().any(|d| d == pass.name) {

@@ -9,7 +9,7 @@
 
 use crate::detached::Detached;
 use crate::state::{Env, Item, Outputs, StepState};
-use crate::trace::TraceSink;
+use crate::trace::{TraceSink, TracedTensor, trace_other};
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_opdef::{Cost, Resources, StepServices, Value};
 use ferroflow_program::Plan;
@@ -263,12 +263,17 @@ impl Step {
 
     /// Starts an asynchronous kernel; whoever ends it carries the step on.
     fn start(self: &Arc<Self>, env: &Env, detached: Detached) {
-        let (item, step) = (detached.item, self.clone());
+        let (item, place, step) = (detached.item, detached.place, self.clone());
+        let started = step.trace.as_ref().map(|_| Instant::now());
         detached.start(env, self.waiting.clone(), move |outputs| {
             let info = &step.plan.info[item.node.index()];
             let outputs = outputs
-                .map(|o| o.into_iter().map(Value::Tensor).collect())
+                .map(|o| o.into_iter().map(Value::Tensor).collect::<Outputs>())
                 .map_err(|e| e.at_node(&info.name, &info.op));
+            if let (Some(started), Ok(outputs)) = (started, &outputs) {
+                let traced = TracedTensor::all(&step.plan, outputs);
+                trace_other(&step.env(), item.node, place, started, traced);
+            }
             step.state.send((item, outputs));
             step.drive();
         });

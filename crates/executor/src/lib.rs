@@ -19,4 +19,4 @@ mod stuck;
 mod trace;
 
 pub use dataflow::Executor;
-pub use trace::{DeadNode, NodeSpan, TraceSink};
+pub use trace::{DeadNode, NodeSpan, TraceSink, TracedTensor};

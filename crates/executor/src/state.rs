@@ -20,6 +20,7 @@ use ferroflow_program::{
 };
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
+use std::time::Instant;
 
 /// Most input slots of all iterations of a step: 1 GB.
 const MAX_SLOTS: usize = 1 << 26;
@@ -278,6 +279,13 @@ impl StepState {
                 }
                 inputs.iter_mut().for_each(Value::clear);
                 self.propagate::<true>(env, item.node, item.iter);
+            }
+            _ if env.trace.is_some() => {
+                let it = &self.iterations[item.iter as usize];
+                let (place, start) = ((it.frame, it.number), Instant::now());
+                self.run_control(env, item)?;
+                crate::trace::trace_other(env, item.node, place, start, Vec::new());
+                return Ok(());
             }
             _ => return self.run_control(env, item),
         }

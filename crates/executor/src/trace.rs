@@ -3,8 +3,9 @@
 use crate::state::{Env, Place};
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelCtx, NodeInfo, Value};
-use ferroflow_program::{Action, NodeIdx};
-use ferroflow_tensor::Tensor;
+use ferroflow_program::{Action, NodeIdx, Plan};
+use ferroflow_tensor::{DType, Shape, Tensor};
+use std::fmt;
 use std::time::Instant;
 
 /// One kernel call.
@@ -19,10 +20,52 @@ pub struct NodeSpan<'a> {
     pub start: Instant,
     /// When it returned.
     pub end: Instant,
-    /// Dtypes and shapes of the inputs.
-    pub inputs: String,
-    /// Dtypes and shapes of the outputs.
-    pub outputs: String,
+    /// What it read, as far as it is known.
+    pub inputs: Vec<TracedTensor>,
+    /// What it wrote; dead outputs are left out.
+    pub outputs: Vec<TracedTensor>,
+}
+
+/// A tensor as a trace sees it.
+pub struct TracedTensor {
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its bytes; 0 for strings, resources and variants.
+    pub bytes: usize,
+    /// Where it lies, to tell whether two tensors share memory; 0 when it lies nowhere for long.
+    pub address: usize,
+}
+
+impl TracedTensor {
+    fn of(t: &Tensor) -> Self {
+        TracedTensor {
+            dtype: t.dtype(),
+            shape: t.shape().clone(),
+            bytes: t.byte_len(),
+            address: match t.bytes() {
+                Ok(bytes) if bytes.len() > 8 => bytes.as_ptr().addr(),
+                _ => 0,
+            },
+        }
+    }
+
+    /// Those of `values` that are there.
+    pub(crate) fn all(plan: &Plan, values: &[Value]) -> Vec<Self> {
+        let tensors = values.iter().filter_map(|v| match v {
+            Value::Tensor(t) => Some(t),
+            Value::Const(c) => plan.consts.get(*c as usize),
+            Value::Empty => None,
+        });
+        tensors.map(Self::of).collect()
+    }
+}
+
+impl fmt::Display for TracedTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
 }
 
 /// A node that did not run because an input was dead.
@@ -58,36 +101,43 @@ pub(crate) fn traced_call(
     let (Action::Kernel(kernel), Some(trace)) = (&plan.nodes[idx.index()].action, env.trace) else {
         return Ok(());
     };
-    let show = |t: &Tensor| format!("{}{}", t.dtype(), t.shape());
-    let shown: Vec<String> = inputs
-        .iter()
-        .map(|v| match v {
-            Value::Tensor(t) => show(t),
-            Value::Const(c) => plan.consts.get(*c as usize).map_or(String::new(), show),
-            Value::Empty => "packed".to_string(),
-        })
-        .collect();
+    let read = TracedTensor::all(plan, inputs);
     let start = Instant::now();
     let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, &env.services);
     let result = kernel
         .compute(&mut ctx)
         .map_err(|e| e.at_node(&info.name, &info.op));
     let end = Instant::now();
-    let out: Vec<String> = outputs
-        .iter()
-        .filter_map(|v| match v {
-            Value::Tensor(t) => Some(show(t)),
-            _ => None,
-        })
-        .collect();
     trace.span(NodeSpan {
         node: info,
         frame: &plan.frames[frame.index()].name,
         iteration,
         start,
         end,
-        inputs: shown.join(", "),
-        outputs: out.join(", "),
+        inputs: read,
+        outputs: TracedTensor::all(plan, outputs),
     });
     result
+}
+
+/// Tells of a node that the engine runs itself, or that ended on another thread.
+#[cold]
+pub(crate) fn trace_other(
+    env: &Env,
+    idx: NodeIdx,
+    (frame, iteration): Place,
+    start: Instant,
+    outputs: Vec<TracedTensor>,
+) {
+    if let Some(trace) = env.trace {
+        trace.span(NodeSpan {
+            node: &env.plan.info[idx.index()],
+            frame: &env.plan.frames[frame.index()].name,
+            iteration,
+            start,
+            end: Instant::now(),
+            inputs: Vec::new(),
+            outputs,
+        });
+    }
 }

@@ -145,6 +145,14 @@ pub(crate) fn check_calls(graph: &Graph, library: &Library) -> Result<()> {
                 continue;
             }
             let body = library.get(&function.name).map_err(at)?;
+            if body.results.len() != results.len() && matches!(node.op(), "While" | "StatelessWhile" | "For") {
+                let kind = node.op().trim_start_matches("Stateless");
+                return Err(at(invalid_argument!(
+                    "{kind} loop body returned {} arguments. Expected: {}",
+                    body.results.len(),
+                    results.len()
+                )));
+            }
             if body.args != args || body.results != results {
                 return Err(at(invalid_argument!(
                     "function '{}' takes ({}) and returns ({}), but node '{}' calls it with ({}) \
@@ -163,7 +171,13 @@ pub(crate) fn check_calls(graph: &Graph, library: &Library) -> Result<()> {
             && !matches!(library.functions.get(&cond.name), Some(Err(_)))
         {
             let body = library.get(&cond.name).map_err(at)?;
-            if body.args != node.attrs.dtypes("T")? || body.results.len() != 1 {
+            if body.results.len() != 1 {
+                return Err(at(invalid_argument!(
+                    "Expected a single scalar which can be converted to a boolean, got {} tensors.",
+                    body.results.len()
+                )));
+            }
+            if body.args != node.attrs.dtypes("T")? {
                 return Err(at(invalid_argument!(
                     "the condition '{}' takes ({}) and returns ({}), but the loop's variables are \
                      ({}) and it must return one value",

@@ -248,8 +248,8 @@ impl Graph {
             match source.outputs.get(input.slot as usize) {
                 None => {
                     return Err(invalid_argument!(
-                        "node '{}' reads output {} of '{}', which has only {} outputs",
-                        node.name,
+                        "Connecting to invalid output {} of source node {} which has {} outputs. Try \
+                         using tf.compat.v1.experimental.output_all_intermediates(True).",
                         input.slot,
                         source.name,
                         source.outputs.len()

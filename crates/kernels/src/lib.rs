@@ -28,6 +28,7 @@ pub mod product;
 mod queue;
 mod random;
 mod reduce;
+pub mod rendezvous;
 pub mod resource;
 mod sequence;
 pub mod shapes;

@@ -1,9 +1,10 @@
 //! `TensorProto` and `TensorShapeProto`, both ways.
 
-use crate::proto::{DataType, TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
+use crate::proto::{DataType, ResourceHandleProto, TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_tensor::{
-    Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, Shape, Tensor, bf16, f16,
+    Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, ResourceHandle, Shape,
+    Tensor, bf16, f16,
 };
 use std::sync::Arc;
 
@@ -63,6 +64,10 @@ pub fn tensor_from_proto(
         {
             return Ok(t);
         }
+        if dtype == DType::String {
+            let strings = split_strings(content, shape.num_elements())?;
+            return Ok(Tensor::from_strings(shape, strings)?.into());
+        }
         return Ok(Tensor::from_bytes(dtype, shape, content)?.into());
     }
     let tensor = match dtype {
@@ -74,6 +79,11 @@ pub fn tensor_from_proto(
         DType::Uint8 => fill(shape, &proto.int_val, |v| *v as u8),
         DType::Uint16 => fill(shape, &proto.int_val, |v| *v as u16),
         DType::Uint32 => fill(shape, &proto.uint32_val, |v| *v),
+        DType::Qint8 => fill(shape, &proto.int_val, |v| *v as i8)?.bitcast(dtype),
+        DType::Quint8 => fill(shape, &proto.int_val, |v| *v as u8)?.bitcast(dtype),
+        DType::Qint16 => fill(shape, &proto.int_val, |v| *v as i16)?.bitcast(dtype),
+        DType::Quint16 => fill(shape, &proto.int_val, |v| *v as u16)?.bitcast(dtype),
+        DType::Qint32 => fill(shape, &proto.int_val, |v| *v)?.bitcast(dtype),
         DType::Int64 => fill(shape, &proto.int64_val, |v| *v),
         DType::Uint64 => fill(shape, &proto.uint64_val, |v| *v),
         DType::Bool => fill(shape, &proto.bool_val, |v| *v),
@@ -95,11 +105,40 @@ pub fn tensor_from_proto(
             values.resize(n, last);
             Tensor::from_strings(shape, values)
         }
+        DType::Resource => {
+            check_count(shape.num_elements(), proto.resource_handle_val.len())?;
+            let handles = proto.resource_handle_val.iter().map(|h| ResourceHandle {
+                container: h.container.as_str().into(),
+                name: h.name.as_str().into(),
+                value: None,
+            });
+            Tensor::from_resources(shape, handles.collect())
+        }
         other => Err(unimplemented_error!(
             "constants of dtype {other} cannot be read yet"
         )),
     }?;
     Ok(tensor.into())
+}
+
+/// Reads `n` strings: first all lengths, as varints, then all bytes.
+fn split_strings(content: &Bytes, n: usize) -> Result<Vec<Bytes>> {
+    let bad = || invalid_argument!("the content of a string tensor is damaged");
+    // Each string takes a byte at least.
+    if n > content.len() {
+        return Err(bad());
+    }
+    let mut rest = content.clone();
+    let mut lengths = Vec::with_capacity(n);
+    for _ in 0..n {
+        let length = prost::encoding::decode_varint(&mut rest).map_err(|_| bad())?;
+        lengths.push(usize::try_from(length).map_err(|_| bad())?);
+    }
+    let mut take = |length: usize| match length <= rest.len() {
+        true => Ok(rest.split_to(length)),
+        false => Err(bad()),
+    };
+    lengths.into_iter().map(&mut take).collect()
 }
 
 /// Fills a tensor with `values`, the last of which stands for all that are missing; no value at
@@ -119,12 +158,33 @@ fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Resul
 }
 
 fn check_count(n: usize, given: usize) -> Result<()> {
-    if given > n {
+    // TensorFlow does not look at the values of an empty tensor.
+    if given > n && n > 0 {
         return Err(invalid_argument!(
             "a constant of {n} elements lists {given} values"
         ));
     }
     Ok(())
+}
+
+/// Contents from this size on are not copied.
+const SHARED_BYTES: usize = 4096;
+
+/// The bytes of a plain tensor.
+struct Shared(Tensor);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes().unwrap_or_default()
+    }
+}
+
+fn handle_to_proto(handle: &ResourceHandle) -> ResourceHandleProto {
+    ResourceHandleProto {
+        container: handle.container.to_string(),
+        name: handle.name.to_string(),
+        ..Default::default()
+    }
 }
 
 /// Writes a constant.
@@ -136,8 +196,15 @@ pub fn tensor_to_proto(tensor: &Tensor) -> Result<TensorProto> {
     };
     match tensor.dtype() {
         DType::String => proto.string_val = tensor.strings()?.to_vec(),
+        DType::Resource => {
+            let handles = tensor.resources()?.iter();
+            proto.resource_handle_val = handles.map(handle_to_proto).collect();
+        }
         dtype if dtype.is_plain() => {
-            proto.tensor_content = Bytes::copy_from_slice(tensor.bytes()?);
+            proto.tensor_content = match tensor.byte_len() {
+                n if n < SHARED_BYTES => Bytes::copy_from_slice(tensor.bytes()?),
+                _ => Bytes::from_owner(Shared(tensor.clone())),
+            };
         }
         dtype => {
             return Err(unimplemented_error!(

@@ -193,6 +193,11 @@ impl Devices {
         }
     }
 
+    /// The name of the device that ops run on unless they say otherwise.
+    pub(crate) fn first(&self) -> &str {
+        self.attributes.first().map_or("", |d| &d.name)
+    }
+
     pub(crate) fn attributes(&self) -> &[DeviceAttributes] {
         &self.attributes
     }

@@ -16,6 +16,7 @@ mod monitor;
 mod server;
 mod service;
 mod status;
+mod step_stats;
 mod tensors;
 mod wire;
 

@@ -2,6 +2,7 @@
 
 use crate::device::{Devices, TaskName};
 use crate::monitor::Metrics;
+use crate::step_stats::StepTrace;
 use crate::tensors::{fed, fetched};
 use ferroflow_base::{Result, aborted, invalid_argument};
 use ferroflow_model::proto::{
@@ -14,10 +15,11 @@ use ferroflow_model::proto::{
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
     RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
     optimizer_options::Level,
+    run_options::TraceLevel, RunMetadata,
 };
 use ferroflow_runtime::{
-    Callable, CancelToken, ClientOptions, ClientSession, CompileOptions, Pool, Resources,
-    RunOptions, Signature,
+    Callable, CancelToken, ClientOptions, ClientSession, CompileOptions, Lower, Pool, Resources,
+    RunOptions, Signature, TraceSink,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::hash_map::RandomState;
@@ -75,7 +77,7 @@ pub struct Master {
 
 /// A client's session.
 struct MasterSession {
-    session: ClientSession,
+    session: Arc<ClientSession>,
     callables: Mutex<HashMap<i64, Arc<ClientCallable>>>,
     next_callable: AtomicI64,
     timeout: Option<Duration>,
@@ -97,6 +99,8 @@ pub struct Step {
     options: RunOptionsProto,
     /// Unless this is the first run of the signature.
     callable: Option<Arc<Callable>>,
+    /// The step that was set up and that this is a part of, if any.
+    partial: String,
 }
 
 impl Step {
@@ -159,7 +163,7 @@ impl Master {
         let session = ClientSession::new(request.graph_def.unwrap_or_default(), options)?;
         let handle = format!("{:016x}", random_u64());
         let session = Arc::new(MasterSession {
-            session,
+            session: Arc::new(session),
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             timeout: millis(config.operation_timeout_in_ms),
@@ -217,7 +221,11 @@ impl Master {
             targets: request.target,
         };
         Ok(Step {
-            callable: session.session.cached(&signature),
+            callable: match request.partial_run_handle.as_str() {
+                "" => session.session.cached(&signature),
+                _ => None,
+            },
+            partial: request.partial_run_handle,
             session,
             signature,
             feeds,
@@ -227,6 +235,9 @@ impl Master {
 
     /// `RunStep`: feeds, runs, fetches.
     pub fn run_step(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
+        if !step.partial.is_empty() {
+            return self.partial_run(step, cancel);
+        }
         let session = &step.session.session;
         let callable = match step.callable {
             Some(callable) => callable,
@@ -236,17 +247,54 @@ impl Master {
         let feeds = named
             .map(|(proto, name)| fed(name, proto))
             .collect::<Result<_>>()?;
-        let options = RunOptions {
-            timeout: step.session.timeout_of(&step.options),
-            cancel: cancel.clone(),
-            trace: None,
-        };
+        let watch = Watch::new(&step.options);
+        let options = watch.run_options(&step.session, &step.options, cancel);
         let results = self.call(session, &callable, feeds, &options)?;
-        let named = step.signature.fetches.iter().zip(&results);
-        Ok(RunStepResponse {
-            tensor: named.map(|(n, t)| fetched(n, t)).collect::<Result<_>>()?,
+        let mut answer = response(&step.signature.fetches, &results)?;
+        answer.metadata = self.metadata(&watch, session, &step.signature)?;
+        Ok(answer)
+    }
+
+    /// What the client asked to know of a step.
+    fn metadata(
+        &self,
+        watch: &Watch,
+        session: &ClientSession,
+        signature: &Signature,
+    ) -> Result<Option<RunMetadata>> {
+        if watch.trace.is_none() && !watch.graphs {
+            return Ok(None);
+        }
+        let device = self.devices.first();
+        let mut metadata = RunMetadata {
+            step_stats: watch.trace.as_ref().map(|t| t.finish(device)),
             ..Default::default()
-        })
+        };
+        if watch.graphs {
+            let mut graph = session.client_graph(signature)?;
+            for node in &mut graph.node {
+                node.device = device.to_string();
+            }
+            metadata.partition_graphs.push(graph);
+        }
+        Ok(Some(metadata))
+    }
+
+    /// A `RunStep` of a step that was set up before.
+    fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
+        let feeds = step.signature.feeds.into_iter().zip(step.feeds);
+        let feeds = feeds
+            .map(|(name, proto)| {
+                let tensor = fed(&name, proto)?;
+                Ok((name, tensor))
+            })
+            .collect::<Result<_>>()?;
+        let watch = Watch::new(&step.options);
+        let options = watch.run_options(&step.session, &step.options, cancel);
+        let fetches = &step.signature.fetches;
+        let session = &step.session.session;
+        let results = session.partial_run(&step.partial, feeds, fetches, &options);
+        response(fetches, &results.map_err(|e| self.from_worker(e))?)
     }
 
     fn call(
@@ -296,8 +344,15 @@ impl Master {
         request: PartialRunSetupRequest,
     ) -> Result<PartialRunSetupResponse> {
         self.once(request.request_id, "PartialRunSetup (Master)")?;
-        self.find(&request.session_handle)?;
-        Err(ferroflow_base::unimplemented_error!("partial runs"))
+        let session = self.find(&request.session_handle)?;
+        let signature = Signature {
+            feeds: request.feed,
+            fetches: request.fetch,
+            targets: request.target,
+        };
+        Ok(PartialRunSetupResponse {
+            partial_run_handle: session.session.partial_run_setup(&signature)?,
+        })
     }
 
     /// `CloseSession`: cancels a session's steps and forgets it.
@@ -405,20 +460,16 @@ impl Master {
         let feeds = named
             .map(|(proto, name)| fed(name, proto))
             .collect::<Result<_>>()?;
-        let options = RunOptions {
-            timeout: session.timeout_of(&callable.options),
-            cancel: cancel.clone(),
-            trace: None,
-        };
+        let watch = Watch::new(&callable.options);
+        let options = watch.run_options(&session, &callable.options, cancel);
         let results = self.call(&session.session, &callable.callable, feeds, &options)?;
         let named = callable.fetches.iter().zip(&results);
         let fetch = named
             .map(|(n, t)| Ok(fetched(n, t)?.tensor.unwrap_or_default()))
             .collect::<Result<_>>()?;
-        Ok(RunCallableResponse {
-            fetch,
-            metadata: None,
-        })
+        let signature = callable.callable.signature();
+        let metadata = self.metadata(&watch, &session.session, signature)?;
+        Ok(RunCallableResponse { fetch, metadata })
     }
 
     /// `ReleaseCallable`: forgets a prepared signature.
@@ -501,6 +552,43 @@ impl MasterSession {
     }
 }
 
+/// What a client wants to know of a step.
+struct Watch {
+    trace: Option<Arc<StepTrace>>,
+    graphs: bool,
+}
+
+impl Watch {
+    fn new(options: &RunOptionsProto) -> Self {
+        let traces = options.trace_level() != TraceLevel::NoTrace;
+        Watch {
+            trace: traces.then(Arc::default),
+            graphs: options.output_partition_graphs,
+        }
+    }
+
+    fn run_options(
+        &self,
+        session: &MasterSession,
+        options: &RunOptionsProto,
+        cancel: &CancelToken,
+    ) -> RunOptions {
+        RunOptions {
+            timeout: session.timeout_of(options),
+            cancel: cancel.clone(),
+            trace: self.trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
+        }
+    }
+}
+
+fn response(names: &[String], tensors: &[Tensor]) -> Result<RunStepResponse> {
+    let named = names.iter().zip(tensors);
+    Ok(RunStepResponse {
+        tensor: named.map(|(n, t)| fetched(n, t)).collect::<Result<_>>()?,
+        ..Default::default()
+    })
+}
+
 fn millis(ms: i64) -> Option<Duration> {
     u64::try_from(ms)
         .ok()
@@ -514,8 +602,12 @@ fn compile_options(config: &ConfigProto) -> CompileOptions {
         .graph_options
         .as_ref()
         .and_then(|g| g.optimizer_options.as_ref());
-    match options.map(|o| o.opt_level()) {
+    let passes = match options.map(|o| o.opt_level()) {
         Some(Level::L0) => CompileOptions::none(),
         _ => CompileOptions::all(),
+    };
+    CompileOptions {
+        lower: Lower::Marked,
+        ..passes
     }
 }

@@ -107,7 +107,7 @@
 //! ```
 
 use crate::{PIPELINE, Result, registry};
-use ferroflow_compile::PassCtx;
+use ferroflow_compile::{Lower, PassCtx};
 use ferroflow_graph::{Graph, export_graph, import_graph};
 use ferroflow_opdef::GradientRule;
 use ferroflow_tensor::DType;
@@ -144,7 +144,7 @@ pub fn lowered(mut graph: Graph) -> Result<Graph> {
     }
     let ctx = PassCtx {
         registry: registry(),
-        lower: true,
+        lower: Lower::Always,
     };
     for pass in PIPELINE.iter().filter(|p| p.name == "lower") {
         (pass.run)(&mut graph, &ctx)?;

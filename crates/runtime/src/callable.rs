@@ -64,6 +64,11 @@ impl Callable {
         }
     }
 
+    /// What it was compiled for.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
     /// Nodes of the plan, after optimization.
     pub fn num_nodes(&self) -> usize {
         self.n_nodes
@@ -82,7 +87,9 @@ impl Callable {
     }
 
     /// Whether these tensors may be fed, in the signature's order.
-    pub(crate) fn check_feeds(&self, args: &[Tensor]) -> Result<()> {
+    ///
+    /// TensorFlow's service leaves shapes to clients; `shapes` says whether they are looked at.
+    pub(crate) fn check_feeds(&self, args: &[Tensor], shapes: bool) -> Result<()> {
         if args.len() != self.feeds.len() {
             return Err(invalid_argument!(
                 "{} tensors are fed, the signature has {} feeds",
@@ -99,7 +106,7 @@ impl Callable {
                     arg.dtype()
                 ));
             }
-            if !feed.shape.matches(arg.shape()) {
+            if shapes && !feed.shape.matches(arg.shape()) {
                 return Err(invalid_argument!(
                     "Cannot feed value of shape {} for tensor '{}', which has shape {}",
                     arg.shape(),

@@ -1,6 +1,6 @@
 //! Traces in Chrome's JSON format, which Perfetto opens as well.
 
-use ferroflow_executor::{DeadNode, NodeSpan, TraceSink};
+use ferroflow_executor::{DeadNode, NodeSpan, TraceSink, TracedTensor};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -43,8 +43,8 @@ impl TraceSink for ChromeTrace {
             start_us: us(span.start),
             duration_us: us(span.end) - us(span.start),
             place: (!span.frame.is_empty()).then(|| (span.frame.to_string(), span.iteration)),
-            inputs: span.inputs,
-            outputs: span.outputs,
+            inputs: join(&span.inputs),
+            outputs: join(&span.outputs),
         };
         self.spans
             .lock()
@@ -144,6 +144,11 @@ impl TraceSink for DeadnessLog {
             node.node.name, node.node.op, node.cause.name, node.cause.op
         );
     }
+}
+
+fn join(tensors: &[TracedTensor]) -> String {
+    let shown: Vec<String> = tensors.iter().map(TracedTensor::to_string).collect();
+    shown.join(", ")
 }
 
 /// A JSON string.

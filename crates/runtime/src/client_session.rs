@@ -4,13 +4,18 @@ use crate::RunOptions;
 use crate::callable::{Callable, Feed};
 use crate::freeze::Frozen;
 use crate::session::registry;
-use ferroflow_base::{Result, Status, aborted, cancelled, failed_precondition};
-use ferroflow_compile::{Options, compile};
-use ferroflow_graph::{GraphExecutionState, Signature, prune};
+use crate::partial_run::PartialRun;
+use ferroflow_base::{
+    Result, Status, aborted, cancelled, failed_precondition, invalid_argument, resource_exhausted,
+};
+use ferroflow_compile::{Options, compile, optimize};
+use ferroflow_graph::{
+    Graph, GraphExecutionState, Signature, export_graph, prune, through_rendezvous,
+};
 use ferroflow_model::proto::GraphDef;
 use ferroflow_opdef::Resources;
 use ferroflow_sync::{CancelToken, Pool};
-use ferroflow_tensor::Tensor;
+use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -57,6 +62,7 @@ pub struct ClientSession {
     compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
     /// One compilation at a time: two would need twice the memory.
     compiling: Mutex<()>,
+    partial: Mutex<PartialRuns>,
     running: Mutex<Running>,
     nobody_runs: Condvar,
 }
@@ -65,6 +71,13 @@ pub struct ClientSession {
 struct Versioned {
     state: GraphExecutionState,
     version: i64,
+}
+
+/// Steps that were set up and have feeds or fetches left.
+#[derive(Default)]
+struct PartialRuns {
+    next_id: u64,
+    runs: FxHashMap<String, Arc<PartialRun>>,
 }
 
 /// The steps under way; each is cancelled when the session is closed.
@@ -90,6 +103,7 @@ impl ClientSession {
             options,
             compiled: RwLock::default(),
             compiling: Mutex::default(),
+            partial: Mutex::default(),
             running: Mutex::default(),
             nobody_runs: Condvar::new(),
         })
@@ -137,21 +151,92 @@ impl ClientSession {
         if let Some(callable) = self.cached(signature) {
             return Ok(callable);
         }
-        let graph = {
-            let current = self.graph.read().unwrap_or_else(PoisonError::into_inner);
-            current.state.build_graph(signature, registry())?
-        };
-        let pruned = prune(&graph, signature, registry())?;
-        let feeds = Feed::all(&pruned, signature);
-        let plan = compile(pruned, registry(), &self.options.compile)?;
-        let callable = Callable::new(plan, Frozen::default(), signature.clone(), feeds);
-        let callable = Arc::new(callable);
+        let pruned = prune(&self.part(signature)?, signature, registry())?;
+        let callable = Arc::new(self.compile(pruned, signature)?);
         let mut compiled = self
             .compiled
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         compiled.insert(signature.clone(), callable.clone());
         Ok(callable)
+    }
+
+    /// The part of the graph that a signature names or depends on.
+    fn part(&self, signature: &Signature) -> Result<Graph> {
+        let current = self.graph.read().unwrap_or_else(PoisonError::into_inner);
+        current.state.build_graph(signature, registry())
+    }
+
+    fn compile(&self, pruned: Graph, signature: &Signature) -> Result<Callable> {
+        let feeds = Feed::all(&pruned, signature);
+        let plan = compile(pruned, registry(), &self.options.compile)?;
+        Ok(Callable::new(plan, Frozen::default(), signature.clone(), feeds))
+    }
+
+    /// The graph that a signature runs: cut out, optimized, with its feeds and fetches as nodes.
+    pub fn client_graph(&self, signature: &Signature) -> Result<GraphDef> {
+        let mut graph = prune(&self.part(signature)?, signature, registry())?;
+        optimize(&mut graph, registry(), &self.options.compile, &mut |_, _| {})?;
+        export_graph(&graph)
+    }
+
+    /// Begins a step whose feeds come in later calls of [`partial_run`](Self::partial_run);
+    /// returns what to call it.
+    pub fn partial_run_setup(self: &Arc<Self>, signature: &Signature) -> Result<String> {
+        self.check_open()?;
+        let graph = self.part(signature)?;
+        let pruned = prune(&graph, signature, registry())?;
+        let pruned = through_rendezvous(pruned, signature, registry())?;
+        let only_rendezvous = Signature {
+            feeds: vec!["_rendezvous".to_string()],
+            ..Default::default()
+        };
+        let callable = self.compile(pruned, &only_rendezvous)?;
+        let run = Arc::new(PartialRun::new(signature.clone(), graph)?);
+        let handle = {
+            let mut partial = lock(&self.partial);
+            partial.next_id += 1;
+            let handle = format!("partial_run_{}", partial.next_id);
+            partial.runs.insert(handle.clone(), run.clone());
+            handle
+        };
+        let session = self.clone();
+        let step = move || {
+            let rendezvous = ResourceHandle {
+                value: Some(run.rendezvous.clone()),
+                ..Default::default()
+            };
+            let options = RunOptions {
+                cancel: run.cancel.clone(),
+                ..Default::default()
+            };
+            let arg = Tensor::from_resources(Shape::scalar(), vec![rendezvous]);
+            let outcome = arg.and_then(|arg| session.call(&callable, vec![arg], &options));
+            run.end(outcome.map(|_| ()));
+        };
+        let spawned = std::thread::Builder::new().spawn(step);
+        spawned.map_err(|e| resource_exhausted!("no thread for a partial run: {e}"))?;
+        Ok(handle)
+    }
+
+    /// Feeds some tensors to a step that was set up, and fetches some.
+    pub fn partial_run(
+        &self,
+        handle: &str,
+        feeds: Vec<(String, Tensor)>,
+        fetches: &[String],
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        self.check_open()?;
+        let run = lock(&self.partial).runs.get(handle).cloned();
+        let run = run.ok_or_else(|| {
+            invalid_argument!("Must run PartialRunSetup before performing partial runs")
+        })?;
+        let result = run.run(feeds, fetches, options);
+        if !matches!(result, Ok((_, false))) && run.has_ended() {
+            lock(&self.partial).runs.remove(handle);
+        }
+        result.map(|(fetched, _)| fetched)
     }
 
     /// Runs a compiled signature.
@@ -161,7 +246,7 @@ impl ClientSession {
         args: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        callable.check_feeds(&args)?;
+        callable.check_feeds(&args, false)?;
         let step = self.begin(&options.cancel)?;
         let started = Instant::now();
         let result = callable.executor.run(

@@ -13,6 +13,7 @@ mod chrome_trace;
 mod client_session;
 mod freeze;
 pub mod host;
+mod partial_run;
 mod saved_model;
 mod session;
 pub mod train;
@@ -21,7 +22,8 @@ pub use callable::Callable;
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use client_session::{ClientOptions, ClientSession};
 pub use ferroflow_base::{Code, Result, Status};
-pub use ferroflow_compile::{Options as CompileOptions, PIPELINE, Pass};
+pub use ferroflow_compile::{Lower, Options as CompileOptions, PIPELINE, Pass};
+pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{
     Graph, Node, NodeId, Output, ShapeMap, Signature, export_graph, import_graph,
     parse_tensor_name, to_text, topological_order,

@@ -198,7 +198,7 @@ impl Session {
         args: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        callable.check_feeds(&args)?;
+        callable.check_feeds(&args, true)?;
         let executor = match callable.thawed.get() {
             Some(thawed) => thawed,
             None if callable.frozen.holds() => &callable.executor,

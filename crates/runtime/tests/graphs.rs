@@ -10,7 +10,7 @@ mod tensors;
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_runtime::{
-    Code, CompileOptions, Result, RunOptions, Session, SessionOptions, Tensor, registry,
+    Code, CompileOptions, Lower, Result, RunOptions, Session, SessionOptions, Tensor, registry,
 };
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
@@ -232,7 +232,10 @@ fn compare(expect: &Expect, got: Result<Vec<Tensor>>) -> tensors::Res<()> {
 fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
     let compile = CompileOptions {
         optimize: variant.optimize,
-        lower: variant.lower,
+        lower: match variant.lower {
+            true => Lower::Always,
+            false => Lower::Never,
+        },
         ..CompileOptions::all()
     };
     let options = SessionOptions {

@@ -3,7 +3,7 @@
 //! A row is a title line `== …`, a GraphDef in text form (node `out` is fetched, placeholders are
 //! fed), a line `--`, and the graph after the pass, one node a line. `BLESS=1` rewrites the latter.
 
-use ferroflow_runtime::{CompileOptions, PIPELINE, Session, SessionOptions, Signature, to_text};
+use ferroflow_runtime::{CompileOptions, Lower, PIPELINE, Session, SessionOptions, Signature, to_text};
 use std::path::Path;
 
 /// Runs only `pass` on the graph and prints the result.
@@ -18,7 +18,10 @@ fn after(pass: &str, graph: &str) -> String {
         compile: CompileOptions {
             optimize: true,
             disabled,
-            lower: pass == "lower",
+            lower: match pass {
+                "lower" => Lower::Always,
+                _ => Lower::Never,
+            },
         },
     };
     let session = Session::from_text(graph, options).expect("the row's graph is valid");

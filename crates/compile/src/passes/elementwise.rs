@@ -1,5 +1,6 @@
 //! Fuses trees of elementwise ops into one pass over memory.
 
+use crate::pass::FUSED_SUFFIX;
 use crate::view::{View, same_shape};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
@@ -173,7 +174,7 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
     Ok(Node {
         name: view
             .graph
-            .unique_name(&format!("{}/fused", view.node(root).name)),
+            .unique_name(&format!("{}{FUSED_SUFFIX}", view.node(root).name)),
         def: ctx.def("_FusedElementwise")?,
         attrs: Attrs::default()
             .with("T", AttrValue::Type(DType::Float))

@@ -2,6 +2,7 @@
 //! per-channel scales and offsets (batch normalization in any spelling), a residual addition, an
 //! activation.
 
+use crate::pass::FUSED_SUFFIX;
 use crate::pass::constant_node;
 use crate::passes::tensordot;
 use crate::view::{View, same_shape};
@@ -357,7 +358,7 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
         attrs.set("TArgs", AttrValue::List(types));
     }
     let mut node = root.clone();
-    node.name = view.graph.unique_name(&format!("{}/fused", root.name));
+    node.name = view.graph.unique_name(&format!("{}{FUSED_SUFFIX}", root.name));
     node.attrs = attrs;
     node.inputs = smallvec![chain.input, root.inputs[1]];
     Ok(Fusion {

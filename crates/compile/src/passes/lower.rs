@@ -10,7 +10,7 @@
 
 use crate::control::Callee;
 use crate::view::may_be_dead;
-use crate::{Pass, PassCtx};
+use crate::{Lower, Pass, PassCtx};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{ARG, Function, Graph, Library, Node, NodeId, Output, Patch, RETVAL};
 use ferroflow_graph::{Frames, loop_frames};
@@ -28,15 +28,14 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
+/// The attr with which TensorFlow asks for it.
+const MARK: &str = "_lower_using_switch_merge";
 /// Most nodes that are added; what would need more stays a call.
 const MAX_ADDED: usize = 1 << 18;
 /// Deepest nesting that is lowered.
 const MAX_DEPTH: usize = 64;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    if !ctx.lower {
-        return Ok(());
-    }
     let frame_names = graph.iter().filter_map(|(_, n)| frame_name(n));
     let mut lowering = Lowering {
         ctx,
@@ -125,8 +124,14 @@ struct Lowering<'a, 'b> {
 impl Lowering<'_, '_> {
     fn enqueue(&mut self, nodes: &[NodeId], stack: &Rc<Vec<String>>, may_be_dead: bool) {
         for &id in nodes {
-            if let Ok(Some(Callee::Branch(..) | Callee::While(..))) =
-                Callee::of(self.graph.node(id))
+            let node = self.graph.node(id);
+            let is_wanted = match self.ctx.lower {
+                Lower::Never => false,
+                Lower::Marked => node.attrs.bool(MARK).unwrap_or(false),
+                Lower::Always => true,
+            };
+            if is_wanted
+                && let Ok(Some(Callee::Branch(..) | Callee::While(..))) = Callee::of(node)
             {
                 let stack = stack.clone();
                 self.queue.push(Todo {

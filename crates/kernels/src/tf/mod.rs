@@ -71,6 +71,7 @@ pub mod segment;
 pub mod segment_grad;
 mod segment_gradient;
 pub mod select;
+pub mod send_recv;
 pub mod shape_ops;
 pub mod slice;
 pub mod softmax;
@@ -149,6 +150,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     segment::OPS,
     segment_grad::OPS,
     select::OPS,
+    send_recv::OPS,
     shape_ops::OPS,
     slice::OPS,
     softmax::OPS,

@@ -1,0 +1,95 @@
+//! Feeds that come and fetches that go while a step runs.
+
+use crate::{ARG, Graph, Node, NodeId, Output, RETVAL, Signature};
+use ferroflow_base::{Result, internal};
+use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use ferroflow_tensor::DType;
+use smallvec::smallvec;
+
+/// Makes a `_Recv` of each `_Arg` of a pruned graph and a `_Send` of each `_Retval`. Their keys are
+/// the names of `signature`; the rendezvous is the only argument that is left.
+pub fn through_rendezvous(
+    mut graph: Graph,
+    signature: &Signature,
+    registry: &Registry,
+) -> Result<Graph> {
+    let def = |op: &str| registry.def(op)?.ok_or_else(|| internal!("no op {op}"));
+    let dtype = |t| AttrValue::Type(t);
+    let rendezvous = graph.add(Node {
+        name: graph.unique_name("_rendezvous"),
+        def: def(ARG)?,
+        attrs: Attrs::default()
+            .with("T", dtype(DType::Resource))
+            .with("index", AttrValue::Int(0)),
+        inputs: smallvec![],
+        controls: smallvec![],
+        device: String::new(),
+        outputs: smallvec![DType::Resource],
+    })?;
+    let ends: Vec<NodeId> = graph
+        .iter()
+        .filter(|(id, n)| (n.op() == ARG && *id != rendezvous) || n.op() == RETVAL)
+        .map(|(id, _)| id)
+        .collect();
+    let mut targets = graph.targets().to_vec();
+    for id in ends {
+        let mut node = graph.node(id).clone();
+        let is_fetch = node.op() == RETVAL;
+        let index = node.attrs.int("index")? as usize;
+        let (names, op, attr) = match is_fetch {
+            true => (&signature.fetches, "_Send", "T"),
+            false => (&signature.feeds, "_Recv", "tensor_type"),
+        };
+        let key = names.get(index).cloned();
+        let key = key.ok_or_else(|| internal!("the signature has no name number {index}"))?;
+        let mut attrs = Attrs::default()
+            .with(attr, dtype(node.attrs.dtype("T")?))
+            .with("tensor_name", AttrValue::Str(key.into()));
+        if let Some(shape) = node.attrs.get("_shape") {
+            attrs.set("_shape", shape.clone());
+        }
+        node.def = def(op)?;
+        node.attrs = attrs;
+        node.inputs.insert(0, Output::new(rendezvous, 0));
+        graph.replace(id, node);
+        if is_fetch {
+            targets.push(id);
+        }
+    }
+    graph.set_targets(targets);
+    Ok(graph)
+}
+
+impl Graph {
+    /// Whether a fetch depends on a fed tensor that `is_there` says no to.
+    pub fn misses_feed(
+        &self,
+        fetch: &str,
+        feeds: &[String],
+        is_there: impl Fn(&str) -> bool,
+    ) -> Result<bool> {
+        let mut missing = Vec::new();
+        let mut fed = Vec::new();
+        for feed in feeds {
+            let output = self.find_output(feed, "feed")?;
+            fed.push(output);
+            if !is_there(feed) {
+                missing.push(output);
+            }
+        }
+        let mut seen = vec![false; self.id_bound()];
+        let mut stack = vec![self.find_output(fetch, "fetch")?];
+        while let Some(output) = stack.pop() {
+            if missing.contains(&output) {
+                return Ok(true);
+            }
+            if fed.contains(&output) || std::mem::replace(&mut seen[output.node.index()], true) {
+                continue;
+            }
+            let node = self.node(output.node);
+            stack.extend(node.inputs.iter().copied());
+            stack.extend(node.controls.iter().map(|c| Output::new(*c, 0)));
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,65 @@
+//! _Send, _Recv: the ends of an edge that leaves a plan. The rendezvous is an input, as all that a
+//! step brings along.
+
+use crate::rendezvous::{Rendezvous, abort_on_cancel};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::Tensor;
+use std::sync::Arc;
+
+/// _Send, _Recv.
+pub const OPS: &[Op] = &[
+    Op::new(
+        "_Send",
+        "rendezvous: resource, tensor: T -> | T: type; tensor_name: string | stateful",
+    )
+    .cost(Cost::Cheap)
+    .kernel(send),
+    Op::new(
+        "_Recv",
+        "rendezvous: resource -> tensor: tensor_type | tensor_type: type; tensor_name: string | stateful",
+    )
+    .cost(Cost::Async)
+    .kernel(recv),
+];
+
+fn table(handle: &Tensor) -> Result<Arc<Rendezvous>> {
+    let handle = handle.resources()?.first();
+    let value = handle.and_then(|h| h.value.clone());
+    value
+        .and_then(|v| v.downcast().ok())
+        .ok_or_else(|| invalid_argument!("the input is no rendezvous"))
+}
+
+fn send(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let key = build.attrs.str("tensor_name")?.to_string();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let table = table(ctx.input(0)?)?;
+        table.send(&key, ctx.take_input(1)?)
+    }))
+}
+
+struct Recv(String);
+
+impl OpKernel for Recv {
+    fn compute(&self, _: &mut KernelCtx) -> Result<()> {
+        Err(ferroflow_base::internal!("_Recv is asynchronous"))
+    }
+
+    fn start(&self, call: AsyncCall) {
+        let table = match call.inputs.first().map(table) {
+            Some(Ok(table)) => table,
+            Some(Err(e)) => return call.finish(Err(e)),
+            None => return call.finish(Err(invalid_argument!("_Recv has no input"))),
+        };
+        let registration = abort_on_cancel(&table, &call.cancel);
+        table.recv(&self.0, move |value| {
+            drop(registration);
+            call.finish(value.map(|v| vec![v]));
+        });
+    }
+}
+
+fn recv(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(Recv(build.attrs.str("tensor_name")?.to_string())))
+}

@@ -1,0 +1,99 @@
+//! What a step did, in the form that TensorBoard and `timeline.py` read.
+
+use ferroflow_model::proto::{
+    AllocationDescription, DeviceStepStats, NodeExecStats, NodeOutput, StepStats, TensorDescription,
+};
+use ferroflow_model::shape_to_proto;
+use ferroflow_runtime::{NodeSpan, TraceSink, TracedTensor};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Instant, SystemTime};
+
+/// Collects the spans of one step.
+pub(crate) struct StepTrace {
+    began: Instant,
+    /// Nanoseconds since 1970 when it began.
+    epoch_nanos: i64,
+    nodes: Mutex<Nodes>,
+}
+
+#[derive(Default)]
+struct Nodes {
+    stats: Vec<NodeExecStats>,
+    threads: HashMap<ThreadId, u32>,
+}
+
+impl Default for StepTrace {
+    fn default() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let nanos = now.unwrap_or_default().as_nanos();
+        StepTrace {
+            began: Instant::now(),
+            epoch_nanos: i64::try_from(nanos).unwrap_or(i64::MAX),
+            nodes: Mutex::default(),
+        }
+    }
+}
+
+impl TraceSink for StepTrace {
+    fn span(&self, span: NodeSpan) {
+        let since = span.start.saturating_duration_since(self.began).as_nanos() as i64;
+        let took = span.end.saturating_duration_since(span.start).as_nanos() as i64;
+        let start = self.epoch_nanos + since;
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = nodes.threads.len() as u32;
+        let thread = *nodes
+            .threads
+            .entry(std::thread::current().id())
+            .or_insert(next);
+        nodes.stats.push(NodeExecStats {
+            node_name: span.node.name.clone(),
+            all_start_micros: start / 1000,
+            all_start_nanos: start,
+            op_end_rel_micros: took / 1000,
+            op_end_rel_nanos: took,
+            all_end_rel_micros: (took / 1000).max(1),
+            all_end_rel_nanos: took,
+            scheduled_micros: start / 1000,
+            scheduled_nanos: start,
+            timeline_label: format!("{} = {}()", span.node.name, span.node.op),
+            thread_id: thread,
+            output: (0..).zip(&span.outputs).map(output).collect(),
+            ..Default::default()
+        });
+    }
+}
+
+fn output((slot, tensor): (i32, &TracedTensor)) -> NodeOutput {
+    NodeOutput {
+        slot,
+        tensor_description: Some(TensorDescription {
+            dtype: tensor.dtype as i32,
+            shape: Some(shape_to_proto(&(&tensor.shape).into())),
+            allocation_description: Some(AllocationDescription {
+                requested_bytes: tensor.bytes as i64,
+                allocated_bytes: tensor.bytes as i64,
+                allocator_name: "cpu".to_string(),
+                ptr: tensor.address as u64,
+                ..Default::default()
+            }),
+        }),
+    }
+}
+
+impl StepTrace {
+    /// What was collected, as the work of `device`.
+    pub(crate) fn finish(&self, device: &str) -> StepStats {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = std::mem::take(&mut *nodes);
+        let threads = nodes.threads.into_values();
+        StepStats {
+            dev_stats: vec![DeviceStepStats {
+                device: device.to_string(),
+                node_stats: nodes.stats,
+                thread_names: threads.map(|t| (t, format!("thread {t}"))).collect(),
+            }],
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! The services over a socket, with messages of a client that is not TensorFlow's.
+
+use bytes::Bytes;
+use ferroflow_model::proto::*;
+use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
+use ferroflow_remote::{MasterOptions, Server, ServerOptions};
+use ferroflow_tensor::Tensor;
+use prost::Message;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+const GRAPH: &str = "
+    node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'z' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'y' op: 'AddV2' input: 'x' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }
+    node { name: 's' op: 'AddV2' input: 'y' input: 'z' attr { key: 'T' value { type: DT_FLOAT } } }
+    node { name: 'v' op: 'VarHandleOp' attr { key: 'dtype' value { type: DT_FLOAT } }
+           attr { key: 'shape' value { shape { } } } attr { key: 'shared_name' value { s: 'v' } } }
+    node { name: 'set' op: 'AssignVariableOp' input: 'v' input: 'x'
+           attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'get' op: 'ReadVariableOp' input: 'v' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'q' op: 'FIFOQueueV2'
+           attr { key: 'component_types' value { list { type: DT_FLOAT } } } }
+    node { name: 'take' op: 'QueueDequeueV2' input: 'q'
+           attr { key: 'component_types' value { list { type: DT_FLOAT } } } }";
+
+/// A running server and a connection to it.
+struct World {
+    runtime: Runtime,
+    channel: Channel,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl World {
+    fn new() -> World {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut ServerOptions)) -> World {
+        let mut options = ServerOptions {
+            address: "127.0.0.1:0".parse().unwrap(),
+            monitor: Some("127.0.0.1:0".parse().unwrap()),
+            tls: None,
+            max_message: usize::MAX,
+            master: MasterOptions::default(),
+        };
+        change(&mut options);
+        let server = Server::bind(options).unwrap();
+        let address = server.address();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let stopped = async move {
+                let _ = stopped.await;
+            };
+            server.run(stopped).unwrap();
+        });
+        let runtime = Runtime::new().unwrap();
+        let channel = runtime.block_on(async {
+            let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+            endpoint.connect().await.unwrap()
+        });
+        World {
+            runtime,
+            channel,
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    fn call<Q, R>(&self, method: &str, request: Q) -> Result<R, Status>
+    where
+        Q: Message + Default + 'static,
+        R: Message + Default + 'static,
+    {
+        let service = match method {
+            "GetStatus" | "CleanupAll" => "Worker",
+            _ => "Master",
+        };
+        let path = format!("/tensorflow.{service}Service/{method}");
+        let channel = self.channel.clone();
+        self.runtime.block_on(async move {
+            let mut grpc =
+                tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
+            grpc.ready().await.unwrap();
+            let path: PathAndQuery = path.parse().unwrap();
+            let codec = ProstCodec::<Q, R>::default();
+            let answer = grpc.unary(Request::new(request), path, codec).await?;
+            Ok(answer.into_inner())
+        })
+    }
+
+    fn session(&self, isolated: bool) -> String {
+        let request = CreateSessionRequest {
+            graph_def: Some(graph_from_text(GRAPH).unwrap()),
+            config: Some(ConfigProto {
+                isolate_session_state: isolated,
+                ..Default::default()
+            }),
+            target: String::new(),
+        };
+        let made: CreateSessionResponse = self.call("CreateSession", request).unwrap();
+        made.session_handle
+    }
+
+    fn step(&self, request: RunStepRequest) -> Result<Vec<f32>, Status> {
+        let response: RunStepResponse = self.call("RunStep", request)?;
+        assert_eq!(response.status_code, 0, "{}", response.status_error_message);
+        Ok(response
+            .tensor
+            .iter()
+            .map(|t| value(t.tensor.as_ref().unwrap()))
+            .collect())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap();
+        }
+    }
+}
+
+fn value(proto: &TensorProto) -> f32 {
+    let tensor = tensor_from_proto(proto, None).unwrap().get().unwrap();
+    tensor.to_scalar::<f32>().unwrap()
+}
+
+fn feed(name: &str, value: f32) -> NamedTensorProto {
+    NamedTensorProto {
+        name: name.to_string(),
+        tensor: Some(tensor_to_proto(&Tensor::scalar(value)).unwrap()),
+    }
+}
+
+fn run(session: &str, feeds: &[(&str, f32)], fetch: &[&str], target: &[&str]) -> RunStepRequest {
+    let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
+    RunStepRequest {
+        session_handle: session.to_string(),
+        feed: feeds.iter().map(|(n, v)| feed(n, *v)).collect(),
+        fetch: names(fetch),
+        target: names(target),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_session_grows_and_runs() {
+    let world = World::new();
+    let handle = world.session(true);
+    assert_eq!(world.step(run(&handle, &[("x:0", 3.0)], &["y:0"], &[])).unwrap(), [6.0]);
+    let more = "node { name: 'n' op: 'Neg' input: 'y' attr { key: 'T' value { type: DT_FLOAT } } }";
+    let extend = |version| ExtendSessionRequest {
+        session_handle: handle.clone(),
+        graph_def: Some(graph_from_text(more).unwrap()),
+        current_graph_version: version,
+    };
+    let extended: ExtendSessionResponse = world.call("ExtendSession", extend(0)).unwrap();
+    assert_eq!(extended.new_graph_version, 1);
+    let twice = run(&handle, &[("x:0", 3.0)], &["n:0", "y:0"], &[]);
+    assert_eq!(world.step(twice).unwrap(), [-6.0, 6.0]);
+    let back = world.call::<_, ExtendSessionResponse>("ExtendSession", extend(0));
+    let back = back.unwrap_err();
+    assert_eq!(back.code(), Code::Aborted);
+    assert_eq!(back.message(), "Current version is 1 but caller expected 0.");
+    let again = world.call::<_, ExtendSessionResponse>("ExtendSession", extend(1));
+    assert_eq!(again.unwrap_err().code(), Code::InvalidArgument);
+    let request = CloseSessionRequest {
+        session_handle: handle.clone(),
+    };
+    let _: CloseSessionResponse = world.call("CloseSession", request.clone()).unwrap();
+    let closed = world.call::<_, CloseSessionResponse>("CloseSession", request);
+    assert_eq!(closed.unwrap_err().code(), Code::Aborted);
+}
+
+/// Each row: what is asked, the code and a part of the message.
+#[test]
+fn errors_are_tensorflows() {
+    let world = World::new();
+    let handle = world.session(true);
+    let with = |change: fn(&mut RunStepRequest)| {
+        let mut request = run(&handle, &[("x:0", 1.0)], &["y:0"], &[]);
+        change(&mut request);
+        request
+    };
+    let rows: Vec<(RunStepRequest, Code, &str)> = vec![
+        (run("nobody", &[], &["y:0"], &[]), Code::Aborted, "Session nobody is not found."),
+        (
+            run(&handle, &[], &["y:0"], &[]),
+            Code::InvalidArgument,
+            "From /job:localhost/replica:0/task:0:\nYou must feed a value for placeholder tensor 'x' \
+             with dtype float\n\t [[{{node x}}]]",
+        ),
+        (run(&handle, &[], &["nope:0"], &[]), Code::NotFound, "FetchOutputs node nope:0: not found"),
+        (run(&handle, &[], &["y:7"], &[]), Code::InvalidArgument, "y:7"),
+        (run(&handle, &[], &[], &[]), Code::InvalidArgument, "Must specify at least one target"),
+        (run(&handle, &[], &[], &["nope"]), Code::NotFound, "target nodes not found: nope"),
+        (
+            run(&handle, &[("x:0", 1.0), ("x:0", 2.0)], &["y:0"], &[]),
+            Code::InvalidArgument,
+            "Duplicated feeds: x:0",
+        ),
+        (
+            with(|r| r.feed[0].tensor = Some(tensor_to_proto(&Tensor::scalar(1i32)).unwrap())),
+            Code::InvalidArgument,
+            "expected dtype float",
+        ),
+        (
+            with(|r| r.feed[0].tensor.as_mut().unwrap().tensor_content = Bytes::from_static(b"abc")),
+            Code::InvalidArgument,
+            "3 were given",
+        ),
+        (
+            run(&handle, &[], &["get:0"], &[]),
+            Code::FailedPrecondition,
+            "[[{{node get}}]]",
+        ),
+        (
+            with(|r| r.partial_run_handle = "none".to_string()),
+            Code::InvalidArgument,
+            "Must run PartialRunSetup before performing partial runs",
+        ),
+    ];
+    for (request, code, part) in rows {
+        let mut in_body = request.clone();
+        let error = world.step(request).unwrap_err();
+        assert_eq!(error.code(), code, "{}", error.message());
+        assert!(error.message().contains(part), "'{}' in '{}'", part, error.message());
+        in_body.store_errors_in_response_body = true;
+        let answer: RunStepResponse = world.call("RunStep", in_body).unwrap();
+        assert_eq!(answer.status_code, code as i32);
+        assert_eq!(answer.status_error_message, error.message());
+    }
+    let unknown = world.call::<_, ResetResponse>("Dance", ResetRequest::default());
+    assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
+    // After all that the session is as it was.
+    assert_eq!(world.step(run(&handle, &[("x:0", 2.0)], &["y:0"], &[])).unwrap(), [4.0]);
+}
+
+#[test]
+fn a_request_that_comes_twice_runs_once() {
+    let world = World::new();
+    let handle = world.session(true);
+    let mut request = run(&handle, &[("x:0", 3.0)], &["y:0"], &[]);
+    request.request_id = 17;
+    assert_eq!(world.step(request.clone()).unwrap(), [6.0]);
+    let error = world.step(request).unwrap_err();
+    assert_eq!(error.code(), Code::Aborted);
+    assert!(error.message().contains("received twice"));
+}
+
+#[test]
+fn sessions_share_variables_unless_isolated() {
+    let world = World::new();
+    let [a, b, alone] = [false, false, true].map(|isolated| world.session(isolated));
+    world.step(run(&a, &[("x:0", 5.0)], &[], &["set"])).unwrap();
+    assert_eq!(world.step(run(&b, &[], &["get:0"], &[])).unwrap(), [5.0]);
+    let error = world.step(run(&alone, &[], &["get:0"], &[])).unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+    let _: ResetResponse = world.call("Reset", ResetRequest::default()).unwrap();
+    assert_eq!(world.step(run(&b, &[], &["get:0"], &[])).unwrap_err().code(), Code::Aborted);
+    let fresh = world.session(false);
+    let error = world.step(run(&fresh, &[], &["get:0"], &[])).unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "the container was cleared");
+}
+
+#[test]
+fn closing_a_session_ends_its_steps() {
+    let world = World::new();
+    let handle = world.session(true);
+    let error = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| world.step(run(&handle, &[], &["take:0"], &[])));
+        std::thread::sleep(Duration::from_millis(300));
+        let request = CloseSessionRequest {
+            session_handle: handle.clone(),
+        };
+        let _: CloseSessionResponse = world.call("CloseSession", request).unwrap();
+        waits.join().unwrap().unwrap_err()
+    });
+    assert_eq!(error.code(), Code::Cancelled);
+    let mut late = run(&world.session(true), &[], &["take:0"], &[]);
+    late.options = Some(RunOptions {
+        timeout_in_ms: 50,
+        ..Default::default()
+    });
+    assert_eq!(world.step(late).unwrap_err().code(), Code::DeadlineExceeded);
+}
+
+#[test]
+fn a_partial_run_takes_its_feeds_one_by_one() {
+    let world = World::new();
+    let handle = world.session(true);
+    let set_up = || -> String {
+        let request = PartialRunSetupRequest {
+            session_handle: handle.clone(),
+            feed: vec!["x:0".to_string(), "z:0".to_string()],
+            fetch: vec!["y:0".to_string(), "s:0".to_string()],
+            ..Default::default()
+        };
+        let made: PartialRunSetupResponse = world.call("PartialRunSetup", request).unwrap();
+        made.partial_run_handle
+    };
+    let part = |step: &str, feeds: &[(&str, f32)], fetch: &[&str]| {
+        let mut request = run(&handle, feeds, fetch, &[]);
+        request.partial_run_handle = step.to_string();
+        world.step(request)
+    };
+    // Two steps at the same time do not see each other.
+    let (a, b) = (set_up(), set_up());
+    assert_eq!(part(&a, &[("x:0", 1.0)], &["y:0"]).unwrap(), [2.0]);
+    assert_eq!(part(&b, &[("x:0", 10.0)], &["y:0"]).unwrap(), [20.0]);
+    for (feeds, fetch, message) in [
+        (&[("x:0", 1.0)][..], &[][..], "The feed x:0 has already been fed."),
+        (&[][..], &["y:0"][..], "The fetch y:0 has already been fetched."),
+        (&[][..], &["s:0"][..], "Fetch s:0 can't be computed from the feeds"),
+        (&[("w:0", 1.0)][..], &[][..], "was not specified in partial_run_setup"),
+    ] {
+        let error = part(&a, feeds, fetch).unwrap_err();
+        assert!(error.message().contains(message), "{}", error.message());
+    }
+    assert_eq!(part(&a, &[("z:0", 5.0)], &["s:0"]).unwrap(), [7.0]);
+    assert_eq!(part(&b, &[("z:0", 6.0)], &["s:0"]).unwrap(), [26.0]);
+    let over = part(&a, &[], &["s:0"]).unwrap_err();
+    assert_eq!(over.message(), "Must run PartialRunSetup before performing partial runs");
+}
+
+#[test]
+fn callables_traces_and_devices() {
+    let world = World::with(|o| o.master.cpus = 2);
+    let handle = world.session(true);
+    let options = CallableOptions {
+        feed: vec!["x:0".to_string()],
+        fetch: vec!["y:0".to_string()],
+        run_options: Some(RunOptions {
+            trace_level: run_options::TraceLevel::FullTrace as i32,
+            output_partition_graphs: true,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let made: MakeCallableResponse = world
+        .call(
+            "MakeCallable",
+            MakeCallableRequest {
+                session_handle: handle.clone(),
+                options: Some(options),
+                request_id: 0,
+            },
+        )
+        .unwrap();
+    let request = RunCallableRequest {
+        session_handle: handle.clone(),
+        handle: made.handle,
+        feed: vec![feed("", 4.0).tensor.unwrap()],
+        request_id: 0,
+    };
+    let ran: RunCallableResponse = world.call("RunCallable", request.clone()).unwrap();
+    assert_eq!(value(&ran.fetch[0]), 8.0);
+    let metadata = ran.metadata.unwrap();
+    let device = &metadata.step_stats.unwrap().dev_stats[0];
+    assert_eq!(device.device, "/job:localhost/replica:0/task:0/device:CPU:0");
+    assert!(device.node_stats.iter().any(|n| n.node_name == "y"));
+    let nodes = &metadata.partition_graphs[0].node;
+    assert!(nodes.iter().any(|n| n.op == "AddV2"));
+    let release = ReleaseCallableRequest {
+        session_handle: handle.clone(),
+        handle: made.handle,
+    };
+    let _: ReleaseCallableResponse = world.call("ReleaseCallable", release).unwrap();
+    let error = world.call::<_, RunCallableResponse>("RunCallable", request);
+    assert!(error.unwrap_err().message().contains("after handle was released"));
+    let list = ListDevicesRequest {
+        session_handle: handle,
+    };
+    let list: ListDevicesResponse = world.call("ListDevices", list).unwrap();
+    let names: Vec<_> = list.local_device.iter().map(|d| &d.name[..]).collect();
+    assert_eq!(names[1], "/job:localhost/replica:0/task:0/device:CPU:1");
+    let status: GetStatusResponse = world.call("GetStatus", GetStatusRequest {}).unwrap();
+    assert_eq!(status.device_attributes, list.local_device);
+}
+
+/// A server that got garbage serves the others.
+#[test]
+fn garbage_harms_nobody() {
+    use std::io::Write;
+    let world = World::with(|o| o.max_message = 1 << 20);
+    let handle = world.session(true);
+    for garbage in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 4096], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"] {
+        let mut socket = std::net::TcpStream::connect(world.address).unwrap();
+        socket.write_all(garbage).unwrap();
+    }
+    let mut large = run(&handle, &[("x:0", 1.0)], &["y:0"], &[]);
+    let content = vec![0u8; 2 << 20];
+    large.feed[0].tensor.as_mut().unwrap().tensor_content = content.into();
+    assert_eq!(world.step(large).unwrap_err().code(), Code::OutOfRange);
+    // A RunStep whose bytes are those of another message.
+    let wrong = world.call::<_, RunStepResponse>(
+        "RunStep",
+        NamedTensorProto {
+            name: handle.clone(),
+            tensor: Some(TensorProto { dtype: 77, ..Default::default() }),
+        },
+    );
+    assert!(wrong.is_err());
+    assert_eq!(world.step(run(&handle, &[("x:0", 1.0)], &["y:0"], &[])).unwrap(), [2.0]);
+}
+
+#[test]
+fn ten_thousand_sessions() {
+    let world = World::with(|o| o.master.max_sessions = 10_001);
+    let kept = world.session(true);
+    let empty = CreateSessionRequest::default;
+    for _ in 0..10_000 {
+        let _: CreateSessionResponse = world.call("CreateSession", empty()).unwrap();
+    }
+    let full = world.call::<_, CreateSessionResponse>("CreateSession", empty());
+    assert_eq!(full.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(world.step(run(&kept, &[("x:0", 1.0)], &["y:0"], &[])).unwrap(), [2.0]);
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_no_step() {
+    let world = World::with(|o| o.master.session_idle = Some(Duration::from_millis(1)));
+    let handle = world.session(true);
+    let other = Runtime::new().unwrap();
+    let address = world.address;
+    let request = run(&handle, &[], &["take:0"], &[]);
+    other.spawn(async move {
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+        let mut grpc = tonic::client::Grpc::new(channel.connect().await.unwrap());
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/tensorflow.MasterService/RunStep");
+        let codec = ProstCodec::<RunStepRequest, RunStepResponse>::default();
+        grpc.unary(Request::new(request), path, codec).await
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    other.shutdown_background();
+    // Stopping waits for steps under way: it would take half a minute if this one were left.
+    let began = std::time::Instant::now();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(world);
+    assert!(began.elapsed() < Duration::from_secs(20));
+}

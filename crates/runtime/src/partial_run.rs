@@ -1,0 +1,152 @@
+//! Steps whose feeds come and whose fetches go one by one.
+
+use crate::RunOptions;
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_graph::{Graph, Signature};
+use ferroflow_kernels::rendezvous::Rendezvous;
+use ferroflow_sync::CancelToken;
+use ferroflow_tensor::{DType, Tensor};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// One step under way.
+pub(crate) struct PartialRun {
+    signature: Signature,
+    /// What the signature was compiled from.
+    graph: Graph,
+    dtypes: FxHashMap<String, DType>,
+    pub(crate) rendezvous: Arc<Rendezvous>,
+    pub(crate) cancel: CancelToken,
+    ends: Mutex<Ends>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Ends {
+    fed: Vec<String>,
+    fetched: Vec<String>,
+    outcome: Option<Result<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PartialRun {
+    pub(crate) fn new(signature: Signature, graph: Graph) -> Result<Self> {
+        let mut dtypes = FxHashMap::default();
+        for feed in &signature.feeds {
+            let output = graph.find_output(feed, "feed")?;
+            let dtype = graph.dtype(output);
+            dtypes.insert(
+                feed.clone(),
+                dtype.ok_or_else(|| internal!("'{feed}' has no dtype"))?,
+            );
+        }
+        Ok(PartialRun {
+            signature,
+            graph,
+            dtypes,
+            rendezvous: Arc::default(),
+            cancel: CancelToken::new(),
+            ends: Mutex::default(),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// Says how the step ended.
+    pub(crate) fn end(&self, outcome: Result<()>) {
+        if let Err(e) = &outcome {
+            self.rendezvous.abort(e.clone());
+        }
+        lock(&self.ends).outcome = Some(outcome);
+        self.ended.notify_all();
+    }
+
+    /// Whether the step is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.ends).outcome.is_some()
+    }
+
+    /// Feeds some tensors and waits for some fetches; the flag says whether this was the last call.
+    pub(crate) fn run(
+        &self,
+        feeds: Vec<(String, Tensor)>,
+        fetches: &[String],
+        options: &RunOptions,
+    ) -> Result<(Vec<Tensor>, bool)> {
+        let is_last = self.check(&feeds, fetches)?;
+        for (name, tensor) in feeds {
+            self.rendezvous.send(&name, tensor).map_err(|e| self.cause(e))?;
+        }
+        let token = options.token();
+        let fetched = fetches.iter().map(|name| self.rendezvous.wait(name, &token));
+        let fetched: Result<Vec<Tensor>> = fetched.collect();
+        let fetched = fetched.map_err(|e| self.cause(e))?;
+        if is_last {
+            let mut ends = lock(&self.ends);
+            loop {
+                if let Some(outcome) = &ends.outcome {
+                    outcome.clone()?;
+                    break;
+                }
+                ends = self.ended.wait(ends).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        Ok((fetched, is_last))
+    }
+
+    /// Checks a call and notes what it feeds and fetches.
+    fn check(&self, feeds: &[(String, Tensor)], fetches: &[String]) -> Result<bool> {
+        let mut ends = lock(&self.ends);
+        for (name, tensor) in feeds {
+            let Some(dtype) = self.dtypes.get(name) else {
+                return Err(invalid_argument!(
+                    "The feed {name} was not specified in partial_run_setup."
+                ));
+            };
+            if ends.fed.contains(name) {
+                return Err(invalid_argument!("The feed {name} has already been fed."));
+            }
+            if tensor.dtype() != *dtype {
+                return Err(invalid_argument!(
+                    "feed {name}: expected dtype {dtype}, got {}",
+                    tensor.dtype()
+                ));
+            }
+        }
+        for name in fetches {
+            if !self.signature.fetches.contains(name) {
+                return Err(invalid_argument!(
+                    "The fetch {name} was not specified in partial_run_setup."
+                ));
+            }
+            if ends.fetched.contains(name) {
+                return Err(invalid_argument!(
+                    "The fetch {name} has already been fetched."
+                ));
+            }
+        }
+        let is_fed =
+            |n: &str| ends.fed.iter().any(|f| f == n) || feeds.iter().any(|(f, _)| f == n);
+        for name in fetches {
+            if self.graph.misses_feed(name, &self.signature.feeds, is_fed)? {
+                return Err(invalid_argument!(
+                    "Fetch {name} can't be computed from the feeds that have been fed so far."
+                ));
+            }
+        }
+        ends.fed.extend(feeds.iter().map(|(n, _)| n.clone()));
+        ends.fetched.extend(fetches.iter().cloned());
+        Ok(ends.fed.len() == self.signature.feeds.len()
+            && ends.fetched.len() == self.signature.fetches.len())
+    }
+
+    /// The step's own error, where `e` only says that it was given up.
+    fn cause(&self, e: Status) -> Status {
+        match &lock(&self.ends).outcome {
+            Some(Err(cause)) if e.code() == Code::Cancelled => cause.clone(),
+            _ => e,
+        }
+    }
+}

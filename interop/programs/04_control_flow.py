@@ -1,0 +1,37 @@
+from common import *
+
+for v2 in (False, True):
+    (tf.enable_control_flow_v2 if v2 else tf.disable_control_flow_v2)()
+    graph = tf.Graph()
+    with graph.as_default(), session(graph) as s:
+        n = tf.placeholder(tf.int32, [])
+        x = tf.placeholder(tf.float32, [])
+        branch = tf.cond(n > 2, lambda: x * 2.0, lambda: x - 1.0)
+        loop = tf.while_loop(lambda i, a: i < n, lambda i, a: (i + 1, a * x), (0, 1.0))
+        nested = tf.while_loop(
+            lambda i, a: i < n,
+            lambda i, a: (i + 1, a + tf.while_loop(lambda j, b: j < i, lambda j, b: (j + 1, b + x), (0, 0.0))[1]),
+            (0, 0.0),
+        )
+        in_loop = tf.while_loop(
+            lambda i, a: i < n,
+            lambda i, a: (i + 1, tf.cond(tf.equal(i % 2, 0), lambda: a + x, lambda: a * 0.5)),
+            (0, 0.0),
+        )
+        case = tf.case([(n < 1, lambda: tf.constant("none")), (n < 3, lambda: tf.constant("few"))],
+                       default=lambda: tf.constant("many"))
+        switch = tf.switch_case(n, [lambda: x, lambda: -x, lambda: x * x])
+        array = tf.TensorArray(tf.float32, 4)
+        array = tf.while_loop(lambda i, t: i < 4, lambda i, t: (i + 1, t.write(i, tf.cast(i, tf.float32) * x)), (0, array))[1]
+        grads = [tf.gradients(v, x)[0] for v in (branch, loop[1], nested[1], in_loop[1])]
+        second = tf.gradients(tf.gradients(loop[1], x)[0], x)[0]
+        scan = tf.scan(lambda a, b: a + b, tf.range(5))
+        mapped = tf.map_fn(lambda v: v * v, tf.range(4))
+        for value in (0, 2, 5):
+            feed = {n: value, x: 1.5}
+            print(v2, value, s.run([branch, loop, nested, in_loop, case, switch], feed))
+            print(v2, value, ["%.4f" % g for g in s.run(grads, feed)], "%.4f" % s.run(second, feed))
+        print(s.run(array.stack(), {x: 2.0}).tolist(), s.run([scan, mapped]))
+        show("endless", lambda: s.run(
+            tf.while_loop(lambda i: i > -1, lambda i: tf.minimum(i + 1, 5), [0]),
+            options=tf.RunOptions(timeout_in_ms=300)))

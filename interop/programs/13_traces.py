@@ -1,0 +1,25 @@
+from common import *
+from tensorflow.python.client import timeline
+import json
+
+x = tf.placeholder(tf.float32, [2, 2], name="x")
+with tf.device("/cpu:1"):
+    y = tf.matmul(x, x, name="product")
+z = tf.reduce_sum(y, name="total")
+with session() as s:
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
+    print(s.run(z, {x: np.eye(2) * 3}, options=options, run_metadata=metadata))
+    stats = {d.device: [n.node_name for n in d.node_stats] for d in metadata.step_stats.dev_stats}
+    print(sorted(stats))
+    print("product" in stats["/job:localhost/replica:0/task:0/device:CPU:1"])
+    print("total" in stats["/job:localhost/replica:0/task:0/device:CPU:0"])
+    events = json.loads(timeline.Timeline(metadata.step_stats).generate_chrome_trace_format())
+    print(len(events["traceEvents"]) > 0)
+    graphs = metadata.partition_graphs
+    print(len(graphs), sorted({n.device for g in graphs for n in g.node}))
+    ops = {n.op for g in graphs for n in g.node}
+    print(sorted(ops & {"MatMul", "Sum", "_Send", "_Recv"}))
+    metadata = tf.RunMetadata()
+    s.run(z, {x: np.eye(2)}, run_metadata=metadata)
+    print(len(metadata.step_stats.dev_stats), len(metadata.partition_graphs))

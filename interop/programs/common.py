@@ -1,0 +1,32 @@
+"""What all programs share: the client, the target, and how values and errors are printed."""
+
+import os
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+TARGET = sys.argv[1]
+SCRATCH = os.environ["SCRATCH"]
+np.set_printoptions(precision=4, suppress=True)
+tf.disable_eager_execution()
+
+
+def session(graph=None, **config):
+    """A session of its own: nobody else's variables."""
+    config.setdefault("isolate_session_state", True)
+    return tf.Session(TARGET, graph=graph, config=tf.ConfigProto(**config))
+
+
+def show(label, f):
+    """Prints what `f` gives or how it fails: code, node, message."""
+    try:
+        print(label, "->", f())
+    except tf.errors.OpError as e:
+        message = e.message.split("Recent warning and error logs")[0]
+        message = message.split("\nOriginal stack trace")[0]
+        # The client puts where a node was made before the message.
+        lines = [l for l in message.splitlines() if l.strip()]
+        skip = ("Graph execution error", "Detected at node", "Node:", "    File ", "File ")
+        lines = [l.strip() for l in lines if not l.strip().startswith(skip)]
+        print(label, "->", type(e).__name__, e.error_code, e.op.name if e.op else None, lines)
