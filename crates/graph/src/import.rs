@@ -3,6 +3,7 @@
 use crate::functions::check_calls;
 use crate::inline::{BodyDef, Inliner};
 use crate::references::without_references;
+use crate::symbolic_gradient::gradient_function;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
@@ -56,7 +57,11 @@ pub fn import_graph(
     while let Some(wanted) = inliner.next_wanted() {
         let imported = inliner
             .body(&wanted)
-            .and_then(|body| import_function(&body, file, registry));
+            .and_then(|body| import_function(&body, file, registry))
+            .and_then(|function| match wanted.is_gradient() {
+                true => gradient_function(function, registry),
+                false => Ok(function),
+            });
         match imported {
             Ok(function) => library.insert(&wanted.key, function),
             Err(e) => library.insert_bad(&wanted.key, &e),

@@ -24,6 +24,15 @@ pub(crate) struct Wanted {
     pub(crate) key: String,
     name: String,
     attrs: ProtoAttrs,
+    /// For gradients: the types of the function's arguments and of its results.
+    gradient_of: Option<(Vec<i32>, Vec<i32>)>,
+}
+
+impl Wanted {
+    /// Whether the gradient of the function is wanted.
+    pub(crate) fn is_gradient(&self) -> bool {
+        self.gradient_of.is_some()
+    }
 }
 
 /// The body of a function as plain nodes, arguments and results included.
@@ -39,6 +48,8 @@ pub(crate) struct BodyDef {
 /// same name, so that fetches and control edges by its name stay valid.
 pub(crate) struct Inliner<'a> {
     functions: FxHashMap<&'a str, &'a FunctionDef>,
+    /// The functions that are said to be gradients of others.
+    gradients: FxHashMap<&'a str, &'a str>,
     registry: &'a Registry,
     added: Cell<usize>,
     wanted: RefCell<Vec<Wanted>>,
@@ -62,8 +73,12 @@ impl<'a> Inliner<'a> {
             .flat_map(|l| &l.function)
             .filter_map(|f| Some((f.signature.as_ref()?.name.as_str(), f)))
             .collect();
+        let gradients = graph.library.iter().flat_map(|l| &l.gradient);
         Inliner {
             functions,
+            gradients: gradients
+                .map(|g| (g.function_name.as_str(), g.gradient_func.as_str()))
+                .collect(),
             registry,
             added: Cell::new(0),
             wanted: RefCell::default(),
@@ -107,6 +122,11 @@ impl<'a> Inliner<'a> {
     /// The body of a wanted function, calls in it expanded.
     pub(crate) fn body(&self, wanted: &Wanted) -> Result<BodyDef> {
         let name = wanted.name.as_str();
+        if let Some((args, results)) = &wanted.gradient_of
+            && !self.functions.contains_key(name)
+        {
+            return Ok(op_as_body(name, &wanted.attrs, args, results));
+        }
         let function = self.function(name)?;
         let signature = function.signature.clone().unwrap_or_default();
         let arg_names: Vec<String> = signature.input_arg.iter().map(|a| a.name.clone()).collect();
@@ -175,6 +195,14 @@ impl<'a> Inliner<'a> {
         if let Some(function) = self.functions.get(node.op.as_str()) {
             node = as_call(node, function)?;
         }
+        if node.op == "RemoteCall" {
+            as_local_call(&mut node)?;
+        }
+        if node.op == "SymbolicGradient" && self.gradient_call(&mut node)? {
+            self.added.set(self.added.get() + 1);
+            out.push(node);
+            return Ok(());
+        }
         if is_call_op(&node.op) && depth < MAX_DEPTH && self.added.get() < MAX_ADDED {
             let (name, op) = (node.name.clone(), node.op.clone());
             let expanded = self
@@ -198,8 +226,40 @@ impl<'a> Inliner<'a> {
         Ok(())
     }
 
+    /// Makes a call of a SymbolicGradient: of the function that the library names, which may be
+    /// expanded, or of one that will be made.
+    fn gradient_call(&self, node: &mut NodeDef) -> Result<bool> {
+        use proto::attr_value::Value;
+        let types = |name: &str| match node.attr.get(name).and_then(|a| a.value.as_ref()) {
+            Some(Value::List(list)) => list.r#type.clone(),
+            _ => Vec::new(),
+        };
+        let (inputs, args) = (types("Tin"), types("Tout"));
+        let results = inputs.get(args.len()..).unwrap_or_default().to_vec();
+        let Some(Value::Func(f)) = node.attr.get_mut("f").and_then(|a| a.value.as_mut()) else {
+            return Err(invalid_argument!("the node has no function attr 'f'"));
+        };
+        node.op = "StatefulPartitionedCall".to_string();
+        if let Some(&named) = self.gradients.get(f.name.as_str()) {
+            f.name = named.to_string();
+            return Ok(false);
+        }
+        if !self.functions.contains_key(f.name.as_str()) && self.registry.op(&f.name).is_none() {
+            return Err(not_found!(
+                "Function {} is not defined: it is not in the graph's library",
+                f.name
+            ));
+        }
+        self.want_as(f, Some((args, results)));
+        Ok(true)
+    }
+
     /// Makes `f` refer to an instance without attrs, and remembers that instance.
     fn want(&self, f: &mut proto::NameAttrList) {
+        self.want_as(f, None);
+    }
+
+    fn want_as(&self, f: &mut proto::NameAttrList, gradient_of: Option<(Vec<i32>, Vec<i32>)>) {
         let mut key = f.name.clone();
         let public = f.attr.iter().filter(|(k, _)| !k.starts_with('_'));
         let mut parts: Vec<String> = public.map(|(k, v)| format!("{k}={:?}", v.value)).collect();
@@ -207,16 +267,18 @@ impl<'a> Inliner<'a> {
             parts.sort();
             key = format!("{key}[{}]", parts.join(","));
         }
+        if let Some((args, results)) = &gradient_of {
+            key = format!("SymbolicGradient[{key},{args:?},{results:?}]");
+        }
+        let is_known = gradient_of.is_some() || self.functions.contains_key(f.name.as_str());
         let wanted = Wanted {
             key: key.clone(),
             name: std::mem::replace(&mut f.name, key.clone()),
             attrs: std::mem::take(&mut f.attr),
+            gradient_of,
         };
         let fits = wanted.attrs.is_empty() || self.seen.borrow().len() < MAX_INSTANCES;
-        if fits
-            && self.functions.contains_key(wanted.name.as_str())
-            && self.seen.borrow_mut().insert(key)
-        {
+        if fits && is_known && self.seen.borrow_mut().insert(key) {
             self.wanted.borrow_mut().push(wanted);
         }
     }
@@ -307,6 +369,51 @@ impl<'a> Inliner<'a> {
 fn body_nodes(function: &FunctionDef) -> FxHashMap<&str, &NodeDef> {
     let nodes = function.node_def.iter();
     nodes.map(|n| (n.name.as_str(), n)).collect()
+}
+
+/// A RemoteCall as a call: every device is this process, so the target only comes first.
+fn as_local_call(node: &mut NodeDef) -> Result<()> {
+    node.op = "StatefulPartitionedCall".to_string();
+    let target = match node.input.first() {
+        Some(target) if !target.starts_with('^') => node.input.remove(0),
+        _ => return Err(invalid_argument!("the call has no target")),
+    };
+    let (name, _) = crate::parse_tensor_name(&target)?;
+    node.input.push(format!("^{name}"));
+    Ok(())
+}
+
+/// A body that has one node of an op.
+fn op_as_body(op: &str, attrs: &ProtoAttrs, args: &[i32], results: &[i32]) -> BodyDef {
+    let mut nodes = Vec::new();
+    for (index, dtype) in args.iter().enumerate() {
+        nodes.push(NodeDef {
+            name: format!("arg_{index}"),
+            op: crate::ARG.to_string(),
+            attr: boundary_attrs(*dtype, index),
+            ..Default::default()
+        });
+    }
+    nodes.push(NodeDef {
+        name: "op".to_string(),
+        op: op.to_string(),
+        input: (0..args.len()).map(|i| format!("arg_{i}")).collect(),
+        attr: attrs.clone(),
+        ..Default::default()
+    });
+    for (index, dtype) in results.iter().enumerate() {
+        nodes.push(NodeDef {
+            name: format!("result_{index}"),
+            op: crate::RETVAL.to_string(),
+            input: vec![format!("op:{index}")],
+            attr: boundary_attrs(*dtype, index),
+            ..Default::default()
+        });
+    }
+    BodyDef {
+        nodes,
+        control_ret: Vec::new(),
+    }
 }
 
 /// A call by the function's name as op type, as a PartitionedCall.

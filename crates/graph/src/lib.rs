@@ -26,6 +26,7 @@ mod references;
 mod shape_values;
 mod shapes;
 mod supported;
+mod symbolic_gradient;
 mod text;
 
 pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};

@@ -78,8 +78,7 @@ impl<'a> Search<'a> {
             node.op.as_str(),
             "PartitionedCall" | "StatefulPartitionedCall"
         );
-        // Import makes handles of references.
-        let is_known = is_call || node.op == "RefIdentity" || self.registry.op(&node.op).is_some();
+        let is_known = is_call || self.registry.op(&node.op).is_some();
         if !is_known {
             return Some(node.op.clone());
         }
@@ -98,6 +97,10 @@ impl<'a> Search<'a> {
             return known.clone();
         }
         let Some(&body) = self.functions.get(function) else {
+            // A SymbolicGradient may be that of an op.
+            if self.registry.op(function).is_some() {
+                return None;
+            }
             return Some(format!("function {function}"));
         };
         // A function that calls itself is as good as its other nodes.

@@ -133,6 +133,16 @@ pub const OPS: &[Op] = &[
     )
     .cost(Cost::Cheap),
     Op::new(
+        "RemoteCall",
+        "target: string, args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 1; \
+         Tout: list(type) >= 1; f: func | stateful",
+    ),
+    Op::new(
+        "SymbolicGradient",
+        "input: list(Tin) -> output: list(Tout) | Tin: list(type) >= 1; Tout: list(type) >= 1; \
+         f: func",
+    ),
+    Op::new(
         "StatefulPartitionedCall",
         "args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; f: func; config: string = ''; config_proto: string = ''; executor_type: string = '' | stateful distributed",
     )
