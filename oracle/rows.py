@@ -143,7 +143,8 @@ def real(x):
 
 
 def tensor_json(array):
-    array = np.asarray(array)
+    # NumPy's own strings lose zeros at their ends.
+    array = np.asarray(array, object if isinstance(array, bytes) else None)
     name = dtype_name(array)
     flat = array.reshape(-1)
     if name == "string":

@@ -61,6 +61,14 @@ pub const OPS: &[Op] = &[
         .kernel(forward_all)
         .gradient(pass_gradient),
     Op::new(
+        "GuaranteeConst",
+        "input: T -> output: T | T: type | stateful",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap)
+    .kernel(forward_all)
+    .gradient(pass_gradient),
+    Op::new(
         "IdentityN",
         "input: list(T) -> output: list(T) | T: list(type) >= 1",
     )

@@ -54,7 +54,9 @@ pub mod pad;
 pub mod parse_example;
 pub mod pool;
 pub mod pool_grad;
+pub mod quantize;
 pub mod queue;
+pub mod ragged;
 pub mod random;
 pub mod random_stateless;
 pub mod reduce;
@@ -76,7 +78,10 @@ pub mod shape_ops;
 pub mod slice;
 pub mod softmax;
 pub mod space_batch;
+pub mod sparse;
 pub mod stack;
+pub mod strings;
+pub mod summaries;
 pub mod tables;
 pub mod tensor_array;
 pub mod tensor_array_old;
@@ -85,6 +90,7 @@ pub mod tensor_list_batch;
 pub mod topk;
 pub mod transpose;
 pub mod unique;
+pub mod unravel;
 pub mod variables;
 pub mod variables_scatter;
 
@@ -135,7 +141,9 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     parse_example::OPS,
     pool::OPS,
     pool_grad::OPS,
+    quantize::OPS,
     queue::OPS,
+    ragged::OPS,
     random::OPS,
     random_stateless::OPS,
     reduce::OPS,
@@ -155,7 +163,10 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     slice::OPS,
     softmax::OPS,
     space_batch::OPS,
+    sparse::OPS,
     stack::OPS,
+    strings::OPS,
+    summaries::OPS,
     tables::OPS,
     tensor_array::OPS,
     tensor_array_old::OPS,
@@ -164,6 +175,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     topk::OPS,
     transpose::OPS,
     unique::OPS,
+    unravel::OPS,
     variables::OPS,
     variables_scatter::OPS,
 ];

@@ -1,0 +1,152 @@
+"""Ops of few graphs: strings, sparse tensors, places, simulated quantization, summaries."""
+
+import numpy as np
+import tensorflow as tf
+
+from casekit import ALL, FLOATS, Rand, a, case, empty, i32, i64
+from cases.input import strings
+
+EVERY = ALL + ["string"]
+
+
+def texts():
+    words = strings(b"", b"aBc", "Größe Ää ß".encode(), b"\xff\x00Z", b" x\ty\r\n ", "日本".encode())
+    for op in ("StringUpper", "StringLower"):
+        yield case(op, words)
+        yield case(op, words[:3].reshape(3, 1), encoding="utf-8")
+        yield case(op, words, encoding="utf-16", fails=True)
+    yield case("StringStrip", words)
+    yield case("StringStrip", strings(b"   ", b"\x0b\x0ca b\x0b"))
+    for unit in ("BYTE", "UTF8_CHAR"):
+        yield case("StringLength", words, unit=unit)
+    yield case("StringLength", strings(b"abc").reshape(()))
+    one = strings(b"-").reshape(())
+    yield case("StringJoin", [words, words])
+    yield case("StringJoin", [words, one, words[::-1]], separator=", ")
+    yield case("StringJoin", [one, one])
+    yield case("StringJoin", [words.reshape(2, 3), one])
+    yield case("StringJoin", [words, words[:2]], fails=True)
+
+
+def places():
+    for dtype in ("int32", "int64"):
+        t = (lambda *v: a(dtype, v))
+        yield case("UnravelIndex", t(0, 3, 23, 11), t(2, 3, 4))
+        yield case("UnravelIndex", t(22)[0], t(7, 6))
+        yield case("UnravelIndex", empty(dtype, 0), t(7, 6), fails=True)
+        yield case("UnravelIndex", t(24), t(2, 3, 4), fails=True)
+        yield case("UnravelIndex", t(0), t(2, 0, 4), fails=True)
+        yield case("UnravelIndex", t(0, 1).reshape(1, 2), t(2, 4), fails=True)
+        yield case("UnravelIndex", t(0, 1), t(2, 4).reshape(1, 2), fails=True)
+    yield case("UnravelIndex", i32(5), i32(100000, 100000), fails=True)
+
+
+def sparse():
+    r = Rand("sparse")
+    for dtype in EVERY:
+        one = r(dtype, (1,))[0] if dtype != "string" else np.array(b"x", object)
+        yield case("SparseToDense", i32(0, 2, 3), i32(5), r(dtype, (3,)), one)
+    at = a("int64", [[0, 1], [1, 0], [1, 2]])
+    one = np.float32(-1)
+    yield case("SparseToDense", at, i64(2, 3), r("float", (3,)), one)
+    yield case("SparseToDense", at, i64(2, 3), np.float32(7), one)
+    yield case("SparseToDense", np.int32(2), i32(4), np.float32(7), one)
+    yield case("SparseToDense", empty("int64", 0, 2), i64(2, 3), empty("float", 0), one)
+    for bad in (at[::-1], at[[0, 1, 1]], at + 1, at - 1):
+        yield case("SparseToDense", bad, i64(2, 3), r("float", (3,)), one, fails=True)
+    yield case("SparseToDense", at[[1, 0, 1]], i64(2, 3), r("float", (3,)), one,
+               validate_indices=False)
+    yield case("SparseToDense", at + 1, i64(2, 3), r("float", (3,)), one, validate_indices=False,
+               fails=True)
+    yield case("SparseToDense", at, i64(2, 3, 4), r("float", (3,)), one, fails=True)
+    yield case("SparseToDense", at, i64(2, 3), r("float", (2,)), one, fails=True)
+    yield case("SparseToDense", at, i64(2, 3), r("float", (3,)), r("float", (1,)), fails=True)
+    yield case("SparseToDense", at, i64(2, 3).reshape(1, 2), r("float", (3,)), one, fails=True)
+    yield case("SparseToDense", at.reshape(3, 2, 1), i64(2, 3), r("float", (3,)), one, fails=True)
+
+    def written(at, values, shape):
+        tensors = (np.asarray(at, np.int64).reshape(-1, len(shape)), values, np.asarray(shape, np.int64))
+        return [tf.io.serialize_tensor(tf.constant(t)).numpy() for t in tensors]
+
+    for dtype in ("float", "int32", "double", "bool", "int64"):
+        yield case("SerializeSparse", at, r(dtype, (3,)), i64(2, 3))
+        yield case("SerializeManySparse", at, r(dtype, (3,)), i64(2, 3))
+        yield case("DeserializeSparse", strings(*written(at, r(dtype, (3,)), (2, 3))), dtype=dtype)
+    first = written([[0, 1], [1, 0]], a("float", [1, 2]), (2, 3))
+    second = written([[3, 0]], a("float", [5]), (4, 2))
+    none = written([], empty("float", 0), (1, 9))
+    other = written([[3]], a("float", [5]), (4,))
+    both = strings(*first, *none, *second).reshape(3, 3)
+    yield case("DeserializeSparse", both, dtype="float")
+    yield case("DeserializeManySparse", both, dtype="float")
+    yield case("DeserializeSparse", strings(*first, *none, *second, *first).reshape(2, 2, 3), dtype="float")
+    yield case("DeserializeSparse", both, dtype="int32", fails=True)
+    yield case("DeserializeSparse", strings(*first, *other).reshape(2, 3), dtype="float", fails=True)
+    yield case("DeserializeSparse", strings(b"x", b"y", b"z"), dtype="float", fails=True)
+    yield case("DeserializeSparse", strings(*first)[:2], dtype="float", fails=True)
+    yield case("SerializeManySparse", at[:, :1], r("float", (3,)), i64(2), fails=True)
+
+
+def quantized():
+    r = Rand("quantized")
+    zero = {t: a(t, 0) for t in FLOATS}
+    for dtype in ("float", "double"):
+        x = r(dtype, (4, 6), -3, 3)
+        lo, hi = a(dtype, -2), a(dtype, 1.5)
+        for op in ("QuantizeAndDequantizeV2", "QuantizeAndDequantizeV4"):
+            for bits in (2, 5, 8):
+                for mode in ("HALF_TO_EVEN", "HALF_UP"):
+                    yield case(op, x, lo, hi, num_bits=bits, range_given=True, round_mode=mode)
+                yield case(op, x, zero[dtype], zero[dtype], num_bits=bits)
+                yield case(op, x, lo, hi, num_bits=bits, narrow_range=True, range_given=True)
+                yield case(op, np.abs(x), zero[dtype], hi, num_bits=bits, signed_input=False,
+                           range_given=True)
+                yield case(op, np.abs(x), zero[dtype], zero[dtype], num_bits=bits, signed_input=False)
+            yield case(op, x, empty(dtype, 6) , empty(dtype, 6), axis=1)
+            yield case(op, x, hi, lo, range_given=True, fails=True)
+            yield case(op, x, lo, hi, num_bits=63, range_given=True, fails=True)
+            yield case(op, x, lo, hi, num_bits=1, range_given=True)
+        yield case("QuantizeAndDequantizeV3", x, lo, hi, np.int32(6))
+        yield case("QuantizeAndDequantizeV3", x, r(dtype, (4,), -2, -1), r(dtype, (4,), 1, 2), np.int32(5), axis=0)
+        yield case("QuantizeAndDequantizeV3", x, r(dtype, (6,), -2, -1), r(dtype, (6,), 1, 2), np.int32(5), axis=1)
+        yield case("QuantizeAndDequantizeV3", x, lo, hi, np.int32(6), range_given=False)
+        yield case("QuantizeAndDequantizeV3", x, lo, hi, np.int32(0), fails=True)
+        grad = "QuantizeAndDequantizeV4Grad"
+        yield case(grad, r(dtype, (4, 6)), x, lo, hi)
+        yield case(grad, r(dtype, (4, 6)), x, r(dtype, (6,), -2, -1), r(dtype, (6,), 1, 2), axis=1)
+        yield case(grad, r(dtype, (4, 5)), x, lo, hi, fails=True)
+
+
+def summaries():
+    r = Rand("summaries")
+    tag = lambda t: np.array(t, object)
+    for dtype in ("float", "double", "int32", "int64", "uint8", "half", "bfloat16", "int8", "uint16",
+                  "int16", "uint32", "uint64"):
+        yield case("ScalarSummary", tag(b"loss"), r(dtype, ()))
+        yield case("ScalarSummary", strings(b"a", b"b"), r(dtype, (2,)))
+        yield case("HistogramSummary", tag(b"h"), r(dtype, (4, 5)))
+    yield case("HistogramSummary", tag(b"h"), a("float", [0.0, 1e-13, -3e5, 1e30, 1.0, 1.1]))
+    yield case("HistogramSummary", tag(b"h"), a("float", [1.0, np.nan]), fails=True)
+    yield case("HistogramSummary", tag(b"h"), a("float", [1.0, np.inf]), fails=True)
+    yield case("HistogramSummary", strings(b"h", b"i"), a("float", [1.0]), fails=True)
+    yield case("ScalarSummary", strings(b"a", b"b"), a("float", [1.0]), fails=True)
+    one = tf.compat.v1.Summary(value=[tf.compat.v1.Summary.Value(tag="a", simple_value=1.0)])
+    two = tf.compat.v1.Summary(value=[tf.compat.v1.Summary.Value(tag="b", simple_value=2.0)])
+    one, two = one.SerializeToString(), two.SerializeToString()
+    yield case("MergeSummary", [tag(one), strings(two)])
+    yield case("MergeSummary", [tag(one), tag(one)], fails=True)
+    yield case("MergeSummary", [tag(b"\xff\xff")], fails=True)
+    for dtype in ("float", "int64", "string", "bool", "half", "complex64"):
+        for shape in ((), (2, 3), (0,)):
+            value = r(dtype, shape) if dtype != "string" or shape else tag(b"x")
+            message = tf.io.serialize_tensor(tf.constant(value)).numpy()
+            yield case("ParseTensor", tag(message), out_type=dtype)
+            yield case("SerializeTensor", value)
+    yield case("ParseTensor", tag(message), out_type="int32", fails=True)
+    yield case("ParseTensor", tag(b"\xff\xff"), out_type="int32", fails=True)
+    yield case("ParseTensor", strings(message, message), out_type="int32", fails=True)
+
+
+def cases():
+    for part in (texts, places, sparse, quantized, summaries):
+        yield from part()
