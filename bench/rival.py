@@ -1,7 +1,7 @@
 """Times a frozen graph in TensorFlow (or ONNX Runtime) in a fresh process, and prints JSON.
 
 Usage: python bench/rival.py MODEL.pb --feeds F.npz --fetch NAME... [--threads N] [--seconds S]
-           [--engine session|function|ort] [--no-optimize] [--once]
+           [--init OP] [--target OP] [--engine session|function|ort] [--no-optimize] [--once]
 
 The JSON has the keys of `ferroflow bench --json`: load_s, first_s, median_s, min_s, p99_s, runs,
 nodes, peak_rss_mb. load_s starts after the import of the library.
@@ -42,6 +42,9 @@ def session(options, feeds):
     opened = tf.compat.v1.Session(graph=graph, config=config)
     fed = [graph.get_tensor_by_name(name) for name in feeds]
     fetched = [graph.get_tensor_by_name(name) for name in options.fetch]
+    if options.init:
+        opened.run(options.init)
+    fetched += [graph.get_operation_by_name(name) for name in options.target]
     run = opened.make_callable(fetched, feed_list=fed)
     values = list(feeds.values())
     return (lambda: run(*values)), len(graph_def.node)
@@ -81,6 +84,8 @@ def main():
     parser.add_argument("model", type=Path)
     parser.add_argument("--feeds", type=Path, required=True)
     parser.add_argument("--fetch", action="append", required=True)
+    parser.add_argument("--init", action="append", default=[], help="ops to run once before")
+    parser.add_argument("--target", action="append", default=[], help="ops to run beside the fetches")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--engine", choices=["session", "function", "ort"], default="session")

@@ -12,9 +12,6 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Runs this node once before anything is timed.
-    #[arg(long, value_name = "OP")]
-    init: Vec<String>,
     /// How long to go on.
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     seconds: f64,
@@ -29,10 +26,6 @@ pub fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let model = args.model.open()?;
     let session = model.session();
-    if !args.init.is_empty() {
-        let targets: Vec<&str> = args.init.iter().map(String::as_str).collect();
-        session.run(&[], &[], &targets)?;
-    }
     let request = args.run.request(&model)?;
     let callable = session.callable(&request.signature)?;
     let load_s = start.elapsed().as_secs_f64();

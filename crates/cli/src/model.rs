@@ -141,6 +141,9 @@ pub struct RunArgs {
     /// Runs a node for its effects; may be repeated.
     #[arg(long, value_name = "OP")]
     pub target: Vec<String>,
+    /// Runs a node once before everything else, such as what initializes variables; may be repeated.
+    #[arg(long, value_name = "OP")]
+    pub init: Vec<String>,
     /// Pixel values of images are scaled from 0…255 to this range.
     #[arg(long, value_name = "LO,HI", default_value = "0,255", value_parser = parse_range)]
     pub image_range: (f32, f32),
@@ -163,9 +166,13 @@ pub struct Request {
 }
 
 impl RunArgs {
-    /// Reads the feeds and settles the names.
+    /// Runs what comes first, reads the feeds and settles the names.
     pub fn request(&self, model: &Model) -> Result<Request> {
         let session = model.session();
+        if !self.init.is_empty() {
+            let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
+            session.run(&[], &[], &init)?;
+        }
         let by_key = model.signature(self)?;
         let input = |key: &str| {
             let input = by_key.and_then(|s| s.input(key));

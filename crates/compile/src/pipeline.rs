@@ -13,6 +13,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::lower::PASS,
     passes::unpin::PASS,
     passes::identity::PASS,
+    passes::awaited::PASS,
     passes::loop_vars::PASS,
     passes::fold::PASS,
     passes::simplify::PASS,

@@ -2,7 +2,7 @@
 //! side by side, times the gradients of the windows.
 
 use crate::convolve::{each_tap, pixel};
-use crate::simd::conv::Conv3dShape;
+use crate::simd::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
 use crate::simd::gemm::{Activation, Epilogue, GemmShape, gemm};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 
@@ -32,6 +32,9 @@ pub(crate) fn by_filter(
         && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
         && (s.in_d, p.in_h, p.in_w) == (s.out_d, p.out_h, p.out_w)
         && (s.pad_front, p.pad_top, p.pad_left) == (0, 0, 0);
+    if !is_plain && suits_filter_gradient(s) {
+        return conv3d_filter_gradient(par, s, x, dy, out);
+    }
     let slab = (WINDOWS / width).clamp(64, n_pixels.max(64)).min(n_pixels);
     let n_slabs = n_pixels.div_ceil(slab);
     // Slabs are added up in sums of their own, one for each thread that may work on one.

@@ -1,5 +1,6 @@
 //! The passes.
 
+pub(crate) mod awaited;
 pub(crate) mod cse;
 pub(crate) mod dead;
 pub(crate) mod elementwise;

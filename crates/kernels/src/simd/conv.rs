@@ -4,6 +4,7 @@
 //! of pointers, one for each filter row (or filter pixel, where pixels are dilated or channels are
 //! in groups). Only windows that hang over the left or right edge are copied.
 
+mod filter;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,8 @@ use super::gemm::drive::drive;
 use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
 use ferroflow_sync::Parallelism;
 use rows::{Axis, Windows};
+
+pub use filter::{conv3d_filter_gradient, suits_filter_gradient};
 
 /// The sizes of a 2-D convolution: input `[batch, in_h, in_w, in_c]`, filter
 /// `[filter_h, filter_w, in_c / groups, out_c]`, output `[batch, out_h, out_w, out_c]`.

@@ -6,7 +6,7 @@ use crate::conv_filter;
 use crate::convolve::{each_origin, each_pair, geometry, input_pixel};
 use crate::indices;
 use crate::num::Num;
-use crate::simd::conv::Conv3dShape;
+use crate::simd::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
 use crate::tf::depthwise::{depthwise_geometry, depthwise_rules};
 use crate::transposed::TransposedFilter;
 use crate::wide::{narrowed, widened};
@@ -393,6 +393,12 @@ impl OpKernel for ByFilter {
         match dy.dtype() {
             DType::Float if k.kind == Kind::Full && s.plane.groups == 1 => {
                 conv_filter::by_filter(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
+            DType::Float if k.kind == Kind::Full && suits_filter_gradient(&s) => {
+                conv3d_filter_gradient::<f32>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
+            DType::Double if k.kind == Kind::Full && suits_filter_gradient(&s) => {
+                conv3d_filter_gradient::<f64>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
             }
             DType::Float => by_filter::<f32>(par, k.kind, &s, &x, &dy, &mut out)?,
             DType::Double => by_filter::<f64>(par, k.kind, &s, &x, &dy, &mut out)?,

@@ -225,3 +225,101 @@ fn transformed_filters_lose_little() {
         assert!(transformed < 1e-5);
     });
 }
+
+/// The gradient by the filter against sums over output pixels, in double precision.
+fn compare_filter_gradient(s: &Conv3dShape) {
+    let p = &s.plane;
+    assert!(suits_filter_gradient(s), "{s:?}");
+    let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
+    let input = noise(p.input_len() * s.in_d, 5);
+    let dy = noise(p.output_len() * s.out_d, 6);
+    let mut want = vec![0f64; p.filter_len() * s.filter_d];
+    for i in 0..dy.len() / p.out_c {
+        let (x, y, z) = (i % p.out_w, i / p.out_w % p.out_h, i / p.out_w / p.out_h);
+        let (n, z) = (z / s.out_d, z % s.out_d);
+        for tap in 0..s.filter_d * p.filter_h * p.filter_w {
+            let (kx, ky) = (tap % p.filter_w, tap / p.filter_w % p.filter_h);
+            let kz = tap / p.filter_w / p.filter_h;
+            let iz = (z * s.stride_d + kz * s.dil_d).wrapping_sub(s.pad_front);
+            let iy = (y * p.stride_h + ky * p.dil_h).wrapping_sub(p.pad_top);
+            let ix = (x * p.stride_w + kx * p.dil_w).wrapping_sub(p.pad_left);
+            if iz >= s.in_d || iy >= p.in_h || ix >= p.in_w {
+                continue;
+            }
+            let pixel = ((n * s.in_d + iz) * p.in_h + iy) * p.in_w + ix;
+            for c in 0..in_c {
+                for o in 0..p.out_c {
+                    let value = input[pixel * p.in_c + o / out_c * in_c + c];
+                    want[(tap * in_c + c) * p.out_c + o] +=
+                        f64::from(value) * f64::from(dy[i * p.out_c + o]);
+                }
+            }
+        }
+    }
+    let bound = 1e-5 + 3e-6 * (dy.len() as f64 / p.out_c as f64).sqrt();
+    let near = |got: f64, i: usize| {
+        let error = (got - want[i]).abs();
+        assert!(error < bound, "{s:?} {i}: {got} for {}", want[i]);
+    };
+    let (wide_input, wide_dy): (Vec<f64>, Vec<f64>) = (
+        input.iter().map(|x| f64::from(*x)).collect(),
+        dy.iter().map(|x| f64::from(*x)).collect(),
+    );
+    each_level(|_| {
+        for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+            let mut out = vec![f32::NAN; want.len()];
+            conv3d_filter_gradient(par, s, &input, &dy, &mut out);
+            let values = out.iter().map(|x| f64::from(*x)).enumerate();
+            values.for_each(|(i, got)| near(got, i));
+            let mut out = vec![f64::NAN; want.len()];
+            conv3d_filter_gradient(par, s, &wide_input, &wide_dy, &mut out);
+            out.iter().enumerate().for_each(|(i, got)| near(*got, i));
+        }
+    });
+}
+
+#[test]
+fn filter_gradients() {
+    for (hw, c, f, stride, same) in [
+        ([5, 5], [3, 8], [3, 3], 1, true),
+        ([7, 8], [19, 33], [3, 3], 1, true),
+        ([9, 8], [3, 16], [3, 3], 2, true),
+        ([16, 17], [3, 7], [7, 7], 2, true),
+        ([12, 14], [4, 5], [2, 5], 3, true),
+        ([9, 5], [6, 24], [1, 3], 1, true),
+        ([9, 11], [5, 24], [3, 5], 1, false),
+        ([200, 4], [2, 3], [3, 3], 1, true),
+        ([28, 28], [1, 12], [5, 5], 1, true),
+    ] {
+        for batch in [1, 7] {
+            let mut s = plane(hw, c, f, stride, same);
+            s.batch = batch;
+            compare_filter_gradient(&s.solid());
+        }
+    }
+    let mut grouped = plane([8, 9], [6, 12], [3, 3], 1, true);
+    (grouped.groups, grouped.batch) = (3, 2);
+    compare_filter_gradient(&grouped.solid());
+    let mut dilated = plane([9, 10], [2, 5], [3, 2], 1, false);
+    (dilated.dil_h, dilated.dil_w) = (2, 3);
+    (dilated.out_h, dilated.out_w) = (5, 7);
+    compare_filter_gradient(&dilated.solid());
+    let deep = Conv3dShape {
+        in_d: 5,
+        filter_d: 2,
+        stride_d: 2,
+        dil_d: 1,
+        pad_front: 1,
+        out_d: 3,
+        ..plane([6, 7], [3, 4], [3, 3], 2, true).solid()
+    };
+    compare_filter_gradient(&deep);
+    let none = Conv2dShape {
+        in_h: 0,
+        out_h: 0,
+        ..plane([3, 8], [3, 4], [3, 3], 1, true)
+    };
+    let mut out = [7f32; 9 * 12];
+    conv3d_filter_gradient(&Inline, &none.solid(), &[], &[], &mut out);
+    assert_eq!(out, [0.0; 9 * 12]);
+}

@@ -1,0 +1,113 @@
+"""Steps of training a second, of graphs that TensorFlow made.
+
+Usage: python bench/train.py [--ferroflow PATH] [--seconds 5] [--only mlp] [--keep DIR]
+
+A perceptron 784-512-512-10 (batch 128) and a convolutional network in the manner of LeNet (batch 64), momentum,
+the same batch fed in every step. TensorFlow's Session beside Ferroflow, alternating, three times each; the best
+median counts. `oracle/graph_cases/long_training.py` holds the losses of 200 steps together.
+"""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import common
+
+BATCHES = {"mlp": 128, "cnn": 64}
+SHAPES = {"mlp": [784], "cnn": [28, 28, 1]}
+ROUNDS = 3
+
+
+def perceptron(tf, x, weights):
+    """784-512-512-10."""
+    h = x
+    for i, shape in enumerate([(784, 512), (512, 512), (512, 10)]):
+        h = tf.nn.bias_add(tf.matmul(h, weights(f"w{i}", *shape)), weights(f"b{i}", shape[1]))
+        h = tf.nn.relu(h) if i < 2 else h
+    return h
+
+
+def convolutional(tf, x, weights):
+    """Two convolutions with pooling, two dense layers."""
+    h = x
+    for i, shape in enumerate([(5, 5, 1, 32), (5, 5, 32, 64)]):
+        h = tf.nn.conv2d(h, weights(f"f{i}", *shape), 1, "SAME")
+        h = tf.nn.relu(tf.nn.bias_add(h, weights(f"c{i}", shape[3])))
+        h = tf.nn.max_pool2d(h, 2, 2, "SAME")
+    h = tf.reshape(h, [-1, 7 * 7 * 64])
+    h = tf.nn.relu(tf.nn.bias_add(tf.matmul(h, weights("w0", 7 * 7 * 64, 512)), weights("b0", 512)))
+    return tf.nn.bias_add(tf.matmul(h, weights("w1", 512, 10)), weights("b1", 10))
+
+
+def minimized(tf, name, x, y):
+    """(loss, the op that makes it smaller)"""
+    v1 = tf.compat.v1
+    count = iter(range(100))
+
+    def weights(name, *shape):
+        seed = [next(count), 5]
+        fan = 1
+        for size in shape[:-1]:
+            fan *= size
+        scale = (2 / fan) ** 0.5 if len(shape) > 1 else 0.0
+        value = tf.random.stateless_uniform(shape, seed, -1.0, 1.0) * (scale * 3**0.5)
+        return v1.get_variable(name, initializer=value, use_resource=True)
+
+    logits = {"mlp": perceptron, "cnn": convolutional}[name](tf, x, weights)
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+    return loss, v1.train.MomentumOptimizer(0.02, 0.9).minimize(loss)
+
+
+def graph_of(tf, name):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [None, *SHAPES[name]], name="x")
+        y = v1.placeholder(tf.int32, [None], name="y")
+        loss, update = minimized(tf, name, x, y)
+        tf.identity(loss, name="loss")
+        tf.group(update, name="train")
+        tf.group(v1.global_variables_initializer(), name="init")
+    return graph.as_graph_def()
+
+
+def main():
+    parser = common.parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--only", choices=BATCHES, action="append")
+    parser.add_argument("--keep", type=Path, help="leave the graphs and feeds there, run nothing")
+    options = parser.parse_args()
+    import numpy as np
+    import tensorflow as tf
+
+    rows = []
+    for name in options.only or BATCHES:
+        random, batch = np.random.default_rng(0), BATCHES[name]
+        feeds = {"x:0": random.random((batch, *SHAPES[name]), "float32"),
+                 "y:0": random.integers(0, 10, batch).astype("int32")}
+        graph = graph_of(tf, name).SerializeToString()
+        if options.keep:
+            options.keep.mkdir(parents=True, exist_ok=True)
+            (options.keep / f"{name}.pb").write_bytes(graph)
+            np.savez(options.keep / f"{name}.npz", **feeds)
+            continue
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            path = stack.enter_context(common.Feeds(feeds))
+            model = Path(folder) / "graph.pb"
+            model.write_bytes(graph)
+            for threads in [1, 2]:
+                args = (model, path, ["loss:0"], threads, options.seconds,
+                        "--init", "init", "--target", "train")
+                theirs, ours = [], []
+                for _ in range(ROUNDS):
+                    theirs.append(1 / common.rival_bench(*args)["median_s"])
+                    ours.append(1 / common.ferroflow_bench(options.ferroflow, *args)["median_s"])
+                rows.append([f"{name}, batch {batch}", threads, f"{max(theirs):.1f}", f"{max(ours):.1f}",
+                             f"{max(ours) / max(theirs):.2f}"])
+    if rows:
+        print(f"{common.heading()}; steps a second\n")
+        print(common.table(["network", "threads", "TensorFlow", "Ferroflow", "ratio"], rows))
+
+
+if __name__ == "__main__":
+    main()
