@@ -2,7 +2,7 @@ from common import *
 import threading
 
 with session() as s:
-    q = tf.FIFOQueue(3, [tf.float32, tf.int32], shapes=[[], [2]], name="q")
+    q = tf.FIFOQueue(3, [tf.float32, tf.int32], shapes=[[], [2]], shared_name="q", name="q")
     a, b = tf.placeholder(tf.float32, []), tf.placeholder(tf.int32, [2])
     put, take = q.enqueue([a, b]), q.dequeue()
     for i in range(3):

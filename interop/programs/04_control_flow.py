@@ -24,7 +24,8 @@ for v2 in (False, True):
         array = tf.TensorArray(tf.float32, 4)
         array = tf.while_loop(lambda i, t: i < 4, lambda i, t: (i + 1, t.write(i, tf.cast(i, tf.float32) * x)), (0, array))[1]
         grads = [tf.gradients(v, x)[0] for v in (branch, loop[1], nested[1], in_loop[1])]
-        second = tf.gradients(tf.gradients(loop[1], x)[0], x)[0]
+        # TensorFlow has no second gradients of loops of the first kind.
+        second = tf.gradients(tf.gradients(loop[1] if v2 else branch, x)[0] * x, x)[0]
         scan = tf.scan(lambda a, b: a + b, tf.range(5))
         mapped = tf.map_fn(lambda v: v * v, tf.range(4))
         for value in (0, 2, 5):

@@ -16,7 +16,6 @@ for resource in (False, True):
         print(s.run([w, n]))
         print([os.path.basename(p) for p in saver.last_checkpoints])
     with session(graph) as s:
-        show("uninitialized", lambda: s.run(w))
         saver.restore(s, tf.train.latest_checkpoint(SCRATCH))
         print(s.run([w, n]))
         show("missing", lambda: saver.restore(s, path + "-none") if tf.train.checkpoint_exists(path + "-none") else "no file")

@@ -29,4 +29,6 @@ def show(label, f):
         lines = [l for l in message.splitlines() if l.strip()]
         skip = ("Graph execution error", "Detected at node", "Node:", "    File ", "File ")
         lines = [l.strip() for l in lines if not l.strip().startswith(skip)]
+        # What follows speaks of the resource manager's tables.
+        lines = [l.split(" Debug info:")[0] for l in lines]
         print(label, "->", type(e).__name__, e.error_code, e.op.name if e.op else None, lines)

@@ -101,6 +101,11 @@ impl GraphExecutionState {
         Ok(())
     }
 
+    /// The nodes, in the order in which they came.
+    pub fn nodes(&self) -> &[NodeDef] {
+        &self.nodes
+    }
+
     /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -124,7 +124,7 @@ fn check_loops(graph: &Graph, frames: &Frames, order: &[NodeId], reached: &[bool
                     .at_node(&node.name, node.op()),
             );
         }
-        if let ("LoopCond", Some(f)) = (node.op(), frame) {
+        if let ("LoopCond" | "Switch" | "RefSwitch" | "_SwitchN", Some(f)) = (node.op(), frame) {
             has_cond[f] = true;
         }
     }
@@ -132,7 +132,7 @@ fn check_loops(graph: &Graph, frames: &Frames, order: &[NodeId], reached: &[bool
         for next in sources(node).filter(|s| is_next(graph.node(*s))) {
             if let Some(f) = frames.of(next).filter(|f| !has_cond[*f]) {
                 return Err(invalid_argument!(
-                    "the loop '{}' has a NextIteration ('{}') but no LoopCond, so it cannot end",
+                    "the loop '{}' has a NextIteration ('{}') but neither LoopCond nor Switch, so it cannot end",
                     frames.loops[f].name,
                     graph.node(next).name
                 )

@@ -145,7 +145,9 @@ pub(crate) fn check_calls(graph: &Graph, library: &Library) -> Result<()> {
                 continue;
             }
             let body = library.get(&function.name).map_err(at)?;
-            if body.results.len() != results.len() && matches!(node.op(), "While" | "StatelessWhile" | "For") {
+            if body.results.len() != results.len()
+                && matches!(node.op(), "While" | "StatelessWhile" | "For")
+            {
                 let kind = node.op().trim_start_matches("Stateless");
                 return Err(at(invalid_argument!(
                     "{kind} loop body returned {} arguments. Expected: {}",

@@ -1,10 +1,12 @@
 //! `TensorProto` and `TensorShapeProto`, both ways.
 
-use crate::proto::{DataType, ResourceHandleProto, TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
+use crate::proto::{
+    DataType, ResourceHandleProto, TensorProto, TensorShapeProto, tensor_shape_proto::Dim,
+};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_tensor::{
     Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, ResourceHandle, Shape,
-    Tensor, bf16, f16,
+    Tensor, Variant, bf16, f16,
 };
 use std::sync::Arc;
 
@@ -104,6 +106,22 @@ pub fn tensor_from_proto(
             let mut values: Vec<Bytes> = proto.string_val.clone();
             values.resize(n, last);
             Tensor::from_strings(shape, values)
+        }
+        DType::Float8E5m2
+        | DType::Float8E4m3fn
+        | DType::Float8E4m3fnuz
+        | DType::Float8E4m3b11fnuz
+        | DType::Float8E5m2fnuz => {
+            let n = shape.num_elements();
+            check_count(n, proto.float8_val.len())?;
+            let last = proto.float8_val.last().copied().unwrap_or_default();
+            let mut bytes = proto.float8_val.to_vec();
+            bytes.resize(n, last);
+            Tensor::from_bytes(dtype, shape, &bytes)
+        }
+        DType::Variant if proto.variant_val.iter().all(|v| v.type_name.is_empty()) => {
+            let n = shape.num_elements();
+            Tensor::from_variants(shape, vec![Variant::default(); n])
         }
         DType::Resource => {
             check_count(shape.num_elements(), proto.resource_handle_val.len())?;

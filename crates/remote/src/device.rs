@@ -198,6 +198,11 @@ impl Devices {
         self.attributes.first().map_or("", |d| &d.name)
     }
 
+    /// The full names.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.attributes.iter().map(|d| d.name.clone()).collect()
+    }
+
     pub(crate) fn attributes(&self) -> &[DeviceAttributes] {
         &self.attributes
     }

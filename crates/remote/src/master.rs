@@ -13,13 +13,12 @@ use ferroflow_model::proto::{
     GetStatusResponse, ListDevicesRequest, ListDevicesResponse, MakeCallableRequest,
     MakeCallableResponse, PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
-    RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
-    optimizer_options::Level,
-    run_options::TraceLevel, RunMetadata,
+    RunMetadata, RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
+    optimizer_options::Level, run_options::TraceLevel,
 };
 use ferroflow_runtime::{
-    Callable, CancelToken, ClientOptions, ClientSession, CompileOptions, Lower, Pool, Resources,
-    RunOptions, Signature, TraceSink,
+    Callable, CancelToken, ClientOptions, ClientSession, CompileOptions, DeviceSet, Lower, Pool,
+    Resources, RunOptions, Signature, TraceSink,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::hash_map::RandomState;
@@ -159,6 +158,14 @@ impl Master {
             pool,
             resources,
             compile: compile_options(&config),
+            devices: DeviceSet {
+                names: self.devices.names(),
+                soft: config.allow_soft_placement,
+            },
+            place_pruned_graph: config
+                .graph_options
+                .as_ref()
+                .is_some_and(|g| g.place_pruned_graph),
         };
         let session = ClientSession::new(request.graph_def.unwrap_or_default(), options)?;
         let handle = format!("{:016x}", random_u64());
@@ -265,15 +272,17 @@ impl Master {
         if watch.trace.is_none() && !watch.graphs {
             return Ok(None);
         }
-        let device = self.devices.first();
+        let placement = session.placement();
+        let first = self.devices.first();
+        let device_of = |node: &str| placement.get(node).map_or(first, String::as_str);
         let mut metadata = RunMetadata {
-            step_stats: watch.trace.as_ref().map(|t| t.finish(device)),
+            step_stats: watch.trace.as_ref().map(|t| t.finish(device_of)),
             ..Default::default()
         };
         if watch.graphs {
             let mut graph = session.client_graph(signature)?;
             for node in &mut graph.node {
-                node.device = device.to_string();
+                node.device = device_of(&node.name).to_string();
             }
             metadata.partition_graphs.push(graph);
         }

@@ -5,7 +5,7 @@ use ferroflow_model::proto::{
 };
 use ferroflow_model::shape_to_proto;
 use ferroflow_runtime::{NodeSpan, TraceSink, TracedTensor};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Instant, SystemTime};
@@ -83,17 +83,26 @@ fn output((slot, tensor): (i32, &TracedTensor)) -> NodeOutput {
 }
 
 impl StepTrace {
-    /// What was collected, as the work of `device`.
-    pub(crate) fn finish(&self, device: &str) -> StepStats {
+    /// What was collected, by the device of each node.
+    pub(crate) fn finish<'a>(&self, device_of: impl Fn(&str) -> &'a str) -> StepStats {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = std::mem::take(&mut *nodes);
         let threads = nodes.threads.into_values();
-        StepStats {
-            dev_stats: vec![DeviceStepStats {
+        let threads: HashMap<u32, String> = threads.map(|t| (t, format!("thread {t}"))).collect();
+        let mut devices: BTreeMap<&str, Vec<NodeExecStats>> = BTreeMap::new();
+        for node in nodes.stats {
+            let device = device_of(&node.node_name);
+            devices.entry(device).or_default().push(node);
+        }
+        let stats = devices
+            .into_iter()
+            .map(|(device, node_stats)| DeviceStepStats {
                 device: device.to_string(),
-                node_stats: nodes.stats,
-                thread_names: threads.map(|t| (t, format!("thread {t}"))).collect(),
-            }],
+                node_stats,
+                thread_names: threads.clone(),
+            });
+        StepStats {
+            dev_stats: stats.collect(),
         }
     }
 }

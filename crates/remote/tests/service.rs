@@ -88,8 +88,7 @@ impl World {
         let path = format!("/tensorflow.{service}Service/{method}");
         let channel = self.channel.clone();
         self.runtime.block_on(async move {
-            let mut grpc =
-                tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
+            let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
             grpc.ready().await.unwrap();
             let path: PathAndQuery = path.parse().unwrap();
             let codec = ProstCodec::<Q, R>::default();
@@ -161,7 +160,12 @@ fn run(session: &str, feeds: &[(&str, f32)], fetch: &[&str], target: &[&str]) ->
 fn a_session_grows_and_runs() {
     let world = World::new();
     let handle = world.session(true);
-    assert_eq!(world.step(run(&handle, &[("x:0", 3.0)], &["y:0"], &[])).unwrap(), [6.0]);
+    assert_eq!(
+        world
+            .step(run(&handle, &[("x:0", 3.0)], &["y:0"], &[]))
+            .unwrap(),
+        [6.0]
+    );
     let more = "node { name: 'n' op: 'Neg' input: 'y' attr { key: 'T' value { type: DT_FLOAT } } }";
     let extend = |version| ExtendSessionRequest {
         session_handle: handle.clone(),
@@ -175,7 +179,10 @@ fn a_session_grows_and_runs() {
     let back = world.call::<_, ExtendSessionResponse>("ExtendSession", extend(0));
     let back = back.unwrap_err();
     assert_eq!(back.code(), Code::Aborted);
-    assert_eq!(back.message(), "Current version is 1 but caller expected 0.");
+    assert_eq!(
+        back.message(),
+        "Current version is 1 but caller expected 0."
+    );
     let again = world.call::<_, ExtendSessionResponse>("ExtendSession", extend(1));
     assert_eq!(again.unwrap_err().code(), Code::InvalidArgument);
     let request = CloseSessionRequest {
@@ -197,17 +204,37 @@ fn errors_are_tensorflows() {
         request
     };
     let rows: Vec<(RunStepRequest, Code, &str)> = vec![
-        (run("nobody", &[], &["y:0"], &[]), Code::Aborted, "Session nobody is not found."),
+        (
+            run("nobody", &[], &["y:0"], &[]),
+            Code::Aborted,
+            "Session nobody is not found.",
+        ),
         (
             run(&handle, &[], &["y:0"], &[]),
             Code::InvalidArgument,
             "From /job:localhost/replica:0/task:0:\nYou must feed a value for placeholder tensor 'x' \
              with dtype float\n\t [[{{node x}}]]",
         ),
-        (run(&handle, &[], &["nope:0"], &[]), Code::NotFound, "FetchOutputs node nope:0: not found"),
-        (run(&handle, &[], &["y:7"], &[]), Code::InvalidArgument, "y:7"),
-        (run(&handle, &[], &[], &[]), Code::InvalidArgument, "Must specify at least one target"),
-        (run(&handle, &[], &[], &["nope"]), Code::NotFound, "target nodes not found: nope"),
+        (
+            run(&handle, &[], &["nope:0"], &[]),
+            Code::NotFound,
+            "FetchOutputs node nope:0: not found",
+        ),
+        (
+            run(&handle, &[], &["y:7"], &[]),
+            Code::InvalidArgument,
+            "y:7",
+        ),
+        (
+            run(&handle, &[], &[], &[]),
+            Code::InvalidArgument,
+            "Must specify at least one target",
+        ),
+        (
+            run(&handle, &[], &[], &["nope"]),
+            Code::NotFound,
+            "target nodes not found: nope",
+        ),
         (
             run(&handle, &[("x:0", 1.0), ("x:0", 2.0)], &["y:0"], &[]),
             Code::InvalidArgument,
@@ -219,7 +246,9 @@ fn errors_are_tensorflows() {
             "expected dtype float",
         ),
         (
-            with(|r| r.feed[0].tensor.as_mut().unwrap().tensor_content = Bytes::from_static(b"abc")),
+            with(|r| {
+                r.feed[0].tensor.as_mut().unwrap().tensor_content = Bytes::from_static(b"abc")
+            }),
             Code::InvalidArgument,
             "3 were given",
         ),
@@ -238,7 +267,12 @@ fn errors_are_tensorflows() {
         let mut in_body = request.clone();
         let error = world.step(request).unwrap_err();
         assert_eq!(error.code(), code, "{}", error.message());
-        assert!(error.message().contains(part), "'{}' in '{}'", part, error.message());
+        assert!(
+            error.message().contains(part),
+            "'{}' in '{}'",
+            part,
+            error.message()
+        );
         in_body.store_errors_in_response_body = true;
         let answer: RunStepResponse = world.call("RunStep", in_body).unwrap();
         assert_eq!(answer.status_code, code as i32);
@@ -247,7 +281,12 @@ fn errors_are_tensorflows() {
     let unknown = world.call::<_, ResetResponse>("Dance", ResetRequest::default());
     assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
     // After all that the session is as it was.
-    assert_eq!(world.step(run(&handle, &[("x:0", 2.0)], &["y:0"], &[])).unwrap(), [4.0]);
+    assert_eq!(
+        world
+            .step(run(&handle, &[("x:0", 2.0)], &["y:0"], &[]))
+            .unwrap(),
+        [4.0]
+    );
 }
 
 #[test]
@@ -271,10 +310,20 @@ fn sessions_share_variables_unless_isolated() {
     let error = world.step(run(&alone, &[], &["get:0"], &[])).unwrap_err();
     assert_eq!(error.code(), Code::FailedPrecondition);
     let _: ResetResponse = world.call("Reset", ResetRequest::default()).unwrap();
-    assert_eq!(world.step(run(&b, &[], &["get:0"], &[])).unwrap_err().code(), Code::Aborted);
+    assert_eq!(
+        world
+            .step(run(&b, &[], &["get:0"], &[]))
+            .unwrap_err()
+            .code(),
+        Code::Aborted
+    );
     let fresh = world.session(false);
     let error = world.step(run(&fresh, &[], &["get:0"], &[])).unwrap_err();
-    assert_eq!(error.code(), Code::FailedPrecondition, "the container was cleared");
+    assert_eq!(
+        error.code(),
+        Code::FailedPrecondition,
+        "the container was cleared"
+    );
 }
 
 #[test]
@@ -323,10 +372,26 @@ fn a_partial_run_takes_its_feeds_one_by_one() {
     assert_eq!(part(&a, &[("x:0", 1.0)], &["y:0"]).unwrap(), [2.0]);
     assert_eq!(part(&b, &[("x:0", 10.0)], &["y:0"]).unwrap(), [20.0]);
     for (feeds, fetch, message) in [
-        (&[("x:0", 1.0)][..], &[][..], "The feed x:0 has already been fed."),
-        (&[][..], &["y:0"][..], "The fetch y:0 has already been fetched."),
-        (&[][..], &["s:0"][..], "Fetch s:0 can't be computed from the feeds"),
-        (&[("w:0", 1.0)][..], &[][..], "was not specified in partial_run_setup"),
+        (
+            &[("x:0", 1.0)][..],
+            &[][..],
+            "The feed x:0 has already been fed.",
+        ),
+        (
+            &[][..],
+            &["y:0"][..],
+            "The fetch y:0 has already been fetched.",
+        ),
+        (
+            &[][..],
+            &["s:0"][..],
+            "Fetch s:0 can't be computed from the feeds",
+        ),
+        (
+            &[("w:0", 1.0)][..],
+            &[][..],
+            "was not specified in partial_run_setup",
+        ),
     ] {
         let error = part(&a, feeds, fetch).unwrap_err();
         assert!(error.message().contains(message), "{}", error.message());
@@ -334,7 +399,10 @@ fn a_partial_run_takes_its_feeds_one_by_one() {
     assert_eq!(part(&a, &[("z:0", 5.0)], &["s:0"]).unwrap(), [7.0]);
     assert_eq!(part(&b, &[("z:0", 6.0)], &["s:0"]).unwrap(), [26.0]);
     let over = part(&a, &[], &["s:0"]).unwrap_err();
-    assert_eq!(over.message(), "Must run PartialRunSetup before performing partial runs");
+    assert_eq!(
+        over.message(),
+        "Must run PartialRunSetup before performing partial runs"
+    );
 }
 
 #[test]
@@ -371,7 +439,10 @@ fn callables_traces_and_devices() {
     assert_eq!(value(&ran.fetch[0]), 8.0);
     let metadata = ran.metadata.unwrap();
     let device = &metadata.step_stats.unwrap().dev_stats[0];
-    assert_eq!(device.device, "/job:localhost/replica:0/task:0/device:CPU:0");
+    assert_eq!(
+        device.device,
+        "/job:localhost/replica:0/task:0/device:CPU:0"
+    );
     assert!(device.node_stats.iter().any(|n| n.node_name == "y"));
     let nodes = &metadata.partition_graphs[0].node;
     assert!(nodes.iter().any(|n| n.op == "AddV2"));
@@ -381,7 +452,12 @@ fn callables_traces_and_devices() {
     };
     let _: ReleaseCallableResponse = world.call("ReleaseCallable", release).unwrap();
     let error = world.call::<_, RunCallableResponse>("RunCallable", request);
-    assert!(error.unwrap_err().message().contains("after handle was released"));
+    assert!(
+        error
+            .unwrap_err()
+            .message()
+            .contains("after handle was released")
+    );
     let list = ListDevicesRequest {
         session_handle: handle,
     };
@@ -398,7 +474,11 @@ fn garbage_harms_nobody() {
     use std::io::Write;
     let world = World::with(|o| o.max_message = 1 << 20);
     let handle = world.session(true);
-    for garbage in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 4096], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"] {
+    for garbage in [
+        &b"GET / HTTP/1.0\r\n\r\n"[..],
+        &[0xff; 4096],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0",
+    ] {
         let mut socket = std::net::TcpStream::connect(world.address).unwrap();
         socket.write_all(garbage).unwrap();
     }
@@ -411,11 +491,19 @@ fn garbage_harms_nobody() {
         "RunStep",
         NamedTensorProto {
             name: handle.clone(),
-            tensor: Some(TensorProto { dtype: 77, ..Default::default() }),
+            tensor: Some(TensorProto {
+                dtype: 77,
+                ..Default::default()
+            }),
         },
     );
     assert!(wrong.is_err());
-    assert_eq!(world.step(run(&handle, &[("x:0", 1.0)], &["y:0"], &[])).unwrap(), [2.0]);
+    assert_eq!(
+        world
+            .step(run(&handle, &[("x:0", 1.0)], &["y:0"], &[]))
+            .unwrap(),
+        [2.0]
+    );
 }
 
 #[test]
@@ -428,7 +516,12 @@ fn ten_thousand_sessions() {
     }
     let full = world.call::<_, CreateSessionResponse>("CreateSession", empty());
     assert_eq!(full.unwrap_err().code(), Code::ResourceExhausted);
-    assert_eq!(world.step(run(&kept, &[("x:0", 1.0)], &["y:0"], &[])).unwrap(), [2.0]);
+    assert_eq!(
+        world
+            .step(run(&kept, &[("x:0", 1.0)], &["y:0"], &[]))
+            .unwrap(),
+        [2.0]
+    );
 }
 
 #[test]

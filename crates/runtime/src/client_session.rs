@@ -3,20 +3,21 @@
 use crate::RunOptions;
 use crate::callable::{Callable, Feed};
 use crate::freeze::Frozen;
-use crate::session::registry;
 use crate::partial_run::PartialRun;
+use crate::session::registry;
 use ferroflow_base::{
     Result, Status, aborted, cancelled, failed_precondition, invalid_argument, resource_exhausted,
 };
 use ferroflow_compile::{Options, compile, optimize};
 use ferroflow_graph::{
-    Graph, GraphExecutionState, Signature, export_graph, prune, through_rendezvous,
+    DeviceSet, Graph, GraphExecutionState, Signature, export_graph, prune, through_rendezvous,
 };
 use ferroflow_model::proto::GraphDef;
 use ferroflow_opdef::Resources;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -29,6 +30,10 @@ pub struct ClientOptions {
     pub resources: Arc<Resources>,
     /// Which compile passes run.
     pub compile: Options,
+    /// Where nodes may be; without names, whatever they ask for.
+    pub devices: DeviceSet,
+    /// Whether only the nodes that run need a device, not the whole graph.
+    pub place_pruned_graph: bool,
 }
 
 impl Default for ClientOptions {
@@ -37,6 +42,8 @@ impl Default for ClientOptions {
             pool: Arc::new(Pool::new(Pool::available_threads())),
             resources: Arc::default(),
             compile: Options::all(),
+            devices: DeviceSet::default(),
+            place_pruned_graph: true,
         }
     }
 }
@@ -60,6 +67,8 @@ pub struct ClientSession {
     graph: RwLock<Versioned>,
     options: ClientOptions,
     compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
+    /// Nodes whose devices have been found.
+    placed: AtomicUsize,
     /// One compilation at a time: two would need twice the memory.
     compiling: Mutex<()>,
     partial: Mutex<PartialRuns>,
@@ -102,6 +111,7 @@ impl ClientSession {
             graph: RwLock::new(graph),
             options,
             compiled: RwLock::default(),
+            placed: AtomicUsize::new(0),
             compiling: Mutex::default(),
             partial: Mutex::default(),
             running: Mutex::default(),
@@ -152,6 +162,7 @@ impl ClientSession {
             return Ok(callable);
         }
         let pruned = prune(&self.part(signature)?, signature, registry())?;
+        self.check_places(&pruned)?;
         let callable = Arc::new(self.compile(pruned, signature)?);
         let mut compiled = self
             .compiled
@@ -159,6 +170,40 @@ impl ClientSession {
             .unwrap_or_else(PoisonError::into_inner);
         compiled.insert(signature.clone(), callable.clone());
         Ok(callable)
+    }
+
+    /// Fails when a node asks for a device that is not there.
+    fn check_places(&self, pruned: &Graph) -> Result<()> {
+        let devices = &self.options.devices;
+        if devices.names.is_empty() {
+            return Ok(());
+        }
+        if self.options.place_pruned_graph {
+            for (_, node) in pruned.iter().filter(|(_, n)| !n.device.is_empty()) {
+                devices.place(&node.name, &node.device)?;
+            }
+            return Ok(());
+        }
+        let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
+        let placed = self.placed.load(Ordering::Relaxed);
+        let nodes = graph.state.nodes();
+        for node in nodes[placed..].iter().filter(|n| !n.device.is_empty()) {
+            devices.place(&node.name, &node.device)?;
+        }
+        self.placed.store(nodes.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The device of each node of the graph that asks for another one than the first.
+    pub fn placement(&self) -> FxHashMap<String, String> {
+        let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = &self.options.devices;
+        let asking = graph.state.nodes().iter().filter(|n| !n.device.is_empty());
+        let placed = asking.filter_map(|n| {
+            let device = devices.place(&n.name, &n.device).ok().filter(|d| *d > 0)?;
+            Some((n.name.clone(), devices.names.get(device)?.clone()))
+        });
+        placed.collect()
     }
 
     /// The part of the graph that a signature names or depends on.
@@ -170,13 +215,23 @@ impl ClientSession {
     fn compile(&self, pruned: Graph, signature: &Signature) -> Result<Callable> {
         let feeds = Feed::all(&pruned, signature);
         let plan = compile(pruned, registry(), &self.options.compile)?;
-        Ok(Callable::new(plan, Frozen::default(), signature.clone(), feeds))
+        Ok(Callable::new(
+            plan,
+            Frozen::default(),
+            signature.clone(),
+            feeds,
+        ))
     }
 
     /// The graph that a signature runs: cut out, optimized, with its feeds and fetches as nodes.
     pub fn client_graph(&self, signature: &Signature) -> Result<GraphDef> {
         let mut graph = prune(&self.part(signature)?, signature, registry())?;
-        optimize(&mut graph, registry(), &self.options.compile, &mut |_, _| {})?;
+        optimize(
+            &mut graph,
+            registry(),
+            &self.options.compile,
+            &mut |_, _| {},
+        )?;
         export_graph(&graph)
     }
 

@@ -77,10 +77,14 @@ impl PartialRun {
     ) -> Result<(Vec<Tensor>, bool)> {
         let is_last = self.check(&feeds, fetches)?;
         for (name, tensor) in feeds {
-            self.rendezvous.send(&name, tensor).map_err(|e| self.cause(e))?;
+            self.rendezvous
+                .send(&name, tensor)
+                .map_err(|e| self.cause(e))?;
         }
         let token = options.token();
-        let fetched = fetches.iter().map(|name| self.rendezvous.wait(name, &token));
+        let fetched = fetches
+            .iter()
+            .map(|name| self.rendezvous.wait(name, &token));
         let fetched: Result<Vec<Tensor>> = fetched.collect();
         let fetched = fetched.map_err(|e| self.cause(e))?;
         if is_last {
@@ -90,7 +94,10 @@ impl PartialRun {
                     outcome.clone()?;
                     break;
                 }
-                ends = self.ended.wait(ends).unwrap_or_else(PoisonError::into_inner);
+                ends = self
+                    .ended
+                    .wait(ends)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
         }
         Ok((fetched, is_last))
@@ -127,10 +134,12 @@ impl PartialRun {
                 ));
             }
         }
-        let is_fed =
-            |n: &str| ends.fed.iter().any(|f| f == n) || feeds.iter().any(|(f, _)| f == n);
+        let is_fed = |n: &str| ends.fed.iter().any(|f| f == n) || feeds.iter().any(|(f, _)| f == n);
         for name in fetches {
-            if self.graph.misses_feed(name, &self.signature.feeds, is_fed)? {
+            if self
+                .graph
+                .misses_feed(name, &self.signature.feeds, is_fed)?
+            {
                 return Err(invalid_argument!(
                     "Fetch {name} can't be computed from the feeds that have been fed so far."
                 ));

@@ -3,7 +3,9 @@
 //! A row is a title line `== …`, a GraphDef in text form (node `out` is fetched, placeholders are
 //! fed), a line `--`, and the graph after the pass, one node a line. `BLESS=1` rewrites the latter.
 
-use ferroflow_runtime::{CompileOptions, Lower, PIPELINE, Session, SessionOptions, Signature, to_text};
+use ferroflow_runtime::{
+    CompileOptions, Lower, PIPELINE, Session, SessionOptions, Signature, to_text,
+};
 use std::path::Path;
 
 /// Runs only `pass` on the graph and prints the result.

@@ -358,7 +358,9 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
         attrs.set("TArgs", AttrValue::List(types));
     }
     let mut node = root.clone();
-    node.name = view.graph.unique_name(&format!("{}{FUSED_SUFFIX}", root.name));
+    node.name = view
+        .graph
+        .unique_name(&format!("{}{FUSED_SUFFIX}", root.name));
     node.attrs = attrs;
     node.inputs = smallvec![chain.input, root.inputs[1]];
     Ok(Fusion {

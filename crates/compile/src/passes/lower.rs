@@ -130,8 +130,7 @@ impl Lowering<'_, '_> {
                 Lower::Marked => node.attrs.bool(MARK).unwrap_or(false),
                 Lower::Always => true,
             };
-            if is_wanted
-                && let Ok(Some(Callee::Branch(..) | Callee::While(..))) = Callee::of(node)
+            if is_wanted && let Ok(Some(Callee::Branch(..) | Callee::While(..))) = Callee::of(node)
             {
                 let stack = stack.clone();
                 self.queue.push(Todo {

@@ -226,8 +226,8 @@ fn concat_offset(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                     "All dimensions except {at} must match. Input {} has shape {} and doesn't match \
                      input 0 with shape {}.",
                     i - 1,
-                    indices::list(&shape),
-                    indices::list(&first)
+                    vector(&shape),
+                    vector(&first)
                 ));
             }
             let dtype = ctx.input(i)?.dtype();
@@ -566,4 +566,11 @@ fn unpack_gradient(g: &mut GradientCtx) -> Result<()> {
     let parts: Vec<_> = (0..g.num_outputs()).map(|i| g.dy(i)).collect();
     let dx = g.x(0).make("Pack", &parts, &[g.attr("axis")]);
     g.set(0, dx)
+}
+
+/// TensorFlow's text of a vector's values.
+#[cold]
+fn vector(values: &[i64]) -> String {
+    let texts: Vec<String> = values.iter().map(i64::to_string).collect();
+    format!("[{}]", texts.join(" "))
 }

@@ -80,7 +80,10 @@ fn io_error(path: &str, error: &std::io::Error) -> Status {
         Kind::IsADirectory | Kind::NotADirectory => Code::FailedPrecondition,
         _ => Code::Unknown,
     };
-    Status::new(code, format!("{path}; {error}"))
+    // Rust adds the number of the system's error.
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    Status::new(code, format!("{path}; {text}"))
 }
 
 /// The only string of input `i`.

@@ -135,7 +135,9 @@ impl Decode {
         let format = image::guess_format(contents).ok();
         let format = format.filter(|f| matches!(f, ImageFormat::Png | ImageFormat::Jpeg));
         let format = format.ok_or_else(|| {
-            invalid_argument!("Unknown image file format. One of JPEG, PNG, GIF, BMP required.")
+            invalid_argument!(
+                "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
+            )
         })?;
         let decoded = image::load_from_memory_with_format(contents, format);
         let decoded = decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;

@@ -147,8 +147,7 @@ fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     }
     if shape.num_elements() != n {
         return Err(invalid_argument!(
-            "Input to reshape is a tensor with {n} values (shape {from}), but the requested shape \
-             has {}",
+            "Input to reshape is a tensor with {n} values, but the requested shape has {}",
             shape.num_elements()
         ));
     }

@@ -1,0 +1,140 @@
+//! [`DeviceSpec`]: which devices a node may be on.
+
+use ferroflow_base::{Result, invalid_argument};
+use std::fmt;
+
+/// A device name with parts left open, in any of TensorFlow's forms.
+///
+/// ```
+/// use ferroflow_graph::DeviceSpec;
+/// let cpu = "/job:worker/replica:0/task:1/device:CPU:0";
+/// for name in ["", "/cpu:0", "/device:CPU:*", "/job:worker", "/task:1/device:cpu:0", cpu] {
+///     assert!(DeviceSpec::parse(name).unwrap().matches(cpu), "{name}");
+/// }
+/// assert!(!DeviceSpec::parse("/device:GPU:0").unwrap().matches(cpu));
+/// assert!(DeviceSpec::parse("cpu 0").is_err());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSpec {
+    job: Option<String>,
+    replica: Option<u32>,
+    task: Option<u32>,
+    kind: Option<String>,
+    index: Option<u32>,
+}
+
+impl DeviceSpec {
+    /// Reads a name; INVALID_ARGUMENT when it has no such form.
+    pub fn parse(name: &str) -> Result<DeviceSpec> {
+        let bad = || invalid_argument!("Malformed device specification '{name}'");
+        let mut spec = DeviceSpec::default();
+        let Some(rest) = name.strip_prefix('/') else {
+            return match name {
+                "" => Ok(spec),
+                _ => Err(bad()),
+            };
+        };
+        for part in rest.split('/').filter(|p| !p.is_empty()) {
+            let (key, value) = part.split_once(':').unwrap_or((part, "*"));
+            let number = |text: &str| match text {
+                "*" => Ok(None),
+                text => text.parse().map(Some).map_err(|_| bad()),
+            };
+            match key {
+                "job" if value != "*" => spec.job = Some(value.to_string()),
+                "job" => {}
+                "replica" => spec.replica = number(value)?,
+                "task" => spec.task = number(value)?,
+                "device" => {
+                    let (kind, index) = value.split_once(':').unwrap_or((value, "*"));
+                    spec.kind = (kind != "*").then(|| kind.to_uppercase());
+                    spec.index = number(index)?;
+                }
+                kind if kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') => {
+                    spec.kind = Some(kind.to_uppercase());
+                    spec.index = number(value)?;
+                }
+                _ => return Err(bad()),
+            }
+        }
+        Ok(spec)
+    }
+
+    /// Whether the device of this full name is meant.
+    pub fn matches(&self, device: &str) -> bool {
+        DeviceSpec::parse(device).is_ok_and(|d| {
+            let same = |a: &Option<u32>, b: &Option<u32>| a.is_none() || a == b;
+            (self.job.is_none() || self.job == d.job)
+                && same(&self.replica, &d.replica)
+                && same(&self.task, &d.task)
+                && (self.kind.is_none() || self.kind == d.kind)
+                && same(&self.index, &d.index)
+        })
+    }
+
+    /// The same task, any device of the kind CPU: where soft placement goes.
+    #[must_use]
+    pub fn softened(&self) -> DeviceSpec {
+        DeviceSpec {
+            kind: Some("CPU".to_string()),
+            index: None,
+            ..self.clone()
+        }
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(job) = &self.job {
+            write!(f, "/job:{job}")?;
+        }
+        if let Some(replica) = self.replica {
+            write!(f, "/replica:{replica}")?;
+        }
+        if let Some(task) = self.task {
+            write!(f, "/task:{task}")?;
+        }
+        match (&self.kind, self.index) {
+            (None, None) => Ok(()),
+            (kind, index) => {
+                write!(f, "/device:{}:", kind.as_deref().unwrap_or("*"))?;
+                index.map_or(write!(f, "*"), |i| write!(f, "{i}"))
+            }
+        }
+    }
+}
+
+/// The devices that a session may use.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceSet {
+    /// Full names; the first is where nodes go that ask for none.
+    pub names: Vec<String>,
+    /// Whether a node goes to a CPU when what it asks for is not there.
+    pub soft: bool,
+}
+
+impl DeviceSet {
+    /// The device, by position, of a node that asks for `requested`.
+    pub fn place(&self, node: &str, requested: &str) -> Result<usize> {
+        let spec = DeviceSpec::parse(requested).map_err(|e| e.note(format!("at node '{node}'")))?;
+        let find = |spec: &DeviceSpec| self.names.iter().position(|d| spec.matches(d));
+        let mut found = find(&spec);
+        if found.is_none() && self.soft {
+            found = find(&spec.softened());
+        }
+        let hint = match &spec.kind {
+            Some(kind) if kind == "GPU" => {
+                " The requested device appears to be a GPU, but CUDA is not enabled."
+            }
+            _ => "",
+        };
+        found.ok_or_else(|| {
+            invalid_argument!(
+                "Cannot assign a device for operation {node}: {{{{node {node}}}}} was explicitly \
+                 assigned to {spec} but available devices are [ {} ]. Make sure the device \
+                 specification refers to a valid device.{hint}\n\t [[{node}]]",
+                self.names.join(", ")
+            )
+        })
+    }
+}
