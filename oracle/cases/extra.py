@@ -147,6 +147,14 @@ def summaries():
     yield case("ParseTensor", strings(message, message), out_type="int32", fails=True)
 
 
+def limits():
+    r = Rand("limits")
+    for dtype in ("complex64", "complex128"):
+        x = r(dtype, (3, 4))
+        yield case("ClipByValue", x, a(dtype, -0.5 + 0.2j), a(dtype, 1 - 0.3j))
+        yield case("ClipByValue", x, r(dtype, (3, 4)), a(dtype, 1 + 1j))
+
+
 def cases():
-    for part in (texts, places, sparse, quantized, summaries):
+    for part in (limits, texts, places, sparse, quantized, summaries):
         yield from part()

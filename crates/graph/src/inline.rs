@@ -198,6 +198,10 @@ impl<'a> Inliner<'a> {
         if node.op == "RemoteCall" {
             as_local_call(&mut node)?;
         }
+        if node.op == "OneShotIterator" {
+            let factory = factory_call(&mut node)?;
+            self.node(factory, depth, stack, out)?;
+        }
         if node.op == "SymbolicGradient" && self.gradient_call(&mut node)? {
             self.added.set(self.added.get() + 1);
             out.push(node);
@@ -381,6 +385,37 @@ fn as_local_call(node: &mut NodeDef) -> Result<()> {
     let (name, _) = crate::parse_tensor_name(&target)?;
     node.input.push(format!("^{name}"));
     Ok(())
+}
+
+/// Makes an iterator take its dataset as an input, and the call that makes the dataset.
+fn factory_call(node: &mut NodeDef) -> Result<NodeDef> {
+    use proto::attr_value::{ListValue, Value};
+    let factory = node.attr.remove("dataset_factory");
+    let factory = factory.ok_or_else(|| invalid_argument!("the node has no dataset_factory"))?;
+    let types = |types: Vec<i32>| proto::AttrValue {
+        value: Some(Value::List(ListValue {
+            r#type: types,
+            ..Default::default()
+        })),
+    };
+    let call = NodeDef {
+        name: format!("{}/_dataset", node.name),
+        op: "StatefulPartitionedCall".to_string(),
+        input: node.input.clone(),
+        device: node.device.clone(),
+        attr: HashMap::from([
+            ("f".to_string(), factory),
+            ("Tin".to_string(), types(Vec::new())),
+            (
+                "Tout".to_string(),
+                types(vec![proto::DataType::DtVariant as i32]),
+            ),
+        ]),
+        ..Default::default()
+    };
+    node.op = "_OneShotIterator".to_string();
+    node.input.insert(0, call.name.clone());
+    Ok(call)
 }
 
 /// A body that has one node of an op.

@@ -10,6 +10,7 @@ pub mod broadcast;
 mod collective;
 mod conv_filter;
 mod convolve;
+mod dataset;
 pub mod einsum;
 pub mod elementwise_program;
 mod field;

@@ -7,7 +7,9 @@ use crate::zip::{Both, Plan, Rounded, Simd, Zip, ZipKernel};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16};
+use ferroflow_tensor::{
+    Complex, Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16,
+};
 
 /// BiasAdd, BiasAddV1, AddN, ClipByValue.
 pub const OPS: &[Op] = &[
@@ -41,8 +43,13 @@ pub const OPS: &[Op] = &[
         .kernel(|build| {
             let dtype = build.input(0)?;
             dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
-                Ok(Box::new(clip::<T>)),
-                else Err(build.unsupported(dtype)))
+                Ok(Box::new(|ctx: &mut KernelCtx| clip::<T>(ctx, limited))),
+                else match dtype {
+                    // Real and imaginary parts have limits of their own.
+                    DType::Complex64 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex32>(ctx, by_parts))),
+                    DType::Complex128 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex64>(ctx, by_parts))),
+                    _ => Err(build.unsupported(dtype)),
+                })
         })
     .gradient(clip_gradient),
 ];
@@ -214,7 +221,17 @@ fn sum_inputs<T: Accumulate>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-fn clip<T: Element + PartialOrd>(ctx: &mut KernelCtx) -> Result<()> {
+#[inline(always)]
+fn limited<T: PartialOrd>(x: T, lo: T, hi: T) -> T {
+    let y = if hi < x { hi } else { x };
+    if y < lo { lo } else { y }
+}
+
+fn by_parts<T: PartialOrd>(x: Complex<T>, lo: Complex<T>, hi: Complex<T>) -> Complex<T> {
+    Complex::new(limited(x.re, lo.re, hi.re), limited(x.im, lo.im, hi.im))
+}
+
+fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + Sync) -> Result<()> {
     let (shape, lo, hi) = (ctx.shape(0)?.clone(), ctx.shape(1)?, ctx.shape(2)?);
     let fits = |s: &ferroflow_tensor::Shape| s.is_scalar() || *s == shape;
     if !fits(lo) || !fits(hi) {
@@ -230,10 +247,6 @@ fn clip<T: Element + PartialOrd>(ctx: &mut KernelCtx) -> Result<()> {
         Some(ctx.slice::<T>(0)?)
     };
     let (lo, hi) = (ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
-    let limit = |x: T, lo: T, hi: T| {
-        let y = if hi < x { hi } else { x };
-        if y < lo { lo } else { y }
-    };
     par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, CHEAP, 1, &|i, out| {
         let range = i * CHEAP..i * CHEAP + out.len();
         if let Some(x) = x {

@@ -18,6 +18,7 @@ pub mod conv_grad;
 mod conv_gradient;
 pub mod crop_and_resize;
 pub mod crop_and_resize_grad;
+pub mod datasets;
 pub mod decode_csv;
 pub mod dense;
 pub mod depthwise;
@@ -111,6 +112,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     conv_grad::OPS,
     crop_and_resize::OPS,
     crop_and_resize_grad::OPS,
+    datasets::OPS,
     decode_csv::OPS,
     dense::OPS,
     depthwise::OPS,
