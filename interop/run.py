@@ -1,6 +1,7 @@
 """Runs every program against TensorFlow's server and against Ferroflow's; their outputs must agree."""
 
 import argparse
+import concurrent.futures
 import difflib
 import os
 import subprocess
@@ -62,10 +63,11 @@ def main():
     stock, stock_target = start([sys.executable, "-c", STOCK])
     ours, our_target = start([args.server, "server", "--port", "0", "--cpus", "2"])
     bad = 0
+    both = lambda name: (run(name, stock_target), run(name, our_target))
     try:
-        for name in names:
-            expected, code = run(name, stock_target)
-            got, _ = run(name, our_target)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = list(zip(names, pool.map(both, names)))
+        for name, ((expected, code), (got, _)) in results:
             same = expected == got and code == 0
             print(f"{'ok  ' if same else 'FAIL'} {name} ({len(expected.splitlines())} lines)", flush=True)
             if not same:

@@ -1,8 +1,9 @@
-//! Repository tasks: `cargo xtask test | soak | loom | conformance | tidy | codegen`.
+//! Repository tasks: `cargo xtask test | interop | soak | loom | conformance | tidy | codegen`.
 #![forbid(unsafe_code)]
 
 mod codegen;
 mod conformance;
+mod interop;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -25,11 +26,13 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root()),
         Some("codegen") => codegen::run(&root(), codegen::Mode::Write),
         Some("conformance") => conformance::run(args.get(1..).unwrap_or(&[])),
+        Some("interop") => interop::run(&root()),
         Some("loom") => loom(),
         Some("soak") => soak(),
-        _ => {
-            Err("usage: cargo xtask test | soak | loom | conformance | tidy | codegen".to_string())
-        }
+        _ => Err(
+            "usage: cargo xtask test | interop | soak | loom | conformance | tidy | codegen"
+                .to_string(),
+        ),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,7 +63,8 @@ fn test() -> Res {
     cargo(
         "examples in the documentation",
         &["test", "--workspace", "--doc"],
-    )
+    )?;
+    interop::run_if_possible(&root())
 }
 
 /// The tests that take long, one after the other, optimized.
@@ -95,7 +99,7 @@ fn loom() -> Res {
     }
 }
 
-fn cargo(what: &str, args: &[&str]) -> Res {
+pub(crate) fn cargo(what: &str, args: &[&str]) -> Res {
     eprintln!("== {what}: cargo {}", args.join(" "));
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
     let status = Command::new(cargo)

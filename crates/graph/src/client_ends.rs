@@ -61,27 +61,27 @@ pub fn through_rendezvous(
 }
 
 impl Graph {
-    /// Whether a fetch depends on a fed tensor that `is_there` says no to.
-    pub fn misses_feed(
+    /// A feed that a fetch depends on and that `is_there` says no to.
+    pub fn missing_feed<'a>(
         &self,
         fetch: &str,
-        feeds: &[String],
+        feeds: &'a [String],
         is_there: impl Fn(&str) -> bool,
-    ) -> Result<bool> {
+    ) -> Result<Option<&'a str>> {
         let mut missing = Vec::new();
         let mut fed = Vec::new();
         for feed in feeds {
             let output = self.find_output(feed, "feed")?;
             fed.push(output);
             if !is_there(feed) {
-                missing.push(output);
+                missing.push((output, feed.as_str()));
             }
         }
         let mut seen = vec![false; self.id_bound()];
         let mut stack = vec![self.find_output(fetch, "fetch")?];
         while let Some(output) = stack.pop() {
-            if missing.contains(&output) {
-                return Ok(true);
+            if let Some((_, feed)) = missing.iter().find(|(m, _)| *m == output) {
+                return Ok(Some(feed));
             }
             if fed.contains(&output) || std::mem::replace(&mut seen[output.node.index()], true) {
                 continue;
@@ -90,6 +90,6 @@ impl Graph {
             stack.extend(node.inputs.iter().copied());
             stack.extend(node.controls.iter().map(|c| Output::new(*c, 0)));
         }
-        Ok(false)
+        Ok(None)
     }
 }

@@ -13,6 +13,7 @@ use std::fmt;
 /// }
 /// assert!(!DeviceSpec::parse("/device:GPU:0").unwrap().matches(cpu));
 /// assert!(DeviceSpec::parse("cpu 0").is_err());
+/// assert_eq!(DeviceSpec::parse("/cpu:7").unwrap().to_string(), "/device:CPU:7");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSpec {
@@ -98,7 +99,10 @@ impl fmt::Display for DeviceSpec {
             (None, None) => Ok(()),
             (kind, index) => {
                 write!(f, "/device:{}:", kind.as_deref().unwrap_or("*"))?;
-                index.map_or(write!(f, "*"), |i| write!(f, "{i}"))
+                match index {
+                    Some(index) => write!(f, "{index}"),
+                    None => write!(f, "*"),
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::device::{Devices, TaskName};
 use crate::monitor::Metrics;
 use crate::step_stats::StepTrace;
 use crate::tensors::{fed, fetched};
-use ferroflow_base::{Result, aborted, invalid_argument};
+use ferroflow_base::{Code, Result, Status, aborted, invalid_argument};
 use ferroflow_model::proto::{
     CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
     CloseSessionResponse, ConfigProto, CreateSessionRequest, CreateSessionResponse,
@@ -320,8 +320,12 @@ impl Master {
     }
 
     /// An error of a step, with the task that it comes from, as TensorFlow says it.
-    fn from_worker(&self, e: ferroflow_base::Status) -> ferroflow_base::Status {
+    fn from_worker(&self, e: Status) -> Status {
         match e.node() {
+            // Whichever of the two clocks rings first, the client hears the same.
+            _ if e.code() == Code::DeadlineExceeded => {
+                Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
+            }
             Some(_) => e.prefixed(&format!("From {}:\n", self.options.task)),
             None => e,
         }

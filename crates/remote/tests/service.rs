@@ -385,7 +385,7 @@ fn a_partial_run_takes_its_feeds_one_by_one() {
         (
             &[][..],
             &["s:0"][..],
-            "Fetch s:0 can't be computed from the feeds",
+            "Fetch z:0 can't be computed from the feeds",
         ),
         (
             &[("w:0", 1.0)][..],

@@ -136,12 +136,10 @@ impl PartialRun {
         }
         let is_fed = |n: &str| ends.fed.iter().any(|f| f == n) || feeds.iter().any(|(f, _)| f == n);
         for name in fetches {
-            if self
-                .graph
-                .misses_feed(name, &self.signature.feeds, is_fed)?
-            {
+            let feeds = &self.signature.feeds;
+            if let Some(missing) = self.graph.missing_feed(name, feeds, is_fed)? {
                 return Err(invalid_argument!(
-                    "Fetch {name} can't be computed from the feeds that have been fed so far."
+                    "Fetch {missing} can't be computed from the feeds that have been fed so far."
                 ));
             }
         }

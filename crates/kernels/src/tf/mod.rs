@@ -8,6 +8,7 @@ pub mod batch_norm;
 pub mod batch_norm_grad;
 pub mod bias;
 pub mod cast;
+pub mod check_numerics;
 pub mod collective;
 pub mod compare;
 pub mod concat;
@@ -104,6 +105,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     batch_norm_grad::OPS,
     bias::OPS,
     cast::OPS,
+    check_numerics::OPS,
     collective::OPS,
     compare::OPS,
     concat::OPS,

@@ -1,0 +1,68 @@
+//! `cargo xtask interop`: programs of a stock TensorFlow client, against TensorFlow's server and ours.
+
+use crate::{Res, cargo};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Makes the environment, builds the server and compares.
+pub fn run(root: &Path) -> Res {
+    let python = environment(root)?;
+    compare(root, &python)
+}
+
+/// As [`run`], but says so and goes on where TensorFlow cannot be installed.
+pub fn run_if_possible(root: &Path) -> Res {
+    match environment(root) {
+        Ok(python) => compare(root, &python),
+        Err(e) => {
+            eprintln!("== interoperability LEFT OUT, for TensorFlow cannot be installed: {e}");
+            Ok(())
+        }
+    }
+}
+
+fn compare(root: &Path, python: &Path) -> Res {
+    cargo("the server", &["build", "-p", "ferroflow-cli"])?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    eprintln!("== interoperability");
+    command(
+        Command::new(python)
+            .arg(root.join("interop/run.py"))
+            .arg("--server")
+            .arg(target.join("debug/ferroflow")),
+    )
+}
+
+/// The Python of a virtual environment that has what `requirements.txt` names.
+fn environment(root: &Path) -> Res<PathBuf> {
+    let requirements = root.join("interop/requirements.txt");
+    let wanted = fs::read(&requirements).map_err(|e| e.to_string())?;
+    let venv = root.join("target/interop-venv");
+    let (python, installed) = (venv.join("bin/python"), venv.join("installed.txt"));
+    if fs::read(&installed).is_ok_and(|have| have == wanted) {
+        return Ok(python);
+    }
+    command(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    let mut pip = Command::new(&python);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-r",
+    ]);
+    command(pip.arg(&requirements))?;
+    fs::write(&installed, wanted).map_err(|e| e.to_string())?;
+    Ok(python)
+}
+
+fn command(command: &mut Command) -> Res {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name} ended with {status}")),
+        Err(e) => Err(format!("cannot start {name}: {e}")),
+    }
+}
