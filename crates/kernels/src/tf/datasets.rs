@@ -203,7 +203,7 @@ struct DatasetIterator {
 }
 
 impl DatasetIterator {
-    fn new(build: &KernelBuild) -> Result<(Vec<DType>, Vec<PartialShape>)> {
+    fn spec(build: &KernelBuild) -> Result<(Vec<DType>, Vec<PartialShape>)> {
         let attrs = build.attrs;
         Ok((
             attrs.dtypes("output_types")?,
@@ -303,7 +303,7 @@ fn make(
 }
 
 fn iterator(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (dtypes, shapes) = DatasetIterator::new(build)?;
+    let (dtypes, shapes) = DatasetIterator::spec(build)?;
     let make = move |_: &KernelCtx| {
         Ok(DatasetIterator {
             dtypes: dtypes.clone(),
@@ -316,7 +316,7 @@ fn iterator(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 /// Walks through the dataset of the first step; later ones go on with that.
 fn one_shot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (dtypes, shapes) = DatasetIterator::new(build)?;
+    let (dtypes, shapes) = DatasetIterator::spec(build)?;
     let make = move |ctx: &KernelCtx| {
         let dataset = Dataset::of(ctx.input(0)?)?;
         let made = DatasetIterator {
