@@ -198,7 +198,7 @@ def graph_field(graph_def, plain):
 # --- asking TensorFlow ----------------------------------------------------------------------
 
 
-def session_config(n_devices):
+def session_config(n_devices=1):
     config = v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=4,
                             device_count={"CPU": n_devices})
     config.graph_options.rewrite_options.disable_meta_optimizer = True
