@@ -124,7 +124,7 @@ def lenet(target, n=40):
         h = tf.reshape(h, [-1, 7 * 7 * 64])
         for i, o in ((7 * 7 * 64, 512), (512, 10)):
             w, b = weights(i, o)
-            h = tf.matmul(h if o == 10 or i != 512 else h, w) + b
+            h = tf.matmul(h, w) + b
             h = tf.nn.relu(h) if o != 10 else h
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=h))
         train = tf.train.MomentumOptimizer(0.01, 0.9).minimize(loss)
