@@ -4,7 +4,7 @@ Usage: python bench/train.py [--ferroflow PATH] [--seconds 5] [--only mlp] [--ke
 
 A perceptron 784-512-512-10 (batch 128) and a convolutional network in the manner of LeNet (batch 64), momentum,
 the same batch fed in every step. TensorFlow's Session beside Ferroflow, alternating, three times each; the best
-median counts. `oracle/graph_cases/long_training.py` holds the losses of 200 steps together.
+median counts.
 """
 
 import contextlib
