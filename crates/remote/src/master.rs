@@ -303,7 +303,7 @@ impl Master {
         let fetches = &step.signature.fetches;
         let session = &step.session.session;
         let results = session.partial_run(&step.partial, feeds, fetches, &options);
-        response(fetches, &results.map_err(|e| self.from_worker(e))?)
+        response(fetches, &results.map_err(|e| self.as_clients_hear(e))?)
     }
 
     fn call(
@@ -316,11 +316,11 @@ impl Master {
         let started = Instant::now();
         let results = session.call(callable, feeds, options);
         self.metrics.step(started.elapsed(), results.is_ok());
-        results.map_err(|e| self.from_worker(e))
+        results.map_err(|e| self.as_clients_hear(e))
     }
 
     /// An error of a step, with the task that it comes from, as TensorFlow says it.
-    fn from_worker(&self, e: Status) -> Status {
+    fn as_clients_hear(&self, e: Status) -> Status {
         match e.node() {
             // Whichever of the two clocks rings first, the client hears the same.
             _ if e.code() == Code::DeadlineExceeded => {
