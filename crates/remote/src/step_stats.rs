@@ -90,6 +90,8 @@ impl StepTrace {
         let threads = nodes.threads.into_values();
         let threads: HashMap<u32, String> = threads.map(|t| (t, format!("thread {t}"))).collect();
         let mut devices: BTreeMap<&str, Vec<NodeExecStats>> = BTreeMap::new();
+        // A step whose nodes were all folded ran on a device all the same.
+        devices.entry(device_of("")).or_default();
         for node in nodes.stats {
             let device = device_of(&node.node_name);
             devices.entry(device).or_default().push(node);
