@@ -107,7 +107,7 @@ fn malformed_graphs_name_the_node() {
     );
     check_error(
         "x Placeholder\n e Enter x frame=f\n m Merge e n\n n NextIteration m\n y Exit m",
-        &["'f'", "no LoopCond"],
+        &["'f'", "neither LoopCond nor Switch"],
     );
     check_error(
         "x Placeholder\n e Enter x frame=f\n m Merge e n\n s Neg m\n n Identity s\n y Exit m",
@@ -219,7 +219,7 @@ fn functions_that_do_not_fit() {
         .expect("the body has two variables")
         .to_string();
     assert!(
-        error.contains("'two'") && error.contains("While"),
+        error.contains("While loop body returned 2 arguments. Expected: 1"),
         "{error}"
     );
 
