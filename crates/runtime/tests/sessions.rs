@@ -172,7 +172,7 @@ fn graphs_that_are_wrong_are_refused_on_import() {
         (
             "slot",
             &(placeholder("x", &[]) + &node("a", "Neg", &["x:3"])),
-            "only 1 outputs",
+            "which has 1 outputs",
         ),
         (
             "cycle",
