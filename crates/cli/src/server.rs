@@ -75,10 +75,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     start_logging(args.log_json);
     let def = task(args)?;
-    let address = match args.cluster.is_some() || args.port.is_none() {
-        true => listen_address(args.host, def.address()?)?,
-        false => SocketAddr::new(args.host, args.port.unwrap_or(0)),
-    };
+    let address = listen_address(args.host, def.address()?)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let server = Server::bind(ServerOptions {
         address,
@@ -143,7 +140,7 @@ fn task(args: &Args) -> Result<ServerDef> {
         return ServerDef::from_flags(cluster, &args.job_name, args.task_index);
     }
     if let Some(port) = args.port {
-        let address = format!("{}:{port}", args.host);
+        let address = SocketAddr::new(args.host, port).to_string();
         let job = match args.job_name.as_str() {
             "" => "localhost",
             name => name,

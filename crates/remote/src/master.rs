@@ -85,8 +85,6 @@ struct MasterSession {
 
 struct ClientCallable {
     callable: Arc<Callable>,
-    fetches: Vec<String>,
-    feeds: Vec<String>,
     options: RunOptionsProto,
 }
 
@@ -443,8 +441,6 @@ impl Master {
         let handle = session.next_callable.fetch_add(1, Ordering::Relaxed);
         let made = ClientCallable {
             callable,
-            fetches: signature.fetches,
-            feeds: signature.feeds,
             options: run_options.unwrap_or_default(),
         };
         lock(&session.callables).insert(handle, Arc::new(made));
@@ -469,18 +465,18 @@ impl Master {
                 ),
             }
         })?;
-        let named = request.feed.into_iter().zip(&callable.feeds);
+        let signature = callable.callable.signature();
+        let named = request.feed.into_iter().zip(&signature.feeds);
         let feeds = named
             .map(|(proto, name)| fed(name, proto))
             .collect::<Result<_>>()?;
         let watch = Watch::new(&callable.options);
         let options = watch.run_options(&session, &callable.options, cancel);
         let results = self.call(&session.session, &callable.callable, feeds, &options)?;
-        let named = callable.fetches.iter().zip(&results);
+        let named = signature.fetches.iter().zip(&results);
         let fetch = named
             .map(|(n, t)| Ok(fetched(n, t)?.tensor.unwrap_or_default()))
             .collect::<Result<_>>()?;
-        let signature = callable.callable.signature();
         let metadata = self.metadata(&watch, &session.session, signature)?;
         Ok(RunCallableResponse { fetch, metadata })
     }

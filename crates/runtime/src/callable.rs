@@ -8,8 +8,9 @@ use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes};
 use ferroflow_opdef::Cost;
 use ferroflow_program::Plan;
 use ferroflow_tensor::{DType, PartialShape, Tensor};
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A compiled signature.
@@ -26,6 +27,49 @@ pub struct Callable {
     is_straight: bool,
     /// How long the last step took, nanoseconds.
     took: AtomicU64,
+}
+
+/// The callables of a session, by signature.
+#[derive(Default)]
+pub(crate) struct Compiled {
+    by_signature: RwLock<FxHashMap<Signature, Arc<Callable>>>,
+    /// One compilation at a time: two would need twice the memory.
+    compiling: Mutex<()>,
+}
+
+impl Compiled {
+    pub(crate) fn get(&self, signature: &Signature) -> Option<Arc<Callable>> {
+        let compiled = self.by_signature.read();
+        let compiled = compiled.unwrap_or_else(PoisonError::into_inner);
+        compiled.get(signature).cloned()
+    }
+
+    /// The callable of `signature`; `make` compiles it when there is none.
+    pub(crate) fn get_or_make(
+        &self,
+        signature: &Signature,
+        make: impl FnOnce() -> Result<Callable>,
+    ) -> Result<Arc<Callable>> {
+        if let Some(callable) = self.get(signature) {
+            return Ok(callable);
+        }
+        let _one = self.alone();
+        if let Some(callable) = self.get(signature) {
+            return Ok(callable);
+        }
+        let callable = Arc::new(make()?);
+        let compiled = self.by_signature.write();
+        let mut compiled = compiled.unwrap_or_else(PoisonError::into_inner);
+        compiled.insert(signature.clone(), callable.clone());
+        Ok(callable)
+    }
+
+    /// Waits until nobody compiles; nobody begins to before the guard is dropped.
+    pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.compiling
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What may be fed for a tensor.

@@ -1,7 +1,7 @@
 //! [`ClientSession`]: the session of a client that extends its graph as it goes.
 
 use crate::RunOptions;
-use crate::callable::{Callable, Feed};
+use crate::callable::{Callable, Compiled, Feed};
 use crate::freeze::Frozen;
 use crate::partial_run::PartialRun;
 use crate::session::registry;
@@ -66,11 +66,9 @@ impl Default for ClientOptions {
 pub struct ClientSession {
     graph: RwLock<Versioned>,
     options: ClientOptions,
-    compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
+    compiled: Compiled,
     /// Nodes whose devices have been found.
     placed: AtomicUsize,
-    /// One compilation at a time: two would need twice the memory.
-    compiling: Mutex<()>,
     partial: Mutex<PartialRuns>,
     running: Mutex<Running>,
     nobody_runs: Condvar,
@@ -110,9 +108,8 @@ impl ClientSession {
         Ok(ClientSession {
             graph: RwLock::new(graph),
             options,
-            compiled: RwLock::default(),
+            compiled: Compiled::default(),
             placed: AtomicUsize::new(0),
-            compiling: Mutex::default(),
             partial: Mutex::default(),
             running: Mutex::default(),
             nobody_runs: Condvar::new(),
@@ -147,29 +144,17 @@ impl ClientSession {
 
     /// The compiled form of a signature that was run before.
     pub fn cached(&self, signature: &Signature) -> Option<Arc<Callable>> {
-        let compiled = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
-        compiled.get(signature).cloned()
+        self.compiled.get(signature)
     }
 
     /// The compiled form of a signature, from the cache or new.
     pub fn callable(&self, signature: &Signature) -> Result<Arc<Callable>> {
         self.check_open()?;
-        if let Some(callable) = self.cached(signature) {
-            return Ok(callable);
-        }
-        let _one = lock(&self.compiling);
-        if let Some(callable) = self.cached(signature) {
-            return Ok(callable);
-        }
-        let pruned = prune(&self.part(signature)?, signature, registry())?;
-        self.check_places(&pruned)?;
-        let callable = Arc::new(self.compile(pruned, signature)?);
-        let mut compiled = self
-            .compiled
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        compiled.insert(signature.clone(), callable.clone());
-        Ok(callable)
+        self.compiled.get_or_make(signature, || {
+            let pruned = prune(&self.part(signature)?, signature, registry())?;
+            self.check_places(&pruned)?;
+            self.compile(pruned, signature)
+        })
     }
 
     /// Fails when a node asks for a device that is not there.

@@ -1,6 +1,6 @@
 //! [`Session`]: a graph that can be run.
 
-use crate::callable::{Callable, Feed};
+use crate::callable::{Callable, Compiled, Feed};
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Options, compile, optimize};
@@ -10,9 +10,8 @@ use ferroflow_model::GraphFile;
 use ferroflow_opdef::{Registry, Resources};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::Tensor;
-use rustc_hash::FxHashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The registry of all ops.
@@ -77,9 +76,7 @@ pub struct Session {
     pool: Arc<Pool>,
     resources: Arc<Resources>,
     options: Options,
-    compiled: RwLock<FxHashMap<Signature, Arc<Callable>>>,
-    /// One compilation at a time: two would need twice the memory.
-    compiling: Mutex<()>,
+    compiled: Compiled,
 }
 
 impl Session {
@@ -117,8 +114,7 @@ impl Session {
             pool: Arc::new(Pool::new(threads)),
             resources: Arc::default(),
             options: options.compile,
-            compiled: RwLock::default(),
-            compiling: Mutex::new(()),
+            compiled: Compiled::default(),
         }
     }
 
@@ -161,34 +157,16 @@ impl Session {
 
     /// The compiled form of a signature, from the cache or new.
     pub fn callable(&self, signature: &Signature) -> Result<Arc<Callable>> {
-        let cached = || {
-            let compiled = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
-            compiled.get(signature).cloned()
-        };
-        if let Some(callable) = cached() {
-            return Ok(callable);
-        }
-        let _one = self
-            .compiling
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(callable) = cached() {
-            return Ok(callable);
-        }
-        let mut pruned = prune(&self.graph, signature, registry())?;
-        let feeds = Feed::all(&pruned, signature);
-        let frozen = match self.options.optimize {
-            true => freeze(&mut pruned, registry(), &self.resources)?,
-            false => Frozen::default(),
-        };
-        let plan = compile(pruned, registry(), &self.options)?;
-        let callable = Arc::new(Callable::new(plan, frozen, signature.clone(), feeds));
-        let mut compiled = self
-            .compiled
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        compiled.insert(signature.clone(), callable.clone());
-        Ok(callable)
+        self.compiled.get_or_make(signature, || {
+            let mut pruned = prune(&self.graph, signature, registry())?;
+            let feeds = Feed::all(&pruned, signature);
+            let frozen = match self.options.optimize {
+                true => freeze(&mut pruned, registry(), &self.resources)?,
+                false => Frozen::default(),
+            };
+            let plan = compile(pruned, registry(), &self.options)?;
+            Ok(Callable::new(plan, frozen, signature.clone(), feeds))
+        })
     }
 
     /// Runs a compiled signature; `args` are the feeds in the signature's order.
@@ -216,8 +194,7 @@ impl Session {
     /// The executor of a plan that reads its variables in every step.
     #[cold]
     fn thaw<'a>(&self, callable: &'a Callable) -> Result<&'a Executor> {
-        let compiling = self.compiling.lock();
-        let _one = compiling.unwrap_or_else(PoisonError::into_inner);
+        let _one = self.compiled.alone();
         if let Some(thawed) = callable.thawed.get() {
             return Ok(thawed);
         }

@@ -466,7 +466,7 @@ fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> 
 }
 
 /// The attrs of a window that the op has.
-fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
+pub(crate) fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
     let names = [
         "ksize",
         "strides",

@@ -5,7 +5,7 @@ use crate::indices::{self, Index, dispatch_index};
 use crate::num::Ordered;
 use crate::simd::conv::Conv3dShape;
 use crate::simd::pool::PoolKind;
-use crate::tf::pool::Spec;
+use crate::tf::pool::{Spec, window};
 use crate::wide::{narrowed, widened};
 use crate::window::{Layout, shape as shape_of};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
@@ -413,21 +413,6 @@ fn share_out<T: Ordered>(
         }
     });
     Ok(out)
-}
-
-/// The attrs of a window that the op has.
-fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
-    let names = [
-        "ksize",
-        "strides",
-        "padding",
-        "explicit_paddings",
-        "data_format",
-    ];
-    let given = names
-        .into_iter()
-        .filter(|name| g.attrs().get(name).is_some());
-    given.map(|name| g.attr(name)).collect()
 }
 
 /// What was the largest stays so; the op is linear in what came.
