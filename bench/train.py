@@ -39,7 +39,10 @@ def convolutional(tf, x, weights):
     return tf.nn.bias_add(tf.matmul(h, weights("w1", 512, 10)), weights("b1", 10))
 
 
-def minimized(tf, name, x, y):
+NETWORKS = {"mlp": perceptron, "cnn": convolutional}
+
+
+def minimized(tf, network, x, y, rate=0.02):
     """(loss, the op that makes it smaller)"""
     v1 = tf.compat.v1
     count = iter(range(100))
@@ -53,9 +56,9 @@ def minimized(tf, name, x, y):
         value = tf.random.stateless_uniform(shape, seed, -1.0, 1.0) * (scale * 3**0.5)
         return v1.get_variable(name, initializer=value, use_resource=True)
 
-    logits = {"mlp": perceptron, "cnn": convolutional}[name](tf, x, weights)
+    logits = network(tf, x, weights)
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
-    return loss, v1.train.MomentumOptimizer(0.02, 0.9).minimize(loss)
+    return loss, v1.train.MomentumOptimizer(rate, 0.9).minimize(loss)
 
 
 def graph_of(tf, name):
@@ -63,7 +66,7 @@ def graph_of(tf, name):
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [None, *SHAPES[name]], name="x")
         y = v1.placeholder(tf.int32, [None], name="y")
-        loss, update = minimized(tf, name, x, y)
+        loss, update = minimized(tf, NETWORKS[name], x, y)
         tf.identity(loss, name="loss")
         tf.group(update, name="train")
         tf.group(v1.global_variables_initializer(), name="init")

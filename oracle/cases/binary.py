@@ -84,6 +84,12 @@ def floating():
             yield case(op, r(dtype, (3, 1), 0.2, 6), r(dtype, (5,), 0.1, 9), tol=tol)
             yield table(op, dtype, tol=tol)
         yield case(op, empty("float", 0, 2), r("float", (2,)))
+    for op in ("IgammaGradA", "RandomGammaGrad"):
+        for dtype, tol in (("float", 1e-4), ("double", 1e-9)):
+            yield case(op, r(dtype, (3, 5), 0.2, 6), r(dtype, (3, 5), 0.1, 9), tol=tol)
+            yield case(op, r(dtype, (3, 1), 0.2, 6), r(dtype, (5,), 0.1, 9), tol=tol)
+            yield case(op, a(dtype, [1, -1, 2, 0, np.nan]), a(dtype, [0, 1, -1, 1, 1]), tol=tol)
+            yield case(op, a(dtype, [20, 60, 150]), a(dtype, [25, 50, 151]), tol=tol)
     for dtype, tol in (("float", 1e-4), ("double", 1e-9)):
         values = [r(dtype, (3, 4), lo, hi) for lo, hi in ((0.5, 5), (0.5, 5), (0.05, 0.95))]
         yield case("Betainc", *values, tol=tol)

@@ -269,3 +269,85 @@ def special(b):
     a, c = tf.constant([1.5, 2.0, 3.0], tf.float64), tf.constant(2.5, tf.float64)
     return [tf.math.betainc(a, a + 1.0, x), tf.math.zeta(a + 1.0, x), tf.math.polygamma(c * 0.0 + 1.0, x),
             tf.math.igamma(a, x), tf.math.igammac(a, x)]
+
+
+for i, (equation, *shapes) in enumerate([
+        ("ii->i", (3, 3)), ("ii->", (3, 3)), ("i->ii", (3,)), ("aab,b->ab", (3, 3, 2), (2,)),
+        ("iij->j", (2, 2, 3)), ("...ii->...i", (2, 3, 3)), ("...ij->...", (2, 3, 4)), ("...ij->...j", (2, 3, 4)),
+        ("b...i,j->b...", (2, 4, 3), (2,)), ("ii,ij->j", (3, 3), (3, 2)), ("ij->", (2, 3)),
+        ("i...->...", (2, 3, 2)), ("...i,ij->...", (2, 1, 3), (3, 2)), ("a...b,...c->...c", (2, 3, 4), (3, 2)),
+        ("aij,bjj->ab", (2, 3, 4), (3, 4, 4)), ("...ij,jk->ik", (2, 3), (3, 2)), ("ij...,j...->i...", (2, 3, 4), (3, 1)),
+        ("...iij,...j->...i", (2, 3, 3, 2), (1, 2)), ("ab->ba", (2, 3)), ("abc,d->ca", (2, 3, 4), (2,))]):
+    @case(name=f"einsum_more_{i}")
+    def of_equation_of_any_form(b, equation=equation, shapes=shapes):
+        return raw.Einsum(inputs=[b.x(s) for s in shapes], equation=equation)
+
+
+@case
+def einsum_twice(b):
+    x, y = b.x([3, 3]), b.x([3])
+    z = raw.Einsum(inputs=[x, y], equation="ii,i->i")
+    return tf.gradients(z * z, [x, y])
+
+
+@case
+def dealt_out(b):
+    x, parts = b.x([5, 2]), b.feed(np.array([1, 0, 2, 1, 1], I32))
+    y = b.x([2, 3])
+    return [*tf.dynamic_partition(x, parts, 4)[:3],
+            tf.dynamic_partition(y, [[0, 1, 1], [1, 0, 0]], 2)[1]]
+
+
+@case
+def stitched(b):
+    x, y = b.x([2, 3]), b.x([2, 2, 3])
+    i, j = b.feed(np.array([4, 0], I32)), [[1, 3], [2, 5]]
+    return [tf.dynamic_stitch([i, j], [x, y]), raw.ParallelDynamicStitch(indices=[i, j], data=[x * x, y])]
+
+
+@case(dynamic=False)
+def patches(b):
+    x = b.x([2, 5, 6, 3])
+    out = []
+    for size, stride, rate, padding in [((2, 3), (1, 2), (1, 1), "VALID"), ((3, 2), (2, 1), (1, 2), "SAME")]:
+        out.append(tf.image.extract_patches(x, [1, *size, 1], [1, *stride, 1], [1, *rate, 1], padding))
+    return out
+
+
+@case(tol=1e-4)
+def crops(b):
+    image = b.x(b.random.uniform(-2, 2, (2, 5, 6, 3)).astype(np.float32))
+    boxes = b.x(np.array([[0.1, 0.2, 0.8, 0.9], [-0.1, 0.3, 0.5, 1.2]], np.float32))
+    return [tf.image.crop_and_resize(image, boxes, [1, 0], [3, 4]),
+            tf.image.crop_and_resize(image, tf.stop_gradient(boxes), [0, 1], [2, 2], "nearest")]
+
+
+@case
+def morphology(b):
+    x, f = b.x([2, 5, 6, 2]), b.x([2, 3, 2])
+    return [raw.Dilation2D(input=x, filter=f, strides=[1, 1, 2, 1], rates=[1, 2, 1, 1], padding="SAME"),
+            raw.Dilation2D(input=x, filter=f, strides=[1, 2, 1, 1], rates=[1, 1, 1, 1], padding="VALID")]
+
+
+@case(dynamic=False)
+def optionals(b):
+    x, y = b.x([2, 3]), b.x([4])
+    optional = raw.OptionalFromValue(components=[x * x, y])
+    got = raw.OptionalGetValue(optional=optional, output_types=[tf.float64] * 2, output_shapes=[[2, 3], [4]])
+    again = raw.OptionalGetValue(optional=optional, output_types=[tf.float64] * 2, output_shapes=[[2, 3], [4]])
+    return [got[0], got[1] * again[1]]
+
+
+@case(dynamic=False)
+def ragged_variants(b):
+    x, splits = b.x([5, 2]), b.feed(np.array([0, 2, 2, 5]))
+    out = []
+    for batched in [False, True]:
+        variant = raw.RaggedTensorToVariant(rt_nested_splits=[splits], rt_dense_values=x * x,
+                                            batched_input=batched)
+        for _ in range(1 if batched else 2):
+            back = raw.RaggedTensorFromVariant(
+                encoded_ragged=variant, input_ragged_rank=0 if batched else 1, output_ragged_rank=1,
+                Tvalues=tf.float64, Tsplits=tf.int64)
+            out.append(back.output_dense_values)
+    return out

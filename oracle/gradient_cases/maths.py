@@ -233,3 +233,32 @@ def second_order_losses(b):
     w, labels = b.x([3, 4]), b.feed(b.random.dirichlet([1.0] * 4, 3))
     loss = tf.nn.softmax_cross_entropy_with_logits(labels, w * w)
     return tf.gradients(loss, w)[0]
+
+
+@case
+def incomplete_gamma_by_shape(b):
+    a, x = b.x(np.array([[0.3, 2.0, 7.0], [0.9, 30.0, 200.0]])), b.x(np.array([1.5, 2.5, 9.0]))
+    near = b.x(np.array([[0.1, 2.5, 6.0], [4.0, 33.0, 190.0]]))
+    return [tf.math.igamma(a, x), tf.math.igammac(a, x), tf.math.igamma(a, near), tf.math.igammac(a, near)]
+
+
+@case(numeric=False, tol=1e-5)
+def gamma_samples(b):
+    alpha = b.x(np.array([0.4, 1.5, 6.0]))
+    return raw.RandomGamma(shape=[4], alpha=alpha, seed=3, seed2=5)
+
+
+@case
+def printed(b):
+    x = b.x([3])
+    return raw.Print(input=x * x, data=[x], message="values", first_n=0)
+
+
+@case
+def bias_twice(b):
+    x, c, y, e = b.x([2, 3]), b.x([3]), b.x([2, 3, 2, 2]), b.x([3])
+    first = tf.nn.bias_add(x * x, c)
+    second = raw.BiasAdd(value=y * y, bias=e, data_format="NCHW")
+    dc = tf.gradients(first * first, c)[0]
+    de = tf.gradients(second * second, e)[0]
+    return [dc * c, de * e]

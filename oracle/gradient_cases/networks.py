@@ -112,3 +112,41 @@ def small_network(b):
     logits = tf.matmul(h, var(24, 5)) + var(5)
     labels = b.feed(np.array([0, 3, 4], np.int64))
     return tf.reduce_mean(raw.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)[0])
+
+
+for training in [True, False]:
+    @case(name=f"batch_norm_twice_{training}", tol=2e-3, dynamic=False)
+    def batch_norm_twice(b, training=training):
+        f32 = lambda *shape: b.random.uniform(0.5, 1.5, shape).astype(np.float32)
+        x = b.x(b.random.uniform(-2, 2, (3, 4, 4, 2)).astype(np.float32))
+        mean, variance = (f32(0), f32(0)) if training else (f32(2), f32(2))
+        scale, offset = b.x(f32(2)), b.x(f32(2))
+        y = raw.FusedBatchNormV3(x=x, scale=scale, offset=offset, mean=mean, variance=variance,
+                                 is_training=training, epsilon=0.01)[0]
+        return tf.gradients(y * y * f32(3, 4, 4, 2), [x, scale, offset])
+
+
+for scaled in [True, False]:
+    @case(name=f"batch_norm_global_{scaled}")
+    def batch_norm_global(b, scaled=scaled):
+        """TensorFlow runs the op in graphs of old only."""
+        t, m, v, beta, gamma = [b.x(s) for s in [(2, 3, 3, 4), (4,), np.array([0.5, 1, 2, 3]), (4,), (4,)]]
+        def stand_in(graph_def):
+            kept = [n for n in graph_def.node if n.op == "Placeholder" or n.name.startswith("gy")]
+            out = tf.compat.v1.GraphDef(versions=graph_def.versions, node=kept)
+            node = out.node.add(name="y", op="BatchNormWithGlobalNormalization", input=[n.name[:-2] for n in b.xs])
+            node.attr["T"].type = tf.float64.as_datatype_enum
+            node.attr["variance_epsilon"].f = 0.01
+            node.attr["scale_after_normalization"].b = scaled
+            return out
+        b.stand_in = stand_in
+        epsilon = tf.constant(np.float64(np.float32(0.01)))
+        y = (t - m) * tf.math.rsqrt(v + epsilon)
+        return tf.identity((y * gamma if scaled else y + gamma * 0.0) + beta, name="y")
+
+
+@case
+def pools_by_inputs_twice(b):
+    x = b.x([1, 4, 5, 2])
+    y = raw.MaxPoolV2(input=x, ksize=[1, 2, 2, 1], strides=[1, 1, 2, 1], padding="SAME")
+    return tf.gradients(y * y * y, x)[0]

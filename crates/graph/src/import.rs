@@ -3,7 +3,7 @@
 use crate::functions::check_calls;
 use crate::inline::{BodyDef, Inliner};
 use crate::references::without_references;
-use crate::symbolic_gradient::gradient_function;
+use crate::symbolic_gradient::with_gradients;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
@@ -54,19 +54,18 @@ pub fn import_graph(
     let inliner = Inliner::new(def, registry);
     import_nodes(&mut graph, &inliner.expand(&def.node)?, file, registry)?;
     let mut library = Library::default();
+    let mut differentiated = Vec::new();
     while let Some(wanted) = inliner.next_wanted() {
         let imported = inliner
             .body(&wanted)
-            .and_then(|body| import_function(&body, file, registry))
-            .and_then(|function| match wanted.is_gradient() {
-                true => gradient_function(function, registry),
-                false => Ok(function),
-            });
+            .and_then(|body| import_function(&body, file, registry));
         match imported {
+            Ok(function) if wanted.is_gradient() => differentiated.push((wanted.key, function)),
             Ok(function) => library.insert(&wanted.key, function),
             Err(e) => library.insert_bad(&wanted.key, &e),
         }
     }
+    let library = with_gradients(library, differentiated, registry);
     check_calls(&graph, &library)?;
     for name in library.names() {
         if let Ok(function) = library.get(name) {

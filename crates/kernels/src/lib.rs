@@ -39,6 +39,7 @@ pub mod shapes;
 )]
 pub mod simd;
 mod special;
+mod special_gamma;
 pub mod strided;
 pub mod strided_spec;
 mod string_handle;

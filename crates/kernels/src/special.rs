@@ -118,12 +118,12 @@ fn gamma_factor(a: f64, x: f64) -> f64 {
 }
 
 /// Terms that an expansion takes at most.
-const MAX_TERMS: usize = 20_000;
+pub(crate) const GAMMA_TERMS: usize = 20_000;
 
 /// The lower incomplete gamma function by its power series, for `x < a + 1`.
 fn igamma_series(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
-    for _ in 0..MAX_TERMS {
+    for _ in 0..GAMMA_TERMS {
         n += 1.0;
         term *= x / n;
         sum += term;
@@ -138,7 +138,7 @@ fn igamma_series(a: f64, x: f64) -> f64 {
 fn continued_fraction(b0: f64, mut step: impl FnMut(f64) -> (f64, f64)) -> f64 {
     let keep = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let (mut f, mut c, mut d) = (keep(b0), keep(b0), 0.0);
-    for i in 1..MAX_TERMS {
+    for i in 1..GAMMA_TERMS {
         let (a, b) = step(i as f64);
         d = 1.0 / keep(b + a * d);
         c = keep(b + a / c);
@@ -157,10 +157,10 @@ fn igammac_fraction(a: f64, x: f64) -> f64 {
 }
 
 /// From here on the cube root of a gamma variable is normal to more digits than matter.
-const HUGE_SHAPE: f64 = 1e6;
+pub(crate) const HUGE_SHAPE: f64 = 1e6;
 
 /// How many standard deviations the cube root of `x` lies above its mean, over √2.
-fn gamma_deviation(a: f64, x: f64) -> f64 {
+pub(crate) fn gamma_deviation(a: f64, x: f64) -> f64 {
     ((x / a).cbrt() - 1.0 + 1.0 / (9.0 * a)) * 3.0 * (a / 2.0).sqrt()
 }
 

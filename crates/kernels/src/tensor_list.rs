@@ -3,6 +3,7 @@
 use crate::num::Num;
 use crate::optional::Optional;
 use crate::sequence::{merged, shape_from_tensor};
+use crate::tf::ragged::Ragged;
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{
@@ -159,6 +160,10 @@ fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
             let zeros = optional.map(|t| zeros_at(t, depth))?;
             return Ok(zeros.into_variant());
         }
+        if let Some(ragged) = Ragged::of(v) {
+            let values = zeros_at(&ragged.values, depth)?;
+            return Ok(ragged.with_values(values).variant());
+        }
         let list = list_at(v, 0)?;
         let elements = list.elements.iter();
         let zeros = elements.map(|e| e.as_ref().map(|e| zeros_at(e, depth)).transpose());
@@ -205,6 +210,10 @@ fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
         if let (Some(a), Some(b)) = (Optional::of(a), Optional::of(b)) {
             let sum = a.zip(b, |a, b| add_at(a, b, depth))?;
             return Ok(sum.into_variant());
+        }
+        if let (Some(a), Some(b)) = (Ragged::of(a), Ragged::of(b)) {
+            let sum = add_at(&a.values, &b.values, depth)?;
+            return Ok(a.with_values(sum).variant());
         }
         let (a, b) = (list_at(a, 0)?, list_at(b, 0)?);
         if a.dtype != b.dtype || a.elements.len() != b.elements.len() {

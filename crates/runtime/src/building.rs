@@ -108,10 +108,11 @@
 
 use crate::{PIPELINE, Result, registry};
 use ferroflow_compile::{Lower, PassCtx};
-use ferroflow_graph::{Graph, export_graph, import_graph};
+use ferroflow_graph::{Function, Graph, export_graph, import_graph};
 use ferroflow_opdef::GradientRule;
 use ferroflow_tensor::DType;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use ferroflow_graph::{
     Gradient, GradientOptions, GraphBuilder, IndexedSlices, OpBuilder, Unconnected, WhileOptions,
@@ -146,9 +147,26 @@ pub fn lowered(mut graph: Graph) -> Result<Graph> {
         registry: registry(),
         lower: Lower::Always,
     };
+    let has_loop = |f: &Function| f.graph.iter().any(|(_, n)| n.op().ends_with("While"));
+    let library = graph.library().clone();
+    let mut functions = (*library).clone();
     for pass in PIPELINE.iter().filter(|p| p.name == "lower") {
         (pass.run)(&mut graph, &ctx)?;
+        // What calls itself stays a call, and may have loops.
+        for name in library.names() {
+            let Ok(function) = library.get(name) else {
+                continue;
+            };
+            if has_loop(function) {
+                let mut function = function.as_ref().clone();
+                function.graph.set_library(library.clone());
+                (pass.run)(&mut function.graph, &ctx)?;
+                function.graph.set_library(Default::default());
+                functions.insert(name, function);
+            }
+        }
     }
+    graph.set_library(Arc::new(functions));
     Ok(graph)
 }
 

@@ -2,9 +2,9 @@
 
 use super::branches::{ends_loop, is_header, is_merge, is_switch, question};
 use super::walk::Walk;
-use super::{Gradient, output};
+use super::{Gradient, IndexedSlices, output};
 use crate::{Node, NodeId, Output};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, internal};
 use ferroflow_opdef::Expr;
 use ferroflow_tensor::DType;
 
@@ -44,6 +44,12 @@ impl<'w> Walk<'w, '_, '_> {
     fn of_switch(&self, id: NodeId, node: &Node, arrived: &[Option<Gradient>]) -> Result<Results> {
         let pred = question(&self.emitter.emit().builder.graph, node.inputs[1]);
         let pred = self.emitter.expr(pred);
+        let slices: Vec<Option<IndexedSlices>> = arrived.iter().map(slices_of).collect();
+        let n_arrived = arrived.iter().flatten().count();
+        if n_arrived > 0 && slices.iter().flatten().count() == n_arrived {
+            let merged = self.of_switch_of_slices(node, &slices, pred)?;
+            return Ok(vec![Some(Gradient::Slices(merged))]);
+        }
         let terms: Vec<Option<Expr<'w>>> = arrived
             .iter()
             .map(|g| g.is_some().then(|| self.term(*g).dense()))
@@ -79,12 +85,91 @@ impl<'w> Walk<'w, '_, '_> {
         Ok(vec![Some(Gradient::Dense(output(merged.symbol())))])
     }
 
+    /// The same for slices; a side that nothing came to has none.
+    fn of_switch_of_slices(
+        &self,
+        node: &Node,
+        arrived: &[Option<IndexedSlices>],
+        pred: Expr<'w>,
+    ) -> Result<IndexedSlices> {
+        let wide = |s: &IndexedSlices| self.expr(s.indices).dtype() != DType::Int32;
+        let index = match arrived.iter().flatten().any(wide) {
+            true => DType::Int64,
+            false => DType::Int32,
+        };
+        let first = arrived.iter().flatten().next();
+        let first = first.ok_or_else(|| internal!("a Switch without gradients"))?;
+        let first = self.expr(first.values);
+        let shape = self.shape_behind(node.inputs[0], first);
+        let n = arrived.len();
+        let none = |like: Expr<'w>, slot: usize, shape: Expr<'w>| {
+            // Alive on this side only.
+            let zero = sides(like, pred, n).get(slot).copied();
+            zero.unwrap_or(like.nothing()).op("BroadcastTo", &[shape])
+        };
+        let (mut values, mut indices) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        for (slot, slices) in arrived.iter().enumerate() {
+            match slices {
+                Some(s) => {
+                    values.push(self.expr(s.values));
+                    indices.push(self.expr(s.indices).cast(index));
+                }
+                None => {
+                    let rows = rows_of(shape, 0);
+                    values.push(none(first.number(0.0), slot, rows));
+                    indices.push(none(first.int(0).cast(index), slot, first.ints([0])));
+                }
+            }
+        }
+        let merged = [
+            first.make("Merge", &values, &[]),
+            first.make("Merge", &indices, &[]),
+        ];
+        self.emitter.check()?;
+        Ok(IndexedSlices {
+            values: output(merged[0].symbol()),
+            indices: output(merged[1].symbol()),
+            dense_shape: output(shape.symbol()),
+        })
+    }
+
+    /// The shape of a value, or of the variable behind a handle, seen where nodes are added now.
+    pub(super) fn shape_behind(&self, value: Output, here: Expr<'w>) -> Expr<'w> {
+        let value = here.at(super::symbol(value));
+        match value.dtype() {
+            DType::Resource => value.op("VariableShape", &[]),
+            _ => value.op("Shape", &[]),
+        }
+    }
+
     /// What came goes to the side that was taken.
     fn of_merge(&self, id: NodeId, node: &Node, arrived: &[Option<Gradient>]) -> Result<Results> {
         let Some(gradient) = arrived.first().copied().flatten() else {
             return Ok(Vec::new());
         };
+        if let Some(s) = slices_of(&Some(gradient)) {
+            let values = self.by_side(id, node, self.expr(s.values))?;
+            let indices = self.by_side(id, node, self.expr(s.indices))?;
+            let both = values.into_iter().zip(indices);
+            return Ok(both
+                .map(|(values, indices)| {
+                    Some(Gradient::Slices(IndexedSlices {
+                        values: output(values.symbol()),
+                        indices: output(indices.symbol()),
+                        dense_shape: s.dense_shape,
+                    }))
+                })
+                .collect());
+        }
         let d = self.term(Some(gradient)).dense();
+        let parts = self.by_side(id, node, d)?.into_iter();
+        Ok(parts
+            .map(|p| Some(Gradient::Dense(output(p.symbol()))))
+            .collect())
+    }
+
+    /// A value on each of the sides that a Merge joins.
+    fn by_side(&self, id: NodeId, node: &Node, d: Expr<'w>) -> Result<Vec<Expr<'w>>> {
         let answers = self.emitter.emit().answers(node)?;
         let parts: Vec<Expr> = match answers {
             Some((pred, n, slots)) => {
@@ -102,15 +187,26 @@ impl<'w> Walk<'w, '_, '_> {
                 .collect(),
         };
         self.emitter.check()?;
-        let gradients = parts.into_iter();
-        Ok(gradients
-            .map(|p| Some(Gradient::Dense(output(p.symbol()))))
-            .collect())
+        Ok(parts)
     }
 
-    fn expr(&self, value: Output) -> Expr<'w> {
+    pub(super) fn expr(&self, value: Output) -> Expr<'w> {
         Expr::new(self.emitter, super::symbol(value))
     }
+}
+
+fn slices_of(gradient: &Option<Gradient>) -> Option<IndexedSlices> {
+    match gradient {
+        Some(Gradient::Slices(slices)) => Some(*slices),
+        _ => None,
+    }
+}
+
+/// The shape with another first dimension.
+pub(super) fn rows_of<'g>(shape: Expr<'g>, first: i64) -> Expr<'g> {
+    let ends = [shape.ints([1]), shape.ints([0]), shape.ints([1])];
+    let rest = shape.op_with("StridedSlice", &ends, &[("end_mask", 1i64.into())]);
+    shape.make("ConcatV2", &[shape.ints([first]), rest, shape.int(0)], &[])
 }
 
 /// The outputs of a Switch.

@@ -496,7 +496,11 @@ impl Emit<'_, '_> {
     }
 
     /// A variable of the reverse that begins as `first`; gives its Merge, value and end.
-    fn begin_var(&mut self, region: usize, first: Output) -> Result<(Output, Output, Output)> {
+    pub(super) fn begin_var(
+        &mut self,
+        region: usize,
+        first: Output,
+    ) -> Result<(Output, Output, Output)> {
         let first = self.bring(first, self.regions[region].parent)?;
         let entered = self.enter(first, region, false)?;
         let frame = Frame {
@@ -508,7 +512,7 @@ impl Emit<'_, '_> {
         self.begin(&frame, entered)
     }
 
-    fn end_var(
+    pub(super) fn end_var(
         &mut self,
         region: usize,
         merge: Output,
@@ -598,13 +602,19 @@ impl Walk<'_, '_, '_> {
         for (value, enter) in constant {
             self.emitter.turn_to(region, &prefix);
             let source = self.source_of(enter);
-            if let Some(total) = self.total(value)?
-                && self.is_needed(source)
-            {
-                let term = self.term(Some(total)).dense();
-                let sum = self.summed(source, term, region, parent, &prefix)?;
-                self.add(source, Gradient::Dense(sum));
-            }
+            let total = self.total(value)?.filter(|_| self.is_needed(source));
+            let sum = match total {
+                None => continue,
+                Some(Gradient::Slices(s)) => {
+                    let all = self.collected(source, s, region, parent, &prefix)?;
+                    Gradient::Slices(all)
+                }
+                dense => {
+                    let term = self.term(dense).dense();
+                    Gradient::Dense(self.summed(source, term, region, parent, &prefix)?)
+                }
+            };
+            self.add(source, sum);
         }
         self.emitter.check()
     }
@@ -641,43 +651,4 @@ impl Walk<'_, '_, '_> {
             None => before.zeros_like(),
         }
     }
-
-    /// The sum of a term over all iterations.
-    fn summed(
-        &self,
-        source: Output,
-        term: Expr<'_>,
-        region: usize,
-        parent: usize,
-        prefix: &str,
-    ) -> Result<Output> {
-        self.emitter.turn_to(parent, prefix);
-        let from = self.emitter.expr(source);
-        let zeros = match from.dtype() {
-            DType::Resource => {
-                let shape = from.op("VariableShape", &[]);
-                shape.op("Fill", &[from.constant(zero(term.dtype()))])
-            }
-            _ => from.zeros_like(),
-        };
-        self.emitter.check()?;
-        let zeros = output(zeros.symbol());
-        let (merge, value, last) = self.emitter.emit().begin_var(region, zeros)?;
-        self.emitter.turn_to(region, prefix);
-        let so_far = self.emitter.expr(value);
-        let sum = match term.dtype() {
-            DType::Variant => output(
-                so_far
-                    .op("AddN", &[self.emitter.expr(output(term.symbol()))])
-                    .symbol(),
-            ),
-            _ => output((so_far + self.emitter.expr(output(term.symbol()))).symbol()),
-        };
-        self.emitter.check()?;
-        self.emitter.emit().end_var(region, merge, sum, last)
-    }
-}
-
-fn zero(dtype: DType) -> Result<Tensor> {
-    Tensor::zeros(dtype, ferroflow_tensor::Shape::scalar())
 }

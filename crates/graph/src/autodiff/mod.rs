@@ -3,16 +3,19 @@
 //!
 //! `reach.rs` finds the nodes between the two and their order, `walk.rs` goes through them backwards
 //! and asks each op's gradient function, `emit.rs` is the graph that those functions write to,
-//! `loops.rs` and `conditionals.rs` turn control flow round.
+//! `loops.rs` and `conditionals.rs` turn control flow round, `calls.rs` makes functions of gradients.
 
 mod branches;
+mod calls;
 mod conditionals;
 mod emit;
 mod loops;
 mod reach;
+mod sums;
 mod walk;
 
 use crate::{GraphBuilder, Output};
+pub(crate) use calls::GradientFunctions;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::Symbol;
 use ferroflow_tensor::DType;
@@ -101,8 +104,9 @@ impl GraphBuilder<'_> {
         xs: &[Output],
         options: &GradientOptions,
     ) -> Result<Vec<Option<Output>>> {
-        walk::gradients(self, ys, xs, options, true)?
-            .into_iter()
+        let all = walk::gradients(self, ys, xs, options, true)?;
+        self.make_gradient_functions()?;
+        all.into_iter()
             .map(|g| match g {
                 None => Ok(None),
                 Some(Gradient::Dense(value)) => Ok(Some(value)),
@@ -120,6 +124,8 @@ impl GraphBuilder<'_> {
         xs: &[Output],
         options: &GradientOptions,
     ) -> Result<Vec<Option<Gradient>>> {
-        walk::gradients(self, ys, xs, options, false)
+        let all = walk::gradients(self, ys, xs, options, false)?;
+        self.make_gradient_functions()?;
+        Ok(all)
     }
 }

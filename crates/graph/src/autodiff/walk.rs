@@ -317,14 +317,16 @@ impl<'w> Walk<'w, '_, '_> {
         if let Some(results) = self.of_control_flow(id, node, arrived)? {
             return Ok(results);
         }
+        if let Some(results) = self.of_call(id, node, needed, arrived)? {
+            return Ok(results);
+        }
         let registry = self.emitter.emit().builder.registry;
         let rule = registry.op(node.op()).map(|op: &Op| op.gradient);
         let function = match rule {
             Some(GradientRule::Function(function)) => function,
             Some(GradientRule::None) => return Ok(Vec::new()),
             Some(GradientRule::Undefined) | None => {
-                let functional = ["If", "Case", "While"].map(|op| node.op().ends_with(op));
-                let hint = match functional.contains(&true) {
+                let hint = match node.op().ends_with("While") {
                     true => "; lower the graph first: gradients go through Switch, Merge and loops",
                     false => "",
                 };

@@ -11,6 +11,7 @@ pub use op::OpBuilder;
 pub(crate) use op::{infer_attrs, split_args};
 pub use while_loop::WhileOptions;
 
+use crate::autodiff::GradientFunctions;
 use crate::{Graph, Library, Node, NodeId, Output};
 use context::Context;
 use ferroflow_base::{Result, invalid_argument, not_found};
@@ -30,6 +31,7 @@ pub struct GraphBuilder<'r> {
     pub(crate) graph: Graph,
     pub(crate) registry: &'r Registry,
     pub(crate) library: Library,
+    pub(crate) gradient_functions: GradientFunctions,
     scope: String,
     controls: Vec<NodeId>,
     pub(crate) device: String,
@@ -49,6 +51,7 @@ impl<'r> GraphBuilder<'r> {
             graph,
             registry,
             library: Library::default(),
+            gradient_functions: GradientFunctions::default(),
             scope: String::new(),
             controls: Vec::new(),
             device: String::new(),
@@ -164,7 +167,7 @@ impl<'r> GraphBuilder<'r> {
         Ok(self.graph)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.graph.verify()?;
         crate::loop_frames(&self.graph)?;
         crate::functions::check_calls(&self.graph, &self.library)

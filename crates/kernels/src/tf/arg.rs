@@ -12,10 +12,10 @@ use ferroflow_tensor::{Element, PartialShape, Shape, Tensor, bf16, dispatch, f16
 pub const OPS: &[Op] = &[
     Op::new("ArgMax", "input: T, dimension: Tidx -> output: output_type | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8,quint8,qint32,qint16,quint16,bool}; Tidx: type {int16,int32,int64} = int32; output_type: type {int16,uint16,int32,int64} = int64 |")
         .shape(arg_shape)
-        .kernel(factory::<true>),
+        .kernel(factory::<true>).not_differentiable(),
     Op::new("ArgMin", "input: T, dimension: Tidx -> output: output_type | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8,quint8,qint32,qint16,quint16,bool}; Tidx: type {int32,int64} = int32; output_type: type {int32,int64} = int64 |")
         .shape(arg_shape)
-        .kernel(factory::<false>),
+        .kernel(factory::<false>).not_differentiable(),
 ];
 
 fn arg_shape(ctx: &mut ShapeCtx) -> Result<()> {

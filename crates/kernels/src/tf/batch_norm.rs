@@ -39,7 +39,8 @@ pub const OPS: &[Op] = &[
         "t: T, m: T, v: T, beta: T, gamma: T -> result: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; variance_epsilon: float; scale_after_normalization: bool |",
     )
     .shape(shape_global)
-    .kernel(build_global),
+    .kernel(build_global)
+    .gradient(super::batch_norm_grad::global_gradient),
 ];
 
 /// Elements of a block.

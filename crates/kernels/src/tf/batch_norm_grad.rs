@@ -1,15 +1,17 @@
 //! Gradients of batch and local response normalization, and of the addition of a bias.
 
-use crate::num::Num;
+use crate::num::{Num, Ordered};
 use crate::simd::rows::{ReduceOp, reduce_middle};
+use crate::tf::gather_gradient::part;
 use crate::wide::{narrowed, widened};
 use crate::window::Layout;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, Tensor, dispatch};
 
-/// FusedBatchNormGrad, FusedBatchNormGradV2, FusedBatchNormGradV3, LRNGrad, BiasAddGrad.
+/// FusedBatchNormGrad, FusedBatchNormGradV2, FusedBatchNormGradV3, LRNGrad, BiasAddGrad,
+/// BatchNormWithGlobalNormalizationGrad.
 pub const OPS: &[Op] = &[
     Op::new(
         "FusedBatchNormGrad",
@@ -17,21 +19,24 @@ pub const OPS: &[Op] = &[
     )
     .shape(batch_norm_shape)
     .cost(Cost::Expensive)
-    .kernel(batch_norm),
+    .kernel(batch_norm)
+    .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormGradV2",
         "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U -> x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_3: U, reserve_space_4: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
     )
     .shape(batch_norm_shape)
     .cost(Cost::Expensive)
-    .kernel(batch_norm),
+    .kernel(batch_norm)
+    .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormGradV3",
         "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U -> x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, reserve_space_5: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; data_format: string {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true |",
     )
     .shape(batch_norm_shape)
     .cost(Cost::Expensive)
-    .kernel(batch_norm),
+    .kernel(batch_norm)
+    .gradient(fused_gradient),
     Op::new(
         "LRNGrad",
         "input_grads: T, input_image: T, output_image: T -> output: T | depth_radius: int = 5; bias: float = 1.0; alpha: float = 1.0; beta: float = 0.5; T: type {half,bfloat16,float} = float |",
@@ -61,7 +66,27 @@ pub const OPS: &[Op] = &[
         ctx.set(0, PartialShape::of([shape.dim(at)]));
         Ok(())
     })
-    .kernel(bias_add),
+    .kernel(bias_add)
+    .gradient(bias_gradient),
+    Op::new(
+    "BatchNormWithGlobalNormalizationGrad",
+    "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; variance_epsilon: float; scale_after_normalization: bool |",
+)
+.shape(|ctx| {
+    let t = ctx.with_rank(0, 4)?;
+    let t = ctx.merge(&t, &ctx.input(4))?;
+    let mut channels = ferroflow_tensor::PartialShape::of([t.dim(3)]);
+    for i in 1..4 {
+        channels = ctx.merge(&channels, &ctx.with_rank(i, 1)?)?;
+    }
+    ctx.set(0, t);
+    for i in 1..5 {
+        ctx.set(i, channels.clone());
+    }
+    Ok(())
+})
+.cost(Cost::Expensive)
+.kernel(global)
 ];
 
 /// Elements of a block.
@@ -319,4 +344,207 @@ fn sums<T: Num>(
         out.fill(rows.flatten().fold(T::ZERO, |sum, x| sum.add(*x)));
     });
     Ok(out)
+}
+
+fn global(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let epsilon = build.attrs.float("variance_epsilon")?;
+    let scaled = build.attrs.bool("scale_after_normalization")?;
+    let dtype = build.input(0)?;
+    match dtype {
+        DType::Float | DType::Half | DType::Bfloat16 | DType::Double => {}
+        dtype => return Err(build.unsupported(dtype)),
+    }
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let shape = ctx.shape(0)?.clone();
+        if shape.rank() != 4 {
+            return Err(invalid_argument!("input must be 4-dimensional{shape}"));
+        }
+        for (i, name) in [(1, "mean"), (2, "var"), (3, "gamma")] {
+            let own = ctx.shape(i)?;
+            if own.rank() != 1 {
+                return Err(invalid_argument!("{name} must be 1-dimensional{own}"));
+            }
+            if own[0] != shape[3] {
+                return Err(invalid_argument!(
+                    "Must provide as many {name}s as the last dimension of the input tensor: \
+                     {own} vs. {shape}"
+                ));
+            }
+        }
+        if *ctx.shape(4)? != shape {
+            return Err(invalid_argument!(
+                "out_backprop must be 4-dimensional and of the input's shape {shape}, got {}",
+                ctx.shape(4)?
+            ));
+        }
+        let wide = |i: usize| match dtype {
+            DType::Double => ctx.input(i).cloned(),
+            _ => widened(ctx.par(), ctx.input(i)?),
+        };
+        let inputs = [wide(0)?, wide(1)?, wide(2)?, wide(3)?, wide(4)?];
+        let results = match dtype {
+            DType::Double => global_backward::<f64>(&inputs, f64::from(epsilon), scaled)?,
+            _ => global_backward::<f32>(&inputs, epsilon, scaled)?,
+        };
+        for (i, result) in results.into_iter().enumerate() {
+            let result = match dtype {
+                DType::Double => result,
+                _ => narrowed(ctx.par(), result, dtype)?,
+            };
+            ctx.set_output(i, result)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Of `(t - m) / √(v + epsilon) * gamma + beta`, by each of the five.
+fn global_backward<T: Ordered>(
+    inputs: &[Tensor; 5],
+    epsilon: T,
+    scaled: bool,
+) -> Result<[Tensor; 5]> {
+    let [x, m, v, gamma, d] = inputs;
+    let (t, m, v) = (x.slice::<T>()?, m.slice::<T>()?, v.slice::<T>()?);
+    let (gamma, d, c) = (gamma.slice::<T>()?, d.slice::<T>()?, v.len());
+    let inverse: Vec<T> = v
+        .iter()
+        .map(|v| T::ONE.div(v.add(epsilon).root()))
+        .collect();
+    let factor = |j: usize| match scaled {
+        true => inverse[j].mul(gamma[j]),
+        false => inverse[j],
+    };
+    let factor: Vec<T> = (0..c).map(factor).collect();
+    let mut dx = Tensor::for_overwrite(T::DTYPE, x.shape().clone())?;
+    // Sums of what came, and of that times the distance from the mean.
+    let (mut plain, mut weighted) = (vec![T::ZERO; c], vec![T::ZERO; c]);
+    let rows = d.chunks_exact(c.max(1)).zip(t.chunks_exact(c.max(1)));
+    for (dx, (d, t)) in dx.slice_mut::<T>()?.chunks_exact_mut(c.max(1)).zip(rows) {
+        for j in 0..c {
+            dx[j] = d[j].mul(factor[j]);
+            plain[j] = plain[j].add(d[j]);
+            weighted[j] = weighted[j].add(d[j].mul(t[j].sub(m[j])));
+        }
+    }
+    let half = T::ONE.div(T::ONE.add(T::ONE));
+    let each = |f: &dyn Fn(usize) -> T| -> Result<Tensor> {
+        let mut out = Tensor::for_overwrite(T::DTYPE, Shape::from([c]))?;
+        for (j, o) in out.slice_mut::<T>()?.iter_mut().enumerate() {
+            *o = f(j);
+        }
+        Ok(out)
+    };
+    let dm = each(&|j| T::ZERO.sub(plain[j].mul(factor[j])))?;
+    let cubed = |j: usize| factor[j].mul(inverse[j]).mul(inverse[j]);
+    let dv = each(&|j| T::ZERO.sub(half.mul(weighted[j]).mul(cubed(j))))?;
+    let db = each(&|j| plain[j])?;
+    let dg = each(&|j| match scaled {
+        true => weighted[j].mul(inverse[j]),
+        false => T::ZERO,
+    })?;
+    Ok([dx, dm, dv, db, dg])
+}
+
+/// Of BiasAddGrad: every element of a channel gets that of the bias.
+pub(super) fn bias_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, mut d) = (g.x(0), g.dy(0));
+    let shape = x.shape_of();
+    if g.attrs().str("data_format")? == "NCHW" {
+        let ones = part(shape, Some(shape.int(2)), None).op("OnesLike", &[]);
+        d = d.reshape(
+            d.shape_of()
+                .make("ConcatV2", &[d.shape_of(), ones, d.int(0)], &[]),
+        );
+    }
+    g.set(0, d.op("BroadcastTo", &[shape]))
+}
+
+/// Of BatchNormWithGlobalNormalization.
+pub(super) fn global_gradient(g: &mut GradientCtx) -> Result<()> {
+    let inputs = [g.x(0), g.x(1), g.x(2), g.x(4), g.dy(0)];
+    let attrs = ["variance_epsilon", "scale_after_normalization"].map(|name| g.attr(name));
+    let op = "BatchNormWithGlobalNormalizationGrad";
+    for (i, result) in g.x(0).node(op, &inputs, &attrs).into_iter().enumerate() {
+        g.set(i, result)?;
+    }
+    Ok(())
+}
+
+/// A tensor of channels and how to sum it up to one number for each.
+#[derive(Clone, Copy)]
+struct Channels<'g> {
+    /// All axes but that of the channels.
+    axes: Expr<'g>,
+    /// How many elements a channel has, as a number.
+    count: Expr<'g>,
+}
+
+impl<'g> Channels<'g> {
+    fn sum(self, e: Expr<'g>) -> Expr<'g> {
+        e.sum(self.axes, true)
+    }
+
+    fn mean(self, e: Expr<'g>) -> Expr<'g> {
+        self.sum(e) / self.count
+    }
+}
+
+/// What has 16 bits as a float.
+fn wide(e: Expr) -> Expr {
+    match e.dtype() {
+        DType::Half | DType::Bfloat16 => e.cast(DType::Float),
+        _ => e,
+    }
+}
+
+fn size(e: Expr, dtype: DType) -> Expr {
+    e.op("Size", &[]).cast(dtype)
+}
+
+/// Of FusedBatchNormGrad: by what came, by the input and by the scale. With `r = 1 / √(variance +
+/// epsilon)` and `c = x - mean`, the op gives
+/// `s r (dy - mean(dy) - r² c mean(dy c))`, `r Σ dy c` and `Σ dy`; without training, where mean and
+/// variance are given, `s r dy` in place of the first.
+pub(super) fn fused_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (came, input, scale) = (g.x(0), g.x(1), g.x(2));
+    let (dy, x, s) = (wide(came), wide(input), wide(scale));
+    let format = g.attrs().str("data_format")?;
+    let rank = input.rank().unwrap_or(format.len());
+    let channel = if format.starts_with("NC") {
+        1
+    } else {
+        rank - 1
+    };
+    let axes = (0..rank).filter(|a| *a != channel).map(|a| a as i64);
+    let column = x.ints((0..rank).map(|a| if a == channel { -1 } else { 1 }));
+    let epsilon = f64::from(g.attrs().float("epsilon")?);
+    let [a, b, c] = [0, 1, 2].map(|i| wide(g.dy(i)));
+    let (s, b, c) = (s.reshape(column), b.reshape(column), c.reshape(column));
+    let over = Channels {
+        axes: x.ints(axes),
+        count: size(input, x.dtype()) / size(scale, x.dtype()),
+    };
+    let (by_came, by_input, by_scale);
+    if g.attrs().bool("is_training")? {
+        let mean = over.mean(x);
+        let centred = x - mean;
+        let r = (over.mean(centred * centred) + epsilon).op("Rsqrt", &[]);
+        let (mean_a, mean_dy) = (over.mean(a), over.mean(dy));
+        let (p, q) = (over.mean(dy * centred), over.mean(a * centred));
+        let both = over.mean(a * dy) - mean_a * mean_dy;
+        let r2 = r * r;
+        by_came = s * r * (a - mean_a - r2 * centred * q) + b * r * centred + c;
+        by_scale = r * over.count * (both - r2 * q * p);
+        let of_x = centred * (3.0 * r2 * q * p - both) - (a - mean_a) * p - q * (dy - mean_dy);
+        by_input = s * r * r2 * of_x + b * r * ((dy - mean_dy) - r2 * centred * p);
+    } else {
+        let (mean, variance) = (wide(g.x(3)).reshape(column), wide(g.x(4)).reshape(column));
+        let r = (variance + epsilon).op("Rsqrt", &[]);
+        by_came = a * s * r + b * (x - mean) * r + c;
+        by_input = b * dy * r;
+        by_scale = r * over.sum(a * dy);
+    }
+    g.set(0, by_came.cast(came.dtype()))?;
+    g.set(1, by_input.cast(input.dtype()))?;
+    g.set(2, by_scale.reshape(scale.ints([-1])).cast(scale.dtype()))
 }

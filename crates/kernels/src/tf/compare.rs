@@ -20,6 +20,7 @@ macro_rules! order {
                     zip_kernel::<T, bool>(Test(|x: T, y: T| x $op y)),
                     else Err(build.unsupported(dtype)))
             })
+            .not_differentiable()
     };
 }
 
@@ -43,6 +44,7 @@ macro_rules! equality {
                 let otherwise: bool = 1 $op 2;
                 tolerant(build, kernel, otherwise)
             })
+            .not_differentiable()
     };
 }
 
@@ -60,7 +62,7 @@ pub const OPS: &[Op] = &[
             ctx.set(0, shape);
             Ok(())
         })
-        .kernel(approximate),
+        .kernel(approximate).not_differentiable(),
 ];
 
 fn equality_shape(ctx: &mut ShapeCtx) -> Result<()> {

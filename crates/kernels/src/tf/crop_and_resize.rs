@@ -4,7 +4,7 @@ use crate::indices;
 use crate::wide::floats;
 use crate::window::shape as shape_of;
 use ferroflow_base::{Result, invalid_argument, out_of_range};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, PartialShape};
 
@@ -14,7 +14,22 @@ pub const OPS: &[Op] = &[Op::new(
     "image: T, boxes: float, box_ind: int32, crop_size: int32 -> crops: float | T: type {uint8,uint16,int8,int16,int32,int64,half,float,double}; method: string {'bilinear','nearest'} = 'bilinear'; extrapolation_value: float = 0.0 |",
 )
 .shape(shape)
-.kernel(build)];
+.kernel(build)
+.gradient(gradient)];
+
+/// By the boxes as if what is between pixels always counted, as in TensorFlow.
+fn gradient(g: &mut GradientCtx) -> Result<()> {
+    let (image, boxes, index, d) = (g.x(0), g.x(1), g.x(2), g.dy(0));
+    if g.needs(0) {
+        let attrs = [g.attr("T"), g.attr("method")];
+        let inputs = [boxes, index, image.shape_of()];
+        g.set(0, d.op_with("CropAndResizeGradImage", &inputs, &attrs))?;
+    }
+    if g.needs(1) {
+        g.set(1, d.op("CropAndResizeGradBoxes", &[image, boxes, index]))?;
+    }
+    Ok(())
+}
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let image = ctx.with_rank(0, 4)?;

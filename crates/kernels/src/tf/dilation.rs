@@ -6,7 +6,7 @@ use crate::simd::conv::Conv3dShape;
 use crate::wide::{narrowed, widened};
 use crate::window::{NHWC, Placed, Rule, Rules, ints32, pads, shape as shape_of};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 
@@ -17,7 +17,20 @@ pub const OPS: &[Op] = &[Op::new(
 )
 .shape(shape)
 .cost(Cost::Expensive)
-.kernel(build)];
+.kernel(build)
+.gradient(gradient)];
+
+fn gradient(g: &mut GradientCtx) -> Result<()> {
+    let (input, filter, d) = (g.x(0), g.x(1), g.dy(0));
+    let attrs = ["strides", "rates", "padding"].map(|name| g.attr(name));
+    for (i, by) in ["Input", "Filter"].into_iter().enumerate() {
+        if g.needs(i) {
+            let op = format!("Dilation2DBackprop{by}");
+            g.set(i, input.op_with(&op, &[filter, d], &attrs))?;
+        }
+    }
+    Ok(())
+}
 
 pub(super) fn rules(attrs: &Attrs) -> Result<Rules> {
     let (strides, rates) = (ints32(attrs, "strides")?, ints32(attrs, "rates")?);

@@ -2,7 +2,7 @@
 
 use crate::indices::{list, shape_of};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 
 /// DynamicPartition, DynamicStitch, ParallelDynamicStitch.
@@ -12,19 +12,22 @@ pub const OPS: &[Op] = &[
         "data: T, partitions: int32 -> outputs: num_partitions*T | num_partitions: int >= 1; T: type |",
     )
     .shape(partition_shape)
-    .kernel(partition),
+    .kernel(partition)
+    .gradient(partition_gradient),
     Op::new(
         "DynamicStitch",
         "indices: N*int32, data: N*T -> merged: T | N: int >= 1; T: type |",
     )
     .shape(stitch_shape)
-    .kernel(stitch),
+    .kernel(stitch)
+    .gradient(stitch_gradient),
     Op::new(
         "ParallelDynamicStitch",
         "indices: N*int32, data: N*T -> merged: T | N: int >= 1; T: type |",
     )
     .shape(stitch_shape)
-    .kernel(stitch),
+    .kernel(stitch)
+    .gradient(stitch_gradient),
 ];
 
 fn partition_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -195,4 +198,30 @@ fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
         }
     }
     Ok(out)
+}
+
+/// The rows of the parts, back where they were.
+fn partition_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (data, parts) = (g.x(0), g.x(1));
+    let n = g.num_outputs();
+    let end = parts.op("Size", &[]);
+    let all = parts.int(0).op("Range", &[end, parts.int(1)]);
+    let all = all.reshape(parts.shape_of());
+    let attrs = [("num_partitions", (n as i64).into())];
+    let mut inputs = all.node("DynamicPartition", &[all, parts], &attrs);
+    inputs.extend((0..n).map(|i| g.dy(i)));
+    let rows = data.make(
+        "ParallelDynamicStitch",
+        &inputs,
+        &[("N", (n as i64).into()), ("T", data.dtype().into())],
+    );
+    g.set(0, rows.reshape(data.shape_of()))
+}
+
+fn stitch_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (n, d) = (g.num_inputs() / 2, g.dy(0));
+    for i in 0..n {
+        g.set(n + i, d.op("Gather", &[g.x(i)]))?;
+    }
+    Ok(())
 }

@@ -45,7 +45,8 @@ pub const OPS: &[Op] = &[
         }
         Ok(())
     })
-    .kernel(|build| raw(build, false)),
+    .kernel(|build| raw(build, false))
+    .not_differentiable(),
     Op::new(
         "DecodePaddedRaw",
         "input_bytes: string, fixed_length: int32 -> output: out_type | out_type: type \
@@ -66,7 +67,8 @@ pub const OPS: &[Op] = &[
         }
         Ok(())
     })
-    .kernel(|build| raw(build, true)),
+    .kernel(|build| raw(build, true))
+    .not_differentiable(),
 ];
 
 /// The error of an operation on a file, with TensorFlow's code.

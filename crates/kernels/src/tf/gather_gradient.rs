@@ -5,7 +5,7 @@ use ferroflow_opdef::{Expr, Gradient, GradientCtx, Slices};
 use ferroflow_tensor::DType;
 
 /// Elements `from..to` of a vector; `None` stands for its ends.
-fn part<'g>(v: Expr<'g>, from: Option<Expr<'g>>, to: Option<Expr<'g>>) -> Expr<'g> {
+pub(super) fn part<'g>(v: Expr<'g>, from: Option<Expr<'g>>, to: Option<Expr<'g>>) -> Expr<'g> {
     let all = |e: Expr<'g>| e.reshape(e.ints([1]));
     let bound = |e: Option<Expr<'g>>| e.map_or_else(|| v.ints([0]), all);
     let attrs = [
@@ -52,15 +52,30 @@ pub(super) fn gather_v2(g: &mut GradientCtx) -> Result<()> {
     if batch_dims == 0 && g.x(2).constant_ints().as_deref() == Some(&[0]) {
         return gather(g);
     }
-    // As matrices of slices: params are [batch, outer, size, inner], what came is
-    // [batch, outer, indices, inner].
-    let shape = params.shape_of();
     let rank = params.op("Rank", &[]);
     let axis = (g.x(2).cast(DType::Int32) + rank).op("FloorMod", &[rank]);
-    let batch = match batch_dims < 0 {
-        false => params.int(batch_dims as i32),
-        true => indices.op("Rank", &[]) + params.int(batch_dims as i32),
-    };
+    let batch = batch_of(indices, batch_dims);
+    g.set(0, in_batches(d, indices, params.shape_of(), axis, batch))
+}
+
+/// How many dimensions of the indices are batches.
+pub(super) fn batch_of(indices: Expr, batch_dims: i64) -> Expr {
+    match batch_dims < 0 {
+        false => indices.int(batch_dims as i32),
+        true => indices.op("Rank", &[]) + indices.int(batch_dims as i32),
+    }
+}
+
+/// The gradient of a tensor of this shape from which slices were gathered along `axis`.
+pub(super) fn in_batches<'g>(
+    d: Expr<'g>,
+    indices: Expr<'g>,
+    shape: Expr<'g>,
+    axis: Expr<'g>,
+    batch: Expr<'g>,
+) -> Expr<'g> {
+    // As matrices of slices: params are [batch, outer, size, inner], what came is
+    // [batch, outer, indices, inner].
     let n_batch = count(part(shape, None, Some(batch)));
     let n_outer = count(part(shape, Some(batch), Some(axis)));
     let n_inner = count(part(shape, Some(axis + shape.int(1)), None));
@@ -80,7 +95,7 @@ pub(super) fn gather_v2(g: &mut GradientCtx) -> Result<()> {
     let ids = ids.reshape(shape.ints([-1]));
     let sums = rows.op("UnsortedSegmentSum", &[ids, n_batch * size]);
     let sums = sums.reshape(pack(n_batch, [size, n_outer, n_inner]));
-    g.set(0, sums.op("Transpose", &[swap]).reshape(shape))
+    sums.op("Transpose", &[swap]).reshape(shape)
 }
 
 pub(super) fn gather_nd(g: &mut GradientCtx) -> Result<()> {

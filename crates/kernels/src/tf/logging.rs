@@ -15,14 +15,19 @@ pub const OPS: &[Op] = &[
         "condition: bool, data: list(T) -> | T: list(type) >= 1; summarize: int = 3 | stateful",
     )
     .shape(|ctx| ctx.with_rank(0, 0).map(|_| ()))
-    .kernel(assert),
+    .kernel(assert)
+    .not_differentiable(),
     Op::new(
         "Print",
         "input: T, data: list(U) -> output: T | T: type; U: list(type) >= 0; message: string = ''; \
          first_n: int = -1; summarize: int = 3 | stateful",
     )
     .shape(shapes::unchanged)
-    .kernel(print),
+    .kernel(print)
+    .gradient(|g| match g.arrived(0) {
+        Some(gradient) => g.set_gradient(0, gradient),
+        None => Ok(()),
+    }),
     Op::new(
         "PrintV2",
         "input: string -> | output_stream: string = 'stderr'; end: string = '\\n' | stateful",

@@ -2,14 +2,14 @@
 
 use crate::map::COSTLY;
 use crate::shapes;
-use crate::special;
 use crate::zip::{Both, half_zip_kernel, zip_kernel};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use crate::{special, special_gamma};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
 
-/// Igamma, Igammac, Betainc, Zeta, Polygamma.
+/// Igamma, Igammac, IgammaGradA, RandomGammaGrad, Betainc, Zeta, Polygamma.
 pub const OPS: &[Op] = &[
     Op::new(
         "Igamma",
@@ -25,6 +25,18 @@ pub const OPS: &[Op] = &[
     .shape(shapes::broadcast)
     .kernel(|build| kernel(build, special::igammac))
     .gradient(igammac_gradient),
+    Op::new(
+        "IgammaGradA",
+        "a: T, x: T -> z: T | T: type {float,double} |",
+    )
+    .shape(shapes::broadcast)
+    .kernel(|build| kernel(build, special_gamma::igamma_by_shape)),
+    Op::new(
+        "RandomGammaGrad",
+        "alpha: T, sample: T -> output: T | T: type {float,double} |",
+    )
+    .shape(shapes::broadcast)
+    .kernel(|build| kernel(build, special_gamma::sample_by_shape)),
     Op::new("Zeta", "x: T, q: T -> z: T | T: type {float,double} |")
         .shape(shapes::broadcast)
         .kernel(|build| kernel(build, special::zeta))
@@ -118,27 +130,19 @@ fn density<'g>(a: Expr<'g>, x: Expr<'g>) -> Expr<'g> {
     ((a - 1.0) * x.op("Log", &[]) - x - a.op("Lgamma", &[])).op("Exp", &[])
 }
 
-/// The derivative by the first input is no function that there is an op for.
-fn second_only(g: &GradientCtx) -> Result<()> {
-    match g.needs(0) {
-        false => Ok(()),
-        true => Err(unimplemented_error!(
-            "the gradient of {} by its first input is not known",
-            g.op_name()
-        )),
-    }
-}
-
 fn igamma_gradient(g: &mut GradientCtx) -> Result<()> {
-    second_only(g)?;
-    let dx = g.dy(0) * density(g.x(0), g.x(1));
-    g.set_broadcast(None, Some(dx))
+    of_igamma(g, g.dy(0))
 }
 
 fn igammac_gradient(g: &mut GradientCtx) -> Result<()> {
-    second_only(g)?;
-    let dx = -g.dy(0) * density(g.x(0), g.x(1));
-    g.set_broadcast(None, Some(dx))
+    of_igamma(g, -g.dy(0))
+}
+
+fn of_igamma<'g>(g: &mut GradientCtx<'g>, d: Expr<'g>) -> Result<()> {
+    let (a, x) = (g.x(0), g.x(1));
+    let da = g.needs(0).then(|| d * a.op("IgammaGradA", &[x]));
+    let dx = g.needs(1).then(|| d * density(a, x));
+    g.set_broadcast(da, dx)
 }
 
 /// Whole numbers count as constants, as they do in TensorFlow.

@@ -211,13 +211,13 @@ pub const OPS: &[Op] = &[
     }),
     row("LogicalNot", "x: bool -> y: bool |  |", |_| {
         map_kernel::<bool, bool>(CHEAP, Each(|x: bool| !x))
-    }),
+    }).not_differentiable(),
     row("Invert", INTEGERS, |build| {
         let dtype = build.input(0)?;
         dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
             map_kernel::<T, T>(CHEAP, Each(<T as Int>::not)),
             else Err(build.unsupported(dtype)))
-    }),
+    }).not_differentiable(),
     row(
         "PopulationCount",
         "x: T -> y: uint8 | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
@@ -227,7 +227,7 @@ pub const OPS: &[Op] = &[
             map_kernel::<T, u8>(CHEAP, Convert(<T as Int>::ones)),
             else Err(build.unsupported(dtype)))
         },
-    ),
+    ).not_differentiable(),
     row(
         "Conj",
         "input: T -> output: T | T: type {complex64,complex128,variant} = complex64 |",

@@ -3,7 +3,7 @@
 use crate::optional::Optional;
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_opdef::{AttrValue, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::Tensor;
 
 /// OptionalFromValue, OptionalNone, OptionalHasValue, OptionalGetValue.
@@ -20,7 +20,8 @@ pub const OPS: &[Op] = &[
             let values = (0..n).map(|i| ctx.take_input(i)).collect::<Result<_>>()?;
             ctx.set_output(0, Optional(Some(values)).into_tensor()?)
         }))
-    }),
+    })
+    .gradient(from_value_gradient),
     Op::new("OptionalNone", "-> optional: variant")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
@@ -51,8 +52,32 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(get_value),
+    .kernel(get_value)
+    .gradient(get_value_gradient),
 ];
+
+/// The gradient of an optional is an optional of gradients.
+fn from_value_gradient(g: &mut GradientCtx) -> Result<()> {
+    let xs = g.xs();
+    let dtypes = xs.iter().map(|x| AttrValue::Type(x.dtype())).collect();
+    let shapes = xs.iter().map(|x| AttrValue::Shape(x.shape())).collect();
+    let attrs = [
+        ("output_types", AttrValue::List(dtypes)),
+        ("output_shapes", AttrValue::List(shapes)),
+    ];
+    let values = g.dy(0).node("OptionalGetValue", &[g.dy(0)], &attrs);
+    for (i, value) in values.into_iter().enumerate() {
+        g.set(i, value)?;
+    }
+    Ok(())
+}
+
+fn get_value_gradient(g: &mut GradientCtx) -> Result<()> {
+    let all: Vec<Expr> = (0..g.num_outputs()).map(|i| g.dy(i)).collect();
+    let dtypes = all.iter().map(|d| AttrValue::Type(d.dtype())).collect();
+    let attrs = [("Toutput_types", AttrValue::List(dtypes))];
+    g.set(0, g.x(0).make("OptionalFromValue", &all, &attrs))
+}
 
 fn get_value(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtypes = build.outputs.to_vec();

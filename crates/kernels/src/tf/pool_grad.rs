@@ -28,7 +28,8 @@ pub const OPS: &[Op] = &[
         "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
         like_input,
         |build| max_grad(build, Order::First),
-    ),
+    )
+    .gradient(max_grad_gradient),
     row(
         "MaxPoolGradGrad",
         "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
@@ -417,9 +418,12 @@ fn share_out<T: Ordered>(
 
 /// What was the largest stays so; the op is linear in what came.
 fn max_grad_gradient(g: &mut GradientCtx) -> Result<()> {
-    let op = format!("{}Grad", g.op_name());
-    let d = g.x(0).op_with(&op, &[g.x(1), g.dy(0)], &window(g));
-    g.set(2, d)
+    let op = g.op_name().replace("Grad", "GradGrad");
+    let mut inputs = g.xs();
+    if let Some(came) = inputs.get_mut(2) {
+        *came = g.dy(0);
+    }
+    g.set(2, g.x(0).make(&op, &inputs, &window(g)))
 }
 
 fn max_grad_grad_gradient(g: &mut GradientCtx) -> Result<()> {

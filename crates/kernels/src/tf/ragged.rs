@@ -2,12 +2,12 @@
 
 use crate::indices;
 use crate::sequence::{joined, prepended};
-use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, Shape, Tensor, Variant};
 use std::sync::Arc;
 
-/// RaggedTensorToVariant, RaggedTensorFromVariant.
+/// RaggedTensorToVariant, RaggedTensorFromVariant, RaggedTensorToVariantGradient.
 pub const OPS: &[Op] = &[
     Op::new(
         "RaggedTensorToVariant",
@@ -15,25 +15,52 @@ pub const OPS: &[Op] = &[
          -> encoded_ragged: variant | RAGGED_RANK: int >= 0; Tvalues: type; \
          Tsplits: type {int32,int64} = int64; batched_input: bool",
     )
-    .kernel(to_variant),
+    .kernel(to_variant)
+    .gradient(to_variant_gradient),
     Op::new(
         "RaggedTensorFromVariant",
         "encoded_ragged: variant -> output_nested_splits: output_ragged_rank*Tsplits, \
          output_dense_values: Tvalues | input_ragged_rank: int >= -1; output_ragged_rank: int >= 0; \
          Tvalues: type; Tsplits: type {int32,int64} = int64",
     )
-    .kernel(from_variant),
+    .kernel(from_variant)
+    .gradient(from_variant_gradient),
+    Op::new(
+        "RaggedTensorToVariantGradient",
+        "encoded_ragged_grad: variant, row_splits: Tsplits, dense_values_shape: int32 \
+         -> dense_values_grad: Tvalues | Tvalues: type; Tsplits: type {int32,int64} = int64",
+    )
+    .shape(|ctx| {
+        if let Some(shape) = indices::constant(ctx, 2) {
+            ctx.set(0, indices::sizes(&shape)?);
+        }
+        Ok(())
+    })
+    .kernel(values_of_all),
 ];
 
 /// What a variant holds.
-struct Ragged {
+pub(crate) struct Ragged {
     splits: Vec<Tensor>,
-    values: Tensor,
+    pub(crate) values: Tensor,
 }
 
 impl Ragged {
-    fn variant(self) -> Variant {
+    pub(crate) fn variant(self) -> Variant {
         Variant(Some(Arc::new(self)))
+    }
+
+    /// What a variant holds, if it is a ragged tensor.
+    pub(crate) fn of(variant: &Variant) -> Option<&Ragged> {
+        variant.0.as_deref()?.downcast_ref()
+    }
+
+    /// The same splits with other values.
+    pub(crate) fn with_values(&self, values: Tensor) -> Ragged {
+        Ragged {
+            splits: self.splits.clone(),
+            values,
+        }
     }
 }
 
@@ -193,10 +220,7 @@ fn from_variant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 fn component(variant: &Variant, rank: usize, dtype: DType, splits_dtype: DType) -> Result<&Ragged> {
-    let ragged = variant
-        .0
-        .as_deref()
-        .and_then(|v| v.downcast_ref::<Ragged>());
+    let ragged = Ragged::of(variant);
     let ragged = ragged.ok_or_else(|| {
         invalid_argument!("Input Variant element at index 0 doesn't hold a RaggedTensorVariant")
     })?;
@@ -299,4 +323,68 @@ fn stacked(
         .collect();
     let values = joined(dtype, prepended(total, &row)?, &pieces)?;
     Ok((all, values))
+}
+
+/// The values of all components one behind the other, in the shape of the values that were encoded.
+fn values_of_all(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let encoded = ctx.input(0)?;
+        let shape = Shape::checked(&indices::ints(ctx.input(2)?)?)?;
+        let mut parts = Vec::with_capacity(encoded.num_elements());
+        for variant in encoded.variants()? {
+            let ragged = Ragged::of(variant).filter(|r| r.values.dtype() == dtype);
+            let ragged = ragged.ok_or_else(|| {
+                invalid_argument!(
+                    "Input Variant element at index {} doesn't hold a RaggedTensorVariant of {dtype}",
+                    parts.len()
+                )
+            })?;
+            parts.push((Some(&ragged.values), ragged.values.num_elements()));
+        }
+        let n: usize = parts.iter().map(|(_, n)| n).sum();
+        if n != shape.num_elements() {
+            return Err(invalid_argument!(
+                "Gradient has {n} values, the values that were encoded have shape {shape}"
+            ));
+        }
+        ctx.set_output(0, joined(dtype, shape, &parts)?)
+    }))
+}
+
+fn to_variant_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (d, last) = (g.dy(0), g.num_inputs().saturating_sub(1));
+    let values = g.x(last);
+    let splits = match last {
+        0 => d.int(0),
+        _ => g.x(0),
+    };
+    let attrs = [("Tvalues", values.dtype().into())];
+    let inputs = [splits, values.op("Shape", &[])];
+    g.set(
+        last,
+        d.op_with("RaggedTensorToVariantGradient", &inputs, &attrs),
+    )
+}
+
+fn from_variant_gradient(g: &mut GradientCtx) -> Result<()> {
+    let n = g.num_outputs().saturating_sub(1);
+    let batched = match g.x(0).rank() {
+        Some(rank) => rank > 0,
+        None => n > 0,
+    };
+    if g.x(0).rank().is_some_and(|rank| rank > 1) {
+        return Err(unimplemented_error!(
+            "Unable to compute gradient: RaggedTensorToVariant can currently only generate 0D or 1D \
+             output."
+        ));
+    }
+    let mut inputs: Vec<_> = (0..n).map(|i| g.y(i)).collect();
+    inputs.push(g.dy(n));
+    let attrs = [
+        ("RAGGED_RANK", (n as i64).into()),
+        g.attr("Tsplits"),
+        ("batched_input", batched.into()),
+    ];
+    g.set(0, g.x(0).make("RaggedTensorToVariant", &inputs, &attrs))
 }

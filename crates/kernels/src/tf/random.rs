@@ -5,7 +5,7 @@ use crate::philox::Philox;
 use crate::random::{self, Distribution, Integers, Normal, RESERVED, Truncated, Uniform, unit_f64};
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{
     DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
@@ -22,21 +22,24 @@ pub const OPS: &[Op] = &[
          dtype: type {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
     )
     .shape(shape_from_input)
-    .kernel(|b| floats(b, Floats::Uniform)),
+    .kernel(|b| floats(b, Floats::Uniform))
+    .not_differentiable(),
     Op::new(
         "RandomStandardNormal",
         "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; \
          dtype: type {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
     )
     .shape(shape_from_input)
-    .kernel(|b| floats(b, Floats::Normal)),
+    .kernel(|b| floats(b, Floats::Normal))
+    .not_differentiable(),
     Op::new(
         "TruncatedNormal",
         "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; \
          dtype: type {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
     )
     .shape(shape_from_input)
-    .kernel(|b| floats(b, Floats::Truncated)),
+    .kernel(|b| floats(b, Floats::Truncated))
+    .not_differentiable(),
     Op::new(
         "RandomUniformInt",
         "shape: T, minval: Tout, maxval: Tout -> output: Tout | seed: int = 0; seed2: int = 0; \
@@ -53,7 +56,8 @@ pub const OPS: &[Op] = &[
         "value: T -> output: T | seed: int = 0; seed2: int = 0; T: type | stateful",
     )
     .shape(shapes::unchanged)
-    .kernel(shuffle),
+    .kernel(shuffle)
+    .not_differentiable(),
     Op::new(
         "Multinomial",
         "logits: T, num_samples: int32 -> output: output_dtype | seed: int = 0; seed2: int = 0; \
@@ -61,7 +65,8 @@ pub const OPS: &[Op] = &[
          output_dtype: type {int32,int64} = int64 | stateful",
     )
     .shape(multinomial_shape)
-    .kernel(multinomial),
+    .kernel(multinomial)
+    .not_differentiable(),
     Op::new(
         "RandomGamma",
         "shape: S, alpha: T -> output: T | seed: int = 0; seed2: int = 0; S: type {int32,int64}; \
@@ -76,7 +81,8 @@ pub const OPS: &[Op] = &[
         ctx.set(0, dims);
         Ok(())
     })
-    .kernel(gamma),
+    .kernel(gamma)
+    .gradient(gamma_gradient),
 ];
 
 /// Where a node's stream is. It belongs to the session, so that every plan with the node goes on
@@ -390,4 +396,11 @@ fn gamma(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         DType::Double => kernel!(f64, |x| x, |x| x),
         dtype => Err(build.unsupported(dtype)),
     }
+}
+
+/// How the samples move with `alpha`, which their last dimensions are of.
+fn gamma_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (alpha, samples) = (g.x(1), g.y(0));
+    let moved = g.dy(0) * alpha.op("RandomGammaGrad", &[samples]);
+    g.set(1, moved.sum_to(alpha))
 }

@@ -22,35 +22,35 @@ pub const OPS: &[Op] = &[
          T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Uniform, seeded)),
+    .kernel(|b| floats(b, Floats::Uniform, seeded)).not_differentiable(),
     Op::new(
         "StatelessRandomNormal",
         "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
          T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Normal, seeded)),
+    .kernel(|b| floats(b, Floats::Normal, seeded)).not_differentiable(),
     Op::new(
         "StatelessTruncatedNormal",
         "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
          T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Truncated, seeded)),
+    .kernel(|b| floats(b, Floats::Truncated, seeded)).not_differentiable(),
     Op::new(
         "StatelessRandomUniformInt",
         "shape: T, seed: Tseed, minval: dtype, maxval: dtype -> output: dtype | \
          dtype: type {int32,int64}; T: type {int32,int64}; Tseed: type {int32,int64} = int64 |",
     )
     .shape(seeded_shape)
-    .kernel(|_| uniform_int(2, seeded)),
+    .kernel(|_| uniform_int(2, seeded)).not_differentiable(),
     Op::new(
         "StatelessRandomUniformFullInt",
         "shape: T, seed: Tseed -> output: dtype | dtype: type {int32,int64,uint32,uint64} = uint64; \
          T: type {int32,int64} = int32; Tseed: type {int32,int64,uint32,uint64} = int64 |",
     )
     .shape(seeded_shape)
-    .kernel(|b| full_int(b, seeded)),
+    .kernel(|b| full_int(b, seeded)).not_differentiable(),
     Op::new(
         "StatelessMultinomial",
         "logits: T, num_samples: int32, seed: Tseed -> output: output_dtype | \
@@ -67,28 +67,28 @@ pub const OPS: &[Op] = &[
             let out = draw::<I>(ctx, |_| Ok(from))?;
             ctx.set_output(0, out)
         })))
-    }),
+    }).not_differentiable(),
     Op::new(
         "StatelessRandomUniformV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
          dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Uniform, keyed)),
+    .kernel(|b| floats(b, Floats::Uniform, keyed)).not_differentiable(),
     Op::new(
         "StatelessRandomNormalV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
          dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Normal, keyed)),
+    .kernel(|b| floats(b, Floats::Normal, keyed)).not_differentiable(),
     Op::new(
         "StatelessTruncatedNormalV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
          dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Truncated, keyed)),
+    .kernel(|b| floats(b, Floats::Truncated, keyed)).not_differentiable(),
     Op::new(
         "StatelessRandomUniformIntV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32, minval: dtype, maxval: dtype -> \
@@ -96,14 +96,14 @@ pub const OPS: &[Op] = &[
          Tshape: type {int32,int64} = int32 |",
     )
     .shape(keyed_shape)
-    .kernel(|_| uniform_int(4, keyed)),
+    .kernel(|_| uniform_int(4, keyed)).not_differentiable(),
     Op::new(
         "StatelessRandomUniformFullIntV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
          dtype: type {int32,int64,uint32,uint64} = uint64; Tshape: type {int32,int64} = int32 |",
     )
     .shape(keyed_shape)
-    .kernel(|b| full_int(b, keyed)),
+    .kernel(|b| full_int(b, keyed)).not_differentiable(),
     Op::new(
         "StatelessRandomGetKeyCounter",
         "seed: Tseed -> key: uint64, counter: uint64 | Tseed: type {int32,int64} = int64 |",

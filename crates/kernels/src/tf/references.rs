@@ -23,19 +23,22 @@ pub const OPS: &[Op] = &[
         "Assign",
         "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type; validate_shape: bool = true; \
          use_locking: bool = true | uninit",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "AssignAdd",
         "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type {float,double,int32,uint8,\
          int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,\
          complex128,half,uint32,uint64}; use_locking: bool = false",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "AssignSub",
         "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type {float,double,int32,uint8,\
          int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,\
          complex128,half,uint32,uint64}; use_locking: bool = false",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "IsVariableInitialized",
         "ref: Ref(dtype) -> is_initialized: bool | dtype: type | uninit",
@@ -46,28 +49,32 @@ pub const OPS: &[Op] = &[
          double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
          quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
          use_locking: bool = false",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "ScatterSub",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
          double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
          quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
          use_locking: bool = false",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "ScatterMul",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
          double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
          quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
          use_locking: bool = false",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "ScatterDiv",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
          double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
          quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
          use_locking: bool = false",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "ScatterMin",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type \
@@ -91,14 +98,16 @@ pub const OPS: &[Op] = &[
          double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
          quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
          use_locking: bool = false; bad_indices_policy: string = ''",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "ScatterNdSub",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
          double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
          quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
          use_locking: bool = false; bad_indices_policy: string = ''",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "ScatterNdMin",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
@@ -118,7 +127,8 @@ pub const OPS: &[Op] = &[
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type; \
          Tindices: type {int32,int64}; use_locking: bool = true; bad_indices_policy: string \
          = ''",
-    ),
+    )
+    .not_differentiable(),
     Op::new(
         "StridedSliceAssign",
         "ref: Ref(T), begin: Index, end: Index, strides: Index, value: T -> output_ref: Ref(T) | \
@@ -128,7 +138,11 @@ pub const OPS: &[Op] = &[
     Op::new(
         "RefIdentity",
         "input: Ref(T) -> output: Ref(T) | T: type | uninit",
-    ),
+    )
+    .gradient(|g| match g.arrived(0) {
+        Some(gradient) => g.set_gradient(0, gradient),
+        None => Ok(()),
+    }),
     Op::new(
         "TemporaryVariable",
         "-> ref: Ref(dtype) | shape: shape; dtype: type; var_name: string = '' | stateful",

@@ -26,7 +26,7 @@ pub const OPS: &[Op] = &[
             .iter()
             .map(|l| vec![(l.lower, 1.0 - l.weight), (l.upper, l.weight)])
             .collect()
-    })),
+    })).not_differentiable(),
     Op::new(
         "ResizeBicubicGrad",
         "grads: float, original_image: T -> output: T | T: type {float,double}; align_corners: bool = false; half_pixel_centers: bool = false |",

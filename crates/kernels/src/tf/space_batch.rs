@@ -4,7 +4,7 @@
 use crate::indices::{self, Ints, constant, shape_of};
 use crate::strided::{Strided, par_rows, unravel};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Attrs, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Item, PartialShape, dispatch_items};
 use smallvec::SmallVec;
 
@@ -66,7 +66,8 @@ pub const OPS: &[Op] = &[
          uint16,uint32,uint64,complex64,complex128,bool}; padding: string {'SAME','VALID'}",
     )
     .shape(patches_shape)
-    .kernel(patches),
+    .kernel(patches)
+    .gradient(patches_gradient),
 ];
 
 /// The block size and whether channels come first.
@@ -493,4 +494,41 @@ fn old_batch_gradient(g: &mut GradientCtx) -> Result<()> {
     let attrs = [g.attr("block_size")];
     let dx = g.dy(0).op_with(inverse(g.op_name()), &[g.x(1)], &attrs);
     g.set(0, dx)
+}
+
+/// Element `i` of a vector.
+fn part(v: Expr, i: i32) -> Expr {
+    v.op("Gather", &[v.int(i)])
+}
+
+fn pack<'g, const N: usize>(parts: &[Expr<'g>; N]) -> Expr<'g> {
+    parts[0].make("Pack", parts, &[])
+}
+
+/// Every place of a patch tells where it was taken from, padding that it was taken from nowhere.
+fn patches_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, d) = (g.x(0), g.dy(0));
+    let attrs = ["ksizes", "strides", "rates", "padding"].map(|name| g.attr(name));
+    let window = g.attrs().ints("ksizes")?;
+    let [_, height, width, _] = window[..] else {
+        return Err(invalid_argument!("ksizes must have 4 elements"));
+    };
+    let (own, its) = (x.shape_of(), d.op("Shape", &[]));
+    let [n, rows, columns, channels] = [0, 1, 2, 3].map(|i| part(own, i));
+    let one = x.int(1);
+    let pixels = rows * columns;
+    let places = one.op("Range", &[pixels + one, one]);
+    let places = places.reshape(pack(&[one, rows, columns, one]));
+    let places = places.op_with("ExtractImagePatches", &[], &attrs);
+    let ids = places.reshape(x.ints([-1])) - one;
+    let window = x.ints([height, width]);
+    let (height, width) = (part(window, 0), part(window, 1));
+    let came = pack(&[n, part(its, 1), part(its, 2), height, width, channels]);
+    let came = d
+        .reshape(came)
+        .op("Transpose", &[x.ints([1, 2, 3, 4, 0, 5])]);
+    let came = came.reshape(pack(&[x.int(-1), n * channels]));
+    let sums = came.op("UnsortedSegmentSum", &[ids, pixels]);
+    let sums = sums.reshape(pack(&[rows, columns, n, channels]));
+    g.set(0, sums.op("Transpose", &[x.ints([2, 0, 1, 3])]))
 }

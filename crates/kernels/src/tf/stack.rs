@@ -47,7 +47,8 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(create),
+    .kernel(create)
+    .not_differentiable(),
     Op::new(
         "StackPush",
         "handle: Ref(string), elem: T -> output: T | T: type; swap_memory: bool = false",
@@ -58,16 +59,19 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(push),
+    .kernel(push)
+    .not_differentiable(),
     Op::new(
         "StackPop",
         "handle: Ref(string) -> elem: elem_type | elem_type: type",
     )
     .cost(Cost::Cheap)
-    .kernel(pop),
+    .kernel(pop)
+    .not_differentiable(),
     Op::new("StackClose", "handle: Ref(string) ->")
         .cost(Cost::Cheap)
-        .kernel(close),
+        .kernel(close)
+        .not_differentiable(),
 ];
 
 /// What handles call the place of stacks.

@@ -20,7 +20,7 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Static)),
+    .kernel(|b| table(b, Kind::Static)).not_differentiable(),
     Op::new(
         "AnonymousHashTable",
         "-> table_handle: resource | key_dtype: type; value_dtype: type | stateful",
@@ -35,7 +35,7 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Mutable)),
+    .kernel(|b| table(b, Kind::Mutable)).not_differentiable(),
     Op::new(
         "AnonymousMutableHashTable",
         "-> table_handle: resource | key_dtype: type; value_dtype: type | stateful",
@@ -50,7 +50,7 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::OfTensors)),
+    .kernel(|b| table(b, Kind::OfTensors)).not_differentiable(),
     Op::new(
         "AnonymousMutableHashTableOfTensors",
         "-> table_handle: resource | key_dtype: type; value_dtype: type; \
@@ -68,7 +68,7 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Dense)),
+    .kernel(|b| table(b, Kind::Dense)).not_differentiable(),
     Op::new(
         "AnonymousMutableDenseHashTable",
         "empty_key: key_dtype, deleted_key: key_dtype -> table_handle: resource | \
@@ -82,20 +82,20 @@ pub const OPS: &[Op] = &[
         "InitializeTableV2",
         "table_handle: resource, keys: Tkey, values: Tval -> | Tkey: type; Tval: type | stateful",
     )
-    .kernel(|_| Ok(Box::new(initialize))),
+    .kernel(|_| Ok(Box::new(initialize))).not_differentiable(),
     Op::new(
         "InitializeTableFromTextFileV2",
         "table_handle: resource, filename: string -> | key_index: int >= -2; value_index: int >= -2; \
          vocab_size: int >= -1 = -1; delimiter: string = '\\t'; offset: int = 0 | stateful",
     )
     .cost(Cost::Expensive)
-    .kernel(initialize_from_file),
+    .kernel(initialize_from_file).not_differentiable(),
     Op::new(
         "LookupTableFindV2",
         "table_handle: resource, keys: Tin, default_value: Tout -> values: Tout | Tin: type; \
          Tout: type | stateful",
     )
-    .kernel(|_| Ok(Box::new(find))),
+    .kernel(|_| Ok(Box::new(find))).not_differentiable(),
     Op::new(
         "LookupTableInsertV2",
         "table_handle: resource, keys: Tin, values: Tout -> | Tin: type; Tout: type | stateful",
@@ -105,7 +105,7 @@ pub const OPS: &[Op] = &[
             let table = pair(ctx)?;
             table.insert(ctx.input(1)?, ctx.input(2)?)
         }))
-    }),
+    }).not_differentiable(),
     Op::new(
         "LookupTableRemoveV2",
         "table_handle: resource, keys: Tin -> | Tin: type | stateful",
@@ -122,7 +122,7 @@ pub const OPS: &[Op] = &[
             let size = resource::<Table>(ctx, 0)?.size()?;
             ctx.set_output(0, Tensor::scalar(size as i64))
         }))
-    }),
+    }).not_differentiable(),
     Op::new(
         "LookupTableExportV2",
         "table_handle: resource -> keys: Tkeys, values: Tvalues | Tkeys: type; Tvalues: type | stateful",

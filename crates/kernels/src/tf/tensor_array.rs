@@ -120,7 +120,7 @@ pub const OPS: &[Op] = &[
     .not_differentiable(),
     Op::new("TensorArrayCloseV3", "handle: resource -> | | stateful")
         .cost(Cost::Cheap)
-        .kernel(close),
+        .kernel(close).not_differentiable(),
 ];
 
 pub(super) fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -458,54 +458,70 @@ pub(super) fn gradient_array(build: &KernelBuild, has_shape: bool) -> Result<Box
 fn array_of<'g>(g: &GradientCtx<'g>, flow: Expr<'g>) -> (Expr<'g>, Expr<'g>) {
     let source = g.source();
     let attrs = [("source", source.as_str().into())];
-    let made = flow.node("TensorArrayGradV3", &[g.x(0), flow], &attrs);
+    let op = of_version(g, "TensorArrayGrad");
+    let made = flow.node(&op, &[g.x(0), flow], &attrs);
     match made[..] {
         [handle, flow] => (handle, flow),
+        // Arrays of the first versions have no flow of their own.
+        [handle] => {
+            let after = flow.node_after("Identity", &[flow], &[], &[handle]);
+            (handle, after.first().copied().unwrap_or(flow.nothing()))
+        }
         _ => (flow.nothing(), flow.nothing()),
     }
 }
 
-fn read_gradient(g: &mut GradientCtx) -> Result<()> {
+/// The op of this family whose handles are like the node's.
+fn of_version(g: &GradientCtx, op: &str) -> String {
+    let name = g.op_name();
+    let version = ["V2", "V3"].into_iter().find(|v| name.ends_with(v));
+    format!("{op}{}", version.unwrap_or_default())
+}
+
+pub(super) fn read_gradient(g: &mut GradientCtx) -> Result<()> {
     let (array, flow) = array_of(g, g.x(2));
-    let flow = array.op("TensorArrayWriteV3", &[g.x(1), g.dy(0), flow]);
+    let flow = array.op(&of_version(g, "TensorArrayWrite"), &[g.x(1), g.dy(0), flow]);
     g.set(2, flow)
 }
 
-fn write_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(super) fn write_gradient(g: &mut GradientCtx) -> Result<()> {
     let d = g.dy(0);
     let (array, flow) = array_of(g, d);
     let attrs = [("dtype", g.x(2).dtype().into())];
-    let dx = array.op_with("TensorArrayReadV3", &[g.x(1), flow], &attrs);
+    let dx = array.op_with(&of_version(g, "TensorArrayRead"), &[g.x(1), flow], &attrs);
     g.set(2, dx)?;
     g.set(3, d)
 }
 
-fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(super) fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
     let (array, flow) = array_of(g, g.x(2));
-    let flow = array.op("TensorArrayScatterV3", &[g.x(1), g.dy(0), flow]);
+    let flow = array.op(
+        &of_version(g, "TensorArrayScatter"),
+        &[g.x(1), g.dy(0), flow],
+    );
     g.set(2, flow)
 }
 
-fn scatter_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(super) fn scatter_gradient(g: &mut GradientCtx) -> Result<()> {
     let d = g.dy(0);
     let (array, flow) = array_of(g, d);
     let attrs = [("dtype", g.x(2).dtype().into())];
-    let dx = array.op_with("TensorArrayGatherV3", &[g.x(1), flow], &attrs);
+    let dx = array.op_with(&of_version(g, "TensorArrayGather"), &[g.x(1), flow], &attrs);
     g.set(2, dx)?;
     g.set(3, d)
 }
 
-fn concat_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(super) fn concat_gradient(g: &mut GradientCtx) -> Result<()> {
     let (array, flow) = array_of(g, g.x(1));
-    let flow = array.op("TensorArraySplitV3", &[g.dy(0), g.y(1), flow]);
+    let flow = array.op(&of_version(g, "TensorArraySplit"), &[g.dy(0), g.y(1), flow]);
     g.set(1, flow)
 }
 
-fn split_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(super) fn split_gradient(g: &mut GradientCtx) -> Result<()> {
     let d = g.dy(0);
     let (array, flow) = array_of(g, d);
     let attrs = [("dtype", g.x(1).dtype().into())];
-    let dx = array.op_with("TensorArrayConcatV3", &[flow], &attrs);
+    let dx = array.op_with(&of_version(g, "TensorArrayConcat"), &[flow], &attrs);
     g.set(1, dx)?;
     g.set(3, d)
 }

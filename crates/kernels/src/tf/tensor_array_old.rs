@@ -1,7 +1,9 @@
 //! TensorArrays of the first two versions: their handles are strings.
 
 use super::tensor_array::{
-    close, concat, create, gather, gather_shape, gradient_array, read, scatter, size, split, write,
+    close, concat, concat_gradient, create, gather, gather_gradient, gather_shape, gradient_array,
+    read, read_gradient, scatter, scatter_gradient, size, split, split_gradient, write,
+    write_gradient,
 };
 use crate::shapes;
 use ferroflow_base::Result;
@@ -20,63 +22,69 @@ pub const OPS: &[Op] = &[
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(create),
+    .kernel(create).not_differentiable(),
     Op::new(
         "TensorArrayWrite",
         "handle: Ref(string), index: int32, value: T, flow_in: float -> flow_out: float | T: type",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(write),
+    .kernel(write)
+    .gradient(write_gradient),
     Op::new(
         "TensorArrayRead",
         "handle: Ref(string), index: int32, flow_in: float -> value: dtype | dtype: type",
     )
     .cost(Cost::Cheap)
-    .kernel(read),
+    .kernel(read)
+    .gradient(read_gradient),
     Op::new(
         "TensorArrayGather",
         "handle: Ref(string), indices: int32, flow_in: float -> value: dtype | dtype: type; element_shape: shape = unknown",
     )
     .shape(gather_shape)
-    .kernel(|build| gather(build, false)),
+    .kernel(|build| gather(build, false))
+    .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatter",
         "handle: Ref(string), indices: int32, value: T, flow_in: float -> flow_out: float | T: type",
     )
     .shape(shapes::scalar)
-    .kernel(|build| scatter(build, false)),
+    .kernel(|build| scatter(build, false))
+    .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcat",
         "handle: Ref(string), flow_in: float -> value: dtype, lengths: int64 | dtype: type; element_shape_except0: shape = unknown",
     )
-    .kernel(concat),
+    .kernel(concat)
+    .gradient(concat_gradient),
     Op::new(
         "TensorArraySplit",
         "handle: Ref(string), value: T, lengths: int64, flow_in: float -> flow_out: float | T: type",
     )
     .shape(shapes::scalar)
-    .kernel(split),
+    .kernel(split)
+    .gradient(split_gradient),
     Op::new(
         "TensorArraySize",
         "handle: Ref(string), flow_in: float -> size: int32 |",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(size),
+    .kernel(size).not_differentiable(),
     Op::new(
         "TensorArrayGrad",
         "handle: string, flow_in: float -> grad_handle: Ref(string) | source: string | stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(|build| gradient_array(build, false)),
+    .kernel(|build| gradient_array(build, false)).not_differentiable(),
     Op::new(
         "TensorArrayClose",
         "handle: Ref(string) -> |",
     )
     .cost(Cost::Cheap)
-    .kernel(close),
+    .kernel(close).not_differentiable(),
     Op::new(
         "TensorArrayPack",
         "handle: Ref(string), flow_in: float -> value: dtype | dtype: type; element_shape: shape = unknown",
@@ -94,63 +102,69 @@ pub const OPS: &[Op] = &[
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(create),
+    .kernel(create).not_differentiable(),
     Op::new(
         "TensorArrayWriteV2",
         "handle: string, index: int32, value: T, flow_in: float -> flow_out: float | T: type",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(write),
+    .kernel(write)
+    .gradient(write_gradient),
     Op::new(
         "TensorArrayReadV2",
         "handle: string, index: int32, flow_in: float -> value: dtype | dtype: type",
     )
     .cost(Cost::Cheap)
-    .kernel(read),
+    .kernel(read)
+    .gradient(read_gradient),
     Op::new(
         "TensorArrayGatherV2",
         "handle: string, indices: int32, flow_in: float -> value: dtype | dtype: type; element_shape: shape = unknown",
     )
     .shape(gather_shape)
-    .kernel(|build| gather(build, false)),
+    .kernel(|build| gather(build, false))
+    .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatterV2",
         "handle: string, indices: int32, value: T, flow_in: float -> flow_out: float | T: type",
     )
     .shape(shapes::scalar)
-    .kernel(|build| scatter(build, false)),
+    .kernel(|build| scatter(build, false))
+    .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcatV2",
         "handle: string, flow_in: float -> value: dtype, lengths: int64 | dtype: type; element_shape_except0: shape = unknown",
     )
-    .kernel(concat),
+    .kernel(concat)
+    .gradient(concat_gradient),
     Op::new(
         "TensorArraySplitV2",
         "handle: string, value: T, lengths: int64, flow_in: float -> flow_out: float | T: type",
     )
     .shape(shapes::scalar)
-    .kernel(split),
+    .kernel(split)
+    .gradient(split_gradient),
     Op::new(
         "TensorArraySizeV2",
         "handle: string, flow_in: float -> size: int32 |",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(size),
+    .kernel(size).not_differentiable(),
     Op::new(
         "TensorArrayGradV2",
         "handle: string, flow_in: float -> grad_handle: string | source: string | stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(|build| gradient_array(build, false)),
+    .kernel(|build| gradient_array(build, false)).not_differentiable(),
     Op::new(
         "TensorArrayCloseV2",
         "handle: string -> |",
     )
     .cost(Cost::Cheap)
-    .kernel(close),
+    .kernel(close).not_differentiable(),
 ];
 
 fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {

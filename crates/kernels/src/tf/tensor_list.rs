@@ -103,7 +103,7 @@ pub const OPS: &[Op] = &[
         "input_handles: variant, tensor: element_dtype -> output_handles: variant | element_dtype: type",
     )
     .shape(push_back_batch_shape)
-    .kernel(push_back_batch),
+    .kernel(push_back_batch).not_differentiable(),
     Op::new(
         "TensorListResize",
         "input_handle: variant, size: int32 -> output_handle: variant",
@@ -121,7 +121,7 @@ pub const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(concat_lists),
+    .kernel(concat_lists).not_differentiable(),
 ];
 
 /// The value of a scalar int32 input.

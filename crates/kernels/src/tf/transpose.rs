@@ -30,7 +30,7 @@ pub const OPS: &[Op] = &[
             ctx.set(0, ctx.with_rank(0, 1)?);
             Ok(())
         })
-        .kernel(invert_permutation),
+        .kernel(invert_permutation).not_differentiable(),
     Op::new(
         "Tile",
         "input: T, multiples: Tmultiples -> output: T | T: type; Tmultiples: type {int32,int64} = int32",
@@ -65,7 +65,7 @@ pub const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Cheap)
-    .kernel(broadcast_gradient_args),
+    .kernel(broadcast_gradient_args).not_differentiable(),
 ];
 
 /// Checks a permutation of `rank` dimensions.

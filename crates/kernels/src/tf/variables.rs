@@ -8,9 +8,7 @@ use crate::resource::{
 };
 use crate::shapes;
 use crate::tf::gather::{gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of};
-use ferroflow_base::{
-    Result, failed_precondition, invalid_argument, not_found, out_of_range, unimplemented_error,
-};
+use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
@@ -394,12 +392,13 @@ fn read_gradient(g: &mut GradientCtx) -> Result<()> {
 }
 
 fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
-    if g.attrs().int("batch_dims")? != 0 {
-        return Err(unimplemented_error!(
-            "the gradient of ResourceGather with batch_dims is not known"
-        ));
-    }
     let shape = g.x(0).op("VariableShape", &[]);
+    let (indices, batch_dims) = (g.x(1), g.attrs().int("batch_dims")?);
+    if batch_dims != 0 {
+        let batch = super::gather_gradient::batch_of(indices, batch_dims);
+        let dx = super::gather_gradient::in_batches(g.dy(0), indices, shape, batch, batch);
+        return g.set(0, dx);
+    }
     let gradient = super::gather_gradient::slices(g.dy(0), g.x(1), shape);
     g.set_gradient(0, gradient)
 }

@@ -1,0 +1,300 @@
+//! Gradients of calls.
+//!
+//! A function that is called has a function of its gradients: it takes the arguments and what came
+//! to the results, runs the function once more and gives what goes to the arguments. It is made
+//! when the first call asks for it, and its name is known before it is made: a function that calls
+//! itself gets a gradient that calls itself. What runs once more should not be random; effects are
+//! not repeated.
+
+use super::walk::Walk;
+use super::{Gradient, GradientOptions, output};
+use crate::functions::calls_of;
+use crate::{ARG, Function, Graph, GraphBuilder, Node, NodeId, Output, RETVAL};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_opdef::{AttrValue, Attrs, Expr, FuncRef};
+use ferroflow_tensor::{DType, Shape, Tensor};
+use rustc_hash::FxHashMap;
+
+/// On an argument: the dtype of the variable behind the handle.
+const VARIABLE: &str = "_variable_dtype";
+
+/// A function and, for each argument that is a handle, the dtype of the variable behind it.
+type Key = (String, Vec<Option<DType>>);
+
+/// The functions of gradients that were asked for.
+#[derive(Default)]
+pub(crate) struct GradientFunctions {
+    names: FxHashMap<Key, String>,
+    to_make: Vec<Key>,
+}
+
+/// Whether an argument or result of this dtype has a gradient of the same dtype.
+fn is_number_or_list(dtype: DType) -> bool {
+    dtype.is_floating() || dtype.is_complex() || dtype == DType::Variant
+}
+
+/// The dtype of an argument's gradient.
+fn gradient_dtype(dtype: DType, variable: Option<DType>) -> Option<DType> {
+    match dtype {
+        DType::Resource => variable.filter(|v| is_number_or_list(*v)),
+        dtype => is_number_or_list(dtype).then_some(dtype),
+    }
+}
+
+/// The dtype of the variable behind a handle, as far as that can be seen.
+fn variable_behind(graph: &Graph, mut handle: Output) -> Option<DType> {
+    for _ in 0..graph.len() {
+        let node = graph.get(handle.node)?;
+        let from = match node.op() {
+            "VarHandleOp" => return node.attrs.dtype("dtype").ok(),
+            ARG => return node.attrs.dtype(VARIABLE).ok(),
+            "IdentityN" => node.inputs.get(handle.slot as usize),
+            "Identity" | "Enter" | "Exit" | "NextIteration" | "Switch" | "_SwitchN" | "Merge" => {
+                node.inputs.first()
+            }
+            _ => None,
+        };
+        handle = *from?;
+    }
+    None
+}
+
+impl Walk<'_, '_, '_> {
+    /// The gradients of a node that calls functions on its inputs; `None` for others.
+    pub(super) fn of_call(
+        &self,
+        id: NodeId,
+        node: &Node,
+        needed: &[bool],
+        arrived: &[Option<Gradient>],
+    ) -> Result<Option<Vec<Option<Gradient>>>> {
+        let n_before = match node.op() {
+            "PartitionedCall" | "StatefulPartitionedCall" => 0,
+            "If" | "StatelessIf" | "Case" | "StatelessCase" => 1,
+            _ => return Ok(None),
+        };
+        let args = node.inputs.get(n_before..).unwrap_or_default();
+        let (mut variables, mut dtypes) = (Vec::new(), Vec::new());
+        for (arg, needed) in args.iter().zip(needed.get(n_before..).unwrap_or_default()) {
+            let graph = &self.emitter.emit().builder.graph;
+            let dtype = graph.dtype(*arg).unwrap_or(DType::Resource);
+            let variable = match dtype {
+                DType::Resource => variable_behind(graph, *arg),
+                _ => None,
+            };
+            if dtype == DType::Resource && variable.is_none() && *needed {
+                return Err(unimplemented_error!(
+                    "the gradient of a call by the handle '{}' needs to know what it is of",
+                    graph.output_name(*arg)
+                ));
+            }
+            variables.push(variable);
+            dtypes.push(gradient_dtype(dtype, variable));
+        }
+        let tout: Vec<AttrValue> = dtypes.iter().flatten().map(|t| (*t).into()).collect();
+        if tout.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let mut attrs = vec![("Tout", AttrValue::List(tout))];
+        let mut named = Vec::new();
+        for (function, ..) in calls_of(node) {
+            let builder = &mut self.emitter.emit().builder;
+            let name = builder.gradient_function_of(&function.name, &variables)?;
+            let attrs = Attrs::default();
+            named.push(AttrValue::Func(FuncRef { name, attrs }));
+        }
+        match (node.op().ends_with("Case"), &named[..]) {
+            (true, _) => attrs.push(("branches", AttrValue::List(named))),
+            (false, [f]) => attrs.push(("f", f.clone())),
+            (false, [then, other]) => {
+                attrs.push(("then_branch", then.clone()));
+                attrs.push(("else_branch", other.clone()));
+            }
+            _ => return Err(invalid_argument!("the node names no function")),
+        }
+        let mut inputs: Vec<Expr> = node.inputs.iter().map(|i| self.expr(*i)).collect();
+        for (slot, dtype) in node.outputs.iter().enumerate() {
+            if is_number_or_list(*dtype) {
+                inputs.push(match arrived.get(slot).copied().flatten() {
+                    Some(gradient) => self.term(Some(gradient)).dense(),
+                    None => self.expr(Output::new(id, slot)).zeros_like(),
+                });
+            }
+        }
+        let Some(first) = inputs.first().copied() else {
+            return Ok(Some(Vec::new()));
+        };
+        let mut found = first.node(node.op(), &inputs, &attrs).into_iter();
+        self.emitter.check()?;
+        let mut results = vec![None; n_before];
+        results.extend(dtypes.iter().map(|dtype| {
+            let gradient = dtype.and_then(|_| found.next());
+            gradient.map(|g| Gradient::Dense(output(g.symbol())))
+        }));
+        Ok(Some(results))
+    }
+}
+
+impl GraphBuilder<'_> {
+    /// The name of the function of gradients of a function.
+    fn gradient_function_of(&mut self, of: &str, variables: &[Option<DType>]) -> Result<String> {
+        self.library.get(of)?;
+        let key = (of.to_string(), variables.to_vec());
+        if let Some(name) = self.gradient_functions.names.get(&key) {
+            return Ok(name.clone());
+        }
+        let name = self.library.unique_name(&format!("{of}_gradient"));
+        let unfinished = invalid_argument!("the gradient of '{of}' could not be made");
+        self.library.insert_bad(&name, &unfinished);
+        let functions = &mut self.gradient_functions;
+        functions.names.insert(key.clone(), name.clone());
+        functions.to_make.push(key);
+        Ok(name)
+    }
+
+    /// Makes the functions of gradients that calls have asked for.
+    pub(crate) fn make_gradient_functions(&mut self) -> Result<()> {
+        while let Some(key) = self.gradient_functions.to_make.pop() {
+            let (of, variables) = &key;
+            let function = self.library.get(of)?.as_ref().clone();
+            let made = self
+                .gradient_function(function, Some(variables))
+                .map_err(|e| e.note(format!("in the gradient of function '{of}'")));
+            let made = match made {
+                Ok(made) => made,
+                Err(e) => {
+                    self.gradient_functions = GradientFunctions::default();
+                    return Err(e);
+                }
+            };
+            if let Some(name) = self.gradient_functions.names.get(&key) {
+                self.library.insert(name, made);
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradient of `function`: takes its arguments and what came to its results, gives what goes
+    /// to the arguments, zeros where nothing does. Without `variables` there is one for every
+    /// argument and result of any dtype, as SymbolicGradient has it.
+    pub(crate) fn gradient_function(
+        &mut self,
+        function: Function,
+        variables: Option<&[Option<DType>]>,
+    ) -> Result<Function> {
+        let mut graph = function.graph;
+        let mut args: Vec<(i64, NodeId)> = Vec::new();
+        let mut results: Vec<(i64, NodeId, Output)> = Vec::new();
+        for (id, node) in graph.iter() {
+            match (node.op(), node.inputs.first()) {
+                (ARG, _) => args.push((node.attrs.int("index")?, id)),
+                (RETVAL, Some(from)) => results.push((node.attrs.int("index")?, id, *from)),
+                _ => {}
+            }
+        }
+        args.sort_by_key(|(i, _)| *i);
+        results.sort_by_key(|(i, ..)| *i);
+        for (_, id, _) in &results {
+            graph.remove(*id);
+        }
+        if let Some(variables) = variables {
+            graph.set_targets(Vec::new());
+            for ((_, id), variable) in args.iter().zip(variables) {
+                if let Some(dtype) = variable {
+                    let (def, attrs) = (graph.node(*id).def.clone(), &graph.node(*id).attrs);
+                    let attrs = attrs.clone().with(VARIABLE, (*dtype).into());
+                    graph.set_op(*id, def, attrs);
+                }
+            }
+        }
+        let mut body = GraphBuilder::from_graph(graph, self.registry);
+        std::mem::swap(&mut body.library, &mut self.library);
+        std::mem::swap(&mut body.gradient_functions, &mut self.gradient_functions);
+        let xs: Vec<Output> = args.iter().map(|(_, id)| Output::new(*id, 0)).collect();
+        let ys: Vec<Output> = results.iter().map(|(.., y)| *y).collect();
+        let done = body.add_gradients(&xs, &ys, variables);
+        let done = done.and_then(|()| body.check());
+        std::mem::swap(&mut body.library, &mut self.library);
+        std::mem::swap(&mut body.gradient_functions, &mut self.gradient_functions);
+        done?;
+        let mut graph = body.graph;
+        graph.set_library(Default::default());
+        Function::new(graph)
+    }
+
+    /// Makes the body of a function that of its gradient.
+    fn add_gradients(
+        &mut self,
+        xs: &[Output],
+        ys: &[Output],
+        variables: Option<&[Option<DType>]>,
+    ) -> Result<()> {
+        let with_all = variables.is_none();
+        let is_number = |t: DType| match with_all {
+            true => t.is_floating() || t.is_complex(),
+            false => is_number_or_list(t),
+        };
+        let (mut from, mut grad_ys) = (Vec::new(), Vec::new());
+        let mut index = xs.len() as i64;
+        for y in ys {
+            let dtype = self.dtype(*y)?;
+            if !with_all && !is_number(dtype) {
+                continue;
+            }
+            let arg = self.op(ARG).name("grad").attr("T", dtype.into());
+            let arg = arg.attr("index", AttrValue::Int(index)).output()?;
+            index += 1;
+            if is_number(dtype) {
+                from.push(*y);
+                grad_ys.push(Some(arg));
+            }
+        }
+        let mut wanted = Vec::new();
+        for (i, x) in xs.iter().enumerate() {
+            let dtype = self.dtype(*x)?;
+            let variable = variables.and_then(|v| v.get(i).copied().flatten());
+            wanted.push(match with_all {
+                true => is_number(dtype).then_some(dtype),
+                false => gradient_dtype(dtype, variable),
+            });
+        }
+        let by = xs.iter().zip(&wanted).filter(|(_, w)| w.is_some());
+        let by: Vec<Output> = by.map(|(x, _)| *x).collect();
+        let options = GradientOptions {
+            grad_ys,
+            ..Default::default()
+        };
+        let mut found = match from.is_empty() {
+            true => Vec::new(),
+            false => super::walk::gradients(self, &from, &by, &options, true)?,
+        }
+        .into_iter();
+        let mut index = 0;
+        for (x, wanted) in xs.iter().zip(wanted) {
+            if wanted.is_none() && !with_all {
+                continue;
+            }
+            let gradient = wanted.and_then(|_| found.next().flatten());
+            let gradient = match gradient {
+                Some(Gradient::Dense(value)) => value,
+                _ => self.zeros(*x, wanted)?,
+            };
+            let retval = self.op(RETVAL).name("gradient").input(gradient);
+            retval.attr("index", AttrValue::Int(index)).build()?;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Zeros like a value, or like the variable of a dtype behind a handle.
+    fn zeros(&mut self, x: Output, dtype: Option<DType>) -> Result<Output> {
+        match (self.dtype(x)?, dtype) {
+            (DType::Resource, Some(dtype)) => {
+                let shape = self.op("VariableShape").input(x).output()?;
+                let zero = self.constant("zero", Tensor::zeros(dtype, Shape::scalar())?)?;
+                self.op("Fill").input(shape).input(zero).output()
+            }
+            _ => self.op("ZerosLike").input(x).output(),
+        }
+    }
+}
