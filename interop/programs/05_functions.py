@@ -44,3 +44,11 @@ with session() as s:
 
     print(s.run(tf.gradients(clipped(x) * 10.0, x), {x: 1.0}))
     print(s.run(tf.map_fn(traced, tf.constant([1.0, 2.0]))).tolist())
+
+    @function.Defun(tf.int32, tf.float32)
+    def times(i, v):
+        return tf.cast(i, tf.float32) * v
+
+    for start, limit, delta in [(1, 5, 1), (4, 0, -2), (3, 3, 0), (0, 9, -1), (0, 9, 0), (9, 0, 1), ([0], 9, 1)]:
+        looped = functional_ops.For(start, limit, delta, [2.0], times)
+        show(f"for {start} {limit} {delta}", lambda: s.run(looped))

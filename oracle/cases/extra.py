@@ -41,6 +41,58 @@ def places():
     yield case("UnravelIndex", i32(5), i32(100000, 100000), fails=True)
 
 
+def assigned_slices():
+    """TensorStridedSliceUpdate, the value stretched to what it is assigned to."""
+    r = Rand("TensorStridedSliceUpdate")
+    at = dict(begin=i32(1, 0), end=i32(3, 4), strides=i32(1, 2))
+
+    def update(x, value, begin, end, strides, **how):
+        return case("TensorStridedSliceUpdate", x, begin, end, strides, value, **how)
+
+    for dtype in EVERY:
+        yield update(r(dtype, (4, 5)), r(dtype, (2, 2)), **at)
+    x = r("float", (4, 5))
+    for shape in ((), (1,), (2,), (1, 2), (2, 1), (1, 1, 2, 1)):
+        yield update(x, r("float", shape), **at)
+        yield update(x, r("float", shape), i64(-1, -1), i64(-3, -9), i64(-1, -3))
+    for shape in ((3,), (2, 3), (2, 1, 2), (0,)):
+        yield update(x, r("float", shape), **at, fails=True)
+    yield update(x, r("float", (3,)), i32(2, 0), i32(2, 4), i32(1, 1))
+    yield update(x, r("float", (5,)), i32(2), i32(3), i32(1), shrink_axis_mask=1)
+    yield update(x, r("float", (1, 5)), i32(2), i32(3), i32(1), shrink_axis_mask=1)
+    yield update(x, np.float32(3), i32(2), i32(3), i32(1), shrink_axis_mask=1)
+    yield update(x, r("float", (4, 1)), i32(0, 0, 1), i32(0, 0, 3), i32(1, 1, 1),
+                 ellipsis_mask=1, new_axis_mask=2)
+
+
+def numerics():
+    r = Rand("CheckNumerics")
+    nan, inf = np.nan, np.inf
+    for op in ("CheckNumerics", "CheckNumericsV2"):
+        for dtype in FLOATS:
+            for shape in ((), (0,), (2, 3), (70,)):
+                yield case(op, r(dtype, shape), message="seen")
+            for bad in ([nan], [1, inf], [-inf, 2], [inf, nan, 0], [-inf, inf], [nan, -inf, inf]):
+                yield case(op, a(dtype, bad), message="seen", fails=True)
+
+
+def general_convolutions():
+    r = Rand("Conv")
+    flat, deep = dict(strides=[1, 2, 1, 1]), dict(strides=[1, 1, 2, 1, 1])
+    for padding in ("SAME", "VALID"):
+        yield case("Conv", r("float", (2, 6, 5, 3)), r("float", (3, 2, 3, 4)), padding=padding, **flat)
+        yield case("Conv", r("double", (1, 5, 4, 4)), r("double", (2, 2, 4, 3)), padding=padding,
+                   dilations=[1, 2, 1, 1], strides=[1, 1, 1, 1])
+        yield case("Conv", r("float", (1, 4, 5, 3, 2)), r("float", (2, 3, 2, 2, 3)), padding=padding,
+                   **deep)
+    yield case("Conv", r("float", (1, 5, 4, 2)), r("float", (3, 2, 2, 3)), padding="EXPLICIT",
+               explicit_paddings=[0, 0, 1, 2, 0, 1, 0, 0], **flat)
+    yield case("Conv", r("float", (1, 5, 4, 4)), r("float", (3, 2, 2, 6)), padding="SAME",
+               groups=2, **flat)
+    yield case("Conv", r("float", (5, 4, 2)), r("float", (3, 2, 2)), padding="SAME",
+               strides=[1, 1, 1], fails=True)
+
+
 def sparse():
     r = Rand("sparse")
     for dtype in EVERY:
@@ -156,5 +208,7 @@ def limits():
 
 
 def cases():
-    for part in (limits, texts, places, sparse, quantized, summaries):
+    parts = (limits, texts, places, assigned_slices, general_convolutions, numerics, sparse,
+             quantized, summaries)
+    for part in parts:
         yield from part()

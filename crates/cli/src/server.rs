@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Serves TensorFlow's gRPC services: clients connect with tf.compat.v1.Session("grpc://HOST:PORT").
 ///
@@ -124,14 +126,14 @@ async fn stop_signal() {
 }
 
 fn start_logging(json: bool) {
-    let filter =
-        EnvFilter::try_from_env("FERROFLOW_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let asked = std::env::var("FERROFLOW_LOG").ok();
+    let filter = asked.and_then(|v| v.parse::<Targets>().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let logs = tracing_subscriber::registry().with(filter);
     match json {
-        true => logs.json().init(),
-        false => logs.init(),
+        true => logs.with(lines.json()).init(),
+        false => logs.with(lines).init(),
     }
 }
 

@@ -104,6 +104,18 @@ pub(crate) struct ForLoop {
     n_vars: usize,
 }
 
+/// Start or counter, limit and delta of a For.
+fn bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
+    let int = |i: usize, what: &str| {
+        let value = ctx.input(i)?;
+        value
+            .to_scalar::<i32>()
+            .map_err(|_| invalid_argument!("{what} must be a scalar, but {}", value.shape()))
+    };
+    Ok((int(0, "start")?, int(1, "limit")?, int(2, "delta")?))
+}
+
+/// Makes the nodes of a For.
 pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
     let (n_vars, n, whole) = (this.n_vars, this.n_vars + 3, this.whole);
     let builder = &mut emitter.builder;
@@ -139,12 +151,24 @@ pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
             .map(|n| Source::Node(*n, 0))
             .collect::<Vec<_>>()
     };
+    let checked = |ctx: &mut KernelCtx| {
+        let (start, limit, delta) = bounds(ctx)?;
+        let is_finite = match delta {
+            0 => start == limit,
+            d if d > 0 => start <= limit,
+            _ => start >= limit,
+        };
+        if !is_finite {
+            return Err(invalid_argument!(
+                "Invalid start/limit/delta: {start} {limit} {delta}"
+            ));
+        }
+        ctx.set_output(0, Tensor::scalar(start))
+    };
     let goes_on = |ctx: &mut KernelCtx| {
-        let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
-        let (i, limit, delta) = (int(0)?, int(1)?, int(2)?);
+        let (i, limit, delta) = bounds(ctx)?;
         let go_on = match delta {
-            0 => return Err(invalid_argument!("delta of a For must not be 0")),
-            d if d > 0 => i < limit,
+            d if d >= 0 => i < limit,
             _ => i > limit,
         };
         ctx.set_output(0, Tensor::scalar(go_on))
@@ -155,6 +179,13 @@ pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
         let i = i.ok_or_else(|| internal!("the counter of a For overflows"))?;
         ctx.set_output(0, Tensor::scalar(i))
     };
+    let start = add(
+        whole,
+        "start",
+        Action::Kernel(Box::new(checked)),
+        of(&outer[..3]),
+        1,
+    );
     let test = add(
         cond,
         "test",
@@ -173,7 +204,9 @@ pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
     passed.extend(&inner[3..]);
     let call = add(step, "body", Action::Call(this.body), of(&passed), n_vars);
     let action = Action::While { cond, body: step };
-    let looped = add(whole, "while", action, of(&outer), n);
+    let mut looped = of(&outer);
+    looped[0] = Source::Node(start, 0);
+    let looped = add(whole, "while", action, looped, n);
     builder.result(cond, 0, Source::Node(test, 0))?;
     builder.result(step, 0, Source::Node(i, 0))?;
     builder.result(step, 1, Source::Node(inner[1], 0))?;

@@ -118,7 +118,7 @@ pub struct DeviceSet {
 }
 
 impl DeviceSet {
-    /// The device, by position, of a node that asks for `requested`.
+    /// The device, by position, of the node `node` that asks for `requested`.
     pub fn place(&self, node: &str, requested: &str) -> Result<usize> {
         let spec = DeviceSpec::parse(requested).map_err(|e| e.note(format!("at node '{node}'")))?;
         let find = |spec: &DeviceSpec| self.names.iter().position(|d| spec.matches(d));

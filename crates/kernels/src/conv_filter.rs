@@ -3,7 +3,7 @@
 
 use crate::convolve::{each_tap, pixel};
 use crate::simd::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
-use crate::simd::gemm::{Activation, Epilogue, GemmShape, gemm};
+use crate::simd::gemm::{Epilogue, GemmShape, gemm};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 
 /// Numbers in the matrix of windows that is made at a time.
@@ -63,12 +63,7 @@ pub(crate) fn by_filter(
             // The transposed product turns the gradients, which are fewer than the windows.
             let shape = GemmShape::dense(out_c, width, rows, true, false);
             let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
-            let plain = Epilogue {
-                bias: None,
-                side: None,
-                act: Activation::None,
-            };
-            gemm(inner, &shape, right, left, &mut product, &plain);
+            gemm(inner, &shape, right, left, &mut product, &Epilogue::none());
             sum.iter_mut().zip(&product).for_each(|(s, p)| *s += p);
         }
     });

@@ -1,5 +1,5 @@
-//! What a fused convolution does to its output channels: a bias, or a batch normalization as a
-//! factor of the filter and a bias.
+//! What a fused convolution does to its output channels: a factor and a bias, given as such or as
+//! a batch normalization.
 
 use crate::fused_ops::FusedOps;
 use ferroflow_base::{Result, invalid_argument};
@@ -11,6 +11,8 @@ use ferroflow_tensor::{Shape, Tensor};
 pub(crate) struct Fused {
     /// The number that keeps the variance of a batch normalization from zero.
     pub batch_norm: Option<f32>,
+    /// The first extra argument is a factor of every row.
+    pub scale: bool,
     pub ops: FusedOps,
 }
 
@@ -25,10 +27,17 @@ impl Fused {
         let fused = match names.split_first() {
             Some((&"FusedBatchNorm", rest)) => Fused {
                 batch_norm: Some(attrs.float("epsilon")?),
+                scale: false,
+                ops: FusedOps::from_names(rest, attrs)?,
+            },
+            Some((&"Scale", rest)) => Fused {
+                batch_norm: None,
+                scale: true,
                 ops: FusedOps::from_names(rest, attrs)?,
             },
             _ => Fused {
                 batch_norm: None,
+                scale: false,
                 ops: FusedOps::from_names(&names, attrs)?,
             },
         };
@@ -41,11 +50,17 @@ impl Fused {
         Ok(fused)
     }
 
-    /// How many arguments are parameters of channels: a bias, or scale, offset, mean and variance.
+    /// Whether the channels are multiplied.
+    pub fn has_factor(&self) -> bool {
+        self.scale || self.batch_norm.is_some()
+    }
+
+    /// How many arguments are parameters of channels: a factor, a bias, or scale, offset, mean and
+    /// variance.
     pub fn n_channel_args(&self) -> usize {
         match self.batch_norm {
             Some(_) => 4,
-            None => usize::from(self.ops.bias),
+            None => usize::from(self.scale) + usize::from(self.ops.bias),
         }
     }
 
@@ -84,10 +99,18 @@ impl Fused {
                 ),
             });
         }
+        let values = |i: usize| -> Result<Option<Vec<f32>>> {
+            let values = args.get(i).map(|t| t.slice::<f32>()).transpose()?;
+            Ok(values.map(<[f32]>::to_vec))
+        };
         match (self.batch_norm, args) {
-            (None, [bias]) => Ok(Scaled {
+            (None, _) if self.scale => Ok(Scaled {
+                factor: values(0)?,
+                bias: values(1)?,
+            }),
+            (None, _) => Ok(Scaled {
                 factor: None,
-                bias: Some(bias.slice()?.to_vec()),
+                bias: values(0)?,
             }),
             (Some(epsilon), [scale, offset, mean, variance]) => {
                 let (factor, bias) = affine(
@@ -117,7 +140,7 @@ pub(crate) struct Scaled {
 impl Scaled {
     /// Fails when the parameters are not of as many channels as the filter has.
     pub fn check(&self, filter: &Shape) -> Result<&Self> {
-        match (&self.bias, filter.last()) {
+        match (self.bias.as_ref().or(self.factor.as_ref()), filter.last()) {
             (Some(bias), Some(n)) if bias.len() != *n => Err(invalid_argument!(
                 "Must provide as many biases as the last dimension of the input tensor: \
                  [{}] vs. {filter}",
@@ -127,7 +150,8 @@ impl Scaled {
         }
     }
 
-    /// Multiplies the output channels of `filter` (its last dimension) with the factors.
+    /// Multiplies the output channels of `filter` (its last dimension) with the factors, for
+    /// kernels that apply none themselves.
     pub fn apply(&self, filter: Tensor) -> Result<Tensor> {
         let Some(factor) = &self.factor else {
             return Ok(filter);

@@ -181,7 +181,8 @@ pub(crate) fn half_kernel<H: Half>(
 }
 
 impl<A: Element, R: Element> OpKernel for Kernel<A, R> {
-    #[inline]
+    // One copy for all functions of these types.
+    #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let x = ctx.input(0)?;
         if let [value] = x.slice::<A>()? {

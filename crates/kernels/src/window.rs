@@ -31,6 +31,16 @@ impl Layout {
             "NCHW" => (false, 2),
             "NDHWC" => (true, 3),
             "NCDHW" => (false, 3),
+            // Of the op Conv: the strides tell how many axes there are.
+            format @ ("CHANNELS_LAST" | "CHANNELS_FIRST") => {
+                let spatial = attrs.list("strides")?.len().wrapping_sub(2);
+                if !(2..=3).contains(&spatial) {
+                    return Err(invalid_argument!(
+                        "Sliding window strides field must specify 4 or 5 dimensions"
+                    ));
+                }
+                (format == "CHANNELS_LAST", spatial)
+            }
             format @ "NCHW_VECT_C" => {
                 return Err(unimplemented_error!(
                     "The data format {format} is not supported on the CPU"

@@ -299,6 +299,8 @@ pub(crate) fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
 }
 
 impl<A: Element, R: Element> OpKernel for ZipKernel<A, R> {
+    // One copy for all functions of these types.
+    #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         if let ([x], [y]) = (a.slice::<A>()?, b.slice::<A>()?) {

@@ -132,18 +132,20 @@ fn fused_convolution_is_its_parts() {
         ("NCHW", [2, 3, 5, 6], [2, 8, 5, 6]),
     ] {
         let (x, filter) = (noise(&shape, 1), noise(&[3, 3, 3, 8], 2));
-        let (bias, side) = (noise(&[8], 3), noise(&out_shape, 4));
+        let (scale, bias) = (noise(&[8], 5), noise(&[8], 3));
+        let side = noise(&out_shape, 4);
         let plain = conv_attrs([1; 4], "SAME", format);
         let mut expected = run("Conv2D", &plain, &[x.clone(), filter.clone()], &[]).unwrap();
         let pixels = if format == "NHWC" { 1 } else { 30 };
         let values = expected.slice_mut::<f32>().unwrap();
         for (i, v) in values.iter_mut().enumerate() {
             let c = i / pixels % 8;
-            *v = (*v + bias.slice::<f32>().unwrap()[c] + side.slice::<f32>().unwrap()[i]).max(0.0);
+            let [factor, offset] = [&scale, &bias].map(|t| t.slice::<f32>().unwrap()[c]);
+            *v = (*v * factor + offset + side.slice::<f32>().unwrap()[i]).max(0.0);
         }
-        let attrs = fused_attrs(&["BiasAdd", "Add", "Relu"], 2, format);
-        for constants in [&[][..], &[1], &[1, 2]] {
-            let inputs = [x.clone(), filter.clone(), bias.clone(), side.clone()];
+        let attrs = fused_attrs(&["Scale", "BiasAdd", "Add", "Relu"], 3, format);
+        for constants in [&[][..], &[1], &[2, 3], &[1, 2, 3]] {
+            let inputs = [&x, &filter, &scale, &bias, &side].map(Tensor::clone);
             close(
                 &run("_FusedConv2D", &attrs, &inputs, constants).unwrap(),
                 &expected,
@@ -240,11 +242,8 @@ fn transposed_convolution_in_phases() {
 
 #[test]
 fn fused_depthwise_is_its_parts() {
-    let (x, filter, bias) = (
-        noise(&[2, 7, 6, 5], 1),
-        noise(&[3, 3, 5, 1], 2),
-        noise(&[5], 3),
-    );
+    let (x, filter) = (noise(&[2, 7, 6, 5], 1), noise(&[3, 3, 5, 1], 2));
+    let (scale, bias) = (noise(&[5], 4), noise(&[5], 3));
     let plain = conv_attrs([1, 2, 2, 1], "SAME", "NHWC");
     let mut expected = run(
         "DepthwiseConv2dNative",
@@ -254,13 +253,14 @@ fn fused_depthwise_is_its_parts() {
     )
     .unwrap();
     for (i, v) in expected.slice_mut::<f32>().unwrap().iter_mut().enumerate() {
-        *v = (*v + bias.slice::<f32>().unwrap()[i % 5]).clamp(0.0, 6.0);
+        let [factor, offset] = [&scale, &bias].map(|t| t.slice::<f32>().unwrap()[i % 5]);
+        *v = (*v * factor + offset).clamp(0.0, 6.0);
     }
     let attrs = plain
-        .with("fused_ops", AttrValue::strs(&["BiasAdd", "Relu6"]))
-        .with("num_args", AttrValue::Int(1));
-    let inputs = [x, filter, bias];
-    for constants in [&[][..], &[1], &[1, 2]] {
+        .with("fused_ops", AttrValue::strs(&["Scale", "BiasAdd", "Relu6"]))
+        .with("num_args", AttrValue::Int(2));
+    let inputs = [x, filter, scale, bias];
+    for constants in [&[][..], &[2, 3], &[1, 2, 3]] {
         let got = run("_FusedDepthwiseConv2dNative", &attrs, &inputs, constants).unwrap();
         close(&got, &expected);
     }

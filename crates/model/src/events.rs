@@ -35,6 +35,11 @@ fn now() -> f64 {
 impl EventWriter {
     /// Begins a file of events in `folder`, which is made if it is not there.
     pub fn create(folder: &Path) -> Result<EventWriter> {
+        Self::with_suffix(folder, ".v2")
+    }
+
+    /// The same, with a name that ends in `suffix`.
+    pub fn with_suffix(folder: &Path, suffix: &str) -> Result<EventWriter> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
         let (time, n) = (now(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -45,7 +50,10 @@ impl EventWriter {
         };
         // The part that TensorBoard looks for is `tfevents`; the rest tells files apart.
         let id = std::process::id();
-        let name = format!("events.out.tfevents.{:010}.{host}.{id}.{n}.v2", time as u64);
+        let name = format!(
+            "events.out.tfevents.{:010}.{host}.{id}.{n}{suffix}",
+            time as u64
+        );
         let path = folder.join(name);
         let mut writer = EventWriter {
             records: RecordWriter::create(&path, RecordCompression::None)?,
@@ -62,11 +70,15 @@ impl EventWriter {
     }
 
     fn event(&mut self, step: i64, what: What) -> Result<()> {
-        let event = Event {
+        self.write(&Event {
             wall_time: now(),
             step,
             what: Some(what),
-        };
+        })
+    }
+
+    /// An event as it is, its time included.
+    pub fn write(&mut self, event: &Event) -> Result<()> {
         self.records.write(&event.encode_to_vec())
     }
 
@@ -82,17 +94,19 @@ impl EventWriter {
             value: Some(summary::value::Value::SimpleValue(*value)),
             ..Default::default()
         };
-        let summary = Summary {
-            value: values.iter().map(value).collect(),
-        };
-        self.event(step, What::Summary(summary))
+        self.values(step, values.iter().map(value).collect())
     }
 
     /// A summary that an op made: an encoded `Summary` message.
     pub fn summary(&mut self, step: i64, encoded: &[u8]) -> Result<()> {
         let summary = Summary::decode(encoded)
             .map_err(|e| ferroflow_base::invalid_argument!("not a summary: {e}"))?;
-        self.event(step, What::Summary(summary))
+        self.values(step, summary.value)
+    }
+
+    /// Values of any kind at a step.
+    pub fn values(&mut self, step: i64, value: Vec<summary::Value>) -> Result<()> {
+        self.event(step, What::Summary(Summary { value }))
     }
 
     /// The graph of the run.

@@ -1157,6 +1157,29 @@ pub struct HistogramProto {
     #[prost(double, repeated, tag = "7")]
     pub bucket: ::prost::alloc::vec::Vec<f64>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogMessage {
+    #[prost(int32, tag = "1")]
+    pub level: i32,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SessionLog {
+    #[prost(int32, tag = "1")]
+    pub status: i32,
+    #[prost(string, tag = "2")]
+    pub checkpoint_path: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub msg: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaggedRunMetadata {
+    #[prost(string, tag = "1")]
+    pub tag: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub run_metadata: ::prost::bytes::Bytes,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Summary {
     #[prost(message, repeated, tag = "1")]
@@ -1164,6 +1187,30 @@ pub struct Summary {
 }
 /// Nested message and enum types in `Summary`.
 pub mod summary {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Image {
+        #[prost(int32, tag = "1")]
+        pub height: i32,
+        #[prost(int32, tag = "2")]
+        pub width: i32,
+        #[prost(int32, tag = "3")]
+        pub colorspace: i32,
+        #[prost(bytes = "bytes", tag = "4")]
+        pub encoded_image_string: ::prost::bytes::Bytes,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Audio {
+        #[prost(float, tag = "1")]
+        pub sample_rate: f32,
+        #[prost(int64, tag = "2")]
+        pub num_channels: i64,
+        #[prost(int64, tag = "3")]
+        pub length_frames: i64,
+        #[prost(bytes = "bytes", tag = "4")]
+        pub encoded_audio_string: ::prost::bytes::Bytes,
+        #[prost(string, tag = "5")]
+        pub content_type: ::prost::alloc::string::String,
+    }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Value {
         #[prost(string, tag = "7")]
@@ -1172,7 +1219,7 @@ pub mod summary {
         pub tag: ::prost::alloc::string::String,
         #[prost(message, optional, tag = "9")]
         pub metadata: ::core::option::Option<super::SummaryMetadata>,
-        #[prost(oneof = "value::Value", tags = "2, 5, 8")]
+        #[prost(oneof = "value::Value", tags = "2, 3, 4, 5, 6, 8")]
         pub value: ::core::option::Option<value::Value>,
     }
     /// Nested message and enum types in `Value`.
@@ -1181,8 +1228,14 @@ pub mod summary {
         pub enum Value {
             #[prost(float, tag = "2")]
             SimpleValue(f32),
+            #[prost(bytes, tag = "3")]
+            ObsoleteOldStyleHistogram(::prost::bytes::Bytes),
+            #[prost(message, tag = "4")]
+            Image(super::Image),
             #[prost(message, tag = "5")]
             Histo(super::super::HistogramProto),
+            #[prost(message, tag = "6")]
+            Audio(super::Audio),
             #[prost(message, tag = "8")]
             Tensor(super::super::TensorProto),
         }
@@ -1194,7 +1247,7 @@ pub struct Event {
     pub wall_time: f64,
     #[prost(int64, tag = "2")]
     pub step: i64,
-    #[prost(oneof = "event::What", tags = "3, 4, 5, 9")]
+    #[prost(oneof = "event::What", tags = "3, 4, 5, 6, 7, 8, 9")]
     pub what: ::core::option::Option<event::What>,
 }
 /// Nested message and enum types in `Event`.
@@ -1207,6 +1260,12 @@ pub mod event {
         GraphDef(::prost::bytes::Bytes),
         #[prost(message, tag = "5")]
         Summary(super::Summary),
+        #[prost(message, tag = "6")]
+        LogMessage(super::LogMessage),
+        #[prost(message, tag = "7")]
+        SessionLog(super::SessionLog),
+        #[prost(message, tag = "8")]
+        TaggedRunMetadata(super::TaggedRunMetadata),
         #[prost(bytes, tag = "9")]
         MetaGraphDef(::prost::bytes::Bytes),
     }

@@ -1,5 +1,6 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
+use crate::config::{compile_options, log_placement};
 use crate::device::{Devices, TaskName};
 use crate::monitor::Metrics;
 use crate::step_stats::StepTrace;
@@ -7,18 +8,18 @@ use crate::tensors::{fed, fetched};
 use ferroflow_base::{Code, Result, Status, aborted, invalid_argument};
 use ferroflow_model::proto::{
     CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
-    CloseSessionResponse, ConfigProto, CreateSessionRequest, CreateSessionResponse,
-    CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
-    DeleteWorkerSessionResponse, ExtendSessionRequest, ExtendSessionResponse, GetStatusRequest,
-    GetStatusResponse, ListDevicesRequest, ListDevicesResponse, MakeCallableRequest,
-    MakeCallableResponse, PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
+    CloseSessionResponse, CreateSessionRequest, CreateSessionResponse, CreateWorkerSessionRequest,
+    CreateWorkerSessionResponse, DeleteWorkerSessionRequest, DeleteWorkerSessionResponse,
+    ExtendSessionRequest, ExtendSessionResponse, GetStatusRequest, GetStatusResponse,
+    ListDevicesRequest, ListDevicesResponse, MakeCallableRequest, MakeCallableResponse,
+    PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
     RunMetadata, RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
-    optimizer_options::Level, run_options::TraceLevel,
+    run_options::TraceLevel,
 };
 use ferroflow_runtime::{
-    Callable, CancelToken, ClientOptions, ClientSession, CompileOptions, DeviceSet, Lower, Pool,
-    Resources, RunOptions, Signature, TraceSink,
+    Callable, CancelToken, ClientOptions, ClientSession, DeviceSet, Pool, Resources, RunOptions,
+    Signature, TraceSink,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::hash_map::RandomState;
@@ -80,6 +81,8 @@ struct MasterSession {
     callables: Mutex<HashMap<i64, Arc<ClientCallable>>>,
     next_callable: AtomicI64,
     timeout: Option<Duration>,
+    /// The devices, when the client wants to read where nodes are.
+    logs_placement: Option<DeviceSet>,
     used: Mutex<Instant>,
 }
 
@@ -152,26 +155,32 @@ impl Master {
             n if n > 0 && config.use_per_session_threads => Arc::new(Pool::new(n as usize)),
             _ => self.pool.clone(),
         };
+        let devices = DeviceSet {
+            names: self.devices.names(),
+            soft: config.allow_soft_placement,
+        };
+        let graph = request.graph_def.unwrap_or_default();
+        if config.log_device_placement {
+            log_placement(&graph, &devices);
+        }
         let options = ClientOptions {
             pool,
             resources,
             compile: compile_options(&config),
-            devices: DeviceSet {
-                names: self.devices.names(),
-                soft: config.allow_soft_placement,
-            },
+            devices: devices.clone(),
             place_pruned_graph: config
                 .graph_options
                 .as_ref()
                 .is_some_and(|g| g.place_pruned_graph),
         };
-        let session = ClientSession::new(request.graph_def.unwrap_or_default(), options)?;
+        let session = ClientSession::new(graph, options)?;
         let handle = format!("{:016x}", random_u64());
         let session = Arc::new(MasterSession {
             session: Arc::new(session),
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             timeout: millis(config.operation_timeout_in_ms),
+            logs_placement: config.log_device_placement.then_some(devices),
             used: Mutex::new(Instant::now()),
         });
         let mut sessions = lock(&self.sessions);
@@ -201,6 +210,9 @@ impl Master {
     pub fn extend_session(&self, request: ExtendSessionRequest) -> Result<ExtendSessionResponse> {
         let session = self.find(&request.session_handle)?;
         let graph = request.graph_def.unwrap_or_default();
+        if let Some(devices) = &session.logs_placement {
+            log_placement(&graph, devices);
+        }
         let version = request.current_graph_version;
         Ok(ExtendSessionResponse {
             new_graph_version: session.session.extend(graph, version)?,
@@ -270,19 +282,21 @@ impl Master {
         if watch.trace.is_none() && !watch.graphs {
             return Ok(None);
         }
-        let placement = session.placement();
+        let (asked, names) = (session.placement(), self.devices.names());
+        let callable = session.cached(signature);
+        let parts = callable.as_ref().map(|c| c.placement()).unwrap_or_default();
         let first = self.devices.first();
-        let device_of = |node: &str| placement.get(node).map_or(first, String::as_str);
+        let device_of = |node: &str| match parts.get(node) {
+            Some(part) => names.get(*part).map_or(first, String::as_str),
+            None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
+            None => first,
+        };
         let mut metadata = RunMetadata {
             step_stats: watch.trace.as_ref().map(|t| t.finish(device_of)),
             ..Default::default()
         };
         if watch.graphs {
-            let mut graph = session.client_graph(signature)?;
-            for node in &mut graph.node {
-                node.device = device_of(&node.name).to_string();
-            }
-            metadata.partition_graphs.push(graph);
+            metadata.partition_graphs = session.partition_graphs(signature)?;
         }
         Ok(Some(metadata))
     }
@@ -603,20 +617,4 @@ fn millis(ms: i64) -> Option<Duration> {
         .ok()
         .filter(|ms| *ms > 0)
         .map(Duration::from_millis)
-}
-
-/// The passes that a client asks for. `opt_level` L0 means none.
-fn compile_options(config: &ConfigProto) -> CompileOptions {
-    let options = config
-        .graph_options
-        .as_ref()
-        .and_then(|g| g.optimizer_options.as_ref());
-    let passes = match options.map(|o| o.opt_level()) {
-        Some(Level::L0) => CompileOptions::none(),
-        _ => CompileOptions::all(),
-    };
-    CompileOptions {
-        lower: Lower::Marked,
-        ..passes
-    }
 }

@@ -22,13 +22,15 @@ pub(crate) struct Metrics {
     running: Gauge,
     memory: Gauge,
     pub(crate) sessions: Gauge,
+    /// Requests that have no thread yet.
+    pub(crate) queued: Gauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("ferroflow");
         let (steps, errors) = (Counter::default(), Counter::default());
-        let (running, memory, sessions) = (Gauge::default(), Gauge::default(), Gauge::default());
+        let [running, memory, sessions, queued] = [(); 4].map(|()| Gauge::default());
         let latency = Histogram::new(exponential_buckets(10e-6, 4.0, 12));
         registry.register("steps", "Steps that were run", steps.clone());
         registry.register("step_errors", "Steps that failed", errors.clone());
@@ -39,6 +41,11 @@ impl Default for Metrics {
         );
         registry.register("steps_running", "Steps under way", running.clone());
         registry.register("sessions", "Open sessions", sessions.clone());
+        registry.register(
+            "requests_queued",
+            "Requests that wait for a thread",
+            queued.clone(),
+        );
         registry.register(
             "resident_memory_bytes",
             "Memory that the process holds",
@@ -52,6 +59,7 @@ impl Default for Metrics {
             running,
             memory,
             sessions,
+            queued,
         }
     }
 }

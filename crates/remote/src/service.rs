@@ -107,8 +107,9 @@ impl Endpoint {
         R: Message + 'static,
         F: FnOnce(Q, &CancelToken) -> Result<R> + Send + 'static,
     {
+        let master = self.master.clone();
         self.unary(request, move |message: Q| async move {
-            blocking(move |cancel| handler(message, cancel))
+            blocking(master, move |_, cancel| handler(message, cancel))
                 .await
                 .map_err(|e| to_tonic(&e))
         })
@@ -123,7 +124,7 @@ impl Endpoint {
                 Err(e) => Err(e),
                 // Another thread would cost more than the step.
                 Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
-                Ok(step) => blocking(move |cancel| master.run_step(step, cancel)).await,
+                Ok(step) => blocking(master, move |m, cancel| m.run_step(step, cancel)).await,
             };
             match result {
                 Err(e) if in_body => Ok(RunStepResponse {
@@ -185,11 +186,17 @@ impl Drop for CancelOnDrop {
 
 /// Runs `f` on a thread that may block. Its token is cancelled if nobody waits any more.
 async fn blocking<R: Send + 'static>(
-    f: impl FnOnce(&CancelToken) -> Result<R> + Send + 'static,
+    master: Arc<Master>,
+    f: impl FnOnce(&Master, &CancelToken) -> Result<R> + Send + 'static,
 ) -> Result<R> {
     let cancel = CancelToken::new();
     let hung_up = CancelOnDrop(cancel.clone());
-    let ran = tokio::task::spawn_blocking(move || f(&cancel)).await;
+    master.metrics.queued.inc();
+    let ran = tokio::task::spawn_blocking(move || {
+        master.metrics.queued.dec();
+        f(&master, &cancel)
+    });
+    let ran = ran.await;
     drop(hung_up);
     ran.unwrap_or_else(|e| {
         Err(internal!(

@@ -3,15 +3,16 @@
 use bytes::Bytes;
 use ferroflow_model::proto::*;
 use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{MasterOptions, Server, ServerOptions};
+use ferroflow_remote::{MasterOptions, Server, ServerOptions, TlsOptions};
 use ferroflow_tensor::Tensor;
 use prost::Message;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -29,6 +30,13 @@ const GRAPH: &str = "
            attr { key: 'component_types' value { list { type: DT_FLOAT } } } }
     node { name: 'take' op: 'QueueDequeueV2' input: 'q'
            attr { key: 'component_types' value { list { type: DT_FLOAT } } } }";
+
+/// A certificate made for these tests alone, its key, or the authority that vouches for it.
+fn tls(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/tls")
+        .join(file)
+}
 
 /// A running server and a connection to it.
 struct World {
@@ -53,6 +61,7 @@ impl World {
             master: MasterOptions::default(),
         };
         change(&mut options);
+        let encrypted = options.tls.is_some();
         let server = Server::bind(options).unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -64,7 +73,13 @@ impl World {
         });
         let runtime = Runtime::new().unwrap();
         let channel = runtime.block_on(async {
-            let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+            let scheme = if encrypted { "https" } else { "http" };
+            let mut endpoint = Channel::from_shared(format!("{scheme}://{address}")).unwrap();
+            if encrypted {
+                let authority = Certificate::from_pem(std::fs::read(tls("ca.pem")).unwrap());
+                let config = ClientTlsConfig::new().ca_certificate(authority);
+                endpoint = endpoint.tls_config(config).unwrap();
+            }
             endpoint.connect().await.unwrap()
         });
         World {
@@ -546,4 +561,91 @@ fn a_client_that_vanishes_leaves_no_step() {
     std::thread::sleep(Duration::from_millis(300));
     drop(world);
     assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn encrypted() {
+    let world = World::with(|o| {
+        o.tls = Some(TlsOptions {
+            certificate: tls("server.pem"),
+            key: tls("server.key"),
+        });
+    });
+    let handle = world.session(true);
+    let y = world.step(run(&handle, &[("x:0", 1.5)], &["y:0"], &[]));
+    assert_eq!(y.unwrap(), [3.0]);
+    let plain = world.runtime.block_on(async {
+        let address = format!("http://{}", world.address);
+        let channel = Channel::from_shared(address).unwrap().connect().await;
+        let mut grpc = tonic::client::Grpc::new(channel?);
+        grpc.ready().await?;
+        let path = PathAndQuery::from_static("/tensorflow.WorkerService/GetStatus");
+        let codec = ProstCodec::<GetStatusRequest, GetStatusResponse>::default();
+        let answer = grpc.unary(Request::new(GetStatusRequest::default()), path, codec);
+        answer.await?;
+        Ok::<_, Box<dyn std::error::Error>>(())
+    });
+    assert!(plain.is_err(), "what is not encrypted gets no answer");
+}
+
+/// Parts on two devices: their graphs, what goes between them, and an error that ends both.
+#[test]
+fn several_devices() {
+    let world = World::with(|o| o.master.cpus = 2);
+    let graph = "
+        node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node { name: 'a' op: 'Neg' input: 'x' device: '/cpu:0' attr { key: 'T' value { type: DT_FLOAT } } }
+        node { name: 'b' op: 'AddV2' input: 'a' input: 'x' device: '/cpu:1'
+               attr { key: 'T' value { type: DT_FLOAT } } }
+        node { name: 'c' op: 'Mul' input: 'b' input: 'a' input: '^d' device: '/cpu:0'
+               attr { key: 'T' value { type: DT_FLOAT } } }
+        node { name: 'd' op: 'NoOp' input: '^b' device: '/cpu:1' }
+        node { name: 'bad' op: 'CheckNumerics' input: 'b' device: '/cpu:1'
+               attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'message' value { s: 'seen' } } }
+        node { name: 'after' op: 'AddV2' input: 'bad' input: 'a' device: '/cpu:0'
+               attr { key: 'T' value { type: DT_FLOAT } } }";
+    let create = CreateSessionRequest {
+        graph_def: Some(graph_from_text(graph).unwrap()),
+        ..Default::default()
+    };
+    let made: CreateSessionResponse = world.call("CreateSession", create).unwrap();
+    let handle = made.session_handle;
+    let mut request = run(&handle, &[("x:0", 3.0)], &["c:0", "b:0"], &[]);
+    request.options = Some(RunOptions {
+        output_partition_graphs: true,
+        trace_level: run_options::TraceLevel::FullTrace as i32,
+        ..Default::default()
+    });
+    let response: RunStepResponse = world.call("RunStep", request).unwrap();
+    let values = response
+        .tensor
+        .iter()
+        .map(|t| value(t.tensor.as_ref().unwrap()));
+    assert_eq!(values.collect::<Vec<_>>(), [0.0, 0.0]);
+    let metadata = response.metadata.unwrap();
+    assert_eq!(metadata.partition_graphs.len(), 2);
+    for (i, graph) in metadata.partition_graphs.iter().enumerate() {
+        let count = |op: &str| graph.node.iter().filter(|n| n.op == op).count();
+        // `a` goes one way; `b` and the end of `d` the other. `x` may be fed on either side.
+        assert!(
+            count("_Send") >= [1, 2][i] && count("_Recv") >= [2, 1][i],
+            "{graph:?}"
+        );
+        let device = format!("/job:localhost/replica:0/task:0/device:CPU:{i}");
+        assert!(graph.node.iter().all(|n| n.device == device));
+    }
+    let stats = metadata.step_stats.unwrap().dev_stats;
+    let on = |i: usize, name: &str| stats[i].node_stats.iter().any(|n| n.node_name == name);
+    assert!(on(0, "a") && on(1, "b") && on(0, "c"));
+    for _ in 0..20 {
+        let failed = world.step(run(&handle, &[("x:0", f32::NAN)], &["after:0"], &[]));
+        let failed = failed.unwrap_err();
+        assert_eq!(failed.code(), Code::InvalidArgument);
+        assert!(
+            failed.message().contains("seen : Tensor had NaN"),
+            "{failed}"
+        );
+    }
+    let fine = world.step(run(&handle, &[("x:0", 1.0)], &["after:0"], &[]));
+    assert_eq!(fine.unwrap(), [-1.0]);
 }

@@ -1,9 +1,9 @@
 //! [`Callable`]: a signature that has been compiled.
 
+use crate::engine::Engine;
 use crate::freeze::Frozen;
 use crate::session::registry;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_executor::Executor;
 use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes};
 use ferroflow_opdef::Cost;
 use ferroflow_program::Plan;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 /// A compiled signature.
 pub struct Callable {
-    pub(crate) executor: Executor,
-    /// Variables whose values are part of `executor`'s plan.
+    pub(crate) engine: Engine,
+    /// Variables whose values are part of `engine`'s plan.
     pub(crate) frozen: Frozen,
     /// The plan that reads them, made when one of them has changed.
-    pub(crate) thawed: OnceLock<Executor>,
+    pub(crate) thawed: OnceLock<Engine>,
     pub(crate) signature: Signature,
     feeds: Vec<Feed>,
     n_nodes: usize,
@@ -95,12 +95,19 @@ impl Feed {
 }
 
 impl Callable {
-    pub(crate) fn new(plan: Plan, frozen: Frozen, signature: Signature, feeds: Vec<Feed>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        frozen: Frozen,
+        signature: Signature,
+        feeds: Vec<Feed>,
+    ) -> Self {
+        let n_nodes = engine.plans().map(|p| p.nodes.len()).sum();
+        let is_straight = engine.plans().all(is_straight);
         Callable {
-            n_nodes: plan.nodes.len(),
-            is_straight: is_straight(&plan),
+            n_nodes,
+            is_straight,
             took: AtomicU64::new(u64::MAX),
-            executor: Executor::new(Arc::new(plan)),
+            engine,
             frozen,
             thawed: OnceLock::new(),
             signature,
@@ -111,6 +118,20 @@ impl Callable {
     /// What it was compiled for.
     pub fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    /// The devices, by position, of the nodes that run elsewhere than on the first; empty when one
+    /// plan runs all.
+    pub fn placement(&self) -> FxHashMap<&str, usize> {
+        let parts = match &self.engine {
+            Engine::One(_) => &[][..],
+            Engine::Parts(parts) => parts,
+        };
+        let named = parts.iter().filter(|p| p.device > 0).flat_map(|p| {
+            let info = p.executor.plan().info.iter();
+            info.map(|i| (&*i.name, p.device))
+        });
+        named.collect()
     }
 
     /// Nodes of the plan, after optimization.

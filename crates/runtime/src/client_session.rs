@@ -2,6 +2,7 @@
 
 use crate::RunOptions;
 use crate::callable::{Callable, Compiled, Feed};
+use crate::engine::{Engine, Part};
 use crate::freeze::Frozen;
 use crate::partial_run::PartialRun;
 use crate::session::registry;
@@ -9,10 +10,12 @@ use ferroflow_base::{
     Result, Status, aborted, cancelled, failed_precondition, invalid_argument, resource_exhausted,
 };
 use ferroflow_compile::{Options, compile, optimize};
+use ferroflow_executor::Executor;
 use ferroflow_graph::{
-    DeviceSet, Graph, GraphExecutionState, Signature, export_graph, prune, through_rendezvous,
+    ARG, DeviceSet, Graph, GraphExecutionState, Partition, Signature, export_graph, partition,
+    prune, through_rendezvous,
 };
-use ferroflow_model::proto::GraphDef;
+use ferroflow_model::proto::{self, GraphDef};
 use ferroflow_opdef::Resources;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
@@ -152,23 +155,43 @@ impl ClientSession {
         self.check_open()?;
         self.compiled.get_or_make(signature, || {
             let pruned = prune(&self.part(signature)?, signature, registry())?;
-            self.check_places(&pruned)?;
-            self.compile(pruned, signature)
+            let feeds = Feed::all(&pruned, signature);
+            let engine = match self.partitions(&pruned)? {
+                None => Engine::One(self.compile(pruned)?),
+                Some(parts) => Engine::Parts(
+                    parts
+                        .into_iter()
+                        .map(|p| self.part_of(p))
+                        .collect::<Result<_>>()?,
+                ),
+            };
+            Ok(Callable::new(
+                engine,
+                Frozen::default(),
+                signature.clone(),
+                feeds,
+            ))
         })
     }
 
+    /// One part for each device that runs something, if they are several.
+    ///
     /// Fails when a node asks for a device that is not there.
-    fn check_places(&self, pruned: &Graph) -> Result<()> {
+    fn partitions(&self, pruned: &Graph) -> Result<Option<Vec<Partition>>> {
         let devices = &self.options.devices;
         if devices.names.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        if self.options.place_pruned_graph {
-            for (_, node) in pruned.iter().filter(|(_, n)| !n.device.is_empty()) {
-                devices.place(&node.name, &node.device)?;
-            }
-            return Ok(());
+        if !self.options.place_pruned_graph {
+            self.check_places()?;
         }
+        let places = devices.place_nodes(pruned)?;
+        partition(pruned, &places, &devices.names, registry())
+    }
+
+    /// Looks for the devices of the nodes that are new in the graph.
+    fn check_places(&self) -> Result<()> {
+        let devices = &self.options.devices;
         let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
         let placed = self.placed.load(Ordering::Relaxed);
         let nodes = graph.state.nodes();
@@ -197,27 +220,48 @@ impl ClientSession {
         current.state.build_graph(signature, registry())
     }
 
-    fn compile(&self, pruned: Graph, signature: &Signature) -> Result<Callable> {
-        let feeds = Feed::all(&pruned, signature);
+    fn compile(&self, pruned: Graph) -> Result<Executor> {
         let plan = compile(pruned, registry(), &self.options.compile)?;
-        Ok(Callable::new(
-            plan,
-            Frozen::default(),
-            signature.clone(),
-            feeds,
-        ))
+        Ok(Executor::new(Arc::new(plan)))
     }
 
-    /// The graph that a signature runs: cut out, optimized, with its feeds and fetches as nodes.
-    pub fn client_graph(&self, signature: &Signature) -> Result<GraphDef> {
-        let mut graph = prune(&self.part(signature)?, signature, registry())?;
-        optimize(
-            &mut graph,
-            registry(),
-            &self.options.compile,
-            &mut |_, _| {},
-        )?;
-        export_graph(&graph)
+    fn part_of(&self, partition: Partition) -> Result<Part> {
+        Ok(Part {
+            device: partition.device,
+            executor: self.compile(partition.graph)?,
+            feeds: partition.feeds,
+            fetches: partition.fetches,
+        })
+    }
+
+    /// The graphs that a signature runs, one for each device: cut out, optimized, with feeds,
+    /// fetches and what goes from device to device as nodes.
+    pub fn partition_graphs(&self, signature: &Signature) -> Result<Vec<GraphDef>> {
+        let pruned = prune(&self.part(signature)?, signature, registry())?;
+        let parts = match self.partitions(&pruned)? {
+            None => vec![(None, pruned)],
+            Some(parts) => {
+                let parts = parts.into_iter();
+                parts.map(|p| (Some(p.device), p.graph)).collect()
+            }
+        };
+        let asked = self.placement();
+        let exported = parts.into_iter().map(|(device, mut graph)| {
+            let options = &self.options.compile;
+            optimize(&mut graph, registry(), options, &mut |_, _| {})?;
+            let mut def = export_graph(&graph)?;
+            if device.is_some() {
+                without_rendezvous(&mut def);
+            }
+            let names = &self.options.devices.names;
+            for node in &mut def.node {
+                let own = asked.get(&node.name).filter(|_| device.is_none());
+                let name = own.or(names.get(device.unwrap_or(0)));
+                node.device = name.cloned().unwrap_or_default();
+            }
+            Ok(def)
+        });
+        exported.collect()
     }
 
     /// Begins a step whose feeds come in later calls of [`partial_run`](Self::partial_run);
@@ -231,7 +275,9 @@ impl ClientSession {
             feeds: vec!["_rendezvous".to_string()],
             ..Default::default()
         };
-        let callable = self.compile(pruned, &only_rendezvous)?;
+        let feeds = Feed::all(&pruned, &only_rendezvous);
+        let engine = Engine::One(self.compile(pruned)?);
+        let callable = Callable::new(engine, Frozen::default(), only_rendezvous, feeds);
         let run = Arc::new(PartialRun::new(signature.clone(), graph)?);
         let handle = {
             let mut partial = lock(&self.partial);
@@ -289,7 +335,7 @@ impl ClientSession {
         callable.check_feeds(&args, false)?;
         let step = self.begin(&options.cancel)?;
         let started = Instant::now();
-        let result = callable.executor.run(
+        let result = callable.engine.run(
             &self.options.pool,
             &self.options.resources,
             args,
@@ -355,6 +401,21 @@ impl ClientSession {
         running.next_id += 1;
         running.steps.insert(id, cancel.clone());
         Ok(StepGuard { session: self, id })
+    }
+}
+
+/// Takes the first argument of a partition out: TensorFlow's rendezvous is no node.
+fn without_rendezvous(def: &mut GraphDef) {
+    let is_first = |n: &proto::NodeDef| {
+        let index = n.attr.get("index").and_then(|a| a.value.as_ref());
+        n.op == ARG && matches!(index, Some(proto::attr_value::Value::I(0)))
+    };
+    let Some(at) = def.node.iter().position(is_first) else {
+        return;
+    };
+    let table = def.node.remove(at).name;
+    for node in &mut def.node {
+        node.input.retain(|i| *i != table);
     }
 }
 

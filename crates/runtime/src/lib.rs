@@ -11,6 +11,7 @@ pub mod building;
 mod callable;
 mod chrome_trace;
 mod client_session;
+mod engine;
 mod freeze;
 pub mod host;
 mod partial_run;

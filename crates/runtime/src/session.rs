@@ -1,6 +1,7 @@
 //! [`Session`]: a graph that can be run.
 
 use crate::callable::{Callable, Compiled, Feed};
+use crate::engine::Engine;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Options, compile, optimize};
@@ -165,7 +166,8 @@ impl Session {
                 false => Frozen::default(),
             };
             let plan = compile(pruned, registry(), &self.options)?;
-            Ok(Callable::new(plan, frozen, signature.clone(), feeds))
+            let engine = Engine::One(Executor::new(Arc::new(plan)));
+            Ok(Callable::new(engine, frozen, signature.clone(), feeds))
         })
     }
 
@@ -177,12 +179,12 @@ impl Session {
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
         callable.check_feeds(&args, true)?;
-        let executor = match callable.thawed.get() {
+        let engine = match callable.thawed.get() {
             Some(thawed) => thawed,
-            None if callable.frozen.holds() => &callable.executor,
+            None if callable.frozen.holds() => &callable.engine,
             None => self.thaw(callable)?,
         };
-        executor.run(
+        engine.run(
             &self.pool,
             &self.resources,
             args,
@@ -193,7 +195,7 @@ impl Session {
 
     /// The executor of a plan that reads its variables in every step.
     #[cold]
-    fn thaw<'a>(&self, callable: &'a Callable) -> Result<&'a Executor> {
+    fn thaw<'a>(&self, callable: &'a Callable) -> Result<&'a Engine> {
         let _one = self.compiled.alone();
         if let Some(thawed) = callable.thawed.get() {
             return Ok(thawed);
@@ -202,7 +204,7 @@ impl Session {
         let plan = compile(pruned, registry(), &self.options)?;
         Ok(callable
             .thawed
-            .get_or_init(|| Executor::new(Arc::new(plan))))
+            .get_or_init(|| Engine::One(Executor::new(Arc::new(plan)))))
     }
 
     /// The graph of a signature after pass `after` (or after the last one), with its shapes.

@@ -298,7 +298,8 @@ fn batch_norm(view: &View, node: &Node) -> Option<Vec<(f64, f64)>> {
 /// The fused node, its new constants and the Reshape that follows it.
 struct Fusion {
     weights: Option<LazyTensor>,
-    bias: Option<Vec<f32>>,
+    /// Arguments of a factor and an offset for each channel, with their names.
+    channel_args: Vec<(&'static str, Vec<f32>)>,
     node: Node,
     reshape: Option<Node>,
 }
@@ -313,23 +314,25 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
         .affine
         .as_ref()
         .filter(|a| a.iter().any(|(s, _)| *s != 1.0));
-    let weights = scales.map(|a| {
-        let factors: Vec<f32> = a.iter().map(|(s, _)| *s as f32).collect();
-        scaled(
-            &source,
-            factors,
-            chain.kind == (Kind::Dense { transpose_w: true }),
-        )
-    });
-    let bias: Option<Vec<f32>> = chain
-        .affine
-        .as_ref()
-        .map(|a| a.iter().map(|(_, o)| *o as f32).collect());
+    let mut factors = scales.map(|a| a.iter().map(|(s, _)| *s as f32).collect::<Vec<_>>());
     let mut names: Vec<&str> = Vec::new();
-    names.extend(bias.is_some().then_some("BiasAdd"));
+    let mut channel_args = Vec::new();
+    if chain.kind == Kind::Conv
+        && let Some(factors) = factors.take()
+    {
+        names.push("Scale");
+        channel_args.push(("scale", factors));
+    }
+    // The other kernels have no factor: it goes into the weights.
+    let transposed = chain.kind == (Kind::Dense { transpose_w: true });
+    let weights = factors.map(|f| scaled(&source, f, transposed));
+    if let Some(a) = &chain.affine {
+        names.push("BiasAdd");
+        channel_args.push(("bias", a.iter().map(|(_, o)| *o as f32).collect()));
+    }
     names.extend(chain.side.is_some().then_some("Add"));
     names.extend(chain.activation.map(|a| a.0));
-    let n_args = bias.is_some() as i64 + chain.side.is_some() as i64;
+    let n_args = channel_args.len() as i64 + chain.side.is_some() as i64;
     let mut attrs = Attrs::default()
         .with("T", AttrValue::Type(DType::Float))
         .with("num_args", AttrValue::Int(n_args))
@@ -365,7 +368,7 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
     node.inputs = smallvec![chain.input, root.inputs[1]];
     Ok(Fusion {
         weights,
-        bias,
+        channel_args,
         node,
         reshape: chain.reshape.map(|r| view.node(r).clone()),
     })
@@ -413,9 +416,9 @@ impl Fusion {
         if let Some(weights) = self.weights.take() {
             self.node.inputs[1] = constant(graph, "scaled", weights)?;
         }
-        if let Some(bias) = &self.bias {
-            let bias = constant(graph, "bias", Tensor::vector(bias)?.into())?;
-            self.node.inputs.push(bias);
+        for (name, values) in &self.channel_args {
+            let values = constant(graph, name, Tensor::vector(values)?.into())?;
+            self.node.inputs.push(values);
         }
         self.node.inputs.extend(chain.side);
         let op = match chain.kind {

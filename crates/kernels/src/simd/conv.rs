@@ -267,6 +267,7 @@ pub fn conv3d(
         let source = Windows::new(input, p.in_c, g * in_c, in_c, axes);
         let col = g * out_c;
         let ep = Epilogue {
+            scale: ep.scale.map(|s| &s[col..]),
             bias: ep.bias.map(|b| &b[col..]),
             side: ep
                 .side

@@ -2,10 +2,13 @@
 
 use super::math::UnaryOp;
 
-/// The last steps of a matrix product or convolution: `act(product + bias + side)`.
+/// The last steps of a matrix product or convolution: `act(product * scale + bias + side)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Epilogue<'a, T = f32> {
-    /// One number for each output column (channel).
+    /// A factor for each output column (channel). In the weights it would be rounded with each of
+    /// them, an error that is the same at every position and so grows from layer to layer.
+    pub scale: Option<&'a [T]>,
+    /// One number for each output column.
     pub bias: Option<&'a [T]>,
     /// A matrix of the output's shape and its row stride.
     pub side: Option<(&'a [T], usize)>,
@@ -16,6 +19,7 @@ pub struct Epilogue<'a, T = f32> {
 impl<T> Default for Epilogue<'_, T> {
     fn default() -> Self {
         Epilogue {
+            scale: None,
             bias: None,
             side: None,
             act: Activation::None,
@@ -32,6 +36,7 @@ impl<'a, T> Epilogue<'a, T> {
     /// Adds a bias, then applies an activation.
     pub fn new(bias: Option<&'a [T]>, act: Activation) -> Self {
         Epilogue {
+            scale: None,
             bias,
             side: None,
             act,

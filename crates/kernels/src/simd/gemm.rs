@@ -83,8 +83,9 @@ pub(crate) fn check(len: usize, rows: usize, cols: usize, ld: usize, what: &str)
 
 /// Checks the epilogue's sizes.
 pub(crate) fn check_epilogue<T>(ep: &Epilogue<'_, T>, m: usize, n: usize) {
-    if let Some(b) = ep.bias {
-        assert!(b.len() >= n, "bias: {} elements for {n} columns", b.len());
+    for (what, values) in [("scale", ep.scale), ("bias", ep.bias)] {
+        let len = values.map_or(n, <[T]>::len);
+        assert!(len >= n, "{what}: {len} elements for {n} columns");
     }
     if let Some((s, ld)) = ep.side {
         check(s.len(), m, n, ld, "side input");
@@ -255,11 +256,7 @@ pub fn batch_gemm<T: Element>(
         out.len() >= (batch - 1) * out_stride + size,
         "output: too short"
     );
-    let ep = Epilogue {
-        bias: None,
-        side: None,
-        act,
-    };
+    let ep = Epilogue::new(None, act);
     if batch < par.width() {
         for i in 0..batch {
             let at = item(i);

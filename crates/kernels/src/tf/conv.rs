@@ -17,7 +17,7 @@ use ferroflow_sync::{Inline, Parallelism};
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Conv2D, Conv3D; and the internal _FusedConv2D and _FusedConv3D, which apply `fused_ops` to the
+/// Conv2D, Conv, Conv3D; and the internal _FusedConv2D and _FusedConv3D, which apply `fused_ops` to the
 /// output and keep constant filters packed.
 pub const OPS: &[Op] = &[
     row(
@@ -28,6 +28,10 @@ pub const OPS: &[Op] = &[
     row(
         "_FusedConv2D",
         "input: T, filter: T, args: list(TArgs), host_args: num_host_args*float -> output: T | T: type {half,float,double,int8,qint8}; TArgs: list(type) >= 1; num_args: int >= 0; num_host_args: int >= 0 = 0; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'; filter_format: string {'HWIO','OIHW','OIHW_VECT_I'} = 'HWIO'; dilations: list(int) = [1,1,1,1]; use_cudnn_on_gpu: bool = true; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
+    ),
+    row(
+        "Conv",
+        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'CHANNELS_FIRST','CHANNELS_LAST'} = 'CHANNELS_LAST'; dilations: list(int) = []; batch_dims: int = 1; groups: int = 1 |",
     ),
     row(
         "Conv3D",
@@ -63,6 +67,11 @@ struct Plan {
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
+    if attrs.int("batch_dims").is_ok_and(|n| n != 1) {
+        return Err(unimplemented_error!(
+            "Conv with more than one batch dimension is not supported"
+        ));
+    }
     let layout = Layout::of(attrs)?;
     let n_host_args = attrs.int("num_host_args").unwrap_or(0).max(0) as usize;
     if attrs.get("filter_format").is_some() && attrs.str("filter_format")? != "HWIO" {
@@ -85,7 +94,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     match plan.dtype {
         DType::Float | DType::Half | DType::Bfloat16 => Conv::build(build, plan),
-        DType::Double if plan.fused.batch_norm.is_none() => Ok(Box::new(Plain::<f64> {
+        DType::Double if !plan.fused.has_factor() => Ok(Box::new(Plain::<f64> {
             plan,
             finish: finish_double,
         })),
@@ -105,7 +114,7 @@ struct Conv {
     scaled: Option<Scaled>,
 }
 
-/// A constant filter with the factors of a batch normalization in it.
+/// A constant filter.
 struct ConstFilter {
     shape: Shape,
     /// For one group, which is what nearly all convolutions have; the input decides.
@@ -119,11 +128,10 @@ struct ConstFilter {
 impl Conv {
     fn build(build: &KernelBuild, plan: Plan) -> Result<Box<dyn OpKernel>> {
         let params = plan.fused.constants(build)?;
-        let constant = build.constant(1).filter(|f| {
-            // Without its factors a filter cannot be packed; malformed ones fail when run.
-            let has_factors = plan.fused.batch_norm.is_none() || params.is_some();
-            has_factors && f.shape().rank() == plan.layout.rank() && f.shape().num_elements() > 0
-        });
+        // Malformed filters fail when run.
+        let constant = build
+            .constant(1)
+            .filter(|f| f.shape().rank() == plan.layout.rank() && f.shape().num_elements() > 0);
         let mut scaled = None;
         if let Some(params) = &params {
             let wide = widen_all(params)?;
@@ -136,7 +144,7 @@ impl Conv {
         let filter = match constant {
             Some(constant) => {
                 let shape = constant.shape().clone();
-                let filter = source(constant, &scaled)?;
+                let filter = widened(&Inline, &constant.get()?)?;
                 let packed = pack(&Inline, &plan, &filter, 1)?;
                 drop(filter);
                 constant.release();
@@ -167,15 +175,6 @@ impl Conv {
 
 fn widen_all(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
     tensors.iter().map(|t| widened(&Inline, t)).collect()
-}
-
-/// A constant filter with the factors of its channels in it.
-fn source(constant: &LazyTensor, scaled: &Option<Scaled>) -> Result<Tensor> {
-    let value = widened(&Inline, &constant.get()?)?;
-    match scaled {
-        Some(s) => s.check(value.shape())?.apply(value),
-        None => Ok(value),
-    }
 }
 
 /// Packs `[…, in_c / groups, out_c]` for the strides and dilations of `plan`.
@@ -215,7 +214,7 @@ impl ConstFilter {
     fn grouped(
         &self,
         par: &dyn Parallelism,
-        conv: &Conv,
+        plan: &Plan,
         groups: usize,
     ) -> Result<Arc<PackedFilter>> {
         let mut slot = lock(&self.grouped);
@@ -227,12 +226,8 @@ impl ConstFilter {
         let constant = lock(&self.source).clone().ok_or_else(|| {
             unimplemented_error!("The number of groups changes from 1 to {groups} between steps")
         })?;
-        let packed = Arc::new(pack(
-            par,
-            &conv.plan,
-            &source(&constant, &conv.scaled)?,
-            groups,
-        )?);
+        let filter = widened(par, &constant.get()?)?;
+        let packed = Arc::new(pack(par, plan, &filter, groups)?);
         *slot = Some((groups, packed.clone()));
         Ok(packed)
     }
@@ -267,11 +262,11 @@ impl OpKernel for Conv {
                 &f.packed
             }
             Some(f) => {
-                grouped = f.grouped(par, self, s.plane.groups)?;
+                grouped = f.grouped(par, plan, s.plane.groups)?;
                 &*grouped
             }
             None => {
-                let value = scaled.apply(widened(par, ctx.input(1)?)?)?;
+                let value = widened(par, ctx.input(1)?)?;
                 own_packed = pack(par, plan, &value, s.plane.groups)?;
                 &own_packed
             }
@@ -296,6 +291,7 @@ impl OpKernel for Conv {
         let mut out = ctx.alloc(DType::Float, dims)?;
         let act = plan.fused.ops.activation;
         let epilogue = Epilogue {
+            scale: scaled.factor.as_deref(),
             bias: scaled.bias.as_deref(),
             side: match &direct {
                 Some(side) => Some((side.slice::<f32>()?, s.plane.out_c)),

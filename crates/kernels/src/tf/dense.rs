@@ -127,6 +127,7 @@ impl OpKernel for Dense {
         let late = side.is_some() && direct.is_none();
         let mut out = ctx.alloc(DType::Float, shape)?;
         let epilogue = Epilogue {
+            scale: None,
             bias,
             side: direct
                 .map(|s| s.slice::<f32>())

@@ -118,7 +118,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let rules = depthwise_rules(attrs, layout)?;
     let fused = Fused::of(attrs, build.inputs.len().saturating_sub(2))?;
     let dtype = build.input(0)?;
-    if dtype == DType::Double && fused.batch_norm.is_none() {
+    if dtype == DType::Double && !fused.has_factor() {
         return Ok(Box::new(Double {
             layout,
             rules,
@@ -146,9 +146,9 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     if let Some(filter) = build.constant(1).filter(|f| f.shape().rank() == 4) {
         let value = widened(&Inline, &filter.get()?)?;
-        kernel.filter = match (&kernel.scaled, fused.batch_norm) {
-            (None, Some(_)) => None,
-            (Some(scaled), Some(_)) => Some(scale(scaled, value)?),
+        kernel.filter = match (&kernel.scaled, fused.has_factor()) {
+            (None, true) => None,
+            (Some(scaled), true) => Some(scale(scaled, value)?),
             _ => Some(value),
         };
     }

@@ -84,6 +84,7 @@ pub mod sparse;
 pub mod stack;
 pub mod strings;
 pub mod summaries;
+pub mod summary_writer;
 pub mod tables;
 pub mod tensor_array;
 pub mod tensor_array_old;
@@ -171,6 +172,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     stack::OPS,
     strings::OPS,
     summaries::OPS,
+    summary_writer::OPS,
     tables::OPS,
     tensor_array::OPS,
     tensor_array_old::OPS,

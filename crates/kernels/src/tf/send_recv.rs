@@ -3,7 +3,7 @@
 
 use crate::rendezvous::{Rendezvous, abort_on_cancel};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_opdef::{AsyncCall, AttrValue, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::Tensor;
 use std::sync::Arc;
 
@@ -11,17 +11,27 @@ use std::sync::Arc;
 pub const OPS: &[Op] = &[
     Op::new(
         "_Send",
-        "rendezvous: resource, tensor: T -> | T: type; tensor_name: string | stateful",
+        "rendezvous: resource, tensor: T -> | T: type; tensor_name: string; send_device: string = ''; send_device_incarnation: int = 0; recv_device: string = ''; client_terminated: bool = false | stateful",
     )
     .cost(Cost::Cheap)
     .kernel(send),
     Op::new(
         "_Recv",
-        "rendezvous: resource -> tensor: tensor_type | tensor_type: type; tensor_name: string | stateful",
+        "rendezvous: resource -> tensor: tensor_type | tensor_type: type; tensor_name: string; send_device: string = ''; send_device_incarnation: int = 0; recv_device: string = ''; client_terminated: bool = false | stateful",
     )
+    .shape(recv_shape)
     .cost(Cost::Async)
     .kernel(recv),
 ];
+
+/// What the sender's part of the graph knows.
+fn recv_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    if let Some(AttrValue::Shape(shape)) = ctx.attrs().get("_shape") {
+        let shape = shape.clone();
+        ctx.set(0, shape);
+    }
+    Ok(())
+}
 
 fn table(handle: &Tensor) -> Result<Arc<Rendezvous>> {
     let handle = handle.resources()?.first();

@@ -6,7 +6,7 @@ use crate::resource::{value_mut, variable};
 use crate::shapes;
 use crate::strided::Strided;
 use crate::strided_spec::{self, Masks, Resolved};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
@@ -294,6 +294,31 @@ fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
+/// `value` stretched to the shape of what it is assigned to.
+fn stretched<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: &Shape) -> Result<Tensor> {
+    if value.shape() == shape {
+        return Ok(value.clone());
+    }
+    let (dims, strides) = (value.shape().dims(), value.shape().strides());
+    // Leading dimensions of one may be too many.
+    let extra = dims.len().saturating_sub(shape.rank());
+    let lead = shape.rank() - (dims.len() - extra);
+    let fits = dims[..extra].iter().all(|&d| d == 1)
+        && (dims[extra..].iter().zip(&shape[lead..])).all(|(&d, &to)| d == 1 || d == to);
+    if !fits {
+        return Err(invalid_argument!(
+            "Cannot broadcast input shape {} into final shape {shape}",
+            value.shape()
+        ));
+    }
+    let axis = |i: usize| match i.checked_sub(lead).map(|j| j + extra) {
+        Some(j) if dims[j] != 1 => (shape[i], strides[j] as isize),
+        _ => (shape[i], 0),
+    };
+    let axes: SmallVec<[(usize, isize); 4]> = (0..shape.rank()).map(axis).collect();
+    viewed::<T>(ctx, value, &Strided::new(0, axes), shape.clone())
+}
+
 fn wrong_value(expected: &Shape, got: &Shape) -> ferroflow_base::Status {
     invalid_argument!("shape of dy was {got} instead of {expected}")
 }
@@ -327,10 +352,11 @@ fn strided_slice_update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
             let spec = resolve(ctx, 1, ctx.shape(0)?, masks)?;
             let (view, shape) = view_of(ctx.shape(0)?, &spec)?;
-            let value = ctx.input(4)?.clone();
-            if value.shape() != &shape {
-                return Err(wrong_value(&shape, value.shape()));
+            if view.is_empty() {
+                let x = ctx.take_input(0)?;
+                return ctx.set_output(0, x);
             }
+            let value = stretched::<T>(ctx, ctx.input(4)?, &shape)?;
             let mut out = ctx.take_input(0)?;
             view.copy_from(value.items::<T>()?, out.items_mut::<T>()?)?;
             ctx.set_output(0, out)
@@ -348,17 +374,10 @@ fn resource_assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let target = value_mut(ctx, 0, &mut current, dtype)?;
             let spec = resolve(ctx, 1, target.shape(), masks)?;
             let (view, shape) = view_of(target.shape(), &spec)?;
-            let value = ctx.input(4)?;
             if view.is_empty() {
                 return Ok(());
             }
-            if value.shape() != &shape {
-                return Err(unimplemented_error!(
-                    "sliced l-value shape {shape} does not match r-value shape {}. Automatic \
-                     broadcasting not yet implemented.",
-                    value.shape()
-                ));
-            }
+            let value = stretched::<T>(ctx, ctx.input(4)?, &shape)?;
             view.copy_from(value.items::<T>()?, target.items_mut::<T>()?)
         })),
     )
@@ -524,7 +543,7 @@ fn strided_update_gradient(g: &mut GradientCtx) -> Result<()> {
     let rest = [begin, end, strides, zeros];
     let dx = d.op_with("TensorStridedSliceUpdate", &rest, &masks);
     g.set(0, dx)?;
-    g.set(4, value.reshape_like(g.x(4)))
+    g.set(4, value.sum_to(g.x(4)))
 }
 
 fn turned_back(g: &mut GradientCtx) -> Result<()> {

@@ -39,7 +39,7 @@ pub const OPS: &[Op] = &[
 ];
 
 /// The numbers of a tensor as doubles.
-fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
+pub(super) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
     let t = ctx.input(i)?;
     match t.dtype() {
         DType::Double => Ok(t.slice::<f64>()?.to_vec()),
@@ -134,7 +134,7 @@ fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// The ends of the intervals that TensorFlow counts in: a tenth wider each.
-fn limits() -> Vec<f64> {
+pub(super) fn limits() -> Vec<f64> {
     let mut positive = Vec::new();
     let mut v = 1.0e-12;
     while v < 1.0e20 {
@@ -149,7 +149,7 @@ fn limits() -> Vec<f64> {
         .collect()
 }
 
-fn counted(limits: &[f64], values: &[f64]) -> HistogramProto {
+pub(super) fn counted(limits: &[f64], values: &[f64]) -> HistogramProto {
     let mut counts = vec![0.0; limits.len()];
     let mut out = HistogramProto {
         min: f64::MAX,

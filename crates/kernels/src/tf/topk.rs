@@ -129,23 +129,7 @@ fn top_k<T: Element + PartialOrd, I: Element + Index>(
     let (v, ix) = (values.slice_mut::<T>()?, indices.slice_mut::<I>()?);
     for r in 0..n_rows {
         let row = &x[r * n..(r + 1) * n];
-        let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
-        if k == 1 {
-            let best = (1..n).fold(
-                0,
-                |best, i| if compare(&i, &best).is_lt() { i } else { best },
-            );
-            order.clear();
-            order.push(best);
-        } else {
-            order.clear();
-            order.extend(0..n);
-            if k < n {
-                order.select_nth_unstable_by(k - 1, compare);
-                order.truncate(k);
-            }
-            order.sort_unstable_by(compare);
-        }
+        find_top(row, k, &mut order);
         for (c, &i) in order.iter().enumerate() {
             v[r * k + c] = row[i];
             ix[r * k + c] = I::from_i64(i as i64);
@@ -153,6 +137,22 @@ fn top_k<T: Element + PartialOrd, I: Element + Index>(
     }
     ctx.set_output(0, values)?;
     ctx.set_output(1, indices)
+}
+
+/// The positions of the `k` first elements of `row` in [`before`]'s order, at least one.
+fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
+    let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
+    order.clear();
+    if k == 1 {
+        let better = |best, i| if compare(&i, &best).is_lt() { i } else { best };
+        return order.push((1..row.len()).fold(0, better));
+    }
+    order.extend(0..row.len());
+    if k < row.len() {
+        order.select_nth_unstable_by(k - 1, compare);
+        order.truncate(k);
+    }
+    order.sort_unstable_by(compare);
 }
 
 fn in_top_k_shape(ctx: &mut ShapeCtx) -> Result<()> {

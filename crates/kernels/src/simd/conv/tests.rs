@@ -46,7 +46,7 @@ fn compare(s: &Conv3dShape) {
     let p = &s.plane;
     let input = noise(p.input_len() * s.in_d, 1);
     let filter = noise(p.filter_len() * s.filter_d, 2);
-    let bias = noise(p.out_c, 3);
+    let (scale, bias) = (noise(p.out_c, 5), noise(p.out_c, 3));
     let side = noise(p.output_len() * s.out_d, 4);
     let want = naive(s, &input, &filter);
     each_level(|level| {
@@ -56,18 +56,21 @@ fn compare(s: &Conv3dShape) {
             PackedFilter::new_3d(&Inline, &filter, s)
         };
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
-            for (with_side, act) in [(false, Activation::None), (true, Activation::Relu)] {
+            for (with_more, act) in [(false, Activation::None), (true, Activation::Relu)] {
                 let ep = Epilogue {
+                    scale: with_more.then_some(&scale[..]),
                     bias: Some(&bias),
-                    side: with_side.then_some((&side[..], p.out_c)),
+                    side: with_more.then_some((&side[..], p.out_c)),
                     act,
                 };
                 let mut out = vec![f32::NAN; want.len()];
                 conv3d(par, s, &input, &packed, &mut out, &ep);
                 for (i, got) in out.iter().enumerate() {
-                    let mut x = want[i] + f64::from(bias[i % p.out_c]);
-                    if with_side {
-                        x = (x + f64::from(side[i])).max(0.0);
+                    let (bias, scale) = (bias[i % p.out_c], scale[i % p.out_c]);
+                    let mut x = want[i] + f64::from(bias);
+                    if with_more {
+                        let scaled = want[i] * f64::from(scale) + f64::from(bias);
+                        x = (scaled + f64::from(side[i])).max(0.0);
                     }
                     let error = (f64::from(*got) - x).abs();
                     let k = (packed.taps * p.in_c) as f64;

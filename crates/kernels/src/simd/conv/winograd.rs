@@ -133,6 +133,7 @@ pub(crate) struct OutputJob {
     src: *const f32,
     plane: usize,
     n: usize,
+    scale: *const f32,
     bias: *const f32,
     /// The four pixels of the side input, or null.
     side: [SendPtr<f32>; 4],
@@ -141,8 +142,8 @@ pub(crate) struct OutputJob {
 }
 
 /// # Safety
-/// The tile in each of the 16 planes, the outputs and, where not null, the bias and the side
-/// inputs are valid for `n` channels.
+/// The tile in each of the 16 planes, the outputs and, where not null, the scale, the bias and
+/// the side inputs are valid for `n` channels.
 #[inline(always)]
 pub(crate) unsafe fn output_tile<S: Simd>(s: S, j: &OutputJob) {
     let mut c = 0;
@@ -181,11 +182,11 @@ unsafe fn output_vector<S: Simd>(
         // Aᵀ m A with Aᵀ = [1 1 1 0; 0 1 -1 -1].
         let top: [S::V; 4] = std::array::from_fn(|x| s.add(s.add(m[x], m[4 + x]), m[8 + x]));
         let low: [S::V; 4] = std::array::from_fn(|x| s.sub(s.sub(m[4 + x], m[8 + x]), m[12 + x]));
-        let bias = if j.bias.is_null() {
-            s.zero()
-        } else {
-            load(j.bias.add(c))
+        let or = |p: *const f32, otherwise: S::V| match p.is_null() {
+            true => otherwise,
+            false => load(p.add(c)),
         };
+        let (scale, bias) = (or(j.scale, s.splat(1.0)), or(j.bias, s.zero()));
         let (lo, hi) = (s.splat(j.limits[0]), s.splat(j.limits[1]));
         let y = [
             s.add(s.add(top[0], top[1]), top[2]),
@@ -195,7 +196,7 @@ unsafe fn output_vector<S: Simd>(
         ];
         let mut i = 0;
         while i < 4 {
-            let mut x = s.add(y[i], bias);
+            let mut x = s.fma(y[i], scale, bias);
             if !j.side[i].get().is_null() {
                 x = s.add(x, load(j.side[i].get().add(c)));
             }
@@ -307,6 +308,7 @@ pub(super) unsafe fn run(
                 src: b.get().wrapping_add(t * s.out_c),
                 plane: n * s.out_c,
                 n: s.out_c,
+                scale: ep.scale.map_or(std::ptr::null(), <[f32]>::as_ptr),
                 bias: ep.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
                 side: std::array::from_fn(side),
                 out: std::array::from_fn(place),

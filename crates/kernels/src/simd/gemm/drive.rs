@@ -212,6 +212,7 @@ unsafe fn run_task<T: Element>(
                 n: width,
                 accumulate: i > 0,
                 last,
+                scale: ep.scale.map_or(std::ptr::null(), |s| s[col..].as_ptr()),
                 bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),
                 side: side.map_or(std::ptr::null(), |s| s.0),
                 ld_side: side.map_or(0, |s| s.1),

@@ -27,8 +27,10 @@ pub(crate) struct Sweep<T> {
     pub n: usize,
     /// Whether to add to what `c` holds.
     pub accumulate: bool,
-    /// Whether to apply `bias`, `side` and the limits.
+    /// Whether to apply `scale`, `bias`, `side` and the limits.
     pub last: bool,
+    /// `n` values, or null.
+    pub scale: *const T,
     /// `n` values, or null.
     pub bias: *const T,
     /// A matrix like `c`, or null.
@@ -105,7 +107,8 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
             }
             acc[0]
         };
-        // SAFETY: `c` and `side` are valid for `tiles * MR` rows of `n` columns, `bias` for `n`.
+        // SAFETY: `c` and `side` are valid for `tiles * MR` rows of `n` columns, `scale` and
+        // `bias` for `n`.
         unsafe { finish::<L, MR, NV>(l, s, acc, tile * MR) };
     }
 }
@@ -137,7 +140,8 @@ unsafe fn step<L: Lanes, const MR: usize, const NV: usize>(
 }
 
 /// # Safety
-/// Rows `row..row + MR` of `s.c` can be written, and `s.side` and `s.bias` read where not null.
+/// Rows `row..row + MR` of `s.c` can be written, and `s.side`, `s.scale` and `s.bias` read where
+/// not null.
 #[inline(always)]
 unsafe fn finish<L: Lanes, const MR: usize, const NV: usize>(
     l: L,
@@ -197,7 +201,18 @@ unsafe fn finish_with<L: Lanes, const MR: usize, const NV: usize>(
             }
         }
         if s.last {
-            if !s.bias.is_null() {
+            if !s.scale.is_null() {
+                let scale: [L::V; NV] = std::array::from_fn(|v| load(s.scale.add(v * L::N), v));
+                let bias: [L::V; NV] = std::array::from_fn(|v| match s.bias.is_null() {
+                    true => l.zero(),
+                    false => load(s.bias.add(v * L::N), v),
+                });
+                for row in acc.iter_mut() {
+                    for (v, x) in row.iter_mut().enumerate() {
+                        *x = l.fma(*x, scale[v], bias[v]);
+                    }
+                }
+            } else if !s.bias.is_null() {
                 let bias: [L::V; NV] = std::array::from_fn(|v| load(s.bias.add(v * L::N), v));
                 for row in acc.iter_mut() {
                     for (x, y) in row.iter_mut().zip(bias) {

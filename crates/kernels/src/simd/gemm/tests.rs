@@ -89,7 +89,7 @@ fn epilogues() {
     let (m, n, k) = (23, 43, 900);
     let s = GemmShape::dense(m, n, k, false, false);
     let (a, b) = (noise(m * k, 3), noise(n * k, 4));
-    let (bias, side) = (noise(n, 5), noise(m * (n + 2), 6));
+    let (scale, bias, side) = (noise(n, 7), noise(n, 5), noise(m * (n + 2), 6));
     let want = naive(&s, &a, &b);
     let acts = [
         Activation::None,
@@ -105,8 +105,10 @@ fn epilogues() {
     each_level(|level| {
         let packed = PackedB::from_fn(k, n, |k, j| b[k * n + j]);
         for act in acts {
-            for (with_bias, with_side) in [(false, false), (true, false), (true, true)] {
+            for with in 0..8 {
+                let [with_scale, with_bias, with_side] = [1, 2, 4].map(|bit| with & bit != 0);
                 let ep = Epilogue {
+                    scale: with_scale.then_some(&scale[..]),
                     bias: with_bias.then_some(&bias[..]),
                     side: with_side.then_some((&side[..], n + 2)),
                     act,
@@ -116,6 +118,9 @@ fn epilogues() {
                 for i in 0..m {
                     for j in 0..n {
                         let mut x = want[i * n + j];
+                        if with_scale {
+                            x *= f64::from(scale[j]);
+                        }
                         if with_bias {
                             x += f64::from(bias[j]);
                         }

@@ -1,0 +1,304 @@
+//! Cuts a graph into one for each device.
+
+use crate::{ARG, Graph, Node, NodeId, Output, RETVAL, ShapeMap, infer_shapes, loop_frames};
+use ferroflow_base::{Result, internal};
+use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use ferroflow_tensor::{DType, LazyTensor, Tensor};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+
+/// The part of a graph that one device runs.
+///
+/// What other parts need goes out through `_Send` nodes, what it needs of them comes in through
+/// `_Recv` nodes. The rendezvous where they meet is its first argument; its other arguments and its
+/// results are some of the whole graph's.
+pub struct Partition {
+    /// The device, by position.
+    pub device: usize,
+    /// Its nodes.
+    pub graph: Graph,
+    /// Which argument of the whole graph each argument after the first is.
+    pub feeds: Vec<usize>,
+    /// Which result of the whole graph each result is.
+    pub fetches: Vec<usize>,
+}
+
+/// Cuts a pruned graph along `places` (the device of each node; see
+/// [`DeviceSet::place_nodes`](crate::DeviceSet::place_nodes)). `names` are the devices' names.
+///
+/// `None` when one device has all nodes, and when a cut would go through a loop or between a
+/// Switch and what it may leave dead: such a graph runs in one piece.
+pub fn partition(
+    graph: &Graph,
+    places: &[usize],
+    names: &[String],
+    registry: &Registry,
+) -> Result<Option<Vec<Partition>>> {
+    let mut devices: Vec<usize> = graph.iter().map(|(id, _)| places[id.index()]).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    if devices.len() < 2 || !may_be_cut(graph, places)? {
+        return Ok(None);
+    }
+    let cut = Cut {
+        graph,
+        places,
+        names,
+        registry,
+        shapes: infer_shapes(graph, registry).unwrap_or_default(),
+    };
+    cut.run(&devices).map(Some)
+}
+
+fn sources(node: &Node) -> impl Iterator<Item = NodeId> {
+    let inputs = node.inputs.iter().map(|i| i.node);
+    inputs.chain(node.controls.iter().copied())
+}
+
+/// Whether no edge between devices is in a loop or may carry a dead value.
+fn may_be_cut(graph: &Graph, places: &[usize]) -> Result<bool> {
+    let frames = loop_frames(graph)?;
+    let crosses = |from: NodeId, to: NodeId| places[from.index()] != places[to.index()];
+    let in_loop = graph.iter().any(|(id, node)| {
+        sources(node).any(|from| crosses(from, id) && frames.after(graph, from).is_some())
+    });
+    if in_loop {
+        return Ok(false);
+    }
+    let consumers = crate::Consumers::new(graph);
+    let is_switch = |n: &Node| matches!(n.op(), "Switch" | "RefSwitch" | "_SwitchN");
+    let mut stack: Vec<NodeId> = graph
+        .iter()
+        .filter(|(_, n)| is_switch(n))
+        .map(|(id, _)| id)
+        .collect();
+    let mut seen = vec![false; graph.id_bound()];
+    while let Some(id) = stack.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        for &(reader, _) in consumers.of(id) {
+            if crosses(id, reader) {
+                return Ok(false);
+            }
+            stack.push(reader);
+        }
+    }
+    Ok(true)
+}
+
+/// What goes from one device to another: a value, or only the news that a node has run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Carried {
+    Value(Output),
+    Done(NodeId),
+}
+
+struct Cut<'a> {
+    graph: &'a Graph,
+    places: &'a [usize],
+    names: &'a [String],
+    registry: &'a Registry,
+    shapes: ShapeMap,
+}
+
+/// A partition being made.
+struct Part {
+    out: Partition,
+    /// The rendezvous.
+    table: NodeId,
+    targets: Vec<NodeId>,
+    /// Nodes to add after those of the graph; their ids are known before.
+    extra: Vec<Node>,
+    first_extra: usize,
+    /// The `_Recv` of each thing that comes from elsewhere.
+    received: FxHashMap<Carried, NodeId>,
+}
+
+impl Part {
+    fn push(&mut self, node: Node) -> NodeId {
+        self.extra.push(node);
+        NodeId::new(self.first_extra + self.extra.len() - 1)
+    }
+}
+
+impl Cut<'_> {
+    fn run(&self, devices: &[usize]) -> Result<Vec<Partition>> {
+        let mut parts = Vec::with_capacity(devices.len());
+        for &device in devices {
+            parts.push(self.begin(device)?);
+        }
+        let index_of = |id: NodeId| devices.binary_search(&self.places[id.index()]);
+        let mut new_id = vec![NodeId::new(0); self.graph.id_bound()];
+        let mut part_of = vec![0; self.graph.id_bound()];
+        for (id, node) in self.graph.iter() {
+            let at = index_of(id).map_err(|_| internal!("'{}' has no place", node.name))?;
+            part_of[id.index()] = at;
+            // The rendezvous is the first node.
+            new_id[id.index()] = NodeId::new(parts[at].first_extra);
+            parts[at].first_extra += 1;
+        }
+        for (id, node) in self.graph.iter() {
+            let at = part_of[id.index()];
+            let mut copy = node.clone();
+            for input in &mut copy.inputs {
+                let from = part_of[input.node.index()];
+                *input = match from == at {
+                    true => Output {
+                        node: new_id[input.node.index()],
+                        ..*input
+                    },
+                    false => {
+                        let carried = Carried::Value(*input);
+                        Output::new(self.carry(&mut parts, carried, from, at, &new_id)?, 0)
+                    }
+                };
+            }
+            for control in &mut copy.controls {
+                let from = part_of[control.index()];
+                *control = match from == at {
+                    true => new_id[control.index()],
+                    false => self.carry(&mut parts, Carried::Done(*control), from, at, &new_id)?,
+                };
+            }
+            let part = &mut parts[at];
+            if node.op() == ARG || node.op() == RETVAL {
+                let index = node.attrs.int("index")?;
+                let (list, first) = match node.op() == ARG {
+                    true => (&mut part.out.feeds, 1),
+                    false => (&mut part.out.fetches, 0),
+                };
+                let own = (first + list.len()) as i64;
+                list.push(usize::try_from(index).unwrap_or(usize::MAX));
+                copy.attrs.set("index", AttrValue::Int(own));
+            }
+            part.out.graph.add(copy)?;
+            if self.graph.targets().contains(&id) {
+                part.targets.push(new_id[id.index()]);
+            }
+        }
+        parts.into_iter().map(finish).collect()
+    }
+
+    fn def(&self, op: &str) -> Result<std::sync::Arc<ferroflow_opdef::OpDef>> {
+        self.registry
+            .def(op)?
+            .ok_or_else(|| internal!("no op {op}"))
+    }
+
+    fn begin(&self, device: usize) -> Result<Part> {
+        let mut graph = Graph::new();
+        graph.producer = self.graph.producer;
+        graph.set_library(self.graph.library().clone());
+        let table = graph.add(Node {
+            name: self.graph.unique_name("_rendezvous"),
+            def: self.def(ARG)?,
+            attrs: Attrs::default()
+                .with("T", AttrValue::Type(DType::Resource))
+                .with("index", AttrValue::Int(0)),
+            inputs: smallvec![],
+            controls: smallvec![],
+            device: String::new(),
+            outputs: smallvec![DType::Resource],
+        })?;
+        Ok(Part {
+            out: Partition {
+                device,
+                graph,
+                feeds: Vec::new(),
+                fetches: Vec::new(),
+            },
+            table,
+            targets: Vec::new(),
+            extra: Vec::new(),
+            first_extra: 1,
+            received: FxHashMap::default(),
+        })
+    }
+
+    /// The `_Recv` in part `to` of what part `from` has.
+    fn carry(
+        &self,
+        parts: &mut [Part],
+        carried: Carried,
+        from: usize,
+        to: usize,
+        new_id: &[NodeId],
+    ) -> Result<NodeId> {
+        if let Some(id) = parts[to].received.get(&carried) {
+            return Ok(*id);
+        }
+        let (source, slot, dtype) = match carried {
+            Carried::Value(o) => (o.node, o.slot as usize, self.graph.dtype(o)),
+            Carried::Done(node) => (node, 0, Some(DType::Float)),
+        };
+        let name = &self.graph.node(source).name;
+        let dtype = dtype.ok_or_else(|| internal!("'{name}' has no output {slot}"))?;
+        let serial = parts[from].extra.len();
+        let value = match carried {
+            Carried::Value(_) => Output::new(new_id[source.index()], slot),
+            Carried::Done(_) => {
+                let nothing: LazyTensor = Tensor::vector::<f32>(&[])?.into();
+                let node = Node {
+                    name: self.graph.unique_name(&format!("{name}/_ctrl_{serial}")),
+                    def: self.def("Const")?,
+                    attrs: Attrs::default()
+                        .with("dtype", AttrValue::Type(dtype))
+                        .with("value", AttrValue::Tensor(nothing)),
+                    inputs: smallvec![],
+                    controls: smallvec![new_id[source.index()]],
+                    device: String::new(),
+                    outputs: smallvec![dtype],
+                };
+                Output::new(parts[from].push(node), 0)
+            }
+        };
+        let device = |part: usize| {
+            let name = self.names.get(parts[part].out.device);
+            AttrValue::Str(name.cloned().unwrap_or_default().into())
+        };
+        let key = format!("edge_{serial}_{name}");
+        let attrs = Attrs::default()
+            .with("tensor_name", AttrValue::Str(key.into()))
+            .with("send_device", device(from))
+            .with("send_device_incarnation", AttrValue::Int(1))
+            .with("recv_device", device(to))
+            .with("client_terminated", AttrValue::Bool(false));
+        let send = Node {
+            name: self.graph.unique_name(&format!("{name}/_send_{serial}")),
+            def: self.def("_Send")?,
+            attrs: attrs.clone().with("T", AttrValue::Type(dtype)),
+            inputs: smallvec![Output::new(parts[from].table, 0), value],
+            controls: smallvec![],
+            device: String::new(),
+            outputs: smallvec![],
+        };
+        let id = parts[from].push(send);
+        parts[from].targets.push(id);
+        let mut attrs = attrs.with("tensor_type", AttrValue::Type(dtype));
+        if let Carried::Value(o) = carried {
+            attrs.set("_shape", AttrValue::Shape(self.shapes.get(o)));
+        }
+        let recv = Node {
+            name: self.graph.unique_name(&format!("{name}/_recv_{serial}")),
+            def: self.def("_Recv")?,
+            attrs,
+            inputs: smallvec![Output::new(parts[to].table, 0)],
+            controls: smallvec![],
+            device: String::new(),
+            outputs: smallvec![dtype],
+        };
+        let id = parts[to].push(recv);
+        parts[to].received.insert(carried, id);
+        Ok(id)
+    }
+}
+
+fn finish(mut part: Part) -> Result<Partition> {
+    let graph = &mut part.out.graph;
+    for node in part.extra {
+        graph.add(node)?;
+    }
+    graph.set_targets(part.targets);
+    Ok(part.out)
+}

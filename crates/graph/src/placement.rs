@@ -1,0 +1,89 @@
+//! Which device each node of a graph is on.
+
+use crate::{ARG, Consumers, DeviceSet, Graph, Node, NodeId, RETVAL};
+use ferroflow_base::Result;
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::DType;
+
+/// What a colocation constraint in the attr `_class` begins with.
+const COLOCATED: &str = "loc:@";
+
+impl DeviceSet {
+    /// The device, by position, of each node (indexed by [`NodeId`]).
+    ///
+    /// A node is where it asks to be; one that does not ask is with those it is colocated with,
+    /// else on the first device, but a constant or a feed goes to its only readers and a fetch
+    /// stays where its value is. Users of a resource are with the resource, whatever they ask for.
+    pub fn place_nodes(&self, graph: &Graph) -> Result<Vec<usize>> {
+        let mut groups = Groups((0..graph.id_bound()).collect());
+        for (id, node) in graph.iter() {
+            for input in &node.inputs {
+                if graph.dtype(*input) == Some(DType::Resource) {
+                    groups.join(input.node, id);
+                }
+            }
+            if let Some(AttrValue::List(classes)) = node.attrs.get("_class") {
+                for other in classes.iter().filter_map(|c| match c {
+                    AttrValue::Str(s) => {
+                        graph.find(std::str::from_utf8(s).ok()?.strip_prefix(COLOCATED)?)
+                    }
+                    _ => None,
+                }) {
+                    groups.join(other, id);
+                }
+            }
+        }
+        let mut asked = vec![None; graph.id_bound()];
+        for (id, node) in graph.iter().filter(|(_, n)| !n.device.is_empty()) {
+            let device = self.place(&node.name, &node.device)?;
+            asked[groups.root(id)].get_or_insert(device);
+        }
+        let mut places: Vec<usize> = (0..graph.id_bound())
+            .map(|i| asked[groups.root(NodeId::new(i))].unwrap_or(0))
+            .collect();
+        let consumers = Consumers::new(graph);
+        for (id, node) in graph.iter() {
+            if asked[groups.root(id)].is_some() {
+                continue;
+            }
+            if is_generator(node) {
+                let mut devices = consumers.of(id).iter().map(|(c, _)| places[c.index()]);
+                if let Some(first) = devices.next()
+                    && devices.all(|d| d == first)
+                {
+                    places[id.index()] = first;
+                }
+            } else if node.op() == RETVAL
+                && let Some(from) = node.inputs.first()
+            {
+                places[id.index()] = places[from.node.index()];
+            }
+        }
+        Ok(places)
+    }
+}
+
+/// Whether a node only brings forth a value that may as well be made where it is read.
+fn is_generator(node: &Node) -> bool {
+    node.op() == ARG
+        || (node.inputs.is_empty() && node.controls.is_empty() && !node.def.flags.stateful)
+}
+
+/// Nodes that are on one device, as a forest.
+struct Groups(Vec<usize>);
+
+impl Groups {
+    fn root(&mut self, node: NodeId) -> usize {
+        let mut at = node.index();
+        while self.0[at] != at {
+            self.0[at] = self.0[self.0[at]];
+            at = self.0[at];
+        }
+        at
+    }
+
+    fn join(&mut self, a: NodeId, b: NodeId) {
+        let (a, b) = (self.root(a), self.root(b));
+        self.0[a.max(b)] = a.min(b);
+    }
+}

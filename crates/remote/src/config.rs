@@ -1,0 +1,97 @@
+//! What a client's `ConfigProto` means here.
+
+use ferroflow_model::proto::{
+    ConfigProto, GraphDef, RewriterConfig, optimizer_options::Level, rewriter_config::Toggle,
+};
+use ferroflow_runtime::{CompileOptions, DeviceSet, Lower};
+
+/// The passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` mean none; each
+/// of the rewriter's toggles that is off leaves out what does its work here.
+pub(crate) fn compile_options(config: &ConfigProto) -> CompileOptions {
+    let graph = config.graph_options.as_ref();
+    let options = graph.and_then(|g| g.optimizer_options.as_ref());
+    let rewriter = graph.and_then(|g| g.rewrite_options.as_ref());
+    let none = options.is_some_and(|o| o.opt_level() == Level::L0)
+        || rewriter.is_some_and(|r| r.disable_meta_optimizer);
+    let passes = match none {
+        true => CompileOptions::none(),
+        false => CompileOptions {
+            disabled: rewriter.map(switched_off).unwrap_or_default(),
+            ..CompileOptions::all()
+        },
+    };
+    CompileOptions {
+        lower: Lower::Marked,
+        ..passes
+    }
+}
+
+fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
+    let toggles: [(Toggle, &[&str]); 6] = [
+        (rewriter.constant_folding(), &["fold"]),
+        (rewriter.arithmetic_optimization(), &["simplify"]),
+        (rewriter.common_subgraph_elimination(), &["cse"]),
+        (rewriter.remapping(), &["patterns", "fuse", "elementwise"]),
+        (rewriter.loop_optimization(), &["loop_vars"]),
+        (rewriter.dependency_optimization(), &["identity", "awaited"]),
+    ];
+    let off = toggles.into_iter().filter(|(t, _)| *t == Toggle::Off);
+    off.flat_map(|(_, passes)| passes)
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// Says where each node of a graph goes, for clients that set `log_device_placement`.
+pub(crate) fn log_placement(graph: &GraphDef, devices: &DeviceSet) {
+    for node in &graph.node {
+        let device = devices.place(&node.name, &node.device).ok();
+        let device = device.and_then(|d| devices.names.get(d));
+        let device = device.map_or("no device", String::as_str);
+        tracing::info!("{}: ({}): {device}", node.name, node.op);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_model::proto::{GraphOptions, OptimizerOptions};
+
+    fn config(level: Level, rewriter: RewriterConfig) -> ConfigProto {
+        ConfigProto {
+            graph_options: Some(GraphOptions {
+                optimizer_options: Some(OptimizerOptions {
+                    opt_level: level as i32,
+                    ..Default::default()
+                }),
+                rewrite_options: Some(rewriter),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn passes_by_toggle() {
+        let off = Toggle::Off as i32;
+        let plain = RewriterConfig::default;
+        let some = RewriterConfig {
+            constant_folding: off,
+            loop_optimization: off,
+            ..plain()
+        };
+        let disabled = RewriterConfig {
+            disable_meta_optimizer: true,
+            ..plain()
+        };
+        for (level, rewriter, optimize, left_out) in [
+            (Level::L1, plain(), true, &[][..]),
+            (Level::L0, plain(), false, &[]),
+            (Level::L1, disabled, false, &[]),
+            (Level::L1, some, true, &["fold", "loop_vars"]),
+        ] {
+            let options = compile_options(&config(level, rewriter));
+            assert_eq!(options.optimize, optimize);
+            assert_eq!(options.disabled, left_out);
+        }
+    }
+}

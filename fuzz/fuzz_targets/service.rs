@@ -1,0 +1,59 @@
+//! Feeds arbitrary messages to the service's handlers, in a session with a small graph:
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run service -s none`. The first byte picks the method.
+#![no_main]
+
+use ferroflow_model::graph_from_text;
+use ferroflow_model::proto::*;
+use ferroflow_remote::{Master, MasterOptions};
+use ferroflow_runtime::CancelToken;
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+use std::time::Duration;
+
+const GRAPH: &str = "
+    node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'y' op: 'AddV2' input: 'x' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }";
+
+fn message<M: Message + Default>(bytes: &[u8]) -> M {
+    M::decode(bytes).unwrap_or_default()
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((method, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let master = Master::new(MasterOptions { threads: 1, ..Default::default() });
+    let create = CreateSessionRequest {
+        graph_def: graph_from_text(GRAPH).ok(),
+        ..Default::default()
+    };
+    let Ok(created) = master.create_session(create) else {
+        return;
+    };
+    let session_handle = created.session_handle;
+    // Nothing may wait for long.
+    let cancel = CancelToken::new().with_timeout(Duration::from_secs(1));
+    match method % 8 {
+        0 => drop(master.create_session(message(bytes))),
+        1 => drop(master.extend_session(ExtendSessionRequest { session_handle, ..message(bytes) })),
+        2 => {
+            if let Ok(step) = master.prepare(RunStepRequest { session_handle, ..message(bytes) }) {
+                drop(master.run_step(step, &cancel));
+            }
+        }
+        3 => {
+            let setup = PartialRunSetupRequest { session_handle, ..message(bytes) };
+            drop(master.partial_run_setup(setup));
+        }
+        4 => {
+            let made = MakeCallableRequest { session_handle: session_handle.clone(), ..message(bytes) };
+            if let Ok(made) = master.make_callable(made) {
+                let run = RunCallableRequest { session_handle, handle: made.handle, ..Default::default() };
+                drop(master.run_callable(run, &cancel));
+            }
+        }
+        5 => drop(master.run_callable(RunCallableRequest { session_handle, ..message(bytes) }, &cancel)),
+        6 => drop(master.reset(message(bytes))),
+        _ => drop(master.cleanup_all(message(bytes))),
+    }
+});
