@@ -13,6 +13,7 @@ mod convolve;
 mod dataset;
 pub mod einsum;
 pub mod elementwise_program;
+pub mod eager;
 mod field;
 mod fused;
 mod fused_ops;

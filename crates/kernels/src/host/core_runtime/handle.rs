@@ -4,6 +4,7 @@ use super::super::dense::HostTensor;
 use super::super::shape::TensorShape;
 use super::attrs::OpAttrs;
 use super::ops::{self, CpuOp};
+use super::tensor_op;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{ExecutionContext, Function, HostDType, HostValue, Reporter};
 use ferroflow_sync::{AsyncValue, IndirectPromise};
@@ -74,8 +75,11 @@ impl OpHandler {
                 "{op} was not supported by NullOpHandler."
             )),
             OpHandler::Cpu(next) => match ops::find(op) {
-                Some(cpu) => run(cpu, args, attrs, n_results, ctx, reporter),
-                None => next.execute(op, args, attrs, n_results, ctx, reporter),
+                Some(cpu) => run(Work::Own(cpu), args, attrs, n_results, ctx, reporter),
+                None => match tensor_op::find(op) {
+                    Some(op) => run(Work::Tensor(op), args, attrs, n_results, ctx, reporter),
+                    None => next.execute(op, args, attrs, n_results, ctx, reporter),
+                },
             },
             OpHandler::Logging(next, count) => {
                 let id = count.fetch_add(1, Ordering::Relaxed);
@@ -95,8 +99,47 @@ impl OpHandler {
     }
 }
 
+/// An op of the CPU.
+#[derive(Clone, Copy)]
+enum Work {
+    /// One of the core runtime's own.
+    Own(&'static CpuOp),
+    /// One of TensorFlow's.
+    Tensor(&'static str),
+}
+
+impl Work {
+    /// Types and shapes of the results where those of all inputs are known.
+    fn metadata(
+        self,
+        inputs: &[Metadata],
+        attrs: &OpAttrs,
+        ctx: &ExecutionContext,
+    ) -> Result<Vec<Option<Metadata>>> {
+        match self {
+            Work::Own(op) => match op.metadata {
+                Some(function) => Ok(function(inputs, attrs)?.into_iter().map(Some).collect()),
+                None => Ok(Vec::new()),
+            },
+            Work::Tensor(op) => tensor_op::metadata(op, inputs, attrs, ctx),
+        }
+    }
+
+    fn run(
+        self,
+        inputs: &[HostTensor],
+        attrs: &OpAttrs,
+        ctx: &ExecutionContext,
+    ) -> Result<Vec<HostTensor>> {
+        match self {
+            Work::Own(op) => (op.run)(inputs, attrs, ctx),
+            Work::Tensor(op) => tensor_op::run(op, inputs, attrs, ctx),
+        }
+    }
+}
+
 struct Dispatch {
-    op: &'static CpuOp,
+    op: Work,
     inputs: Vec<AsyncValue>,
     attrs: OpAttrs,
     ctx: ExecutionContext,
@@ -106,7 +149,7 @@ struct Dispatch {
 }
 
 fn run(
-    op: &'static CpuOp,
+    op: Work,
     args: &[TensorHandle],
     attrs: &OpAttrs,
     n_results: usize,
@@ -115,9 +158,9 @@ fn run(
 ) -> Result<(Vec<TensorHandle>, AsyncValue)> {
     // Shapes are checked at once where they are known.
     let known: Option<Vec<Metadata>> = args.iter().map(|a| a.metadata.clone()).collect();
-    let metadata = match (op.metadata, known) {
-        (Some(function), Some(known)) => Some(function(&known, attrs)?),
-        _ => None,
+    let metadata = match known {
+        Some(known) => op.metadata(&known, attrs, ctx)?,
+        None => Vec::new(),
     };
     let (results, values): (Vec<_>, Vec<_>) =
         (0..n_results).map(|_| IndirectPromise::new()).unzip();
@@ -127,7 +170,7 @@ fn run(
         .enumerate()
         .map(|(i, tensor)| TensorHandle {
             tensor,
-            metadata: metadata.as_ref().and_then(|m| m.get(i).cloned()),
+            metadata: metadata.get(i).cloned().flatten(),
         });
     let handles = handles.collect();
     let dispatch = Dispatch {
@@ -139,7 +182,7 @@ fn run(
         results,
         done,
     };
-    if op.is_async {
+    if matches!(op, Work::Own(own) if own.is_async) {
         ctx.enqueue(move || dispatch.when_ready(0));
     } else {
         dispatch.when_ready(0);
@@ -167,7 +210,7 @@ impl Dispatch {
             .map(|i| i.expect::<HostTensor>().cloned());
         let outputs = tensors
             .collect::<Result<Vec<_>>>()
-            .and_then(|tensors| (self.op.run)(&tensors, &self.attrs, &self.ctx));
+            .and_then(|tensors| self.op.run(&tensors, &self.attrs, &self.ctx));
         match outputs {
             Err(status) => {
                 let diagnostic = match &self.reporter {

@@ -3,6 +3,7 @@
 mod attrs;
 mod handle;
 mod ops;
+mod tensor_op;
 mod test;
 
 use super::dense::{DenseHostTensor, HostTensor, StringHostTensor};
