@@ -16,16 +16,16 @@ pub const OPS: &[Op] = &[
         "tags: string, values: T -> summary: string | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}",
     )
     .shape(shapes::scalar)
-    .kernel(|_| Ok(Box::new(scalars))),
+    .kernel(|_| Ok(Box::new(scalars))).not_differentiable(),
     Op::new(
         "HistogramSummary",
         "tag: string, values: T -> summary: string | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float",
     )
     .shape(shapes::scalar)
-    .kernel(histogram),
+    .kernel(histogram).not_differentiable(),
     Op::new("MergeSummary", "inputs: N*string -> summary: string | N: int >= 1 |")
         .shape(shapes::scalar)
-        .kernel(|_| Ok(Box::new(merge))),
+        .kernel(|_| Ok(Box::new(merge))).not_differentiable(),
     Op::new("SerializeTensor", "tensor: T -> serialized: string | T: type |")
         .shape(shapes::scalar)
         .kernel(|_| {
@@ -33,9 +33,9 @@ pub const OPS: &[Op] = &[
                 let message = tensor_to_proto(ctx.input(0)?)?.encode_to_vec();
                 ctx.set_output(0, Tensor::string(message))
             }))
-        }),
+        }).not_differentiable(),
     Op::new("ParseTensor", "serialized: string -> output: out_type | out_type: type |")
-        .kernel(parse),
+        .kernel(parse).not_differentiable(),
 ];
 
 /// The numbers of a tensor as doubles.
