@@ -39,6 +39,11 @@ def reductions():
     yield case("Sum", np.full((300,), 0.1, NUMPY["half"]), i32(0), tol=1e-2)
     yield case("Sum", a("uint8", [200, 100]), i32(0))
     yield case("Mean", a("int32", [-7, 2, 0]), i32(0))
+    for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
+        top = np.iinfo(dtype).max
+        yield case("Mean", a(dtype, [[top, top - 5, top], [3, top, top]]), i32(1))
+        yield case("Mean", np.full((3, 70), top, dtype), i32(0, 1))
+        yield case("Mean", np.full((5, 3), top, dtype), i32(0))
 
 
 def axis_manners(op, x):

@@ -144,6 +144,15 @@ def cast():
         yield case("Cast", a("double", awkward), DstT=dst)
     for dst in ("int32", "int64", "int16"):
         yield case("Cast", a("float", [-2.9, -2.5, -0.9, 0.9, 2.5, 2.9, 1e4]), DstT=dst)
+    # What does not fit: what TensorFlow's vectorized loops make of it.
+    far = [np.nan, np.inf, -np.inf, 3e38, -3e38, -1.0, 3e9, -3e9,
+           5e9, 1e19, 1.5e19, 2.0**31, 2.0**63, -2.0**31, -2.0**63, 7.5]
+    for src in ("float", "double"):
+        for dst in ("int32", "uint32", "int64", "uint64"):
+            yield case("Cast", a(src, far), DstT=dst)
+    near = [np.nan, -1.0, 300.0, -300.0, 70000.0, -70000.0, 127.9, 65535.9]
+    for dst in ("int8", "uint8", "int16", "uint16"):
+        yield case("Cast", a("float", near * 8), DstT=dst)
     for src, dst in (("int64", "int32"), ("int32", "int8"), ("int32", "uint8"),
                      ("int64", "uint16"), ("uint32", "int32"), ("int8", "uint64")):
         info = np.iinfo(NUMPY[src])

@@ -4,7 +4,7 @@ use crate::image_feed;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::arrays;
 use ferroflow_runtime::{DType, PartialShape, Session, Shape, Tensor};
-use ferroflow_tensor::{bf16, dispatch, f16};
+use ferroflow_tensor::{Complex32, Complex64, bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
@@ -76,6 +76,9 @@ fn parse(
     let json: Json = match serde_json::from_str(text) {
         Ok(json) => json,
         Err(_) if dtype == DType::String => Json::String(text.to_string()),
+        Err(_) if serde_json::from_str::<Json>(&quoted(text)).is_ok() => {
+            serde_json::from_str(&quoted(text)).unwrap_or(Json::Null)
+        }
         Err(e) => {
             return Err(invalid_argument!(
                 "'{text}' is no literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE"
@@ -99,6 +102,7 @@ fn parse(
             .as_f64()
             .ok_or_else(|| invalid_argument!("{v} is out of range")),
         Json::String(s) => s
+            .trim_start_matches('+')
             .parse()
             .map_err(|_| invalid_argument!("\"{s}\" is no number")),
         other => Err(invalid_argument!("{other} is no number")),
@@ -138,15 +142,70 @@ fn parse(
             });
             Tensor::from_strings(shape, strings.collect())
         }
+        DType::Complex64 | DType::Complex128 => {
+            let both = leaves.iter().map(|v| match v {
+                Json::String(s) => {
+                    complex(s).ok_or_else(|| invalid_argument!("\"{s}\" is no number"))
+                }
+                v => Ok(Complex64::new(number(v)?, 0.0)),
+            });
+            let both = both.collect::<Result<Vec<_>>>()?;
+            match dtype {
+                DType::Complex128 => Tensor::from_slice(shape, &both),
+                _ => {
+                    let short = both
+                        .iter()
+                        .map(|c| Complex32::new(c.re as f32, c.im as f32));
+                    Tensor::from_slice(shape, &short.collect::<Vec<_>>())
+                }
+            }
+        }
         _ => dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] => {
             let ints = leaves.iter().map(|v| {
                 let wide = v.as_i64().map(i128::from).or(v.as_u64().map(i128::from));
+                let wide = wide.or_else(|| v.as_str()?.parse().ok());
                 wide.and_then(|i| T::try_from(i).ok())
                     .ok_or_else(|| invalid_argument!("{v} is no {dtype}"))
             });
             Tensor::from_slice(shape, &ints.collect::<Result<Vec<T>>>()?)
         }, else Err(invalid_argument!("literals of dtype {dtype} are not supported; use @FILE.npy"))),
     }
+}
+
+/// Quotes what is no JSON but a number to us: `nan`, `-inf`, `+3`, `1e400`, `1+2j`.
+fn quoted(text: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let n = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        if n == 0 {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let (word, after) = rest.split_at(n);
+        match serde_json::from_str::<Json>(word) {
+            Ok(_) => out.push_str(word),
+            Err(_) => out += &format!("\"{word}\""),
+        }
+        rest = after;
+    }
+    out
+}
+
+/// `1+2j`, `-2.5j` or a plain number.
+fn complex(text: &str) -> Option<Complex64> {
+    let Some(body) = text.strip_suffix('j') else {
+        return Some(Complex64::new(text.parse().ok()?, 0.0));
+    };
+    // The sign between the parts is one that follows a digit, not an exponent's.
+    let bytes = body.as_bytes();
+    let sign = (1..bytes.len())
+        .rfind(|&i| matches!(bytes[i], b'+' | b'-') && !matches!(bytes[i - 1], b'e' | b'E'));
+    let (re, im) = body.split_at(sign.unwrap_or(0));
+    let re = if re.is_empty() { 0.0 } else { re.parse().ok()? };
+    Some(Complex64::new(re, im.parse().ok()?))
 }
 
 fn collect<'a>(json: &'a Json, dims: &[usize], out: &mut Vec<&'a Json>) -> Result<()> {
@@ -160,6 +219,45 @@ fn collect<'a>(json: &'a Json, dims: &[usize], out: &mut Vec<&'a Json>) -> Resul
         (leaf, []) => {
             out.push(leaf);
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals() {
+        let parsed = |text: &str, dtype| {
+            parse(text, dtype, &PartialShape::unknown(), (0.0, 1.0)).map(|t| t.to_string())
+        };
+        for (text, dtype, plain) in [
+            ("[1, 2.5]", DType::Float, "[1.0,2.5]"),
+            (
+                "[nan, -inf, +3, 1e400]",
+                DType::Double,
+                "[\"nan\",\"-inf\",\"3\",\"inf\"]",
+            ),
+            ("+3", DType::Int32, "3"),
+            (
+                "[1+2j, -2.5j, 1e-3, 4]",
+                DType::Complex64,
+                "[\"1+2j\",\"-2.5j\",\"0.001\",\"4\"]",
+            ),
+        ] {
+            let same = parsed(plain, dtype).unwrap();
+            assert_eq!(parsed(text, dtype).unwrap(), same, "{text}");
+        }
+        for (text, dtype) in [
+            ("[1, x]", DType::Float),
+            ("1.5", DType::Int32),
+            ("300", DType::Uint8),
+            ("1+2", DType::Complex64),
+            ("[[1],[2,3]]", DType::Float),
+            ("[1", DType::Float),
+        ] {
+            assert!(parsed(text, dtype).is_err(), "{text}");
         }
     }
 }

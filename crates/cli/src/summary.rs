@@ -13,7 +13,8 @@ pub fn describe(name: &str, t: &Tensor) -> String {
             let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
             let max = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let mean = finite.iter().sum::<f64>() / finite.len() as f64;
-            out += &format!("  min {min:.6} max {max:.6} mean {mean:.6}");
+            let [min, max, mean] = [min, max, mean].map(short);
+            out += &format!("  min {min} max {max} mean {mean}");
         }
         if n_odd > 0 {
             out += &format!("  ({n_odd} not finite)");
@@ -25,6 +26,14 @@ pub fn describe(name: &str, t: &Tensor) -> String {
         None => (values.as_str(), ""),
     };
     out + "\n  " + &text.replace('\n', "\n  ") + cut
+}
+
+/// A number in few digits, however large or small.
+fn short(x: f64) -> String {
+    match x.abs() {
+        m if m == 0.0 || (1e-4..1e9).contains(&m) => format!("{x:.6}"),
+        _ => format!("{x:.6e}"),
+    }
 }
 
 /// The `k` largest values of each row: `class score`, best first.

@@ -1,16 +1,20 @@
 //! numpy files: `.npy` and `.npz`, both ways.
 
+use crate::atomic_file::{self, write_output};
 use ferroflow_base::{Result, Status, invalid_argument, not_found, unimplemented_error};
 use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, dispatch, f16};
 use npyz::WriterBuilder;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, Cursor, Read};
 use std::path::Path;
 
 fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Status + '_ {
     move |e| match e.kind() {
-        std::io::ErrorKind::NotFound => not_found!("{}: {e}", path.display()),
-        _ => invalid_argument!("{}: {e}", path.display()),
+        // What the contents are wrong by.
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
+            invalid_argument!("{}: {e}", path.display())
+        }
+        _ => atomic_file::io_error(path, &e),
     }
 }
 
@@ -115,26 +119,20 @@ fn from_order<T: Element>(shape: Shape, values: Vec<T>, fortran: bool) -> Result
 
 /// Writes a `.npz` file: all of it, or nothing.
 pub fn write_npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".tmp-{}", std::process::id()));
-    let temporary = Path::new(&temporary);
-    let written = write_npz_to(temporary, arrays)
-        .and_then(|()| std::fs::rename(temporary, path).map_err(io_error(path)));
-    if written.is_err() {
-        let _ = std::fs::remove_file(temporary);
-    }
-    written
+    write_output(path, &npz(path, arrays)?)
 }
 
-fn write_npz_to(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
-    let file = BufWriter::new(File::create(path).map_err(io_error(path))?);
+/// The bytes of a `.npz` file; of arrays with the same name it has the first.
+fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let file = Cursor::new(Vec::new());
     let zip_error = |e: zip::result::ZipError| invalid_argument!("{}: {e}", path.display());
     let mut npz = zip::ZipWriter::new(file);
     // Stored, not deflated: numpy's own `savez` does the same. Large arrays need 64-bit sizes.
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Stored)
         .large_file(true);
-    for (name, tensor) in arrays {
+    let mut names = std::collections::HashSet::new();
+    for (name, tensor) in arrays.iter().filter(|(name, _)| names.insert(name)) {
         let shape: Vec<u64> = tensor.shape().iter().map(|&d| d as u64).collect();
         let tensor = match tensor.dtype() {
             // numpy has no bfloat16: it is written as the float that it is.
@@ -151,8 +149,7 @@ fn write_npz_to(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
             array.finish().map_err(io_error(path))?;
         }, else return Err(unimplemented_error!("{} tensors cannot be written to a .npz file", tensor.dtype())));
     }
-    let mut file = npz.finish().map_err(zip_error)?;
-    file.flush().map_err(io_error(path))
+    Ok(npz.finish().map_err(zip_error)?.into_inner())
 }
 
 fn widen(tensor: &Tensor) -> Result<Tensor> {

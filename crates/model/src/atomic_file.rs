@@ -105,3 +105,18 @@ pub(crate) fn write_file(to: &Path, bytes: &[u8]) -> Result<()> {
     file.write(bytes)?;
     file.commit()
 }
+
+/// Writes a file that a user named: whole or not at all when it is a file of its own, straight into
+/// what a link leads to or what is no file (a device, a pipe). The folder must exist.
+pub fn write_output(to: &Path, bytes: &[u8]) -> Result<()> {
+    let error = |e: &io::Error| io_error(to, e);
+    let folder = to.parent().filter(|f| !f.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|f| !f.is_dir()) {
+        return Err(io_error(folder, &io::ErrorKind::NotFound.into()));
+    }
+    match std::fs::metadata(to) {
+        Ok(found) if !found.is_file() => std::fs::write(to, bytes).map_err(|e| error(&e)),
+        Ok(_) => write_file(&to.canonicalize().map_err(|e| error(&e))?, bytes),
+        Err(_) => write_file(to, bytes),
+    }
+}

@@ -16,14 +16,14 @@ pub const OPS: &[Op] = &[Op::new(
 .kernel(cast)
 .gradient(cast_gradient)];
 
-/// A conversion with the result that C++ on x86 gives where that is defined.
+/// A conversion with the result that C++ on x86 gives. What a float has no room for becomes what
+/// the processor's instructions make of it, as in TensorFlow's vectorized loops.
 trait CastTo<T> {
     fn cast(self) -> T;
 }
 
 macro_rules! primitives {
     ($($from:ty),*) => {$(
-        primitives!(@to $from: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
         impl CastTo<bool> for $from {
             #[inline(always)]
             fn cast(self) -> bool { self != 0 as $from }
@@ -47,11 +47,73 @@ macro_rules! primitives {
         }
         impl CastTo<$from> for Complex<$part> {
             #[inline(always)]
-            fn cast(self) -> $from { self.re as $from }
+            fn cast(self) -> $from { self.re.cast() }
         }
     )*};
 }
 primitives!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! integers {
+    ($($from:ty),*) => {
+        $(primitives!(@to $from: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);)*
+    };
+}
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! floats {
+    ($($from:ty),*) => {$(
+        primitives!(@to $from: f32, f64);
+        impl CastTo<i32> for $from {
+            #[inline(always)]
+            fn cast(self) -> i32 {
+                match (-2147483648.0..2147483648.0).contains(&self) {
+                    true => self as i32,
+                    false => i32::MIN,
+                }
+            }
+        }
+        impl CastTo<i64> for $from {
+            #[inline(always)]
+            fn cast(self) -> i64 {
+                match (i64::MIN as $from..-(i64::MIN as $from)).contains(&self) {
+                    true => self as i64,
+                    false => i64::MIN,
+                }
+            }
+        }
+        impl CastTo<u32> for $from {
+            #[inline(always)]
+            fn cast(self) -> u32 {
+                match (-2147483648.0..4294967296.0).contains(&self) {
+                    true => self as i64 as u32,
+                    false => 1 << 31,
+                }
+            }
+        }
+        impl CastTo<u64> for $from {
+            #[inline(always)]
+            fn cast(self) -> u64 {
+                let half = -(i64::MIN as $from);
+                match self {
+                    x if (-half..half).contains(&x) => x as i64 as u64,
+                    x if (half..2.0 * half).contains(&x) => x as u64,
+                    _ => 1 << 63,
+                }
+            }
+        }
+        floats!(@small $from: i8, i16, u8, u16);
+    )*};
+    (@small $from:ty: $($to:ty),*) => {$(
+        impl CastTo<$to> for $from {
+            #[inline(always)]
+            fn cast(self) -> $to {
+                let wide: i32 = self.cast();
+                wide.clamp(<$to>::MIN.into(), <$to>::MAX.into()) as $to
+            }
+        }
+    )*};
+}
+floats!(f32, f64);
 
 macro_rules! complexes {
     ($($from:ty => $to:ty;)*) => {$(

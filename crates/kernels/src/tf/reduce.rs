@@ -57,7 +57,7 @@ macro_rules! number_reduction {
 /// Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss.
 pub const OPS: &[Op] = &[
     row("Sum", NUMBERS, number_reduction!(FastSum, Sum, as_is)).gradient(reduce_gradient::sum),
-    row("Mean", NUMBERS, number_reduction!(FastSum, Sum, mean)).gradient(reduce_gradient::mean),
+    row("Mean", NUMBERS, mean_kernel).gradient(reduce_gradient::mean),
     row("Prod", NUMBERS, number_reduction!(Prod, Prod, as_is)).gradient(reduce_gradient::prod),
     row(
         "EuclideanNorm",
@@ -103,6 +103,40 @@ pub const OPS: &[Op] = &[
     })
     .gradient(reduce_gradient::l2_loss),
 ];
+
+/// The sum of short integers may need more digits than they have.
+fn mean_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let other: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> =
+        number_reduction!(FastSum, Sum, mean);
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [i8, i16, i32, u8, u16, u32] => integer_mean::<T>(build),
+        else other(build))
+}
+
+fn integer_mean<T: Element + Into<i64> + TryFrom<i64>>(
+    build: &KernelBuild,
+) -> Result<Box<dyn OpKernel>> {
+    let keep_dims = build.attrs.bool("keep_dims")?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let job = job(ctx, keep_dims)?;
+        let x = ctx.slice::<T>(0)?;
+        let mut wide = Tensor::for_overwrite(DType::Int64, [x.len()].into())?;
+        par_chunks_mut(ctx.par(), wide.slice_mut::<i64>()?, CHEAP, 1, &|i, out| {
+            let x = &x[i * CHEAP..][..out.len()];
+            out.iter_mut()
+                .zip(x)
+                .for_each(|(out, x)| *out = (*x).into());
+        });
+        let mut sums = vec![0; job.out.num_elements()];
+        reduce::<i64, Sum>(ctx.par(), &job.layout, wide.slice()?, &mut sums)?;
+        let mut out = ctx.alloc(T::DTYPE, job.out)?;
+        for (out, sum) in out.slice_mut::<T>()?.iter_mut().zip(sums) {
+            // An average lies between what it is the average of.
+            *out = T::try_from(mean(sum, job.count)).unwrap_or_default();
+        }
+        ctx.set_output(0, out)
+    }))
+}
 
 fn as_is<T>(x: T, _: usize) -> T {
     x
