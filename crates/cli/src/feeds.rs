@@ -3,30 +3,27 @@
 use crate::image_feed;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::arrays;
-use ferroflow_runtime::{DType, PartialShape, Session, Shape, Tensor};
+use ferroflow_runtime::{DType, PartialShape, Shape, Tensor};
 use ferroflow_tensor::{Complex32, Complex64, bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// All feeds: (tensor name, value). `name_of` gives the tensor that a key of a signature means.
+/// All feeds: (tensor name, value). `tensor_of` says what a tensor is, `name_of` gives the tensor that
+/// a key of a signature means.
 pub fn read(
-    session: &Session,
+    tensor_of: &dyn Fn(&str) -> Result<(DType, PartialShape)>,
     name_of: &dyn Fn(&str) -> String,
     feeds: &[String],
     npz: Option<&Path>,
     image_range: (f32, f32),
 ) -> Result<Vec<(String, Tensor)>> {
-    let graph = session.graph();
     let mut out: Vec<(String, Tensor)> = Vec::new();
     for feed in feeds {
         let (name, value) = feed
             .split_once('=')
             .ok_or_else(|| invalid_argument!("--feed {feed}: expected NAME=VALUE"))?;
         let (key, name) = (name, name_of(name));
-        let output = graph.find_output(&name, "--feed")?;
-        let node = graph.node(output.node);
-        let dtype = node.outputs[output.slot as usize];
-        let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
+        let (dtype, shape) = tensor_of(&name)?;
         let tensor = parse(value, dtype, &shape, image_range)
             .map_err(|e| e.note(format!("in --feed {key}")))?;
         out.push((name, tensor));
@@ -34,7 +31,7 @@ pub fn read(
     if let Some(path) = npz {
         for key in arrays::npz_keys(path)? {
             let name = name_of(&key);
-            let known = graph.find_output(&name, "--feeds").is_ok();
+            let known = tensor_of(&name).is_ok();
             let twice = out
                 .iter()
                 .any(|(n, _)| n.trim_end_matches(":0") == name.trim_end_matches(":0"));

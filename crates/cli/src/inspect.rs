@@ -1,11 +1,12 @@
 //! `ferroflow inspect`.
 
 use crate::draw;
-use crate::model::ModelArgs;
+use crate::model::{Model, ModelArgs};
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
-    Graph, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature, registry, to_text,
+    CompiledModel, Graph, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature, registry,
+    to_text,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -75,6 +76,12 @@ pub fn run(args: &Args) -> Result<()> {
             return show_graph(args, model.session());
         }
         return crate::saved_model::show(&args.model, &model);
+    }
+    if CompiledModel::is_at(&args.model.model) {
+        if let Model::Compiled(model) = args.model.open()? {
+            show_ports(&model);
+        }
+        return Ok(());
     }
     let unsupported = unsupported(args)?;
     if !unsupported.is_empty() {
@@ -188,6 +195,16 @@ fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
         }
     }
     Ok(missing)
+}
+
+fn show_ports(model: &CompiledModel) {
+    let ports = model.ports();
+    for (what, tensors) in [("inputs:", &ports.inputs), ("outputs:", &ports.outputs)] {
+        println!("{what}");
+        for t in tensors {
+            println!("  {}  {}{}", t.key, t.dtype.numpy_name(), t.shape);
+        }
+    }
 }
 
 /// Everything that the model computes, from its placeholders.

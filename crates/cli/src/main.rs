@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod compile;
 mod draw;
 mod feeds;
 mod host;
@@ -23,7 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs TensorFlow graphs without TensorFlow.
 ///
-/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), or the directory of a SavedModel.
+/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), the directory of a SavedModel, or what
+/// `compile` made of one of them (.bef).
 /// Tensors are named as in TensorFlow: NODE:OUTPUT, or NODE for output 0; of a SavedModel also by
 /// the keys of a signature.
 #[derive(Parser)]
@@ -37,6 +39,7 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Bench(bench::Args),
+    Compile(compile::Args),
     Inspect(inspect::Args),
     Trace(trace::Args),
     Server(server::Args),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Compile(args) => compile::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Server(args) => server::run(&args),

@@ -1,17 +1,18 @@
 //! Options that name a model and what to run of it, shared by the commands.
 
 use crate::feeds;
-use ferroflow_base::invalid_argument;
+use ferroflow_base::{invalid_argument, not_found};
 use ferroflow_runtime::{
-    CompileOptions, DEFAULT_SIGNATURE, Lower, ModelSignature, Result, SERVE, SavedModel, Session,
-    SessionOptions, Signature, Tensor,
+    CompileOptions, CompiledModel, DEFAULT_SIGNATURE, DType, Lower, ModelSignature, PartialShape,
+    Result, SERVE, SavedModel, Session, SessionOptions, Signature, SignatureTensor, Tensor,
 };
 use std::path::PathBuf;
 
 /// The model and how it is compiled.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// A frozen GraphDef (.pb or .pbtxt), or the directory of a SavedModel.
+    /// A frozen GraphDef (.pb or .pbtxt), the directory of a SavedModel, or what `ferroflow compile`
+    /// made (.bef).
     pub model: PathBuf,
     /// A tag of the graph in a SavedModel; may be repeated. Without any, it is `serve`.
     #[arg(long, value_name = "TAG")]
@@ -63,7 +64,27 @@ impl ModelArgs {
                 self.model.display()
             ));
         }
+        if CompiledModel::is_at(&self.model) {
+            return self.open_compiled(options);
+        }
         Session::open(&self.model, options).map(|s| Model::Frozen(Box::new(s)))
+    }
+
+    fn open_compiled(&self, options: SessionOptions) -> Result<Model> {
+        if self.no_optimize || self.lower || !self.disable_pass.is_empty() {
+            return Err(invalid_argument!(
+                "{} is compiled already: --no-optimize, --lower and --disable-pass are for                  `ferroflow compile`",
+                self.model.display()
+            ));
+        }
+        let model = CompiledModel::open(&self.model, options)?;
+        if !model.is_packed() {
+            eprintln!(
+                "note: {} was compiled for another kind of machine; its weights are packed anew",
+                self.model.display()
+            );
+        }
+        Ok(Model::Compiled(Box::new(model)))
     }
 
     /// Whether the model is a SavedModel.
@@ -78,6 +99,8 @@ pub enum Model {
     Frozen(Box<Session>),
     /// A SavedModel, ready to run.
     Saved(Box<SavedModel>),
+    /// One signature, compiled earlier.
+    Compiled(Box<CompiledModel>),
 }
 
 impl Model {
@@ -86,24 +109,52 @@ impl Model {
         match self {
             Model::Frozen(session) => session,
             Model::Saved(model) => model.session(),
+            Model::Compiled(model) => model.session(),
+        }
+    }
+
+    /// Type and shape of a tensor that may be fed, as far as the model says.
+    fn tensor(&self, name: &str) -> Result<(DType, PartialShape)> {
+        if let Model::Compiled(model) = self {
+            let ports = model.ports();
+            let port = ports.inputs.iter().find(|p| same_tensor(&p.name, name));
+            return match port {
+                Some(port) => Ok((port.dtype, port.shape.clone())),
+                None => Err(not_found!(
+                    "--feed {name}: the model was not compiled for it"
+                )),
+            };
+        }
+        let graph = self.session().graph();
+        let output = graph.find_output(name, "--feed")?;
+        let node = graph.node(output.node);
+        let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
+        match graph.dtype(output) {
+            Some(dtype) => Ok((dtype, shape)),
+            None => Err(not_found!("--feed {name}: not found in the graph")),
         }
     }
 
     /// The signature that a run goes by: the one asked for, or the default one of a SavedModel when
     /// nothing is said of what to fetch.
-    fn signature(&self, args: &RunArgs) -> Result<Option<&ModelSignature>> {
-        let Model::Saved(model) = self else {
-            return match &args.signature {
-                None => Ok(None),
-                Some(_) => Err(invalid_argument!("--signature is for SavedModels")),
-            };
+    pub fn signature(
+        &self,
+        name: Option<&str>,
+        fetches: &[String],
+        targets: &[String],
+    ) -> Result<Option<&ModelSignature>> {
+        let model = match (self, name) {
+            (Model::Saved(model), _) => model,
+            (_, Some(_)) => return Err(invalid_argument!("--signature is for SavedModels")),
+            (Model::Frozen(_), None) => return Ok(None),
+            (Model::Compiled(model), None) => return Ok(Some(model.ports())),
         };
-        let name = match &args.signature {
+        let name = match name {
             Some(name) => name,
-            None if !args.target.is_empty() => return Ok(None),
+            None if !targets.is_empty() => return Ok(None),
             None if !model.signatures().contains_key(DEFAULT_SIGNATURE) => {
                 let names: Vec<&str> = model.signatures().keys().map(String::as_str).collect();
-                return match args.fetch.is_empty() {
+                return match fetches.is_empty() {
                     false => Ok(None),
                     true => Err(invalid_argument!(
                         "the model has no signature '{DEFAULT_SIGNATURE}'; name one with --signature: {}",
@@ -161,6 +212,8 @@ pub struct Request {
     pub signature: Signature,
     /// What the fetches are called in results.
     pub labels: Vec<String>,
+    /// Which of them are wanted; all if empty.
+    pub shown: Vec<String>,
     /// Values of the feeds, in order.
     pub args: Vec<Tensor>,
 }
@@ -173,13 +226,13 @@ impl RunArgs {
             let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
             session.run(&[], &[], &init)?;
         }
-        let by_key = model.signature(self)?;
+        let by_key = model.signature(self.signature.as_deref(), &self.fetch, &self.target)?;
         let input = |key: &str| {
             let input = by_key.and_then(|s| s.input(key));
             input.map_or(key, |i| i.name.as_str()).to_string()
         };
         let mut feeds = feeds::read(
-            session,
+            &|name| model.tensor(name),
             &input,
             &self.feed,
             self.feeds.as_deref(),
@@ -206,8 +259,12 @@ impl RunArgs {
                 }
             }
         }
+        if let Model::Compiled(compiled) = model {
+            return self.compiled(compiled, feeds, labels);
+        }
         let (names, args) = feeds.into_iter().unzip();
         Ok(Request {
+            shown: Vec::new(),
             signature: Signature {
                 feeds: names,
                 fetches,
@@ -217,4 +274,47 @@ impl RunArgs {
             args,
         })
     }
+
+    /// A run of a compiled model, which always computes all that it was compiled for.
+    fn compiled(
+        &self,
+        model: &CompiledModel,
+        feeds: Vec<(String, Tensor)>,
+        shown: Vec<String>,
+    ) -> Result<Request> {
+        let ports = model.ports();
+        if *model.signature().targets != self.target[..] && !self.target.is_empty() {
+            return Err(invalid_argument!(
+                "the model was compiled for other targets: {}",
+                model.signature().targets.join(", ")
+            ));
+        }
+        let key = |name: &String| {
+            let mut outputs = ports.outputs.iter();
+            let output = outputs.find(|o| same_tensor(&o.key, name) || same_tensor(&o.name, name));
+            output.map(|o| o.key.clone()).ok_or_else(|| {
+                let keys: Vec<&str> = ports.outputs.iter().map(|o| o.key.as_str()).collect();
+                let keys = keys.join(", ");
+                not_found!("--fetch {name}: the model was compiled for: {keys}")
+            })
+        };
+        let value = |port: &SignatureTensor| {
+            let fed = feeds.iter().find(|(name, _)| same_tensor(name, &port.name));
+            fed.map(|(_, value)| value.clone()).ok_or_else(|| {
+                let keys: Vec<&str> = ports.inputs.iter().map(|i| i.key.as_str()).collect();
+                invalid_argument!("the model must be fed: {}", keys.join(", "))
+            })
+        };
+        Ok(Request {
+            shown: shown.iter().map(key).collect::<Result<_>>()?,
+            signature: model.signature().clone(),
+            labels: ports.outputs.iter().map(|o| o.key.clone()).collect(),
+            args: ports.inputs.iter().map(value).collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// Whether two names mean the same tensor: output 0 need not be said.
+fn same_tensor(a: &str, b: &str) -> bool {
+    a.trim_end_matches(":0") == b.trim_end_matches(":0")
 }

@@ -53,7 +53,11 @@ pub fn run(args: &Args) -> Result<()> {
             ..Default::default()
         };
         let values = session.call(&callable, request.args, &options)?;
-        request.labels.into_iter().zip(values).collect::<Vec<_>>()
+        let shown = request.shown;
+        let results = request.labels.into_iter().zip(values);
+        results
+            .filter(|(label, _)| shown.is_empty() || shown.contains(label))
+            .collect::<Vec<_>>()
     };
     if let Some(path) = &args.out {
         arrays::write_npz(path, &results)?;

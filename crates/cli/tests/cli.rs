@@ -123,6 +123,54 @@ fn runs_inspects_and_benches() {
 }
 
 #[test]
+fn compiled_models_run_like_their_models() {
+    let (model, file) = (digits("digits.pb"), temporary("digits.bef"));
+    let file = file.to_string_lossy();
+    let text = ok(&["compile", &model, "-o", &file]);
+    assert!(
+        text.contains("takes images:0; gives probabilities:0"),
+        "{text}"
+    );
+    let row = "[[0.5],[0],[1],[0],[0],[0.25],[0],[0]]";
+    let images = format!("images=[[{}]]", [row; 8].join(","));
+    let run = |model: &str| {
+        ok(&[
+            "run",
+            model,
+            "--feed",
+            &images,
+            "--fetch",
+            "probabilities:0",
+        ])
+    };
+    assert_eq!(run(&file), run(&model));
+    let text = ok(&["inspect", &file]);
+    assert!(text.contains("images:0  float32[?,8,8,1]"), "{text}");
+    let bench = ["bench", &file, "--feed", &images, "--seconds", "0.05"];
+    assert!(ok(&bench).contains("median"));
+    for (args, part) in [
+        (&["run", &file][..], "must be fed: images:0"),
+        (
+            &["run", &file, "--feed", &images, "--fetch", "logits"],
+            "--fetch logits: the model was compiled for: probabilities:0",
+        ),
+        (
+            &["run", &file, "--feed", "x=1"],
+            "the model was not compiled for it",
+        ),
+        (&["run", &file, "--no-optimize"], "is compiled already"),
+        (&["compile", &file, "-o", "x.bef"], "is compiled already"),
+    ] {
+        let text = fails(args);
+        assert!(text.contains(part), "{args:?}: {text}");
+    }
+    let bytes = std::fs::read(&*file).expect("readable");
+    std::fs::write(&*file, &bytes[..bytes.len() / 2]).expect("writable");
+    assert!(fails(&["run", &file, "--feed", &images]).contains("DATA_LOSS"));
+    let _ = std::fs::remove_file(&*file);
+}
+
+#[test]
 fn errors_are_one_clear_line_and_leave_nothing() {
     let model = digits("digits.pb");
     let out = temporary("none.npz");

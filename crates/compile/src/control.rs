@@ -64,6 +64,15 @@ impl<'a> Callee<'a> {
         }))
     }
 
+    /// The names of the functions.
+    pub(crate) fn names(&self) -> Vec<&'a str> {
+        match self {
+            Callee::Call(name) | Callee::For(name) => vec![name],
+            Callee::Branch(names, _) => names.clone(),
+            Callee::While(cond, body) => vec![cond, body],
+        }
+    }
+
     pub(crate) fn action(&self, emitter: &mut Emitter, node: &Node) -> Result<Action> {
         Ok(match self {
             Callee::Call(f) => Action::Call(emitter.function(f)?),

@@ -6,7 +6,7 @@ use crate::pass::FUSED_SUFFIX;
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{ARG, Frames, Graph, Node, NodeId, RETVAL, loop_frames, topological_order};
-use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, Registry};
+use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, OpKernel, Registry};
 use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Plan, PlanBuilder, Source};
 use ferroflow_tensor::{DType, LazyTensor};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,6 +17,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// A constant that every reader absorbed when its kernel was built leaves no trace in the plan, and
 /// its pages of the model file are given back at once.
 pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Plan> {
+    emit_seen(graph, registry, options, &mut |_, _, _| Ok(()))
+}
+
+/// Sees the kernel of each node of each function; the graph itself is the function "".
+pub(crate) type SeeKernel<'a> = dyn FnMut(&str, NodeId, &dyn OpKernel) -> Result<()> + 'a;
+
+pub(crate) fn emit_seen(
+    graph: &Graph,
+    registry: &Registry,
+    options: &Options,
+    see: &mut SeeKernel,
+) -> Result<Plan> {
     let mut emitter = Emitter {
         registry,
         builder: PlanBuilder::new(),
@@ -26,14 +38,15 @@ pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Pla
         fors: Vec::new(),
     };
     let root = emitter.declare("", graph)?;
-    emitter.body(graph, root)?;
+    emitter.body(graph, root, &mut |id, kernel| see("", id, kernel))?;
     while let Some((name, frame)) = emitter.queue.pop() {
         let mut body = emitter.library.get(&name)?.graph.clone();
         body.set_library(emitter.library.clone());
         let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));
         optimize(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
         emitter.library = body.library().clone();
-        emitter.body(&body, frame).map_err(note)?;
+        let see = &mut |id, kernel: &dyn OpKernel| see(&name, id, kernel);
+        emitter.body(&body, frame, see).map_err(note)?;
     }
     for this in std::mem::take(&mut emitter.fors) {
         control::emit_for(&mut emitter, &this)?;
@@ -76,7 +89,12 @@ impl Emitter<'_> {
         Ok(frame)
     }
 
-    fn body(&mut self, graph: &Graph, function: FrameIdx) -> Result<()> {
+    fn body(
+        &mut self,
+        graph: &Graph,
+        function: FrameIdx,
+        see: &mut dyn FnMut(NodeId, &dyn OpKernel) -> Result<()>,
+    ) -> Result<()> {
         let frames = loop_frames(graph)?;
         let mut loops = Vec::with_capacity(frames.loops.len());
         for l in &frames.loops {
@@ -126,7 +144,7 @@ impl Emitter<'_> {
         }
         for &id in &order {
             let node = graph.node(id);
-            body.node(id)
+            body.node(id, see)
                 .map_err(|e| e.at_node(&node.name, node.op()))?;
         }
         Ok(())
@@ -173,7 +191,11 @@ impl Body<'_, '_> {
         self.frames.of(id).map_or(self.function, |l| self.loops[l])
     }
 
-    fn node(&mut self, id: NodeId) -> Result<()> {
+    fn node(
+        &mut self,
+        id: NodeId,
+        see: &mut dyn FnMut(NodeId, &dyn OpKernel) -> Result<()>,
+    ) -> Result<()> {
         let graph = self.graph;
         let node = graph.node(id);
         if node.op() == "Const" {
@@ -198,6 +220,9 @@ impl Body<'_, '_> {
             return self.result(id, &constants);
         }
         let action = self.action(id, &constants)?;
+        if let Action::Kernel(kernel) = &action {
+            see(id, &**kernel)?;
+        }
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for (i, input) in node.inputs.iter().enumerate() {
             inputs.push(match &constants[i] {

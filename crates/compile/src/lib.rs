@@ -14,8 +14,10 @@ mod evaluate;
 mod pass;
 mod passes;
 mod pipeline;
+mod portable;
 mod view;
 
 pub use emit::emit;
 pub use pass::{Lower, Options, Pass, PassCtx};
 pub use pipeline::{PIPELINE, compile, optimize};
+pub use portable::{optimize_all, pack, unpack};

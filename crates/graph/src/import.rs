@@ -8,7 +8,7 @@ use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
 use ferroflow_model::{shape_from_proto, tensor_from_proto};
-use ferroflow_opdef::{AttrValue, Attrs, FuncRef, Name, OpDef, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, FuncRef, Name, OpDef, PACKED, Registry};
 use ferroflow_tensor::{DType, MappedFile};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -220,6 +220,8 @@ pub(crate) fn import_attrs<'a>(
 ) -> Result<Attrs> {
     proto
         .into_iter()
+        // Packed weights are for who has packed them.
+        .filter(|(name, _)| *name != PACKED)
         .map(|(name, value)| {
             let static_name = def.attr(name).map(|a| a.name.clone());
             let value =

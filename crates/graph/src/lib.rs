@@ -12,6 +12,7 @@
 mod autodiff;
 mod builder;
 mod client_ends;
+mod compact;
 mod device;
 mod execution_state;
 mod export;
@@ -35,6 +36,7 @@ mod text;
 pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
 pub use client_ends::through_rendezvous;
+pub use compact::{read_compact, write_compact};
 pub use device::{DeviceSet, DeviceSpec};
 pub use execution_state::GraphExecutionState;
 pub use export::export_graph;

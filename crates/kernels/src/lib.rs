@@ -24,6 +24,7 @@ mod num;
 mod optimizer;
 mod optimizer_rules;
 mod optional;
+mod packed;
 mod philox;
 mod plan;
 pub mod product;
@@ -54,6 +55,8 @@ mod transposed;
 mod wide;
 mod window;
 mod zip;
+
+pub use packed::packing;
 
 use ferroflow_opdef::Registry;
 use std::sync::OnceLock;

@@ -27,7 +27,7 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
 
 /// A file that is written under another name and renamed when it is complete and on the disk. A
 /// file of the same name stays as it was until then; dropped before, nothing is left behind.
-pub(crate) struct AtomicFile {
+pub struct AtomicFile {
     to: PathBuf,
     temporary: PathBuf,
     file: Option<BufWriter<File>>,
@@ -35,7 +35,7 @@ pub(crate) struct AtomicFile {
 
 impl AtomicFile {
     /// Begins the file `to`; its folder is made if there is none.
-    pub(crate) fn create(to: &Path) -> Result<AtomicFile> {
+    pub fn create(to: &Path) -> Result<AtomicFile> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut name = to.as_os_str().to_os_string();
@@ -53,7 +53,7 @@ impl AtomicFile {
     }
 
     /// Appends bytes.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.file {
             Some(file) => file
                 .write_all(bytes)
@@ -63,7 +63,7 @@ impl AtomicFile {
     }
 
     /// Puts the file in its place.
-    pub(crate) fn commit(mut self) -> Result<()> {
+    pub fn commit(mut self) -> Result<()> {
         let Some(mut file) = self.file.take() else {
             return Ok(());
         };

@@ -1,6 +1,6 @@
 //! Kernels of tensor ops: one ABI for every engine.
 
-use crate::{Attrs, KernelCtx, OpDef};
+use crate::{AttrValue, Attrs, KernelCtx, OpDef};
 use ferroflow_base::{Result, Status, internal, unimplemented_error};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
@@ -16,6 +16,12 @@ pub trait OpKernel: Send + Sync {
     /// packed weights) and does not read it from the context any more.
     fn absorbs(&self, _i: usize) -> bool {
         false
+    }
+
+    /// What the kernel made of its constants and would have to make again, in the machine's own form;
+    /// [`KernelBuild::packed`] of a later build gives it back. Empty when there is nothing of the kind.
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        Ok(Vec::new())
     }
 
     /// Begins an execution that may end later, on another thread. Called instead of
@@ -80,6 +86,9 @@ impl<F: Fn(&mut KernelCtx) -> Result<()> + Send + Sync> OpKernel for F {
     }
 }
 
+/// The attr that holds what [`OpKernel::packed`] gave.
+pub const PACKED: &str = "_packed";
+
 /// What a kernel factory may look at.
 pub struct KernelBuild<'a> {
     /// Node name, for messages.
@@ -102,6 +111,21 @@ impl KernelBuild<'_> {
     /// The constant value of input `i`, when it is known before the first step.
     pub fn constant(&self, i: usize) -> Option<&LazyTensor> {
         self.constants.get(i)?.as_ref()
+    }
+
+    /// What a kernel of the same node on the same kind of machine gave as [`OpKernel::packed`]; its
+    /// sizes are still to be checked.
+    pub fn packed(&self) -> Option<Result<Vec<Tensor>>> {
+        let Some(AttrValue::List(list)) = self.attrs.get(PACKED) else {
+            return None;
+        };
+        let tensor = |value: &AttrValue| match value {
+            AttrValue::Tensor(tensor) => tensor.get(),
+            _ => Err(ferroflow_base::data_loss!(
+                "attr '{PACKED}' is not a list of tensors"
+            )),
+        };
+        Some(list.iter().map(tensor).collect())
     }
 
     /// The dtype of input `i`.

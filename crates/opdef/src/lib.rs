@@ -26,7 +26,7 @@ pub use gradient::{
     Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule, Slices,
     Symbol,
 };
-pub use kernel::{AsyncCall, KernelBuild, OpKernel};
+pub use kernel::{AsyncCall, KernelBuild, OpKernel, PACKED};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use registry::Registry;
 pub use resource::{DEFAULT_CONTAINER, Resources};

@@ -1,8 +1,10 @@
 //! How long the pieces of host programs take, in nanoseconds: `cargo bench -p ferroflow-runtime`.
 
+use ferroflow_runtime::Tensor;
+use ferroflow_runtime::eager::{Attrs, Eager, TensorHandle};
 use ferroflow_runtime::host::{
-    AsyncValue, ExecutionContext, HostContext, MallocAllocator, Program, SingleThreadedWorkQueue,
-    TextOptions, Values, bef, host_registry, mlir_to_bef,
+    AsyncValue, ExecutionContext, HostContext, MallocAllocator, MultiThreadedWorkQueue, Program,
+    SingleThreadedWorkQueue, TextOptions, Values, bef, host_registry, mlir_to_bef,
 };
 use ferroflow_sync::{IndirectPromise, Promise};
 use std::sync::Arc;
@@ -35,12 +37,26 @@ fn context() -> ExecutionContext {
     ExecutionContext::new(host)
 }
 
+/// A context with this many worker threads.
+fn parallel_context(n_threads: usize) -> ExecutionContext {
+    ExecutionContext::new(HostContext::new(
+        Arc::new(MultiThreadedWorkQueue::new(n_threads, 1)),
+        Arc::new(MallocAllocator),
+        Box::new(std::io::sink()),
+        Box::new(|e| panic!("{e}")),
+    ))
+}
+
 /// Runs `f` of a program, each run to its end.
 fn bench(what: &str, text: &str, n: usize, per_run: usize) {
-    let (program, ctx) = (program(text), context());
+    bench_in(&context(), what, text, n, per_run);
+}
+
+fn bench_in(ctx: &ExecutionContext, what: &str, text: &str, n: usize, per_run: usize) {
+    let program = program(text);
     let function = program.function("f").expect("f");
     time(what, n, per_run, || {
-        let results = function.execute(&ctx, Values::new());
+        let results = function.execute(ctx, Values::new());
         ctx.host().work_queue().await_values(&results);
         ctx.host().work_queue().quiesce();
     });
@@ -131,4 +147,172 @@ fn main() {
     time("sync: a kernel", 200, 1000, || {
         let _ = function.execute_sync(&ctx, Vec::new());
     });
+    graphs();
+    loops_and_threads();
+    opening();
+    ops_at_once();
+    hand_over();
+}
+
+const ADD: &str = "tfrt.add.i32";
+
+/// Layers whose kernels read two of the layer before, and a tree of sums.
+fn graphs() {
+    let (layers, width) = (64usize, 64usize);
+    let mut seed = 1u64;
+    let mut any = |n: usize| {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 33) as usize % n
+    };
+    let mut text = String::from("func @f() -> i32 {\n");
+    (0..width).for_each(|i| text += &format!("  %v0_{i} = tfrt.constant.i32 {i}\n"));
+    for layer in 1..=layers {
+        for i in 0..width {
+            let (a, b, before) = (any(width), any(width), layer - 1);
+            text += &format!("  %v{layer}_{i} = {ADD} %v{before}_{a}, %v{before}_{b}\n");
+        }
+    }
+    text += &format!("  tfrt.return %v{layers}_0 : i32\n}}");
+    bench(
+        "async: a kernel of a 64x64 random graph",
+        &text,
+        100,
+        layers * width,
+    );
+    let leaves = 1024usize;
+    let mut text = String::from("func @f() -> i32 {\n");
+    (0..leaves).for_each(|i| text += &format!("  %v{i} = tfrt.constant.i32 1\n"));
+    let (mut from, mut next) = (0, leaves);
+    while from + 1 < next {
+        text += &format!("  %v{next} = {ADD} %v{from}, %v{}\n", from + 1);
+        (from, next) = (from + 2, next + 1);
+    }
+    text += &format!("  tfrt.return %v{from} : i32\n}}");
+    bench(
+        "async: a kernel of a tree of 1024 leaves",
+        &text,
+        200,
+        leaves * 2 - 1,
+    );
+}
+
+fn loops_and_threads() {
+    let text = "func @body(%n: i32) -> (i32, i1) {\n  %minus = tfrt.constant.i32 -1\n  %zero = \
+                tfrt.constant.i32 1\n  %m = tfrt.add.i32 %n, %minus\n  %more = \
+                \"tfrt.lessequal.i32\"(%zero, %m) : (i32, i32) -> i1\n  tfrt.return %m, %more : i32, \
+                i1\n}\nfunc @f() -> i32 {\n  %n = tfrt.constant.i32 10000\n  %true = tfrt.constant.i1 \
+                true\n  %r = tfrt.while %true @body(%n) parallel_iterations(1) : (i32) -> (i32)\n  \
+                tfrt.return %r : i32\n}";
+    bench("an iteration of tfrt.while", text, 20, 10000);
+    let text = "func @fib(%n: i32) -> i32 {\n  %one = tfrt.constant.i32 1\n  %small = \
+                \"tfrt.lessequal.i32\"(%n, %one) : (i32, i32) -> i1\n  %res = tfrt.if %small, %n : \
+                (i32) -> (i32) {\n    tfrt.return %n : i32\n  } else {\n    %minus = tfrt.constant.i32 \
+                -1\n    %a = tfrt.add.i32 %n, %minus\n    %b = tfrt.add.i32 %a, %minus\n    %fa = \
+                tfrt.call @fib(%a) : (i32) -> i32\n    %fb = tfrt.call @fib(%b) : (i32) -> i32\n    \
+                %sum = tfrt.add.i32 %fa, %fb\n    tfrt.return %sum : i32\n  }\n  tfrt.return %res : \
+                i32\n}\nfunc @f() -> i32 {\n  %n = tfrt.constant.i32 20\n  %f = tfrt.call @fib(%n) : \
+                (i32) -> i32\n  tfrt.return %f : i32\n}";
+    bench("a call of a recursive fib(20)", text, 5, 21891);
+    let asynchronous: String = (0..1000)
+        .map(|i| format!("  %v{i} = \"tfrt_test.async_add.i32\"(%x, %x) : (i32, i32) -> i32\n"))
+        .collect();
+    let text = format!(
+        "func @f() -> i32 {{\n  %x = tfrt.constant.i32 1\n{asynchronous}  tfrt.return %v999 : i32\n}}"
+    );
+    let two = parallel_context(2);
+    let what = "a kernel through the queue, 1000, two threads";
+    bench_in(&two, what, &text, 100, 1000);
+    let text = "func @f() -> !tfrt.chain {\n  %start = tfrt.constant.i32 0\n  %end = \
+                tfrt.constant.i32 10000\n  %size = tfrt.constant.i32 1\n  %done = \
+                tfrt.parallel_for.i32 %start to %end fixed %size {\n    %ch = tfrt.new.chain\n    \
+                tfrt.return %ch : !tfrt.chain\n  }\n  tfrt.return %done : !tfrt.chain\n}";
+    bench_in(
+        &two,
+        "a block of tfrt.parallel_for, two threads",
+        text,
+        20,
+        10000,
+    );
+}
+
+/// Opening a file in memory, small and large.
+fn opening() {
+    for kernels in [10, 10_000] {
+        let adds: String = (0..kernels)
+            .map(|i| format!("  %v{} = {ADD} %v{i}, %v{i}\n", i + 1))
+            .collect();
+        let text = format!(
+            "func @f() -> i32 {{\n  %v0 = tfrt.constant.i32 1\n{adds}  tfrt.return %v{kernels} : i32\n}}"
+        );
+        let bytes = mlir_to_bef(&text, "bench.mlir", TextOptions::default(), true).expect("valid");
+        let bytes: bef::FileBytes = Arc::new(bytes);
+        time(
+            &format!("opening a BEF of {kernels} kernels"),
+            10_000,
+            1,
+            || {
+                let _ = std::hint::black_box(bef::File::open(bytes.clone()));
+            },
+        );
+    }
+}
+
+fn ops_at_once() {
+    let eager = Eager::new(1);
+    let handle = |dims: &[usize], values: &[f32]| {
+        let tensor = Tensor::from_slice(ferroflow_runtime::Shape::from(dims), values);
+        TensorHandle::from(tensor.expect("fits"))
+    };
+    let one = handle(&[1], &[1.0]);
+    let square = handle(&[2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    let none = Attrs::default();
+    time("eager: add of one element, by name", 1 << 17, 1, || {
+        let _ = std::hint::black_box(eager.execute("AddV2", [&one, &one], &none));
+    });
+    time("eager: matmul 2x2, by name", 1 << 17, 1, || {
+        let _ = std::hint::black_box(eager.execute("MatMul", [&square, &square], &none));
+    });
+    let (add, product) = (eager.op("AddV2", &none), eager.op("MatMul", &none));
+    time(
+        "eager: add of one element, op made once",
+        1 << 17,
+        1,
+        || {
+            let _ = std::hint::black_box(add.execute([&one, &one]));
+        },
+    );
+    time("eager: matmul 2x2, op made once", 1 << 17, 1, || {
+        let _ = std::hint::black_box(product.execute([&square, &square]));
+    });
+}
+
+/// From a worker that sets a value to a thread that waits for it.
+fn hand_over() {
+    let ctx = parallel_context(1);
+    let queue = ctx.host().work_queue();
+    let mut nanos = Vec::new();
+    for _ in 0..2000 {
+        let (promise, value) = Promise::<Instant>::new();
+        queue.add_task(Box::new(move || {
+            // The waiter shall sleep by then.
+            let start = Instant::now();
+            while start.elapsed().as_micros() < 200 {
+                std::hint::spin_loop();
+            }
+            promise.emplace(Instant::now());
+        }));
+        let value: AsyncValue = value.into();
+        queue.await_values(std::slice::from_ref(&value));
+        if let Some(set) = value.get::<Instant>() {
+            nanos.push(set.elapsed().as_nanos() as f64);
+        }
+    }
+    nanos.sort_by(f64::total_cmp);
+    let median = nanos.get(nanos.len() / 2).copied().unwrap_or(0.0);
+    println!(
+        "{:44} {median:8.1} ns",
+        "hand-over to a blocked waiter (median)"
+    );
 }

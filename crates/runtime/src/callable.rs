@@ -7,6 +7,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes};
 use ferroflow_opdef::Cost;
 use ferroflow_program::Plan;
+use ferroflow_program::bef::Port;
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,6 +81,14 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
+    pub(crate) fn of_port(port: &Port) -> Feed {
+        Feed {
+            name: port.name.clone(),
+            dtype: port.dtype,
+            shape: port.shape.clone(),
+        }
+    }
+
     /// The feeds of a signature's pruned graph, in order.
     pub(crate) fn all(pruned: &Graph, signature: &Signature) -> Vec<Feed> {
         let shapes = infer_shapes(pruned, registry()).unwrap_or_default();

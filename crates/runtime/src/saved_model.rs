@@ -258,7 +258,7 @@ impl ModelSignature {
     }
 
     /// Feeds by the names of the graph: every input must be there or have a default.
-    fn feeds(&self, feeds: &[(&str, Tensor)]) -> Result<Vec<(&str, Tensor)>> {
+    pub(crate) fn feeds(&self, feeds: &[(&str, Tensor)]) -> Result<Vec<(&str, Tensor)>> {
         let keys = || {
             let keys: Vec<&str> = self.inputs.iter().map(|i| i.key.as_str()).collect();
             keys.join(", ")

@@ -119,6 +119,22 @@ impl Session {
         }
     }
 
+    /// A session that has one signature, compiled, and no graph.
+    pub(crate) fn of_callable(callable: Callable, options: SessionOptions) -> Result<Session> {
+        let session = Session::new(Graph::new(), options);
+        let signature = callable.signature.clone();
+        session.compiled.get_or_make(&signature, || Ok(callable))?;
+        Ok(session)
+    }
+
+    pub(crate) fn compile_options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
     /// The graph as it was imported.
     pub fn graph(&self) -> &Graph {
         &self.graph

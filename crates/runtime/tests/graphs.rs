@@ -1,6 +1,6 @@
 //! Runs the graphs of `tests/graphs/*.jsonl` (and `.jsonl.z`) and compares with what TensorFlow answered; every
 //! case with several numbers of threads, optimised and as it is,
-//! functional control flow run directly and lowered.
+//! functional control flow run directly and lowered, compiled to a BEF file and opened again.
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
 
@@ -10,11 +10,13 @@ mod tensors;
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_runtime::{
-    Code, CompileOptions, Lower, Result, RunOptions, Session, SessionOptions, Tensor, registry,
+    Code, CompileOptions, CompileRequest, CompiledModel, Lower, Result, RunOptions, Session,
+    SessionOptions, Signature, Tensor, registry,
 };
 use serde_json::Value as Json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -30,12 +32,17 @@ const PENDING: &[&str] = &[
 /// A step that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Steps that ran from a file.
+static COMPILED: AtomicUsize = AtomicUsize::new(0);
+
 /// One way of running every graph.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     threads: usize,
     optimize: bool,
     lower: bool,
+    /// Whether each step is compiled to a file first. Graphs with state cannot be.
+    compiled: bool,
 }
 
 impl Variant {
@@ -44,6 +51,14 @@ impl Variant {
             threads,
             optimize,
             lower,
+            compiled: false,
+        }
+    }
+
+    const fn compiled(threads: usize, optimize: bool, lower: bool) -> Self {
+        Variant {
+            compiled: true,
+            ..Variant::new(threads, optimize, lower)
         }
     }
 }
@@ -59,6 +74,8 @@ const VARIANTS: &[Variant] = &[
     Variant::new(1, true, true),
     Variant::new(2, false, true),
     Variant::new(2, true, true),
+    Variant::compiled(2, true, false),
+    Variant::compiled(1, true, true),
 ];
 
 struct Case {
@@ -200,6 +217,51 @@ fn run(session: &Session, step: &Step) -> Result<Vec<Tensor>> {
     )
 }
 
+/// The models that the steps of a session are compiled to, one for each signature as in the session.
+#[derive(Default)]
+struct Models(HashMap<Signature, CompiledModel>);
+
+impl Models {
+    /// Compiles what a step needs and runs that; `None` if it has state, which a file has not.
+    fn run(
+        &mut self,
+        session: &Session,
+        step: &Step,
+        threads: usize,
+    ) -> Option<Result<Vec<Tensor>>> {
+        let signature = Signature {
+            feeds: step.feeds.iter().map(|(name, _)| name.clone()).collect(),
+            fetches: step.fetches.clone(),
+            targets: step.targets.clone(),
+        };
+        if let Some(model) = self.0.get(&signature) {
+            return Some(run(model.session(), step));
+        }
+        // The signatures of a session share streams of random numbers; models do not.
+        if !self.0.is_empty() && session.graph().iter().any(|(_, n)| n.def.flags.stateful) {
+            return None;
+        }
+        let request = CompileRequest {
+            signature: signature.clone(),
+            ..Default::default()
+        };
+        let options = SessionOptions {
+            threads,
+            ..Default::default()
+        };
+        let file = match session.compile_to_bytes(&request) {
+            Err(e) if e.message().contains("a compiled model cannot hold") => return None,
+            other => other,
+        };
+        Some(file.and_then(|file| {
+            let model = CompiledModel::from_bytes(&file, options)?;
+            let result = run(model.session(), step);
+            self.0.insert(signature, model);
+            result
+        }))
+    }
+}
+
 fn compare(expect: &Expect, got: Result<Vec<Tensor>>) -> tensors::Res<()> {
     match (expect, got) {
         (Expect::Error { code, contains }, Err(e)) => {
@@ -245,6 +307,20 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
     let session = Session::from_bytes(case.graph.clone(), options)
         .map(Arc::new)
         .map_err(|e| format!("import: {e}"))?;
+    if variant.compiled {
+        if case.steps.iter().any(|s| s.background) {
+            return Ok(());
+        }
+        let mut models = Models::default();
+        for (i, step) in case.steps.iter().enumerate() {
+            let Some(got) = models.run(&session, step, variant.threads) else {
+                return Ok(());
+            };
+            COMPILED.fetch_add(1, Ordering::Relaxed);
+            compare(&step.expect, got).map_err(|m| format!("step {i}: {m}"))?;
+        }
+        return Ok(());
+    }
     let (mut background, mut result) = (Vec::new(), Ok(()));
     for (i, step) in case.steps.iter().enumerate() {
         let at = move |m: String| format!("step {i}: {m}");
@@ -343,6 +419,9 @@ fn graphs() {
         failures.len(),
         skipped.len()
     );
+    let n_compiled = COMPILED.load(Ordering::Relaxed);
+    println!("{n_compiled} steps ran from a file");
+    assert!(n_compiled > 0 || !filter.is_empty());
     if !filter.is_empty() {
         println!("waiting: {skipped:?}");
     }

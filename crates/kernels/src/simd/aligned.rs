@@ -1,5 +1,6 @@
 //! Cache-line-aligned buffers and the scratch memory each thread keeps.
 
+use bytes::Bytes;
 use std::cell::RefCell;
 
 /// One cache line.
@@ -19,35 +20,69 @@ unsafe impl Plain for f64 {}
 // SAFETY: null bytes are the null pointer; whoever reads one has written it before.
 unsafe impl<T: Send + 'static> Plain for SendPtr<T> {}
 
-/// Zero-initialized memory that starts on a cache line.
-#[derive(Clone, Default)]
-pub(crate) struct Aligned {
-    lines: Vec<Line>,
+/// Memory that starts on a cache line: zero-initialized and ours, or somebody else's to read.
+#[derive(Clone)]
+pub(crate) struct Aligned(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Own(Vec<Line>),
+    Shared(Bytes),
+}
+
+impl Default for Aligned {
+    fn default() -> Self {
+        Aligned(Repr::Own(Vec::new()))
+    }
 }
 
 impl Aligned {
+    /// These bytes, which are copied only if they do not start on a cache line.
+    pub(crate) fn shared(bytes: Bytes) -> Self {
+        if (bytes.as_ptr() as usize).is_multiple_of(64) {
+            return Aligned(Repr::Shared(bytes));
+        }
+        let lines = bytes.chunks(64).map(|chunk| {
+            let mut line = Line([0; 64]);
+            line.0.iter_mut().zip(chunk).for_each(|(to, b)| *to = *b);
+            line
+        });
+        Aligned(Repr::Own(lines.collect()))
+    }
+
     /// The memory as at least `n` elements, grown when needed; what it holds is unspecified.
     pub(crate) fn room<T: Plain>(&mut self, n: usize) -> &mut [T] {
-        let lines = (n * size_of::<T>()).div_ceil(64);
-        if self.lines.len() < lines {
+        let needed = (n * size_of::<T>()).div_ceil(64);
+        if !matches!(&self.0, Repr::Own(lines) if lines.len() >= needed) {
             // A fresh buffer, so that growing copies nothing.
-            self.lines = vec![Line([0; 64]); lines];
+            self.0 = Repr::Own(vec![Line([0; 64]); needed]);
         }
+        let start = match &mut self.0 {
+            Repr::Own(lines) => lines.as_mut_ptr(),
+            Repr::Shared(_) => unreachable!("just replaced"),
+        };
         // SAFETY: the buffer is initialized, aligned to 64, at least `n` elements long and
         // exclusively borrowed; any bytes are a valid `T: Plain`.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
+        unsafe { std::slice::from_raw_parts_mut(start.cast(), n) }
     }
 
     /// The whole memory.
+    #[inline]
     pub(crate) fn get<T: Plain>(&self) -> &[T] {
-        let n = self.lines.len() * 64 / size_of::<T>();
-        // SAFETY: as in `room`, shared.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), n) }
+        let (start, len): (*const u8, usize) = match &self.0 {
+            Repr::Own(lines) => (lines.as_ptr().cast(), lines.len() * 64),
+            Repr::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
+        };
+        // SAFETY: as in `room`, shared; `shared` has seen that foreign bytes are aligned.
+        unsafe { std::slice::from_raw_parts(start.cast(), len / size_of::<T>()) }
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
-        self.lines.len() * 64
+        match &self.0 {
+            Repr::Own(lines) => lines.len() * 64,
+            Repr::Shared(bytes) => bytes.len(),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) mod winograd;
 use super::aligned::SendPtr;
 use super::gemm::drive::drive;
 use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
+use bytes::Bytes;
 use ferroflow_sync::Parallelism;
 use rows::{Axis, Windows};
 
@@ -149,6 +150,58 @@ impl PackedFilter {
     pub fn new_3d(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Self {
         let taps = s.filter_d * s.plane.filter_h * s.plane.filter_w;
         Self::with_taps(par, filter, taps, &s.plane)
+    }
+
+    /// The filter of a 2-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
+    /// they do not fit it.
+    pub fn from_packed(parts: Vec<Bytes>, s: &Conv2dShape) -> Option<Self> {
+        if winograd::suits(s) {
+            return Self::of_parts(parts, true, 9, [s.in_c, s.out_c, 16], [s.in_c, s.out_c]);
+        }
+        let taps = s.filter_h.checked_mul(s.filter_w)?;
+        Self::from_packed_taps(parts, taps, s)
+    }
+
+    /// The filter of a 3-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
+    /// they do not fit it.
+    pub fn from_packed_3d(parts: Vec<Bytes>, s: &Conv3dShape) -> Option<Self> {
+        let plane = s.plane.filter_h.checked_mul(s.plane.filter_w)?;
+        Self::from_packed_taps(parts, plane.checked_mul(s.filter_d)?, &s.plane)
+    }
+
+    fn from_packed_taps(parts: Vec<Bytes>, taps: usize, s: &Conv2dShape) -> Option<Self> {
+        let groups = s.groups;
+        if groups == 0 || !s.in_c.is_multiple_of(groups) || !s.out_c.is_multiple_of(groups) {
+            return None;
+        }
+        let k = taps.checked_mul(s.in_c / groups)?;
+        let size = [k, s.out_c / groups, groups];
+        Self::of_parts(parts, false, taps, size, [s.in_c, s.out_c])
+    }
+
+    fn of_parts(
+        parts: Vec<Bytes>,
+        winograd: bool,
+        taps: usize,
+        [k, n, count]: [usize; 3],
+        [in_c, out_c]: [usize; 2],
+    ) -> Option<Self> {
+        if parts.len() != count {
+            return None;
+        }
+        let parts = parts.into_iter().map(|b| PackedB::from_packed(k, n, b));
+        Some(PackedFilter {
+            parts: parts.collect::<Option<_>>()?,
+            winograd,
+            taps,
+            in_c,
+            out_c,
+        })
+    }
+
+    /// The matrices that it consists of.
+    pub fn parts(&self) -> &[PackedB] {
+        &self.parts
     }
 
     fn with_taps(par: &dyn Parallelism, filter: &[f32], taps: usize, s: &Conv2dShape) -> Self {

@@ -4,6 +4,7 @@ use super::conv_gradient;
 use crate::convolve::{self, direct, geometry, output_dims, over_nothing};
 use crate::fused::{Fused, Scaled};
 use crate::num::Num;
+use crate::packed;
 use crate::simd::conv::{Conv3dShape, PackedFilter, conv3d};
 use crate::simd::gemm::{Activation, Epilogue};
 use crate::simd::math::unary_in_place;
@@ -14,7 +15,7 @@ use crate::window::{Layout, Placed, Rules, conv_rules, shape as shape_of};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::{Inline, Parallelism};
-use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
+use ferroflow_tensor::{Bytes, DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Conv2D, Conv, Conv3D; and the internal _FusedConv2D and _FusedConv3D, which apply `fused_ops` to the
@@ -144,9 +145,10 @@ impl Conv {
         let filter = match constant {
             Some(constant) => {
                 let shape = constant.shape().clone();
-                let filter = widened(&Inline, &constant.get()?)?;
-                let packed = pack(&Inline, &plan, &filter, 1)?;
-                drop(filter);
+                let packed = match packed::blocks(build)? {
+                    Some(blocks) => unpacked(&plan, &shape, blocks)?,
+                    None => pack(&Inline, &plan, &widened(&Inline, &constant.get()?)?, 1)?,
+                };
                 constant.release();
                 Some(ConstFilter {
                     shape,
@@ -184,7 +186,25 @@ fn pack(
     filter: &Tensor,
     groups: usize,
 ) -> Result<PackedFilter> {
-    let shape = filter.shape();
+    let s = filter_sizes(plan, filter.shape(), groups)?;
+    Ok(match plan.layout.spatial {
+        2 => PackedFilter::new(par, filter.slice()?, &s.plane),
+        _ => PackedFilter::new_3d(par, filter.slice()?, &s),
+    })
+}
+
+/// A filter that was packed before, for one group.
+fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilter> {
+    let s = filter_sizes(plan, shape, 1)?;
+    let filter = match plan.layout.spatial {
+        2 => PackedFilter::from_packed(blocks, &s.plane),
+        _ => PackedFilter::from_packed_3d(blocks, &s),
+    };
+    filter.ok_or_else(packed::misfit)
+}
+
+/// A convolution with a filter of this shape, of which only what concerns the filter is right.
+fn filter_sizes(plan: &Plan, shape: &Shape, groups: usize) -> Result<Conv3dShape> {
     let mut axes = [Placed::ONE; 3];
     for (i, axis) in axes[3 - plan.layout.spatial..].iter_mut().enumerate() {
         *axis = Placed {
@@ -198,11 +218,7 @@ fn pack(
     let in_c = shape[rank - 2]
         .checked_mul(groups)
         .ok_or_else(|| invalid_argument!("{groups} groups of {shape} are too many"))?;
-    let s = convolve::sizes(1, axes, [in_c, shape[rank - 1], groups]);
-    Ok(match plan.layout.spatial {
-        2 => PackedFilter::new(par, filter.slice()?, &s.plane),
-        _ => PackedFilter::new_3d(par, filter.slice()?, &s),
-    })
+    Ok(convolve::sizes(1, axes, [in_c, shape[rank - 1], groups]))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -239,6 +255,11 @@ impl OpKernel for Conv {
             1 => self.filter.is_some(),
             _ => i >= 2 && self.scaled.is_some() && i < 2 + self.plan.fused.n_channel_args(),
         }
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        let parts = self.filter.iter().flat_map(|f| f.packed.parts());
+        parts.map(packed::tensor).collect()
     }
 
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {

@@ -2,11 +2,11 @@
 
 use crate::broadcast::broadcast_shape;
 use crate::fused_ops::FusedOps;
+use crate::packed;
 use crate::simd::gemm::{Activation, Epilogue, PackedB, gemm_packed};
 use crate::simd::math::{BinaryOp, binary_left, unary_in_place};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::Inline;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
 /// `_Dense`: internal; `x[…, k] · w[k, n]`, then `fused_ops` (BiasAdd, Add, activation). The
@@ -54,7 +54,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let transpose_w = build.attrs.bool("transpose_w")?;
     let weights = build
         .constant(1)
-        .map(|w| pack(&w.get()?, transpose_w))
+        .map(|w| packed::weights(build, w, transpose_w))
         .transpose()?;
     let bias = match build.constant(2) {
         Some(b) if fused.bias => Some(b.get()?),
@@ -68,23 +68,13 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn pack(w: &Tensor, transpose: bool) -> Result<PackedB> {
-    let [rows, columns] = w.shape().dims() else {
-        return Err(invalid_argument!(
-            "weights must be a matrix, got shape {}",
-            w.shape()
-        ));
-    };
-    let data = w.slice::<f32>()?;
-    Ok(match transpose {
-        false => PackedB::from_rows(&Inline, data, *columns, *rows, *columns),
-        true => PackedB::from_transposed(&Inline, data, *columns, *columns, *rows),
-    })
-}
-
 impl OpKernel for Dense {
     fn absorbs(&self, i: usize) -> bool {
         (i == 1 && self.weights.is_some()) || (i == 2 && self.bias.is_some())
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        self.weights.iter().map(packed::tensor).collect()
     }
 
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
@@ -92,7 +82,7 @@ impl OpKernel for Dense {
         let weights = match &self.weights {
             Some(packed) => packed,
             None => {
-                own = pack(ctx.input(1)?, self.transpose_w)?;
+                own = packed::pack(ctx.input(1)?, self.transpose_w)?;
                 &own
             }
         };

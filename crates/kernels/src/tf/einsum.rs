@@ -2,6 +2,7 @@
 
 use crate::einsum::{BROADCAST, Equation, Label, Labels, Sizes};
 use crate::indices::shape_of;
+use crate::packed;
 use crate::product::Number;
 use crate::simd::gemm::{self, BatchItem, Epilogue, GemmShape, PackedB, gemm_packed};
 use crate::strided::{Strided, unravel};
@@ -45,7 +46,7 @@ fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         && matches!(dtype, DType::Float | DType::Double)
         && w.shape().num_elements() > 0
     {
-        return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(Dense::<T>::new(equation, w)?)),
+        return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(Dense::<T>::new(build, equation, w)?)),
             else Err(build.unsupported(dtype)));
     }
     dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
@@ -382,7 +383,7 @@ struct Dense<T: gemm::Element> {
 }
 
 impl<T: Number + gemm::Element> Dense<T> {
-    fn new(equation: Equation, weights: &LazyTensor) -> Result<Self> {
+    fn new(build: &KernelBuild, equation: Equation, weights: &LazyTensor) -> Result<Self> {
         let value = weights.get()?;
         let shape = value.shape().clone();
         let labels = equation.input_labels(1, shape.rank())?;
@@ -390,10 +391,13 @@ impl<T: Number + gemm::Element> Dense<T> {
         let op = Operand::new(value, &labels);
         let size = |ls: &[Label]| -> usize { ls.iter().map(|&l| op.axis(l).0).product() };
         let (k, n) = (size(&inner), size(&cols));
-        let packed = match op.matrix(&inner, &cols) {
-            Some((false, ld)) => PackedB::from_rows(&Inline, op.tensor.slice()?, ld, k, n),
-            Some((true, ld)) => PackedB::from_transposed(&Inline, op.tensor.slice()?, ld, k, n),
-            None => {
+        let packed = match (packed::matrix(build, k, n)?, op.matrix(&inner, &cols)) {
+            (Some(packed), _) => packed,
+            (None, Some((false, ld))) => PackedB::from_rows(&Inline, op.tensor.slice()?, ld, k, n),
+            (None, Some((true, ld))) => {
+                PackedB::from_transposed(&Inline, op.tensor.slice()?, ld, k, n)
+            }
+            (None, None) => {
                 let order: Labels = inner.iter().chain(&cols).copied().collect();
                 let dense = op.dense(&Inline, &order)?;
                 PackedB::from_rows(&Inline, dense.slice()?, n, k, n)
@@ -497,5 +501,9 @@ impl<T: Number + gemm::Element> OpKernel for Dense<T> {
 
     fn absorbs(&self, i: usize) -> bool {
         i == 1
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![packed::tensor(&self.weights)?])
     }
 }

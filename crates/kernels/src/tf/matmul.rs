@@ -3,6 +3,7 @@
 use super::matmul_gradient;
 use crate::broadcast::{broadcast_partial, broadcast_shape};
 use crate::indices::shape_of;
+use crate::packed;
 use crate::product::{Number, convert, widened};
 use crate::simd::gemm::{
     self, Activation, BatchItem, Epilogue, GemmShape, PackedB, gemm, gemm_packed,
@@ -10,7 +11,7 @@ use crate::simd::gemm::{
 use crate::simd::math::UnaryOp;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::{Inline, Parallelism};
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Element, LazyTensor, PartialShape, Shape, Tensor, bf16, dispatch,
     f16,
@@ -120,7 +121,7 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     if dtype == DType::Float || dtype == DType::Double {
         let weights = build.constant(1).filter(|w| !ta && w.shape().rank() == 2);
         return dispatch!(dtype, T in [f32, f64] => Ok(match weights {
-            Some(w) => Box::new(Packed::<T>::new(w, tb, Tail::default())?),
+            Some(w) => Box::new(Packed::<T>::new(build, w, tb, Tail::default())?),
             None => Box::new(Unpacked::<T> { ta, tb, tail: Tail::default() }),
         }), else Err(build.unsupported(dtype)));
     }
@@ -204,14 +205,10 @@ struct Packed<T: gemm::Element> {
 }
 
 impl<T: gemm::Element + Element> Packed<T> {
-    fn new(weights: &LazyTensor, tb: bool, tail: Tail<T>) -> Result<Self> {
-        let value = weights.get()?;
-        let (shape, b) = (value.shape().clone(), value.slice::<T>()?);
-        let b = match tb {
-            true => PackedB::from_transposed(&Inline, b, shape[1], shape[1], shape[0]),
-            false => PackedB::from_rows(&Inline, b, shape[1], shape[0], shape[1]),
-        };
+    fn new(build: &KernelBuild, weights: &LazyTensor, tb: bool, tail: Tail<T>) -> Result<Self> {
+        let b = packed::weights(build, weights, tb)?;
         weights.release();
+        let shape = weights.shape().clone();
         Ok(Packed { b, shape, tail })
     }
 }
@@ -243,6 +240,10 @@ impl<T: gemm::Element + Element> OpKernel for Packed<T> {
 
     fn absorbs(&self, i: usize) -> bool {
         i == 1 || self.tail.absorbs(i)
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![packed::tensor(&self.b)?])
     }
 }
 
@@ -321,7 +322,7 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let tail = fused_tail(build.attrs, bias)?;
             Ok(
                 match build.constant(1).filter(|w| !ta && w.shape().rank() == 2) {
-                    Some(w) => Box::new(Packed::<f32>::new(w, tb, tail)?),
+                    Some(w) => Box::new(Packed::<f32>::new(build, w, tb, tail)?),
                     None => Box::new(Unpacked { ta, tb, tail }),
                 },
             )
@@ -415,7 +416,7 @@ fn batch_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         && matches!(dtype, DType::Float | DType::Double)
     {
         return dispatch!(dtype, T in [f32, f64] => {
-            let packed = Packed::<T>::new(w, ay, Tail::default())?;
+            let packed = Packed::<T>::new(build, w, ay, Tail::default())?;
             Ok(Box::new(Flattened(packed)))
         }, else Err(build.unsupported(dtype)));
     }
@@ -451,6 +452,10 @@ impl<T: gemm::Element + Element> OpKernel for Flattened<T> {
             gemm_packed(ctx.par(), x.slice()?, k, m, &self.0.b, to, n, &ep);
         }
         ctx.set_output(0, out)
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        self.0.packed()
     }
 
     fn absorbs(&self, i: usize) -> bool {

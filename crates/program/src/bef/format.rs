@@ -1,6 +1,7 @@
 //! The format in one place: numbers of sections, integers, and how a file is cut into sections.
 
 use ferroflow_base::{Result, data_loss};
+use std::ops::Range;
 
 /// The first bytes of every file.
 pub(super) const MAGIC: [u8; 2] = [0x0b, 0xef];
@@ -113,7 +114,29 @@ impl<'a> Reader<'a> {
     /// A count of things that take at least a byte each.
     pub(super) fn count(&mut self) -> Option<usize> {
         let n = self.int()?;
-        (n <= self.bytes.len().saturating_sub(self.at)).then_some(n)
+        (n <= self.left()).then_some(n)
+    }
+
+    /// How many bytes are left.
+    pub(super) fn left(&self) -> usize {
+        self.bytes.len().saturating_sub(self.at)
+    }
+
+    pub(super) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let end = self.at.checked_add(n)?;
+        let taken = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    /// Bytes after their number.
+    pub(super) fn raw(&mut self) -> Option<&'a [u8]> {
+        let n = self.int()?;
+        self.take(n)
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        std::str::from_utf8(self.raw()?).ok().map(str::to_string)
     }
 
     pub(super) fn ints(&mut self) -> Option<Vec<usize>> {
@@ -123,11 +146,22 @@ impl<'a> Reader<'a> {
 }
 
 /// The byte ranges of the sections, `None` where one is missing.
-pub(super) fn sections(file: &[u8]) -> Result<[Option<std::ops::Range<usize>>; N_SECTIONS]> {
+pub(super) fn sections(file: &[u8]) -> Result<[Option<Range<usize>>; N_SECTIONS]> {
+    let mut sections = [const { None }; N_SECTIONS];
+    each_section(file, &mut |id, range| {
+        // Others are none of TFRT's.
+        if let Some(slot) = sections.get_mut(usize::from(id)) {
+            *slot = Some(range);
+        }
+    })?;
+    Ok(sections)
+}
+
+/// Visits all sections by number and byte range.
+pub(super) fn each_section(file: &[u8], see: &mut dyn FnMut(u8, Range<usize>)) -> Result<()> {
     if file.get(..2) != Some(&MAGIC) {
         return Err(corrupt("invalid BEF file header detected"));
     }
-    let mut sections = [const { None }; N_SECTIONS];
     let mut reader = Reader::new(file, 2);
     while !reader.is_empty() {
         let range = (|| {
@@ -149,12 +183,9 @@ pub(super) fn sections(file: &[u8]) -> Result<[Option<std::ops::Range<usize>>; N
         let Some((id, range)) = range else {
             return Err(corrupt("BEF file section header corrupted"));
         };
-        // Sections that we do not know are none of our business.
-        if let Some(slot) = sections.get_mut(usize::from(id)) {
-            *slot = Some(range);
-        }
+        see(id, range);
     }
-    Ok(sections)
+    Ok(())
 }
 
 /// Bytes being written, with the alignment that they need.
@@ -221,8 +252,23 @@ impl Writer {
         }
     }
 
+    /// Bytes after their number.
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.int(bytes.len());
+        self.bytes.extend(bytes);
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        self.raw(text.as_bytes());
+    }
+
     pub(super) fn section(&mut self, id: Section, body: &Writer) {
-        self.byte(id as u8);
+        self.other_section(id as u8, body);
+    }
+
+    /// A section that TFRT does not know, if its number is none of [`Section`].
+    pub(super) fn other_section(&mut self, id: u8, body: &Writer) {
+        self.byte(id);
         let aligned = body.alignment() > 1;
         self.int(body.bytes.len() << 1 | usize::from(aligned));
         if aligned {

@@ -2,6 +2,7 @@
 
 mod body;
 mod format;
+mod graph;
 mod read;
 mod to_mlir;
 mod write;
@@ -9,6 +10,7 @@ mod write_attrs;
 
 pub use body::{Body, Kernel};
 pub use format::FunctionKind;
+pub use graph::{GraphProgram, Port, TensorTable, read_graph, write_graph};
 pub use read::{File, FileBytes, Function};
 pub use to_mlir::to_mlir;
 pub use write::write;

@@ -3,6 +3,7 @@
 use super::Element;
 use crate::simd::aligned::{Aligned, Scratch, SendPtr};
 use crate::simd::table::GemmTable;
+use bytes::Bytes;
 use ferroflow_sync::{Parallelism, parallel_for};
 
 /// A constant right-hand matrix `[k, n]`, packed once.
@@ -64,6 +65,24 @@ impl<T: Element> PackedB<T> {
             *x = if col < n { f(r / nr, col) } else { T::ZERO };
         }
         p
+    }
+
+    /// The matrix whose [`PackedB::packed`] is `bytes`; `None` if there are more or fewer of them.
+    pub fn from_packed(k: usize, n: usize, bytes: Bytes) -> Option<Self> {
+        let mut p = Self::empty(Aligned::default());
+        let nr = p.shape(k, n);
+        let size = n.checked_next_multiple_of(nr)?.checked_mul(k)?;
+        if size.checked_mul(size_of::<T>())? != bytes.len() {
+            return None;
+        }
+        p.data = Aligned::shared(bytes);
+        Some(p)
+    }
+
+    /// All elements in the order of the kernels, which depends on [`Level`](crate::simd::Level).
+    pub fn packed(&self) -> &[T] {
+        let len = self.panels() * 2 * self.table.lanes * self.k;
+        self.data.get::<T>().get(..len).unwrap_or_default()
     }
 
     /// An empty matrix that keeps its elements in `data`.

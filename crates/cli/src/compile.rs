@@ -1,0 +1,142 @@
+//! `ferroflow compile`.
+
+use crate::inspect;
+use crate::model::{Model, ModelArgs};
+use crate::progress::Progress;
+use ferroflow_base::invalid_argument;
+use ferroflow_runtime::{CompileRequest, Result, Session, Signature, parse_tensor_name};
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+/// Compiles a model into one file that `run`, `bench` and `trace` open at once.
+///
+/// The file holds the optimized graph and its weights in the order in which this machine computes;
+/// other machines put them in their own order first.
+///
+/// Examples:
+///   ferroflow compile resnet50.pb -o resnet50.bef
+///   ferroflow compile model.pb -o model.bef --feed x --feed mask --fetch logits:0
+///   ferroflow compile saved_model/ -o model.bef --signature serving_default
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Where the compiled model goes.
+    #[arg(short, long, value_name = "FILE.bef")]
+    out: PathBuf,
+    /// The signature of a SavedModel; `serving_default` if nothing else is said.
+    #[arg(long, value_name = "NAME")]
+    signature: Option<String>,
+    /// A tensor that will be fed; may be repeated. Without any, the placeholders that the fetches
+    /// need.
+    #[arg(long, alias = "feeds", value_name = "NAME", value_delimiter = ',')]
+    feed: Vec<String>,
+    /// A tensor that will be fetched; may be repeated. Without any, the model's outputs.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    fetch: Vec<String>,
+    /// A node that will be run for its effects; may be repeated.
+    #[arg(long, value_name = "OP")]
+    target: Vec<String>,
+    /// Leaves packed weights out: a smaller file that takes longer to open.
+    #[arg(long)]
+    plain: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let progress = Progress::start("compiling");
+    let model = args.model.open()?;
+    if let Model::Compiled(_) = model {
+        let path = args.model.model.display();
+        return Err(invalid_argument!("{path} is compiled already"));
+    }
+    let request = args.request(&model)?;
+    model.session().compile_to(&args.out, &request)?;
+    drop(progress);
+    let size = std::fs::metadata(&args.out).map_or(0, |m| m.len());
+    println!(
+        "{}: {:.1} MB; takes {}; gives {}",
+        args.out.display(),
+        size as f64 / 1e6,
+        listed(&request.feed_keys, &request.signature.feeds),
+        listed(&request.fetch_keys, &request.signature.fetches),
+    );
+    Ok(())
+}
+
+fn listed(keys: &[String], names: &[String]) -> String {
+    match if keys.is_empty() { names } else { keys } {
+        [] => "nothing".to_string(),
+        list => list.join(", "),
+    }
+}
+
+impl Args {
+    fn request(&self, model: &Model) -> Result<CompileRequest> {
+        let session = model.session();
+        let signature = model.signature(self.signature.as_deref(), &self.fetch, &self.target)?;
+        let (mut feed_keys, mut fetch_keys) = (self.feed.clone(), self.fetch.clone());
+        let Some(signature) = signature else {
+            if fetch_keys.is_empty() && self.target.is_empty() {
+                fetch_keys = inspect::outputs(session.graph());
+            }
+            if feed_keys.is_empty() {
+                feed_keys = placeholders(session, &fetch_keys, &self.target)?;
+            }
+            let signature = Signature {
+                feeds: feed_keys,
+                fetches: fetch_keys,
+                targets: self.target.clone(),
+            };
+            return Ok(CompileRequest {
+                signature,
+                plain: self.plain,
+                ..Default::default()
+            });
+        };
+        if feed_keys.is_empty() {
+            feed_keys = signature.inputs.iter().map(|i| i.key.clone()).collect();
+        }
+        if fetch_keys.is_empty() {
+            fetch_keys = signature.outputs.iter().map(|o| o.key.clone()).collect();
+        }
+        let feed = |key: &String| signature.input(key).map_or(key, |i| &i.name).clone();
+        let fetch = |key: &String| signature.output(key).map_or(key, |o| &o.name).clone();
+        Ok(CompileRequest {
+            signature: Signature {
+                feeds: feed_keys.iter().map(feed).collect(),
+                fetches: fetch_keys.iter().map(fetch).collect(),
+                targets: self.target.clone(),
+            },
+            feed_keys,
+            fetch_keys,
+            plain: self.plain,
+        })
+    }
+}
+
+/// The placeholders that must be fed to get the fetches and run the targets.
+fn placeholders(session: &Session, fetches: &[String], targets: &[String]) -> Result<Vec<String>> {
+    let graph = session.graph();
+    let mut stack = Vec::new();
+    for name in fetches.iter().chain(targets) {
+        let node = parse_tensor_name(name)?.0;
+        stack.extend(graph.find(node));
+    }
+    let mut seen: HashSet<_> = stack.iter().copied().collect();
+    while let Some(id) = stack.pop() {
+        let node = graph.node(id);
+        let sources = node.inputs.iter().map(|i| i.node);
+        for source in sources.chain(node.controls.iter().copied()) {
+            if seen.insert(source) {
+                stack.push(source);
+            }
+        }
+    }
+    let needed = graph.iter().filter(|(id, _)| seen.contains(id));
+    Ok(needed
+        .filter(|(_, n)| matches!(n.op(), "Placeholder" | "PlaceholderV2"))
+        .map(|(_, n)| format!("{}:0", n.name))
+        .collect())
+}
