@@ -1,6 +1,7 @@
 //! `ferroflow bench`.
 
 use crate::model::{ModelArgs, RunArgs};
+use crate::out::say;
 use crate::progress::Progress;
 use ferroflow_runtime::{Result, RunOptions};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ pub struct Args {
     #[command(flatten)]
     run: RunArgs,
     /// How long to go on.
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = crate::model::parse_seconds)]
     seconds: f64,
     /// Prints one JSON line.
     #[arg(long)]
@@ -51,20 +52,20 @@ pub fn run(args: &Args) -> Result<()> {
     let (median_s, min_s, p99_s) = (at(0.5), times[0], at(0.99));
     let (runs, nodes, peak_rss_mb) = (times.len(), callable.num_nodes(), peak_rss_mb());
     if args.json {
-        println!(
+        say!(
             "{{\"load_s\":{load_s:.6},\"first_s\":{first_s:.6},\"median_s\":{median_s:.9},\"min_s\":{min_s:.9},\
              \"p99_s\":{p99_s:.9},\"runs\":{runs},\"nodes\":{nodes},\"peak_rss_mb\":{peak_rss_mb:.1}}}"
         );
     } else {
-        println!("load    {:>10.3} ms  (file to ready)", load_s * 1e3);
-        println!("first   {:>10.3} ms", first_s * 1e3);
-        println!(
+        say!("load    {:>10.3} ms  (file to ready)", load_s * 1e3);
+        say!("first   {:>10.3} ms", first_s * 1e3);
+        say!(
             "median  {:>10.3} ms  over {runs} runs, {nodes} nodes",
             median_s * 1e3
         );
-        println!("min     {:>10.3} ms", min_s * 1e3);
-        println!("p99     {:>10.3} ms", p99_s * 1e3);
-        println!("memory  {peak_rss_mb:>10.1} MB peak");
+        say!("min     {:>10.3} ms", min_s * 1e3);
+        say!("p99     {:>10.3} ms", p99_s * 1e3);
+        say!("memory  {peak_rss_mb:>10.1} MB peak");
     }
     Ok(())
 }

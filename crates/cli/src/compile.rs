@@ -2,6 +2,7 @@
 
 use crate::inspect;
 use crate::model::{Model, ModelArgs};
+use crate::out::say;
 use crate::progress::Progress;
 use ferroflow_base::invalid_argument;
 use ferroflow_runtime::{CompileRequest, Result, Session, Signature, parse_tensor_name};
@@ -55,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     model.session().compile_to(&args.out, &request)?;
     drop(progress);
     let size = std::fs::metadata(&args.out).map_or(0, |m| m.len());
-    println!(
+    say!(
         "{}: {:.1} MB; takes {}; gives {}",
         args.out.display(),
         size as f64 / 1e6,

@@ -2,6 +2,7 @@
 
 use crate::draw;
 use crate::model::{Model, ModelArgs};
+use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
@@ -85,14 +86,16 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let unsupported = unsupported(args)?;
     if !unsupported.is_empty() {
-        println!("not supported yet:");
+        crate::inspect_file::show(&args.model.model)?;
+        say!("not supported yet:");
         for (op, n) in &unsupported {
-            println!("  {op:<32} {n:>6}");
+            say!("  {op:<32} {n:>6}");
         }
-        return Err(invalid_argument!(
-            "{} op types are not supported",
-            unsupported.len()
-        ));
+        let (n, types) = match unsupported.len() {
+            1 => (1, "type is"),
+            n => (n, "types are"),
+        };
+        return Err(invalid_argument!("{n} op {types} not supported"));
     }
     let model = args.model.open()?;
     let session = model.session();
@@ -103,12 +106,12 @@ pub fn run(args: &Args) -> Result<()> {
     if args.gradients {
         let missing = ferroflow_runtime::building::without_gradient(graph);
         if missing.is_empty() {
-            println!("gradients go through all ops");
+            say!("gradients go through all ops");
         } else {
-            println!("ops without gradient:");
+            say!("ops without gradient:");
         }
         for (op, n) in missing {
-            println!("  {op:<32} {n:>6}");
+            say!("  {op:<32} {n:>6}");
         }
         return Ok(());
     }
@@ -120,17 +123,17 @@ pub fn run(args: &Args) -> Result<()> {
         };
         Session::new(graph.clone(), options).graph_after(&signature, None)?
     };
-    println!("inputs:");
+    say!("inputs:");
     for id in inputs(graph) {
         let node = graph.node(id);
         let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
-        println!("  {}:0  {}{shape}", node.name, node.outputs[0].numpy_name());
+        say!("  {}:0  {}{shape}", node.name, node.outputs[0].numpy_name());
     }
-    println!("outputs:");
+    say!("outputs:");
     for name in outputs(graph) {
         let output = graph.find_output(&name, "output")?;
         let dtype = graph.node(output.node).outputs[0].numpy_name();
-        println!(
+        say!(
             "  {name}  {dtype}{}",
             shape_by_name(&pruned, &shapes, &name)
         );
@@ -144,8 +147,8 @@ pub fn run(args: &Args) -> Result<()> {
             n_bytes += value.shape().num_elements() * value.dtype().size();
         }
     }
-    println!("nodes: {}", graph.len());
-    println!(
+    say!("nodes: {}", graph.len());
+    say!(
         "parameters: {n_parameters} ({:.1} MB)",
         n_bytes as f64 / 1e6
     );
@@ -153,7 +156,7 @@ pub fn run(args: &Args) -> Result<()> {
         .iter()
         .map(|(id, _)| flops(&pruned, &shapes, id))
         .sum();
-    println!(
+    say!(
         "FLOPs of one run, unknown dimensions taken as 1: {:.3} G",
         flops / 1e9
     );
@@ -167,11 +170,11 @@ pub fn print_ops(graph: &Graph) {
     for (_, node) in graph.iter() {
         *histogram.entry(node.op()).or_default() += 1;
     }
-    println!("ops:");
+    say!("ops:");
     let mut ops: Vec<_> = histogram.into_iter().collect();
     ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
     for (op, n) in ops {
-        println!("  {op:<32} {n:>6}");
+        say!("  {op:<32} {n:>6}");
     }
 }
 
@@ -200,9 +203,9 @@ fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
 fn show_ports(model: &CompiledModel) {
     let ports = model.ports();
     for (what, tensors) in [("inputs:", &ports.inputs), ("outputs:", &ports.outputs)] {
-        println!("{what}");
+        say!("{what}");
         for t in tensors {
-            println!("  {}  {}{}", t.key, t.dtype.numpy_name(), t.shape);
+            say!("  {}  {}{}", t.key, t.dtype.numpy_name(), t.shape);
         }
     }
 }
@@ -229,8 +232,9 @@ fn shape_by_name(graph: &Graph, shapes: &ShapeMap, name: &str) -> String {
 fn show_graph(args: &Args, session: &Session) -> Result<()> {
     let signature = whole(session.graph());
     let write = |path: &PathBuf, text: String| {
-        std::fs::write(path, text)
-            .map_err(|e| invalid_argument!("cannot write {}: {e}", path.display()))
+        ferroflow_model::write_output(path, text.as_bytes())?;
+        say!("written: {}", path.display());
+        Ok::<(), ferroflow_base::Status>(())
     };
     let graph = match args.after.as_deref() {
         None => session.graph().clone(),
@@ -244,7 +248,7 @@ fn show_graph(args: &Args, session: &Session) -> Result<()> {
         write(path, draw::svg(&graph)?)?;
     }
     if args.dot.is_none() && args.svg.is_none() {
-        print!("{}", to_text(&graph));
+        crate::out::print(format_args!("{}", to_text(&graph)));
     }
     Ok(())
 }

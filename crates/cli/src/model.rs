@@ -18,7 +18,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
     /// Threads that compute; 0 means all processors.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_threads)]
     pub threads: usize,
     /// Runs the graph as it is, without any compile pass.
     #[arg(long)]
@@ -29,6 +29,22 @@ pub struct ModelArgs {
     /// Leaves one compile pass out; may be repeated. `inspect --help` lists them.
     #[arg(long, value_name = "PASS")]
     pub disable_pass: Vec<String>,
+}
+
+/// More threads than any machine has processors are a slip of the finger.
+fn parse_threads(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n <= 4096 => Ok(n),
+        _ => Err("expected a number of at most 4096".to_string()),
+    }
+}
+
+/// A time in seconds, at most a year.
+pub fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(s) if (0.0..=365.0 * 86400.0).contains(&s) => Ok(s),
+        _ => Err("expected seconds, such as 2.5".to_string()),
+    }
 }
 
 impl ModelArgs {
@@ -196,7 +212,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "OP")]
     pub init: Vec<String>,
     /// Pixel values of images are scaled from 0…255 to this range.
-    #[arg(long, value_name = "LO,HI", default_value = "0,255", value_parser = parse_range)]
+    #[arg(long, value_name = "LO,HI", default_value = "0,255", value_parser = parse_range, allow_hyphen_values = true)]
     pub image_range: (f32, f32),
 }
 

@@ -1,6 +1,7 @@
 //! `ferroflow run`.
 
 use crate::model::{ModelArgs, RunArgs};
+use crate::out::say;
 use crate::progress::Progress;
 use crate::summary;
 use ferroflow_model::arrays;
@@ -29,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "K")]
     top: Option<usize>,
     /// Gives up after this many seconds.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = crate::model::parse_seconds)]
     timeout: Option<f64>,
     /// Prints every node that did not run because of a dead input, and which one, on standard error.
     #[arg(long)]
@@ -65,14 +66,14 @@ pub fn run(args: &Args) -> Result<()> {
     for (name, value) in &results {
         match args.top {
             Some(k) => {
-                println!("{name}  {}{}", value.dtype().numpy_name(), value.shape());
-                print!("{}", summary::top(value, k)?);
+                say!("{name}  {}{}", value.dtype().numpy_name(), value.shape());
+                crate::out::print(format_args!("{}", summary::top(value, k)?));
             }
-            None => println!("{}", summary::describe(name, value)),
+            None => say!("{}", summary::describe(name, value)),
         }
     }
     if results.is_empty() {
-        println!("done: {}", args.run.target.join(", "));
+        say!("done: {}", args.run.target.join(", "));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::inspect::print_ops;
 use crate::model::{Model, ModelArgs};
+use crate::out::say;
 use ferroflow_base::internal;
 use ferroflow_model::{SavedModelFile, TensorBundle, has_checkpoint};
 use ferroflow_runtime::{Result, SavedModel, SignatureTensor};
@@ -12,35 +13,35 @@ pub fn show(args: &ModelArgs, model: &Model) -> Result<()> {
     let Model::Saved(model) = model else {
         return Err(internal!("a frozen graph has no signatures"));
     };
-    println!("graphs, by their tags:");
+    say!("graphs, by their tags:");
     for graph in SavedModelFile::open(&args.model)?.model.meta_graphs {
         let info = graph.meta_info_def.unwrap_or_default();
         let version = match info.tensorflow_version.as_str() {
             "" => String::new(),
             version => format!("  (TensorFlow {version})"),
         };
-        println!("  {}{version}", info.tags.join(", "));
+        say!("  {}{version}", info.tags.join(", "));
     }
     for (name, signature) in model.signatures() {
-        println!("signature {name}:  {}", signature.method_name);
+        say!("signature {name}:  {}", signature.method_name);
         print_tensors("inputs", &signature.inputs);
         print_tensors("outputs", &signature.outputs);
         if let Err(e) = model.check(signature) {
-            println!("  cannot run: {}", e.message());
+            say!("  cannot run: {}", e.message());
         }
     }
     print_variables(model)?;
     print_left_out(model);
-    println!("nodes: {}", model.session().graph().len());
+    say!("nodes: {}", model.session().graph().len());
     print_ops(model.session().graph());
     Ok(())
 }
 
 fn print_tensors(what: &str, tensors: &[SignatureTensor]) {
-    println!("  {what}:");
+    say!("  {what}:");
     for t in tensors {
         let name = &t.name;
-        println!("    {}  {}{}  {name}", t.key, t.dtype.numpy_name(), t.shape);
+        say!("    {}  {}{}  {name}", t.key, t.dtype.numpy_name(), t.shape);
     }
 }
 
@@ -60,7 +61,7 @@ fn print_variables(model: &SavedModel) -> Result<()> {
         }
     }
     let megabytes = n_bytes as f64 / 1e6;
-    println!("parameters: {n_elements} in {n} variables ({megabytes:.1} MB)");
+    say!("parameters: {n_elements} in {n} variables ({megabytes:.1} MB)");
     Ok(())
 }
 
@@ -72,8 +73,8 @@ fn print_left_out(model: &SavedModel) {
     if ops.is_empty() {
         return;
     }
-    println!("left out, for want of these ops (with the nodes that need them):");
+    say!("left out, for want of these ops (with the nodes that need them):");
     for (op, n) in ops {
-        println!("  {op:<32} {n:>6}");
+        say!("  {op:<32} {n:>6}");
     }
 }

@@ -1,6 +1,7 @@
 //! `ferroflow trace`.
 
 use crate::model::{ModelArgs, RunArgs};
+use crate::out::say;
 use ferroflow_runtime::{ChromeTrace, Result, RunOptions};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,14 +36,12 @@ pub fn run(args: &Args) -> Result<()> {
         ..Default::default()
     };
     session.call(&callable, request.args, &options)?;
-    std::fs::write(&args.out, trace.to_json()).map_err(|e| {
-        ferroflow_base::invalid_argument!("cannot write {}: {e}", args.out.display())
-    })?;
-    println!("{:<28} {:>7} {:>12}", "op", "calls", "µs");
+    ferroflow_model::write_output(&args.out, trace.to_json().as_bytes())?;
+    say!("{:<28} {:>7} {:>12}", "op", "calls", "µs");
     for (op, calls, us) in trace.by_op() {
-        println!("{op:<28} {calls:>7} {us:>12.1}");
+        say!("{op:<28} {calls:>7} {us:>12.1}");
     }
-    println!(
+    say!(
         "{} kernel calls written to {}",
         trace.len(),
         args.out.display()
