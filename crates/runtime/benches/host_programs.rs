@@ -12,8 +12,11 @@ use std::time::Instant;
 
 /// The best of some rounds, each of `n` runs, divided by `per_run`.
 fn time(what: &str, n: usize, per_run: usize, mut run: impl FnMut()) {
+    // As one of the tests it only has to work.
+    let is_bench = std::env::args().any(|a| a == "--bench");
+    let (n, rounds) = if is_bench { (n, 7) } else { (1, 1) };
     let mut best = f64::INFINITY;
-    for _ in 0..7 {
+    for _ in 0..rounds {
         let start = Instant::now();
         (0..n).for_each(|_| run());
         best = best.min(start.elapsed().as_nanos() as f64 / (n * per_run) as f64);
