@@ -117,9 +117,13 @@ pub(crate) struct ForLoop {
 fn bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
     let int = |i: usize, what: &str| {
         let value = ctx.input(i)?;
-        value
-            .to_scalar::<i32>()
-            .map_err(|_| invalid_argument!("{what} must be a scalar, but {}", value.shape()))
+        match value.shape().is_scalar() {
+            true => value.to_scalar::<i32>(),
+            false => Err(invalid_argument!(
+                "{what} must be a scalar, but {}",
+                value.shape()
+            )),
+        }
     };
     Ok((int(0, "start")?, int(1, "limit")?, int(2, "delta")?))
 }
@@ -133,7 +137,11 @@ pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
     let step = builder.function(&name("for_body"), n, n);
     let mut add = |frame, part: &str, action, inputs: Vec<Source>, n_outputs| {
         let info = NodeInfo {
-            name: name(part),
+            // What is wrong with the bounds is the node's own error.
+            name: match part {
+                "start" => this.node.clone(),
+                part => name(part),
+            },
             op: "For".to_string(),
         };
         builder.add(
