@@ -33,6 +33,8 @@ for v2 in (False, True):
             print(v2, value, s.run([branch, loop, nested, in_loop, case, switch], feed))
             print(v2, value, ["%.4f" % g for g in s.run(grads, feed)], "%.4f" % s.run(second, feed))
         print(s.run(array.stack(), {x: 2.0}).tolist(), s.run([scan, mapped]))
+        last = tf.placeholder(tf.int32, [])
+        endless = tf.while_loop(lambda i: i < last, lambda i: tf.minimum(i + 1, 5), [0])
+        print(s.run(endless, {last: 3}))  # Once, so that the timeout is not the compiler's.
         show("endless", lambda: s.run(
-            tf.while_loop(lambda i: i > -1, lambda i: tf.minimum(i + 1, 5), [0]),
-            options=tf.RunOptions(timeout_in_ms=300)))
+            endless, {last: 9}, options=tf.RunOptions(timeout_in_ms=300)))
