@@ -12,7 +12,7 @@ pub(crate) fn with_gradients(
     let mut b = GraphBuilder::new(registry);
     b.library = library;
     for (key, function) in differentiated {
-        let made = b.gradient_function(function, None);
+        let made = b.gradient_function(function);
         match made.and_then(|made| b.make_gradient_functions().map(|()| made)) {
             Ok(made) => b.library.insert(&key, made),
             Err(e) => b.library.insert_bad(&key, &e),

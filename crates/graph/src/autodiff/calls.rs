@@ -1,11 +1,15 @@
 //! Gradients of calls.
 //!
-//! A function that is called has a function of its gradients: it takes the arguments and what came
-//! to the results, runs the function once more and gives what goes to the arguments. It is made
-//! when the first call asks for it, and its name is known before it is made: a function that calls
-//! itself gets a gradient that calls itself. What runs once more should not be random; effects are
-//! not repeated.
+//! A function that is called becomes two (`apart.rs`): one that also returns what it computed on the
+//! way, which the call calls from now on, and one of its gradients: it takes the arguments, what came
+//! to the results and what the call returned, and gives what goes to the arguments. Both are made
+//! when the first call asks for them, and their names are known before they are made: a function that
+//! calls itself gets a gradient that calls itself.
+//!
+//! SymbolicGradient has no call to change: as in TensorFlow, it runs the function once more, and what
+//! is random there is drawn anew.
 
+use super::apart::{Ends, take_apart};
 use super::walk::Walk;
 use super::{Gradient, GradientOptions, output};
 use crate::functions::calls_of;
@@ -21,10 +25,20 @@ const VARIABLE: &str = "_variable_dtype";
 /// A function and, for each argument that is a handle, the dtype of the variable behind it.
 type Key = (String, Vec<Option<DType>>);
 
+/// What becomes of a function that is differentiated.
+#[derive(Clone)]
+struct Names {
+    /// The function with what its gradient reads as one more result.
+    forward: String,
+    gradient: String,
+}
+
 /// The functions of gradients that were asked for.
 #[derive(Default)]
 pub(crate) struct GradientFunctions {
-    names: FxHashMap<Key, String>,
+    names: FxHashMap<Key, Names>,
+    /// What became of which function.
+    origins: FxHashMap<String, Key>,
     to_make: Vec<Key>,
 }
 
@@ -95,25 +109,12 @@ impl Walk<'_, '_, '_> {
         if tout.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let mut attrs = vec![("Tout", AttrValue::List(tout))];
-        let mut named = Vec::new();
-        for (function, ..) in calls_of(node) {
-            let builder = &mut self.emitter.emit().builder;
-            let name = builder.gradient_function_of(&function.name, &variables)?;
-            let attrs = Attrs::default();
-            named.push(AttrValue::Func(FuncRef { name, attrs }));
-        }
-        match (node.op().ends_with("Case"), &named[..]) {
-            (true, _) => attrs.push(("branches", AttrValue::List(named))),
-            (false, [f]) => attrs.push(("f", f.clone())),
-            (false, [then, other]) => {
-                attrs.push(("then_branch", then.clone()));
-                attrs.push(("else_branch", other.clone()));
-            }
-            _ => return Err(invalid_argument!("the node names no function")),
-        }
+        let names = self.functions_of(node, &variables, arrived)?;
+        let mut attrs = with_functions(node, names.iter().map(|n| n.gradient.as_str()))?;
+        attrs.push(("Tout", AttrValue::List(tout)));
+        let n_results = self.with_kept(id, node, &names)?;
         let mut inputs: Vec<Expr> = node.inputs.iter().map(|i| self.expr(*i)).collect();
-        for (slot, dtype) in node.outputs.iter().enumerate() {
+        for (slot, dtype) in node.outputs.iter().enumerate().take(n_results) {
             if is_number_or_list(*dtype) {
                 inputs.push(match arrived.get(slot).copied().flatten() {
                     Some(gradient) => self.term(Some(gradient)).dense(),
@@ -121,6 +122,7 @@ impl Walk<'_, '_, '_> {
                 });
             }
         }
+        inputs.push(self.expr(Output::new(id, n_results)));
         let Some(first) = inputs.first().copied() else {
             return Ok(Some(Vec::new()));
         };
@@ -133,23 +135,96 @@ impl Walk<'_, '_, '_> {
         }));
         Ok(Some(results))
     }
+
+    /// What becomes of the functions that a node calls.
+    fn functions_of(
+        &self,
+        node: &Node,
+        variables: &[Option<DType>],
+        arrived: &[Option<Gradient>],
+    ) -> Result<Vec<Names>> {
+        let builder = &mut self.emitter.emit().builder;
+        let calls = calls_of(node);
+        // A call that was differentiated before returns already what is needed.
+        if arrived.last().is_none_or(Option::is_none) {
+            let functions = &builder.gradient_functions;
+            let known = calls.iter().map(|(function, ..)| {
+                let key = functions.origins.get(&function.name)?;
+                functions.names.get(key).filter(|_| key.1 == variables)
+            });
+            if let Some(known) = known.collect::<Option<Vec<_>>>() {
+                return Ok(known.into_iter().cloned().collect());
+            }
+        }
+        let made = calls.iter();
+        made.map(|(function, ..)| builder.gradient_functions_of(&function.name, variables))
+            .collect()
+    }
+
+    /// Makes a node call what returns what the gradients need; gives the slot where it does.
+    fn with_kept(&self, id: NodeId, node: &Node, names: &[Names]) -> Result<usize> {
+        let calls = calls_of(node);
+        let mut both = calls.iter().zip(names);
+        if both.all(|((function, ..), names)| function.name == names.forward) {
+            return Ok(node.outputs.len().saturating_sub(1));
+        }
+        let mut changed = node.clone();
+        for (name, value) in with_functions(node, names.iter().map(|n| n.forward.as_str()))? {
+            changed.attrs.set(name, value);
+        }
+        changed.outputs.push(DType::Variant);
+        let tout = changed.outputs.iter().map(|t| AttrValue::Type(*t));
+        changed.attrs.set("Tout", AttrValue::List(tout.collect()));
+        self.emitter.emit().replace(id, changed);
+        Ok(node.outputs.len())
+    }
+}
+
+/// The attrs by which a node like `node` calls functions of these names.
+fn with_functions<'n>(
+    node: &Node,
+    names: impl Iterator<Item = &'n str>,
+) -> Result<Vec<(&'static str, AttrValue)>> {
+    let named: Vec<AttrValue> = names
+        .map(|name| {
+            let (name, attrs) = (name.to_string(), Attrs::default());
+            AttrValue::Func(FuncRef { name, attrs })
+        })
+        .collect();
+    Ok(match (node.op().ends_with("Case"), &named[..]) {
+        (true, _) => vec![("branches", AttrValue::List(named))],
+        (false, [f]) => vec![("f", f.clone())],
+        (false, [then, other]) => vec![
+            ("then_branch", then.clone()),
+            ("else_branch", other.clone()),
+        ],
+        _ => return Err(invalid_argument!("the node names no function")),
+    })
 }
 
 impl GraphBuilder<'_> {
-    /// The name of the function of gradients of a function.
-    fn gradient_function_of(&mut self, of: &str, variables: &[Option<DType>]) -> Result<String> {
+    /// What becomes of a function when it is differentiated.
+    fn gradient_functions_of(&mut self, of: &str, variables: &[Option<DType>]) -> Result<Names> {
         self.library.get(of)?;
         let key = (of.to_string(), variables.to_vec());
-        if let Some(name) = self.gradient_functions.names.get(&key) {
-            return Ok(name.clone());
+        if let Some(names) = self.gradient_functions.names.get(&key) {
+            return Ok(names.clone());
         }
-        let name = self.library.unique_name(&format!("{of}_gradient"));
         let unfinished = invalid_argument!("the gradient of '{of}' could not be made");
-        self.library.insert_bad(&name, &unfinished);
+        let mut reserve = |suffix: &str| {
+            let name = self.library.unique_name(&format!("{of}_{suffix}"));
+            self.library.insert_bad(&name, &unfinished);
+            name
+        };
+        let names = Names {
+            forward: reserve("forward"),
+            gradient: reserve("gradient"),
+        };
         let functions = &mut self.gradient_functions;
-        functions.names.insert(key.clone(), name.clone());
+        functions.origins.insert(names.forward.clone(), key.clone());
+        functions.names.insert(key.clone(), names.clone());
         functions.to_make.push(key);
-        Ok(name)
+        Ok(names)
     }
 
     /// Makes the functions of gradients that calls have asked for.
@@ -158,30 +233,41 @@ impl GraphBuilder<'_> {
             let (of, variables) = &key;
             let function = self.library.get(of)?.as_ref().clone();
             let made = self
-                .gradient_function(function, Some(variables))
+                .differentiated(function, Some(variables))
+                .and_then(|(both, ends)| take_apart(both, &ends, self.registry))
+                .and_then(|(forward, gradient)| {
+                    Ok((Function::new(forward)?, Function::new(gradient)?))
+                })
                 .map_err(|e| e.note(format!("in the gradient of function '{of}'")));
-            let made = match made {
+            let (forward, gradient) = match made {
                 Ok(made) => made,
                 Err(e) => {
                     self.gradient_functions = GradientFunctions::default();
                     return Err(e);
                 }
             };
-            if let Some(name) = self.gradient_functions.names.get(&key) {
-                self.library.insert(name, made);
+            if let Some(names) = self.gradient_functions.names.get(&key) {
+                self.library.insert(&names.forward, forward);
+                self.library.insert(&names.gradient, gradient);
             }
         }
         Ok(())
     }
 
-    /// The gradient of `function`: takes its arguments and what came to its results, gives what goes
-    /// to the arguments, zeros where nothing does. Without `variables` there is one for every
-    /// argument and result of any dtype, as SymbolicGradient has it.
-    pub(crate) fn gradient_function(
+    /// The gradient of `function` as SymbolicGradient has it: runs the function once more, and has
+    /// an argument or result for each of the function's, of any dtype.
+    pub(crate) fn gradient_function(&mut self, function: Function) -> Result<Function> {
+        Function::new(self.differentiated(function, None)?.0)
+    }
+
+    /// The body of `function` with its gradient: takes its arguments and what came to its results,
+    /// gives what goes to the arguments, zeros where nothing does. Without `variables` there is one
+    /// for every argument and result.
+    fn differentiated(
         &mut self,
         function: Function,
         variables: Option<&[Option<DType>]>,
-    ) -> Result<Function> {
+    ) -> Result<(Graph, Ends)> {
         let mut graph = function.graph;
         let mut args: Vec<(i64, NodeId)> = Vec::new();
         let mut results: Vec<(i64, NodeId, Output)> = Vec::new();
@@ -198,7 +284,6 @@ impl GraphBuilder<'_> {
             graph.remove(*id);
         }
         if let Some(variables) = variables {
-            graph.set_targets(Vec::new());
             for ((_, id), variable) in args.iter().zip(variables) {
                 if let Some(dtype) = variable {
                     let (def, attrs) = (graph.node(*id).def.clone(), &graph.node(*id).attrs);
@@ -219,7 +304,11 @@ impl GraphBuilder<'_> {
         done?;
         let mut graph = body.graph;
         graph.set_library(Default::default());
-        Function::new(graph)
+        let ends = Ends {
+            results: ys,
+            n_args: xs.len(),
+        };
+        Ok((graph, ends))
     }
 
     /// Makes the body of a function that of its gradient.

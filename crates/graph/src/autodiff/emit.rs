@@ -157,6 +157,13 @@ impl<'a, 'r> Emit<'a, 'r> {
         Ok(id)
     }
 
+    /// Makes a node another one with at least the same outputs.
+    pub(super) fn replace(&mut self, id: NodeId, node: Node) {
+        let old = self.builder.graph.node(id).clone();
+        self.builder.changed.push((id, old));
+        self.builder.graph.replace(id, node);
+    }
+
     /// The place of nodes that are added now.
     pub(super) fn here(&self) -> Place {
         match self.region {

@@ -3,8 +3,10 @@
 //!
 //! `reach.rs` finds the nodes between the two and their order, `walk.rs` goes through them backwards
 //! and asks each op's gradient function, `emit.rs` is the graph that those functions write to,
-//! `loops.rs` and `conditionals.rs` turn control flow round, `calls.rs` makes functions of gradients.
+//! `loops.rs` and `conditionals.rs` turn control flow round, `calls.rs` makes functions of gradients,
+//! `apart.rs` says what a function keeps for its gradient.
 
+mod apart;
 mod branches;
 mod calls;
 mod conditionals;
@@ -104,8 +106,7 @@ impl GraphBuilder<'_> {
         xs: &[Output],
         options: &GradientOptions,
     ) -> Result<Vec<Option<Output>>> {
-        let all = walk::gradients(self, ys, xs, options, true)?;
-        self.make_gradient_functions()?;
+        let all = self.all_gradients(ys, xs, options, true)?;
         all.into_iter()
             .map(|g| match g {
                 None => Ok(None),
@@ -124,8 +125,29 @@ impl GraphBuilder<'_> {
         xs: &[Output],
         options: &GradientOptions,
     ) -> Result<Vec<Option<Gradient>>> {
-        let all = walk::gradients(self, ys, xs, options, false)?;
-        self.make_gradient_functions()?;
-        Ok(all)
+        self.all_gradients(ys, xs, options, false)
+    }
+
+    /// Adds the gradients and the functions they call; nothing when there is an error.
+    fn all_gradients(
+        &mut self,
+        ys: &[Output],
+        xs: &[Output],
+        options: &GradientOptions,
+        dense: bool,
+    ) -> Result<Vec<Option<Gradient>>> {
+        let n_before = self.graph.id_bound();
+        let all = walk::gradients(self, ys, xs, options, dense)
+            .and_then(|all| self.make_gradient_functions().map(|()| all));
+        let changed = std::mem::take(&mut self.changed);
+        if all.is_err() {
+            for (id, node) in changed.into_iter().rev() {
+                self.graph.replace(id, node);
+            }
+            for id in n_before..self.graph.id_bound() {
+                self.graph.remove(crate::NodeId::new(id));
+            }
+        }
+        all
     }
 }

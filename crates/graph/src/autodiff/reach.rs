@@ -3,6 +3,7 @@
 use super::is_differentiable;
 use crate::{Frames, Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, internal};
+use rustc_hash::FxHashSet;
 
 /// Something that is differentiated at once: a node, or a loop with everything in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Reach {
 pub(super) struct Ends<'a> {
     pub(super) ys: &'a [Output],
     pub(super) xs: &'a [Output],
-    pub(super) stops: &'a [Output],
+    pub(super) stops: &'a FxHashSet<Output>,
 }
 
 /// Whether gradients end at this op.

@@ -29,16 +29,17 @@ pub(super) fn gradients(
     let shapes = crate::infer_shapes(&builder.graph, builder.registry).unwrap_or_default();
     let scope = builder.unique_scope(&options.name);
     let scope = scope.trim_end_matches('/').to_string();
+    let stops: FxHashSet<Output> = options.stop_gradients.iter().copied().collect();
     let ends = Ends {
         ys,
         xs: &xs,
-        stops: &options.stop_gradients,
+        stops: &stops,
     };
     let reach = Reach::new(&builder.graph, &frames, &ends)?;
-    let base = ys
-        .first()
-        .and_then(|y| frames.after(&builder.graph, y.node));
-    let pivot = ys.first().map(|y| y.node).filter(|_| base.is_some());
+    // Of nothing there are gradients too: none, or zeros where the xs are.
+    let anchor = ys.first().or(xs.first()).copied();
+    let base = anchor.and_then(|a| frames.after(&builder.graph, a.node));
+    let pivot = anchor.map(|a| a.node).filter(|_| base.is_some());
     let emit = Emit::new(builder, frames, shapes, scope, base, pivot);
     for value in ys.iter().chain(&xs) {
         let place = emit.place(*value);
@@ -46,7 +47,7 @@ pub(super) fn gradients(
             return Err(invalid_argument!(
                 "'{}' is in another loop than '{}': gradients are taken of and by values of one loop",
                 emit.builder.graph.output_name(*value),
-                emit.builder.graph.output_name(ys[0])
+                emit.builder.graph.output_name(anchor.unwrap_or(*value))
             ));
         }
     }
@@ -59,7 +60,7 @@ pub(super) fn gradients(
         emitter: &emitter,
         reach: &reach,
         xs: xs.iter().copied().collect(),
-        stops: options.stop_gradients.iter().copied().collect(),
+        stops,
         found: FxHashMap::default(),
     };
     walk.start(ys, &options.grad_ys)?;

@@ -32,6 +32,8 @@ pub struct GraphBuilder<'r> {
     pub(crate) registry: &'r Registry,
     pub(crate) library: Library,
     pub(crate) gradient_functions: GradientFunctions,
+    /// The calls that gradients being made have changed, as they were.
+    pub(crate) changed: Vec<(NodeId, Node)>,
     scope: String,
     controls: Vec<NodeId>,
     pub(crate) device: String,
@@ -52,6 +54,7 @@ impl<'r> GraphBuilder<'r> {
             registry,
             library: Library::default(),
             gradient_functions: GradientFunctions::default(),
+            changed: Vec::new(),
             scope: String::new(),
             controls: Vec::new(),
             device: String::new(),
