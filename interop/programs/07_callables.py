@@ -22,3 +22,17 @@ with session() as s:
     del made
     for i in range(20):
         s.make_callable(z, [x, y])(i, i)
+
+    def connected(feed, fetch, *pairs):
+        connections = [config_pb2.TensorConnection(from_tensor=a, to_tensor=b) for a, b in pairs]
+        return s._make_callable_from_options(
+            config_pb2.CallableOptions(feed=feed, fetch=fetch, tensor_connection=connections))
+
+    more = tf.add(y, 1.0)
+    print(connected([y.name], [z.name], (more.name, x.name))(np.float32(5)))
+    print(connected([], [z.name], (v.name, x.name), (v.name, y.name))())
+    show("fed", lambda: connected([x.name, y.name], [z.name], (more.name, x.name)))
+    show("fetched", lambda: connected([y.name], [x.name], (more.name, x.name)))
+    show("twice", lambda: connected([], [z.name], (more.name, x.name), (z.name, x.name)))
+    show("from nowhere", lambda: connected([y.name], [z.name], ("nowhere:0", x.name)))
+    show("to nowhere", lambda: connected([y.name], [z.name], (more.name, "nowhere:0")))

@@ -87,6 +87,18 @@ def scans():
         yield case(op, r("int32", (2, 3)), np.int64(0))
         yield case(op, r("float", (2, 3)), s32(2), fails=True)
         yield case(op, r("float", (2, 3)), s32(-3), fails=True)
+    op = "CumulativeLogsumexp"
+    r = Rand(op)
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            how = {"exclusive": exclusive, "reverse": reverse}
+            for axis in range(-1, 3):
+                yield case(op, r("float", (2, 3, 4), -30, 30), s32(axis), **how)
+            for dtype in FLOATS:
+                yield case(op, r(dtype, (2, 4), -2, 2), s32(1), **how)
+            yield case(op, a("float", [-np.inf, -np.inf, 2, 90, 90, np.inf, np.inf]), s32(0), **how)
+            yield case(op, empty("float", 0, 3), s32(0), **how)
+    yield case(op, r("double", (2, 3)), np.int64(-3), fails=True)
 
 
 def top_k():

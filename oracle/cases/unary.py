@@ -16,6 +16,13 @@ MATHS = {
     "Reciprocal": (0.2, 5), "Inv": (0.2, 5), "Floor": (-5, 5), "Ceil": (-5, 5),
     "Rint": (-5, 5),
 }
+BESSEL = {
+    "BesselI0": (-20, 20), "BesselI0e": (-20, 20), "BesselI1": (-20, 20), "BesselI1e": (-20, 20),
+    "BesselJ0": (-20, 20), "BesselJ1": (-20, 20), "BesselK0": (0.1, 12), "BesselK0e": (0.1, 12),
+    "BesselK1": (0.1, 12), "BesselK1e": (0.1, 12), "BesselY0": (0.1, 20), "BesselY1": (0.1, 20),
+    "Dawsn": (-9, 9), "Expint": (0.1, 60), "FresnelCos": (-9, 9), "FresnelSin": (-9, 9),
+    "Spence": (0, 9),
+}
 LOOSE = {"Lgamma": 1e-4, "Digamma": 1e-4, "Erfinv": 1e-4, "Ndtri": 1e-4}
 ARITHMETIC = ["Abs", "Neg", "Sign", "Square", "Round"]
 ACTIVATIONS = ["Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign"]
@@ -43,6 +50,17 @@ def maths():
             yield case(op, a(dtype, SPECIAL), tol=tol)
         for dtype in ("int32", "int64"):
             yield case(op, a(dtype, [1, 2, 3, 4, 5, 9]))
+
+
+def bessel():
+    for op, (lo, hi) in BESSEL.items():
+        r = Rand(op)
+        for dtype in FLOATS:
+            yield case(op, r(dtype, (3, 7), lo, hi), tol={"float": 1e-4, "double": 1e-9}.get(dtype))
+        yield case(op, np.linspace(lo, hi, 67, dtype=np.float32), tol=1e-4)
+        yield case(op, np.linspace(lo, hi, 67, dtype=np.float64), tol=1e-9)
+        yield case(op, a("double", [-np.inf, -3, -1, 0, 1, 40, 300, np.inf, np.nan]), tol=1e-9)
+        yield case(op, empty("float", 0, 3))
 
 
 def rounding():
@@ -164,5 +182,5 @@ def cast():
 
 
 def cases():
-    for part in (maths, rounding, arithmetic, activations, tests, complexes, passing, cast):
+    for part in (maths, bessel, rounding, arithmetic, activations, tests, complexes, passing, cast):
         yield from part()

@@ -171,6 +171,18 @@ def scans(b):
 
 
 @case
+def cumulative_logsumexp(b):
+    x = b.x([3, 4])
+    out = []
+    for exclusive in [False, True]:
+        for reverse in [False, True]:
+            y = tf.raw_ops.CumulativeLogsumexp(x=x, axis=1, exclusive=exclusive, reverse=reverse)
+            # The sum of nothing is minus infinity whatever x is.
+            out.append((y[:, :-1] if reverse else y[:, 1:]) if exclusive else y)
+    return out
+
+
+@case
 def segments(b):
     x, ids = b.x([5, 2]), b.feed(np.array([0, 0, 1, 3, 3]))
     return [tf.math.segment_sum(x, ids), tf.math.segment_mean(x, ids), tf.math.segment_max(x, ids),

@@ -27,6 +27,12 @@ for op in ["Sqrt", "Rsqrt", "Log", "Log1p", "Lgamma", "Digamma"]:
 for op in ["Asin", "Acos", "Atanh", "Erfinv"]:
     unary(op, -0.9, 0.9)
 unary("Acosh", 1.2, 3.0)
+for op in ["BesselI0", "BesselI0e", "BesselI1", "BesselI1e", "BesselJ0", "BesselJ1", "BesselK0",
+           "BesselK0e", "BesselK1", "BesselK1e", "BesselY0", "BesselY1", "Dawsn", "Expint",
+           "FresnelCos", "FresnelSin", "Spence"]:
+    unary(op, 0.3, 3.0)
+for op in ["BesselI0", "BesselI0e", "BesselI1e", "BesselJ0", "BesselJ1", "Dawsn", "FresnelCos", "FresnelSin"]:
+    unary(op)
 unary("Ndtri", 0.1, 0.9)
 unary("LeakyRelu", alpha=0.3)
 for op in ["Floor", "Ceil", "Rint", "Round"]:

@@ -234,3 +234,29 @@ def slices_of_variables_by_dtype(b):
         new = tf.fill([2], value) if t == tf.string else value[:2]
         b.step([], targets=var[1:3].assign(new).op.name)
         b.step(var.read_value())
+
+
+@case("v1")
+def convolutions_that_resize_and_pad(b):
+    x, paddings = b.feed(F, [1, 5, 6, 2]), tf.constant([[0, 0], [1, 2], [2, 1], [0, 0]])
+    image = [[[[0.1 * (i * 12 + j * 2 + c) - 2.0 for c in range(2)] for j in range(6)] for i in range(5)]]
+    taps = tf.reshape(tf.range(36, dtype=F) * 0.05 - 0.7, [3, 3, 2, 2])
+    wide = tf.cast(x, tf.float64)
+    out = []
+    for mode in ("REFLECT", "SYMMETRIC"):
+        out.append(raw.FusedPadConv2D(
+            input=x, paddings=paddings, filter=taps, mode=mode, strides=[1, 1, 1, 1], padding="VALID"))
+        for align in (False, True):
+            out.append(raw.FusedResizeAndPadConv2D(
+                input=x, size=[7, 8], paddings=paddings, filter=taps, mode=mode, strides=[1, 2, 2, 1],
+                padding="SAME", resize_align_corners=align))
+    out.append(raw.FusedResizeAndPadConv2D(
+        input=wide, size=[4, 9], paddings=paddings, filter=tf.cast(taps, tf.float64), mode="REFLECT",
+        strides=[1, 1, 1, 1], padding="VALID"))
+    b.step(out, {x: image})
+
+
+@case("v1")
+def accumulate_n(b):
+    x, y = b.feed(F, [2]), b.feed(F, [2])
+    b.step(op("AccumulateNV2", inputs=[x, y, x], shape=[2]), {x: [1, 2], y: [3, 4]})

@@ -23,7 +23,9 @@ pub fn run_if_possible(root: &Path) -> Res {
 }
 
 fn compare(root: &Path, python: &Path) -> Res {
-    cargo("the server", &["build", "-p", "ferroflow-cli"])?;
+    // As the tests are built: with other features everything would be compiled once more.
+    let tests = ["test", "--workspace", "--all-targets", "--no-run"];
+    cargo("the server", &tests)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     eprintln!("== interoperability");
     command(

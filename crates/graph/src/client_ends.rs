@@ -2,9 +2,10 @@
 
 use crate::{ARG, Graph, Node, NodeId, Output, RETVAL, Signature};
 use ferroflow_base::{Result, internal};
-use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
 use ferroflow_tensor::DType;
 use smallvec::smallvec;
+use std::sync::Arc;
 
 /// Makes a `_Recv` of each `_Arg` of a pruned graph and a `_Send` of each `_Retval`. Their keys are
 /// the names of `signature`; the rendezvous is the only argument that is left.
@@ -13,19 +14,9 @@ pub fn through_rendezvous(
     signature: &Signature,
     registry: &Registry,
 ) -> Result<Graph> {
-    let def = |op: &str| registry.def(op)?.ok_or_else(|| internal!("no op {op}"));
     let dtype = |t| AttrValue::Type(t);
-    let rendezvous = graph.add(Node {
-        name: graph.unique_name("_rendezvous"),
-        def: def(ARG)?,
-        attrs: Attrs::default()
-            .with("T", dtype(DType::Resource))
-            .with("index", AttrValue::Int(0)),
-        inputs: smallvec![],
-        controls: smallvec![],
-        device: String::new(),
-        outputs: smallvec![DType::Resource],
-    })?;
+    let name = graph.unique_name("_rendezvous");
+    let rendezvous = add_rendezvous(&mut graph, name, registry)?;
     let ends: Vec<NodeId> = graph
         .iter()
         .filter(|(id, n)| (n.op() == ARG && *id != rendezvous) || n.op() == RETVAL)
@@ -48,7 +39,7 @@ pub fn through_rendezvous(
         if let Some(shape) = node.attrs.get("_shape") {
             attrs.set("_shape", shape.clone());
         }
-        node.def = def(op)?;
+        node.def = internal_op(registry, op)?;
         node.attrs = attrs;
         node.inputs.insert(0, Output::new(rendezvous, 0));
         graph.replace(id, node);
@@ -92,4 +83,28 @@ impl Graph {
         }
         Ok(None)
     }
+}
+
+/// Adds the argument through which a step's rendezvous comes, the first of all.
+pub(crate) fn add_rendezvous(
+    graph: &mut Graph,
+    name: String,
+    registry: &Registry,
+) -> Result<NodeId> {
+    graph.add(Node {
+        name,
+        def: internal_op(registry, ARG)?,
+        attrs: Attrs::default()
+            .with("T", AttrValue::Type(DType::Resource))
+            .with("index", AttrValue::Int(0)),
+        inputs: smallvec![],
+        controls: smallvec![],
+        device: String::new(),
+        outputs: smallvec![DType::Resource],
+    })
+}
+
+/// The schema of an op that every registry has.
+pub(crate) fn internal_op(registry: &Registry, op: &str) -> Result<Arc<OpDef>> {
+    registry.def(op)?.ok_or_else(|| internal!("no op {op}"))
 }

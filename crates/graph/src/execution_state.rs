@@ -2,13 +2,22 @@
 
 use crate::import::{check_node, is_valid_name};
 use crate::{Graph, Signature, import_graph, parse_tensor_name};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{
     AttrValue, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, NodeDef, VersionDef,
     attr_value::Value,
 };
 use ferroflow_opdef::Registry;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// An output that stands for another one wherever that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorConnection {
+    /// The tensor that is read, e.g. `a:0`.
+    pub from: String,
+    /// The tensor that would be.
+    pub to: String,
+}
 
 /// A `GraphDef` that grows, out of which the part that a run needs is imported.
 ///
@@ -118,8 +127,15 @@ impl GraphExecutionState {
 
     /// The graph of everything that `signature` names or depends on, and of the functions that
     /// may be called there. What it cuts off by its feeds is still in it.
-    pub fn build_graph(&self, signature: &Signature, registry: &Registry) -> Result<Graph> {
-        let part = self.part(signature);
+    ///
+    /// Whoever reads the second tensor of one of the `connections` reads the first instead.
+    pub fn build_graph(
+        &self,
+        signature: &Signature,
+        connections: &[TensorConnection],
+        registry: &Registry,
+    ) -> Result<Graph> {
+        let part = self.part(signature, &self.connected(signature, connections)?);
         match part.node.is_empty() {
             // The names are all wrong; pruning says how.
             true => Ok(Graph::new()),
@@ -127,7 +143,43 @@ impl GraphExecutionState {
         }
     }
 
-    fn part(&self, signature: &Signature) -> GraphDef {
+    /// What is read instead of a node's output, checked as TensorFlow does.
+    fn connected<'a>(
+        &self,
+        signature: &Signature,
+        connections: &'a [TensorConnection],
+    ) -> Result<FxHashMap<(&'a str, usize), &'a str>> {
+        let mut connected = FxHashMap::default();
+        let is_named = |names: &[String], to| {
+            let mut names = names.iter();
+            names.any(|name| parse_tensor_name(name).is_ok_and(|named| named == to))
+        };
+        for TensorConnection { from, to } in connections {
+            let (from_node, to_node) = (parse_tensor_name(from)?, parse_tensor_name(to)?);
+            if self.position(from_node.0).is_none() {
+                return Err(invalid_argument!(
+                    "Requested tensor connection from unknown node: \"{to}\"."
+                ));
+            }
+            if self.position(to_node.0).is_none() {
+                return Err(not_found!("FeedInputs: unable to find feed output {to}"));
+            }
+            let is_second = connected.insert(to_node, from.as_str()).is_some();
+            if is_second || is_named(&signature.feeds, to_node) {
+                return Err(invalid_argument!("Endpoint \"{to}\" fed more than once."));
+            }
+            if is_named(&signature.fetches, to_node) {
+                return Err(invalid_argument!("{to} is both fed and fetched."));
+            }
+        }
+        Ok(connected)
+    }
+
+    fn part(&self, signature: &Signature, connected: &FxHashMap<(&str, usize), &str>) -> GraphDef {
+        let source = |input: &'_ str| match parse_tensor_name(input) {
+            Ok(output) if !input.starts_with('^') => connected.get(&output).copied(),
+            _ => None,
+        };
         let named = [&signature.fetches, &signature.targets, &signature.feeds];
         let roots = named.into_iter().flatten();
         let mut stack: Vec<usize> = roots
@@ -146,13 +198,25 @@ impl GraphExecutionState {
             let node = &self.nodes[i];
             functions.node(node);
             stack.extend(node.input.iter().filter_map(|input| {
+                let input = source(input).unwrap_or(input);
                 let name = input.strip_prefix('^').unwrap_or(input);
                 self.position(parse_tensor_name(name).ok()?.0)
             }));
         }
+        let rewired = |node: &NodeDef| {
+            let mut node = node.clone();
+            if !connected.is_empty() {
+                for input in &mut node.input {
+                    if let Some(from) = source(input) {
+                        *input = from.to_string();
+                    }
+                }
+            }
+            node
+        };
         let kept = self.nodes.iter().zip(&needed).filter(|(_, n)| **n);
         GraphDef {
-            node: kept.map(|(node, _)| node.clone()).collect(),
+            node: kept.map(|(node, _)| rewired(node)).collect(),
             library: Some(FunctionDefLibrary {
                 function: functions.all(),
                 gradient: self.gradients.clone(),

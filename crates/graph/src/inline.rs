@@ -1,6 +1,7 @@
 //! Expands calls of library functions in a `GraphDef`, before it becomes a [`Graph`](crate::Graph),
 //! and finds the functions that stay.
 
+use crate::composite;
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{self, FunctionDef, GraphDef, NodeDef};
 use ferroflow_opdef::Registry;
@@ -106,6 +107,7 @@ impl<'a> Inliner<'a> {
 
     fn refers(&self, node: &NodeDef) -> bool {
         is_call_op(&node.op)
+            || composite::is_composite(&node.op)
             || self.functions.contains_key(node.op.as_str())
             || node.attr.values().any(|a| match &a.value {
                 Some(proto::attr_value::Value::Func(_)) => true,
@@ -198,9 +200,8 @@ impl<'a> Inliner<'a> {
         if node.op == "RemoteCall" {
             as_local_call(&mut node)?;
         }
-        if node.op == "OneShotIterator" {
-            let factory = factory_call(&mut node)?;
-            self.node(factory, depth, stack, out)?;
+        for part in composite::parts(&mut node)? {
+            self.node(part, depth, stack, out)?;
         }
         if node.op == "SymbolicGradient" && self.gradient_call(&mut node)? {
             self.added.set(self.added.get() + 1);
@@ -385,37 +386,6 @@ fn as_local_call(node: &mut NodeDef) -> Result<()> {
     let (name, _) = crate::parse_tensor_name(&target)?;
     node.input.push(format!("^{name}"));
     Ok(())
-}
-
-/// Makes an iterator take its dataset as an input, and the call that makes the dataset.
-fn factory_call(node: &mut NodeDef) -> Result<NodeDef> {
-    use proto::attr_value::{ListValue, Value};
-    let factory = node.attr.remove("dataset_factory");
-    let factory = factory.ok_or_else(|| invalid_argument!("the node has no dataset_factory"))?;
-    let types = |types: Vec<i32>| proto::AttrValue {
-        value: Some(Value::List(ListValue {
-            r#type: types,
-            ..Default::default()
-        })),
-    };
-    let call = NodeDef {
-        name: format!("{}/_dataset", node.name),
-        op: "StatefulPartitionedCall".to_string(),
-        input: node.input.clone(),
-        device: node.device.clone(),
-        attr: HashMap::from([
-            ("f".to_string(), factory),
-            ("Tin".to_string(), types(Vec::new())),
-            (
-                "Tout".to_string(),
-                types(vec![proto::DataType::DtVariant as i32]),
-            ),
-        ]),
-        ..Default::default()
-    };
-    node.op = "_OneShotIterator".to_string();
-    node.input.insert(0, call.name.clone());
-    Ok(call)
 }
 
 /// A body that has one node of an op.

@@ -1,5 +1,6 @@
 //! Cuts a graph into one for each device.
 
+use crate::client_ends::{add_rendezvous, internal_op};
 use crate::{ARG, Graph, Node, NodeId, Output, RETVAL, ShapeMap, infer_shapes, loop_frames};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, Registry};
@@ -180,27 +181,12 @@ impl Cut<'_> {
         parts.into_iter().map(finish).collect()
     }
 
-    fn def(&self, op: &str) -> Result<std::sync::Arc<ferroflow_opdef::OpDef>> {
-        self.registry
-            .def(op)?
-            .ok_or_else(|| internal!("no op {op}"))
-    }
-
     fn begin(&self, device: usize) -> Result<Part> {
         let mut graph = Graph::new();
         graph.producer = self.graph.producer;
         graph.set_library(self.graph.library().clone());
-        let table = graph.add(Node {
-            name: self.graph.unique_name("_rendezvous"),
-            def: self.def(ARG)?,
-            attrs: Attrs::default()
-                .with("T", AttrValue::Type(DType::Resource))
-                .with("index", AttrValue::Int(0)),
-            inputs: smallvec![],
-            controls: smallvec![],
-            device: String::new(),
-            outputs: smallvec![DType::Resource],
-        })?;
+        let name = self.graph.unique_name("_rendezvous");
+        let table = add_rendezvous(&mut graph, name, self.registry)?;
         Ok(Part {
             out: Partition {
                 device,
@@ -241,7 +227,7 @@ impl Cut<'_> {
                 let nothing: LazyTensor = Tensor::vector::<f32>(&[])?.into();
                 let node = Node {
                     name: self.graph.unique_name(&format!("{name}/_ctrl_{serial}")),
-                    def: self.def("Const")?,
+                    def: internal_op(self.registry, "Const")?,
                     attrs: Attrs::default()
                         .with("dtype", AttrValue::Type(dtype))
                         .with("value", AttrValue::Tensor(nothing)),
@@ -266,7 +252,7 @@ impl Cut<'_> {
             .with("client_terminated", AttrValue::Bool(false));
         let send = Node {
             name: self.graph.unique_name(&format!("{name}/_send_{serial}")),
-            def: self.def("_Send")?,
+            def: internal_op(self.registry, "_Send")?,
             attrs: attrs.clone().with("T", AttrValue::Type(dtype)),
             inputs: smallvec![Output::new(parts[from].table, 0), value],
             controls: smallvec![],
@@ -281,7 +267,7 @@ impl Cut<'_> {
         }
         let recv = Node {
             name: self.graph.unique_name(&format!("{name}/_recv_{serial}")),
-            def: self.def("_Recv")?,
+            def: internal_op(self.registry, "_Recv")?,
             attrs,
             inputs: smallvec![Output::new(parts[to].table, 0)],
             controls: smallvec![],

@@ -4,9 +4,9 @@
 use crate::num::Half;
 use crate::simd::math::{self, UnaryOp};
 use ferroflow_base::Result;
-use ferroflow_opdef::{KernelCtx, OpKernel};
+use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Element, Tensor};
+use ferroflow_tensor::{DType, Element, Tensor};
 use std::sync::Arc;
 
 /// Elements of a block of a cheap function.
@@ -15,6 +15,14 @@ pub(crate) const CHEAP: usize = 16 * 1024;
 pub(crate) const COSTLY: usize = 4 * 1024;
 /// Elements that the 16-bit floats are widened by at a time.
 const WIDE: usize = 512;
+
+/// The dtype of the first input of an op whose kernel is for floats.
+pub(crate) fn float_input(build: &KernelBuild) -> Result<DType> {
+    match build.input(0)? {
+        dtype @ (DType::Float | DType::Half | DType::Bfloat16 | DType::Double) => Ok(dtype),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
 
 /// A function of one element, over slices.
 pub(crate) trait Map<A, R>: Send + Sync {

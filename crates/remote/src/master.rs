@@ -19,7 +19,7 @@ use ferroflow_model::proto::{
 };
 use ferroflow_runtime::{
     Callable, CancelToken, ClientOptions, ClientSession, DeviceSet, Pool, Resources, RunOptions,
-    Signature, TraceSink,
+    Signature, TensorConnection, TraceSink,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::hash_map::RandomState;
@@ -62,6 +62,11 @@ impl Default for MasterOptions {
             max_sessions: 100_000,
         }
     }
+}
+
+/// What a client hears when a step took too long, in gRPC's own words.
+pub(crate) fn deadline_exceeded() -> Status {
+    Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
 }
 
 /// The sessions of a server and what they share.
@@ -335,9 +340,7 @@ impl Master {
     fn as_clients_hear(&self, e: Status) -> Status {
         match e.node() {
             // Whichever of the two clocks rings first, the client hears the same.
-            _ if e.code() == Code::DeadlineExceeded => {
-                Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
-            }
+            _ if e.code() == Code::DeadlineExceeded => deadline_exceeded(),
             Some(_) => e.prefixed(&format!("From {}:\n", self.options.task)),
             None => e,
         }
@@ -441,17 +444,19 @@ impl Master {
             tensor_connection,
             ..
         } = request.options.unwrap_or_default();
-        if !tensor_connection.is_empty() {
-            return Err(ferroflow_base::unimplemented_error!(
-                "tensor connections of callables are not supported over gRPC"
-            ));
-        }
         let signature = Signature {
             feeds: feed,
             fetches: fetch,
             targets: target,
         };
-        let callable = session.session.callable(&signature)?;
+        let connections = tensor_connection.into_iter().map(|c| TensorConnection {
+            from: c.from_tensor,
+            to: c.to_tensor,
+        });
+        let callable = match connections.collect::<Vec<_>>().as_slice() {
+            [] => session.session.callable(&signature)?,
+            some => session.session.connected_callable(&signature, some)?,
+        };
         let handle = session.next_callable.fetch_add(1, Ordering::Relaxed);
         let made = ClientCallable {
             callable,

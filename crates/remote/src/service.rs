@@ -1,17 +1,19 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
-use crate::master::Master;
+use crate::master::{Master, deadline_exceeded};
 use crate::status::{message, to_tonic};
 use crate::wire::Wire;
 use ferroflow_base::{Result, internal};
 use ferroflow_model::proto::{RunStepRequest, RunStepResponse};
 use ferroflow_runtime::CancelToken;
+use http::HeaderMap;
 use prost::Message;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, UnaryService};
 
@@ -58,14 +60,45 @@ macro_rules! service {
                 let endpoint = self.0.clone();
                 let path = request.uri().path();
                 let method = path.rsplit('/').next().unwrap_or_default().to_string();
+                let limit = client_timeout(request.headers());
                 let answered = endpoint.$service(&method, request);
-                Box::pin(async move { Ok(answered.await) })
+                Box::pin(async move { Ok(within(limit, answered).await) })
             }
         }
     };
 }
 service!(MasterService);
 service!(WorkerService);
+
+/// Answers as a client's own clock does when it rings: the clock began before the call came here,
+/// and whether it is heard there or here first must not matter. (tonic watches the header too, says
+/// CANCELLED, and is later, for it polls what is here first.)
+async fn within(limit: Option<Duration>, answered: Boxed<HttpResponse>) -> HttpResponse {
+    let Some(limit) = limit else {
+        return answered.await;
+    };
+    let answered = tokio::time::timeout(limit, answered).await;
+    answered.unwrap_or_else(|_| to_tonic(&deadline_exceeded()).into_http())
+}
+
+/// What `grpc-timeout` says, as the gRPC protocol over HTTP/2 has it: up to eight digits and a unit.
+fn client_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > 8 {
+        return None;
+    }
+    let n: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(n * 3600)),
+        "M" => Some(Duration::from_secs(n * 60)),
+        "S" => Some(Duration::from_secs(n)),
+        "m" => Some(Duration::from_millis(n)),
+        "u" => Some(Duration::from_micros(n)),
+        "n" => Some(Duration::from_nanos(n)),
+        _ => None,
+    }
+}
 
 impl Endpoint {
     #[allow(non_snake_case, reason = "named as the service it answers for")]
@@ -207,4 +240,42 @@ async fn blocking<R: Send + 'static>(
 
 fn unknown() -> Boxed<HttpResponse> {
     Box::pin(async { tonic::Status::unimplemented("unknown method").into_http() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read() {
+        let rows = [
+            ("200m", Some(Duration::from_millis(200))),
+            ("2S", Some(Duration::from_secs(2))),
+            ("3M", Some(Duration::from_secs(180))),
+            ("1H", Some(Duration::from_secs(3600))),
+            ("7u", Some(Duration::from_micros(7))),
+            ("99999999n", Some(Duration::from_nanos(99_999_999))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("100000000n", None),
+            ("12", None),
+            ("m", None),
+            ("", None),
+            ("-1m", None),
+        ];
+        for (text, expected) in rows {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            assert_eq!(client_timeout(&headers), expected, "{text:?}");
+        }
+        assert_eq!(client_timeout(&HeaderMap::new()), None);
+    }
+
+    #[tokio::test]
+    async fn a_late_answer_is_deadline_exceeded() {
+        let never: Boxed<HttpResponse> = Box::pin(std::future::pending());
+        let answer = within(Some(Duration::from_millis(5)), never).await;
+        assert_eq!(answer.headers()["grpc-status"], "4");
+        let answer = within(Some(Duration::from_secs(60)), unknown()).await;
+        assert_eq!(answer.headers()["grpc-status"], "12");
+    }
 }

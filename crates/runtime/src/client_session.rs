@@ -12,8 +12,8 @@ use ferroflow_base::{
 use ferroflow_compile::{Options, compile, optimize};
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
-    ARG, DeviceSet, Graph, GraphExecutionState, Partition, Signature, export_graph, partition,
-    prune, through_rendezvous,
+    ARG, DeviceSet, Graph, GraphExecutionState, Partition, Signature, TensorConnection,
+    export_graph, partition, prune, through_rendezvous,
 };
 use ferroflow_model::proto::{self, GraphDef};
 use ferroflow_opdef::Resources;
@@ -153,25 +153,36 @@ impl ClientSession {
     /// The compiled form of a signature, from the cache or new.
     pub fn callable(&self, signature: &Signature) -> Result<Arc<Callable>> {
         self.check_open()?;
-        self.compiled.get_or_make(signature, || {
-            let pruned = prune(&self.part(signature)?, signature, registry())?;
-            let feeds = Feed::all(&pruned, signature);
-            let engine = match self.partitions(&pruned)? {
-                None => Engine::One(self.compile(pruned)?),
-                Some(parts) => Engine::Parts(
-                    parts
-                        .into_iter()
-                        .map(|p| self.part_of(p))
-                        .collect::<Result<_>>()?,
-                ),
-            };
-            Ok(Callable::new(
-                engine,
-                Frozen::default(),
-                signature.clone(),
-                feeds,
-            ))
-        })
+        self.compiled
+            .get_or_make(signature, || self.make_callable(signature, &[]))
+    }
+
+    /// The compiled form of a signature in a graph where some tensors stand for others.
+    pub fn connected_callable(
+        &self,
+        signature: &Signature,
+        connections: &[TensorConnection],
+    ) -> Result<Arc<Callable>> {
+        self.check_open()?;
+        self.make_callable(signature, connections).map(Arc::new)
+    }
+
+    fn make_callable(
+        &self,
+        signature: &Signature,
+        connections: &[TensorConnection],
+    ) -> Result<Callable> {
+        let pruned = prune(&self.part(signature, connections)?, signature, registry())?;
+        let feeds = Feed::all(&pruned, signature);
+        let engine = match self.partitions(&pruned)? {
+            None => Engine::One(self.compile(pruned)?),
+            Some(parts) => {
+                let parts = parts.into_iter().map(|p| self.part_of(p));
+                Engine::Parts(parts.collect::<Result<_>>()?)
+            }
+        };
+        let frozen = Frozen::default();
+        Ok(Callable::new(engine, frozen, signature.clone(), feeds))
     }
 
     /// One part for each device that runs something, if they are several.
@@ -215,9 +226,10 @@ impl ClientSession {
     }
 
     /// The part of the graph that a signature names or depends on.
-    fn part(&self, signature: &Signature) -> Result<Graph> {
+    fn part(&self, signature: &Signature, connections: &[TensorConnection]) -> Result<Graph> {
         let current = self.graph.read().unwrap_or_else(PoisonError::into_inner);
-        current.state.build_graph(signature, registry())
+        let state = &current.state;
+        state.build_graph(signature, connections, registry())
     }
 
     fn compile(&self, pruned: Graph) -> Result<Executor> {
@@ -237,7 +249,7 @@ impl ClientSession {
     /// The graphs that a signature runs, one for each device: cut out, optimized, with feeds,
     /// fetches and what goes from device to device as nodes.
     pub fn partition_graphs(&self, signature: &Signature) -> Result<Vec<GraphDef>> {
-        let pruned = prune(&self.part(signature)?, signature, registry())?;
+        let pruned = prune(&self.part(signature, &[])?, signature, registry())?;
         let parts = match self.partitions(&pruned)? {
             None => vec![(None, pruned)],
             Some(parts) => {
@@ -268,7 +280,7 @@ impl ClientSession {
     /// returns what to call it.
     pub fn partial_run_setup(self: &Arc<Self>, signature: &Signature) -> Result<String> {
         self.check_open()?;
-        let graph = self.part(signature)?;
+        let graph = self.part(signature, &[])?;
         let pruned = prune(&graph, signature, registry())?;
         let pruned = through_rendezvous(pruned, signature, registry())?;
         let only_rendezvous = Signature {
@@ -436,7 +448,8 @@ impl Drop for StepGuard<'_> {
     fn drop(&mut self) {
         let mut running = lock(&self.session.running);
         running.steps.remove(&self.id);
-        if running.steps.is_empty() {
+        // Who waits has closed the session before; waking nobody is a system call all the same.
+        if running.steps.is_empty() && running.closed.is_some() {
             self.session.nobody_runs.notify_all();
         }
     }

@@ -1,6 +1,7 @@
 //! Batch normalization.
 
 use crate::fused::affine;
+use crate::map::float_input;
 use crate::num::Ordered;
 use crate::simd::math::{UnaryOp, scale_offset, unary};
 use crate::simd::rows::{ReduceOp, reduce_middle};
@@ -286,11 +287,7 @@ fn shape_global(ctx: &mut ShapeCtx) -> Result<()> {
 fn build_global(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let epsilon = build.attrs.float("variance_epsilon")?;
     let scaled = build.attrs.bool("scale_after_normalization")?;
-    let dtype = build.input(0)?;
-    match dtype {
-        DType::Float | DType::Half | DType::Bfloat16 | DType::Double => {}
-        dtype => return Err(build.unsupported(dtype)),
-    }
+    let dtype = float_input(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let inputs = (0..5)
             .map(|i| ctx.input(i).cloned())

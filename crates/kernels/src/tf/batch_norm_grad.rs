@@ -1,5 +1,6 @@
 //! Gradients of batch and local response normalization, and of the addition of a bias.
 
+use crate::map::float_input;
 use crate::num::{Num, Ordered};
 use crate::simd::rows::{ReduceOp, reduce_middle};
 use crate::tf::gather_gradient::part;
@@ -349,11 +350,7 @@ fn sums<T: Num>(
 fn global(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let epsilon = build.attrs.float("variance_epsilon")?;
     let scaled = build.attrs.bool("scale_after_normalization")?;
-    let dtype = build.input(0)?;
-    match dtype {
-        DType::Float | DType::Half | DType::Bfloat16 | DType::Double => {}
-        dtype => return Err(build.unsupported(dtype)),
-    }
+    let dtype = float_input(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(0)?.clone();
         if shape.rank() != 4 {

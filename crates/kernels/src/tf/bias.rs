@@ -1,4 +1,4 @@
-//! Sums and limits of tensors of one shape: BiasAdd, BiasAddV1, AddN, ClipByValue.
+//! Sums and limits of tensors of one shape: BiasAdd, BiasAddV1, AddN, AccumulateNV2, ClipByValue.
 
 use crate::map::CHEAP;
 use crate::num::{Half, Num};
@@ -11,7 +11,7 @@ use ferroflow_tensor::{
     Complex, Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16,
 };
 
-/// BiasAdd, BiasAddV1, AddN, ClipByValue.
+/// BiasAdd, BiasAddV1, AddN, AccumulateNV2, ClipByValue.
 pub const OPS: &[Op] = &[
     Op::new("BiasAdd", "value: T, bias: T -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; data_format: string {'NHWC','NCHW'} = 'NHWC' |")
         .shape(|ctx| {
@@ -25,14 +25,11 @@ pub const OPS: &[Op] = &[
         .kernel(|build| bias_add(build, false))
     .gradient(bias_add_gradient),
     Op::new("AddN", "inputs: N*T -> sum: T | N: int >= 1; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64,variant} | commutative aggregate")
-        .shape(|ctx| {
-            let mut shape = ctx.input(0);
-            for i in 1..ctx.num_inputs() {
-                shape = ctx.merge(&shape, &ctx.input(i))?;
-            }
-            ctx.set(0, shape);
-            Ok(())
-        })
+        .shape(add_n_shape)
+        .kernel(add_n)
+    .gradient(add_n_gradient),
+    Op::new("AccumulateNV2", "inputs: N*T -> sum: T | N: int >= 1; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; shape: shape | commutative aggregate")
+        .shape(add_n_shape)
         .kernel(add_n)
     .gradient(add_n_gradient),
     Op::new("ClipByValue", "t: T, clip_value_min: T, clip_value_max: T -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64} |")
@@ -174,6 +171,15 @@ macro_rules! accumulate_halves {
     )*};
 }
 accumulate_halves!(f16, bf16);
+
+fn add_n_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let mut shape = ctx.input(0);
+    for i in 1..ctx.num_inputs() {
+        shape = ctx.merge(&shape, &ctx.input(i))?;
+    }
+    ctx.set(0, shape);
+    Ok(())
+}
 
 fn add_n(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;

@@ -43,6 +43,9 @@ pub const OPS: &[Op] = &[
         "_FusedConv3D",
         "input: T, filter: T, args: num_args*T -> output: T | T: type {bfloat16,float,half}; num_args: int >= 0; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; padding_list: list(int) = []; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
     ),
+    // Import makes several nodes of these.
+    Op::new("FusedPadConv2D", "input: T, paddings: int32, filter: T -> output: T | T: type {half,bfloat16,float,double}; mode: string {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'} |"),
+    Op::new("FusedResizeAndPadConv2D", "input: T, size: int32, paddings: int32, filter: T -> output: T | T: type {half,float,double}; resize_align_corners: bool = false; mode: string {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'} |"),
 ];
 
 const fn row(name: &'static str, signature: &'static str) -> Op {

@@ -11,7 +11,7 @@ use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// A row of an op whose output has the shape of its input.
-const fn row(
+pub(super) const fn row(
     name: &'static str,
     signature: &'static str,
     kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
@@ -296,7 +296,10 @@ pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<B
 }
 
 /// A gradient of the form `dx = dy * f(x, y)`, with `x` and `y` conjugated.
-fn times<'g>(g: &mut GradientCtx<'g>, f: impl Fn(Expr<'g>, Expr<'g>) -> Expr<'g>) -> Result<()> {
+pub(super) fn times<'g>(
+    g: &mut GradientCtx<'g>,
+    f: impl Fn(Expr<'g>, Expr<'g>) -> Expr<'g>,
+) -> Result<()> {
     let factor = f(g.x(0).conj(), g.y(0).conj());
     let dx = g.dy(0) * factor;
     g.set(0, dx)

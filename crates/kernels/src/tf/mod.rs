@@ -42,6 +42,7 @@ pub mod layer_norm;
 mod list_gradient;
 pub mod logging;
 pub mod lrn;
+pub mod math_bessel;
 pub mod math_binary;
 pub mod math_special;
 pub mod math_unary;
@@ -134,6 +135,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     layer_norm::OPS,
     logging::OPS,
     lrn::OPS,
+    math_bessel::OPS,
     math_binary::OPS,
     math_special::OPS,
     math_unary::OPS,

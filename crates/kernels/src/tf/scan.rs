@@ -1,5 +1,6 @@
-//! Running sums and products: Cumsum, Cumprod.
+//! Running sums and products: Cumsum, Cumprod, CumulativeLogsumexp.
 
+use crate::field::Field;
 use crate::indices::{axis_in, int};
 use crate::map::CHEAP;
 use crate::num::{Half, Num};
@@ -23,7 +24,7 @@ macro_rules! scan_factory {
     };
 }
 
-/// Cumsum, Cumprod.
+/// Cumsum, Cumprod, CumulativeLogsumexp.
 pub const OPS: &[Op] = &[
     Op::new("Cumsum", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
         .shape(shapes::unchanged)
@@ -33,7 +34,40 @@ pub const OPS: &[Op] = &[
         .shape(shapes::unchanged)
         .kernel(scan_factory!(mul, ONE))
     .gradient(cumprod_gradient),
+    Op::new("CumulativeLogsumexp", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32 |")
+        .shape(shapes::unchanged)
+        .kernel(|build| match build.input(0)? {
+            DType::Half => half_kernel::<f16>(build, f32::NEG_INFINITY, log_sum_exp),
+            DType::Bfloat16 => half_kernel::<bf16>(build, f32::NEG_INFINITY, log_sum_exp),
+            DType::Float => kernel(build, f32::NEG_INFINITY, log_sum_exp),
+            DType::Double => kernel(build, f64::NEG_INFINITY, log_sum_exp),
+            dtype => Err(build.unsupported(dtype)),
+        })
+    .gradient(cumulative_logsumexp_gradient),
 ];
+
+/// The logarithm of the sum of two exponentials, of which the larger one is taken out.
+fn log_sum_exp<T: Field + PartialOrd>(a: T, b: T) -> T {
+    let (high, low) = match a < b {
+        true => (b, a),
+        false => (a, b),
+    };
+    // The sum of nothing: there is no difference of the two.
+    match high < T::ZERO && high.sub(high) != T::ZERO {
+        true => high,
+        false => high.add(low.sub(high).exp().ln_1p()),
+    }
+}
+
+/// The lowest finite number of a float type.
+fn lowest(dtype: DType) -> f64 {
+    match dtype {
+        DType::Half => f16::MIN.into(),
+        DType::Bfloat16 => bf16::MIN.into(),
+        DType::Float => f32::MIN.into(),
+        _ => f64::MIN,
+    }
+}
 
 /// A function of the running value and the next element.
 trait Step<T>: Fn(T, T) -> T + Copy + Send + Sync + 'static {}
@@ -161,4 +195,24 @@ fn cumprod_gradient(g: &mut GradientCtx) -> Result<()> {
     let sums = back(g, g.y(0).conj() * g.dy(0))?;
     let dx = sums.op("DivNoNan", &[g.x(0).conj()]);
     g.set(0, dx)
+}
+
+/// What came from the other end, weighed by the exponentials; positive and negative gradients apart,
+/// for they go through logarithms.
+fn cumulative_logsumexp_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    let dx = weighed_back(g, d)? - weighed_back(g, -d)?;
+    g.set(0, dx)
+}
+
+/// The positive part of `d`, through logarithms.
+fn weighed_back<'g>(g: &GradientCtx<'g>, d: Expr<'g>) -> Result<Expr<'g>> {
+    let (x, y) = (g.x(0), g.y(0));
+    let reverse = !g.attrs().bool("reverse")?;
+    let attrs = [g.attr("exclusive"), ("reverse", reverse.into())];
+    let is_positive = d.op("Greater", &[d.number(0.0)]);
+    let none = d.number(lowest(d.dtype()));
+    let logs = d.op("Log", &[]).where_(is_positive, none) - y;
+    let sums = logs.op_with("CumulativeLogsumexp", &[g.x(1)], &attrs);
+    Ok((sums + x).op("Exp", &[]))
 }

@@ -1,6 +1,7 @@
 //! Softmax and the losses on top of it.
 
 use crate::indices;
+use crate::map::float_input;
 use crate::shapes;
 use crate::simd::rows;
 use crate::wide::{narrowed, widened};
@@ -49,11 +50,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 type Rows = fn(&dyn Parallelism, &[f32], usize, &mut [f32]);
 
 fn build_rows(build: &KernelBuild, run: Rows, log: bool) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    match dtype {
-        DType::Float | DType::Half | DType::Bfloat16 | DType::Double => {}
-        dtype => return Err(build.unsupported(dtype)),
-    }
+    let dtype = float_input(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(0)?.clone();
         let Some(&n) = shape.last() else {
