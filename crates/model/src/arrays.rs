@@ -2,7 +2,7 @@
 
 use crate::atomic_file::{self, write_output};
 use ferroflow_base::{Result, Status, invalid_argument, not_found, unimplemented_error};
-use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, dispatch, f16};
+use ferroflow_tensor::{Bytes, Complex32, Complex64, DType, Shape, Tensor, dispatch, f16};
 use npyz::WriterBuilder;
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read};
@@ -69,6 +69,7 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
         ));
     };
     let dtype = match (ty.type_char(), ty.num_bytes().unwrap_or(0)) {
+        (TypeChar::ByteStr | TypeChar::UnicodeStr, _) => DType::String,
         (TypeChar::Bool, _) => DType::Bool,
         (TypeChar::Float, 2) => DType::Half,
         (TypeChar::Float, 4) => DType::Float,
@@ -88,16 +89,32 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
     let dims: Vec<i64> = npy.shape().iter().map(|&d| d as i64).collect();
     let shape = Shape::checked(&dims)?;
     let fortran = npy.order() == npyz::Order::Fortran;
+    let bad = |e| invalid_argument!("bad numpy data: {e}");
+    if dtype == DType::String {
+        let values: Vec<Bytes> = match ty.type_char() {
+            TypeChar::ByteStr => {
+                let values: Vec<Vec<u8>> = npy.into_vec().map_err(bad)?;
+                values.into_iter().map(Bytes::from).collect()
+            }
+            _ => {
+                let values: Vec<String> = npy.into_vec().map_err(bad)?;
+                values.into_iter().map(Bytes::from).collect()
+            }
+        };
+        let values = row_major(&shape, values, fortran);
+        return Tensor::from_strings(shape, values);
+    }
     dispatch!(dtype, T in [bool, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
-        let values: Vec<T> = npy.into_vec().map_err(|e| invalid_argument!("bad numpy data: {e}"))?;
-        from_order(shape, values, fortran)
+        let values: Vec<T> = npy.into_vec().map_err(bad)?;
+        let values = row_major(&shape, values, fortran);
+        Tensor::from_slice(shape, &values)
     }, else Err(unimplemented_error!("numpy dtype of {dtype}")))
 }
 
-/// Column-major data is brought into row-major order.
-fn from_order<T: Element>(shape: Shape, values: Vec<T>, fortran: bool) -> Result<Tensor> {
+/// Brings column-major data into row-major order.
+fn row_major<T: Clone>(shape: &Shape, values: Vec<T>, fortran: bool) -> Vec<T> {
     if !fortran || shape.rank() < 2 {
-        return Tensor::from_slice(shape, &values);
+        return values;
     }
     let strides: Vec<usize> = shape
         .iter()
@@ -108,13 +125,12 @@ fn from_order<T: Element>(shape: Shape, values: Vec<T>, fortran: bool) -> Result
         })
         .collect();
     let row_major = shape.strides();
-    let ordered: Vec<T> = (0..values.len())
+    (0..values.len())
         .map(|i| {
             let at = |d: usize| (i / row_major[d].max(1)) % shape[d].max(1) * strides[d];
-            values[(0..shape.rank()).map(at).sum::<usize>()]
+            values[(0..shape.rank()).map(at).sum::<usize>()].clone()
         })
-        .collect();
-    Tensor::from_slice(shape, &ordered)
+        .collect()
 }
 
 /// Writes a `.npz` file: all of it, or nothing.
@@ -141,6 +157,10 @@ fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         };
         npz.start_file(format!("{name}.npy"), options)
             .map_err(zip_error)?;
+        if tensor.dtype() == DType::String {
+            write_strings(name, &shape, tensor.strings()?, &mut npz).map_err(io_error(path))?;
+            continue;
+        }
         dispatch!(tensor.dtype(), T in [bool, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
             let options = npyz::WriteOptions::<T>::new().default_dtype();
             let mut array =
@@ -152,6 +172,31 @@ fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     Ok(npz.finish().map_err(zip_error)?.into_inner())
 }
 
+/// Strings as numpy has them: all of the length of the longest, filled up with zeros. One that ends with
+/// a zero would come back shorter.
+fn write_strings(
+    name: &str,
+    shape: &[u64],
+    strings: &[Bytes],
+    to: &mut impl std::io::Write,
+) -> std::io::Result<()> {
+    let invalid = |e: String| std::io::Error::new(std::io::ErrorKind::InvalidData, e);
+    if strings.iter().any(|s| s.last() == Some(&0)) {
+        return Err(invalid(format!(
+            "'{name}' has a string that ends with a zero byte, which numpy's arrays cannot hold"
+        )));
+    }
+    let longest = strings.iter().map(Bytes::len).max().unwrap_or(0).max(1);
+    let dtype = format!("|S{longest}").parse();
+    let dtype = dtype.map_err(|e| invalid(format!("{e}")))?;
+    let options = npyz::WriteOptions::<[u8]>::new().dtype(npyz::DType::Plain(dtype));
+    let mut array = options.shape(shape).writer(to).begin_nd()?;
+    for string in strings {
+        array.push(string)?;
+    }
+    array.finish()
+}
+
 fn widen(tensor: &Tensor) -> Result<Tensor> {
     let values: Vec<f32> = tensor
         .slice::<ferroflow_tensor::bf16>()?
@@ -159,4 +204,58 @@ fn widen(tensor: &Tensor) -> Result<Tensor> {
         .map(|v| v.to_f32())
         .collect();
     Tensor::from_slice(tensor.shape().clone(), &values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("ferroflow-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn strings_go_both_ways() {
+        let folder = folder("npz-strings");
+        let path = folder.join("a.npz");
+        let strings = ["a", "", "häß", "a\0b"].map(|s| Bytes::from(s.as_bytes()));
+        let all = Tensor::from_strings([2, 2], strings.to_vec()).unwrap();
+        let none = Tensor::from_strings([0, 3], Vec::new()).unwrap();
+        let arrays = [
+            ("s:0".to_string(), all.clone()),
+            ("none".to_string(), none.clone()),
+        ];
+        write_npz(&path, &arrays).unwrap();
+        assert!(read_npz_key(&path, "s:0").unwrap().same_value(&all));
+        assert!(read_npz_key(&path, "none").unwrap().same_value(&none));
+        let bad = [("bad".to_string(), Tensor::string("a\0"))];
+        let text = write_npz(&path, &bad).unwrap_err().to_string();
+        assert!(
+            text.contains("'bad' has a string that ends with a zero"),
+            "{text}"
+        );
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn numpys_code_points_are_read() {
+        let folder = folder("npy-unicode");
+        let path = folder.join("u.npy");
+        let header = "{'descr': '<U2', 'fortran_order': True, 'shape': (2, 2), }";
+        let mut file = b"\x93NUMPY\x01\x00".to_vec();
+        file.extend((header.len() as u16 + 1).to_le_bytes());
+        file.extend(header.bytes());
+        file.push(b'\n');
+        for code in ["ab", "c\0", "dé", "\0\0"].iter().flat_map(|s| s.chars()) {
+            file.extend((code as u32).to_le_bytes());
+        }
+        std::fs::write(&path, file).unwrap();
+        let t = read_npy(&path).unwrap();
+        let expected = ["ab", "dé", "c", ""].map(Bytes::from);
+        assert_eq!(t.strings().unwrap(), expected);
+        assert_eq!(t.shape().dims(), [2, 2]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

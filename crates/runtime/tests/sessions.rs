@@ -354,3 +354,41 @@ fn random_graphs_agree_whatever_the_setting() {
         }
     }
 }
+
+/// A graph of sums and products of earlier nodes, picked at random.
+fn tangle(nodes: usize) -> String {
+    let mut text = placeholder("n0", &[]) + &placeholder("n1", &[]);
+    let mut random: usize = 1;
+    for i in 2..nodes {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let near = |bits: usize| format!("n{}", i - 1 - (random >> bits) % i.min(64));
+        let op = ["AddV2", "Mul", "Sub"][(random >> 20) % 3];
+        text += &node(&format!("n{i}"), op, &[&near(33), &near(48)]);
+    }
+    text
+}
+
+/// Eight times the nodes take about eight times as long to import and compile: a step that is quadratic
+/// takes 64 times as long. The bound is far from both.
+#[test]
+fn loading_and_compiling_are_linear() {
+    let time = |nodes: usize| {
+        let graph = tangle(nodes);
+        let rounds = (0..3).map(|_| {
+            let began = std::time::Instant::now();
+            let s = Session::from_text(&graph, options(1, true)).expect("a session");
+            let feeds = ["n0", "n1"].map(|n| (n, Tensor::scalar(0.5f32)));
+            s.run(&feeds, &[&format!("n{}", nodes - 1)], &[])
+                .expect("runs");
+            began.elapsed().as_secs_f64()
+        });
+        rounds.fold(f64::INFINITY, f64::min)
+    };
+    let (small, large) = (time(2_000), time(16_000));
+    assert!(
+        large < 30.0 * small,
+        "{small} s for 2,000 nodes, {large} s for 16,000"
+    );
+}

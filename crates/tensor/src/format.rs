@@ -23,8 +23,16 @@ impl Tensor {
             },
             DType::Resource => "<resource>".to_string(),
             DType::Variant => "<variant>".to_string(),
+            DType::Float => self
+                .slice::<f32>()
+                .map(|s| number(s[i]))
+                .unwrap_or_default(),
+            DType::Double => self
+                .slice::<f64>()
+                .map(|s| number(s[i]))
+                .unwrap_or_default(),
             dtype => dispatch!(dtype,
-            T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64] =>
+            T in [f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64] =>
                 self.slice::<T>().map(|s| s[i].to_string()).unwrap_or_default(),
             else match self.bytes() {
                 Ok(b) => format!("{:?}", &b[i * dtype.size()..(i + 1) * dtype.size()]),
@@ -63,6 +71,14 @@ impl Tensor {
     }
 }
 
+/// A float in the fewest digits that read back as the same, with an exponent where there would be many zeros.
+fn number<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp>(x: T) -> String {
+    match x.into().abs() {
+        m if m == 0.0 || (1e-5..1e16).contains(&m) || !m.is_finite() => x.to_string(),
+        _ => format!("{x:e}"),
+    }
+}
+
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = String::new();
@@ -92,6 +108,23 @@ mod tests {
         assert_eq!(Tensor::scalar(true).to_string(), "true");
         let long = Tensor::vector(&vec![1u8; 2000]).unwrap();
         assert_eq!(long.to_string(), "[1 1 1 ... 1 1 1]");
+        let odd = [
+            0.0,
+            -0.0,
+            0.5,
+            1e15,
+            1e16,
+            -1e300,
+            1e-5,
+            5e-324,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        let odd = Tensor::vector(&odd).unwrap();
+        let shown = "[0 -0 0.5 1000000000000000 1e16 -1e300 0.00001 5e-324 inf NaN]";
+        assert_eq!(odd.to_string(), shown);
+        let single = Tensor::vector(&[f32::MAX, 1.5e-7]).unwrap();
+        assert_eq!(single.to_string(), "[3.4028235e38 1.5e-7]");
         assert_eq!(Tensor::string("a\"b").to_string(), r#""a\"b""#);
     }
 }
