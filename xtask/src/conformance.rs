@@ -1,6 +1,6 @@
-//! `cargo xtask conformance tfrt --suite DIR`: TFRT's own tests against our programs.
+//! `cargo xtask conformance tfrt --suite DIR [--binary FILE]`: TFRT's own tests against our programs.
 //!
-//! DIR is a checkout of TFRT with `mlir_tests/` and `integrationtest/fizzbuzz/`. The RUN lines of each
+//! Without a FILE the binary is built first. DIR is a checkout of TFRT with `mlir_tests/` and `integrationtest/fizzbuzz/`. The RUN lines of each
 //! test run as they are, with our binary under TFRT's program names and LLVM's FileCheck (or the
 //! `filecheck` package from PyPI) from the PATH.
 
@@ -15,23 +15,39 @@ const NAMES: &[&str] = &[
     "tfrt_opt",
     "bef_executor",
     "bef_executor_lite",
+    "bef_executor_debug_tracing",
     "bef_name",
     "code_size_test_driver",
 ];
 
 /// Runs the suite; an error if tests fail.
 pub fn run(args: &[String]) -> Res {
-    let usage = || "usage: cargo xtask conformance tfrt --suite DIR".to_string();
-    let ["tfrt", "--suite", suite] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
-        return Err(usage());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (suite, binary) = match args[..] {
+        ["tfrt", "--suite", suite] => (suite, None),
+        ["tfrt", "--suite", suite, "--binary", binary] => (suite, Some(binary)),
+        _ => {
+            let usage = "usage: cargo xtask conformance tfrt --suite DIR [--binary FILE]";
+            return Err(usage.to_string());
+        }
     };
     let suite = fs::canonicalize(suite).map_err(|e| format!("{suite}: {e}"))?;
-    crate::cargo("building", &["build", "--package", "ferroflow-cli"])?;
+    let binary = match binary {
+        Some(binary) => fs::canonicalize(binary).map_err(|e| format!("{binary}: {e}"))?,
+        None => {
+            // The workspace's features, so that little is compiled twice.
+            let build = ["build", "--workspace", "--bin", "ferroflow"];
+            crate::cargo("building", &build)?;
+            let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+            let target = target.unwrap_or_else(|| root().join("target"));
+            target.join("debug/ferroflow")
+        }
+    };
     let work = root().join("target/conformance");
     let programs = work.join("bin");
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&programs).map_err(|e| e.to_string())?;
-    install(&programs)?;
+    install(&programs, &binary)?;
     let mut tests = Vec::new();
     for folder in ["mlir_tests", "integrationtest/fizzbuzz"] {
         find(&suite.join(folder), &mut tests)?;
@@ -57,13 +73,9 @@ pub fn run(args: &[String]) -> Res {
 }
 
 /// Our binary under all names, `not`, and FileCheck.
-fn install(programs: &Path) -> Res {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let binary = target
-        .unwrap_or_else(|| root().join("target"))
-        .join("debug/ferroflow");
+fn install(programs: &Path, binary: &Path) -> Res {
     for name in NAMES {
-        symlink(&binary, programs.join(name)).map_err(|e| format!("{name}: {e}"))?;
+        symlink(binary, programs.join(name)).map_err(|e| format!("{name}: {e}"))?;
     }
     let not = programs.join("not");
     fs::write(&not, "#!/bin/bash\n! \"$@\"\n").map_err(|e| e.to_string())?;
@@ -76,10 +88,24 @@ fn install(programs: &Path) -> Res {
             .map(|p| p.join(&name))
             .find(|p| p.is_file());
         if let Some(found) = found {
-            return symlink(found, programs.join("FileCheck")).map_err(|e| e.to_string());
+            return file_check(&found, &programs.join("FileCheck"));
         }
     }
     Err("FileCheck is not in the PATH (apt install llvm, or pip install filecheck)".to_string())
+}
+
+/// FileCheck without the options that only say how it reports, of which the package from PyPI does
+/// not know all.
+fn file_check(found: &Path, script: &Path) -> Res {
+    let text = format!(
+        "#!/bin/bash\nargs=()\nfor arg in \"$@\"; do\n  case \"$arg\" in\n    \
+         -dump-input*|--dump-input*) ;;\n    *) args+=(\"$arg\") ;;\n  esac\ndone\n\
+         exec '{}' \"${{args[@]}}\"\n",
+        found.display()
+    );
+    fs::write(script, text).map_err(|e| e.to_string())?;
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(script, mode).map_err(|e| e.to_string())
 }
 
 fn find(folder: &Path, tests: &mut Vec<PathBuf>) -> Res {
@@ -104,11 +130,15 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
     let file = copy.display().to_string();
     let bef = copy.with_extension("bef");
     let path = std::env::var("PATH").unwrap_or_default();
+    // Streams came between the two states of TFRT that print differently.
+    let has_streams = suite.join("lib/compiler/stream_analysis.cc").is_file();
+    let state = if has_streams { "2022" } else { "2021" };
     let shell = |line: &str| {
         let line = format!("set -o pipefail; {line}");
         Command::new("timeout")
             .args(["120", "bash", "-c", &line])
             .env("PATH", format!("{}:{path}", programs.display()))
+            .env("FERROFLOW_TFRT_STATE", state)
             .current_dir(suite)
             .stdin(Stdio::null())
             .output()
@@ -119,12 +149,7 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
     let translated = format!("tfrt_translate -mlir-to-bef {file} -o {bef}");
     // Later suites call the file by its whole name.
     shell(&format!("{translated} && cp {bef} {file}.bef"))?;
-    let lines = text.lines().filter_map(|l| {
-        let rest = l.trim_start().trim_start_matches('/').trim_start();
-        rest.strip_prefix("RUN:")
-            .filter(|_| l.trim_start().starts_with("//"))
-    });
-    for line in lines {
+    for line in run_lines(&text) {
         let output = shell(&line.replace("%s", &file))?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -133,4 +158,37 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
         }
     }
     Ok(None)
+}
+
+/// The lines to run; a line that ends in a backslash goes on in the next.
+fn run_lines(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|l| {
+        let comment = l.trim_start().strip_prefix("//")?;
+        comment
+            .trim_start_matches('/')
+            .trim_start()
+            .strip_prefix("RUN:")
+    });
+    let mut all: Vec<String> = Vec::new();
+    let mut goes_on = false;
+    for line in lines {
+        let part = line.trim_end().trim_end_matches('\\');
+        match all.last_mut().filter(|_| goes_on) {
+            Some(last) => last.push_str(part),
+            None => all.push(part.to_string()),
+        }
+        goes_on = line.trim_end().ends_with('\\');
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run_lines;
+
+    #[test]
+    fn lines_to_run_are_found_and_joined() {
+        let text = "// RUN: a %s\nx\n// RUN: b \\\n// RUN: | c\n/// RUN: d\n RUN: no";
+        assert_eq!(run_lines(text), [" a %s", " b  | c", " d"]);
+    }
 }

@@ -73,7 +73,9 @@ fn check(file: &str, text: &str) {
     let bytes = mlir_to_bef(text, file, options, true).expect("can be written");
     let (from_bef, warnings) = bef_to_mlir(bytes.clone(), file, false).expect("can be read");
     assert_eq!(warnings, "");
-    assert_eq!(once, from_bef, "{file}: through BEF");
+    if !text.contains("LOSES: ") {
+        assert_eq!(once, from_bef, "{file}: through BEF");
+    }
     let stripped = mlir_to_bef(text, file, options, false).expect("can be written");
     let queues: &[&str] = match text.contains("QUEUES: s\n") {
         true => &["s"],
@@ -82,7 +84,8 @@ fn check(file: &str, text: &str) {
     for queue in queues {
         for bytes in [&bytes, &stripped] {
             let (status, printed) = run(bytes.clone(), queue);
-            let mut lines = printed.lines().skip(2).filter(|l| !l.starts_with("--- "));
+            let is_said = |l: &&str| !l.is_empty() && !l.starts_with("--- ");
+            let mut lines = printed.lines().skip(2).filter(is_said);
             for wanted in text
                 .lines()
                 .filter_map(|l| l.trim().strip_prefix("// PRINTS: "))

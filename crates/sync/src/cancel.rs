@@ -1,10 +1,10 @@
 //! Cancelling a step, by hand or by deadline.
 
+use crate::atomic::{AtomicBool, Mutex, MutexGuard, Ordering};
 use crate::timer;
 use ferroflow_base::{Result, cancelled, deadline_exceeded};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Says whether work should stop. Clones share the same flag.
@@ -212,7 +212,7 @@ impl Drop for Registration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Box<dyn FnOnce() + Send>) {

@@ -14,6 +14,7 @@ mod chunks;
 mod owned;
 mod parallel;
 mod pool;
+mod sleep;
 mod timer;
 mod work_queue;
 
@@ -26,4 +27,6 @@ pub use chunks::par_chunks_mut;
 pub use owned::{Owned, Owner};
 pub use parallel::{Inline, Parallelism, parallel_for};
 pub use pool::Pool;
+#[cfg(loom)]
+pub use sleep::{Outstanding, Sleepers};
 pub use work_queue::{MultiThreadedWorkQueue, SingleThreadedWorkQueue, Task, WorkQueue};

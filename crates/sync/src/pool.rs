@@ -1,21 +1,18 @@
 //! The one thread pool of a process: work-stealing tasks, and blocks of `parallel_for`.
 //!
-//! Protocol of sleeping, which loses no wake-up: a thread that found nothing takes the sleep lock,
-//! counts itself in `sleepers`, looks at the queues once more and only then waits. Who adds work
-//! puts it in a queue first and looks at `sleepers` after a full fence; if it is not zero, it takes
-//! the lock and notifies. Either the sleeper's second look sees the work, or the adder's look sees
-//! the sleeper.
+//! How threads sleep without losing a wake-up is in `sleep.rs`.
 //!
 //! Protocol of blocks: [`Blocks::next`] hands out indices, each once. The caller of `run_blocks`
 //! returns only when `finished` says that every index has been run to its end, so nobody calls the
 //! borrowed closure after that: later tickets find no index left.
 
 use crate::Parallelism;
+use crate::sleep::Sleepers;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -65,9 +62,7 @@ impl Blocks {
 struct Shared {
     injector: Injector<Task>,
     stealers: Vec<Stealer<Task>>,
-    sleepers: AtomicUsize,
-    sleep: Mutex<()>,
-    wake: Condvar,
+    sleepers: Sleepers,
     stop: AtomicBool,
     width: usize,
 }
@@ -105,9 +100,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             injector: Injector::new(),
             stealers: workers.iter().map(Worker::stealer).collect(),
-            sleepers: AtomicUsize::new(0),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
+            sleepers: Sleepers::default(),
             stop: AtomicBool::new(false),
             width,
         });
@@ -144,11 +137,7 @@ impl Pool {
 
     /// Makes sleeping threads look again.
     pub fn notify(&self) {
-        fence(Ordering::SeqCst);
-        if self.shared.sleepers.load(Ordering::Relaxed) > 0 {
-            let _guard = lock(&self.shared.sleep);
-            self.shared.wake.notify_all();
-        }
+        self.shared.sleepers.wake(true);
     }
 }
 
@@ -225,15 +214,7 @@ impl Shared {
         if let Some(task) = task {
             self.injector.push(task);
         }
-        fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::Relaxed) > 0 {
-            let _guard = lock(&self.sleep);
-            if n_wanted == 1 {
-                self.wake.notify_one();
-            } else {
-                self.wake.notify_all();
-            }
-        }
+        self.sleepers.wake(n_wanted > 1);
     }
 
     fn find(&self) -> Option<Task> {
@@ -285,13 +266,7 @@ impl Shared {
                 }
                 continue;
             }
-            let guard = lock(&self.sleep);
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            if !self.has_work() && !done() {
-                drop(self.wake.wait(guard));
-            }
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.sleepers.sleep(|| self.has_work() || done());
             idle_since = None;
         }
     }

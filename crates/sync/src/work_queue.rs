@@ -1,6 +1,7 @@
 //! Where kernels put work: [`WorkQueue`] and its two implementations.
 
 use crate::blocking::BlockingPool;
+use crate::sleep::Outstanding;
 use crate::{AsyncValue, Parallelism, Pool};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -177,7 +178,7 @@ impl WorkQueue for SingleThreadedWorkQueue {
 /// A queue over the work-stealing [`Pool`], with threads of its own for blocking work.
 pub struct MultiThreadedWorkQueue {
     pool: Arc<Pool>,
-    pending: Arc<AtomicUsize>,
+    pending: Arc<Outstanding>,
     blocking: BlockingPool,
     n_threads: usize,
     n_blocking: usize,
@@ -215,13 +216,13 @@ impl MultiThreadedWorkQueue {
 
 /// Says that a task is over, even when it panicked.
 struct Pending {
-    count: Arc<AtomicUsize>,
+    count: Arc<Outstanding>,
     pool: std::sync::Weak<Pool>,
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.count.fetch_sub(1, Ordering::AcqRel) == 1
+        if self.count.end()
             && let Some(pool) = self.pool.upgrade()
         {
             pool.notify();
@@ -238,14 +239,14 @@ impl WorkQueue for MultiThreadedWorkQueue {
     }
 
     fn add_task(&self, task: Task) {
-        let n_waiting = self.pending.load(Ordering::Relaxed);
+        let n_waiting = self.pending.count();
         if n_waiting >= MAX_WAITING * self.n_threads && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
             OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() + 1);
             run(task);
             OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
             return;
         }
-        self.pending.fetch_add(1, Ordering::AcqRel);
+        self.pending.begin();
         let pending = Pending {
             count: self.pending.clone(),
             pool: Arc::downgrade(&self.pool),
@@ -277,10 +278,9 @@ impl WorkQueue for MultiThreadedWorkQueue {
 
     fn quiesce(&self) {
         loop {
-            self.pool
-                .help_until(&|| self.pending.load(Ordering::Acquire) == 0);
+            self.pool.help_until(&|| self.pending.is_zero());
             self.blocking.quiesce();
-            if self.pending.load(Ordering::Acquire) == 0 && self.blocking.is_quiet() {
+            if self.pending.is_zero() && self.blocking.is_quiet() {
                 return;
             }
         }

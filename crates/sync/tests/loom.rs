@@ -1,11 +1,13 @@
-//! Models of the protocols of `AsyncValue` and `Owned`, run by loom over every order of their atomic steps.
+//! Models of the protocols of values, of owned state, of sleeping threads and of cancellation, run by loom over every order of their atomic steps.
 //!
 //! `cargo xtask loom` runs them; without `--cfg loom` this file is empty.
 #![cfg(loom)]
 
-use ferroflow_sync::{AsyncValue, IndirectPromise, Owned, Promise};
-use loom::sync::Arc;
+use ferroflow_sync::{
+    AsyncValue, CancelToken, IndirectPromise, Outstanding, Owned, Promise, Sleepers,
+};
 use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 fn check(f: impl Fn() + Sync + Send + 'static) {
@@ -131,5 +133,151 @@ fn a_writer_that_gives_up_wakes_its_waiters() {
         drop(promise);
         thread.join().expect("no panic");
         assert_eq!(runs.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A pool in small: a queue, those who sleep, and what is outstanding. The queue stands for the
+/// deques, of which the pool needs only that what was pushed is seen after a fence.
+#[derive(Default)]
+struct Small {
+    queue: Mutex<Vec<usize>>,
+    sleepers: Sleepers,
+    outstanding: Outstanding,
+    done: Mutex<Vec<usize>>,
+}
+
+impl Small {
+    fn push(&self, task: usize) {
+        self.outstanding.begin();
+        self.queue.lock().expect("no panic").push(task);
+        self.sleepers.wake(false);
+    }
+
+    fn has_work(&self) -> bool {
+        !self.queue.lock().expect("no panic").is_empty()
+    }
+
+    /// Runs tasks until none is outstanding; an even task queues the one behind it.
+    fn quiesce(&self) {
+        while !self.outstanding.is_zero() {
+            let task = self.queue.lock().expect("no panic").pop();
+            match task {
+                Some(task) => {
+                    if task % 2 == 0 {
+                        self.push(task + 1);
+                    }
+                    self.done.lock().expect("no panic").push(task);
+                    if self.outstanding.end() {
+                        self.sleepers.wake(true);
+                    }
+                }
+                None => {
+                    let something = || self.has_work() || self.outstanding.is_zero();
+                    self.sleepers.sleep(something);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sleeper_is_woken_by_work_that_comes_as_it_falls_asleep() {
+    check(|| {
+        // A deque shows what was pushed by an atomic store, without a lock: the fences matter.
+        let (length, sleepers) = (Arc::new(AtomicUsize::new(0)), Arc::new(Sleepers::default()));
+        let (seen, sleeper) = (length.clone(), sleepers.clone());
+        let thread = thread::spawn(move || {
+            let has_work = || seen.load(Ordering::Acquire) > 0;
+            while !has_work() {
+                sleeper.sleep(has_work);
+            }
+        });
+        length.store(1, Ordering::Release);
+        sleepers.wake(false);
+        thread.join().expect("no panic");
+    });
+}
+
+#[test]
+fn two_sleepers_share_what_comes() {
+    check(|| {
+        let pool = Arc::new(Small::default());
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    loop {
+                        let task = pool.queue.lock().expect("no panic").pop();
+                        if let Some(task) = task {
+                            return task;
+                        }
+                        pool.sleepers.sleep(|| pool.has_work());
+                    }
+                })
+            })
+            .collect();
+        pool.push(1);
+        pool.push(3);
+        let sum: usize = threads
+            .into_iter()
+            .map(|t| t.join().expect("no panic"))
+            .sum();
+        assert_eq!(sum, 4);
+    });
+}
+
+#[test]
+fn quiesce_waits_for_what_tasks_queue() {
+    check(|| {
+        let pool = Arc::new(Small::default());
+        pool.push(2);
+        let helper = pool.clone();
+        let thread = thread::spawn(move || helper.quiesce());
+        pool.quiesce();
+        let mut done = pool.done.lock().expect("no panic").clone();
+        done.sort_unstable();
+        assert_eq!(done, [2, 3]);
+        thread.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_callback_runs_once_or_was_taken_back() {
+    check(|| {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let token = CancelToken::new();
+        let canceller = token.clone();
+        let thread = thread::spawn(move || canceller.cancel());
+        let count = runs.clone();
+        let kept = token.on_cancel(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let count = runs.clone();
+        drop(token.on_cancel(move || {
+            count.fetch_add(10, Ordering::SeqCst);
+        }));
+        thread.join().expect("no panic");
+        assert!(token.check().is_err());
+        // The first always runs; the second only if the cancellation came before it was dropped.
+        assert!(matches!(runs.load(Ordering::SeqCst), 1 | 11));
+        drop(kept);
+    });
+}
+
+#[test]
+fn two_that_cancel_run_a_callback_once() {
+    check(|| {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let token = CancelToken::new();
+        let count = runs.clone();
+        let kept = token.on_cancel(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let other = token.clone();
+        let thread = thread::spawn(move || other.cancel());
+        token.cancel();
+        thread.join().expect("no panic");
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+        drop(kept);
     });
 }

@@ -1,13 +1,14 @@
 //! Where the buffers of host programs come from: one trait, several implementations.
 //!
-//! An allocator accounts for buffers; it does not hand out raw memory. A [`HostBuffer`] gives its
-//! bytes back to its allocator when it is dropped.
+//! An allocator accounts for buffers and may keep their memory; nobody gets raw memory. A
+//! [`HostBuffer`] gives its bytes back to its allocator when it is dropped.
 
 use crate::Buffer;
-use ferroflow_base::{Result, resource_exhausted};
+use ferroflow_base::{Result, internal, resource_exhausted};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Decides whether a buffer may be had, and hears when it is gone.
 pub trait HostAllocator: Send + Sync {
@@ -15,6 +16,16 @@ pub trait HostAllocator: Send + Sync {
     fn allocate(&self, size: usize) -> Result<()>;
     /// Called after they were freed.
     fn deallocate(&self, size: usize);
+    /// Zeroed memory for a buffer of `size` bytes.
+    fn block(&self, size: usize) -> Result<Buffer> {
+        self.allocate(size)?;
+        Buffer::allocate(size, true).inspect_err(|_| self.deallocate(size))
+    }
+    /// Takes the memory of a buffer of `size` bytes back.
+    fn give_back(&self, block: Buffer, size: usize) {
+        drop(block);
+        self.deallocate(size);
+    }
     /// What the allocator has to say at the end: a line to print, and whether something is wrong.
     fn report(&self) -> Option<(String, bool)> {
         None
@@ -163,9 +174,129 @@ impl HostAllocator for ProfiledAllocator {
     }
 }
 
+/// Keeps what is given back for buffers to come, up to a number of bytes; what it does not keep
+/// goes back to another allocator.
+///
+/// ```
+/// use ferroflow_tensor::{CachingAllocator, HostAllocator, HostBuffer, MallocAllocator};
+/// use std::sync::Arc;
+/// let caching = Arc::new(CachingAllocator::new(Arc::new(MallocAllocator), 1 << 20));
+/// let allocator: Arc<dyn HostAllocator> = caching.clone();
+/// for _ in 0..3 {
+///     assert_eq!(HostBuffer::new(&allocator, 100)?.bytes(), [0; 100]);
+/// }
+/// assert_eq!(caching.n_reused(), 2);
+/// # Ok::<(), ferroflow_base::Status>(())
+/// ```
+pub struct CachingAllocator {
+    inner: Arc<dyn HostAllocator>,
+    limit: usize,
+    free: Mutex<Free>,
+    n_reused: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Free {
+    bytes: usize,
+    /// Blocks by the size that they were asked for, which is that of a class.
+    blocks: BTreeMap<usize, Vec<Buffer>>,
+}
+
+impl CachingAllocator {
+    /// Keeps at most `limit` bytes of `inner`.
+    pub fn new(inner: Arc<dyn HostAllocator>, limit: usize) -> Self {
+        CachingAllocator {
+            inner,
+            limit,
+            free: Mutex::default(),
+            n_reused: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many buffers were made of memory that had been given back.
+    pub fn n_reused(&self) -> usize {
+        self.n_reused.load(Ordering::Acquire)
+    }
+
+    /// Gives back all that is kept.
+    pub fn clear(&self) {
+        let free = std::mem::take(&mut *self.lock());
+        for (class, blocks) in free.blocks {
+            for block in blocks {
+                self.inner.give_back(block, class);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The size of the blocks that `size` bytes are taken from: four to each power of two.
+fn class_of(size: usize) -> Option<usize> {
+    let size = size.max(256);
+    let step = (size.checked_next_power_of_two()? / 8).max(64);
+    size.checked_next_multiple_of(step)
+}
+
+impl HostAllocator for CachingAllocator {
+    fn allocate(&self, size: usize) -> Result<()> {
+        self.inner.allocate(size)
+    }
+
+    fn deallocate(&self, size: usize) {
+        self.inner.deallocate(size);
+    }
+
+    fn block(&self, size: usize) -> Result<Buffer> {
+        let Some(class) = class_of(size) else {
+            return Err(resource_exhausted!("a buffer of {size} bytes is too large"));
+        };
+        let found = {
+            let mut free = self.lock();
+            let found = free.blocks.get_mut(&class).and_then(Vec::pop);
+            free.bytes -= if found.is_some() { class } else { 0 };
+            found
+        };
+        let Some(mut block) = found else {
+            return self.inner.block(class);
+        };
+        self.n_reused.fetch_add(1, Ordering::AcqRel);
+        let n = size.min(block.len());
+        // SAFETY: the block is ours alone and has at least that many bytes.
+        unsafe { block.as_mut_ptr().write_bytes(0, n) };
+        Ok(block)
+    }
+
+    fn give_back(&self, block: Buffer, size: usize) {
+        let class = class_of(size).unwrap_or(size);
+        {
+            let mut free = self.lock();
+            if free.bytes.saturating_add(class) <= self.limit {
+                free.bytes += class;
+                return free.blocks.entry(class).or_default().push(block);
+            }
+        }
+        self.inner.give_back(block, class);
+    }
+
+    fn report(&self) -> Option<(String, bool)> {
+        self.clear();
+        self.inner.report()
+    }
+}
+
+impl Drop for CachingAllocator {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 /// Bytes of an allocator.
 pub struct HostBuffer {
-    buffer: Buffer,
+    /// There until it is dropped.
+    buffer: Option<Buffer>,
     allocator: Arc<dyn HostAllocator>,
     size: usize,
 }
@@ -173,42 +304,86 @@ pub struct HostBuffer {
 impl HostBuffer {
     /// `size` bytes, all zero, aligned to 64 bytes.
     pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<HostBuffer> {
-        allocator.allocate(size)?;
-        match Buffer::allocate(size, true) {
-            Ok(buffer) => Ok(HostBuffer {
-                buffer,
-                allocator: allocator.clone(),
-                size,
-            }),
-            Err(error) => {
-                allocator.deallocate(size);
-                Err(error)
-            }
+        let block = allocator.block(size)?;
+        if !block.is_writable() || block.len() < size {
+            return Err(internal!("the allocator gave memory that cannot be used"));
         }
+        Ok(HostBuffer {
+            buffer: Some(block),
+            allocator: allocator.clone(),
+            size,
+        })
     }
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the buffer has at least `size` initialised bytes, and only `&mut self` changes them.
-        unsafe { std::slice::from_raw_parts(self.buffer.as_ptr(), self.size) }
+        match &self.buffer {
+            // SAFETY: the buffer has at least that many initialised bytes, and only `&mut self`
+            // changes them.
+            Some(buffer) => unsafe {
+                std::slice::from_raw_parts(buffer.as_ptr(), self.size.min(buffer.len()))
+            },
+            None => &[],
+        }
     }
 
     /// The bytes, to change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let size = self.size;
-        // SAFETY: the buffer is ours alone and has at least `size` initialised bytes.
-        unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr(), size) }
+        match &mut self.buffer {
+            // SAFETY: the buffer is ours alone and has at least that many initialised bytes.
+            Some(buffer) => unsafe {
+                std::slice::from_raw_parts_mut(buffer.as_mut_ptr(), size.min(buffer.len()))
+            },
+            None => &mut [],
+        }
     }
 }
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        self.allocator.deallocate(self.size);
+        if let Some(buffer) = self.buffer.take() {
+            self.allocator.give_back(buffer, self.size);
+        }
     }
 }
 
 impl fmt::Debug for HostBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostBuffer({} bytes)", self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caching_allocator_reuses_what_fits_and_keeps_to_its_limit() {
+        // Sizes of buffers one after the other, the limit, and how many are made of old memory.
+        let rows: &[(&[usize], usize, usize)] = &[
+            (&[100, 100, 100], 1 << 20, 2),
+            (&[1000, 1010, 900, 5000, 4999], 1 << 20, 3),
+            (&[0, 0, 1], 1 << 20, 2),
+            (&[1000, 1000], 100, 0),
+            (&[1 << 20, 1 << 20, 1 << 10], 1 << 20, 1),
+        ];
+        for (sizes, limit, n_reused) in rows {
+            let profiled = Arc::new(ProfiledAllocator::leak_check(Arc::new(MallocAllocator)));
+            let caching = Arc::new(CachingAllocator::new(profiled.clone(), *limit));
+            let allocator: Arc<dyn HostAllocator> = caching.clone();
+            for size in *sizes {
+                let mut buffer = HostBuffer::new(&allocator, *size).expect("there is memory");
+                assert_eq!(buffer.bytes().len(), *size);
+                assert!(buffer.bytes().iter().all(|b| *b == 0), "{sizes:?}");
+                buffer.bytes_mut().fill(7);
+            }
+            assert_eq!(caching.n_reused(), *n_reused, "{sizes:?}");
+            assert!(
+                caching.report().is_none(),
+                "{sizes:?}: all goes back in the end"
+            );
+        }
+        assert!(class_of(usize::MAX).is_none());
     }
 }

@@ -21,7 +21,8 @@ mod storage;
 mod tensor;
 
 pub use allocator::{
-    FixedSizeAllocator, HostAllocator, HostBuffer, MallocAllocator, ProfiledAllocator,
+    CachingAllocator, FixedSizeAllocator, HostAllocator, HostBuffer, MallocAllocator,
+    ProfiledAllocator,
 };
 pub use buffer::{Buffer, memory_limit};
 pub use dtype::{DType, Element};

@@ -3,7 +3,8 @@
 mod options;
 
 use ferroflow_runtime::host::{
-    AllocatorType, Config, Driver, TextOptions, bef_to_mlir, host_registry, mlir_to_bef, optimize,
+    AllocatorType, Config, Driver, TextOptions, TfrtState, TraceLevel, bef_to_mlir, host_registry,
+    mlir_to_bef, optimize,
 };
 use options::Options;
 use std::io::{Read, Write};
@@ -24,6 +25,7 @@ Options:
   -o FILE                       Writes to FILE
   --split-input-file            The text is several programs with `// -----` between them
   --verify-diagnostics          Comments `expected-error {{...}}` must be met, and may be
+  --streams                     Says which kernels run on one thread, as programs with costs do
   --disable-optional-sections   Leaves out names and types of attributes and registers
   --mlir-print-op-generic       Writes text in the form that all operations have
 ";
@@ -39,8 +41,13 @@ Options:
   --work_queue_type=s|mstd[:THREADS[,BLOCKING]]   One thread or several (default: s)
   --functions=NAME,...                            Only these functions
   --test_init_function=NAME                       Runs this function first
-  --host_allocator_type=malloc|test_fixed_size_1k|profiled_allocator|leak_check_allocator
+  --host_allocator_type=malloc|test_fixed_size_1k|profiled_allocator|leak_check_allocator|
+                        caching_allocator
   --print_error_code                              Prints the codes of errors
+  --enable_tracing [--tracing_level=default|verbose|debug]
+                                                  Prints at the end what happened
+
+With FERROFLOW_TFRT_STATE=2022 in the environment, tensors are printed as TFRT does since 2022.
 ";
 
 const OPT: &str = "\
@@ -54,6 +61,8 @@ Options:
   --verify-diagnostics          Comments `expected-error {{...}}` must be met, and may be
   --allow-unregistered-dialect  Accepted; operations that are not known always pass
   --mlir-print-op-generic       Writes text in the form that all operations have
+  --inline                      Replaces calls of functions by what the functions do
+  --tfrt-print-stream           Says as remarks which stream each operation belongs to
 ";
 
 /// The tool that the name of the program asks for, as TFRT calls them.
@@ -65,7 +74,10 @@ pub fn by_program_name() -> Option<ExitCode> {
     Some(match name {
         "tfrt_translate" => finish(translate(&args)),
         "tfrt_opt" => finish(opt(&args)),
-        "bef_executor" | "bef_executor_lite" | "code_size_test_driver" => finish(exec(&args)),
+        "bef_executor"
+        | "bef_executor_lite"
+        | "bef_executor_debug_tracing"
+        | "code_size_test_driver" => finish(exec(&args)),
         "bef_name" => finish(bef_name(&args)),
         _ => return None,
     })
@@ -110,6 +122,17 @@ fn text_options(options: &Options) -> TextOptions {
     TextOptions {
         split_input_file: options.flag("split-input-file"),
         verify_diagnostics: options.flag("verify-diagnostics"),
+        inline: options.flag("inline"),
+        print_streams: options.flag("tfrt-print-stream"),
+        streams: options.flag("streams") || state() == TfrtState::Year2022,
+    }
+}
+
+/// The state of TFRT that the environment asks for.
+fn state() -> TfrtState {
+    match std::env::var("FERROFLOW_TFRT_STATE").as_deref() {
+        Ok("2022") => TfrtState::Year2022,
+        _ => TfrtState::Year2021,
     }
 }
 
@@ -121,6 +144,7 @@ pub fn translate(args: &[String]) -> Result<u8, String> {
         "split-input-file",
         "verify-diagnostics",
         "disable-optional-sections",
+        "streams",
         "mlir-print-op-generic",
         "allow-unregistered-dialect",
     ];
@@ -156,6 +180,8 @@ pub fn opt(args: &[String]) -> Result<u8, String> {
         "verify-diagnostics",
         "allow-unregistered-dialect",
         "mlir-print-op-generic",
+        "inline",
+        "tfrt-print-stream",
     ];
     let options = Options::parse(args, &flags, &["o"], OPT)?;
     if options.wants_help() {
@@ -203,6 +229,14 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
             .ok_or_else(|| format!("there is no allocator '{name}'\n\n{EXEC}"))?;
     }
     config.print_error_code = options.flag("print_error_code");
+    config.state = state();
+    if options.flag("enable_tracing") {
+        let level = options.value("tracing_level").unwrap_or("default");
+        config.tracing = Some(
+            TraceLevel::from_name(level)
+                .ok_or_else(|| format!("there is no tracing level '{level}'\n\n{EXEC}"))?,
+        );
+    }
     let bytes = read(options.file())?;
     let driver = Driver::new(config, host_registry());
     let status = driver.run(Arc::new(bytes), Box::new(std::io::stdout()));

@@ -3,12 +3,13 @@
 //! An execution's state (registers, counts) lies under one lock that is never held while a kernel
 //! runs. Who finishes a kernel stores its results, counts down who reads them and takes the
 //! arguments of the next one; of several that become ready, the first runs next on this thread and
-//! the others go to the work queue.
+//! the others go to the work queue. Where the program has streams, those of one stream run on one
+//! thread, the latest first, and each other stream that has something ready becomes a task.
 
 use super::program::Program;
 use ferroflow_base::invalid_argument;
 use ferroflow_opdef::host::{
-    CallSite, ExecutionContext, HostKernel, HostProgram, KernelFrame, Values,
+    CallSite, ExecutionContext, HostKernel, HostProgram, KernelFrame, TraceLevel, Values,
 };
 use ferroflow_program::bef::Body;
 use ferroflow_sync::{AsyncValue, IndirectPromise};
@@ -172,10 +173,10 @@ fn start(program: &Arc<Program>, body: Arc<Body>, ctx: &ExecutionContext, args: 
             let mut ready = Ready::new();
             let users = execution.body.argument_used_by(i as usize);
             execution.lock().count_down(users, &mut ready);
-            execution.process(ready);
+            execution.process(0, ready);
         });
     }
-    execution.process(ready);
+    execution.process(0, ready);
     let mut state = execution.lock();
     let results = execution.body.result_registers().iter().map(|r| {
         match state.registers.get_mut(*r as usize) {
@@ -191,17 +192,46 @@ impl Execution {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs kernels, and those that become ready by it.
-    fn process(self: &Arc<Self>, mut ready: Ready) {
+    /// Runs kernels that `from` made ready, and those that become ready by it.
+    fn process(self: &Arc<Self>, from: u32, mut ready: Ready) {
+        if let Some(streams) = self.body.streams() {
+            let mut queue = StreamQueue::new(streams, streams.get(from as usize).copied());
+            queue.add(&ready);
+            return self.process_streams(queue);
+        }
         while let Some((first, others)) = ready.split_first() {
             for id in others {
                 let (execution, id) = (self.clone(), *id);
                 self.ctx
-                    .enqueue(move || execution.process(SmallVec::from_slice(&[id])));
+                    .enqueue(move || execution.process(id, SmallVec::from_slice(&[id])));
             }
             let id = *first;
             ready.clear();
             self.run(id, &mut ready);
+        }
+    }
+
+    fn process_streams(self: &Arc<Self>, mut queue: StreamQueue<'_>) {
+        let mut ready = Ready::new();
+        loop {
+            queue.continue_elsewhere();
+            for (stream, kernels) in queue.take_others() {
+                let execution = self.clone();
+                self.ctx.enqueue(move || {
+                    let Some(streams) = execution.body.streams() else {
+                        return;
+                    };
+                    let mut queue = StreamQueue::new(streams, Some(stream));
+                    queue.add(&kernels);
+                    execution.process_streams(queue);
+                });
+            }
+            let Some(id) = queue.here.pop() else {
+                return;
+            };
+            self.run(id, &mut ready);
+            queue.add(&ready);
+            ready.clear();
         }
     }
 
@@ -242,6 +272,9 @@ impl Execution {
                     location: kernel.location,
                 };
                 let mut frame = KernelFrame::new(site, &self.ctx, args, registers.len());
+                let _scope = self.ctx.host().trace(TraceLevel::Debug, || {
+                    self.loaded.file.kernel_name(kernel.code).to_string()
+                });
                 match self.loaded.kernels.get(kernel.code) {
                     Some(HostKernel::Async(implementation)) => implementation(&mut frame),
                     _ => frame.report_error(invalid_argument!(
@@ -328,6 +361,59 @@ impl Execution {
         let mut ready = Ready::new();
         self.lock()
             .count_down(self.body.used_by(kernel, i), &mut ready);
-        self.process(ready);
+        self.process(id as u32, ready);
+    }
+}
+
+/// Kernels that are ready: those of the stream that runs here, and others.
+struct StreamQueue<'a> {
+    streams: &'a [u32],
+    stream: u32,
+    here: Vec<u32>,
+    others: Vec<u32>,
+}
+
+impl<'a> StreamQueue<'a> {
+    fn new(streams: &'a [u32], stream: Option<u32>) -> Self {
+        StreamQueue {
+            streams,
+            stream: stream.unwrap_or(0),
+            here: Vec::new(),
+            others: Vec::new(),
+        }
+    }
+
+    fn stream_of(&self, kernel: u32) -> u32 {
+        self.streams.get(kernel as usize).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, kernels: &[u32]) {
+        for kernel in kernels {
+            match self.stream_of(*kernel) == self.stream {
+                true => self.here.push(*kernel),
+                false => self.others.push(*kernel),
+            }
+        }
+    }
+
+    /// When nothing is left of the stream, this thread goes on with another one.
+    fn continue_elsewhere(&mut self) {
+        if let (true, Some(first)) = (self.here.is_empty(), self.others.first()) {
+            self.stream = self.stream_of(*first);
+            let others = std::mem::take(&mut self.others);
+            self.add(&others);
+        }
+    }
+
+    /// The kernels of other streams, stream by stream.
+    fn take_others(&mut self) -> Vec<(u32, Ready)> {
+        let mut others = std::mem::take(&mut self.others);
+        others.sort_by_key(|kernel| self.stream_of(*kernel));
+        let groups = others.chunk_by(|a, b| self.stream_of(*a) == self.stream_of(*b));
+        let group = |kernels: &[u32]| {
+            let stream = kernels.first().map_or(0, |k| self.stream_of(*k));
+            (stream, Ready::from_slice(kernels))
+        };
+        groups.map(group).collect()
     }
 }

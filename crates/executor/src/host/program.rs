@@ -148,6 +148,10 @@ impl HostProgram for Program {
         location(&self.file, offset)
     }
 
+    fn location_name(&self, offset: usize) -> Option<&str> {
+        self.file.location_name(offset)
+    }
+
     fn function_name(&self, function: usize) -> &str {
         let function = self.file.functions().get(function);
         function.map_or("", |f| f.name.as_str())

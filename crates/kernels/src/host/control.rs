@@ -87,46 +87,21 @@ fn if_kernel(frame: &mut KernelFrame) -> Result<()> {
 
 fn case(frame: &mut KernelFrame) -> Result<()> {
     let mut branches = Vec::new();
+    let n_args = frame.n_args().saturating_sub(1);
     while let Ok(function) = frame.function(branches.len()) {
-        function.check_arity(
-            frame.n_args().saturating_sub(2),
-            frame.n_results().saturating_sub(1),
-        )?;
+        function.check_arity(n_args, frame.n_results())?;
         branches.push(function);
     }
-    // The chain goes round the branches.
-    let mut args = frame.take_args();
-    if args.len() < 2 || branches.is_empty() {
-        return Err(invalid_argument!(
-            "tfrt.case needs an index, a chain and branches"
-        ));
-    }
-    let (index, chain) = (args.remove(0), args.remove(0));
     let choose = move |index: &AsyncValue| -> Result<Function> {
-        let last = branches.len() - 1;
+        // An index that is out of range means the last one.
+        let last = branches.len().saturating_sub(1);
         let index = usize::try_from(*index.expect::<i32>()?).unwrap_or(last);
         match branches.into_iter().nth(index.min(last)) {
             Some(function) => Ok(function),
-            None => Err(invalid_argument!("no such branch")),
+            None => Err(invalid_argument!("tfrt.case has no branches")),
         }
     };
-    let promises = frame.allocate_all();
-    let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
-    let selector = index.clone();
-    selector.and_then(move || {
-        if index.is_error() {
-            return fail_all(promises, &index);
-        }
-        match choose(&index) {
-            Ok(function) => {
-                let mut results: Values = std::iter::once(chain).collect();
-                results.extend(function.execute(&ctx, args));
-                forward_all(promises, results);
-            }
-            Err(status) => fail_all(promises, &AsyncValue::new_error(reporter.report(status))),
-        }
-    });
-    Ok(())
+    branch(frame, choose)
 }
 
 struct Loop {

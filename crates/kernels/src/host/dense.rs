@@ -5,7 +5,7 @@
 
 use super::shape::TensorShape;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::host::{HostDType, HostValue};
+use ferroflow_opdef::host::{HostContext, HostDType, HostValue};
 use ferroflow_tensor::{HostAllocator, HostBuffer};
 use std::fmt;
 use std::ops::Range;
@@ -203,13 +203,41 @@ impl HostTensor {
     }
 }
 
+/// The state of TFRT that programs are written for, where states print differently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TfrtState {
+    /// February 2021.
+    #[default]
+    Year2021,
+    /// January 2022.
+    Year2022,
+}
+
+impl TfrtState {
+    /// What the host's owner chose.
+    pub(super) fn of(host: &HostContext) -> TfrtState {
+        *host.shared(TfrtState::default)
+    }
+}
+
 /// How TFRT prints a data type.
-pub fn dtype_name(dtype: HostDType) -> String {
+pub fn dtype_name(dtype: HostDType, state: TfrtState) -> String {
     let name = dtype.name().unwrap_or("invalid");
-    match name {
-        "complex<f32>" => "Complex64".to_string(),
-        "complex<f64>" => "Complex128".to_string(),
-        name => name.trim_start_matches("!corert.").to_uppercase(),
+    let name = name.trim_start_matches("!corert.");
+    match (state, name) {
+        (TfrtState::Year2021, "complex<f32>") => "Complex64".to_string(),
+        (TfrtState::Year2021, "complex<f64>") => "Complex128".to_string(),
+        (TfrtState::Year2021, name) => name
+            .replace("uint", "ui")
+            .replace("int", "i")
+            .to_uppercase(),
+        (TfrtState::Year2022, "complex<f32>") => "complex64".to_string(),
+        (TfrtState::Year2022, "complex<f64>") => "complex128".to_string(),
+        (TfrtState::Year2022, "string") => "str".to_string(),
+        (TfrtState::Year2022, name) => name
+            .replace("uint", "u")
+            .replace("int", "i")
+            .replace("ui", "u"),
     }
 }
 
@@ -217,7 +245,7 @@ pub fn dtype_name(dtype: HostDType) -> String {
 const MAX_PRINTED: usize = 32;
 
 /// A number as TFRT prints it.
-pub(super) fn number(dtype: HostDType, bytes: &[u8]) -> String {
+pub(super) fn number(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
     let mut word = [0u8; 8];
     for (to, from) in word.iter_mut().zip(bytes) {
         *to = *from;
@@ -227,6 +255,8 @@ pub(super) fn number(dtype: HostDType, bytes: &[u8]) -> String {
     match dtype.name().unwrap_or("") {
         "f32" => float(f32::from_bits(bits as u32).into()),
         "f64" => float(f64::from_bits(bits)),
+        "f16" if state == TfrtState::Year2022 => format!("fp16({bits})"),
+        "bf16" if state == TfrtState::Year2022 => format!("bf16({bits})"),
         "f16" => "Does not support printing fp16.".to_string(),
         "bf16" => "Does not support printing bf16.".to_string(),
         "i8" => (bits as i8).to_string(),
@@ -239,16 +269,16 @@ pub(super) fn number(dtype: HostDType, bytes: &[u8]) -> String {
                 _ => HostDType::F64,
             };
             let (re, im) = bytes.split_at(bytes.len() / 2);
-            format!("({},{})", number(part, re), number(part, im))
+            format!("({},{})", number(part, re, state), number(part, im, state))
         }
         _ => bits.to_string(),
     }
 }
 
-fn numbers(dtype: HostDType, bytes: &[u8]) -> String {
+fn numbers(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
     let size = dtype.size().unwrap_or(1);
     let shown = bytes.chunks(size).take(MAX_PRINTED);
-    let shown: Vec<String> = shown.map(|b| number(dtype, b)).collect();
+    let shown: Vec<String> = shown.map(|b| number(dtype, b, state)).collect();
     let more = if bytes.len() / size > MAX_PRINTED {
         ", ... "
     } else {
@@ -257,21 +287,35 @@ fn numbers(dtype: HostDType, bytes: &[u8]) -> String {
     format!("[{}{more}]", shown.join(", "))
 }
 
-impl fmt::Display for HostTensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl HostTensor {
+    /// The number, if that is all there is.
+    pub(super) fn as_i32(&self) -> Option<i32> {
+        let number = |bytes: &[u8]| Some(i32::from_le_bytes(bytes.try_into().ok()?));
         match self {
-            HostTensor::Dense(t) => {
-                let dtype = dtype_name(t.dtype);
-                write!(f, "DenseHostTensor dtype = {dtype}, shape = {}", t.shape)?;
-                t.buffer.read(|bytes| {
-                    if bytes.len() / t.dtype.size().unwrap_or(1) > MAX_PRINTED {
-                        write!(f, ", md5sum = {}", md5_low(bytes))?;
-                    }
-                    write!(f, ", values = {}", numbers(t.dtype, bytes))
-                })
-            }
+            HostTensor::Dense(t) if t.dtype == HostDType::I32 => t.buffer.read(number),
+            HostTensor::Scalar(t) if t.dtype == HostDType::I32 => number(&t.value),
+            _ => None,
+        }
+    }
+
+    /// The tensor as a host prints it.
+    pub(super) fn show(&self, host: &HostContext) -> String {
+        self.text(TfrtState::of(host))
+    }
+
+    fn text(&self, state: TfrtState) -> String {
+        let shape = self.shape();
+        let dtype = dtype_name(self.dtype(), state);
+        match self {
+            HostTensor::Dense(t) => t.buffer.read(|bytes| {
+                let sum = match bytes.len() / t.dtype.size().unwrap_or(1) > MAX_PRINTED {
+                    true => format!(", md5sum = {}", md5_low(bytes)),
+                    false => String::new(),
+                };
+                let values = numbers(t.dtype, bytes, state);
+                format!("DenseHostTensor dtype = {dtype}, shape = {shape}{sum}, values = {values}")
+            }),
             HostTensor::String(t) => {
-                write!(f, "StringHostTensor shape = {}", t.shape)?;
                 let shown = t.strings.iter().take(MAX_PRINTED);
                 let shown: Vec<String> = shown.map(|s| format!("\"{s}\"")).collect();
                 let more = if t.strings.len() > MAX_PRINTED {
@@ -279,24 +323,19 @@ impl fmt::Display for HostTensor {
                 } else {
                     ""
                 };
-                write!(f, ", values = [{}{more}]", shown.join(", "))
+                let values = shown.join(", ");
+                format!("StringHostTensor shape = {shape}, values = [{values}{more}]")
             }
-            HostTensor::Scalar(t) => write!(
-                f,
-                "ScalarHostTensor dtype = {}, shape = {}, value = {}",
-                dtype_name(t.dtype),
-                t.shape,
-                number(t.dtype, &t.value)
-            ),
+            HostTensor::Scalar(t) => {
+                let value = number(t.dtype, &t.value, state);
+                format!("ScalarHostTensor dtype = {dtype}, shape = {shape}, value = {value}")
+            }
             HostTensor::Coo(t) => {
                 let indices: Vec<String> = t.indices.iter().map(i64::to_string).collect();
-                writeln!(
-                    f,
-                    "CooHostTensor dtype = {}, shape = {}, indices = [{}], values = {}",
-                    dtype_name(t.dtype),
-                    t.shape,
-                    indices.join(", "),
-                    numbers(t.dtype, &t.values)
+                let (indices, values) = (indices.join(", "), numbers(t.dtype, &t.values, state));
+                format!(
+                    "CooHostTensor dtype = {dtype}, shape = {shape}, indices = [{indices}], \
+                     values = {values}\n"
                 )
             }
         }

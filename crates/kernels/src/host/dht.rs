@@ -8,6 +8,8 @@ use ferroflow_opdef::host::{
     TypedAttribute,
 };
 use ferroflow_sync::Chain;
+use ferroflow_tensor::HostAllocator;
+use std::sync::Arc;
 
 /// A number that can be an element.
 trait Element: AttrNumber + Copy + PartialEq + Send + Sync + 'static {
@@ -132,15 +134,18 @@ fn equal<T: Element>(a: Arg<HostTensor>, b: Arg<HostTensor>) -> Result<(bool, Ch
     Ok((same_bytes(typed::<T>(&a)?, typed::<T>(&b)?), Chain))
 }
 
-fn to_coo<T: Element + Default>(tensor: Arg<HostTensor>) -> Result<(HostTensor, Chain)> {
-    let dense = typed::<T>(&tensor)?;
+fn to_coo<T: Element>(tensor: Arg<HostTensor>) -> Result<(HostTensor, Chain)> {
+    Ok((HostTensor::Coo(dense_to_coo(typed::<T>(&tensor)?)), Chain))
+}
+
+/// The elements that are not zero, with their indices.
+pub(super) fn dense_to_coo(dense: &DenseHostTensor) -> CooHostTensor {
     let dims = &dense.shape.0;
-    let size = T::DTYPE.size().unwrap_or(1);
+    let size = dense.dtype.size().unwrap_or(1);
     let (mut indices, mut values) = (Vec::new(), Vec::new());
-    let zero = bytes_of(&[T::default()]);
     dense.buffer.read(|bytes| {
         for (i, element) in bytes.chunks_exact(size).enumerate() {
-            if element == zero {
+            if element.iter().all(|b| *b == 0) {
                 continue;
             }
             values.extend(element);
@@ -154,19 +159,25 @@ fn to_coo<T: Element + Default>(tensor: Arg<HostTensor>) -> Result<(HostTensor, 
             indices.extend(row.iter().rev());
         }
     });
-    let coo = CooHostTensor {
-        dtype: T::DTYPE,
+    CooHostTensor {
+        dtype: dense.dtype,
         shape: dense.shape.clone(),
         indices,
         values,
-    };
-    Ok((HostTensor::Coo(coo), Chain))
+    }
 }
 
-fn to_dense<T: Element>(tensor: Arg<HostTensor>, ctx: Ctx) -> Result<(HostTensor, Chain)> {
-    let coo = tensor.coo()?;
-    let dense = DenseHostTensor::new(ctx.host().allocator(), coo.dtype, coo.shape.clone())?;
-    let size = T::DTYPE.size().unwrap_or(1);
+fn to_dense(tensor: Arg<HostTensor>, ctx: Ctx) -> Result<(HostTensor, Chain)> {
+    let dense = coo_to_dense(tensor.coo()?, ctx.host().allocator())?;
+    Ok((HostTensor::Dense(dense), Chain))
+}
+
+pub(super) fn coo_to_dense(
+    coo: &CooHostTensor,
+    allocator: &Arc<dyn HostAllocator>,
+) -> Result<DenseHostTensor> {
+    let dense = DenseHostTensor::new(allocator, coo.dtype, coo.shape.clone())?;
+    let size = coo.dtype.size().unwrap_or(1);
     let rank = coo.shape.0.len().max(1);
     dense.buffer.write(|bytes| {
         for (row, element) in coo.indices.chunks(rank).zip(coo.values.chunks(size)) {
@@ -183,7 +194,7 @@ fn to_dense<T: Element>(tensor: Arg<HostTensor>, ctx: Ctx) -> Result<(HostTensor
             }
         }
     });
-    Ok((HostTensor::Dense(dense), Chain))
+    Ok(dense)
 }
 
 fn coo_equal(a: Arg<HostTensor>, b: Arg<HostTensor>) -> Result<(bool, Chain)> {
@@ -250,12 +261,12 @@ fn buffer_slice(buffer: Arg<SharedBuffer>, offset: i64, size: i64) -> Result<Sha
 }
 
 fn print_tensor(tensor: Arg<HostTensor>, ctx: Ctx) -> Chain {
-    ctx.host().print(&format!("{}\n", *tensor));
+    ctx.host().print(&format!("{}\n", tensor.show(ctx.host())));
     Chain
 }
 
 fn print_tensor_sync(tensor: Arg<HostTensor>, ctx: Ctx) {
-    ctx.host().print(&format!("{}\n", *tensor));
+    ctx.host().print(&format!("{}\n", tensor.show(ctx.host())));
 }
 
 fn print_shape(tensor: Arg<HostTensor>, ctx: Ctx) -> Chain {
@@ -326,12 +337,12 @@ fn register_type<T: Element>(registry: &mut KernelRegistry) {
         .add(&name("tfrt_dht.tensor_equal"), equal::<T>);
 }
 
-fn register_sparse<T: Element + Default>(registry: &mut KernelRegistry) {
+fn register_sparse<T: Element>(registry: &mut KernelRegistry) {
     for rank in 0..4 {
         let name = |kernel: &str| format!("coo.{kernel}.{}.{rank}", T::NAME);
         registry
             .add(&name("convert_dht_to_coo"), to_coo::<T>)
-            .add(&name("convert_coo_to_dht"), to_dense::<T>)
+            .add(&name("convert_coo_to_dht"), to_dense)
             .add(&name("tensor_equal"), coo_equal);
     }
 }

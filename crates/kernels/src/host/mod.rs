@@ -13,6 +13,7 @@ mod shape;
 mod test;
 mod tracked;
 
+pub use dense::TfrtState;
 use ferroflow_opdef::host::KernelRegistry;
 
 /// All host kernels.

@@ -317,6 +317,48 @@ fn print_typed_attr(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
+/// Says which of several kernels it is; what it costs is for the translator.
+fn cost(frame: &mut KernelFrame) -> Result<()> {
+    let id = frame.attribute(0)?.typed()?.number::<i64>()?;
+    frame.ctx().host().print(&format!("id: {id}\n"));
+    frame.emplace(0, 0i32);
+    Ok(())
+}
+
+fn print_debug_info(frame: &mut KernelFrame) -> Result<()> {
+    let name = frame.location_name().unwrap_or("Kernel has no debug info");
+    frame.ctx().host().print(&format!("{name}\n"));
+    frame.emplace(0, Chain);
+    Ok(())
+}
+
+/// Whether the kernel is the only one that has the argument.
+fn uniqueness(frame: &mut KernelFrame) -> Result<()> {
+    for i in 0..frame.n_args() {
+        let is_unique = frame.args().get(i).is_some_and(AsyncValue::is_unique);
+        frame.emplace(i, is_unique);
+    }
+    Ok(())
+}
+
+fn make_indirect(frame: &mut KernelFrame) -> Result<()> {
+    for (i, value) in frame.take_args().into_iter().enumerate() {
+        let (promise, indirect) = IndirectPromise::new();
+        promise.forward_to(value);
+        frame.set_result(i, indirect);
+    }
+    Ok(())
+}
+
+fn error_chain(_: Chain) -> Result<Chain> {
+    Err(invalid_argument!("error chain"))
+}
+
+fn print_bool(_: Chain, value: bool, ctx: Ctx) -> Chain {
+    ctx.host().print(&format!("{value}\n"));
+    Chain
+}
+
 fn sync_sum(frame: &mut SyncKernelFrame) -> Result<()> {
     let mut sum = 0i32;
     for i in 0..frame.n_args() {
@@ -527,6 +569,12 @@ pub(super) fn register(registry: &mut KernelRegistry) {
             "tfrt_test.sync_function_runner.i32_i32.i32_i32",
             invoke_sync_two,
         )
+        .add_raw("tfrt_test.test_cost", cost)
+        .add_raw("tfrt_test.print_debug_info", print_debug_info)
+        .add_raw("tfrt_test.get_uniqueness", uniqueness)
+        .add_raw("tfrt_test.make_indirect", make_indirect)
+        .add("tfrt_test.error_chain", error_chain)
+        .add("tfrt_test.print_bool", print_bool)
         .add("tfrt_test.get_thread_id", thread_id)
         .add("tfrt_test.memory_leak_one_int32", leak)
         .add("tfrt_test.count3.i32", |x: i32| {

@@ -30,6 +30,12 @@ const DTYPES: &[(u8, &str, usize)] = &[
     (16, "!corert.string", 0),
     (17, "!corert.resource", 0),
     (18, "!corert.variant", 0),
+    // Numbers from 20 on are kinds of attributes.
+    (19, "!corert.quint8", 1),
+    (24, "!corert.quint16", 2),
+    (25, "!corert.qint8", 1),
+    (26, "!corert.qint16", 2),
+    (27, "!corert.qint32", 4),
 ];
 
 #[allow(missing_docs, reason = "the names say it")]

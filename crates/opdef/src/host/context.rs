@@ -1,5 +1,6 @@
 //! What kernels share: the host, a request, and functions to call.
 
+use super::trace::{TraceLevel, TraceScope, Tracer};
 use ferroflow_base::{Result, cancelled};
 use ferroflow_sync::{AsyncValue, Diagnostic, Location, Task, WorkQueue};
 use smallvec::SmallVec;
@@ -24,6 +25,7 @@ pub struct HostContext {
     on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
     shared: Mutex<HashMap<TypeId, Shared>>,
     allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
+    tracer: OnceLock<Tracer>,
 }
 
 impl HostContext {
@@ -40,7 +42,24 @@ impl HostContext {
             on_error,
             shared: Mutex::default(),
             allocator,
+            tracer: OnceLock::new(),
         })
+    }
+
+    /// Tells `tracer` from now on what happens. A host has one tracer at most.
+    pub fn set_tracer(&self, tracer: Tracer) {
+        let _ = self.tracer.set(tracer);
+    }
+
+    /// Tells the tracer, if somebody wants to know as much as `level`, that something begins; it
+    /// ends when the scope is dropped.
+    #[inline]
+    pub fn trace(
+        &self,
+        level: TraceLevel,
+        name: impl FnOnce() -> String,
+    ) -> Option<TraceScope<'_>> {
+        self.tracer.get()?.scope(level, name)
     }
 
     /// Where tasks run.
@@ -166,6 +185,9 @@ pub trait HostProgram: Send + Sync {
 
     /// The place in the source that an offset stands for.
     fn location(&self, offset: usize) -> Option<Location>;
+
+    /// What the place is called that an offset stands for, if it has a name.
+    fn location_name(&self, offset: usize) -> Option<&str>;
 
     /// The name of a function.
     fn function_name(&self, function: usize) -> &str;

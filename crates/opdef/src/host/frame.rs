@@ -66,6 +66,8 @@ pub trait Frame {
     fn ctx(&self) -> &ExecutionContext;
     /// Where the kernel stands.
     fn location(&self) -> Option<Location>;
+    /// What the place is called where the kernel stands, if it has a name.
+    fn location_name(&self) -> Option<&str>;
     /// A number that no other kernel of the program has.
     fn location_id(&self) -> LocationId;
 }
@@ -234,6 +236,10 @@ impl Frame for KernelFrame<'_> {
         self.site.program.location(self.site.location)
     }
 
+    fn location_name(&self) -> Option<&str> {
+        self.site.program.location_name(self.site.location)
+    }
+
     fn location_id(&self) -> LocationId {
         LocationId(self.site.location)
     }
@@ -332,6 +338,10 @@ impl Frame for SyncKernelFrame<'_> {
 
     fn location(&self) -> Option<Location> {
         self.site.program.location(self.site.location)
+    }
+
+    fn location_name(&self) -> Option<&str> {
+        self.site.program.location_name(self.site.location)
     }
 
     fn location_id(&self) -> LocationId {

@@ -7,6 +7,7 @@ mod attr;
 mod context;
 mod frame;
 mod registry;
+mod trace;
 mod typed;
 mod value;
 
@@ -16,6 +17,7 @@ pub use frame::{
     AttrSlot, CallSite, Frame, KernelFrame, LocationId, Reporter, ResultItem, SyncKernelFrame,
 };
 pub use registry::{HostKernel, KernelRegistry, NativeFunction};
+pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};
 pub use typed::{
     Arg, ArrayAttr, AsyncKernel, Attr, Ctx, Cursor, IntoResults, IntoSyncResults, Param, StrAttr,
     SyncKernel, TypedAttribute, TypedKernel, TypedSyncKernel,

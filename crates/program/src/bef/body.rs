@@ -42,6 +42,8 @@ pub struct Body {
     ranges: Vec<Range<usize>>,
     sources: Range<usize>,
     argument_users: Vec<Range<usize>>,
+    /// Of the start and of each kernel; empty if nobody says.
+    streams: Vec<u32>,
 }
 
 impl Body {
@@ -110,6 +112,12 @@ impl Body {
         self.argument_users.get(i).map_or(&[], |r| self.slice(r))
     }
 
+    /// The streams that the start of the function (0) and its kernels (from 1) run in, if the file
+    /// says so.
+    pub fn streams(&self) -> Option<&[u32]> {
+        (!self.streams.is_empty()).then_some(&self.streams)
+    }
+
     /// How many arguments the function has.
     pub fn n_arguments(&self) -> usize {
         self.argument_users.len()
@@ -163,6 +171,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         ranges: Vec::new(),
         sources: 0..0,
         argument_users: Vec::new(),
+        streams: Vec::new(),
     };
     let list = section.get(list..)?;
     for (i, (offset, n_operands)) in table.into_iter().enumerate() {
@@ -198,6 +207,12 @@ fn read(file: &File, index: usize) -> Option<Body> {
             return None;
         }
         body.kernels.push(kernel);
+    }
+    if let Some(streams) = file.streams(index) {
+        if streams.len() != body.kernels.len() + 1 {
+            return None;
+        }
+        body.streams = streams.to_vec();
     }
     Some(body)
 }

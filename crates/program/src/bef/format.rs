@@ -35,9 +35,25 @@ pub(super) enum Section {
     AttributeTypes = 9,
     AttributeNames = 10,
     RegisterTypes = 11,
+    /// Ferroflow's: what kernels run on which thread.
+    Streams = 0x44,
+    /// Ferroflow's: names of places.
+    LocationNames = 0x45,
 }
 
-pub(super) const N_SECTIONS: usize = 12;
+pub(super) const N_SECTIONS: usize = 14;
+
+impl Section {
+    /// The place of section `id` among all that are known here; others are none of ours.
+    pub(super) fn slot(id: u8) -> Option<usize> {
+        match id {
+            0..=11 => Some(id.into()),
+            0x44 => Some(12),
+            0x45 => Some(13),
+            _ => None,
+        }
+    }
+}
 
 /// What runs a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,8 +165,7 @@ impl<'a> Reader<'a> {
 pub(super) fn sections(file: &[u8]) -> Result<[Option<Range<usize>>; N_SECTIONS]> {
     let mut sections = [const { None }; N_SECTIONS];
     each_section(file, &mut |id, range| {
-        // Others are none of TFRT's.
-        if let Some(slot) = sections.get_mut(usize::from(id)) {
+        if let Some(slot) = Section::slot(id).and_then(|i| sections.get_mut(i)) {
             *slot = Some(range);
         }
     })?;

@@ -7,10 +7,11 @@ mod read;
 mod to_mlir;
 mod write;
 mod write_attrs;
+mod write_body;
 
 pub use body::{Body, Kernel};
 pub use format::FunctionKind;
 pub use graph::{GraphProgram, Port, TensorTable, read_graph, write_graph};
 pub use read::{File, FileBytes, Function};
 pub use to_mlir::to_mlir;
-pub use write::write;
+pub use write::{WriteOptions, write, write_with};

@@ -31,6 +31,8 @@ pub struct File {
     functions: Vec<Function>,
     bodies: Vec<OnceLock<Result<Arc<Body>>>>,
     attribute_kinds: OnceLock<HashMap<usize, u16>>,
+    location_names: OnceLock<HashMap<usize, String>>,
+    streams: OnceLock<Vec<Vec<u32>>>,
 }
 
 /// An entry of the index of functions.
@@ -60,6 +62,8 @@ impl File {
             functions: Vec::new(),
             bodies: Vec::new(),
             attribute_kinds: OnceLock::new(),
+            location_names: OnceLock::new(),
+            streams: OnceLock::new(),
         };
         if file.section(Section::FormatVersion).first() != Some(&VERSION) {
             return Err(corrupt("BEF file has unknown version number"));
@@ -77,7 +81,8 @@ impl File {
     }
 
     pub(super) fn section(&self, section: Section) -> &[u8] {
-        let range = self.sections.get(section as usize).cloned().flatten();
+        let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
+        let range = slot.cloned().flatten();
         range
             .and_then(|r| (*self.bytes).as_ref().get(r))
             .unwrap_or(&[])
@@ -85,7 +90,8 @@ impl File {
 
     /// Where a section begins in the file, which its alignments refer to.
     pub(super) fn section_start(&self, section: Section) -> usize {
-        let range = self.sections.get(section as usize).cloned().flatten();
+        let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
+        let range = slot.cloned().flatten();
         range.map_or(0, |r| r.start)
     }
 
@@ -188,6 +194,34 @@ impl File {
         let names = self.section(Section::LocationFilenames);
         let name = names.split(|b| *b == 0).nth(file)?;
         Some((std::str::from_utf8(name).ok()?, line, column))
+    }
+
+    /// What the place at an offset of the section of positions is called, if it has a name.
+    pub fn location_name(&self, offset: usize) -> Option<&str> {
+        let names = self.location_names.get_or_init(|| {
+            let mut reader = Reader::new(self.section(Section::LocationNames), 0);
+            let n = reader.count().unwrap_or(0);
+            let pair = |_| Some((reader.int()?, reader.text()?));
+            (0..n).map_while(pair).collect()
+        });
+        names.get(&offset).map(String::as_str)
+    }
+
+    /// The streams of a function: of its start and of each kernel. `None` if the file does not
+    /// say.
+    pub(super) fn streams(&self, function: usize) -> Option<&[u32]> {
+        let all = self.streams.get_or_init(|| {
+            let mut reader = Reader::new(self.section(Section::Streams), 0);
+            let n = reader.count().unwrap_or(0);
+            let list = |_| {
+                let ids = reader.ints()?.into_iter().map(u32::try_from);
+                ids.collect::<Result<Vec<u32>, _>>().ok()
+            };
+            (0..n).map_while(list).collect()
+        });
+        all.get(function)
+            .filter(|l| !l.is_empty())
+            .map(Vec::as_slice)
     }
 
     /// The section of attributes.

@@ -73,13 +73,12 @@ impl Converter<'_> {
     }
 
     fn loc(&self, offset: usize) -> Loc {
-        match self.file.location(offset) {
-            Some((file, line, column)) => Loc {
-                file: file.into(),
-                line,
-                column,
-            },
-            None => Loc::default(),
+        let (file, line, column) = self.file.location(offset).unwrap_or_default();
+        Loc {
+            file: file.into(),
+            line,
+            column,
+            name: self.file.location_name(offset).map(Into::into),
         }
     }
 
@@ -277,6 +276,18 @@ impl Converter<'_> {
             "tfrt_test.sync_benchmark" => &["target_fn"],
             _ => &["callee"],
         };
+        let list = match &*op.name {
+            "tfrt.case" => Some("branches"),
+            "corert.create_composite_op_handler" => Some("ops"),
+            _ => None,
+        };
+        if let Some(list) = list {
+            let entries = body.functions(kernel).iter();
+            let entries = entries.filter_map(|i| self.file.functions().get(*i as usize));
+            let branches = entries.map(|f| Attr::Symbol(vec![f.name.clone()]));
+            op.set_attr(list, Attr::Array(branches.collect()));
+            return Vec::new();
+        }
         let mut regions = Vec::new();
         for (i, index) in body.functions(kernel).iter().enumerate() {
             let function = self.file.functions().get(*index as usize);

@@ -1,13 +1,11 @@
 //! A program to a file.
 
-use super::format::{
-    FunctionKind, INVALID_INDEX, MAGIC, NON_STRICT, PSEUDO_CODE, PSEUDO_LOCATION, Section, VERSION,
-    Writer,
-};
+use super::format::{FunctionKind, INVALID_INDEX, MAGIC, Section, VERSION, Writer};
 use super::write_attrs;
+use super::write_body::BodyEmitter;
 use crate::mlir::{
-    Attr, Diagnostic, FunctionType, Loc, Module, Op, Region, Type, Value, has_typed_attributes,
-    is_compiled,
+    Attr, COST, Diagnostic, FunctionType, Loc, Module, Op, Region, Streams, Type, Value,
+    has_typed_attributes, is_compiled, says_costs,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,6 +19,35 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// assert_eq!(file[..2], [0x0b, 0xef]);
 /// ```
 pub fn write(module: &Module, optional_sections: bool) -> Result<Vec<u8>, Vec<Diagnostic>> {
+    let options = WriteOptions {
+        optional_sections,
+        ..WriteOptions::default()
+    };
+    write_with(module, options)
+}
+
+/// What a file shall have beyond what it needs to run.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// Names and types of attributes and registers.
+    pub optional_sections: bool,
+    /// Which kernels run on one thread, even if the program does not speak of costs. Without it
+    /// the engine starts a task for each kernel that is ready while another runs.
+    pub streams: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        WriteOptions {
+            optional_sections: true,
+            streams: false,
+        }
+    }
+}
+
+/// Writes `module` as a BEF file.
+pub fn write_with(module: &Module, options: WriteOptions) -> Result<Vec<u8>, Vec<Diagnostic>> {
+    let optional_sections = options.optional_sections;
     let mut collector = Collector {
         module,
         optional: optional_sections,
@@ -45,7 +72,7 @@ pub fn write(module: &Module, optional_sections: bool) -> Result<Vec<u8>, Vec<Di
     if !collector.errors.is_empty() {
         return Err(collector.errors);
     }
-    Ok(Emitter::new(module, collector.entities).emit(optional_sections))
+    Ok(Emitter::new(module, collector.entities).emit(options))
 }
 
 struct Function<'m> {
@@ -59,18 +86,18 @@ struct Function<'m> {
 }
 
 #[derive(Default)]
-struct Entities<'m> {
+pub(super) struct Entities<'m> {
     attributes: Vec<Attr>,
     typed_attributes: Vec<Attr>,
     attribute_set: HashSet<(Attr, bool)>,
     kernels: Vec<String>,
-    kernel_ids: HashMap<String, usize>,
+    pub(super) kernel_ids: HashMap<String, usize>,
     functions: Vec<Function<'m>>,
-    named_functions: HashMap<String, usize>,
-    region_functions: HashMap<*const Region, usize>,
+    pub(super) named_functions: HashMap<String, usize>,
+    pub(super) region_functions: HashMap<*const Region, usize>,
     types: Vec<Type>,
     type_ids: HashMap<Type, usize>,
-    strings: BTreeMap<String, usize>,
+    pub(super) strings: BTreeMap<String, usize>,
     files: Vec<String>,
     positions: Vec<&'m Op>,
 }
@@ -83,7 +110,20 @@ struct Collector<'m> {
     references: Vec<(Vec<String>, Loc)>,
 }
 
-fn is_return(op: &Op) -> bool {
+/// Attributes that are not among those of a kernel.
+pub(super) fn is_hidden(name: &str) -> bool {
+    name == "bef.nonstrict" || name == COST
+}
+
+/// The functions of a list of them.
+pub(super) fn function_list(attr: &Attr) -> Option<Vec<&str>> {
+    match attr {
+        Attr::Array(items) if !items.is_empty() => items.iter().map(Attr::as_symbol).collect(),
+        _ => None,
+    }
+}
+
+pub(super) fn is_return(op: &Op) -> bool {
     &*op.name == "tfrt.return"
 }
 
@@ -253,7 +293,14 @@ impl<'m> Collector<'m> {
         }
         let typed = has_typed_attributes(&name);
         for (attr_name, attr) in &op.attrs {
-            if attr_name == "bef.nonstrict" {
+            if is_hidden(attr_name) {
+                continue;
+            }
+            if let Some(functions) = function_list(attr) {
+                let paths = functions.into_iter().map(|f| vec![f.to_string()]);
+                let loc = &op.loc;
+                self.references
+                    .extend(paths.map(|path| (path, loc.clone())));
                 continue;
             }
             if write_attrs::kind(attr).is_none() {
@@ -300,10 +347,10 @@ fn defines(region: &Region, value: Value) -> bool {
     region.args.contains(&value) || region.ops.iter().any(|op| op.results.contains(&value))
 }
 
-struct Emitter<'m> {
-    module: &'m Module,
-    entities: Entities<'m>,
-    attribute_offsets: HashMap<(Attr, bool), usize>,
+pub(super) struct Emitter<'m> {
+    pub(super) module: &'m Module,
+    pub(super) entities: Entities<'m>,
+    pub(super) attribute_offsets: HashMap<(Attr, bool), usize>,
     position_offsets: HashMap<*const Op, usize>,
 }
 
@@ -317,7 +364,7 @@ impl<'m> Emitter<'m> {
         }
     }
 
-    fn emit(mut self, optional_sections: bool) -> Vec<u8> {
+    fn emit(mut self, options: WriteOptions) -> Vec<u8> {
         let mut out = Writer::default();
         out.bytes.extend(MAGIC);
         let mut version = Writer::default();
@@ -342,10 +389,13 @@ impl<'m> Emitter<'m> {
         out.section(Section::Kernels, &kernels);
         out.section(Section::Types, &types);
         let (attribute_names, register_types) = self.functions(&mut out);
-        if optional_sections {
+        if options.optional_sections {
             out.section(Section::AttributeTypes, &attribute_types);
             out.section(Section::AttributeNames, &attribute_names);
             out.section(Section::RegisterTypes, &register_types);
+        }
+        if options.streams || says_costs(self.module) {
+            out.section(Section::Streams, &self.streams());
         }
         out.bytes
     }
@@ -367,6 +417,46 @@ impl<'m> Emitter<'m> {
             positions.int(op.loc.column);
         }
         out.section(Section::LocationPositions, &positions);
+        let named = self.entities.positions.iter();
+        let named: Vec<(usize, &str)> = named
+            .filter_map(|op| Some((self.position(op), op.loc.name.as_deref()?)))
+            .collect();
+        if !named.is_empty() {
+            let mut names = Writer::default();
+            names.int(named.len());
+            for (offset, name) in named {
+                names.int(offset);
+                names.text(name);
+            }
+            out.section(Section::LocationNames, &names);
+        }
+    }
+
+    /// Streams of all functions that have any.
+    fn streams(&self) -> Writer {
+        let mut section = Writer::default();
+        section.int(self.entities.functions.len());
+        for function in &self.entities.functions {
+            let region = function
+                .region
+                .filter(|_| function.kind == FunctionKind::Async);
+            let Some(region) = region else {
+                section.int(0);
+                continue;
+            };
+            let streams = Streams::of_region(self.module, region, function.op);
+            let kernels = region
+                .ops
+                .iter()
+                .enumerate()
+                .filter(|(_, op)| !is_return(op));
+            let ids: Vec<usize> = std::iter::once(streams.root().id)
+                .chain(kernels.map(|(i, _)| streams.of_op(i).id))
+                .collect();
+            section.int(ids.len());
+            ids.iter().for_each(|id| section.int(*id));
+        }
+        section
     }
 
     fn strings(&mut self, out: &mut Writer) {
@@ -398,14 +488,14 @@ impl<'m> Emitter<'m> {
         types
     }
 
-    fn position(&self, op: &Op) -> usize {
+    pub(super) fn position(&self, op: &Op) -> usize {
         self.position_offsets
             .get(&(op as *const Op))
             .copied()
             .unwrap_or(0)
     }
 
-    fn type_id(&self, ty: &Type) -> usize {
+    pub(super) fn type_id(&self, ty: &Type) -> usize {
         let id = self.entities.type_ids.get(ty).copied();
         id.unwrap_or(INVALID_INDEX)
     }
@@ -429,165 +519,17 @@ impl<'m> Emitter<'m> {
                 types.iter().for_each(|t| index.int(self.type_id(t)));
             }
             if let Some(region) = function.region {
-                let body = BodyEmitter {
-                    emitter: self,
-                    registers: HashMap::new(),
-                };
-                body.emit(region, function.op, &mut bodies, &mut names, &mut registers);
+                BodyEmitter::new(self).emit(
+                    region,
+                    function.op,
+                    &mut bodies,
+                    &mut names,
+                    &mut registers,
+                );
             }
         }
         out.section(Section::FunctionIndex, &index);
         out.section(Section::Functions, &bodies);
         (names, registers)
-    }
-}
-
-struct BodyEmitter<'e, 'm> {
-    emitter: &'e Emitter<'m>,
-    registers: HashMap<Value, usize>,
-}
-
-impl BodyEmitter<'_, '_> {
-    fn register(&self, value: Value) -> usize {
-        self.registers.get(&value).copied().unwrap_or(0)
-    }
-
-    fn emit(
-        mut self,
-        region: &Region,
-        op: &Op,
-        out: &mut Writer,
-        names: &mut Writer,
-        types: &mut Writer,
-    ) {
-        let results = region.ops.iter().flat_map(|op| &op.results);
-        let values: Vec<Value> = region.args.iter().chain(results).copied().collect();
-        for (i, value) in values.iter().enumerate() {
-            self.registers.insert(*value, i);
-        }
-        // Who reads each register, the latest first, as MLIR lists the uses of a value.
-        let mut users: Vec<Vec<u32>> = vec![Vec::new(); values.len()];
-        let mut n_uses = vec![0usize; values.len()];
-        let mut sources = Vec::new();
-        let kernels: Vec<&Op> = region.ops.iter().filter(|op| !is_return(op)).collect();
-        for (id, op) in (1u32..).zip(&kernels) {
-            for operand in &op.operands {
-                if let Some(list) = users.get_mut(self.register(*operand)) {
-                    list.push(id);
-                }
-            }
-            if op.operands.is_empty() {
-                sources.push(id);
-            }
-        }
-        users.iter_mut().for_each(|list| list.reverse());
-        for operand in region.ops.iter().flat_map(|op| &op.operands) {
-            if let Some(n) = n_uses.get_mut(self.register(*operand)) {
-                *n += 1;
-            }
-        }
-        out.int(self.emitter.position(op));
-        out.int(values.len());
-        types.int(values.len());
-        for (value, n) in values.iter().zip(&n_uses) {
-            out.int(*n);
-            types.int(self.emitter.type_id(&self.emitter.module.ty(*value)));
-        }
-        let used_by = |value: &Value| {
-            let list = users.get(self.register(*value));
-            list.map_or(&[][..], Vec::as_slice)
-        };
-        out.int(kernels.len() + 1);
-        names.int(kernels.len() + 1);
-        let mut list = Writer::default();
-        // The kernel that defines the arguments, and a value for kernels without any.
-        out.int(0);
-        out.int(0);
-        names.byte(0);
-        let n_results = region.args.len() as u32 + 1;
-        for word in [PSEUDO_CODE, PSEUDO_LOCATION, 0, 0, 0, n_results, 0] {
-            list.u32(word);
-        }
-        list.u32(sources.len() as u32);
-        for arg in &region.args {
-            list.u32(used_by(arg).len() as u32);
-        }
-        list.u32(values.len() as u32);
-        for arg in &region.args {
-            list.u32(self.register(*arg) as u32);
-        }
-        sources.iter().for_each(|id| list.u32(*id));
-        for id in region.args.iter().flat_map(used_by) {
-            list.u32(*id);
-        }
-        for op in &kernels {
-            let non_strict = op.attr("bef.nonstrict").is_some();
-            out.int(list.bytes.len());
-            out.int(match non_strict {
-                true => op.operands.len().min(1),
-                false => op.operands.len(),
-            });
-            names.byte(u8::from(non_strict));
-            self.kernel(op, non_strict, &mut list, names, &used_by);
-        }
-        let last = region.ops.last().filter(|op| is_return(op));
-        for operand in last.into_iter().flat_map(|op| &op.operands) {
-            out.int(self.register(*operand));
-        }
-        out.align(4);
-        out.append(&list);
-    }
-
-    fn kernel<'u>(
-        &self,
-        op: &Op,
-        non_strict: bool,
-        list: &mut Writer,
-        names: &mut Writer,
-        used_by: &dyn Fn(&Value) -> &'u [u32],
-    ) {
-        let entities = &self.emitter.entities;
-        let typed = has_typed_attributes(&op.name);
-        let mut attributes = Vec::new();
-        let mut functions = Vec::new();
-        for (name, attr) in &op.attrs {
-            if name == "bef.nonstrict" {
-                continue;
-            }
-            if let Some(function) = attr.as_symbol() {
-                functions.push(entities.named_functions.get(function).copied().unwrap_or(0));
-                continue;
-            }
-            let string = entities.strings.get(name).copied();
-            names.int(string.unwrap_or(INVALID_INDEX));
-            let offset = self.emitter.attribute_offsets.get(&(attr.clone(), typed));
-            attributes.push(offset.copied().unwrap_or(0));
-        }
-        for region in &op.regions {
-            let id = entities.region_functions.get(&(region as *const Region));
-            functions.push(id.copied().unwrap_or(0));
-        }
-        let code = entities.kernel_ids.get(&*op.name).copied().unwrap_or(0);
-        let counts = [
-            code,
-            self.emitter.position(op),
-            op.operands.len(),
-            attributes.len(),
-            functions.len(),
-            op.results.len(),
-        ];
-        counts.iter().for_each(|n| list.u32(*n as u32));
-        list.u32(if non_strict { NON_STRICT } else { 0 });
-        for result in &op.results {
-            list.u32(used_by(result).len() as u32);
-        }
-        let operands = op.operands.iter().map(|v| self.register(*v));
-        let results = op.results.iter().map(|v| self.register(*v));
-        for entry in operands.chain(attributes).chain(functions).chain(results) {
-            list.u32(entry as u32);
-        }
-        for id in op.results.iter().flat_map(used_by) {
-            list.u32(*id);
-        }
     }
 }

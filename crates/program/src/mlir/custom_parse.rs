@@ -80,10 +80,6 @@ fn parse_sequence(p: &mut Parser, spec: &Spec, op: &mut Op) -> Res {
         };
         op.operands.push(value);
     }
-    // Later text writes the types of `tfrt.merge.chains`.
-    if may_repeat && p.eat(":")? {
-        p.open_type_list()?;
-    }
     op.results = p.new_results(&spec.results.fixed);
     Ok(())
 }
@@ -148,6 +144,25 @@ fn parse_special(p: &mut Parser, special: &str, op: &mut Op) -> Res {
                 let types = p.open_type_list()?;
                 op.operands = p.resolve(&operands, &types, &loc)?;
             }
+        }
+        "typed_operands" | "merge_chains" => {
+            let operands = p.operand_list()?;
+            attributes(p, op)?;
+            // Earlier text merges chains only, and does not say so.
+            let types = match special == "merge_chains" && !p.is(":") {
+                true => vec![Type::new(CHAIN); operands.len()],
+                false => {
+                    p.expect(":")?;
+                    p.open_type_list()?
+                }
+            };
+            op.operands = p.resolve(&operands, &types, &loc)?;
+            let result = if special == "merge_chains" {
+                CHAIN
+            } else {
+                "i32"
+            };
+            op.results = p.new_results(&[Type::new(result)]);
         }
         "call" => {
             op.set_attr("bef.nonstrict", Attr::Unit);
@@ -246,13 +261,16 @@ fn parse_special(p: &mut Parser, special: &str, op: &mut Op) -> Res {
             attributes(p, op)?;
             p.expect(":")?;
             p.expect("(")?;
-            let results = p.comma_list(")", Parser::ty)?;
+            let mut results = p.comma_list(")", Parser::ty)?;
             let (chain, rest) = split_first(p, &operands, "a chain")?;
             op.operands.push(p.resolve_one(chain, &Type::new(CHAIN))?);
-            for operand in rest {
-                op.operands
-                    .push(p.resolve_one(operand, &Type::new(HANDLE))?);
+            // Earlier text only has the types of the results: the operands are handles.
+            let mut inputs = vec![Type::new(HANDLE); rest.len()];
+            if p.eat("->")? {
+                p.expect("(")?;
+                inputs = std::mem::replace(&mut results, p.comma_list(")", Parser::ty)?);
             }
+            op.operands.extend(p.resolve(rest, &inputs, &loc)?);
             let mut types = vec![Type::new(CHAIN)];
             types.extend(results);
             op.results = p.new_results(&types);

@@ -31,6 +31,15 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
                 let _ = write!(p.out, " {all} : {types}");
             }
         }
+        "typed_operands" | "merge_chains" => {
+            let _ = write!(p.out, "{name} {all}");
+            p.attr_dict(op, &[]);
+            let types = p.module.types(operands);
+            if special == "typed_operands" || !types.iter().all(|t| t.is("!tfrt.chain")) {
+                let types = p.types(operands);
+                let _ = write!(p.out, " : {types}");
+            }
+        }
         "call" => {
             let _ = write!(p.out, "{name} {}({all})", attr(op, "callee"));
             p.attr_dict(op, &["callee", "bef.nonstrict"]);
@@ -172,7 +181,15 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
             let _ = write!(p.out, "({names})");
             p.attr_dict(op, &functions);
             let types = p.types(tail(&op.results, 1));
-            let _ = write!(p.out, " : ({types})");
+            let inputs = tail(call, 1);
+            let is_handle = |v: &Value| p.module.ty(*v).is("!corert.tensorhandle");
+            match inputs.iter().all(is_handle) {
+                true => drop(write!(p.out, " : ({types})")),
+                false => {
+                    let inputs = p.types(inputs);
+                    let _ = write!(p.out, " : ({inputs}) -> ({types})");
+                }
+            }
         }
         "executeop" => return execute_op(p, op),
         _ => return false,

@@ -12,6 +12,8 @@ pub enum Severity {
     Warning,
     /// Explains another diagnostic.
     Note,
+    /// Says what an analysis found.
+    Remark,
 }
 
 impl fmt::Display for Severity {
@@ -20,6 +22,7 @@ impl fmt::Display for Severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
             Severity::Note => "note",
+            Severity::Remark => "remark",
         })
     }
 }
@@ -61,9 +64,19 @@ impl Diagnostic {
         }
     }
 
+    /// A remark at `loc`.
+    pub fn remark(loc: &Loc, message: impl Into<String>) -> Self {
+        Diagnostic {
+            severity: Severity::Remark,
+            ..Self::error(loc, message)
+        }
+    }
+
     /// The message with its place, and below it the line of `source` with a caret.
     pub fn render(&self, source: Option<&str>) -> String {
-        let Loc { file, line, column } = &self.loc;
+        let Loc {
+            file, line, column, ..
+        } = &self.loc;
         let mut text = if *line == 0 {
             format!("{}: {}\n", self.severity, self.message)
         } else {

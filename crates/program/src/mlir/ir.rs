@@ -12,6 +12,8 @@ pub struct Loc {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
+    /// What the place is called, if it was given a name.
+    pub name: Option<Arc<str>>,
 }
 
 /// A type. Types are equal when their canonical texts are.

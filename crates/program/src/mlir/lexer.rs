@@ -66,6 +66,7 @@ impl<'a> Lexer<'a> {
             file: self.file.clone(),
             line: line + self.first_line,
             column: at.saturating_sub(start) + 1,
+            name: None,
         }
     }
 

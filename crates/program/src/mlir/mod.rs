@@ -5,20 +5,26 @@ mod custom_parse;
 mod custom_print;
 mod diagnostic;
 mod forms;
+mod inline;
 mod ir;
 mod lexer;
+mod location;
 mod parser;
 mod printer;
+mod streams;
 mod verify;
 
 pub(crate) use attrs::scalar_bytes;
 pub use diagnostic::{Diagnostic, Severity};
 pub use forms::has_typed_attributes;
+pub use inline::inline_calls;
 pub use ir::{
     Attr, Dense, FunctionType, Loc, Module, Op, Region, Type, Value, ValueInfo, is_compiled,
 };
 pub(crate) use printer::element_size;
 pub use printer::{attr_text, print, print_operation};
+pub(crate) use streams::says_costs;
+pub use streams::{COST, Stream, Streams, stream_remarks};
 pub use verify::verify;
 
 /// Reads a program from text. `first_line` lines of the file come before `text`.

@@ -34,6 +34,8 @@ pub(super) struct Parser<'a> {
     pub(super) module: Module,
     pub(super) attr_aliases: HashMap<String, Attr>,
     pub(super) type_aliases: HashMap<String, Type>,
+    /// Places by alias; they may be used before they are defined.
+    pub(super) loc_aliases: HashMap<String, Loc>,
     scopes: Vec<Scope>,
     depth: usize,
     /// Notes that belong to the error to come.
@@ -50,6 +52,7 @@ impl<'a> Parser<'a> {
             module: Module::default(),
             attr_aliases: HashMap::new(),
             type_aliases: HashMap::new(),
+            loc_aliases: HashMap::new(),
             scopes: Vec::new(),
             depth: 0,
             notes: Vec::new(),
@@ -149,6 +152,7 @@ impl<'a> Parser<'a> {
 
     /// The whole file.
     pub(super) fn parse_module(mut self) -> Result<Module, Vec<Diagnostic>> {
+        self.find_loc_aliases();
         let result = self.bump().and_then(|()| self.top_level());
         match result {
             Ok(ops) => {
@@ -182,6 +186,11 @@ impl<'a> Parser<'a> {
                     let name = name.to_string();
                     self.bump()?;
                     self.expect("=")?;
+                    if self.is_word("loc") {
+                        let loc = self.loc_in_parentheses()?;
+                        self.loc_aliases.insert(name, loc);
+                        continue;
+                    }
                     let attr = self.attribute(None)?;
                     self.attr_aliases.insert(name, attr);
                 }
@@ -436,40 +445,6 @@ impl<'a> Parser<'a> {
             true => self.attr_dict(),
             false => Ok(Vec::new()),
         }
-    }
-
-    fn trailing_location(&mut self, op: &mut Op) -> Res {
-        if !self.is_word("loc") {
-            return Ok(());
-        }
-        self.bump()?;
-        self.expect("(")?;
-        if let Some(loc) = self.location()? {
-            op.loc = loc;
-        }
-        self.expect(")")
-    }
-
-    fn location(&mut self) -> Res<Option<Loc>> {
-        if self.eat_word("unknown")? {
-            return Ok(Some(Loc::default()));
-        }
-        if let Tok::String(file) = self.tok.clone() {
-            self.bump()?;
-            let mut numbers = [0usize; 2];
-            for number in &mut numbers {
-                self.expect(":")?;
-                let Tok::Int(digits) = self.tok else {
-                    return self.error("expected integer line number in FileLineColLoc");
-                };
-                *number = digits.parse().unwrap_or(0);
-                self.bump()?;
-            }
-            let [line, column] = numbers;
-            let file = String::from_utf8_lossy(&file).as_ref().into();
-            return Ok(Some(Loc { file, line, column }));
-        }
-        self.error("expected location instance")
     }
 
     /// `{ ... }` in a scope that the caller opened; `args` are already defined in it.

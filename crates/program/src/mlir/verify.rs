@@ -84,6 +84,9 @@ impl Checker<'_> {
         let fail = |message: &str| Err(Box::new(op_error(op, message)));
         let operands = self.module.types(&op.operands);
         let results = self.module.types(&op.results);
+        if let Some(Attr::Int(..=0, _)) = op.attr(super::streams::COST) {
+            return fail("cost value must be larger than 0");
+        }
         match &*op.name {
             "tfrt.return" => {
                 let Some(function) = parent.filter(|p| p.is_func()) else {

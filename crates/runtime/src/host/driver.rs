@@ -1,16 +1,21 @@
 //! What `bef_executor` does: every function without arguments runs as a test of its own.
 
 use super::expected::Expected;
+use super::tracing::TextSink;
 use ferroflow_executor::host::Program;
+use ferroflow_kernels::host::TfrtState;
 use ferroflow_opdef::host::{
-    ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, Value, Values,
+    ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, TraceLevel, Tracer,
+    Value, Values,
 };
 use ferroflow_program::bef::{File, FileBytes, FunctionKind};
 use ferroflow_program::mlir;
 use ferroflow_sync::{
     AsyncValue, Diagnostic, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue,
 };
-use ferroflow_tensor::{FixedSizeAllocator, HostAllocator, MallocAllocator, ProfiledAllocator};
+use ferroflow_tensor::{
+    CachingAllocator, FixedSizeAllocator, HostAllocator, MallocAllocator, ProfiledAllocator,
+};
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +31,12 @@ pub enum AllocatorType {
     /// The system, with a complaint if something is not given back.
     #[default]
     LeakCheck,
+    /// What was given back first, and then the system.
+    Caching,
 }
+
+/// Most bytes that a caching allocator keeps.
+const MAX_KEPT: usize = 1 << 28;
 
 impl AllocatorType {
     /// The allocator with this name on command lines.
@@ -36,6 +46,7 @@ impl AllocatorType {
             "test_fixed_size_1k" => AllocatorType::TestFixedSize,
             "profiled_allocator" => AllocatorType::Profiled,
             "leak_check_allocator" => AllocatorType::LeakCheck,
+            "caching_allocator" => AllocatorType::Caching,
             _ => return None,
         })
     }
@@ -55,6 +66,13 @@ impl AllocatorType {
                 Arc::new(ProfiledAllocator::leak_check(malloc())),
                 "memory leak check allocator",
             ),
+            AllocatorType::Caching => {
+                let inner = Arc::new(ProfiledAllocator::leak_check(malloc()));
+                (
+                    Arc::new(CachingAllocator::new(inner, MAX_KEPT)),
+                    "caching allocator based on malloc",
+                )
+            }
         }
     }
 }
@@ -72,6 +90,10 @@ pub struct Config {
     pub allocator: AllocatorType,
     /// Whether errors are printed with their codes.
     pub print_error_code: bool,
+    /// The state of TFRT that the programs are written for.
+    pub state: TfrtState,
+    /// How much to tell, behind what the programs print, of what happened.
+    pub tracing: Option<TraceLevel>,
 }
 
 impl Default for Config {
@@ -82,6 +104,8 @@ impl Default for Config {
             work_queue: "s".to_string(),
             allocator: AllocatorType::default(),
             print_error_code: false,
+            state: TfrtState::default(),
+            tracing: None,
         }
     }
 }
@@ -134,9 +158,15 @@ impl Driver {
         });
         let queue_name = queue.name();
         let host = HostContext::new(queue, allocator.clone(), out, on_error);
+        host.shared(|| self.config.state);
+        let trace = TextSink::default();
+        if let Some(level) = self.config.tracing {
+            host.set_tracer(Tracer::new(level, Box::new(trace.clone())));
+        }
         host.print(&format!("Choosing {allocator_name}.\n"));
         host.print(&format!("Choosing {queue_name} work queue.\n"));
         let mut status = 0;
+        let whole = host.trace(TraceLevel::Default, || "Bef Executor".to_string());
         match File::open(bytes)
             .map_err(Diagnostic::from)
             .and_then(|file| Program::new(file, &self.registry))
@@ -146,6 +176,8 @@ impl Driver {
         }
         host.work_queue().quiesce();
         host.forget_shared();
+        drop(whole);
+        host.print(&trace.take());
         if let Some((text, is_bad)) = allocator.report() {
             host.print(&format!("{text}\n"));
             if is_bad {
@@ -215,6 +247,7 @@ impl Driver {
         host.print(&format!("--- Running '{name}':\n"));
         let ctx = ExecutionContext::new(host.clone());
         let function = program.function_at(index);
+        let _scope = host.trace(TraceLevel::Default, || format!("Function: {name}"));
         let text = match entry.kind {
             FunctionKind::Sync => sync_results(&function, &ctx),
             _ => {
@@ -309,6 +342,7 @@ fn as_text(diagnostic: &Diagnostic) -> mlir::Diagnostic {
             file: location.file.as_str().into(),
             line: location.line,
             column: location.column,
+            name: None,
         },
         None => mlir::Loc::default(),
     };

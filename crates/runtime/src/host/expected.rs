@@ -18,7 +18,7 @@ struct Row {
 /// use ferroflow_runtime::host::{Expected, mlir};
 /// let mut expected = Expected::default();
 /// expected.add("a.mlir", "// expected-error @+1 {{bad}}\nx\n", 0);
-/// let loc = mlir::Loc { file: "a.mlir".into(), line: 2, column: 1 };
+/// let loc = mlir::Loc { file: "a.mlir".into(), line: 2, column: 1, name: None };
 /// expected.check(&mlir::Diagnostic::error(&loc, "this is bad"));
 /// assert!(expected.finish().is_empty());
 /// ```
@@ -86,6 +86,7 @@ fn row(line: &str, number: usize) -> Option<Row> {
         ("error", Severity::Error),
         ("warning", Severity::Warning),
         ("note", Severity::Note),
+        ("remark", Severity::Remark),
     ];
     let (severity, rest) = severities
         .iter()

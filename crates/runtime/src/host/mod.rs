@@ -5,13 +5,15 @@
 mod driver;
 mod expected;
 mod tools;
+mod tracing;
 
 pub use driver::{AllocatorType, Config, Driver};
 pub use expected::Expected;
 pub use ferroflow_executor::host::Program;
-pub use ferroflow_kernels::host::registry as host_registry;
+pub use ferroflow_kernels::host::{TfrtState, registry as host_registry};
 pub use ferroflow_opdef::host::{
-    ExecutionContext, Function, HostContext, KernelFrame, KernelRegistry, Values,
+    ExecutionContext, Function, HostContext, KernelFrame, KernelRegistry, TraceLevel, TraceSink,
+    Tracer, Values,
 };
 pub use ferroflow_program::{bef, mlir};
 pub use ferroflow_sync::{AsyncValue, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue};

@@ -12,6 +12,12 @@ pub struct TextOptions {
     pub split_input_file: bool,
     /// Its comments say which diagnostics it must cause, and causing them is success.
     pub verify_diagnostics: bool,
+    /// Calls of functions become what the functions do.
+    pub inline: bool,
+    /// Remarks say which stream each operation belongs to.
+    pub print_streams: bool,
+    /// Files say which kernels run on one thread even if the programs do not speak of costs.
+    pub streams: bool,
 }
 
 /// Programs of a text, with the number of lines before each.
@@ -41,13 +47,26 @@ fn each(
         if options.verify_diagnostics {
             expected.add(file, &chunk, first_line);
         }
-        let result = mlir::parse(&chunk, file, first_line).and_then(|module| {
+        let mut remarks = Vec::new();
+        let result = mlir::parse(&chunk, file, first_line).and_then(|mut module| {
             let offences = mlir::verify(&module);
-            match offences.is_empty() {
-                true => use_module(&module),
-                false => Err(offences),
+            if !offences.is_empty() {
+                return Err(offences);
             }
+            if options.inline {
+                mlir::inline_calls(&mut module);
+            }
+            if options.print_streams {
+                remarks = mlir::stream_remarks(&module);
+            }
+            use_module(&module)
         });
+        for remark in remarks {
+            match options.verify_diagnostics {
+                true => expected.check(&remark),
+                false => eprint!("{}", remark.render(Some(text))),
+            }
+        }
         for diagnostic in result.err().into_iter().flatten() {
             match options.verify_diagnostics {
                 true => expected.check(&diagnostic),
@@ -81,7 +100,11 @@ pub fn mlir_to_bef(
 ) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     each(text, file, options, |module| {
-        bytes = bef::write(module, optional_sections)?;
+        let options = bef::WriteOptions {
+            optional_sections,
+            streams: options.streams,
+        };
+        bytes = bef::write_with(module, options)?;
         Ok(())
     })?;
     Ok(bytes)

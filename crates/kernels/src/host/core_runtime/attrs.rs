@@ -1,6 +1,6 @@
 //! Attributes of an op: named, and of any kind.
 
-use super::super::dense::dtype_name;
+use super::super::dense::{TfrtState, dtype_name};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{AttrNumber, HostDType, HostValue, TypedAttr};
 use std::collections::BTreeMap;
@@ -104,12 +104,12 @@ fn type_name(dtype: HostDType) -> String {
     match dtype {
         HostDType::I1 => "BOOL".to_string(),
         HostDType::STRING => "CHAR".to_string(),
-        dtype => dtype_name(dtype).to_uppercase(),
+        dtype => dtype_name(dtype, TfrtState::Year2021).to_uppercase(),
     }
 }
 
 fn number(dtype: HostDType, bytes: &[u8]) -> String {
-    super::super::dense::number(dtype, bytes)
+    super::super::dense::number(dtype, bytes, TfrtState::Year2021)
 }
 
 fn dense(dtype: HostDType, shape: &[i64]) -> String {

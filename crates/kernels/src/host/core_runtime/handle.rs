@@ -3,10 +3,13 @@
 use super::super::dense::HostTensor;
 use super::super::shape::TensorShape;
 use super::attrs::OpAttrs;
+use super::composite;
 use super::ops::{self, CpuOp};
 use super::tensor_op;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::host::{ExecutionContext, Function, HostDType, HostValue, Reporter};
+use ferroflow_opdef::host::{
+    ExecutionContext, Function, HostDType, HostValue, Reporter, TraceLevel, TraceScope,
+};
 use ferroflow_sync::{AsyncValue, IndirectPromise};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +46,12 @@ pub(super) enum OpHandler {
     Cpu(Box<OpHandler>),
     /// Writes down what goes to the next handler.
     Logging(Box<OpHandler>, Arc<AtomicUsize>),
+    /// Ops that are functions; others go to the next handler.
+    Composite(Box<OpHandler>, Arc<Functions>),
 }
+
+/// Functions by the ops that they stand for.
+pub(super) type Functions = HashMap<String, Function>;
 
 impl HostValue for OpHandler {}
 
@@ -74,12 +82,23 @@ impl OpHandler {
             OpHandler::Null => Err(invalid_argument!(
                 "{op} was not supported by NullOpHandler."
             )),
-            OpHandler::Cpu(next) => match ops::find(op) {
-                Some(cpu) => run(Work::Own(cpu), args, attrs, n_results, ctx, reporter),
-                None => match tensor_op::find(op) {
-                    Some(op) => run(Work::Tensor(op), args, attrs, n_results, ctx, reporter),
+            OpHandler::Cpu(next) => {
+                let work = match ops::find(op) {
+                    Some(cpu) => Some(Work::Own(cpu)),
+                    None => tensor_op::find(op).map(Work::Tensor),
+                };
+                match work {
+                    Some(work) => {
+                        let name = || format!("{op}#op_handler=cpu#");
+                        let _scope = ctx.host().trace(TraceLevel::Default, name);
+                        run(work, args, attrs, n_results, ctx, reporter)
+                    }
                     None => next.execute(op, args, attrs, n_results, ctx, reporter),
-                },
+                }
+            }
+            OpHandler::Composite(next, functions) => match functions.get(op) {
+                Some(function) => composite::execute(function, args, attrs, n_results, ctx),
+                None => next.execute(op, args, attrs, n_results, ctx, reporter),
             },
             OpHandler::Logging(next, count) => {
                 let id = count.fetch_add(1, Ordering::Relaxed);
@@ -109,6 +128,18 @@ enum Work {
 }
 
 impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Own(op) => op.name,
+            Work::Tensor(name) => name,
+        }
+    }
+
+    fn metadata_scope(ctx: &ExecutionContext) -> Option<TraceScope<'_>> {
+        let name = || "RunMetadataFunction".to_string();
+        ctx.host().trace(TraceLevel::Verbose, name)
+    }
+
     /// Types and shapes of the results where those of all inputs are known.
     fn metadata(
         self,
@@ -118,10 +149,16 @@ impl Work {
     ) -> Result<Vec<Option<Metadata>>> {
         match self {
             Work::Own(op) => match op.metadata {
-                Some(function) => Ok(function(inputs, attrs)?.into_iter().map(Some).collect()),
+                Some(function) => {
+                    let _scope = Self::metadata_scope(ctx);
+                    Ok(function(inputs, attrs)?.into_iter().map(Some).collect())
+                }
                 None => Ok(Vec::new()),
             },
-            Work::Tensor(op) => tensor_op::metadata(op, inputs, attrs, ctx),
+            Work::Tensor(op) => {
+                let _scope = Self::metadata_scope(ctx);
+                tensor_op::metadata(op, inputs, attrs, ctx)
+            }
         }
     }
 
@@ -131,6 +168,8 @@ impl Work {
         attrs: &OpAttrs,
         ctx: &ExecutionContext,
     ) -> Result<Vec<HostTensor>> {
+        let name = || format!("RunDispatch: {}", self.name());
+        let _scope = ctx.host().trace(TraceLevel::Default, name);
         match self {
             Work::Own(op) => (op.run)(inputs, attrs, ctx),
             Work::Tensor(op) => tensor_op::run(op, inputs, attrs, ctx),

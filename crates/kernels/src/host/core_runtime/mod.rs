@@ -1,10 +1,12 @@
 //! The core runtime: ops that run one by one on tensor handles, through op handlers.
 
 mod attrs;
+mod composite;
 mod handle;
 mod ops;
 mod tensor_op;
 mod test;
+mod transfer;
 
 use super::dense::{DenseHostTensor, HostTensor, StringHostTensor};
 use super::dht::from_dense_attr;
@@ -100,7 +102,7 @@ fn print_handle(frame: &mut KernelFrame) -> Result<()> {
     let waiting = tensor.clone();
     waiting.and_then(move || match tensor.get::<HostTensor>() {
         Some(value) => {
-            host.print(&format!("{value}\n"));
+            host.print(&format!("{}\n", value.show(&host)));
             promise.forward_to(AsyncValue::new(Chain));
         }
         None => promise.forward_to(tensor),
@@ -110,7 +112,7 @@ fn print_handle(frame: &mut KernelFrame) -> Result<()> {
 
 fn print_handle_sync(handle: Arg<TensorHandle>, ctx: Ctx) -> Result<()> {
     let tensor = handle.tensor.expect::<HostTensor>()?;
-    ctx.host().print(&format!("{tensor}\n"));
+    ctx.host().print(&format!("{}\n", tensor.show(ctx.host())));
     Ok(())
 }
 
@@ -132,6 +134,24 @@ fn handle_to_shape(frame: &mut KernelFrame) -> Result<()> {
 fn handle_to_tensor(frame: &mut KernelFrame) -> Result<()> {
     let tensor = frame.arg::<TensorHandle>(0)?.tensor.clone();
     frame.set_result(0, tensor);
+    Ok(())
+}
+
+/// The one number of a tensor, when it is there.
+fn handle_to_i32(frame: &mut KernelFrame) -> Result<()> {
+    let tensor = frame.arg::<TensorHandle>(0)?.tensor.clone();
+    let (promise, reporter) = (frame.allocate_indirect(0), frame.reporter());
+    let waiting = tensor.clone();
+    waiting.and_then(move || match tensor.get::<HostTensor>() {
+        Some(value) => match value.as_i32() {
+            Some(n) => promise.forward_to(AsyncValue::new(n)),
+            None => {
+                let status = invalid_argument!("the tensor is not one 32-bit integer");
+                promise.set_error(reporter.report(status));
+            }
+        },
+        None => promise.forward_to(tensor),
+    });
     Ok(())
 }
 
@@ -264,6 +284,17 @@ impl While {
 
     /// The loop and its values if it goes on now; otherwise the loop has ended or waits.
     fn decide(self, answer: AsyncValue, args: Values) -> Option<(Self, Values)> {
+        // The chain of the condition: an answer that comes with an error is none.
+        if let Some(chain) = args.first().cloned() {
+            if !chain.is_available() {
+                chain.and_then(move || self.resume(answer, args));
+                return None;
+            }
+            if chain.is_error() {
+                fail_all(self.promises, &chain);
+                return None;
+            }
+        }
         if !answer.is_available() {
             let waiting = answer.clone();
             waiting.and_then(move || self.resume(answer, args));
@@ -337,6 +368,8 @@ fn logging(next: Arg<OpHandler>) -> OpHandler {
 
 pub(super) fn register(registry: &mut KernelRegistry) {
     test::register(registry);
+    transfer::register(registry);
+    composite::register(registry);
     register_dense(registry, "ui8", HostDType::UI8);
     register_dense(registry, "ui64", HostDType::UI64);
     register_dense(registry, "i1", HostDType::I1);
@@ -372,6 +405,7 @@ pub(super) fn register(registry: &mut KernelRegistry) {
         .add_sync("corert_sync.print_tensorhandle", print_handle_sync)
         .add_raw("corert.tensorhandle_to_shape", handle_to_shape)
         .add_raw("corert.tensorhandle_to_ht", handle_to_tensor)
+        .add_raw("corert.tensorhandle_to_int32", handle_to_i32)
         .add("corert.ht_to_tensorhandle", tensor_to_handle)
         .add("corert.const_dense_tensor", const_dense)
         .add("corert.const_string_tensor", const_strings)

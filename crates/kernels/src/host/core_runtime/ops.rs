@@ -14,7 +14,7 @@ type RunFn = fn(&[HostTensor], &OpAttrs, &ExecutionContext) -> Result<Vec<HostTe
 
 /// An op.
 pub(super) struct CpuOp {
-    name: &'static str,
+    pub(super) name: &'static str,
     /// Types and shapes of the results; ops without it are known only when they have run.
     pub(super) metadata: Option<MetadataFn>,
     pub(super) run: RunFn,
@@ -32,7 +32,12 @@ const fn op(name: &'static str, metadata: Option<MetadataFn>, run: RunFn, is_asy
 }
 
 const OPS: &[CpuOp] = &[
-    op("tfrt_test.create_dense_tensor", None, create, false),
+    op(
+        "tfrt_test.create_dense_tensor",
+        Some(create_metadata),
+        create,
+        false,
+    ),
     op("tfrt_test.create_from_scalar", None, create_scalar, false),
     op("tfrt_test.matmul", Some(matmul_metadata), matmul, false),
     op("tfrt_test.add", Some(same_metadata), add, false),
@@ -197,6 +202,14 @@ fn matmul(
     dense(&out, a.dtype(), TensorShape(vec![m as i64, n as i64]), ctx)
 }
 
+fn create_metadata(_: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
+    let shape = TensorShape::new(attrs.numbers("shape")?)?;
+    match attrs.get("values")? {
+        OpAttr::Array { dtype, .. } => Ok(vec![(*dtype, shape)]),
+        _ => Err(wrong("attribute 'values' is not a list")),
+    }
+}
+
 fn create(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
     let shape = TensorShape::new(attrs.numbers("shape")?)?;
     let OpAttr::Array { dtype, bytes } = attrs.get("values")? else {
@@ -350,7 +363,8 @@ fn odd_collector(
 }
 
 fn print(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
-    ctx.host().print(&format!("{}\n", one(inputs)?));
+    let text = one(inputs)?.show(ctx.host());
+    ctx.host().print(&format!("{text}\n"));
     Ok(Vec::new())
 }
 

@@ -68,6 +68,17 @@ fn handle_with_error(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
+fn error_handle(frame: &mut KernelFrame) -> Result<()> {
+    let status = invalid_argument!("invalid tensorhandle");
+    let error = AsyncValue::new_error(frame.reporter().report(status));
+    let handle = TensorHandle {
+        tensor: error,
+        metadata: None,
+    };
+    frame.emplace(0, handle);
+    Ok(())
+}
+
 pub(super) fn register(registry: &mut KernelRegistry) {
     setter(registry, "op_attrs_set.bool", |a| number(a, HostDType::I1));
     setter(registry, "op_attrs_set.i32", |a| number(a, HostDType::I32));
@@ -107,6 +118,7 @@ pub(super) fn register(registry: &mut KernelRegistry) {
             "tfrt_test.corert.op_attrs_ref_print",
             |attrs: Arg<OpAttrs>, ctx: Ctx| print(&attrs, &ctx),
         )
+        .add_raw("tfrt_test.error_tensorhandle", error_handle)
         .add_raw(
             "tfrt_test.tensorhandle_with_error_metadata",
             handle_with_error,

@@ -1,0 +1,316 @@
+//! The engines of host programs with kernels of their own: values that come at once, later or
+//! never, streams, errors, cancellation, synchronous functions; nothing is left behind.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_executor::host::Program;
+use ferroflow_opdef::host::{
+    Attr, Ctx, ExecutionContext, Frame, HostContext, KernelFrame, KernelRegistry, Value, Values,
+};
+use ferroflow_program::{bef, mlir};
+use ferroflow_sync::{
+    AsyncValue, AsyncValueRef, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue, WorkQueue,
+};
+use ferroflow_tensor::MallocAllocator;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+/// Calls that are still allowed: a mangled program may call itself without end.
+static CALLS_LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+fn later(value: i32, ctx: Ctx) -> AsyncValueRef<i32> {
+    let (promise, result) = Promise::new();
+    ctx.enqueue(move || promise.emplace(value));
+    result
+}
+
+fn call(frame: &mut KernelFrame) -> Result<()> {
+    let left = |n: usize| n.checked_sub(1);
+    let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+    CALLS_LEFT
+        .fetch_update(set, get, left)
+        .map_err(|_| invalid_argument!("too many calls"))?;
+    let function = frame.function(0)?;
+    let args = frame.take_args();
+    let results = function.execute(frame.ctx(), args);
+    frame.set_results(results);
+    Ok(())
+}
+
+fn run_sync(frame: &mut KernelFrame) -> Result<()> {
+    let args = vec![Value::new(*frame.arg::<i32>(0)?)];
+    let results = frame.function(0)?.execute_sync(frame.ctx(), args)?;
+    let number = results.first().and_then(|v| v.get::<i32>()).copied();
+    frame.emplace(0, number.unwrap_or(-1));
+    Ok(())
+}
+
+fn registry() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    registry
+        .add("t.const", |value: Attr<i32>| value.0)
+        .add("t.add", |a: i32, b: i32| {
+            RUNS.fetch_add(1, Ordering::Relaxed);
+            a.wrapping_add(b)
+        })
+        .add("t.later", later)
+        .add("t.fail", |_: i32| Err::<i32, _>(invalid_argument!("bad")))
+        .add("t.cancel", |a: i32, ctx: Ctx| {
+            ctx.cancel();
+            a
+        })
+        .add_raw("t.call", call)
+        .add_raw("t.run_sync", run_sync)
+        .add_sync("t.double_s", |a: i32| a.wrapping_mul(2));
+    registry
+}
+
+fn context(queue: &Arc<dyn WorkQueue>) -> ExecutionContext {
+    ExecutionContext::new(HostContext::new(
+        queue.clone(),
+        Arc::new(MallocAllocator),
+        Box::new(std::io::sink()),
+        Box::new(|_| {}),
+    ))
+}
+
+fn queues() -> Vec<Arc<dyn WorkQueue>> {
+    vec![
+        Arc::new(SingleThreadedWorkQueue::new()),
+        Arc::new(MultiThreadedWorkQueue::new(1, 1)),
+        Arc::new(MultiThreadedWorkQueue::new(3, 1)),
+    ]
+}
+
+fn program(text: &str, streams: bool) -> Arc<Program> {
+    let module = mlir::parse(text, "t.mlir", 0).unwrap_or_else(|e| panic!("{e:?}"));
+    let options = bef::WriteOptions {
+        streams,
+        ..Default::default()
+    };
+    let bytes = bef::write_with(&module, options).unwrap_or_else(|e| panic!("{e:?}"));
+    let file = bef::File::open(Arc::new(bytes)).expect("valid");
+    file.verify().expect("valid");
+    Program::new(file, &registry()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs `f` of the program on all queues, with streams and without: its results as text.
+fn check(text: &str, want: &str) {
+    for streams in [false, true] {
+        let program = program(text, streams);
+        for queue in queues() {
+            let function = program.function("f").expect("f");
+            let ctx = context(&queue);
+            let results = function.execute(&ctx, Values::new());
+            queue.await_values(&results);
+            queue.quiesce();
+            let show = |value: &AsyncValue| match (value.get::<i32>(), value.error()) {
+                (Some(n), _) => n.to_string(),
+                (None, Some(e)) => format!("<{}>", e.status.message()),
+                (None, None) => "?".to_string(),
+            };
+            let shown: Vec<String> = results.iter().map(show).collect();
+            let name = queue.name();
+            assert_eq!(shown.join(","), want, "{name}, streams: {streams}\n{text}");
+        }
+    }
+}
+
+const ONE: &str = "  %one = \"t.const\"() {value = 1 : i32} : () -> i32\n";
+
+fn rows() -> Vec<(String, String)> {
+    let row = |body: &str, results: &str, want: &str| {
+        let types = vec!["i32"; results.split(",").count()].join(", ");
+        let text = format!(
+            "func @f() -> ({types}) {{\n{ONE}{body}\n  tfrt.return {results} : {types}\n}}\n\
+             func @g(%a: i32) -> i32 {{\n  %b = \"t.later\"(%a) : (i32) -> i32\n  \
+             tfrt.return %b : i32\n}}\n\
+             func @h(%a: i32) -> i32 attributes {{tfrt.sync}} {{\n  \
+             %b = \"t.double_s\"(%a) : (i32) -> i32\n  tfrt.return %b : i32\n}}"
+        );
+        (text, want.to_string())
+    };
+    let add = "  %a = \"t.add\"(%one, %one) : (i32, i32) -> i32\n";
+    let late = "  %l = \"t.later\"(%a) : (i32) -> i32\n";
+    let fail = "  %e = \"t.fail\"(%a) : (i32) -> i32\n";
+    vec![
+        row("", "%one", "1"),
+        row(add, "%a, %a, %one", "2,2,1"),
+        row(&format!("{add}{late}"), "%l, %a", "2,2"),
+        // An error goes to who reads it, and only there.
+        row(
+            &format!("{add}{fail}{late}  %x = \"t.add\"(%e, %l) : (i32, i32) -> i32"),
+            "%x, %l, %e",
+            "<bad>,2,<bad>",
+        ),
+        // What starts after a cancellation gets an error.
+        row(
+            &format!(
+                "{add}  %c = \"t.cancel\"(%a) : (i32) -> i32\n  \
+                 %x = \"t.add\"(%c, %one) : (i32, i32) -> i32"
+            ),
+            "%x, %a",
+            "<Cancelled>,2",
+        ),
+        row(
+            &format!("{add}  %x = \"t.call\"(%a) {{callee = @g}} : (i32) -> i32"),
+            "%x",
+            "2",
+        ),
+        row(
+            &format!("{add}  %x = \"t.run_sync\"(%a) {{callee = @h}} : (i32) -> i32"),
+            "%x",
+            "4",
+        ),
+        // A function that does not take what it is given.
+        row(
+            &format!("{add}  %x = \"t.call\"(%a, %a) {{callee = @g}} : (i32, i32) -> i32"),
+            "%x",
+            "<function 'g' takes 1 arguments, not 2>",
+        ),
+        // A result that nobody sets, and one of another type.
+        row(
+            &format!("{add}  %x:2 = \"t.call\"(%a) {{callee = @g}} : (i32) -> (i32, i32)"),
+            "%x#1",
+            "<kernel did not set a result>",
+        ),
+    ]
+}
+
+/// Numbers that look random; the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % below.max(1) as u64) as usize
+    }
+}
+
+/// A random graph of late and immediate kernels, and what it computes.
+fn random(seed: u64, n: usize) -> (String, i32, usize) {
+    let mut random = Random::new(seed);
+    let mut next = |below: usize| random.next(below);
+    let mut text = format!("func @f() -> i32 {{\n{}", ONE.replace("%one", "%v0"));
+    let (mut values, mut n_adds) = (vec![1i32], 0);
+    for i in 1..n {
+        let (a, b) = (next(i), next(i));
+        let value = match next(3) {
+            0 => {
+                text.push_str(&format!("  %v{i} = \"t.later\"(%v{a}) : (i32) -> i32\n"));
+                values[a]
+            }
+            _ => {
+                n_adds += 1;
+                text.push_str(&format!(
+                    "  %v{i} = \"t.add\"(%v{a}, %v{b}) {{_tfrt_cost = {} : i64}} : (i32, i32) -> i32\n",
+                    next(30) + 1
+                ));
+                values[a].wrapping_add(values[b])
+            }
+        };
+        values.push(value);
+    }
+    let last = n - 1;
+    text.push_str(&format!("  tfrt.return %v{last} : i32\n}}"));
+    (text, values[last], n_adds)
+}
+
+/// The only test here that counts: values and runs belong to the whole process.
+#[test]
+fn programs_compute_and_leave_nothing_behind() {
+    let before = AsyncValue::live();
+    for (text, want) in rows() {
+        check(&text, &want);
+    }
+    for seed in 0..40 {
+        let (text, want, n_adds) = random(seed, 50 + 10 * seed as usize);
+        let runs = RUNS.load(Ordering::SeqCst);
+        check(&text, &want.to_string());
+        let runs = RUNS.load(Ordering::SeqCst) - runs;
+        assert_eq!(runs, n_adds * 2 * queues().len(), "seed {seed}");
+    }
+    assert_eq!(before, AsyncValue::live(), "values were left behind");
+    mangled_programs();
+    assert_eq!(before, AsyncValue::live(), "values were left behind");
+}
+
+/// Changes bytes of a file, cuts it, or copies a part of it over another.
+fn mangle(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..1 + random.next(4) {
+        let at = random.next(bytes.len());
+        match random.next(8) {
+            0 => bytes.truncate(at.max(1)),
+            1 => {
+                let (from, n) = (random.next(bytes.len()), random.next(16));
+                let part: Vec<u8> = bytes.iter().skip(from).take(n).copied().collect();
+                for (to, from) in bytes.iter_mut().skip(at).zip(part) {
+                    *to = from;
+                }
+            }
+            2 => bytes[at] ^= 1 << random.next(8),
+            3 => bytes[at] = bytes[at].wrapping_add(1),
+            _ => bytes[at] = random.next(256) as u8,
+        }
+    }
+}
+
+/// Mangled files are refused, or run to some end. `MANGLED=1000000` does it more often than the
+/// tests have time for.
+fn mangled_programs() {
+    let n: usize = std::env::var("MANGLED")
+        .map_or(Ok(3000), |n| n.parse())
+        .expect("a number");
+    let mut files: Vec<Vec<u8>> = Vec::new();
+    let texts = rows().into_iter().map(|(text, _)| text);
+    for text in texts.chain([random(1, 20).0, random(2, 40).0]) {
+        for streams in [false, true] {
+            let module = mlir::parse(&text, "t.mlir", 0).expect("valid");
+            let options = bef::WriteOptions {
+                streams,
+                ..Default::default()
+            };
+            files.push(bef::write_with(&module, options).expect("valid"));
+        }
+    }
+    let (mut random, registry) = (Random::new(7), registry());
+    let (mut n_opened, mut n_run) = (0, 0);
+    for i in 0..n {
+        let mut bytes = files[i % files.len()].clone();
+        mangle(&mut bytes, &mut random);
+        let Ok(file) = bef::File::open(Arc::new(bytes)) else {
+            continue;
+        };
+        n_opened += 1;
+        if let Ok((module, _)) = bef::to_mlir(&file) {
+            let _ = mlir::parse(&mlir::print(&module, false), "t.mlir", 0);
+        }
+        let Ok(program) = Program::new(file, &registry) else {
+            continue;
+        };
+        // Not checked as a whole: calls find what is wrong.
+        for index in 0..program.file().functions().len() {
+            CALLS_LEFT.store(100, Ordering::SeqCst);
+            let queue: Arc<dyn WorkQueue> = Arc::new(SingleThreadedWorkQueue::new());
+            let (ctx, function) = (context(&queue), program.function_at(index));
+            let n_args = function.arity().0;
+            let args = (0..n_args).map(|i| AsyncValue::new(i as i32)).collect();
+            drop(function.execute(&ctx, args));
+            let args = (0..n_args).map(|i| Value::new(i as i32)).collect();
+            let _ = function.execute_sync(&ctx, args);
+            queue.quiesce();
+            n_run += 1;
+        }
+    }
+    CALLS_LEFT.store(usize::MAX, Ordering::SeqCst);
+    assert!(
+        n_opened > n / 10 && n_run > n / 10,
+        "{n_opened} opened, {n_run} run"
+    );
+}

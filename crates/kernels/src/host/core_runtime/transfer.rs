@@ -1,0 +1,130 @@
+//! Tensors to other devices and other forms. There is one device, the CPU; a tensor that has the
+//! form that is wanted is not copied.
+
+use super::super::dense::{DenseHostTensor, HostTensor};
+use super::super::dht::{coo_to_dense, dense_to_coo};
+use super::handle::TensorHandle;
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_opdef::host::{
+    ExecutionContext, Frame, HostValue, KernelFrame, KernelRegistry, StrAttr,
+};
+use ferroflow_sync::{AsyncValue, Chain};
+
+/// A device.
+struct Device;
+
+impl HostValue for Device {}
+
+/// The form of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    Dense,
+    Scalar,
+    Coo,
+    String,
+}
+
+impl HostValue for Form {}
+
+const FORMS: &[(&str, Form)] = &[
+    ("DenseHost", Form::Dense),
+    ("ScalarHost", Form::Scalar),
+    ("CooHost", Form::Coo),
+    ("StringHost", Form::String),
+];
+
+impl Form {
+    fn of(tensor: &HostTensor) -> Form {
+        match tensor {
+            HostTensor::Dense(_) => Form::Dense,
+            HostTensor::Scalar(_) => Form::Scalar,
+            HostTensor::Coo(_) => Form::Coo,
+            HostTensor::String(_) => Form::String,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        let row = FORMS.iter().find(|(_, form)| *form == self);
+        row.map_or("unknown", |(name, _)| name)
+    }
+}
+
+/// The tensor in another form; itself if it has that form already.
+fn convert(tensor: &HostTensor, form: Form, ctx: &ExecutionContext) -> Result<HostTensor> {
+    let allocator = ctx.host().allocator();
+    Ok(match (tensor, form) {
+        (same, form) if Form::of(same) == form => same.clone(),
+        (HostTensor::Scalar(t), Form::Dense) => {
+            let bytes = t.value.repeat(t.shape.n_elements()?);
+            let shape = t.shape.clone();
+            HostTensor::Dense(DenseHostTensor::from_bytes(
+                allocator, t.dtype, shape, &bytes,
+            )?)
+        }
+        (HostTensor::Coo(t), Form::Dense) => HostTensor::Dense(coo_to_dense(t, allocator)?),
+        (HostTensor::Dense(t), Form::Coo) => HostTensor::Coo(dense_to_coo(t)),
+        (other, form) => {
+            return Err(invalid_argument!(
+                "Cannot implictly convert {} to {}",
+                Form::of(other).name(),
+                form.name()
+            ));
+        }
+    })
+}
+
+fn get_device(_: Chain, name: StrAttr) -> Result<Device> {
+    match name.0 {
+        "CPU:0" => Ok(Device),
+        name => Err(not_found!("cannot find device {name}")),
+    }
+}
+
+/// The form that the tensor would have on the device: dense, unless nothing else can hold it.
+fn destination_form(frame: &mut KernelFrame) -> Result<()> {
+    let tensor = frame.arg::<TensorHandle>(0)?.tensor.clone();
+    frame.arg::<Device>(1)?;
+    let promise = frame.allocate_indirect(0);
+    let waiting = tensor.clone();
+    waiting.and_then(move || match tensor.get::<HostTensor>() {
+        Some(HostTensor::String(_)) => promise.forward_to(AsyncValue::new(Form::String)),
+        Some(_) => promise.forward_to(AsyncValue::new(Form::Dense)),
+        None => promise.forward_to(tensor),
+    });
+    Ok(())
+}
+
+fn transfer(frame: &mut KernelFrame) -> Result<()> {
+    let handle = frame.arg::<TensorHandle>(0)?.clone();
+    frame.arg::<Device>(1)?;
+    let form = *frame.arg::<Form>(2)?;
+    let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
+    let (promise, tensor) = ferroflow_sync::IndirectPromise::new();
+    let source = handle.tensor;
+    let waiting = source.clone();
+    waiting.and_then(move || match source.get::<HostTensor>() {
+        Some(value) if Form::of(value) == form => promise.forward_to(source),
+        Some(value) => match convert(value, form, &ctx) {
+            Ok(value) => promise.forward_to(AsyncValue::new(value)),
+            Err(status) => promise.set_error(reporter.report(status)),
+        },
+        None => promise.forward_to(source),
+    });
+    let metadata = handle.metadata;
+    frame.emplace(0, TensorHandle { tensor, metadata });
+    Ok(())
+}
+
+fn form(name: StrAttr) -> Result<Form> {
+    let row = FORMS.iter().find(|(n, _)| *n == name.0);
+    row.map(|(_, form)| *form)
+        .ok_or_else(|| not_found!("unknown tensor type {}", name.0))
+}
+
+pub(super) fn register(registry: &mut KernelRegistry) {
+    registry
+        .add("tfrt.get_device", get_device)
+        .add("corert.get_tensor_type", form)
+        .add_raw("corert.get_dst_tensor_type", destination_form)
+        .add_raw("corert.transfer", transfer);
+}

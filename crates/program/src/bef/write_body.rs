@@ -1,0 +1,168 @@
+//! The body of a function to a file: registers, kernels and who reads what.
+
+use super::format::{INVALID_INDEX, NON_STRICT, PSEUDO_CODE, PSEUDO_LOCATION, Writer};
+use super::write::{Emitter, function_list, is_hidden, is_return};
+use crate::mlir::{Op, Region, Value, has_typed_attributes};
+use std::collections::HashMap;
+
+pub(super) struct BodyEmitter<'e, 'm> {
+    emitter: &'e Emitter<'m>,
+    registers: HashMap<Value, usize>,
+}
+
+impl<'e, 'm> BodyEmitter<'e, 'm> {
+    pub(super) fn new(emitter: &'e Emitter<'m>) -> Self {
+        BodyEmitter {
+            emitter,
+            registers: HashMap::new(),
+        }
+    }
+
+    fn register(&self, value: Value) -> usize {
+        self.registers.get(&value).copied().unwrap_or(0)
+    }
+
+    pub(super) fn emit(
+        mut self,
+        region: &Region,
+        op: &Op,
+        out: &mut Writer,
+        names: &mut Writer,
+        types: &mut Writer,
+    ) {
+        let results = region.ops.iter().flat_map(|op| &op.results);
+        let values: Vec<Value> = region.args.iter().chain(results).copied().collect();
+        for (i, value) in values.iter().enumerate() {
+            self.registers.insert(*value, i);
+        }
+        // Who reads each register, the latest first, as MLIR lists the uses of a value.
+        let mut users: Vec<Vec<u32>> = vec![Vec::new(); values.len()];
+        let mut n_uses = vec![0usize; values.len()];
+        let mut sources = Vec::new();
+        let kernels: Vec<&Op> = region.ops.iter().filter(|op| !is_return(op)).collect();
+        for (id, op) in (1u32..).zip(&kernels) {
+            for operand in &op.operands {
+                if let Some(list) = users.get_mut(self.register(*operand)) {
+                    list.push(id);
+                }
+            }
+            if op.operands.is_empty() {
+                sources.push(id);
+            }
+        }
+        users.iter_mut().for_each(|list| list.reverse());
+        for operand in region.ops.iter().flat_map(|op| &op.operands) {
+            if let Some(n) = n_uses.get_mut(self.register(*operand)) {
+                *n += 1;
+            }
+        }
+        out.int(self.emitter.position(op));
+        out.int(values.len());
+        types.int(values.len());
+        for (value, n) in values.iter().zip(&n_uses) {
+            out.int(*n);
+            types.int(self.emitter.type_id(&self.emitter.module.ty(*value)));
+        }
+        let used_by = |value: &Value| {
+            let list = users.get(self.register(*value));
+            list.map_or(&[][..], Vec::as_slice)
+        };
+        out.int(kernels.len() + 1);
+        names.int(kernels.len() + 1);
+        let mut list = Writer::default();
+        // The kernel that defines the arguments, and a value for kernels without any.
+        out.int(0);
+        out.int(0);
+        names.byte(0);
+        let n_results = region.args.len() as u32 + 1;
+        for word in [PSEUDO_CODE, PSEUDO_LOCATION, 0, 0, 0, n_results, 0] {
+            list.u32(word);
+        }
+        list.u32(sources.len() as u32);
+        for arg in &region.args {
+            list.u32(used_by(arg).len() as u32);
+        }
+        list.u32(values.len() as u32);
+        for arg in &region.args {
+            list.u32(self.register(*arg) as u32);
+        }
+        sources.iter().for_each(|id| list.u32(*id));
+        for id in region.args.iter().flat_map(used_by) {
+            list.u32(*id);
+        }
+        for op in &kernels {
+            let non_strict = op.attr("bef.nonstrict").is_some();
+            out.int(list.bytes.len());
+            out.int(match non_strict {
+                true => op.operands.len().min(1),
+                false => op.operands.len(),
+            });
+            names.byte(u8::from(non_strict));
+            self.kernel(op, non_strict, &mut list, names, &used_by);
+        }
+        let last = region.ops.last().filter(|op| is_return(op));
+        for operand in last.into_iter().flat_map(|op| &op.operands) {
+            out.int(self.register(*operand));
+        }
+        out.align(4);
+        out.append(&list);
+    }
+
+    fn kernel<'u>(
+        &self,
+        op: &Op,
+        non_strict: bool,
+        list: &mut Writer,
+        names: &mut Writer,
+        used_by: &dyn Fn(&Value) -> &'u [u32],
+    ) {
+        let entities = &self.emitter.entities;
+        let typed = has_typed_attributes(&op.name);
+        let mut attributes = Vec::new();
+        let mut functions = Vec::new();
+        for (name, attr) in &op.attrs {
+            if is_hidden(name) {
+                continue;
+            }
+            if let Some(list) = function_list(attr) {
+                let id = |name| entities.named_functions.get(name).copied().unwrap_or(0);
+                functions.extend(list.into_iter().map(id));
+                continue;
+            }
+            if let Some(function) = attr.as_symbol() {
+                functions.push(entities.named_functions.get(function).copied().unwrap_or(0));
+                continue;
+            }
+            let string = entities.strings.get(name).copied();
+            names.int(string.unwrap_or(INVALID_INDEX));
+            let offset = self.emitter.attribute_offsets.get(&(attr.clone(), typed));
+            attributes.push(offset.copied().unwrap_or(0));
+        }
+        for region in &op.regions {
+            let id = entities.region_functions.get(&(region as *const Region));
+            functions.push(id.copied().unwrap_or(0));
+        }
+        let code = entities.kernel_ids.get(&*op.name).copied().unwrap_or(0);
+        let counts = [
+            code,
+            self.emitter.position(op),
+            op.operands.len(),
+            attributes.len(),
+            functions.len(),
+            op.results.len(),
+        ];
+        counts.iter().for_each(|n| list.u32(*n as u32));
+        list.u32(if non_strict { NON_STRICT } else { 0 });
+        for result in &op.results {
+            list.u32(used_by(result).len() as u32);
+        }
+        let operands = op.operands.iter().map(|v| self.register(*v));
+        let results = op.results.iter().map(|v| self.register(*v));
+        for entry in operands.chain(attributes).chain(functions).chain(results) {
+            list.u32(entry as u32);
+        }
+        for id in op.results.iter().flat_map(used_by) {
+            list.u32(*id);
+        }
+    }
+}
