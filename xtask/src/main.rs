@@ -1,4 +1,4 @@
-//! Repository tasks: `cargo xtask test | interop | soak | loom | conformance | tidy | codegen`.
+//! Repository tasks: `cargo xtask test | interop | soak | loom | asan | conformance | tidy | codegen`.
 #![forbid(unsafe_code)]
 
 mod codegen;
@@ -28,9 +28,10 @@ fn main() -> ExitCode {
         Some("conformance") => conformance::run(args.get(1..).unwrap_or(&[])),
         Some("interop") => interop::run(&root()),
         Some("loom") => loom(),
+        Some("asan") => asan(),
         Some("soak") => soak(),
         _ => Err(
-            "usage: cargo xtask test | interop | soak | loom | conformance | tidy | codegen"
+            "usage: cargo xtask test | interop | soak | loom | asan | conformance | tidy | codegen"
                 .to_string(),
         ),
     };
@@ -97,6 +98,29 @@ fn loom() -> Res {
     } else {
         Err("loom found an order that fails".to_string())
     }
+}
+
+/// Tests of the crates that have unsafe code, and of what runs on it, under AddressSanitizer. The
+/// stable compiler has it when it is told to forget that it is stable.
+fn asan() -> Res {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+    for package in ["sync", "tensor", "program", "executor"] {
+        let status = Command::new(&cargo)
+            .args(["test", "--lib", "--tests", "--target"])
+            .arg("x86_64-unknown-linux-gnu")
+            .arg("--package")
+            .arg(format!("ferroflow-{package}"))
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env("CARGO_TARGET_DIR", root().join("target/asan"))
+            .current_dir(root())
+            .status()
+            .map_err(|e| format!("cannot start cargo: {e}"))?;
+        if !status.success() {
+            return Err(format!("ferroflow-{package} fails under AddressSanitizer"));
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn cargo(what: &str, args: &[&str]) -> Res {

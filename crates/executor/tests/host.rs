@@ -11,8 +11,8 @@ use ferroflow_sync::{
     AsyncValue, AsyncValueRef, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue, WorkQueue,
 };
 use ferroflow_tensor::MallocAllocator;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 /// Calls that are still allowed: a mangled program may call itself without end.
@@ -20,7 +20,10 @@ static CALLS_LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 fn later(value: i32, ctx: Ctx) -> AsyncValueRef<i32> {
     let (promise, result) = Promise::new();
-    ctx.enqueue(move || promise.emplace(value));
+    ctx.enqueue(move || {
+        RUNS.fetch_add(1, Ordering::Relaxed);
+        promise.emplace(value);
+    });
     result
 }
 
@@ -193,12 +196,12 @@ impl Random {
     }
 }
 
-/// A random graph of late and immediate kernels, and what it computes.
+/// A random graph of late and immediate kernels, what it computes, and how many kernels it has.
 fn random(seed: u64, n: usize) -> (String, i32, usize) {
     let mut random = Random::new(seed);
     let mut next = |below: usize| random.next(below);
     let mut text = format!("func @f() -> i32 {{\n{}", ONE.replace("%one", "%v0"));
-    let (mut values, mut n_adds) = (vec![1i32], 0);
+    let mut values = vec![1i32];
     for i in 1..n {
         let (a, b) = (next(i), next(i));
         let value = match next(3) {
@@ -207,7 +210,6 @@ fn random(seed: u64, n: usize) -> (String, i32, usize) {
                 values[a]
             }
             _ => {
-                n_adds += 1;
                 text.push_str(&format!(
                     "  %v{i} = \"t.add\"(%v{a}, %v{b}) {{_tfrt_cost = {} : i64}} : (i32, i32) -> i32\n",
                     next(30) + 1
@@ -219,22 +221,57 @@ fn random(seed: u64, n: usize) -> (String, i32, usize) {
     }
     let last = n - 1;
     text.push_str(&format!("  tfrt.return %v{last} : i32\n}}"));
-    (text, values[last], n_adds)
+    (text, values[last], last)
 }
 
-/// The only test here that counts: values and runs belong to the whole process.
+/// Values and runs belong to the whole process: one test after the other counts them.
+static COUNTING: Mutex<()> = Mutex::new(());
+
+#[test]
+#[ignore = "takes a minute: cargo xtask soak"]
+fn ten_million_kernels_run_once_each() {
+    let _guard = COUNTING.lock();
+    let before = AsyncValue::live();
+    let (mut total, mut seed) = (0, 0);
+    while total < 10_000_000 {
+        for n_threads in 1..=8 {
+            seed += 1;
+            let (text, want, n_kernels) = random(seed, 4000);
+            let program = program(&text, seed % 2 == 0);
+            let queue: Arc<dyn WorkQueue> = Arc::new(MultiThreadedWorkQueue::new(n_threads, 1));
+            let (function, ctx) = (program.function("f").expect("f"), context(&queue));
+            for _ in 0..50 {
+                let runs = RUNS.load(Ordering::SeqCst);
+                let results = function.execute(&ctx, Values::new());
+                queue.await_values(&results);
+                queue.quiesce();
+                assert_eq!(
+                    results[0].get(),
+                    Some(&want),
+                    "seed {seed}, {n_threads} threads"
+                );
+                let runs = RUNS.load(Ordering::SeqCst) - runs;
+                assert_eq!(runs, n_kernels, "seed {seed}, {n_threads} threads");
+                total += runs;
+            }
+        }
+    }
+    assert_eq!(before, AsyncValue::live(), "values were left behind");
+}
+
 #[test]
 fn programs_compute_and_leave_nothing_behind() {
+    let _guard = COUNTING.lock();
     let before = AsyncValue::live();
     for (text, want) in rows() {
         check(&text, &want);
     }
     for seed in 0..40 {
-        let (text, want, n_adds) = random(seed, 50 + 10 * seed as usize);
+        let (text, want, n_kernels) = random(seed, 50 + 10 * seed as usize);
         let runs = RUNS.load(Ordering::SeqCst);
         check(&text, &want.to_string());
         let runs = RUNS.load(Ordering::SeqCst) - runs;
-        assert_eq!(runs, n_adds * 2 * queues().len(), "seed {seed}");
+        assert_eq!(runs, n_kernels * 2 * queues().len(), "seed {seed}");
     }
     assert_eq!(before, AsyncValue::live(), "values were left behind");
     mangled_programs();

@@ -112,7 +112,8 @@ fn programs_print_what_they_say() {
 fn mangled_files_do_no_harm() {
     for (file, text) in programs().into_iter().filter(|(_, t)| !t.contains("SLOW")) {
         let bytes = mlir_to_bef(&text, &file, TextOptions::default(), true).expect("valid");
-        for at in 0..bytes.len() {
+        // Large files byte by byte would take minutes.
+        for at in (0..bytes.len()).step_by(1 + bytes.len() / 3000) {
             for value in [0x80, 0xff, bytes[at] ^ 1] {
                 let mut mangled = bytes.clone();
                 mangled[at] = value;

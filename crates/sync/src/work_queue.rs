@@ -83,8 +83,23 @@ pub struct SingleThreadedWorkQueue {
 
 #[derive(Default)]
 struct Single {
-    tasks: Mutex<VecDeque<Task>>,
+    state: Mutex<SingleState>,
     wake: Condvar,
+}
+
+#[derive(Default)]
+struct SingleState {
+    tasks: VecDeque<Task>,
+    /// Threads that sleep until something comes: waking nobody costs a system call, too.
+    n_waiting: usize,
+}
+
+impl Single {
+    fn notify(&self) {
+        if lock(&self.state).n_waiting > 0 {
+            self.wake.notify_all();
+        }
+    }
 }
 
 impl SingleThreadedWorkQueue {
@@ -94,8 +109,13 @@ impl SingleThreadedWorkQueue {
     }
 
     fn push(&self, task: Task) {
-        lock(&self.shared.tasks).push_back(task);
-        self.shared.wake.notify_all();
+        let mut state = lock(&self.shared.state);
+        state.tasks.push_back(task);
+        let is_awaited = state.n_waiting > 0;
+        drop(state);
+        if is_awaited {
+            self.shared.wake.notify_all();
+        }
     }
 }
 
@@ -136,33 +156,31 @@ impl WorkQueue for SingleThreadedWorkQueue {
     fn await_values(&self, values: &[AsyncValue]) {
         let shared = self.shared.clone();
         let left = count_down(values, move || {
-            // Under the lock, or it might come between the waiter's look and its sleep.
-            drop(lock(&shared.tasks));
-            shared.wake.notify_all();
+            // It takes the lock, or it might come between the waiter's look and its sleep.
+            shared.notify();
         });
         while left.load(Ordering::Acquire) != 0 {
-            let mut tasks = lock(&self.shared.tasks);
+            let mut state = lock(&self.shared.state);
             let task = loop {
-                if let Some(task) = tasks.pop_front() {
+                if let Some(task) = state.tasks.pop_front() {
                     break task;
                 }
                 if left.load(Ordering::Acquire) == 0 {
                     return;
                 }
-                tasks = self
-                    .shared
-                    .wake
-                    .wait(tasks)
-                    .unwrap_or_else(PoisonError::into_inner);
+                state.n_waiting += 1;
+                let woken = self.shared.wake.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state.n_waiting -= 1;
             };
-            drop(tasks);
+            drop(state);
             run(task);
         }
     }
 
     fn quiesce(&self) {
         loop {
-            let task = lock(&self.shared.tasks).pop_front();
+            let task = lock(&self.shared.state).tasks.pop_front();
             match task {
                 Some(task) => run(task),
                 None => return,

@@ -11,7 +11,7 @@ use ferroflow_base::invalid_argument;
 use ferroflow_opdef::host::{
     CallSite, ExecutionContext, HostKernel, HostProgram, KernelFrame, TraceLevel, Values,
 };
-use ferroflow_program::bef::Body;
+use ferroflow_program::bef::{Body, Kernel};
 use ferroflow_sync::{AsyncValue, IndirectPromise};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -48,13 +48,26 @@ impl Register {
     }
 }
 
+/// Small functions need no memory of their own for these.
 struct State {
-    registers: Box<[Register]>,
+    registers: SmallVec<[Register; 8]>,
     /// Arguments that each kernel still waits for; the first kernel is number 1.
-    waits: Box<[u32]>,
+    waits: SmallVec<[u32; 8]>,
 }
 
 impl State {
+    #[inline]
+    fn take_args(&mut self, body: &Body, kernel: &Kernel) -> Values {
+        let mut args = Values::new();
+        for register in body.args(kernel) {
+            if let Some(register) = self.registers.get_mut(*register as usize) {
+                args.push(register.take());
+            }
+        }
+        args
+    }
+
+    #[inline]
     fn count_down(&mut self, users: &[u32], ready: &mut Ready) {
         for user in users {
             if let Some(n) = self.waits.get_mut(*user as usize) {
@@ -132,17 +145,9 @@ fn start(program: &Arc<Program>, body: Arc<Body>, ctx: &ExecutionContext, args: 
         uses_left: *uses,
         promise: None,
     });
-    let waits = body.kernels().iter().map(|kernel| {
-        let n_args = body.args(kernel).len() as u32;
-        if kernel.non_strict {
-            n_args.min(1)
-        } else {
-            n_args
-        }
-    });
     let mut state = State {
         registers: registers.collect(),
-        waits: std::iter::once(0).chain(waits).collect(),
+        waits: SmallVec::from_slice(body.waits()),
     };
     let mut ready = Ready::new();
     ready.extend_from_slice(body.sources());
@@ -199,15 +204,46 @@ impl Execution {
             queue.add(&ready);
             return self.process_streams(queue);
         }
+        // The arguments of the first one, if they were taken already.
+        let mut next: Option<Values> = None;
         while let Some((first, others)) = ready.split_first() {
-            for id in others {
-                let (execution, id) = (self.clone(), *id);
-                self.ctx
-                    .enqueue(move || execution.process(id, SmallVec::from_slice(&[id])));
-            }
             let id = *first;
+            self.enqueue_all(others);
             ready.clear();
-            self.run(id, &mut ready);
+            let args = match next.take() {
+                Some(args) => args,
+                None => self.take_args(id),
+            };
+            next = self.run(id, args, &mut ready);
+        }
+    }
+
+    fn kernel(&self, id: u32) -> Option<&Kernel> {
+        self.body.kernels().get((id as usize).wrapping_sub(1))
+    }
+
+    fn take_args(&self, id: u32) -> Values {
+        match self.kernel(id) {
+            Some(kernel) => self.lock().take_args(&self.body, kernel),
+            None => Values::new(),
+        }
+    }
+
+    /// Puts kernels into the queue; as one task where no two tasks run at the same time.
+    fn enqueue_all(self: &Arc<Self>, kernels: &[u32]) {
+        if kernels.len() > 1 && self.ctx.host().work_queue().parallelism_level() == 1 {
+            let (execution, kernels) = (self.clone(), Ready::from_slice(kernels));
+            self.ctx.enqueue(move || {
+                for id in kernels {
+                    execution.process(id, SmallVec::from_slice(&[id]));
+                }
+            });
+            return;
+        }
+        for id in kernels {
+            let (execution, id) = (self.clone(), *id);
+            self.ctx
+                .enqueue(move || execution.process(id, SmallVec::from_slice(&[id])));
         }
     }
 
@@ -229,26 +265,18 @@ impl Execution {
             let Some(id) = queue.here.pop() else {
                 return;
             };
-            self.run(id, &mut ready);
+            let args = self.take_args(id);
+            let _ = self.run(id, args, &mut ready);
             queue.add(&ready);
             ready.clear();
         }
     }
 
-    fn run(self: &Arc<Self>, id: u32, ready: &mut Ready) {
+    /// Runs a kernel. Kernels become ready by it; the arguments of the first of them, if they could
+    /// be taken on the way.
+    fn run(self: &Arc<Self>, id: u32, args: Values, ready: &mut Ready) -> Option<Values> {
         let body = &*self.body;
-        let Some(kernel) = body.kernels().get((id as usize).wrapping_sub(1)) else {
-            return;
-        };
-        let mut args = Values::new();
-        {
-            let mut state = self.lock();
-            for register in body.args(kernel) {
-                if let Some(register) = state.registers.get_mut(*register as usize) {
-                    args.push(register.take());
-                }
-            }
-        }
+        let kernel = self.kernel(id)?;
         let registers = body.results(kernel);
         let error = match kernel.non_strict {
             true => None,
@@ -285,17 +313,49 @@ impl Execution {
                 frame.finish()
             }
         };
-        self.store(id, results, ready);
+        self.store(id, results, ready)
     }
 
     fn store(
+        self: &Arc<Self>,
+        id: u32,
+        mut results: SmallVec<[Option<AsyncValue>; 4]>,
+        ready: &mut Ready,
+    ) -> Option<Values> {
+        let body = &*self.body;
+        let kernel = self.kernel(id)?;
+        // What most kernels give: one value that is there.
+        if let ([number], [slot]) = (body.results(kernel), &mut results[..])
+            && slot.as_ref().is_some_and(AsyncValue::is_available)
+        {
+            let mut state = self.lock();
+            if let Some(register) = state.registers.get_mut(*number as usize)
+                && register.promise.is_none()
+            {
+                if register.uses_left > 0 {
+                    register.value = slot.take();
+                }
+                state.count_down(body.used_by(kernel, 0), ready);
+                // Which of several streams' kernels runs next is not known here.
+                if body.streams().is_some() {
+                    return None;
+                }
+                let next = self.kernel(*ready.first()?)?;
+                return Some(state.take_args(body, next));
+            }
+        }
+        self.store_any(id, results, ready);
+        None
+    }
+
+    fn store_any(
         self: &Arc<Self>,
         id: u32,
         results: SmallVec<[Option<AsyncValue>; 4]>,
         ready: &mut Ready,
     ) {
         let body = &*self.body;
-        let Some(kernel) = body.kernels().get((id as usize).wrapping_sub(1)) else {
+        let Some(kernel) = self.kernel(id) else {
             return;
         };
         let mut late: SmallVec<[(AsyncValue, u32, Option<IndirectPromise>); 2]> = SmallVec::new();

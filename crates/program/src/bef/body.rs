@@ -44,6 +44,7 @@ pub struct Body {
     argument_users: Vec<Range<usize>>,
     /// Of the start and of each kernel; empty if nobody says.
     streams: Vec<u32>,
+    waits: Vec<u32>,
 }
 
 impl Body {
@@ -53,20 +54,24 @@ impl Body {
     }
 
     /// How often each register is read, returning it included.
+    #[inline]
     pub fn register_uses(&self) -> &[u32] {
         &self.uses
     }
 
     /// The kernels; the first is number 1 in lists of readers.
+    #[inline]
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
 
     /// The registers that are returned.
+    #[inline]
     pub fn result_registers(&self) -> &[u32] {
         &self.result_registers
     }
 
+    #[inline]
     fn slice(&self, range: &Range<usize>) -> &[u32] {
         self.words.get(range.clone()).unwrap_or(&[])
     }
@@ -103,19 +108,28 @@ impl Body {
     }
 
     /// Kernels (from 1) without arguments.
+    #[inline]
     pub fn sources(&self) -> &[u32] {
         self.slice(&self.sources)
     }
 
     /// Kernels (from 1) that read argument `i`.
+    #[inline]
     pub fn argument_used_by(&self, i: usize) -> &[u32] {
         self.argument_users.get(i).map_or(&[], |r| self.slice(r))
     }
 
     /// The streams that the start of the function (0) and its kernels (from 1) run in, if the file
     /// says so.
+    #[inline]
     pub fn streams(&self) -> Option<&[u32]> {
         (!self.streams.is_empty()).then_some(&self.streams)
+    }
+
+    /// How many arguments must be there before a kernel (from 1) runs.
+    #[inline]
+    pub fn waits(&self) -> &[u32] {
+        &self.waits
     }
 
     /// How many arguments the function has.
@@ -172,6 +186,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         sources: 0..0,
         argument_users: Vec::new(),
         streams: Vec::new(),
+        waits: vec![0],
     };
     let list = section.get(list..)?;
     for (i, (offset, n_operands)) in table.into_iter().enumerate() {
@@ -206,6 +221,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         if n_operands != wanted {
             return None;
         }
+        body.waits.push(wanted as u32);
         body.kernels.push(kernel);
     }
     if let Some(streams) = file.streams(index) {
