@@ -60,7 +60,7 @@ impl Streams {
 
     /// The streams of a region of `op`, whose attributes come before those of the module.
     pub fn of_region(module: &Module, region: &Region, op: &Op) -> Streams {
-        let own = op.is_func().then_some(&op.attrs[..]).unwrap_or(&[]);
+        let own = if op.is_func() { &op.attrs[..] } else { &[] };
         let option = |name: &str| {
             let all = own.iter().chain(&module.attrs);
             all.into_iter().find(|(n, _)| n == name).map(|(_, a)| a)
