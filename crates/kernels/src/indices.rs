@@ -35,7 +35,7 @@ index!(i8, i16, i32, i64, u8, u16);
 /// Runs `$body` with `$I` bound to the [`Index`] type of `$dtype`; fails for other dtypes.
 macro_rules! dispatch_index {
     ($dtype:expr, $I:ident => $body:expr) => {
-        ferroflow_tensor::dispatch!($dtype, $I in [i32, i64, i16, u16, i8, u8] => $body,
+        ferroflow_tensor::dispatch!($dtype, $I in [i32, i64, i16] => $body,
             else Err(ferroflow_base::invalid_argument!("{} is not an index type", $dtype)))
     };
 }
@@ -51,6 +51,20 @@ pub fn ints(t: &Tensor) -> Result<Ints> {
             Ok(t.slice::<T>()?.iter().map(|&v| v as i64).collect()),
             else Err(invalid_argument!("expected integers, got a {dtype} tensor"))),
     }
+}
+
+/// A tensor of 64-bit numbers as one of `dtype`; what does not fit is cut off.
+pub(crate) fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
+    if dtype == t.dtype() {
+        return Ok(t);
+    }
+    let mut out = Tensor::for_overwrite(dtype, t.shape().clone())?;
+    dispatch!(dtype, T in [i8, i16, i32, u8, u16] => {
+        for (to, from) in out.slice_mut::<T>()?.iter_mut().zip(t.slice::<i64>()?) {
+            *to = *from as T;
+        }
+    }, else return Err(invalid_argument!("{dtype} is not an index type")));
+    Ok(out)
 }
 
 /// The value of an integer tensor that must have exactly one element.

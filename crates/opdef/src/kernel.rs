@@ -27,7 +27,7 @@ pub trait OpKernel: Send + Sync {
     /// Begins an execution that may end later, on another thread. Called instead of
     /// [`OpKernel::compute`] for ops of [`Cost::Async`](crate::Cost::Async); must not block.
     fn start(&self, call: AsyncCall) {
-        call.finish(Err(internal!("the kernel has no asynchronous form")));
+        call.refuse();
     }
 }
 
@@ -59,6 +59,11 @@ impl AsyncCall {
             step_id: 0,
             done: Some(Box::new(done)),
         }
+    }
+
+    #[cold]
+    fn refuse(self) {
+        self.finish(Err(internal!("the kernel has no asynchronous form")));
     }
 
     /// Answers with all outputs in order, or an error.

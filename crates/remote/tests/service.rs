@@ -564,6 +564,24 @@ fn a_client_that_vanishes_leaves_no_step() {
 }
 
 #[test]
+fn a_partial_run_that_nobody_goes_on_with_does_not_count_as_used() {
+    let world = World::new();
+    let request = PartialRunSetupRequest {
+        session_handle: world.session(true),
+        feed: vec!["x:0".into()],
+        fetch: vec!["y:0".into()],
+        ..Default::default()
+    };
+    let made: PartialRunSetupResponse = world.call("PartialRunSetup", request).unwrap();
+    assert!(!made.partial_run_handle.is_empty());
+    std::thread::sleep(Duration::from_millis(200));
+    // Stopping waits for steps under way, and would for half a minute.
+    let began = std::time::Instant::now();
+    drop(world);
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
 fn encrypted() {
     let world = World::with(|o| {
         o.tls = Some(TlsOptions {

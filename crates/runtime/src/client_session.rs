@@ -392,9 +392,12 @@ impl ClientSession {
         }
     }
 
-    /// Steps under way.
+    /// Steps under way that somebody waits for: not those that wait for their next partial run, which
+    /// may never come.
     pub fn num_running(&self) -> usize {
-        lock(&self.running).steps.len()
+        let waiting = |run: &&Arc<PartialRun>| !run.has_ended();
+        let waiting = lock(&self.partial).runs.values().filter(waiting).count();
+        lock(&self.running).steps.len().saturating_sub(waiting)
     }
 
     fn check_open(&self) -> Result<()> {

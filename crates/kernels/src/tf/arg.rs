@@ -1,12 +1,12 @@
 //! Where the largest and smallest elements are: ArgMax, ArgMin.
 
-use crate::indices::{Index, axis_in, dispatch_index, int};
+use crate::indices::{axis_in, int, narrowed};
 use crate::map::CHEAP;
 use crate::num::Ordered;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 
 /// ArgMax, ArgMin.
 pub const OPS: &[Op] = &[
@@ -84,9 +84,9 @@ impl Arg for bf16 {
 }
 
 fn factory<const LARGEST: bool>(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
+    let (dtype, index) = (build.input(0)?, build.output(0)?);
     dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool, f16, bf16] =>
-        dispatch_index!(build.output(0)?, I => Ok(Box::new(arg::<T, I, LARGEST>) as Box<dyn OpKernel>)),
+        Ok(Box::new(move |ctx: &mut KernelCtx| arg::<T, LARGEST>(ctx, index))),
         else Err(build.unsupported(dtype)))
 }
 
@@ -96,7 +96,7 @@ fn beats<T: PartialOrd, const LARGEST: bool>(a: T, b: T) -> bool {
     if LARGEST { a > b } else { a < b }
 }
 
-fn arg<T: Arg, I: Index, const LARGEST: bool>(ctx: &mut KernelCtx) -> Result<()> {
+fn arg<T: Arg, const LARGEST: bool>(ctx: &mut KernelCtx, index: DType) -> Result<()> {
     let (shape, axis) = (ctx.shape(0)?.clone(), axis_value(ctx.input(1)?)?);
     let axis = position(axis, shape.rank())?;
     let out_shape: Shape = shape[..axis]
@@ -110,20 +110,20 @@ fn arg<T: Arg, I: Index, const LARGEST: bool>(ctx: &mut KernelCtx) -> Result<()>
         ));
     }
     let (n, cols) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-    let mut out = ctx.alloc(I::DTYPE, out_shape)?;
+    let mut out = ctx.alloc(DType::Int64, out_shape)?;
     let x = ctx.slice::<T>(0)?;
-    let values = out.slice_mut::<I>()?;
-    if values.is_empty() {
-        return ctx.set_output(0, out);
+    let values = out.slice_mut::<i64>()?;
+    if !values.is_empty() {
+        let group = (CHEAP / (n * cols)).max(1);
+        par_chunks_mut(ctx.par(), values, cols, group, &|i, out| {
+            let x = &x[i * n * cols..(i + 1) * n * cols];
+            match out {
+                [out] => *out = arg_row::<T, LARGEST>(x) as i64,
+                _ => arg_columns::<T, LARGEST>(x, out),
+            }
+        });
     }
-    let group = (CHEAP / (n * cols)).max(1);
-    par_chunks_mut(ctx.par(), values, cols, group, &|i, out| {
-        let x = &x[i * n * cols..(i + 1) * n * cols];
-        match out {
-            [out] => *out = I::from_i64(arg_row::<T, LARGEST>(x) as i64),
-            _ => arg_columns::<T, I, LARGEST>(x, out),
-        }
-    });
+    let out = narrowed(out, index)?;
     ctx.set_output(0, out)
 }
 
@@ -148,18 +148,18 @@ fn arg_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
     x.iter().position(|x| *x == best).unwrap_or(0)
 }
 
-fn arg_columns<T: Arg, I: Index, const LARGEST: bool>(x: &[T], out: &mut [I]) {
+fn arg_columns<T: Arg, const LARGEST: bool>(x: &[T], out: &mut [i64]) {
     const WIDTH: usize = 256;
     let cols = out.len();
     for (i, out) in out.chunks_mut(WIDTH).enumerate() {
         let mut best = [if LARGEST { T::LEAST } else { T::MOST }; WIDTH];
-        out.fill(I::from_i64(0));
+        out.fill(0);
         for (r, row) in x.chunks_exact(cols).enumerate() {
             let row = &row[i * WIDTH..i * WIDTH + out.len()];
             for ((best, out), x) in best.iter_mut().zip(out.iter_mut()).zip(row) {
                 if beats::<T, LARGEST>(*x, *best) {
                     *best = *x;
-                    *out = I::from_i64(r as i64);
+                    *out = r as i64;
                 }
             }
         }

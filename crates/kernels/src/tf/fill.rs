@@ -1,6 +1,6 @@
 //! Tensors made of a value and a shape: Fill, ZerosLike, OnesLike, Empty, Range, LinSpace, OneHot.
 
-use crate::indices::{self, Index, constant_int, dispatch_index, shape_of};
+use crate::indices::{self, constant_int, ints, shape_of};
 use crate::shapes;
 use crate::strided::{par_fill, par_rows};
 use ferroflow_base::{Result, invalid_argument};
@@ -335,13 +335,12 @@ fn one_hot_axis(axis: i64, rank: usize) -> Result<usize> {
 
 fn one_hot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let axis = build.attrs.int("axis")?;
-    let (index, dtype) = (build.input(0)?, build.output(0)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
-        Box::new(move |ctx: &mut KernelCtx| one_hot_items::<I, T>(ctx, axis))
-    })))
+    Ok(dispatch_items!(build.output(0)?, T => {
+        Box::new(move |ctx: &mut KernelCtx| one_hot_items::<T>(ctx, axis))
+    }))
 }
 
-fn one_hot_items<I: Index, T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
+fn one_hot_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
     let indices = ctx.input(0)?;
     let shape = indices.shape();
     let at = one_hot_axis(axis, shape.rank())?;
@@ -372,8 +371,8 @@ fn one_hot_items<I: Index, T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()
     )?;
     let inner: usize = shape[at..].iter().product();
     let mut out = ctx.alloc(ctx.input(2)?.dtype(), out_shape)?;
-    let values = indices.slice::<I>()?;
-    let hot = |i: I| usize::try_from(i.to_i64()).ok().filter(|&i| i < depth);
+    let values = ints(indices)?;
+    let hot = |i: i64| usize::try_from(i).ok().filter(|&i| i < depth);
     par_rows(
         ctx.par(),
         out.items_mut::<T>()?,

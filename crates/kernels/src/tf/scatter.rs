@@ -1,7 +1,7 @@
 //! Rows written by index, into tensors and into variables: ScatterNd, TensorScatterUpdate, Add, …,
 //! ResourceScatterNdUpdate, Add, …
 
-use crate::indices::{self, Index, dispatch_index};
+use crate::indices;
 use crate::resource::{value_mut, variable};
 use crate::shapes;
 use crate::strided::unravel;
@@ -154,7 +154,7 @@ fn check(indices: &Shape, updates: &Shape, shape: &Shape) -> Result<usize> {
 }
 
 /// Applies `combine` to every row that the indices name, in their order.
-fn scatter<T: Item, I: Index>(
+fn scatter<T: Item>(
     ctx: &mut KernelCtx,
     target: Target,
     ignore: bool,
@@ -178,16 +178,16 @@ fn scatter<T: Item, I: Index>(
             let var = variable(ctx, 0)?;
             let mut value = var.write();
             let out = value_mut(ctx, 0, &mut value, updates.dtype())?;
-            return scatter_into::<T, I>(out, indices, updates, ignore, combine);
+            return scatter_into::<T>(out, indices, updates, ignore, combine);
         }
     };
     let first = usize::from(matches!(target, Target::Input));
     let (indices, updates) = (ctx.input(first)?, ctx.input(first + 1)?);
-    scatter_into::<T, I>(&mut out, indices, updates, ignore, combine)?;
+    scatter_into::<T>(&mut out, indices, updates, ignore, combine)?;
     ctx.set_output(0, out)
 }
 
-fn scatter_into<T: Item, I: Index>(
+fn scatter_into<T: Item>(
     out: &mut Tensor,
     indices: &Tensor,
     updates: &Tensor,
@@ -197,19 +197,12 @@ fn scatter_into<T: Item, I: Index>(
     let shape = out.shape().clone();
     let depth = check(indices.shape(), updates.shape(), &shape)?;
     let inner: usize = shape[depth..].iter().product();
-    let coords = indices.slice::<I>()?;
+    let places = places(indices, depth, &shape)?;
     let from = updates.items::<T>()?;
     let to = out.items_mut::<T>()?;
-    let n: usize = indices.shape()[..indices.shape().rank() - 1]
-        .iter()
-        .product();
-    for i in 0..n {
-        let row = &coords[i * depth..(i + 1) * depth];
-        let Some(p) = row_position(row, &shape) else {
-            if ignore {
-                continue;
-            }
-            return Err(bad_coords(i, row, indices.shape(), &shape));
+    for (i, p) in places.enumerate() {
+        let Some(p) = p.or_else(|e| if ignore { Ok(None) } else { Err(e) })? else {
+            continue;
         };
         let from = &from[i * inner..(i + 1) * inner];
         for (to, from) in to[p * inner..(p + 1) * inner].iter_mut().zip(from) {
@@ -219,17 +212,31 @@ fn scatter_into<T: Item, I: Index>(
     Ok(())
 }
 
+/// Where each row of coordinates points, as a number of inner blocks.
+fn places<'a>(
+    indices: &'a Tensor,
+    depth: usize,
+    shape: &'a Shape,
+) -> Result<impl Iterator<Item = Result<Option<usize>>> + 'a> {
+    let coords = indices::ints(indices)?;
+    let n: usize = indices.shape()[..indices.shape().rank() - 1]
+        .iter()
+        .product();
+    Ok((0..n).map(move |i| {
+        let row = &coords[i * depth..(i + 1) * depth];
+        match row_position(row, shape) {
+            Some(p) => Ok(Some(p)),
+            None => Err(bad_coords(i, row, indices.shape(), shape)),
+        }
+    }))
+}
+
 #[cold]
-fn bad_coords<I: Index>(
-    i: usize,
-    row: &[I],
-    indices: &Shape,
-    shape: &Shape,
-) -> ferroflow_base::Status {
+fn bad_coords(i: usize, row: &[i64], indices: &Shape, shape: &Shape) -> ferroflow_base::Status {
     let outer = &indices[..indices.rank() - 1];
     let mut at = vec![0; outer.len()];
     unravel(i, outer, &mut at);
-    let row = indices::coordinates(row.iter().map(|c| c.to_i64()));
+    let row = indices::coordinates(row.iter().copied());
     invalid_argument!(
         "indices{} = {row} does not index into shape {shape}",
         indices::list(at)
@@ -238,22 +245,21 @@ fn bad_coords<I: Index>(
 
 fn update(build: &KernelBuild, target: Target) -> Result<Box<dyn OpKernel>> {
     let ignore = ignores_bad_indices(build.attrs)?;
-    let (dtype, index) = (build.input(2)?, build.input(1)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+    let dtype = build.input(2)?;
+    Ok(dispatch_items!(dtype, T => {
         Box::new(move |ctx: &mut KernelCtx| {
-            scatter::<T, I>(ctx, target, ignore, |to, from| to.clone_from(from))
+            scatter::<T>(ctx, target, ignore, |to, from| to.clone_from(from))
         })
-    })))
+    }))
 }
 
 fn scatter_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let ignore = ignores_bad_indices(build.attrs)?;
-    let index = build.input(0)?;
     macro_rules! kernel {
         ($T:ty, $f:expr) => {
-            dispatch_index!(index, I => Ok(Box::new(move |ctx: &mut KernelCtx| {
-                scatter::<$T, I>(ctx, Target::Zeros, ignore, $f)
-            })))
+            Ok(Box::new(move |ctx: &mut KernelCtx| {
+                scatter::<$T>(ctx, Target::Zeros, ignore, $f)
+            }))
         };
     }
     match build.output(0)? {
@@ -267,16 +273,16 @@ fn scatter_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn combining(build: &KernelBuild, combine: Combine, target: Target) -> Result<Box<dyn OpKernel>> {
     let ignore = ignores_bad_indices(build.attrs)?;
     let first = usize::from(!matches!(target, Target::Zeros));
-    let (index, dtype) = (build.input(first)?, build.input(first + 1)?);
+    let dtype = build.input(first + 1)?;
     // `$bits` is how the item type stores a value of `$T`.
     macro_rules! number {
         ($T:ty, $Item:ty, $from:expr, $into:expr, $f:expr) => {{
             let f: fn($T, $T) -> $T = $f;
-            dispatch_index!(index, I => Ok(Box::new(move |ctx: &mut KernelCtx| {
-                scatter::<$Item, I>(ctx, target, ignore, |to, from| {
+            Ok(Box::new(move |ctx: &mut KernelCtx| {
+                scatter::<$Item>(ctx, target, ignore, |to, from| {
                     *to = $into(f($from(*to), $from(*from)));
                 })
-            })))
+            }))
         }};
     }
     macro_rules! ordered {

@@ -1,6 +1,6 @@
 //! The largest elements of rows, and counting: TopK, TopKV2, InTopK, InTopKV2, Bincount.
 
-use crate::indices::{Index, constant_int, dispatch_index, int};
+use crate::indices::{constant_int, int, ints, narrowed};
 use crate::num::Num;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -71,11 +71,9 @@ fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
 }
 
 fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
+    let (dtype, index) = (build.input(0)?, build.output(1)?);
     dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16] =>
-        dispatch_index!(build.output(1)?, I => {
-            Ok(Box::new(move |ctx: &mut KernelCtx| top_k::<T, I>(ctx, k)) as Box<dyn OpKernel>)
-        }),
+        Ok(Box::new(move |ctx: &mut KernelCtx| top_k::<T>(ctx, k, index))),
         else Err(build.unsupported(dtype)))
 }
 
@@ -97,10 +95,7 @@ fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
         .ok_or_else(|| invalid_argument!("k must be scalar, got shape {}", k.shape()))
 }
 
-fn top_k<T: Element + PartialOrd, I: Element + Index>(
-    ctx: &mut KernelCtx,
-    k: Option<i64>,
-) -> Result<()> {
+fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
     let k = match k {
         Some(k) => k,
         None => scalar_k(ctx, 1)?,
@@ -124,18 +119,19 @@ fn top_k<T: Element + PartialOrd, I: Element + Index>(
     let x = x.slice::<T>()?;
     let n_rows = shape.num_elements().checked_div(k).unwrap_or(0);
     let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
-    let mut indices = ctx.alloc(I::DTYPE, shape)?;
+    let mut indices = ctx.alloc(DType::Int64, shape)?;
     let mut order: Vec<usize> = Vec::new();
-    let (v, ix) = (values.slice_mut::<T>()?, indices.slice_mut::<I>()?);
+    let (v, ix) = (values.slice_mut::<T>()?, indices.slice_mut::<i64>()?);
     for r in 0..n_rows {
         let row = &x[r * n..(r + 1) * n];
         find_top(row, k, &mut order);
         for (c, &i) in order.iter().enumerate() {
             v[r * k + c] = row[i];
-            ix[r * k + c] = I::from_i64(i as i64);
+            ix[r * k + c] = i as i64;
         }
     }
     ctx.set_output(0, values)?;
+    let indices = narrowed(indices, index)?;
     ctx.set_output(1, indices)
 }
 
@@ -164,12 +160,14 @@ fn in_top_k_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn in_top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
-    dispatch_index!(build.input(1)?, I => {
-        Ok(Box::new(move |ctx: &mut KernelCtx| in_top_k::<I>(ctx, k)) as Box<dyn OpKernel>)
-    })
+    match build.input(1)? {
+        DType::Int32 | DType::Int64 => {}
+        dtype => return Err(build.unsupported(dtype)),
+    }
+    Ok(Box::new(move |ctx: &mut KernelCtx| in_top_k(ctx, k)))
 }
 
-fn in_top_k<I: Index>(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
+fn in_top_k(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
     let (x, targets) = (ctx.input(0)?, ctx.input(1)?);
     let &[rows, n] = x.shape().dims() else {
         return Err(invalid_argument!("predictions must be 2-dimensional"));
@@ -187,13 +185,11 @@ fn in_top_k<I: Index>(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
         Some(k) => k,
         None => scalar_k(ctx, 2)?,
     };
-    let (x, targets) = (x.slice::<f32>()?, targets.slice::<I>()?);
+    let (x, targets) = (x.slice::<f32>()?, ints(targets)?);
     let mut out = ctx.alloc(DType::Bool, [rows].into())?;
     for (r, (out, target)) in out.slice_mut::<bool>()?.iter_mut().zip(targets).enumerate() {
         let row = &x[r * n..(r + 1) * n];
-        let target = usize::try_from(target.to_i64())
-            .ok()
-            .and_then(|t| row.get(t));
+        let target = usize::try_from(target).ok().and_then(|t| row.get(t));
         *out = target.is_some_and(|target| {
             let ahead = row.iter().filter(|x| *x > target).count() as i64;
             target.is_finite() && ahead < k && row.iter().all(|x| x.is_finite())

@@ -1,6 +1,6 @@
 //! Rows of variables that are changed in place.
 
-use crate::indices::{Index, dispatch_index};
+use crate::indices;
 use crate::num::{Num, Ordered};
 use crate::resource::{value_mut, variable};
 use crate::tf::gather::bad_index;
@@ -106,29 +106,27 @@ fn check_shapes(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> 
 }
 
 /// The rows that the indices name, all of which must be inside `limit`.
-fn rows<I: Index>(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
-    let picked = indices.slice::<I>()?.iter().enumerate();
-    let row = |(i, index): (usize, &I)| {
-        let index = index.to_i64();
+fn rows(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
+    let picked = indices::ints(indices)?.into_iter().enumerate();
+    let row = |(i, index): (usize, i64)| {
         let row = usize::try_from(index).ok().filter(|&r| r < limit);
         row.ok_or_else(|| bad_index(i, indices.shape(), index, limit))
     };
     picked.map(row).collect()
 }
 
-/// Applies `f` to every element of the rows that the indices name, in their order. Nothing is
+/// Changes rows of the first tensor by the second.
+type Apply<'a> = dyn Fn(&mut Tensor, &[usize], &Tensor) -> Result<()> + 'a;
+
+/// Applies `apply` to the rows that the indices name, in their order. Nothing is
 /// changed when an index is not inside.
-fn scatter<I: Index>(
-    ctx: &KernelCtx,
-    dtype: DType,
-    apply: impl Fn(&mut Tensor, &[usize], &Tensor) -> Result<()>,
-) -> Result<()> {
+fn scatter(ctx: &KernelCtx, dtype: DType, apply: &Apply) -> Result<()> {
     let var = variable(ctx, 0)?;
     let mut value = var.write();
     let target = value_mut(ctx, 0, &mut value, dtype)?;
     let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
     check_shapes(target.shape(), indices.shape(), updates.shape())?;
-    let rows = rows::<I>(indices, target.shape()[0])?;
+    let rows = rows(indices, target.shape()[0])?;
     apply(target, &rows, updates)
 }
 
@@ -153,37 +151,39 @@ fn each_row<T: Clone>(
 }
 
 fn replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (index, dtype) = (build.input(1)?, build.input(2)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+    let dtype = build.input(2)?;
+    Ok(dispatch_items!(dtype, T => {
         Box::new(move |ctx: &mut KernelCtx| {
-            scatter::<I>(ctx, dtype, |target, rows, updates| {
+            scatter(ctx, dtype, &|target, rows, updates| {
                 let shape = target.shape().clone();
                 let from = updates.items::<T>()?;
                 each_row(&shape, target.items_mut::<T>()?, rows, from, |a: &mut T, b| a.clone_from(b));
                 Ok(())
             })
         })
-    })))
+    }))
 }
 
 fn combine(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
-    let (index, dtype) = (build.input(1)?, build.input(2)?);
+    let dtype = build.input(2)?;
     // Integers are not divided by zero; floats are.
     let refuses_zero = combine == Combine::Div && dtype.is_integer();
     macro_rules! kernel {
         ($T:ty, $f:expr) => {{
             let f: fn($T, $T) -> $T = $f;
-            dispatch_index!(index, I => Ok(Box::new(move |ctx: &mut KernelCtx| {
-                scatter::<I>(ctx, dtype, |target, rows, updates| {
+            Ok(Box::new(move |ctx: &mut KernelCtx| {
+                scatter(ctx, dtype, &|target, rows, updates| {
                     let shape = target.shape().clone();
                     let from = updates.slice::<$T>()?;
                     if refuses_zero && from.contains(&<$T>::default()) {
                         return Err(invalid_argument!("updates must not contain 0"));
                     }
-                    each_row(&shape, target.slice_mut::<$T>()?, rows, from, |a, b| *a = f(*a, *b));
+                    each_row(&shape, target.slice_mut::<$T>()?, rows, from, |a, b| {
+                        *a = f(*a, *b)
+                    });
                     Ok(())
                 })
-            })))
+            }))
         }};
     }
     macro_rules! half {
