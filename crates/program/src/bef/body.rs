@@ -21,12 +21,41 @@ pub struct Kernel {
     pub location: usize,
     /// Whether it runs as soon as one argument is there.
     pub non_strict: bool,
-    args: Range<usize>,
-    attrs: Range<usize>,
-    functions: Range<usize>,
-    results: Range<usize>,
+    args: Span,
+    attrs: Span,
+    functions: Span,
+    results: Span,
     /// Of each result, in the list of words.
-    used_by: Range<usize>,
+    used_by: Span,
+}
+
+/// A range in half the space: a kernel shall fit into a cache line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn new(range: Range<usize>) -> Option<Span> {
+        Some(Span {
+            start: u32::try_from(range.start).ok()?,
+            end: u32::try_from(range.end).ok()?,
+        })
+    }
+
+    #[inline]
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+
+    fn len(self) -> usize {
+        self.range().len()
+    }
 }
 
 /// A decoded function.
@@ -39,9 +68,9 @@ pub struct Body {
     words: Vec<u32>,
     attrs: Vec<AttrSlot>,
     /// Readers of each kernel's results, one range of `words` each.
-    ranges: Vec<Range<usize>>,
-    sources: Range<usize>,
-    argument_users: Vec<Range<usize>>,
+    ranges: Vec<Span>,
+    sources: Span,
+    argument_users: Vec<Span>,
     /// Of the start and of each kernel; empty if nobody says.
     streams: Vec<u32>,
     waits: Vec<u32>,
@@ -72,51 +101,53 @@ impl Body {
     }
 
     #[inline]
-    fn slice(&self, range: &Range<usize>) -> &[u32] {
-        self.words.get(range.clone()).unwrap_or(&[])
+    fn slice(&self, span: Span) -> &[u32] {
+        self.words.get(span.range()).unwrap_or(&[])
     }
 
     /// Registers that the kernel reads.
     #[inline]
     pub fn args(&self, kernel: &Kernel) -> &[u32] {
-        self.slice(&kernel.args)
+        self.slice(kernel.args)
     }
 
     /// Attributes of the kernel.
     #[inline]
     pub fn attrs(&self, kernel: &Kernel) -> &[AttrSlot] {
-        self.attrs.get(kernel.attrs.clone()).unwrap_or(&[])
+        self.attrs.get(kernel.attrs.range()).unwrap_or(&[])
     }
 
     /// Functions that the kernel may call.
     #[inline]
     pub fn functions(&self, kernel: &Kernel) -> &[u32] {
-        self.slice(&kernel.functions)
+        self.slice(kernel.functions)
     }
 
     /// Registers that the kernel writes.
     #[inline]
     pub fn results(&self, kernel: &Kernel) -> &[u32] {
-        self.slice(&kernel.results)
+        self.slice(kernel.results)
     }
 
     /// Kernels (from 1) that read result `i`, once for each time they do.
     #[inline]
     pub fn used_by(&self, kernel: &Kernel, i: usize) -> &[u32] {
-        let range = self.ranges.get(kernel.used_by.clone());
-        range.and_then(|r| r.get(i)).map_or(&[], |r| self.slice(r))
+        let spans = self.ranges.get(kernel.used_by.range());
+        let span = spans.and_then(|s| s.get(i));
+        span.map_or(&[], |span| self.slice(*span))
     }
 
     /// Kernels (from 1) without arguments.
     #[inline]
     pub fn sources(&self) -> &[u32] {
-        self.slice(&self.sources)
+        self.slice(self.sources)
     }
 
     /// Kernels (from 1) that read argument `i`.
     #[inline]
     pub fn argument_used_by(&self, i: usize) -> &[u32] {
-        self.argument_users.get(i).map_or(&[], |r| self.slice(r))
+        let span = self.argument_users.get(i);
+        span.map_or(&[], |span| self.slice(*span))
     }
 
     /// The streams that the start of the function (0) and its kernels (from 1) run in, if the file
@@ -183,7 +214,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         words: Vec::new(),
         attrs: Vec::new(),
         ranges: Vec::new(),
-        sources: 0..0,
+        sources: Span::default(),
         argument_users: Vec::new(),
         streams: Vec::new(),
         waits: vec![0],
@@ -195,11 +226,9 @@ fn read(file: &File, index: usize) -> Option<Body> {
             // The kernel that stands for the arguments.
             let is_pseudo = kernel.code == PSEUDO_CODE as usize
                 && n_operands == 0
-                && [&kernel.args, &kernel.functions]
-                    .iter()
-                    .all(|r| r.is_empty())
+                && [kernel.args, kernel.functions].iter().all(|r| r.is_empty())
                 && kernel.attrs.is_empty();
-            let results = body.words.get(kernel.results.clone())?;
+            let results = body.words.get(kernel.results.range())?;
             let (first, arguments) = results.split_first()?;
             let in_order = arguments.iter().enumerate().all(|(i, r)| *r as usize == i);
             let n_arguments = function.arguments.len();
@@ -209,9 +238,9 @@ fn read(file: &File, index: usize) -> Option<Body> {
             if arguments.len() != n_arguments {
                 return None;
             }
-            let ranges = body.ranges.get(kernel.used_by)?;
+            let ranges = body.ranges.get(kernel.used_by.range())?;
             let (sources, users) = ranges.split_first()?;
-            (body.sources, body.argument_users) = (sources.clone(), users.to_vec());
+            (body.sources, body.argument_users) = (*sources, users.to_vec());
             continue;
         }
         let wanted = match kernel.non_strict {
@@ -255,7 +284,7 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
         n_used = n_used.checked_add(n)?;
     }
     let mut at = HEADER_WORDS + n_results;
-    let mut take = |words: &mut Vec<u32>, n: usize| -> Option<Range<usize>> {
+    let mut take = |words: &mut Vec<u32>, n: usize| -> Option<Span> {
         if n > bytes.len() / 4 {
             return None;
         }
@@ -264,7 +293,7 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
             words.push(word(at + i)?);
         }
         at += n;
-        Some(start..words.len())
+        Span::new(start..words.len())
     };
     let args = take(&mut body.words, n_args)?;
     let mut offsets = Vec::new();
@@ -290,10 +319,10 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
         location,
         non_strict: metadata & NON_STRICT != 0,
         args,
-        attrs: first_attr..body.attrs.len(),
+        attrs: Span::new(first_attr..body.attrs.len())?,
         functions,
         results,
-        used_by: first_range..body.ranges.len(),
+        used_by: Span::new(first_range..body.ranges.len())?,
     })
 }
 
