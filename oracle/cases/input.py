@@ -141,7 +141,40 @@ def pictures():
     yield case("EncodeJpeg", np.zeros((2, 2, 2), np.uint8), fails=True)
 
 
+def words():
+    texts = (b"1", b" 12\t", b"-3", b"1.5", b"1e3", b"nan", b"inf", b"-Infinity", b"0x10", b"-0X1f", b"", b"+5",
+             b"99999999999", b"1e400", b"1_0", "\u0663".encode(), b"1.", b".5", b"1e", b"infinit", b"1f", b"1.0e-50",
+             b"4294967295", b"-0", b"18446744073709551615", b"- 1", b"--1")
+    for dtype in ("float", "double", "int32", "int64", "uint32", "uint64"):
+        parse = tf.raw_ops.StringToNumber
+        good = []
+        for text in texts:
+            try:
+                parse(string_tensor=[text], out_type=tf.as_dtype(dtype))
+                good.append(text)
+            except tf.errors.InvalidArgumentError:
+                yield case("StringToNumber", strings(text), out_type=dtype, fails=True)
+        yield case("StringToNumber", strings(*good), out_type=dtype)
+    yield case("StringToNumber", strings(b"1", b"2", b"3", b"4").reshape(2, 2))
+    yield case("StringToNumber", strings())
+    some = strings(b"abc", b"ab", b"xabc", b"abc\n", b"", "\u00e9".encode(), b"\xff", b"AbC")
+    for pattern in (b"a.*c", b"a|ab", b"", b".", b"(?i)abc", b"^ab$", b"[[:alpha:]]+", b"(?s)a.*"):
+        text = np.array(pattern, object)
+        yield case("RegexFullMatch", some, text)
+        yield case("StaticRegexFullMatch", some.reshape(2, 4), pattern=pattern.decode())
+        for rewrite in (b"-", b"[\\0]", b"\\\\x"):
+            for every in (True, False):
+                yield case("RegexReplace", some[:5], text, np.array(rewrite, object), replace_global=every)
+    for rewrite in (b"<\\2\\1>", b"\\3", b"a\\"):
+        yield case("StaticRegexReplace", strings(b"k=v, l=w", b"none"), pattern="(\\w)=(\\w)", rewrite=rewrite.decode())
+    yield case("StaticRegexFullMatch", some, pattern="a(b", fails=True)
+    yield case("RegexFullMatch", some, np.array(b"a(b", object), fails=True)
+    yield case("RegexFullMatch", some, strings(b"a", b"b"), fails=True)
+    yield case("RegexReplace", some, np.array(b"*", object), np.array(b"", object), fails=True)
+
+
 def cases():
+    yield from words()
     for base, shard, n in ((b"model", 3, 12), (b"a/b", 0, 1), (b"x", 123456, 1234567)):
         yield case("ShardedFilename", np.array(base, object), np.int32(shard), np.int32(n))
         yield case("ShardedFilespec", np.array(base, object), np.int32(n))

@@ -28,7 +28,7 @@ pub struct Args {
     /// all.
     #[arg(long, value_name = "PASS")]
     after: Option<String>,
-    /// Lists the ops that gradients cannot go through.
+    /// Lists the ops that gradients cannot go through, those of functions included.
     #[arg(long)]
     gradients: bool,
 }
@@ -76,6 +76,13 @@ pub fn run(args: &Args) -> Result<()> {
         if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
             return show_graph(args, model.session());
         }
+        if args.gradients {
+            show_gradients(model.session().graph());
+            if let Model::Saved(model) = &model {
+                crate::saved_model::print_left_out(model);
+            }
+            return Ok(());
+        }
         return crate::saved_model::show(&args.model, &model);
     }
     if CompiledModel::is_at(&args.model.model) {
@@ -104,15 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
         return show_graph(args, session);
     }
     if args.gradients {
-        let missing = ferroflow_runtime::building::without_gradient(graph);
-        if missing.is_empty() {
-            say!("gradients go through all ops");
-        } else {
-            say!("ops without gradient:");
-        }
-        for (op, n) in missing {
-            say!("  {op:<32} {n:>6}");
-        }
+        show_gradients(graph);
         return Ok(());
     }
     let signature = whole(graph);
@@ -162,6 +161,19 @@ pub fn run(args: &Args) -> Result<()> {
     );
     print_ops(graph);
     Ok(())
+}
+
+/// Lists the ops that gradients cannot go through.
+fn show_gradients(graph: &Graph) {
+    let missing = ferroflow_runtime::building::without_gradient(graph);
+    if missing.is_empty() {
+        say!("gradients go through all ops");
+    } else {
+        say!("ops without gradient:");
+    }
+    for (op, n) in missing {
+        say!("  {op:<32} {n:>6}");
+    }
 }
 
 /// How often each op occurs, most frequent first.

@@ -65,7 +65,8 @@ fn print_variables(model: &SavedModel) -> Result<()> {
     Ok(())
 }
 
-fn print_left_out(model: &SavedModel) {
+/// Prints what of the model is not there.
+pub fn print_left_out(model: &SavedModel) {
     let mut ops: BTreeMap<&str, usize> = BTreeMap::new();
     for op in model.left_out().values() {
         *ops.entry(op).or_default() += 1;

@@ -76,6 +76,8 @@ fn runs_inspects_and_benches() {
 
     assert!(ok(&["inspect", &model]).contains("images:0  float32[?,8,8,1]"));
     assert!(ok(&["inspect", &model, "--after", "fuse"]).contains("_FusedConv2D"));
+    let shown = ok(&["inspect", &model, "--gradients"]);
+    assert_eq!(shown, "gradients go through all ops\n");
     let svg = temporary("graph.svg");
     ok(&["inspect", &model, "--svg", &svg.to_string_lossy()]);
     assert!(
@@ -281,7 +283,13 @@ fn saved_models_run_by_signature() {
     ] {
         assert!(shown.contains(part), "{shown}");
     }
+    let shown = ok(&["inspect", &stateful, "--gradients"]);
+    for part in ["gradients go through all ops", "DecodeWav"] {
+        assert!(shown.contains(part), "{shown}");
+    }
     let mlp = saved_model("keras_mlp");
+    let shown = ok(&["inspect", &mlp, "--gradients"]);
+    assert_eq!(shown, "gradients go through all ops\n");
     let feed = "features=[[1,2,3,4]]";
     let line = ok(&["bench", &mlp, "--feed", feed, "--seconds", "0.05", "--json"]);
     assert!(line.contains("\"median_s\":"), "{line}");

@@ -30,6 +30,7 @@ mod plan;
 pub mod product;
 mod queue;
 mod random;
+mod reader;
 mod reduce;
 pub mod rendezvous;
 pub mod resource;

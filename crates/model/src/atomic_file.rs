@@ -87,6 +87,33 @@ impl Drop for AtomicFile {
     }
 }
 
+/// How long a file of a process that is not there any more is left alone, in seconds; longer where
+/// nothing says which processes there are.
+const STALE: [u64; 2] = [60, 86_400];
+
+/// Removes what killed processes have begun in a file's folder.
+pub(crate) fn remove_stale(file: &Path) {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let processes = Path::new("/proc/self").exists();
+    let is_stale = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let (_, mark) = name.to_str()?.rsplit_once(".tempstate")?;
+        let (process, count) = mark.split_once('-')?;
+        let (process, _) = (process.parse::<u32>().ok()?, count.parse::<u64>().ok()?);
+        let lives = processes && Path::new("/proc").join(process.to_string()).exists();
+        let age = entry.metadata().ok()?.modified().ok()?.elapsed().ok()?;
+        Some(!lives && age.as_secs() >= STALE[usize::from(!processes)])
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if is_stale(&entry) == Some(true) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Makes what happened to names in a file's folder outlive a crash of the machine. File systems
 /// that cannot do this still have the file.
 pub(crate) fn sync_folder(file: &Path) {

@@ -5,7 +5,7 @@
 //! data file says how many there are, so a checkpoint that replaces one of the same prefix gets data
 //! files of another count, and never touches those that the old index needs.
 
-use crate::atomic_file::{AtomicFile, io_error, sync_folder, write_file};
+use crate::atomic_file::{AtomicFile, io_error, remove_stale, sync_folder, write_file};
 use crate::proto::{
     BundleEntryProto, BundleHeaderProto, VersionDef, bundle_header_proto::Endianness,
 };
@@ -14,11 +14,12 @@ use crate::tensor_bundle::{TensorBundle, data_path};
 use crate::tensor_proto::shape_to_proto;
 use crate::tensor_slice::TensorSlice;
 use ferroflow_base::{
-    Result, already_exists, failed_precondition, invalid_argument, unimplemented_error,
+    Result, already_exists, data_loss, failed_precondition, invalid_argument, not_found,
+    unimplemented_error,
 };
 use ferroflow_tensor::{DType, Shape, Tensor};
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Large tensors start at multiples of this, so that readers can map them.
@@ -56,15 +57,11 @@ impl Place {
     /// Where `n` data files do not touch those of a checkpoint that is there already.
     fn for_shards(prefix: &str, n: i32) -> Place {
         // What cannot be read is not worth protecting.
-        match TensorBundle::open(prefix).map(|b| b.n_shards()) {
-            Ok(taken) if taken == n => Place {
-                first: 1,
-                n_shards: n + 1,
-            },
-            _ => Place {
-                first: 0,
-                n_shards: n,
-            },
+        let taken = TensorBundle::open(prefix).is_ok_and(|b| b.n_shards() == n);
+        let first = i32::from(taken && n < i32::MAX);
+        Place {
+            first,
+            n_shards: n + first,
         }
     }
 }
@@ -179,25 +176,62 @@ impl BundleWriter {
         } = self;
         let before = files_of(&prefix);
         data.commit()?;
-        write_index(&prefix, &place, entries)?;
-        remove_old(&prefix, &place, before);
+        if let Err(error) = write_index(&prefix, &place, entries) {
+            // No index knows this file.
+            let _ = std::fs::remove_file(data_path(&prefix, place.first, place.n_shards));
+            return Err(error);
+        }
+        remove_old(&place, before);
+        remove_stale(&index_path(&prefix));
         Ok(())
     }
 }
 
-/// The data files of a checkpoint that is there.
+/// How the names of data files end, of `n` in all.
+fn suffix(n: i32) -> String {
+    format!("-of-{n:05}")
+}
+
+/// The data files of a checkpoint that is there. What the index says their number is may be wrong, so
+/// the folder is asked.
 fn files_of(prefix: &str) -> Vec<PathBuf> {
-    let n = TensorBundle::open(prefix).map_or(0, |b| b.n_shards());
-    (0..n.clamp(0, 100_000))
-        .map(|i| data_path(prefix, i, n))
-        .collect()
+    let Ok(n) = TensorBundle::open(prefix).map(|b| b.n_shards()) else {
+        return Vec::new();
+    };
+    let begin = format!("{prefix}.data-");
+    let (Some(begin), Some(folder)) = (
+        Path::new(&begin).file_name().and_then(|n| n.to_str()),
+        index_path(prefix).parent().map(Path::to_path_buf),
+    ) else {
+        return Vec::new();
+    };
+    let here = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder.as_path(),
+    };
+    let end = suffix(n);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(here).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| {
+            let id = name.strip_prefix(begin)?.strip_suffix(&end)?;
+            id.bytes().all(|b| b.is_ascii_digit()).then_some(())
+        });
+        if id.is_some() {
+            found.push(folder.join(name));
+        }
+    }
+    found
 }
 
 /// Removes the data files of the checkpoint that was replaced.
-fn remove_old(prefix: &str, place: &Place, before: Vec<PathBuf>) {
-    let new =
-        |path: &PathBuf| (0..place.n_shards).any(|i| *path == data_path(prefix, i, place.n_shards));
-    for path in before.iter().filter(|p| !new(p)) {
+fn remove_old(place: &Place, before: Vec<PathBuf>) {
+    let end = suffix(place.n_shards);
+    let is_new = |path: &PathBuf| {
+        let name = path.file_name().and_then(|n| n.to_str());
+        name.is_none_or(|n| n.ends_with(&end))
+    };
+    for path in before.iter().filter(|p| !is_new(p)) {
         let _ = std::fs::remove_file(path);
     }
 }
@@ -254,15 +288,34 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
     for part in parts {
         bundles.push(TensorBundle::open(part)?);
     }
-    let n: i32 = bundles.iter().map(TensorBundle::n_shards).sum();
+    let counts = bundles.iter().map(TensorBundle::n_shards);
+    let n = counts.clone().try_fold(0i32, i32::checked_add);
+    let n = n.filter(|n| *n < i32::MAX).ok_or_else(|| {
+        data_loss!("the merged checkpoints say that they have more data files than can be numbered")
+    })?;
     let place = Place::for_shards(prefix, n);
     let before = files_of(prefix);
     let mut entries: BTreeMap<Vec<u8>, BundleEntryProto> = BTreeMap::new();
+    let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     let mut next = place.first;
-    for bundle in &bundles {
+    for (bundle, part) in bundles.iter().zip(parts) {
+        // A shard that no tensor is in need not be there.
+        let mut shards = BTreeSet::new();
         for (key, entry) in bundle.raw_entries() {
             let mut entry = entry?;
-            entry.shard_id = entry.shard_id.saturating_add(next);
+            if !(0..bundle.n_shards()).contains(&entry.shard_id) {
+                return Err(data_loss!(
+                    "tensor {} of checkpoint {part} is in data file {} of {}",
+                    String::from_utf8_lossy(&key),
+                    entry.shard_id,
+                    bundle.n_shards()
+                ));
+            }
+            // The whole of a tensor in slices has no data of its own.
+            if entry.slices.is_empty() {
+                shards.insert(entry.shard_id);
+            }
+            entry.shard_id += next;
             match entries.get_mut(&key) {
                 None => {
                     entries.insert(key, entry);
@@ -282,6 +335,13 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
                 }
             }
         }
+        for i in shards {
+            let from = data_path(part, i, bundle.n_shards());
+            if !from.exists() {
+                return Err(not_found!("{}; No such file or directory", from.display()));
+            }
+            moves.push((from, data_path(prefix, next + i, place.n_shards)));
+        }
         next += bundle.n_shards();
     }
     if let Some(folder) = Path::new(prefix)
@@ -290,25 +350,33 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
     {
         std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
     }
-    let mut next = place.first;
-    for (bundle, part) in bundles.iter().zip(parts) {
-        for i in 0..bundle.n_shards() {
-            let from = data_path(part, i, bundle.n_shards());
-            let to = data_path(prefix, next + i, place.n_shards);
-            // A shard that no tensor is in need not be there.
-            if from.exists() {
-                std::fs::rename(&from, &to).map_err(|e| io_error(&from, &e))?;
-            }
+    let placed = moves
+        .iter()
+        .try_for_each(|(from, to)| std::fs::rename(from, to).map_err(|e| io_error(from, &e)));
+    let written = placed.and_then(|()| {
+        sync_folder(Path::new(prefix));
+        write_index(prefix, &place, entries)
+    });
+    if let Err(error) = written {
+        // The parts stay what they were.
+        for (from, to) in moves
+            .iter()
+            .filter(|(from, to)| to.exists() && !from.exists())
+        {
+            let _ = std::fs::rename(to, from);
         }
-        next += bundle.n_shards();
+        return Err(error);
     }
-    sync_folder(Path::new(prefix));
-    write_index(prefix, &place, entries)?;
-    remove_old(prefix, &place, before);
+    remove_old(&place, before);
+    remove_stale(&index_path(prefix));
     for part in parts {
         let index = index_path(part);
         if index != index_path(prefix) {
+            let empty = files_of(part);
             let _ = std::fs::remove_file(&index);
+            for file in empty {
+                let _ = std::fs::remove_file(file);
+            }
         }
         if let Some(folder) = Path::new(part).parent().filter(|_| delete_old_dirs) {
             // Only an empty folder goes.
@@ -484,4 +552,45 @@ fn unquoted(text: &str) -> Option<String> {
         }
     }
     String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_base::Code;
+
+    /// A header may say anything: it is refused, or not believed further than there are files.
+    #[test]
+    fn numbers_of_data_files_are_not_believed() {
+        let folder = std::env::temp_dir().join(format!("ferroflow-shards-{}", std::process::id()));
+        let prefix = |name: &str| folder.join(name).display().to_string();
+        let part = |name: &str, n_shards: i32, shard_id: i32| {
+            let place = Place { first: 0, n_shards };
+            let entry = BundleEntryProto {
+                dtype: DType::Float as i32,
+                shape: Some(shape_to_proto(&(&Shape::scalar()).into())),
+                shard_id,
+                size: 4,
+                ..Default::default()
+            };
+            let entries = BTreeMap::from([(name.as_bytes().to_vec(), entry)]);
+            write_index(&prefix(name), &place, entries).expect("writable");
+            prefix(name)
+        };
+        let check = |parts: &[String], code: Code| {
+            let error = merge_bundles(parts, &prefix("merged"), false).expect_err("bad parts");
+            assert_eq!(error.code(), code, "{error}");
+            assert!(!index_path(&prefix("merged")).exists());
+        };
+        let (all, none) = (part("all", i32::MAX, 0), part("none", -1, 0));
+        let (beyond, missing) = (part("beyond", 1, 7), part("missing", 2_000_000_000, 1));
+        check(&[all.clone()], Code::DataLoss);
+        check(&[missing.clone(), all], Code::DataLoss);
+        check(&[none], Code::DataLoss);
+        check(&[beyond], Code::DataLoss);
+        check(std::slice::from_ref(&missing), Code::NotFound);
+        remove_checkpoint(&missing);
+        assert!(!index_path(&missing).exists());
+        std::fs::remove_dir_all(folder).expect("removable");
+    }
 }

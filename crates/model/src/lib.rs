@@ -2,7 +2,7 @@
 //!
 //! Entry points: [`GraphFile`] opens a model file, binary or text; [`SavedModelFile`] opens a
 //! SavedModel directory, [`TensorBundle`] a checkpoint, which
-//! [`BundleWriter`] writes; [`tensor_from_proto`] and
+//! [`BundleWriter`] writes, [`SliceReader`] one of the older format; [`tensor_from_proto`] and
 //! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files;
 //! [`RecordReader`] and [`RecordWriter`] TFRecord files, [`EventWriter`] TensorBoard's; [`proto`] has the messages.
 //!
@@ -16,6 +16,7 @@ mod events;
 mod graph_file;
 mod record;
 mod saved_model_file;
+mod slice_file;
 mod sstable;
 mod tensor_bundle;
 mod tensor_proto;
@@ -36,10 +37,11 @@ pub use atomic_file::{AtomicFile, write_output};
 pub use bundle_writer::{BundleWriter, CheckpointState, merge_bundles, remove_checkpoint};
 pub use events::EventWriter;
 pub use graph_file::GraphFile;
-pub use record::{RecordCompression, RecordReader, RecordWriter};
+pub use record::{RecordCompression, RecordReader, RecordWriter, read_compressed};
 pub use saved_model_file::{
     SAVED_MODEL_FILES, SavedModelFile, copy_asset, decode, decode_asset, encode, write_saved_model,
 };
+pub use slice_file::{SavedPart, SliceReader, write_slices};
 pub use tensor_bundle::{TensorBundle, has_checkpoint};
 pub use tensor_proto::{shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_proto};
 pub use tensor_slice::TensorSlice;

@@ -1077,6 +1077,40 @@ pub mod tensor_slice_proto {
         }
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedSliceMeta {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub shape: ::core::option::Option<TensorShapeProto>,
+    #[prost(enumeration = "DataType", tag = "3")]
+    pub r#type: i32,
+    #[prost(message, repeated, tag = "4")]
+    pub slice: ::prost::alloc::vec::Vec<TensorSliceProto>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedTensorSliceMeta {
+    #[prost(message, repeated, tag = "1")]
+    pub tensor: ::prost::alloc::vec::Vec<SavedSliceMeta>,
+    #[prost(message, optional, tag = "2")]
+    pub versions: ::core::option::Option<VersionDef>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedSlice {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub slice: ::core::option::Option<TensorSliceProto>,
+    #[prost(message, optional, tag = "3")]
+    pub data: ::core::option::Option<TensorProto>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedTensorSlices {
+    #[prost(message, optional, tag = "1")]
+    pub meta: ::core::option::Option<SavedTensorSliceMeta>,
+    #[prost(message, optional, tag = "2")]
+    pub data: ::core::option::Option<SavedSlice>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BytesList {
     #[prost(bytes = "bytes", repeated, tag = "1")]

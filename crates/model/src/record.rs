@@ -34,6 +34,15 @@ impl RecordCompression {
     }
 }
 
+/// A whole file, uncompressed.
+pub fn read_compressed(path: &Path, compression: RecordCompression) -> Result<Vec<u8>> {
+    let mut reader = RecordReader::open(path, compression)?;
+    let mut data = Vec::new();
+    let read = reader.source.read_to_end(&mut data);
+    read.map_err(|e| reader.broken(&e))?;
+    Ok(data)
+}
+
 /// Reads the records of a file in order.
 ///
 /// ```

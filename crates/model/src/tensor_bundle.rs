@@ -66,6 +66,12 @@ impl TensorBundle {
                 "Checkpoint min consumer version {min_consumer} above current version {VERSION}"
             ));
         }
+        if header.num_shards < 0 {
+            return Err(data_loss!(
+                "the checkpoint's header says that it has {} data files",
+                header.num_shards
+            ));
+        }
         Ok(TensorBundle {
             prefix: prefix.to_string(),
             n_shards: header.num_shards,

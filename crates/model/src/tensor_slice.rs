@@ -48,6 +48,13 @@ impl TensorSlice {
         Ok((shape, slice))
     }
 
+    /// All of a tensor.
+    pub fn all(whole: &Shape) -> TensorSlice {
+        TensorSlice {
+            extents: vec![None; whole.rank()],
+        }
+    }
+
     pub(crate) fn from_proto(proto: &TensorSliceProto) -> TensorSlice {
         let extent = |e: &Extent| {
             e.has_length

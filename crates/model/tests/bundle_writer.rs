@@ -242,6 +242,56 @@ fn checkpoints_are_merged() {
     }
 }
 
+/// What the index of is a folder cannot be finished: no data file is left, merged parts stay.
+#[test]
+fn what_fails_late_leaves_nothing() {
+    let folder = Folder::new("late");
+    std::fs::create_dir(folder.0.join("model.index")).unwrap();
+    let error = one(&folder.prefix("model"), 1).unwrap_err();
+    assert!(error.message().contains("model.index"), "{error}");
+    assert_eq!(folder.files(), ["model.index"]);
+    one(&folder.prefix("part"), 2).unwrap();
+    let parts = [folder.prefix("part")];
+    merge_bundles(&parts, &folder.prefix("model"), false).unwrap_err();
+    assert_eq!(value_of(&parts[0]).unwrap(), 2);
+    let files = ["model.index", "part.data-00000-of-00001", "part.index"];
+    assert_eq!(folder.files(), files);
+}
+
+/// Files that killed saves have begun go with the next save, if they are old and nobody's.
+#[test]
+fn what_killed_saves_left_is_removed() {
+    let folder = Folder::new("stale");
+    let mut ended = Command::new("true").spawn().expect("a process");
+    ended.wait().unwrap();
+    let (dead, own) = (ended.id(), std::process::id());
+    let day = Duration::from_secs(100_000);
+    let then = std::time::SystemTime::now().checked_sub(day).unwrap();
+    let begun = [
+        (
+            format!("old.data-00000-of-00001.tempstate{dead}-0"),
+            true,
+            false,
+        ),
+        (format!("old.index.tempstate{dead}-17"), true, false),
+        (format!("checkpoint.tempstate{dead}-3"), true, false),
+        (format!("new.index.tempstate{dead}-1"), false, true),
+        (format!("mine.index.tempstate{own}-900"), true, true),
+        ("notes.tempstate".to_string(), true, true),
+        ("notes.tempstate1-x".to_string(), true, true),
+    ];
+    for (name, is_old, _) in &begun {
+        let file = std::fs::File::create(folder.0.join(name)).unwrap();
+        if *is_old {
+            file.set_modified(then).unwrap();
+        }
+    }
+    one(&folder.prefix("model"), 1).unwrap();
+    for (name, _, stays) in &begun {
+        assert_eq!(folder.0.join(name).exists(), *stays, "{name}");
+    }
+}
+
 #[test]
 fn old_checkpoints_are_removed() {
     let folder = Folder::new("keep");

@@ -3,10 +3,12 @@
 //! `cargo run --release --example train_digits [FOLDER]`
 //!
 //! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: ^C, and the next run
-//! goes on from there. At the end a SavedModel lies in FOLDER/model.
+//! goes on from there. At the end a SavedModel lies in FOLDER/model, or in FOLDER/model-2 and so on: what
+//! is there stays.
 
 use ferroflow_runtime::train::{
-    Activation, Conv, Dataset, FitOptions, Network, Optimizer, ProgressLine, Rate, Trainer,
+    Activation, Conv, Dataset, FitOptions, Network, Observer, Optimizer, ProgressLine, Rate,
+    Trainer,
 };
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Shape, Tensor, arrays};
 use std::path::{Path, PathBuf};
@@ -18,50 +20,84 @@ const EPOCHS: usize = 30;
 const BATCH: usize = 32;
 const STEPS_PER_EPOCH: usize = 1437_usize.div_ceil(BATCH);
 
+#[allow(dead_code, reason = "the test of the examples calls `train`")]
 fn main() -> Result<()> {
     let folder = std::env::args()
         .nth(1)
         .map_or_else(|| PathBuf::from("target/train_digits"), PathBuf::from);
-    let (train, test) = read_data()?;
+    let start = std::time::Instant::now();
+    let trained = train(&folder, EPOCHS, &mut [&mut ProgressLine::default()])?;
+    println!(
+        "{:.1} % of {} held-out digits read correctly after {:.1} s",
+        100.0 * trained.accuracy,
+        trained.held_out.len(),
+        start.elapsed().as_secs_f64()
+    );
+    let served = SavedModel::open(&trained.model, &["serve"], SessionOptions::default())?;
+    let images = trained.held_out.gather(&[0])?.swap_remove(0).1;
+    let out = served.run("serving_default", &[("images", images)])?;
+    let model = trained.model.display();
+    println!("the SavedModel {model} answers: {}", out[0].1);
+    Ok(())
+}
 
+/// What training gave.
+pub struct Trained {
+    /// The share of held-out digits that are read correctly.
+    pub accuracy: f32,
+    /// The step that an earlier run had come to.
+    pub resumed_at: Option<i64>,
+    /// Where the SavedModel is.
+    pub model: PathBuf,
+    /// The digits that were not trained on.
+    pub held_out: Dataset,
+}
+
+/// Trains until `epochs` are done, those of earlier runs in `folder` included.
+pub fn train(folder: &Path, epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<Trained> {
+    let (data, held_out) = read_data()?;
     let mut trainer = Trainer::new(network()?, SessionOptions::default())?;
+    let resumed_at = trainer.restore(folder)?;
     let mut first = 0;
-    if let Some(step) = trainer.restore(&folder)? {
+    if let Some(step) = resumed_at {
         first = step as usize / STEPS_PER_EPOCH;
         trainer.set_epoch(first);
         println!("going on from step {step}");
     }
-    let start = std::time::Instant::now();
-    for _ in first..EPOCHS {
+    for _ in first..epochs {
         let options = FitOptions {
             epochs: 1,
             batch: BATCH,
             shuffle: Some(5),
-            validation: Some(test.clone()),
+            validation: Some(held_out.clone()),
         };
-        trainer.fit(&train, &options, &mut [&mut ProgressLine::default()])?;
-        trainer.save(&folder, 3)?;
+        trainer.fit(&data, &options, observers)?;
+        trainer.save(folder, 3)?;
     }
-    let accuracy = trainer.evaluate(&test, 360)?[0].1;
-    println!(
-        "{:.1} % of {} held-out digits read correctly after {:.1} s",
-        100.0 * accuracy,
-        test.len(),
-        start.elapsed().as_secs_f64()
-    );
-
-    let model = folder.join("model");
-    let _ = std::fs::remove_dir_all(&model);
+    let accuracy = trainer.evaluate(&held_out, 360)?[0].1;
+    let model = free(folder);
     trainer.export(
         &model,
         &[("images", "images:0")],
         &[("probabilities", "probabilities:0")],
     )?;
-    let served = SavedModel::open(&model, &["serve"], SessionOptions::default())?;
-    let images = test.gather(&[0])?.swap_remove(0).1;
-    let out = served.run("serving_default", &[("images", images)])?;
-    println!("the SavedModel {} answers: {}", model.display(), out[0].1);
-    Ok(())
+    Ok(Trained {
+        accuracy,
+        resumed_at,
+        model,
+        held_out,
+    })
+}
+
+/// A folder for the model that is not there yet.
+fn free(folder: &Path) -> PathBuf {
+    let mut model = folder.join("model");
+    let mut n = 2;
+    while model.exists() {
+        model = folder.join(format!("model-{n}"));
+        n += 1;
+    }
+    model
 }
 
 /// Two convolutions, pooling, two dense layers.

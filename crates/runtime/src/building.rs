@@ -170,36 +170,64 @@ pub fn lowered(mut graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The ops of a graph that take and give numbers with gradients, but that no gradient goes through,
-/// and how many nodes have each.
+/// The ops of a graph, and of the functions that its calls, conditionals and loops run, that take and
+/// give numbers with gradients, but that no gradient goes through, and how many nodes have each.
 pub fn without_gradient(graph: &Graph) -> BTreeMap<String, usize> {
-    let differs = |t: &DType| t.is_floating() || t.is_complex();
     let mut found = BTreeMap::new();
+    let library = graph.library();
+    let (mut names, mut n_seen) = (Vec::new(), 0);
+    add_without_gradient(graph, &mut names, &mut found);
+    while let Some(name) = names.get(n_seen).cloned() {
+        n_seen += 1;
+        if let Ok(function) = library.get(&name) {
+            add_without_gradient(&function.graph, &mut names, &mut found);
+        }
+    }
+    found
+}
+
+/// Counts the nodes of one graph; enters the functions that it runs into `names`.
+fn add_without_gradient(
+    graph: &Graph,
+    names: &mut Vec<String>,
+    found: &mut BTreeMap<String, usize>,
+) {
+    let differs = |t: &DType| t.is_floating() || t.is_complex();
     for (_, node) in graph.iter() {
         let takes = node.inputs.iter().filter_map(|i| graph.dtype(*i));
         let connects = takes.into_iter().any(|t| differs(&t)) && node.outputs.iter().any(differs);
         // Loops and conditionals are turned round without a rule; see `lowered`.
         let op = node.op().trim_start_matches("Ref");
+        let is_functional = matches!(
+            op,
+            "If" | "StatelessIf" | "Case" | "StatelessCase" | "While" | "StatelessWhile"
+        );
         let is_flow = matches!(
             op,
-            "Switch"
-                | "_SwitchN"
-                | "Merge"
-                | "Enter"
-                | "Exit"
-                | "NextIteration"
-                | "If"
-                | "StatelessIf"
-                | "Case"
-                | "StatelessCase"
-                | "While"
-                | "StatelessWhile"
+            "Switch" | "_SwitchN" | "Merge" | "Enter" | "Exit" | "NextIteration"
         );
+        if is_functional || is_call(node.op()) {
+            // Nothing flows from a condition.
+            let attrs = node.attrs.iter().filter(|(name, _)| ***name != *"cond");
+            for (_, value) in attrs {
+                let functions = match value {
+                    AttrValue::List(items) => &items[..],
+                    one => std::slice::from_ref(one),
+                };
+                for function in functions {
+                    if let AttrValue::Func(f) = function
+                        && !names.contains(&f.name)
+                    {
+                        names.push(f.name.clone());
+                    }
+                }
+            }
+            continue;
+        }
         let rule = registry().op(node.op()).map(|op| op.gradient);
         let is_open = matches!(rule, Some(GradientRule::Undefined) | None);
-        if connects && is_open && !is_flow && !is_call(node.op()) {
+        if connects && is_open && !is_flow {
             *found.entry(node.op().to_string()).or_insert(0) += 1;
         }
     }
-    found
 }

@@ -409,15 +409,32 @@ fn derivatives_of_higher_order() {
     }
 }
 
+/// In the graph, in functions that it calls, in what those call: each function once.
 #[test]
 fn ops_without_gradients_are_listed() {
     let mut b = GraphBuilder::new(registry());
+    let swish = |b: &mut GraphBuilder, x: Output| b.op("_Swish").input(x).output();
+    b.function("inner", &[DType::Float], |b, a| {
+        let y = swish(b, a[0])?;
+        Ok(vec![swish(b, y)?])
+    })
+    .expect("a function");
+    b.function("outer", &[DType::Float], |b, a| {
+        let y = b.call("inner", a)?;
+        b.call("inner", &y)
+    })
+    .expect("a function");
+    b.function("unused", &[DType::Float], |b, a| Ok(vec![swish(b, a[0])?]))
+        .expect("a function");
     let x = float(&mut b, "x", &[2]);
-    let y = b.op("_Swish").input(x).output().expect("a node");
-    b.op("Neg").input(y).build().expect("a node");
+    let y = swish(&mut b, x).expect("a node");
+    let which = b.placeholder("which", DType::Bool, PartialShape::scalar());
+    let which = which.expect("a placeholder");
+    let y = b.if_op(which, &[y], "outer", "inner").expect("a node");
+    b.op("Neg").input(y[0]).build().expect("a node");
     let found = without_gradient(&b.finish().expect("a graph"));
     assert_eq!(
         found.into_iter().collect::<Vec<_>>(),
-        [("_Swish".to_string(), 1)]
+        [("_Swish".to_string(), 3)]
     );
 }

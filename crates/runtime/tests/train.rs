@@ -4,9 +4,10 @@ use ferroflow_model::proto::{Event, GraphDef, event::What, summary::value::Value
 use ferroflow_model::{RecordCompression, RecordReader, decode};
 use ferroflow_runtime::building::AttrValue;
 use ferroflow_runtime::train::{
-    Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, TensorBoard, Trainer,
+    Clip, Dataset, EarlyStop, Epoch, FitOptions, Goal, Network, Observer, Optimizer, Rate, Rule,
+    TensorBoard, Trainer,
 };
-use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Tensor};
+use ferroflow_runtime::{Code, DType, Result, SavedModel, SessionOptions, Shape, Tensor};
 use std::path::{Path, PathBuf};
 
 const N: usize = 64;
@@ -66,6 +67,13 @@ fn rules() -> Vec<(Rule, f32)> {
         ),
         (Rule::Adagrad { initial: 0.1 }, 0.5),
         (
+            Rule::AdagradV2 {
+                initial: 0.1,
+                epsilon,
+            },
+            0.5,
+        ),
+        (
             Rule::Adadelta {
                 rho: 0.9,
                 epsilon: 1e-3,
@@ -111,6 +119,17 @@ fn rules() -> Vec<(Rule, f32)> {
                 initial: 0.1,
                 l1: 0.0,
                 l2: 0.0,
+                l2_shrinkage: 0.0,
+                power: -0.5,
+            },
+            1.0,
+        ),
+        (
+            Rule::Ftrl {
+                initial: 0.1,
+                l1: 0.0,
+                l2: 0.0,
+                l2_shrinkage: 1e-4,
                 power: -0.5,
             },
             1.0,
@@ -142,6 +161,7 @@ fn clipped_gradients_and_falling_rates_learn_too() {
             end: 0.01,
             steps: 200.0,
             power: 2.0,
+            cycle: false,
         },
         Rate::Cosine {
             initial: 0.2,
@@ -152,6 +172,7 @@ fn clipped_gradients_and_falling_rates_learn_too() {
             initial: 0.2,
             steps: 100.0,
             decay: 0.5,
+            staircase: false,
         },
     ];
     for (clip, rate) in [Clip::Value(0.5), Clip::Norm(0.5), Clip::GlobalNorm(0.5)]
@@ -175,17 +196,7 @@ fn sparse_gradients_learn() {
         let rows = net.embedding("table", ids, 10, 2).unwrap();
         let loss = net.mean_squared_error(rows, y).unwrap();
         net.metric("error", loss).unwrap();
-        let built = net.minimize(loss, &Optimizer::new(rule, rate));
-        if let Rule::AdaMax { .. } = rule {
-            assert!(
-                built
-                    .unwrap_err()
-                    .to_string()
-                    .contains("'table' has a sparse gradient")
-            );
-            continue;
-        }
-        built.unwrap();
+        net.minimize(loss, &Optimizer::new(rule, rate)).unwrap();
         let mut trainer = Trainer::new(net, SessionOptions::default()).unwrap();
         let table = "table/Read/ReadVariableOp:0";
         let before = trainer.session().run(&[], &[table], &[]).unwrap().remove(0);
@@ -296,6 +307,240 @@ fn what_cannot_be_trained_is_said() {
         ("y", Tensor::vector(&[1f32, 2.0]).unwrap()),
     ];
     says(Dataset::new(columns).map(|_| ()), "has 2 rows");
+}
+
+/// Numbers that TensorFlow's optimizers refuse, in its words where it has some.
+#[test]
+fn rules_and_rates_are_checked() {
+    let check = |optimizer: Optimizer, part: &str| {
+        let error = line(&optimizer).err().expect(part).to_string();
+        assert!(error.contains(part), "{error}");
+        assert!(error.starts_with("INVALID_ARGUMENT"), "{error}");
+    };
+    let rule = |rule: Rule, part: &str| check(Optimizer::new(rule, 0.1), part);
+    let ftrl = |initial: f32, power: f32, l1: f32, l2: f32, l2_shrinkage: f32| Rule::Ftrl {
+        initial,
+        l1,
+        l2,
+        l2_shrinkage,
+        power,
+    };
+    for (bad, part) in [
+        (
+            ftrl(-0.5, -0.5, 0.0, 0.0, 0.0),
+            "initial_accumulator_value -0.500000 needs to be positive or zero",
+        ),
+        (
+            ftrl(0.1, 0.5, 0.0, 0.0, 0.0),
+            "learning_rate_power 0.500000 needs to be negative or zero",
+        ),
+        (
+            ftrl(0.1, -0.5, -1.0, 0.0, 0.0),
+            "l1_regularization_strength -1.000000 needs to be positive or zero",
+        ),
+        (
+            ftrl(0.1, -0.5, 0.0, f32::NAN, 0.0),
+            "l2_regularization_strength NaN needs to be positive or zero",
+        ),
+        (
+            ftrl(0.1, -0.5, 0.0, 0.0, -2.0),
+            "l2_shrinkage_regularization_strength -2.000000 needs to be positive or zero",
+        ),
+        (
+            Rule::Adagrad { initial: 0.0 },
+            "initial_accumulator_value must be positive: 0.0",
+        ),
+        (
+            Rule::Momentum {
+                momentum: 1.5,
+                nesterov: false,
+            },
+            "`momentum` must be between [0, 1]",
+        ),
+        (
+            Rule::Adam {
+                beta1: -0.1,
+                beta2: 0.9,
+                epsilon: 1e-8,
+            },
+            "`beta_1` must be between [0, 1]",
+        ),
+        (
+            Rule::Adadelta {
+                rho: 0.9,
+                epsilon: f32::INFINITY,
+            },
+            "epsilon inf needs to be positive or zero",
+        ),
+    ] {
+        rule(bad, part);
+    }
+    let rate = |rate: Rate, part: &str| check(Optimizer::new(Rule::GradientDescent, rate), part);
+    let (boundaries, values) = (vec![3, 2], vec![1.0, 0.5, 0.1]);
+    rate(Rate::Piecewise { boundaries, values }, "must rise");
+    let (boundaries, values) = (vec![3], vec![1.0]);
+    rate(
+        Rate::Piecewise { boundaries, values },
+        "The length of boundaries should be 1 less than the length of values",
+    );
+    let (initial, steps, alpha) = (0.1, 0.0, 0.0);
+    rate(
+        Rate::Cosine {
+            initial,
+            steps,
+            alpha,
+        },
+        "cannot change over 0.0 steps",
+    );
+    let plain = Optimizer::gradient_descent(0.1);
+    let part = "clip_norm should be positive: -1.0";
+    check(plain.clone().with_clip(Clip::Norm(-1.0)), part);
+    check(
+        plain.with_clip(Clip::GlobalNorm(f32::NAN)),
+        "clip_norm should be positive: NaN",
+    );
+}
+
+#[test]
+fn a_metric_that_is_not_there_or_no_number() {
+    let options = FitOptions {
+        epochs: 9,
+        ..Default::default()
+    };
+    let mut trainer = line(&Optimizer::gradient_descent(0.1)).unwrap();
+    let mut stop = EarlyStop::new("eror", false, 3);
+    let error = trainer.fit(&plane(), &options, &mut [&mut stop]);
+    let error = error.unwrap_err().to_string();
+    for part in ["`eror`", "Available metrics are: loss,error"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let mut stop = EarlyStop::new("loss", false, 100);
+    trainer.fit(&plane(), &options, &mut [&mut stop]).unwrap();
+    // What is not a number is never the best.
+    let mut stop = EarlyStop::new("error", false, 1);
+    let mut goals = Vec::new();
+    for value in [f32::NAN, 3.0, 2.0, f32::NAN, f32::NAN, 1.0] {
+        let epoch = Epoch {
+            epoch: 0,
+            step: 0,
+            loss: 0.0,
+            metrics: vec![("error".to_string(), value)],
+        };
+        goals.push(stop.epoch(&epoch).unwrap() == Goal::Stop);
+    }
+    assert_eq!(goals, [false, false, false, false, true, false]);
+}
+
+/// A loss whose gradient needs no variable: what a step fetches is still what was before it.
+#[test]
+fn a_step_reads_before_it_writes() {
+    let mut net = Network::new(1);
+    let x = net.input("x", DType::Float, &[None]).unwrap();
+    let start = net
+        .builder()
+        .constant("start", Tensor::scalar(1f32))
+        .unwrap();
+    let w = net.variable("w", start, Shape::scalar()).unwrap();
+    let mut y = net.op("Mul").input(x).input(w.value).output().unwrap();
+    for _ in 0..20 {
+        y = net.op("Identity").input(y).output().unwrap();
+    }
+    let axis = net
+        .builder()
+        .constant("axis", Tensor::vector(&[0i32]).unwrap());
+    let loss = net
+        .op("Sum")
+        .input(y)
+        .input(axis.unwrap())
+        .output()
+        .unwrap();
+    net.minimize(loss, &Optimizer::gradient_descent(0.5))
+        .unwrap();
+    let trainer = Trainer::new(net, SessionOptions::default()).unwrap();
+    let batch = [("x".to_string(), Tensor::vector(&[1f32]).unwrap())];
+    for step in 0..200 {
+        assert_eq!(trainer.step(&batch).unwrap(), 1.0 - 0.5 * step as f32);
+    }
+}
+
+#[test]
+fn the_last_checkpoints_stay() {
+    let folder = Folder::new("keep");
+    let mut trainer = line(&Optimizer::gradient_descent(0.1)).unwrap();
+    for _ in 0..4 {
+        fit(&mut trainer, 1);
+        trainer.save(&folder.0, 2).unwrap();
+    }
+    let mut names: Vec<String> = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let files = |n: i32| [".data-00000-of-00001", ".index"].map(|s| format!("model.ckpt-{n}{s}"));
+    let mut expected = vec!["checkpoint".to_string()];
+    expected.extend(files(12));
+    expected.extend(files(16));
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn checkpoints_that_do_not_fit() {
+    let folder = Folder::new("fit");
+    let trainer = line(&Optimizer::gradient_descent(0.1)).unwrap();
+    trainer.save(&folder.0, 1).unwrap();
+    let other = |dtype: DType, width: usize, name: &str| {
+        let mut net = Network::new(1);
+        let initial = Tensor::zeros(dtype, Shape::from([width, 1])).unwrap();
+        net.state(name, initial).unwrap();
+        let mut trainer = Trainer::new(net, SessionOptions::default()).unwrap();
+        let error = trainer.restore(&folder.0).expect_err("another variable");
+        // The session lives on.
+        assert_eq!(trainer.global_step().unwrap(), 0);
+        error
+    };
+    for (error, code, parts) in [
+        (
+            other(DType::Float, 3, "line/kernel"),
+            Code::InvalidArgument,
+            ["line/kernel", "[3,1]", "[2,1]"],
+        ),
+        (
+            other(DType::Double, 2, "line/kernel"),
+            Code::InvalidArgument,
+            ["line/kernel", "double", "float"],
+        ),
+        (
+            other(DType::Float, 2, "curve/kernel"),
+            Code::NotFound,
+            ["curve/kernel", "not found", "checkpoint"],
+        ),
+    ] {
+        assert_eq!(error.code(), code, "{error}");
+        for part in parts {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+    }
+}
+
+/// A folder below a file is none.
+#[test]
+fn what_cannot_be_written_is_said() {
+    let folder = Folder::new("file");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let file = folder.0.join("file");
+    std::fs::write(&file, "").unwrap();
+    let below = file.join("below");
+    let mut trainer = line(&Optimizer::gradient_descent(0.1)).unwrap();
+    let (inputs, outputs) = ([("x", "x:0")], [("y", "guess:0")]);
+    for error in [
+        trainer.save(&below, 3).unwrap_err(),
+        trainer.export(&below, &inputs, &outputs).unwrap_err(),
+    ] {
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert!(error.to_string().contains("file"), "{error}");
+    }
+    fit(&mut trainer, 1);
+    trainer.save(&folder.0, 3).unwrap();
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn matching(ctx: &mut KernelCtx) -> Result<()> {
 }
 
 /// The files and folders that fit a pattern, part of the path by part.
-fn glob(pattern: &str) -> Vec<String> {
+pub(super) fn glob(pattern: &str) -> Vec<String> {
     let (mut paths, rest) = match pattern.strip_prefix('/') {
         Some(rest) => (vec![PathBuf::from("/")], rest),
         None => (vec![PathBuf::new()], pattern),

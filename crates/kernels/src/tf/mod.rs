@@ -59,13 +59,16 @@ pub mod pool;
 pub mod pool_grad;
 pub mod quantize;
 pub mod queue;
+pub mod queue_old;
 pub mod ragged;
 pub mod random;
 pub mod random_stateless;
+pub mod readers;
 pub mod reduce;
 mod reduce_gradient;
 pub mod references;
 pub mod references_optimizers;
+pub mod regex;
 pub mod resize;
 pub mod resize_grad;
 pub mod restore;
@@ -150,12 +153,15 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     pool_grad::OPS,
     quantize::OPS,
     queue::OPS,
+    queue_old::OPS,
     ragged::OPS,
     random::OPS,
     random_stateless::OPS,
+    readers::OPS,
     reduce::OPS,
     references::OPS,
     references_optimizers::OPS,
+    regex::OPS,
     resize::OPS,
     resize_grad::OPS,
     restore::OPS,

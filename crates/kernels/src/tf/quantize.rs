@@ -38,7 +38,9 @@ pub const OPS: &[Op] = &[
     .kernel(quantize)
     .gradient(|g| {
         let attrs = [g.attr("axis")];
-        let parts = g.dy(0).node("QuantizeAndDequantizeV4Grad", &g.xs(), &attrs);
+        let mut inputs = vec![g.dy(0)];
+        inputs.extend(g.xs());
+        let parts = g.dy(0).node("QuantizeAndDequantizeV4Grad", &inputs, &attrs);
         for (i, part) in parts.into_iter().enumerate() {
             g.set(i, part)?;
         }

@@ -5,7 +5,7 @@ use crate::indices;
 use crate::philox::Philox;
 use crate::queue::{Kind, Queue, Random, Tuple, Want};
 use crate::sequence::{rows, with_leading};
-use crate::shapes;
+use crate::{shapes, string_handle};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{
     AsyncCall, Cost, DEFAULT_CONTAINER, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
@@ -85,39 +85,48 @@ pub const OPS: &[Op] = &[
         "handle: resource -> | cancel_pending_enqueues: bool = false | stateful",
     )
     .cost(Cost::Async)
-    .kernel(|b| {
-        Ok(Box::new(Close {
-            cancel_pending: b.attrs.bool("cancel_pending_enqueues")?,
-        }))
-    }),
+    .kernel(close),
     Op::new(
         "QueueSizeV2",
         "handle: resource -> size: int32 | | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|_| {
-        Ok(Box::new(|ctx: &mut KernelCtx| {
-            let n = queue_of(ctx.input(0)?)?.len();
-            ctx.set_output(0, indices::int_scalar(DType::Int32, n as i64)?)
-        }))
-    }),
+    .kernel(size),
     Op::new(
         "QueueIsClosedV2",
         "handle: resource -> is_closed: bool | | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|_| {
-        Ok(Box::new(|ctx: &mut KernelCtx| {
-            let closed = queue_of(ctx.input(0)?)?.is_closed();
-            ctx.set_output(0, Tensor::scalar(closed))
-        }))
-    }),
+    .kernel(is_closed),
 ];
 
+pub(super) fn close(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(Close {
+        cancel_pending: build.attrs.bool("cancel_pending_enqueues")?,
+    }))
+}
+
+pub(super) fn size(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let n = queue_of(ctx.input(0)?)?.len();
+        ctx.set_output(0, indices::int_scalar(DType::Int32, n as i64)?)
+    }))
+}
+
+pub(super) fn is_closed(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let closed = queue_of(ctx.input(0)?)?.is_closed();
+        ctx.set_output(0, Tensor::scalar(closed))
+    }))
+}
+
 /// The queue that a handle refers to.
-fn queue_of(handle: &Tensor) -> Result<Arc<Queue>> {
+pub(super) fn queue_of(handle: &Tensor) -> Result<Arc<Queue>> {
+    if handle.dtype() == DType::String {
+        return string_handle::named(handle, "queue");
+    }
     let handle = handle.resources()?.first();
     handle
         .and_then(|h| h.value.clone())
@@ -137,7 +146,7 @@ struct Spec {
     seeds: (u64, u64),
 }
 
-fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn OpKernel>> {
+pub(super) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
     let or = |text: &str, default: &str| match text.is_empty() {
         true => default.to_string(),
@@ -168,11 +177,16 @@ fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn OpKernel>> {
         seeds,
     };
     check_spec(&spec, min).map_err(|e| e.at_node(build.node, &build.def.name))?;
+    let by_reference = !build.def.name.ends_with("V2");
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let queue = ctx
             .resources()
             .lookup_or_create(&spec.container, &spec.name, || Ok(new_queue(&spec)))?;
         check_shared(&spec, &queue)?;
+        if by_reference {
+            let handle = string_handle::string_handle("queues", &spec.name, queue)?;
+            return ctx.set_output(0, handle);
+        }
         let handle = ResourceHandle {
             container: spec.container.as_str().into(),
             name: spec.name.as_str().into(),
@@ -322,7 +336,7 @@ struct Enqueue {
     many: bool,
 }
 
-fn enqueue(build: &KernelBuild, many: bool) -> Result<Box<dyn OpKernel>> {
+pub(super) fn enqueue(build: &KernelBuild, many: bool) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(Enqueue {
         dtypes: build.attrs.dtypes("Tcomponents")?,
         many,
@@ -407,7 +421,7 @@ impl OpKernel for Enqueue {
 }
 
 #[derive(Clone, Copy)]
-enum Batch {
+pub(super) enum Batch {
     One,
     Many,
     UpTo,
@@ -418,7 +432,7 @@ struct Dequeue {
     batch: Batch,
 }
 
-fn dequeue(build: &KernelBuild, batch: Batch) -> Result<Box<dyn OpKernel>> {
+pub(super) fn dequeue(build: &KernelBuild, batch: Batch) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(Dequeue {
         dtypes: build.attrs.dtypes("component_types")?,
         batch,
@@ -496,7 +510,7 @@ impl OpKernel for Close {
     }
 }
 
-fn batch_shape(ctx: &mut ShapeCtx, exact: bool) -> Result<()> {
+pub(super) fn batch_shape(ctx: &mut ShapeCtx, exact: bool) -> Result<()> {
     ctx.with_rank(1, 0)?;
     if let Some(n) = indices::constant_int(ctx, 1)
         && n < 0

@@ -2,11 +2,11 @@
 
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_model::{BundleWriter, TensorSlice, merge_bundles};
+use ferroflow_model::{BundleWriter, SavedPart, TensorSlice, merge_bundles, write_slices};
 use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
-use ferroflow_tensor::{Bytes, Tensor};
+use ferroflow_tensor::{Bytes, PartialShape, Tensor};
 
-/// SaveV2, MergeV2Checkpoints, ShardedFilename, ShardedFilespec.
+/// SaveV2, Save, SaveSlices, MergeV2Checkpoints, ShardedFilename, ShardedFilespec.
 pub const OPS: &[Op] = &[
     Op::new(
         "SaveV2",
@@ -21,6 +21,21 @@ pub const OPS: &[Op] = &[
     })
     .cost(Cost::Expensive)
     .kernel(|_| Ok(Box::new(save))),
+    Op::new(
+        "Save",
+        "filename: string, tensor_names: string, data: list(T) -> | T: list(type) >= 1 | stateful",
+    )
+    .shape(|ctx| old_shape(ctx, 2))
+    .cost(Cost::Expensive)
+    .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| save_old(ctx, 2)))),
+    Op::new(
+        "SaveSlices",
+        "filename: string, tensor_names: string, shapes_and_slices: string, data: list(T) -> \
+         | T: list(type) >= 1 | stateful",
+    )
+    .shape(|ctx| old_shape(ctx, 3))
+    .cost(Cost::Expensive)
+    .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| save_old(ctx, 3)))),
     Op::new(
         "MergeV2Checkpoints",
         "checkpoint_prefixes: string, destination_prefix: string -> | \
@@ -99,6 +114,64 @@ fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
             all.len()
         )),
     }
+}
+
+/// The file, then vectors with something for each tensor.
+fn old_shape(ctx: &mut ShapeCtx, n_fixed: usize) -> Result<()> {
+    ctx.with_rank(0, 0)?;
+    let n = ctx.num_inputs().saturating_sub(n_fixed);
+    for i in 1..n_fixed {
+        ctx.merge(&PartialShape::of([Some(n)]), &ctx.with_rank(i, 1)?)?;
+    }
+    Ok(())
+}
+
+/// Writes the format that was before V2.
+fn save_old(ctx: &mut KernelCtx, n_fixed: usize) -> Result<()> {
+    let path = scalar(ctx, 0, "filename")?;
+    let names = ctx.input(1)?.strings()?;
+    let n = ctx.num_inputs().saturating_sub(n_fixed);
+    if names.len() != n {
+        return Err(invalid_argument!(
+            "size(tensor_names) ({}) and the number of tensors to save ({n}) must match",
+            names.len()
+        ));
+    }
+    let specs = match n_fixed {
+        3 => Some(ctx.input(2)?.strings()?),
+        _ => None,
+    };
+    let mut parts = Vec::with_capacity(n);
+    for (i, name) in names.iter().enumerate() {
+        let value = ctx.input(i + n_fixed)?;
+        let spec = match specs {
+            None => String::new(),
+            Some(specs) => text(specs.get(i).ok_or_else(|| {
+                invalid_argument!(
+                    "Expected {n} elements for the tensor shapes and slices but got {}",
+                    specs.len()
+                )
+            })?),
+        };
+        let (whole, slice) = match spec.is_empty() {
+            true => (value.shape().clone(), TensorSlice::all(value.shape())),
+            false => TensorSlice::parse_spec(&spec)?,
+        };
+        if slice.shape(&whole)? != *value.shape() {
+            return Err(invalid_argument!(
+                "Slice in shape_and_slice specification does not match the shape of the tensor to  \
+                 save: {spec}, tensor: {}",
+                value.shape()
+            ));
+        }
+        parts.push(SavedPart {
+            name: text(name),
+            whole,
+            slice,
+            value,
+        });
+    }
+    write_slices(path.as_ref(), &parts)
 }
 
 fn save(ctx: &mut KernelCtx) -> Result<()> {

@@ -15,16 +15,20 @@ pub(super) fn clip(net: &mut Network, by: Clip, pairs: &mut [(Variable, Gradient
             }
         }
         Clip::Norm(limit) => {
+            let limit = net.scalar(limit)?;
             for value in values {
                 let norm = norm(net, &[*value])?;
-                *value = scaled(net, *value, norm, limit)?;
+                let above = net.apply("Mul", &[*value, limit])?;
+                let below = net.apply("Maximum", &[norm, limit])?;
+                *value = net.apply("RealDiv", &[above, below])?;
             }
         }
         Clip::GlobalNorm(limit) => {
             let all: Vec<Output> = values.iter().map(|v| **v).collect();
             let norm = norm(net, &all)?;
+            let factor = factor(net, norm, limit)?;
             for value in &mut values {
-                **value = scaled(net, **value, norm, limit)?;
+                **value = net.apply("Mul", &[**value, factor])?;
             }
         }
     }
@@ -50,10 +54,14 @@ fn norm(net: &mut Network, values: &[Output]) -> Result<Output> {
     net.apply("Sqrt", &[squares])
 }
 
-/// `value * limit / max(norm, limit)`
-fn scaled(net: &mut Network, value: Output, norm: Output, limit: f32) -> Result<Output> {
+/// `limit * min(1 / norm, 1 / limit)`; not a number where the norm is none or infinite, so that nobody
+/// takes such gradients for small ones.
+fn factor(net: &mut Network, norm: Output, limit: f32) -> Result<Output> {
+    let (one, largest) = (net.scalar(1.0)?, net.scalar(1.0 / limit)?);
     let limit = net.scalar(limit)?;
-    let larger = net.apply("Maximum", &[norm, limit])?;
-    let factor = net.apply("RealDiv", &[limit, larger])?;
-    net.apply("Mul", &[value, factor])
+    let inverse = net.apply("RealDiv", &[one, norm])?;
+    let smaller = net.apply("Minimum", &[inverse, largest])?;
+    let factor = net.apply("Mul", &[limit, smaller])?;
+    let zero = net.apply("Sub", &[norm, norm])?;
+    net.apply("AddV2", &[factor, zero])
 }

@@ -8,6 +8,31 @@ use std::sync::mpsc::{Receiver, sync_channel};
 /// Batches that are prepared ahead.
 const AHEAD: usize = 2;
 
+/// What a [`Trainer`](super::Trainer) trains on: examples that come in batches.
+pub trait Examples {
+    /// How many examples there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All examples once, in batches of `size`, the last one smaller; in another order for each seed
+    /// when there is one.
+    fn batches(&self, size: usize, seed: Option<u64>) -> Batches;
+}
+
+impl Examples for Dataset {
+    fn len(&self) -> usize {
+        self.rows
+    }
+
+    fn batches(&self, size: usize, seed: Option<u64>) -> Batches {
+        self.batches(size, seed)
+    }
+}
+
 /// Tensors with the same first dimension: row `i` of all of them is example `i`.
 #[derive(Clone)]
 pub struct Dataset {
@@ -63,24 +88,36 @@ impl Dataset {
         if let Some(seed) = seed {
             shuffle(&mut order, seed);
         }
-        let (sender, receiver) = sync_channel(AHEAD);
         let data = self.clone();
         let size = size.max(1);
-        // It ends with the last batch, or when nobody listens any more.
-        std::thread::spawn(move || {
+        Batches::prepared(move |send| {
             for rows in order.chunks(size) {
-                if sender.send(data.gather(rows)).is_err() {
+                if !send(data.gather(rows)) {
                     return;
                 }
             }
-        });
-        Batches { receiver }
+        })
     }
 }
 
+/// A batch: tensors by the name of the placeholder that they feed.
+pub(super) type Batch = Vec<(String, Tensor)>;
+
 /// The batches of one pass over a dataset.
 pub struct Batches {
-    receiver: Receiver<Result<Vec<(String, Tensor)>>>,
+    receiver: Receiver<Result<Batch>>,
+}
+
+impl Batches {
+    /// What `make` sends, from a thread of its own, which is a little ahead of who reads. When nobody
+    /// does any more, sending says false.
+    pub(super) fn prepared(
+        make: impl FnOnce(&mut dyn FnMut(Result<Batch>) -> bool) + Send + 'static,
+    ) -> Batches {
+        let (sender, receiver) = sync_channel(AHEAD);
+        std::thread::spawn(move || make(&mut |batch| sender.send(batch).is_ok()));
+        Batches { receiver }
+    }
 }
 
 impl Iterator for Batches {
@@ -109,14 +146,24 @@ fn pick(column: &Tensor, rows: &[usize]) -> Result<Tensor> {
     Tensor::from_bytes(column.dtype(), Shape::from(&shape[..]), &picked)
 }
 
-/// Fisher and Yates' shuffle with numbers of splitmix64.
-fn shuffle(order: &mut [usize], seed: u64) {
-    let mut state = seed;
-    for i in (1..order.len()).rev() {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
+/// Numbers of splitmix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    /// A number below `n`, which is not 0.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        order.swap(i, ((z ^ (z >> 31)) % (i as u64 + 1)) as usize);
+        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
+    }
+}
+
+/// Fisher and Yates' shuffle.
+pub(super) fn shuffle<T>(order: &mut [T], seed: u64) {
+    let mut random = Random(seed);
+    for i in (1..order.len()).rev() {
+        order.swap(i, random.below(i + 1));
     }
 }

@@ -12,6 +12,18 @@ use ferroflow_model::{copy_asset, encode, shape_to_proto, write_saved_model};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+/// What a SavedModel may be asked for: inputs and outputs by key, each a tensor name such as
+/// `probabilities:0`.
+#[derive(Clone, Copy, Debug)]
+pub struct Signature<'a> {
+    /// The name to ask by.
+    pub name: &'a str,
+    /// What is fed.
+    pub inputs: &'a [(&'a str, &'a str)],
+    /// What is given.
+    pub outputs: &'a [(&'a str, &'a str)],
+}
+
 impl Trainer {
     /// Writes a SavedModel with the signature `serving_default`: inputs and outputs by key, each
     /// a tensor name such as `probabilities:0`. The folder must not exist or be empty.
@@ -24,6 +36,40 @@ impl Trainer {
         inputs: &[(&str, &str)],
         outputs: &[(&str, &str)],
     ) -> Result<()> {
+        let name = crate::DEFAULT_SIGNATURE;
+        self.export_signatures(
+            folder,
+            &[Signature {
+                name,
+                inputs,
+                outputs,
+            }],
+        )
+    }
+
+    /// The same with several signatures.
+    ///
+    /// ```
+    /// # use ferroflow_runtime::train::{Network, Signature, Trainer};
+    /// # use ferroflow_runtime::{DType, SavedModel, SessionOptions, Tensor};
+    /// let mut net = Network::new(1);
+    /// let x = net.input("x", DType::Float, &[None])?;
+    /// for op in ["Exp", "Neg"] {
+    ///     let y = net.op(op).input(x).output()?;
+    ///     net.name(&op.to_lowercase(), y)?;
+    /// }
+    /// let trainer = Trainer::new(net, SessionOptions::default())?;
+    /// let folder = std::env::temp_dir().join(format!("ferroflow-two-{}", std::process::id()));
+    /// let signature = |name, outputs| Signature { name, inputs: &[("x", "x:0")], outputs };
+    /// let both = [signature("grow", &[("y", "exp:0")]), signature("turn", &[("y", "neg:0")])];
+    /// trainer.export_signatures(&folder, &both)?;
+    /// let model = SavedModel::open(&folder, &["serve"], SessionOptions::default())?;
+    /// let out = model.run("turn", &[("x", Tensor::vector(&[2f32])?)])?;
+    /// assert_eq!(out[0].1.slice::<f32>()?, [-2.0]);
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), ferroflow_runtime::Status>(())
+    /// ```
+    pub fn export_signatures(&self, folder: &Path, signatures: &[Signature]) -> Result<()> {
         let is_used = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
         if is_used {
             return Err(ferroflow_base::already_exists!(
@@ -32,14 +78,31 @@ impl Trainer {
             ));
         }
         let graph = self.session.graph();
-        let signature = SignatureDef {
-            inputs: infos(graph, inputs)?,
-            outputs: infos(graph, outputs)?,
-            method_name: "tensorflow/serving/predict".to_string(),
-            ..Default::default()
-        };
+        let mut defs = HashMap::new();
+        for Signature {
+            name,
+            inputs,
+            outputs,
+        } in signatures
+        {
+            let def = SignatureDef {
+                inputs: infos(graph, inputs)?,
+                outputs: infos(graph, outputs)?,
+                method_name: "tensorflow/serving/predict".to_string(),
+                ..Default::default()
+            };
+            if defs.insert(name.to_string(), def).is_some() {
+                return Err(invalid_argument!("there are two signatures '{name}'"));
+            }
+        }
+        if defs.is_empty() {
+            return Err(invalid_argument!("a SavedModel has at least one signature"));
+        }
         let mut def = export_graph(graph)?;
-        let wanted = inputs.iter().chain(outputs).map(|(_, name)| *name);
+        let ends = signatures
+            .iter()
+            .flat_map(|s| s.inputs.iter().chain(s.outputs));
+        let wanted = ends.map(|(_, name)| *name);
         let wanted = wanted.chain([saver::SAVED, saver::RESTORE]);
         let wanted = wanted.chain(self.has_tables.then_some(saver::TABLES));
         let wanted = wanted.map(|name| name.split(':').next().unwrap_or(name));
@@ -68,7 +131,7 @@ impl Trainer {
             }),
             collection_def: self.collections(graph, &assets),
             asset_file_def: assets.iter().map(|a| a.def.clone()).collect(),
-            signature_def: HashMap::from([(crate::DEFAULT_SIGNATURE.to_string(), signature)]),
+            signature_def: defs,
         };
         let model = SavedModel {
             saved_model_schema_version: 1,

@@ -1,7 +1,7 @@
 //! Training: networks of variables, optimizers, checkpoints, the loop over a dataset.
 //!
 //! [`Network`] builds a graph with variables and [minimizes](Network::minimize) a loss with an
-//! [`Optimizer`]; [`Trainer`] runs it over a [`Dataset`], tells [`Observer`]s how it goes, saves
+//! [`Optimizer`]; [`Trainer`] runs it over a [`Dataset`] or [`Records`] of files, tells [`Observer`]s how it goes, saves
 //! and restores checkpoints, and writes a SavedModel.
 //!
 //! ```
@@ -39,18 +39,21 @@ mod network;
 mod observe;
 mod optimizer;
 mod rates;
+mod records;
 mod recurrent;
 mod saver;
 mod tensorboard;
 mod trainer;
 mod update;
 
-pub use dataset::{Batches, Dataset};
+pub use dataset::{Batches, Dataset, Examples};
+pub use export::Signature;
 pub use layers::{Activation, Conv};
 pub use network::{Network, Variable};
 pub use observe::{EarlyStop, Epoch, Goal, Observer, ProgressLine, Step};
 pub use optimizer::{Clip, Optimizer, Rule};
 pub use rates::Rate;
+pub use records::Records;
 pub use recurrent::Recurrent;
 pub use tensorboard::TensorBoard;
 pub use trainer::{FitOptions, Trainer};

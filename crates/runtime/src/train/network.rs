@@ -21,7 +21,7 @@ pub struct Variable {
     pub trainable: bool,
     /// Its handle.
     pub handle: Output,
-    /// Its value at the beginning of a step.
+    /// Its value at the beginning of a step: updates wait until it was read.
     pub value: Output,
     /// What its initializer assigns.
     pub(crate) initial: Output,

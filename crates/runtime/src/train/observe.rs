@@ -1,6 +1,6 @@
 //! Who is told how training goes, and may end it.
 
-use ferroflow_base::Result;
+use ferroflow_base::{Result, not_found};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A step that was just made.
@@ -106,7 +106,8 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// Watches `metric` (or "loss"), which should become smaller, or `larger`.
+    /// Watches `metric` (or "loss"), which should become smaller, or `larger`. A metric that the
+    /// network does not have is an error after the first epoch.
     pub fn new(metric: &str, larger: bool, patience: usize) -> Self {
         EarlyStop {
             metric: metric.to_string(),
@@ -121,12 +122,25 @@ impl EarlyStop {
 impl Observer for EarlyStop {
     fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
         let found = e.metrics.iter().find(|(n, _)| *n == self.metric);
-        let value = found.map_or(e.loss, |(_, v)| *v);
+        let value = match found {
+            Some((_, value)) => *value,
+            None if self.metric == "loss" => e.loss,
+            None => {
+                let names: Vec<&str> = e.metrics.iter().map(|(n, _)| n.as_str()).collect();
+                return Err(not_found!(
+                    "Early stopping conditioned on metric `{}` which is not available. Available \
+                     metrics are: {}",
+                    self.metric,
+                    [&["loss"], &names[..]].concat().join(",")
+                ));
+            }
+        };
         let is_better = |best: f32| match self.larger {
             true => value > best,
             false => value < best,
         };
-        if self.best.is_none_or(is_better) {
+        // What is not a number is not better than anything.
+        if !value.is_nan() && self.best.is_none_or(is_better) {
             self.best = Some(value);
             self.worse = 0;
         } else {

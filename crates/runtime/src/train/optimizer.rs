@@ -33,6 +33,13 @@ pub enum Rule {
         /// Where `accum` begins.
         initial: f32,
     },
+    /// `accum += grad²; var -= lr * grad / (sqrt(accum) + epsilon)`
+    AdagradV2 {
+        /// Where `accum` begins.
+        initial: f32,
+        /// Keeps divisions sane.
+        epsilon: f32,
+    },
     /// Zeiler's rule without a scale of its own.
     Adadelta {
         /// Decay of both averages.
@@ -77,9 +84,99 @@ pub enum Rule {
         l1: f32,
         /// Weight of the sum of squares.
         l2: f32,
+        /// Weight of a penalty on the size of the variable, which the gradient gets.
+        l2_shrinkage: f32,
         /// Usually -0.5.
         power: f32,
     },
+}
+
+impl Rule {
+    /// Checks the numbers as TensorFlow's optimizers do.
+    fn check(&self) -> Result<()> {
+        let positive = |value: f32| match value > 0.0 && value.is_finite() {
+            true => Ok(()),
+            false => Err(invalid_argument!(
+                "initial_accumulator_value must be positive: {value:?}"
+            )),
+        };
+        let not_below = |name: &str, value: f32| match value >= 0.0 && value.is_finite() {
+            true => Ok(()),
+            false => Err(invalid_argument!(
+                "{name} {value:.6} needs to be positive or zero"
+            )),
+        };
+        let share = |name: &str, value: f32| match (0.0..=1.0).contains(&value) {
+            true => Ok(()),
+            false => Err(invalid_argument!(
+                "`{name}` must be between [0, 1]. Received: {value:?}"
+            )),
+        };
+        match *self {
+            Rule::GradientDescent => Ok(()),
+            Rule::Momentum { momentum, .. } => share("momentum", momentum),
+            Rule::Adagrad { initial } => positive(initial),
+            Rule::AdagradV2 { initial, epsilon } => {
+                positive(initial)?;
+                not_below("epsilon", epsilon)
+            }
+            Rule::Adadelta { rho, epsilon } => {
+                share("rho", rho)?;
+                not_below("epsilon", epsilon)
+            }
+            Rule::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+                ..
+            } => {
+                share("rho", rho)?;
+                share("momentum", momentum)?;
+                not_below("epsilon", epsilon)
+            }
+            Rule::Adam {
+                beta1,
+                beta2,
+                epsilon,
+            }
+            | Rule::AdaMax {
+                beta1,
+                beta2,
+                epsilon,
+            } => {
+                share("beta_1", beta1)?;
+                share("beta_2", beta2)?;
+                not_below("epsilon", epsilon)
+            }
+            Rule::Ftrl {
+                initial,
+                l1,
+                l2,
+                l2_shrinkage,
+                power,
+            } => {
+                not_below("initial_accumulator_value", initial)?;
+                if power > 0.0 || !power.is_finite() {
+                    return Err(invalid_argument!(
+                        "learning_rate_power {power:.6} needs to be negative or zero"
+                    ));
+                }
+                not_below("l1_regularization_strength", l1)?;
+                not_below("l2_regularization_strength", l2)?;
+                not_below("l2_shrinkage_regularization_strength", l2_shrinkage)
+            }
+        }
+    }
+}
+
+impl Clip {
+    fn check(self) -> Result<()> {
+        let (Clip::Value(limit) | Clip::Norm(limit) | Clip::GlobalNorm(limit)) = self;
+        match limit > 0.0 {
+            true => Ok(()),
+            false => Err(invalid_argument!("clip_norm should be positive: {limit:?}")),
+        }
+    }
 }
 
 /// An update rule with its learning rate.
@@ -136,6 +233,9 @@ impl Optimizer {
 
     /// Adds the updates of all trainable variables that `loss` depends on.
     pub(super) fn minimize(&self, net: &mut Network, loss: Output) -> Result<Vec<NodeId>> {
+        self.rule.check()?;
+        self.rate.check()?;
+        self.clip.map_or(Ok(()), Clip::check)?;
         let trainable = net.variables.iter().filter(|v| v.trainable);
         let variables: Vec<Variable> = trainable.cloned().collect();
         let values: Vec<Output> = variables.iter().map(|v| v.value).collect();

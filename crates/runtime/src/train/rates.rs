@@ -1,10 +1,10 @@
 //! [`Rate`]: learning rates that change with the step.
 
 use super::Network;
-use ferroflow_base::Result;
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::AttrValue;
-use ferroflow_tensor::DType;
+use ferroflow_tensor::{DType, Tensor};
 
 /// A learning rate.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub enum Rate {
         steps: f32,
         /// 1 is a straight line.
         power: f32,
+        /// Whether `steps` grows to its next multiple once it is over, so that the rate jumps up.
+        cycle: bool,
     },
     /// Half a cosine from `initial` down to `initial * alpha`.
     Cosine {
@@ -50,6 +52,39 @@ pub enum Rate {
         steps: f32,
         /// How fast it falls.
         decay: f32,
+        /// Whether the rate only changes every `steps`.
+        staircase: bool,
+    },
+    /// `initial * exp(-decay * step / steps)`
+    NaturalExp {
+        /// The rate of step 0.
+        initial: f32,
+        /// Steps to a unit of time.
+        steps: f32,
+        /// How fast it falls.
+        decay: f32,
+        /// Whether the rate only changes every `steps`.
+        staircase: bool,
+    },
+    /// Half cosines, each `t_mul` times as long and `m_mul` times as high as the one before.
+    CosineRestarts {
+        /// The rate of step 0.
+        initial: f32,
+        /// How long the first takes.
+        steps: f32,
+        /// How much longer the next is.
+        t_mul: f32,
+        /// How much higher the next begins.
+        m_mul: f32,
+        /// What is left at the end of the first.
+        alpha: f32,
+    },
+    /// `values[i]` up to the step `boundaries[i]`, the last value after all of them.
+    Piecewise {
+        /// The last step of each value but one, rising.
+        boundaries: Vec<i64>,
+        /// One more than there are boundaries.
+        values: Vec<f32>,
     },
 }
 
@@ -60,20 +95,127 @@ impl From<f32> for Rate {
 }
 
 impl Rate {
+    /// Checks that there is a rate for every step.
+    pub(super) fn check(&self) -> Result<()> {
+        let steps = match self {
+            Rate::Constant(_) => return Ok(()),
+            Rate::Piecewise { boundaries, values } => {
+                if boundaries.len() + 1 != values.len() {
+                    return Err(invalid_argument!(
+                        "The length of boundaries should be 1 less than the length of values: {} \
+                         and {}",
+                        boundaries.len(),
+                        values.len()
+                    ));
+                }
+                if boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
+                    return Err(invalid_argument!(
+                        "the boundaries of a learning rate must rise: {boundaries:?}"
+                    ));
+                }
+                return Ok(());
+            }
+            Rate::CosineRestarts { t_mul, .. } if *t_mul < 1.0 || !t_mul.is_finite() => {
+                return Err(invalid_argument!(
+                    "t_mul must be at least 1, so that restarts do not pile up: {t_mul:?}"
+                ));
+            }
+            Rate::Exponential { steps, .. }
+            | Rate::Polynomial { steps, .. }
+            | Rate::Cosine { steps, .. }
+            | Rate::InverseTime { steps, .. }
+            | Rate::NaturalExp { steps, .. }
+            | Rate::CosineRestarts { steps, .. } => *steps,
+        };
+        match steps > 0.0 && steps.is_finite() {
+            true => Ok(()),
+            false => Err(invalid_argument!(
+                "a learning rate cannot change over {steps:?} steps"
+            )),
+        }
+    }
+
     /// Adds the nodes that compute the rate from the global step.
     pub(super) fn build(&self, net: &mut Network) -> Result<Output> {
         match *self {
             Rate::Constant(rate) => net.scalar(rate),
+            Rate::NaturalExp {
+                initial,
+                steps,
+                decay,
+                staircase,
+            } => {
+                let at = whole(net, steps, staircase)?;
+                let (initial, decay) = (net.scalar(initial)?, net.scalar(-decay)?);
+                let power = net.apply("Mul", &[decay, at])?;
+                let factor = net.apply("Exp", &[power])?;
+                net.apply("Mul", &[initial, factor])
+            }
+            Rate::CosineRestarts {
+                initial,
+                steps,
+                t_mul,
+                m_mul,
+                alpha,
+            } => {
+                let at = time(net, steps)?;
+                let one = net.scalar(1.0)?;
+                let (number, share) = if t_mul == 1.0 {
+                    let number = net.apply("Floor", &[at])?;
+                    (number, net.apply("Sub", &[at, number])?)
+                } else {
+                    // The restarts begin at sums of a geometric series.
+                    let (ratio, t) = (net.scalar(1.0 - t_mul)?, net.scalar(t_mul)?);
+                    let product = net.apply("Mul", &[at, ratio])?;
+                    let left = net.apply("Sub", &[one, product])?;
+                    let log = net.apply("Log", &[left])?;
+                    let unit = net.apply("Log", &[t])?;
+                    let number = net.apply("RealDiv", &[log, unit])?;
+                    let number = net.apply("Floor", &[number])?;
+                    let length = net.apply("Pow", &[t, number])?;
+                    let sum = net.apply("Sub", &[one, length])?;
+                    let sum = net.apply("RealDiv", &[sum, ratio])?;
+                    let rest = net.apply("Sub", &[at, sum])?;
+                    (number, net.apply("RealDiv", &[rest, length])?)
+                };
+                let m = net.scalar(m_mul)?;
+                let height = net.apply("Pow", &[m, number])?;
+                let pi = net.scalar(std::f32::consts::PI)?;
+                let angle = net.apply("Mul", &[pi, share])?;
+                let cosine = net.apply("Cos", &[angle])?;
+                let wave = net.apply("AddV2", &[one, cosine])?;
+                let half = net.scalar(0.5)?;
+                let height = net.apply("Mul", &[half, height])?;
+                let wave = net.apply("Mul", &[height, wave])?;
+                let (range, alpha) = (net.scalar(1.0 - alpha)?, net.scalar(alpha)?);
+                let above = net.apply("Mul", &[range, wave])?;
+                let factor = net.apply("AddV2", &[above, alpha])?;
+                let initial = net.scalar(initial)?;
+                net.apply("Mul", &[initial, factor])
+            }
+            Rate::Piecewise {
+                ref boundaries,
+                ref values,
+            } => {
+                let step = net.global_step()?;
+                let boundaries = Tensor::vector(boundaries)?;
+                let boundaries = net.builder.constant("boundaries", boundaries)?;
+                let values = net.builder.constant("values", Tensor::vector(values)?)?;
+                let over = net.apply("Greater", &[step.value, boundaries])?;
+                let over = net.op("Cast").input(over);
+                let over = over.attr("DstT", AttrValue::Type(DType::Int32)).output()?;
+                let axis = net.ints(&[0])?;
+                let number = net.apply("Sum", &[over, axis])?;
+                let axis = net.builder.constant("axis", Tensor::scalar(0i32))?;
+                net.apply("GatherV2", &[values, number, axis])
+            }
             Rate::Exponential {
                 initial,
                 steps,
                 decay,
                 staircase,
             } => {
-                let mut at = time(net, steps)?;
-                if staircase {
-                    at = net.apply("Floor", &[at])?;
-                }
+                let at = whole(net, steps, staircase)?;
                 let (initial, decay) = (net.scalar(initial)?, net.scalar(decay)?);
                 let factor = net.apply("Pow", &[decay, at])?;
                 net.apply("Mul", &[initial, factor])
@@ -83,8 +225,19 @@ impl Rate {
                 end,
                 steps,
                 power,
+                cycle,
             } => {
-                let left = left(net, steps)?;
+                let left = match cycle {
+                    false => left(net, steps)?,
+                    true => {
+                        let (at, one) = (time(net, steps)?, net.scalar(1.0)?);
+                        // In step 0 the first cycle begins.
+                        let length = net.apply("Ceil", &[at])?;
+                        let length = net.apply("Maximum", &[length, one])?;
+                        let share = net.apply("RealDiv", &[at, length])?;
+                        net.apply("Sub", &[one, share])?
+                    }
+                };
                 let power = net.scalar(power)?;
                 let share = net.apply("Pow", &[left, power])?;
                 let (range, end) = (net.scalar(initial - end)?, net.scalar(end)?);
@@ -110,8 +263,9 @@ impl Rate {
                 initial,
                 steps,
                 decay,
+                staircase,
             } => {
-                let at = time(net, steps)?;
+                let at = whole(net, steps, staircase)?;
                 let (initial, decay) = (net.scalar(initial)?, net.scalar(decay)?);
                 let one = net.scalar(1.0)?;
                 let product = net.apply("Mul", &[decay, at])?;
@@ -129,6 +283,15 @@ fn time(net: &mut Network, steps: f32) -> Result<Output> {
     let step = step.attr("DstT", AttrValue::Type(DType::Float)).output()?;
     let steps = net.scalar(steps)?;
     net.apply("RealDiv", &[step, steps])
+}
+
+/// `step / steps`, in whole numbers when `staircase`.
+fn whole(net: &mut Network, steps: f32, staircase: bool) -> Result<Output> {
+    let at = time(net, steps)?;
+    match staircase {
+        true => net.apply("Floor", &[at]),
+        false => Ok(at),
+    }
 }
 
 /// What is left of `steps`, from 1 down to 0.

@@ -65,7 +65,9 @@ pub(super) fn add(net: &mut Network) -> Result<()> {
     for (variable, value) in variables.iter().zip(restored) {
         let node = net.node("AssignVariableOp", &[variable.handle, value]);
         let node = node.attr("validate_shape", AttrValue::Bool(true));
-        assigned.push(node.name("save/AssignVariableOp").build()?);
+        // Its errors name the node.
+        let name = format!("save/{}/Assign", variable.name);
+        assigned.push(node.name(&name).build()?);
     }
     group(net, RESTORE, assigned.into_iter()).map(|_| ())
 }

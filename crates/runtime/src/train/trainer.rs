@@ -2,7 +2,7 @@
 
 use super::network::Variable;
 use super::observe::{Epoch, Goal, Observer, Step};
-use super::{Dataset, Network, saver};
+use super::{Dataset, Examples, Network, saver};
 use crate::{Session, SessionOptions};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_model::CheckpointState;
@@ -19,7 +19,8 @@ pub struct FitOptions {
     pub batch: usize,
     /// Where the order of examples comes from; without it they are not shuffled.
     pub shuffle: Option<u64>,
-    /// What metrics are measured on; without it on the last batches of training themselves.
+    /// What metrics are measured on after each epoch; without it on all of the training data. An
+    /// epoch's loss is always that of training: the mean over its batches, each before its step.
     pub validation: Option<Dataset>,
 }
 
@@ -116,7 +117,11 @@ impl Trainer {
     }
 
     /// The metrics over a dataset, each averaged over its examples.
-    pub fn evaluate(&self, data: &Dataset, batch: usize) -> Result<Vec<(String, f32)>> {
+    pub fn evaluate(
+        &self,
+        data: &(impl Examples + ?Sized),
+        batch: usize,
+    ) -> Result<Vec<(String, f32)>> {
         let fetches: Vec<&str> = self.metrics.iter().map(|(_, v)| v.as_str()).collect();
         let mut sums = vec![0f64; fetches.len()];
         for (i, examples) in data.batches(batch, None).enumerate() {
@@ -137,7 +142,7 @@ impl Trainer {
     /// A loss that is not a number is an error: the variables are as after that step.
     pub fn fit(
         &mut self,
-        data: &Dataset,
+        data: &(impl Examples + ?Sized),
         options: &FitOptions,
         observers: &mut [&mut dyn Observer],
     ) -> Result<Vec<Epoch>> {
@@ -179,14 +184,14 @@ impl Trainer {
                 }
             }
             self.epochs_done += 1;
-            let measured = options.validation.as_ref().unwrap_or(data);
             let now = Epoch {
                 epoch,
                 step,
                 loss: (losses / of_epoch as f64) as f32,
-                metrics: match self.metrics.is_empty() {
-                    true => Vec::new(),
-                    false => self.evaluate(measured, options.batch.max(256))?,
+                metrics: match (&options.validation, self.metrics.is_empty()) {
+                    (_, true) => Vec::new(),
+                    (Some(other), _) => self.evaluate(other, options.batch.max(256))?,
+                    (None, _) => self.evaluate(data, options.batch.max(256))?,
                 },
             };
             let goal = tell(observers, |o| o.epoch(&now))?;

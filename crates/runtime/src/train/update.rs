@@ -73,6 +73,7 @@ impl<'n> Update<'n> {
                 let step = self.net.apply("Mul", &[values, self.rate])?;
                 let inputs = [variable.handle, rows, step];
                 let node = self.net.node("ResourceScatterSub", &inputs);
+                let node = node.control(variable.value.node);
                 node.name(&format!("{}/update", variable.name)).build()
             }
             Rule::Adam {
@@ -80,10 +81,11 @@ impl<'n> Update<'n> {
                 beta2,
                 epsilon,
             } => self.sparse_adam(variable, values, rows, [beta1, beta2, epsilon]),
-            Rule::AdaMax { .. } => Err(invalid_argument!(
-                "variable '{}' has a sparse gradient, for which AdaMax has no rule",
-                variable.name
-            )),
+            Rule::AdaMax {
+                beta1,
+                beta2,
+                epsilon,
+            } => self.sparse_adamax(variable, values, rows, [beta1, beta2, epsilon]),
             _ => self.apply("ResourceSparse", variable, &[values, rows]),
         }
     }
@@ -115,7 +117,10 @@ impl<'n> Update<'n> {
         if form.nesterov {
             node = node.attr("use_nesterov", AttrValue::Bool(true));
         }
-        node.name(&format!("{}/update", v.name)).build()
+        // What a step reads is what was before it.
+        node.control(v.value.node)
+            .name(&format!("{}/update", v.name))
+            .build()
     }
 
     fn numbers(&mut self, values: &[f32]) -> Result<Vec<Output>> {
@@ -135,6 +140,10 @@ impl<'n> Update<'n> {
                 ("Momentum", vec![("Momentum", 0.0)])
             }
             Rule::Adagrad { initial } => ("Adagrad", vec![("Adagrad", initial)]),
+            Rule::AdagradV2 { initial, epsilon } => {
+                numbers = vec![epsilon];
+                ("AdagradV2", vec![("Adagrad", initial)])
+            }
             Rule::Adadelta { rho, epsilon } => {
                 numbers = vec![rho, epsilon];
                 ("Adadelta", vec![("Adadelta", 0.0), ("Adadelta_1", 0.0)])
@@ -172,10 +181,17 @@ impl<'n> Update<'n> {
                 initial,
                 l1,
                 l2,
+                l2_shrinkage,
                 power,
             } => {
-                after = vec![l1, l2, power];
-                ("Ftrl", vec![("Ftrl", initial), ("Ftrl_1", 0.0)])
+                let slots = vec![("Ftrl", initial), ("Ftrl_1", 0.0)];
+                if l2_shrinkage > 0.0 {
+                    after = vec![l1, l2, l2_shrinkage, power];
+                    ("FtrlV2", slots)
+                } else {
+                    after = vec![l1, l2, power];
+                    ("Ftrl", slots)
+                }
             }
         };
         let powers = self.powers.iter().map(|(power, _)| power.value);
@@ -243,6 +259,51 @@ impl<'n> Update<'n> {
         let above = self.net.apply("Mul", &[averages[0], rate])?;
         let step = self.net.apply("RealDiv", &[above, below])?;
         let node = self.net.node("AssignSubVariableOp", &[v.handle, step]);
+        let node = node.control(v.value.node);
+        node.name(&format!("{}/update", v.name)).build()
+    }
+
+    /// AdaMax over some rows: only their averages change.
+    fn sparse_adamax(
+        &mut self,
+        v: &Variable,
+        values: Output,
+        rows: Output,
+        [beta1, beta2, epsilon]: [f32; 3],
+    ) -> Result<NodeId> {
+        let (m, s) = (self.slot(v, "AdaMax", 0.0)?, self.slot(v, "AdaMax_1", 0.0)?);
+        let axis = self.net.builder.constant("Const", Tensor::scalar(0i32))?;
+        let mut decayed = Vec::new();
+        for (slot, decay) in [(&m, beta1), (&s, beta2)] {
+            let of_rows = self.net.apply("GatherV2", &[slot.value, rows, axis])?;
+            let decay = self.net.scalar(decay)?;
+            decayed.push(self.net.apply("Mul", &[of_rows, decay])?);
+        }
+        let share = self.net.scalar(1.0 - beta1)?;
+        let added = self.net.apply("Mul", &[values, share])?;
+        let mean = self.net.apply("AddV2", &[decayed[0], added])?;
+        let size = self.net.apply("Abs", &[values])?;
+        let largest = self.net.apply("Maximum", &[decayed[1], size])?;
+        let mut kept = Vec::new();
+        for (slot, new) in [(&m, mean), (&s, largest)] {
+            let node = self
+                .net
+                .node("ResourceScatterUpdate", &[slot.handle, rows, new]);
+            kept.push(node.control(slot.value.node).build()?);
+        }
+        let mut rate = self.rate;
+        if let [(power, _), ..] = &self.powers[..] {
+            let (power, one) = (power.value, self.net.scalar(1.0)?);
+            let below = self.net.apply("Sub", &[one, power])?;
+            rate = self.net.apply("RealDiv", &[rate, below])?;
+        }
+        let epsilon = self.net.scalar(epsilon)?;
+        let below = self.net.apply("AddV2", &[largest, epsilon])?;
+        let ratio = self.net.apply("RealDiv", &[mean, below])?;
+        let step = self.net.apply("Mul", &[rate, ratio])?;
+        let node = self.net.node("ResourceScatterSub", &[v.handle, rows, step]);
+        let node = kept.into_iter().fold(node, |n, k| n.control(k));
+        let node = node.control(v.value.node);
         node.name(&format!("{}/update", v.name)).build()
     }
 

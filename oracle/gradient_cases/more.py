@@ -1,0 +1,220 @@
+"""Ops whose gradients the other files do not ask for."""
+
+import numpy as np
+import tensorflow as tf
+from gradients import case
+
+raw = tf.raw_ops
+F, D = np.float32, tf.float64
+
+
+def slope(y, x):
+    return tf.gradients(y, x)[0]
+
+
+@case(numeric=False)
+def divisions_in_whole_numbers(b):
+    x, y = b.x([3]), b.x(np.array([0.7, -1.3, 2.0]))
+    return [tf.math.floordiv(x, y) + x * y, raw.TruncateDiv(x=x, y=y) * x]
+
+
+@case
+def old_products(b):
+    x, y = b.x([2, 2, 3]), b.x([2, 3, 4])
+    return [raw.BatchMatMul(x=x, y=y), raw.BatchMatMul(x=y, y=x, adj_x=True, adj_y=True)]
+
+
+@case
+def numbers_that_are_checked(b):
+    x = b.x([3])
+    return [raw.CheckNumerics(tensor=x * x, message="m"), raw.CheckNumericsV2(tensor=tf.sin(x), message="m")]
+
+
+@case(numeric=False)
+def conjugate_transpose(b):
+    x = b.x((b.random.randn(2, 3) + 1j * b.random.randn(2, 3)).astype(np.complex128))
+    return raw.ConjugateTranspose(x=x, perm=[1, 0])
+
+
+@case
+def several_identities(b):
+    x, y = b.x([2]), b.x([3])
+    p, q = tf.identity_n([x * x, y])
+    return [p * x, tf.sin(q)]
+
+
+@case
+def defaults_of_placeholders(b):
+    x = b.x([2])
+    return tf.compat.v1.placeholder_with_default(x * x, [2]) * x
+
+
+@case(numeric=False)
+def next_numbers(b):
+    x, y = b.x([2]), b.x([2])
+    return tf.math.nextafter(x, y) * x
+
+
+@case
+def slopes_of_slopes(b):
+    x = b.x([4])
+    y = b.x([4])
+    return [slope(tf.nn.softplus(x), x), slope(tf.math.reciprocal(x) * x * x * x, x),
+            raw.SoftplusGrad(gradients=y, features=x), raw.InvGrad(y=x, dy=y)]
+
+
+@case
+def products_of_volumes(b):
+    x, w = b.x([1, 4, 4, 4, 2]), b.x([2, 2, 2, 2, 3])
+    y = tf.nn.conv3d(x, w, [1, 1, 1, 1, 1], "VALID")
+    return tf.gradients(y * y, [x, w])
+
+
+def volume(b):
+    return b.x(b.random.uniform(-2, 2, (1, 4, 4, 4, 2)).astype(F))
+
+
+@case(numeric=False)
+def means_of_volumes(b):
+    x = volume(b)
+    return [tf.nn.avg_pool3d(x * x, 2, 2, "VALID"), slope(tf.nn.avg_pool3d(x, 2, 2, "VALID") ** 2, x)]
+
+
+# Where the largest is does not change by small steps.
+@case(numeric=False)
+def largest_of_volumes(b):
+    x = volume(b)
+    first = slope(tf.nn.max_pool3d(x, 2, 2, "VALID") ** 3, x)
+    return [first, slope(first, x)]
+
+
+@case(numeric=False)
+def largest_of_pictures(b):
+    x = b.x([1, 4, 4, 2])
+    first = slope(tf.nn.max_pool2d(x, 2, 2, "VALID") ** 3, x)
+    second = slope(first * first, x)
+    return [first, second]
+
+
+@case(second=True)
+def channel_by_channel(b):
+    x, w = b.x([1, 5, 5, 2]), b.x([3, 3, 2, 2])
+    y = tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME")
+    dx, dw = tf.gradients(y * y, [x, w])
+    return [dx, dw]
+
+
+def normalized(b, op):
+    random = b.random
+    x = b.x(random.uniform(-1, 1, (2, 3, 3, 2)).astype(F))
+    scale, offset = b.x(random.uniform(0.5, 2, 2).astype(F)), b.x(random.uniform(-1, 1, 2).astype(F))
+    none = tf.constant([], tf.float32)
+    y = op(x=x, scale=scale, offset=offset, mean=none, variance=none, is_training=True)[0]
+    mean, variance = tf.constant([0.1, -0.2]), tf.constant([0.7, 1.2])
+    z = op(x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False)[0]
+    return x, scale, y, z
+
+
+@case(numeric=False, tol=2e-4)
+def batch_norm_of_old(b):
+    _, _, y, z = normalized(b, raw.FusedBatchNorm)
+    return [y * y, z]
+
+
+@case(numeric=False, tol=2e-4)
+def batch_norm_of_v2(b):
+    _, _, y, z = normalized(b, raw.FusedBatchNormV2)
+    return [y * y, z]
+
+
+for version in ("", "V2"):
+    @case(name=f"batch_norm_twice{version}", numeric=False, tol=2e-3)
+    def batch_norm_twice(b, version=version):
+        x, scale, y, z = normalized(b, getattr(raw, f"FusedBatchNorm{version}"))
+        w = tf.constant(np.linspace(-1, 1, 36).reshape(2, 3, 3, 2).astype(F))
+        return [*tf.gradients(y * y * w, [x, scale]), *tf.gradients(z * z * w, [x, scale])]
+
+
+@case(numeric=False)
+def quantized(b):
+    x = b.x(b.random.uniform(-2, 2, (6,)).astype(F))
+    low, high = b.x(F(-1.0)), b.x(F(1.0))
+    return [raw.QuantizeAndDequantizeV2(input=x, input_min=low, input_max=high, range_given=True) * x,
+            raw.QuantizeAndDequantizeV3(input=x, input_min=low, input_max=high, num_bits=tf.constant(8), range_given=True) * x,
+            raw.QuantizeAndDequantizeV4(input=x, input_min=low, input_max=high, range_given=True) * x]
+
+
+@case
+def sums_of_sparse_segments(b):
+    x = b.x([5, 2])
+    ids, segments = b.feed(np.int32([4, 0, 2, 0])), b.feed(np.int32([0, 1, 1, 3]))
+    return [getattr(raw, f"SparseSegment{how}WithNumSegments")(data=x, indices=ids, segment_ids=segments,
+            num_segments=tf.constant(5)) for how in ("Sum", "Mean", "SqrtN")]
+
+
+@case
+def sparse_to_dense(b):
+    values, default = b.x([3]), b.x(0.5)
+    return raw.SparseToDense(sparse_indices=[[0, 1], [1, 0], [2, 2]], output_shape=[3, 3], sparse_values=values,
+                             default_value=default)
+
+
+def of_version_7(graph_def):
+    """The graph with the TopK that had its number as an attr."""
+    out = tf.compat.v1.GraphDef()
+    out.CopyFrom(graph_def)
+    for node in out.node:
+        if node.op == "TopKV2":
+            node.op = "TopK"
+            del node.input[1]
+            node.attr["k"].i = 2
+            for gone in ("Tk", "index_type"):
+                node.attr.pop(gone, None)
+    return out
+
+
+@case
+def best_of_old(b):
+    b.stand_in = of_version_7
+    return tf.math.top_k(b.x([2, 5]), 2)[0]
+
+
+@case(dynamic=False)
+def arrays_in_parts(b):
+    x = b.x([4, 2])
+    array = raw.TensorArrayV3(size=3, dtype=D, clear_after_read=False)
+    flow = raw.TensorArraySplitV3(handle=array.handle, value=x * x, lengths=np.int64([1, 0, 3]), flow_in=array.flow)
+    return raw.TensorArrayConcatV3(handle=array.handle, flow_in=flow, dtype=D).value
+
+
+@case(dynamic=False)
+def lists_by_hand(b):
+    x, y = b.x([2]), b.x([2])
+    shape = tf.constant([2])
+    empty = raw.EmptyTensorList(element_shape=shape, max_num_elements=-1, element_dtype=D)
+    both = raw.TensorListPushBack(input_handle=raw.TensorListPushBack(input_handle=empty, tensor=x * x), tensor=y)
+    rest, last = raw.TensorListPopBack(input_handle=both, element_shape=shape, element_dtype=D)
+    larger = raw.TensorListResize(input_handle=both, size=3)
+    return [last * x, raw.TensorListStack(input_handle=rest, element_shape=shape, element_dtype=D),
+            raw.TensorListStack(input_handle=larger, element_shape=shape, element_dtype=D)]
+
+
+@case(dynamic=False)
+def lists_in_parts(b):
+    x = b.x([4, 2])
+    shape, lengths = tf.constant([-1, 2]), tf.constant([1, 3], tf.int64)
+    parts = raw.TensorListSplit(tensor=x * x, element_shape=shape, lengths=lengths)
+    return [raw.TensorListConcat(input_handle=parts, element_dtype=D).tensor,
+            raw.TensorListConcatV2(input_handle=parts, element_shape=shape, leading_dims=tf.constant([], tf.int64),
+                                   element_dtype=D).tensor]
+
+
+@case(dynamic=False)
+def lists_of_scattered(b):
+    x, y = b.x([2, 2]), b.x([2, 2])
+    shape = tf.constant([2])
+    stack = lambda l: raw.TensorListStack(input_handle=l, element_shape=shape, element_dtype=D)
+    one = raw.TensorListScatter(tensor=x * x, indices=[2, 0], element_shape=shape)
+    two = raw.TensorListScatterV2(tensor=x * y, indices=[1, 0], element_shape=shape, num_elements=3)
+    into = raw.TensorListScatterIntoExistingList(input_handle=two, tensor=y, indices=[2, 1])
+    return [stack(one), stack(two), stack(into)]
