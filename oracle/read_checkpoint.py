@@ -25,6 +25,8 @@ def main():
     out = Path(sys.argv[1])
     ours, theirs = tensors(out / "every"), tensors(EVERY)
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
+    old = tensors(out / "old")
+    assert len(old) >= 12 and all((old[n] == theirs[n]).all() for n in old), old.keys()
     for name, value in theirs.items():
         assert ours[name].dtype == value.dtype and ours[name].tobytes() == value.tobytes() or \
             (ours[name] == value).all(), name

@@ -584,7 +584,7 @@ mod tests {
         };
         let (all, none) = (part("all", i32::MAX, 0), part("none", -1, 0));
         let (beyond, missing) = (part("beyond", 1, 7), part("missing", 2_000_000_000, 1));
-        check(&[all.clone()], Code::DataLoss);
+        check(std::slice::from_ref(&all), Code::DataLoss);
         check(&[missing.clone(), all], Code::DataLoss);
         check(&[none], Code::DataLoss);
         check(&[beyond], Code::DataLoss);

@@ -71,7 +71,7 @@ pub const OPS: &[Op] = &[
 
 fn to_number(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(match build.outputs.first() {
-        Some(DType::Double) => Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| float::<f64>(t))),
+        Some(DType::Double) => Box::new(|ctx: &mut KernelCtx| numbers(ctx, float::<f64>)),
         Some(DType::Int32) => {
             Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| t.parse::<i32>().ok()))
         }
@@ -84,7 +84,7 @@ fn to_number(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         Some(DType::Uint64) => {
             Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| t.parse::<u64>().ok()))
         }
-        _ => Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| float::<f32>(t))),
+        _ => Box::new(|ctx: &mut KernelCtx| numbers(ctx, float::<f32>)),
     })
 }
 
