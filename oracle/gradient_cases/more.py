@@ -19,6 +19,12 @@ def divisions_in_whole_numbers(b):
 
 
 @case
+def sums_of_several(b):
+    x, y = b.x([3]), b.x([3])
+    return raw.AccumulateNV2(inputs=[x, y, x * y], shape=[3])
+
+
+@case
 def old_products(b):
     x, y = b.x([2, 2, 3]), b.x([2, 3, 4])
     return [raw.BatchMatMul(x=x, y=y), raw.BatchMatMul(x=y, y=x, adj_x=True, adj_y=True)]
