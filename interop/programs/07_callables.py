@@ -30,7 +30,8 @@ with session() as s:
 
     more = tf.add(y, 1.0)
     print(connected([y.name], [z.name], (more.name, x.name))(np.float32(5)))
-    print(connected([], [z.name], (v.name, x.name), (v.name, y.name))())
+    half = tf.constant(0.5)
+    print(connected([], [z.name], (half.name, x.name), (half.name, y.name))())
     show("fed", lambda: connected([x.name, y.name], [z.name], (more.name, x.name)))
     show("fetched", lambda: connected([y.name], [x.name], (more.name, x.name)))
     show("twice", lambda: connected([], [z.name], (more.name, x.name), (z.name, x.name)))
