@@ -176,9 +176,11 @@ impl GraphExecutionState {
     }
 
     fn part(&self, signature: &Signature, connected: &FxHashMap<(&str, usize), &str>) -> GraphDef {
-        let source = |input: &'_ str| match parse_tensor_name(input) {
-            Ok(output) if !input.starts_with('^') => connected.get(&output).copied(),
-            _ => None,
+        let source = |input: &str| {
+            if connected.is_empty() || input.starts_with('^') {
+                return None;
+            }
+            connected.get(&parse_tensor_name(input).ok()?).copied()
         };
         let named = [&signature.fetches, &signature.targets, &signature.feeds];
         let roots = named.into_iter().flatten();
@@ -205,11 +207,9 @@ impl GraphExecutionState {
         }
         let rewired = |node: &NodeDef| {
             let mut node = node.clone();
-            if !connected.is_empty() {
-                for input in &mut node.input {
-                    if let Some(from) = source(input) {
-                        *input = from.to_string();
-                    }
+            for input in &mut node.input {
+                if let Some(from) = source(input) {
+                    *input = from.to_string();
                 }
             }
             node

@@ -1,5 +1,6 @@
 //! The subgraph that a run needs: feeds become arguments, fetches become results.
 
+use crate::client_ends::internal_op;
 use crate::{Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_opdef::{AttrValue, Attrs, Registry};
@@ -142,11 +143,7 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     let mut out = Graph::new();
     out.producer = graph.producer;
     out.set_library(graph.library().clone());
-    let def = |op: &str| {
-        registry
-            .def(op)?
-            .ok_or_else(|| ferroflow_base::internal!("no op {op}"))
-    };
+    let def = |op: &str| internal_op(registry, op);
     let mut args: Vec<Output> = Vec::with_capacity(feeds.len());
     for (index, feed) in feeds.iter().enumerate() {
         let source = graph.node(feed.node);

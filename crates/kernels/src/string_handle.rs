@@ -3,7 +3,8 @@
 //! The name's bytes own what they name, so that it lives as long as some tensor holds the handle.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_tensor::{Bytes, Tensor};
+use ferroflow_opdef::ShapeCtx;
+use ferroflow_tensor::{Bytes, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,12 @@ impl Drop for Owner {
     fn drop(&mut self) {
         table().remove(&self.name);
     }
+}
+
+/// The shape of such a handle.
+pub(crate) fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.set(0, PartialShape::of([Some(2)]));
+    Ok(())
 }
 
 /// A handle of `value`; the name gets a number that no other handle has.

@@ -49,6 +49,23 @@ fn number(b: &mut GraphBuilder, value: i32) -> Result<Output> {
     b.constant("number", Tensor::scalar(value))
 }
 
+/// `x` to the power of `n` by a loop, which makes a draw each time.
+fn noisy_power(b: &mut GraphBuilder, x: Output, n: i32) -> Result<Output> {
+    let (zero, one, n) = (number(b, 0)?, number(b, 1)?, number(b, n)?);
+    let unit = b.constant("unit", Tensor::scalar(1f64))?;
+    let end = b.while_loop(
+        "loop",
+        &[zero, unit],
+        |b, v| two(b, "Less", v[0], n),
+        |b, v| {
+            let y = two(b, "Mul", v[1], x)?;
+            Ok(vec![two(b, "AddV2", v[0], one)?, noisy(b, y)?])
+        },
+        WhileOptions::default(),
+    )?;
+    Ok(end[1])
+}
+
 /// Defines `noisy`.
 fn define(b: &mut GraphBuilder) -> Result<()> {
     b.function("noisy", DOUBLE, |b, a| Ok(vec![noisy(b, a[0])?]))
@@ -134,22 +151,7 @@ const CASES: &[(&str, f64, i32, Build)] = &[
         Ok(end[1])
     }),
     ("a loop in a call", 3.0, 3, |b, x| {
-        b.function("power", DOUBLE, |b, a| {
-            let (zero, one, three) = (number(b, 0)?, number(b, 1)?, number(b, 3)?);
-            let unit = b.constant("unit", Tensor::scalar(1f64))?;
-            let x = a[0];
-            let end = b.while_loop(
-                "loop",
-                &[zero, unit],
-                |b, v| two(b, "Less", v[0], three),
-                |b, v| {
-                    let y = two(b, "Mul", v[1], x)?;
-                    Ok(vec![two(b, "AddV2", v[0], one)?, noisy(b, y)?])
-                },
-                WhileOptions::default(),
-            )?;
-            Ok(vec![end[1]])
-        })?;
+        b.function("power", DOUBLE, |b, a| Ok(vec![noisy_power(b, a[0], 3)?]))?;
         Ok(b.call("power", &[x])?[0])
     }),
     ("a conditional in a call", 2.0, 2, |b, x| {
@@ -185,21 +187,7 @@ const CASES: &[(&str, f64, i32, Build)] = &[
             b.cond(
                 "cond",
                 is_more,
-                |b| {
-                    let (zero, one, two_) = (number(b, 0)?, number(b, 1)?, number(b, 2)?);
-                    let unit = b.constant("unit", Tensor::scalar(1f64))?;
-                    let end = b.while_loop(
-                        "loop",
-                        &[zero, unit],
-                        |b, v| two(b, "Less", v[0], two_),
-                        |b, v| {
-                            let y = two(b, "Mul", v[1], x)?;
-                            Ok(vec![two(b, "AddV2", v[0], one)?, noisy(b, y)?])
-                        },
-                        WhileOptions::default(),
-                    )?;
-                    Ok(vec![end[1]])
-                },
+                |b| Ok(vec![noisy_power(b, x, 2)?]),
                 |_| Ok(vec![x]),
             )
         })?;

@@ -1,9 +1,12 @@
 //! Compiled models: they answer as the session that they were compiled by, and bad files are errors.
 
+mod folder;
+
 use ferroflow_runtime::{
     Code, CompileRequest, CompiledModel, DType, RunOptions, Session, SessionOptions, Shape,
     Signature, Tensor,
 };
+use folder::Folder;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -321,29 +324,12 @@ impl Row {
     }
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("ferroflow-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn files_answer_as_their_sessions() {
     let folder = Folder::new("compiled");
     for row in rows() {
         let expected = row.expected();
-        let path = folder.0.join("model.bef");
+        let path = PathBuf::from(folder.path("model.bef"));
         for plain in [false, true] {
             row.session()
                 .compile_to(&path, &row.request(plain))

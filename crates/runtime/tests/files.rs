@@ -1,31 +1,10 @@
 //! Graphs that read and write files: checkpoints, whole files, names by pattern; pictures that are
 //! encoded and decoded again.
 
+mod folder;
+
 use ferroflow_runtime::{Code, CompileOptions, Result, Session, SessionOptions, Tensor};
-use std::path::PathBuf;
-
-/// A folder of its own that is removed afterwards.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(what: &str) -> Folder {
-        let name = format!("ferroflow-files-{}-{what}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("writable");
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use folder::Folder;
 
 fn words(name: &str, values: &[&str], scalar: bool) -> String {
     let items: String = values

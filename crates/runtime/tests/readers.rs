@@ -1,6 +1,7 @@
 //! Readers and checkpoints of the V1 format, as TensorFlow answers (`oracle/readers.py` writes
 //! `readers.json`).
 
+mod folder;
 #[path = "../../kernels/tests/json/tensors.rs"]
 mod tensors;
 
@@ -8,34 +9,18 @@ use ferroflow_runtime::building::{AttrValue, GraphBuilder};
 use ferroflow_runtime::{
     Code, DType, Output, PartialShape, Result, Session, SessionOptions, Tensor, registry,
 };
+use folder::Folder;
 use serde_json::Value as Json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-/// A folder of its own, with files, that is removed afterwards.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(what: &str, files: &Json) -> Folder {
-        let name = format!("ferroflow-readers-{}-{what}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("writable");
-        for (name, content) in files.as_object().expect("files") {
-            std::fs::write(path.join(name), bytes(content)).expect("writable");
-        }
-        Folder(path)
+/// A folder with files.
+fn filled(what: &str, files: &Json) -> Folder {
+    let folder = Folder::new(what);
+    for (name, content) in files.as_object().expect("files") {
+        std::fs::write(folder.path(name), bytes(content)).expect("writable");
     }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    folder
 }
 
 fn stored() -> Json {
@@ -182,7 +167,7 @@ fn check_reader(folder: &Folder, case: &Json, v: &str) {
 #[test]
 fn readers_are_tensorflows() {
     let stored = stored();
-    let folder = Folder::new("files", &stored["files"]);
+    let folder = filled("files", &stored["files"]);
     for case in list(&stored["readers"]) {
         for v in ["V2", ""] {
             check_reader(&folder, case, v);
@@ -252,7 +237,7 @@ fn readers_refuse() {
 
     let case = serde_json::json!({"op": "TextLineReader", "attrs": {}, "up_to": null});
     let session = graph(&case, "V2").expect("a graph");
-    let folder = Folder::new("refuse", &serde_json::json!({"a": "61"}));
+    let folder = filled("refuse", &serde_json::json!({"a": "61"}));
     for name in ["none", "a"] {
         let put = session.run(&[("name:0", text(folder.path(name)))], &[], &["put"]);
         put.expect("room in the queue");
@@ -294,7 +279,7 @@ fn old_checkpoints_are_read() {
         .expect("files");
     files.insert("a.txt".to_string(), "61620a".into());
     let stored = &stored["checkpoints"];
-    let folder = Folder::new("old", &stored["files"]);
+    let folder = filled("old", &stored["files"]);
     for ask in list(&stored["asks"]) {
         let number = ask["dtype"].as_i64().expect("a dtype") as i32;
         let dtype = DType::from_number(number).expect("a dtype");
@@ -336,7 +321,7 @@ fn old_checkpoints_are_read() {
 
 #[test]
 fn old_checkpoints_are_written() {
-    let folder = Folder::new("written", &serde_json::json!({}));
+    let folder = Folder::new("written");
     let mut b = GraphBuilder::new(registry());
     let floats: Vec<f32> = (0..6).map(|i| i as f32).collect();
     let value = Tensor::from_slice([2, 3], &floats).expect("a tensor");

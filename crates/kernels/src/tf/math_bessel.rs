@@ -1,11 +1,9 @@
 //! Bessel functions and other special functions of one tensor.
 
-use super::math_unary::{row, special_kernel, times};
+use super::math_unary::{FLOATS, row, special_kernel, times};
 use ferroflow_opdef::{Expr, GradientCtx, Op};
 use spec_math::cephes64;
 use std::f64::consts::{FRAC_PI_2, LN_2};
-
-const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
 
 /// A function of one number and its derivative, an expression of the input and the output.
 macro_rules! function {
@@ -119,10 +117,9 @@ fn fresnel(x: f64) -> (f64, f64) {
 
 /// `∫₁ˣ ln t / (1 - t) dt`
 fn spence(x: f64) -> f64 {
-    match x {
-        _ if x.is_infinite() => f64::NAN,
-        0.0 => std::f64::consts::PI.powi(2) / 6.0,
-        _ => cephes64::spence(x),
+    match x.is_infinite() {
+        true => f64::NAN,
+        false => cephes64::spence(x),
     }
 }
 
@@ -136,24 +133,26 @@ fn expint(x: f64) -> f64 {
     if x == 0.0 {
         return f64::NEG_INFINITY;
     }
-    let is_far = x > 55.0 * LN_2;
-    let (mut term, mut sum) = (1.0, if is_far { 1.0 } else { EULER + x.ln() });
-    for k in 1..200 {
-        let k = f64::from(k);
-        if is_far && k > x {
-            break;
-        }
-        term *= if is_far { k / x } else { x / k };
-        let add = if is_far { term } else { term / k };
-        sum += add;
-        if add.abs() < sum.abs() * (f64::EPSILON / 4.0) {
-            break;
-        }
+    if x <= 55.0 * LN_2 {
+        return series(EULER + x.ln(), |k| x / k, |term, k| term / k);
     }
-    if !is_far {
-        return sum;
-    }
+    // The terms shrink up to number x.
+    let sum = series(1.0, |k| if k > x { 0.0 } else { k / x }, |term, _| term);
     // In two factors, for the exponential alone may be too large.
     let half = (x / 2.0).exp();
     half * (sum / x) * half
+}
+
+/// `start` and what `add` makes of products of `factor(1), factor(2), …`, until it changes nothing.
+fn series(start: f64, factor: impl Fn(f64) -> f64, add: impl Fn(f64, f64) -> f64) -> f64 {
+    let (mut term, mut sum) = (1.0, start);
+    for k in (1..200).map(f64::from) {
+        term *= factor(k);
+        let added = add(term, k);
+        sum += added;
+        if added.abs() < sum.abs() * (f64::EPSILON / 4.0) {
+            break;
+        }
+    }
+    sum
 }

@@ -74,7 +74,7 @@ macro_rules! mixed_op {
     };
 }
 
-const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
+pub(super) const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
 const FIELD: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,complex64,complex128} |";
 const SIGNED: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,complex64,complex128} |";
 const TESTED: &str = "x: T -> y: bool | T: type {bfloat16,half,float,double} |";

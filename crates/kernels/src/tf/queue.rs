@@ -319,7 +319,7 @@ fn answered<T>(call: AsyncCall, result: Result<T>) -> Option<(AsyncCall, T)> {
     }
 }
 
-fn only_async(ctx: &KernelCtx) -> Result<()> {
+pub(super) fn only_async(ctx: &KernelCtx) -> Result<()> {
     Err(internal!(
         "node '{}' may wait and has to be started",
         ctx.node()

@@ -2,9 +2,8 @@
 
 use super::queue::{Batch, batch_shape, close, create, dequeue, enqueue, is_closed, size};
 use crate::shapes;
-use ferroflow_base::Result;
-use ferroflow_opdef::{Cost, Op, ShapeCtx};
-use ferroflow_tensor::PartialShape;
+use crate::string_handle::handle_shape;
+use ferroflow_opdef::{Cost, Op};
 
 /// FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue, QueueEnqueue, QueueEnqueueMany, QueueDequeue,
 /// QueueDequeueMany, QueueDequeueUpTo, QueueClose, QueueSize, QueueIsClosed.
@@ -95,8 +94,3 @@ pub const OPS: &[Op] = &[
         .cost(Cost::Cheap)
         .kernel(is_closed),
 ];
-
-fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    ctx.set(0, PartialShape::of([Some(2)]));
-    Ok(())
-}

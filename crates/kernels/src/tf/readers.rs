@@ -1,6 +1,6 @@
 //! Readers: what takes names of files out of a queue and gives records, by handle and by reference.
 
-use super::queue::queue_of;
+use super::queue::{only_async, queue_of};
 use crate::reader::{Format, Job, Reader};
 use crate::resource::{HandleKernel, Place};
 use crate::{shapes, string_handle};
@@ -22,7 +22,7 @@ pub const OPS: &[Op] = &[
         "-> reader_handle: Ref(string) | container: string = ''; shared_name: string = \
          '' | stateful",
     )
-    .shape(old_handle)
+    .shape(string_handle::handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| reader(b, true))
     .not_differentiable(),
@@ -39,7 +39,7 @@ pub const OPS: &[Op] = &[
         "-> reader_handle: Ref(string) | container: string = ''; shared_name: string = \
          '' | stateful",
     )
-    .shape(old_handle)
+    .shape(string_handle::handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| reader(b, true))
     .not_differentiable(),
@@ -56,7 +56,7 @@ pub const OPS: &[Op] = &[
         "-> reader_handle: Ref(string) | skip_header_lines: int = 0; container: string \
          = ''; shared_name: string = '' | stateful",
     )
-    .shape(old_handle)
+    .shape(string_handle::handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| reader(b, true))
     .not_differentiable(),
@@ -74,7 +74,7 @@ pub const OPS: &[Op] = &[
          footer_bytes: int = 0; hop_bytes: int = 0; container: string = ''; \
          shared_name: string = '' | stateful",
     )
-    .shape(old_handle)
+    .shape(string_handle::handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| reader(b, true))
     .not_differentiable(),
@@ -92,7 +92,7 @@ pub const OPS: &[Op] = &[
         "-> reader_handle: Ref(string) | container: string = ''; shared_name: string = \
          ''; compression_type: string = '' | stateful",
     )
-    .shape(old_handle)
+    .shape(string_handle::handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| reader(b, true))
     .not_differentiable(),
@@ -205,11 +205,6 @@ pub const OPS: &[Op] = &[
         .kernel(|_| Ok(Box::new(reset))),
 ];
 
-fn old_handle(ctx: &mut ShapeCtx) -> Result<()> {
-    ctx.set(0, PartialShape::of([Some(2)]));
-    Ok(())
-}
-
 fn two_scalars(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::scalar());
     ctx.set(1, PartialShape::scalar());
@@ -315,10 +310,7 @@ impl Read {
 
 impl OpKernel for Read {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        Err(internal!(
-            "node '{}' may wait and has to be started",
-            ctx.node()
-        ))
+        only_async(ctx)
     }
 
     fn start(&self, mut call: AsyncCall) {

@@ -197,12 +197,19 @@ fn scatter_into<T: Item>(
     let shape = out.shape().clone();
     let depth = check(indices.shape(), updates.shape(), &shape)?;
     let inner: usize = shape[depth..].iter().product();
-    let places = places(indices, depth, &shape)?;
+    let coords = indices::ints(indices)?;
     let from = updates.items::<T>()?;
     let to = out.items_mut::<T>()?;
-    for (i, p) in places.enumerate() {
-        let Some(p) = p.or_else(|e| if ignore { Ok(None) } else { Err(e) })? else {
-            continue;
+    let n: usize = indices.shape()[..indices.shape().rank() - 1]
+        .iter()
+        .product();
+    for i in 0..n {
+        let row = &coords[i * depth..(i + 1) * depth];
+        let Some(p) = row_position(row, &shape) else {
+            if ignore {
+                continue;
+            }
+            return Err(bad_coords(i, row, indices.shape(), &shape));
         };
         let from = &from[i * inner..(i + 1) * inner];
         for (to, from) in to[p * inner..(p + 1) * inner].iter_mut().zip(from) {
@@ -210,25 +217,6 @@ fn scatter_into<T: Item>(
         }
     }
     Ok(())
-}
-
-/// Where each row of coordinates points, as a number of inner blocks.
-fn places<'a>(
-    indices: &'a Tensor,
-    depth: usize,
-    shape: &'a Shape,
-) -> Result<impl Iterator<Item = Result<Option<usize>>> + 'a> {
-    let coords = indices::ints(indices)?;
-    let n: usize = indices.shape()[..indices.shape().rank() - 1]
-        .iter()
-        .product();
-    Ok((0..n).map(move |i| {
-        let row = &coords[i * depth..(i + 1) * depth];
-        match row_position(row, shape) {
-            Some(p) => Ok(Some(p)),
-            None => Err(bad_coords(i, row, indices.shape(), shape)),
-        }
-    }))
 }
 
 #[cold]

@@ -2,10 +2,10 @@
 //! whose handles are strings.
 
 use crate::shapes;
-use crate::string_handle::{named, string_handle};
+use crate::string_handle::{handle_shape, named, string_handle};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
+use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,10 +42,7 @@ pub const OPS: &[Op] = &[
         "Stack",
         "-> handle: Ref(string) | elem_type: type; stack_name: string = '' | stateful",
     )
-    .shape(|ctx| {
-        ctx.set(0, PartialShape::of([Some(2)]));
-        Ok(())
-    })
+    .shape(handle_shape)
     .cost(Cost::Cheap)
     .kernel(create)
     .not_differentiable(),

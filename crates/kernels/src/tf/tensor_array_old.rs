@@ -6,9 +6,8 @@ use super::tensor_array::{
     write_gradient,
 };
 use crate::shapes;
-use ferroflow_base::Result;
-use ferroflow_opdef::{Cost, Op, ShapeCtx};
-use ferroflow_tensor::PartialShape;
+use crate::string_handle::handle_shape;
+use ferroflow_opdef::{Cost, Op};
 
 /// TensorArray, TensorArrayWrite, TensorArrayRead, TensorArrayGather, TensorArrayScatter,
 /// TensorArrayConcat, TensorArraySplit, TensorArraySize, TensorArrayGrad, TensorArrayClose,
@@ -166,8 +165,3 @@ pub const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(close).not_differentiable(),
 ];
-
-fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    ctx.set(0, PartialShape::of([Some(2)]));
-    Ok(())
-}

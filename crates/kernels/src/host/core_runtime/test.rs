@@ -3,7 +3,7 @@
 use super::super::dense::HostTensor;
 use super::attrs::{OpAttr, OpAttrs};
 use super::handle::TensorHandle;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::host::{
     Arg, Attribute, Ctx, Frame, HostDType, HostValue, KernelFrame, KernelRegistry,
 };
@@ -58,18 +58,15 @@ fn print(attrs: &OpAttrs, ctx: &Ctx) -> Chain {
 
 fn handle_with_error(frame: &mut KernelFrame) -> Result<()> {
     frame.arg::<HostTensor>(0)?;
-    let status = invalid_argument!("invalid tensor metadata");
-    let error = AsyncValue::new_error(frame.reporter().report(status));
-    let handle = TensorHandle {
-        tensor: error,
-        metadata: None,
-    };
-    frame.emplace(0, handle);
-    Ok(())
+    give_error(frame, invalid_argument!("invalid tensor metadata"))
 }
 
 fn error_handle(frame: &mut KernelFrame) -> Result<()> {
-    let status = invalid_argument!("invalid tensorhandle");
+    give_error(frame, invalid_argument!("invalid tensorhandle"))
+}
+
+/// The result: a handle whose tensor is an error.
+fn give_error(frame: &mut KernelFrame, status: Status) -> Result<()> {
     let error = AsyncValue::new_error(frame.reporter().report(status));
     let handle = TensorHandle {
         tensor: error,
