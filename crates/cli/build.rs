@@ -8,5 +8,9 @@ fn main() {
     if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
         println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
         println!("cargo:rustc-link-arg-bins=-no-pie");
+        // Functions that are the same code are there once.
+        if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
+            println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+        }
     }
 }

@@ -111,7 +111,7 @@ fn asan() -> Res {
             .arg("--package")
             .arg(format!("ferroflow-{package}"))
             .env("RUSTC_BOOTSTRAP", "1")
-            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env("RUSTFLAGS", "-Zsanitizer=address --cfg asan")
             .env("CARGO_TARGET_DIR", root().join("target/asan"))
             .current_dir(root())
             .status()

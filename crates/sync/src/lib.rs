@@ -20,7 +20,7 @@ mod work_queue;
 
 pub use async_value::{
     AsyncValue, AsyncValueRef, Chain, Constructed, Diagnostic, IndirectPromise, Location, Promise,
-    Ready, State,
+    Ready, Shares, State,
 };
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;

@@ -7,9 +7,9 @@
 //! borrowed closure after that: later tickets find no index left.
 
 use crate::Parallelism;
-use crate::sleep::Sleepers;
+use crate::sleep::{Outstanding, Sleepers};
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,7 @@ const SPIN: Duration = Duration::from_micros(150);
 
 enum Task {
     Run(Box<dyn FnOnce() + Send>),
+    Counted(Box<dyn FnOnce() + Send>, Arc<Outstanding>),
     Blocks(Arc<Blocks>),
 }
 
@@ -68,8 +69,27 @@ struct Shared {
 }
 
 thread_local! {
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
     /// The own deque of a worker thread, with the address of the pool it belongs to.
     static LOCAL: RefCell<Option<(usize, Worker<Task>)>> = const { RefCell::new(None) };
+}
+
+/// Whether the thread runs a task of a work queue.
+pub(crate) fn is_in_task() -> bool {
+    IN_TASK.get()
+}
+
+/// Runs a task of a work queue.
+pub(crate) fn run_task(task: Box<dyn FnOnce() + Send>) {
+    /// Restores the mark even when the task panics.
+    struct Mark(bool);
+    impl Drop for Mark {
+        fn drop(&mut self) {
+            IN_TASK.set(self.0);
+        }
+    }
+    let _mark = Mark(IN_TASK.replace(true));
+    task();
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,6 +146,13 @@ impl Pool {
     /// Runs `task` on some thread, soon. With a width of 1 it runs when somebody helps.
     pub fn spawn(&self, task: Box<dyn FnOnce() + Send>) {
         self.shared.push(Task::Run(task), 1);
+    }
+
+    /// As [`Pool::spawn`], for a task of a work queue. It is outstanding until it is over, even when
+    /// it panics; the end of the last one is notified.
+    pub fn spawn_counted(&self, task: Box<dyn FnOnce() + Send>, count: &Arc<Outstanding>) {
+        count.begin();
+        self.shared.push(Task::Counted(task, count.clone()), 1);
     }
 
     /// Runs tasks on the calling thread until `done()` holds; sleeps when there are none.
@@ -255,6 +282,12 @@ impl Shared {
                 match task {
                     // A task that panics must not take the worker with it.
                     Task::Run(task) => drop(catch_unwind(AssertUnwindSafe(task))),
+                    Task::Counted(task, count) => {
+                        drop(catch_unwind(AssertUnwindSafe(|| run_task(task))));
+                        if count.end() {
+                            self.sleepers.wake(true);
+                        }
+                    }
                     Task::Blocks(blocks) => blocks.work(),
                 }
                 idle_since = None;

@@ -1,6 +1,7 @@
 //! Where kernels put work: [`WorkQueue`] and its two implementations.
 
 use crate::blocking::BlockingPool;
+use crate::pool::{is_in_task, run_task as run};
 use crate::sleep::Outstanding;
 use crate::{AsyncValue, Parallelism, Pool};
 use std::cell::Cell;
@@ -50,29 +51,16 @@ pub trait WorkQueue: Send + Sync {
 
     /// Whether the calling thread is running a task of some queue.
     fn is_in_worker_thread(&self) -> bool {
-        IN_TASK.get()
+        is_in_task()
     }
 }
 
 thread_local! {
-    static IN_TASK: Cell<bool> = const { Cell::new(false) };
     static OVERFLOW_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn run(task: Task) {
-    /// Restores the mark even when the task panics.
-    struct Mark(bool);
-    impl Drop for Mark {
-        fn drop(&mut self) {
-            IN_TASK.set(self.0);
-        }
-    }
-    let _mark = Mark(IN_TASK.replace(true));
-    task();
 }
 
 /// A queue without threads: whoever waits runs the tasks, in order.
@@ -232,22 +220,6 @@ impl MultiThreadedWorkQueue {
     }
 }
 
-/// Says that a task is over, even when it panicked.
-struct Pending {
-    count: Arc<Outstanding>,
-    pool: std::sync::Weak<Pool>,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.count.end()
-            && let Some(pool) = self.pool.upgrade()
-        {
-            pool.notify();
-        }
-    }
-}
-
 impl WorkQueue for MultiThreadedWorkQueue {
     fn name(&self) -> String {
         format!(
@@ -264,15 +236,7 @@ impl WorkQueue for MultiThreadedWorkQueue {
             OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
             return;
         }
-        self.pending.begin();
-        let pending = Pending {
-            count: self.pending.clone(),
-            pool: Arc::downgrade(&self.pool),
-        };
-        self.pool.spawn(Box::new(move || {
-            let _pending = pending;
-            run(task);
-        }));
+        self.pool.spawn_counted(task, &self.pending);
     }
 
     fn add_blocking_task(&self, task: Task, allow_queuing: bool) -> Result<(), Task> {

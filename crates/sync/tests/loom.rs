@@ -4,7 +4,7 @@
 #![cfg(loom)]
 
 use ferroflow_sync::{
-    AsyncValue, CancelToken, IndirectPromise, Outstanding, Owned, Promise, Sleepers,
+    AsyncValue, CancelToken, IndirectPromise, Outstanding, Owned, Promise, Shares, Sleepers,
 };
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -66,6 +66,29 @@ fn every_waiter_runs_once_and_sees_the_value() {
             waiter.join().expect("no panic");
         }
         assert_eq!(sum.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn shares_are_counted_at_once() {
+    check(|| {
+        let payload = Arc::new(AtomicUsize::new(7));
+        let mut shares = Shares::for_readers(3);
+        assert!(shares.set(AsyncValue::new(payload.clone())).is_ok());
+        let threads: Vec<_> = [shares.take(), shares.take()]
+            .map(|value| {
+                thread::spawn(move || {
+                    let value = value.expect("not the last reader");
+                    let payload = value.get::<Arc<AtomicUsize>>().expect("set");
+                    assert_eq!(payload.load(Ordering::Relaxed), 7);
+                })
+            })
+            .into();
+        drop(shares);
+        threads
+            .into_iter()
+            .for_each(|t| t.join().expect("no panic"));
+        assert_eq!(Arc::strong_count(&payload), 1);
     });
 }
 

@@ -4,6 +4,9 @@
 
 mod engine;
 mod program;
+mod registers;
+mod shared;
+mod streams;
 mod sync_engine;
 
 pub use program::Program;

@@ -1,6 +1,7 @@
 //! A BEF file with its kernels: what the engines run.
 
-use super::{engine, sync_engine};
+use super::engine::{self, Call};
+use super::sync_engine;
 use ferroflow_base::{Result, internal, invalid_argument, not_found};
 use ferroflow_opdef::host::{
     ExecutionContext, Function, HostKernel, HostProgram, KernelRegistry, NativeFunction, Value,
@@ -8,7 +9,7 @@ use ferroflow_opdef::host::{
 };
 use ferroflow_program::bef::{File, FunctionKind};
 use ferroflow_sync::{AsyncValue, Diagnostic, IndirectPromise, Location};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// A host program that can run.
 ///
@@ -24,11 +25,14 @@ use std::sync::{Arc, Weak};
 /// assert!(program.function("f").is_some());
 /// ```
 pub struct Program {
+    loaded: Arc<Loaded>,
+    natives: Vec<Option<NativeFunction>>,
+}
+
+/// What an execution needs of a program.
+pub(super) struct Loaded {
     pub(super) file: File,
     pub(super) kernels: Vec<HostKernel>,
-    natives: Vec<Option<NativeFunction>>,
-    /// The program as a handle, for what it lends to kernels.
-    this: Weak<Program>,
 }
 
 impl Program {
@@ -59,29 +63,21 @@ impl Program {
                 _ => None,
             });
         }
-        Ok(Arc::new_cyclic(|this| Program {
-            file,
-            kernels,
+        Ok(Arc::new(Program {
+            loaded: Arc::new(Loaded { file, kernels }),
             natives,
-            this: this.clone(),
         }))
     }
 
-    pub(super) fn handle(&self) -> Result<Arc<dyn HostProgram>> {
-        match self.this.upgrade() {
-            Some(this) => Ok(this),
-            None => Err(internal!("the program is being dropped")),
-        }
-    }
-
     /// The file.
+    #[inline]
     pub fn file(&self) -> &File {
-        &self.file
+        &self.loaded.file
     }
 
     /// The function called `name`.
     pub fn function(self: &Arc<Self>, name: &str) -> Option<Function> {
-        Some(self.function_at(self.file.function(name)?))
+        Some(self.function_at(self.file().function(name)?))
     }
 
     /// Function `index` of the file.
@@ -141,36 +137,42 @@ fn location(file: &File, offset: usize) -> Option<Location> {
 
 impl HostProgram for Program {
     fn attributes(&self) -> &[u8] {
-        self.file.attributes()
+        self.file().attributes()
     }
 
     fn location(&self, offset: usize) -> Option<Location> {
-        location(&self.file, offset)
+        location(self.file(), offset)
     }
 
     fn location_name(&self, offset: usize) -> Option<&str> {
-        self.file.location_name(offset)
+        self.file().location_name(offset)
     }
 
     fn function_name(&self, function: usize) -> &str {
-        let function = self.file.functions().get(function);
+        let function = self.file().functions().get(function);
         function.map_or("", |f| f.name.as_str())
     }
 
     fn arity(&self, function: usize) -> Option<(usize, usize)> {
-        let function = self.file.functions().get(function)?;
+        let function = self.file().functions().get(function)?;
         Some((function.arguments.len(), function.results.len()))
     }
 
     fn result_types(&self, function: usize) -> Vec<String> {
-        let function = self.file.functions().get(function);
+        let function = self.file().functions().get(function);
         let types = function.map_or(&[][..], |f| &f.results);
-        let name = |t: &usize| self.file.type_name(*t).to_string();
+        let name = |t: &usize| self.file().type_name(*t).to_string();
         types.iter().map(name).collect()
     }
 
-    fn execute(self: Arc<Self>, function: usize, ctx: &ExecutionContext, args: Values) -> Values {
-        let Some(entry) = self.file.functions().get(function) else {
+    fn execute(
+        &self,
+        this: &Arc<dyn HostProgram>,
+        function: usize,
+        ctx: &ExecutionContext,
+        args: Values,
+    ) -> Values {
+        let Some(entry) = self.file().functions().get(function) else {
             return Values::new();
         };
         let n_results = entry.results.len();
@@ -187,8 +189,16 @@ impl HostProgram for Program {
             ));
         }
         match entry.kind {
-            FunctionKind::Async => match self.file.body(function) {
-                Ok(body) => engine::execute(&self, body, ctx, args),
+            FunctionKind::Async => match self.file().body(function) {
+                Ok(body) => {
+                    let call = Call {
+                        program: this,
+                        loaded: &self.loaded,
+                        body,
+                        ctx,
+                    };
+                    engine::execute(call, args)
+                }
                 Err(status) => fail(status),
             },
             FunctionKind::Native => match self.natives.get(function).copied().flatten() {
@@ -204,10 +214,11 @@ impl HostProgram for Program {
 
     fn execute_sync(
         &self,
+        this: &Arc<dyn HostProgram>,
         function: usize,
         ctx: &ExecutionContext,
         args: Vec<Value>,
     ) -> Result<Vec<Value>> {
-        sync_engine::execute(self, function, ctx, args)
+        sync_engine::execute(this, &self.loaded, function, ctx, args)
     }
 }

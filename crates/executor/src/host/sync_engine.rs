@@ -1,11 +1,13 @@
 //! The engine `sync`: kernels in the order of the program, values in plain registers.
 
-use super::program::Program;
+use super::program::Loaded;
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_opdef::host::{CallSite, ExecutionContext, HostKernel, SyncKernelFrame, Value};
+use ferroflow_opdef::host::{
+    CallSite, ExecutionContext, HostKernel, HostProgram, SyncKernelFrame, Value,
+};
 use ferroflow_program::bef::FunctionKind;
-use smallvec::SmallVec;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// How deep synchronous calls may nest; they have no other stack to go to.
 const MAX_DEPTH: usize = 256;
@@ -24,12 +26,13 @@ impl Drop for Level {
 }
 
 pub(super) fn execute(
-    program: &Program,
+    program: &Arc<dyn HostProgram>,
+    loaded: &Loaded,
     function: usize,
     ctx: &ExecutionContext,
     args: Vec<Value>,
 ) -> Result<Vec<Value>> {
-    let Some(entry) = program.file.functions().get(function) else {
+    let Some(entry) = loaded.file.functions().get(function) else {
         return Err(internal!("no such function"));
     };
     if entry.kind != FunctionKind::Sync {
@@ -53,42 +56,28 @@ pub(super) fn execute(
     }
     DEPTH.set(DEPTH.get() + 1);
     let _level = Level;
-    let body = program.file.body(function)?;
+    let body = loaded.file.body(function)?;
     let mut registers = args;
     registers.resize_with(body.register_uses().len(), Value::default);
-    let handle = program.handle()?;
     for kernel in body.kernels() {
-        let results = {
-            let args: SmallVec<[&Value; 4]> = body
-                .args(kernel)
-                .iter()
-                .filter_map(|r| registers.get(*r as usize))
-                .collect();
-            let site = CallSite {
-                program: &handle,
-                attrs: body.attrs(kernel),
-                functions: body.functions(kernel),
-                location: kernel.location,
-            };
-            let n_results = body.results(kernel).len();
-            let mut frame = SyncKernelFrame::new(site, ctx, args, n_results);
-            let result = match program.kernels.get(kernel.code) {
-                Some(HostKernel::Sync(implementation)) => implementation(&mut frame),
-                _ => Err(invalid_argument!(
-                    "kernel '{}' is not synchronous",
-                    program.file.kernel_name(kernel.code)
-                )),
-            };
-            if let Err(status) = result {
-                let location = handle.location(kernel.location);
-                return Err(ctx.report(status, location).status);
-            }
-            frame.results
+        let site = CallSite {
+            program,
+            attrs: body.attrs(kernel),
+            functions: body.functions(kernel),
+            location: kernel.location,
         };
-        for (register, value) in body.results(kernel).iter().zip(results) {
-            if let Some(slot) = registers.get_mut(*register as usize) {
-                *slot = value;
-            }
+        let (args, results) = (body.args(kernel), body.results(kernel));
+        let mut frame = SyncKernelFrame::new(site, ctx, &mut registers, args, results);
+        let result = match loaded.kernels.get(kernel.code) {
+            Some(HostKernel::Sync(implementation)) => implementation(&mut frame),
+            _ => Err(invalid_argument!(
+                "kernel '{}' is not synchronous",
+                loaded.file.kernel_name(kernel.code)
+            )),
+        };
+        if let Err(status) = result {
+            let location = program.location(kernel.location);
+            return Err(ctx.report(status, location).status);
         }
     }
     let result = |r: &u32| registers.get(*r as usize).cloned().unwrap_or_default();

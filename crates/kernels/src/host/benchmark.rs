@@ -153,7 +153,8 @@ fn sync_benchmark(frame: &mut SyncKernelFrame) -> Result<()> {
         ));
     }
     let mut statistics = Statistics::new(frame, function.name().to_string(), [0, 1, 2])?;
-    let args: Vec<_> = frame.args.iter().map(|v| (*v).clone()).collect();
+    let args = (0..frame.n_args()).filter_map(|i| frame.arg_value(i).cloned());
+    let args: Vec<_> = args.collect();
     while statistics.goes_on() {
         statistics.begin();
         function.execute_sync(frame.ctx(), args.clone())?;

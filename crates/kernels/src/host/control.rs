@@ -2,9 +2,10 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{
-    ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
+    ExecutionContext, Frame, Function, FunctionRef, KernelFrame, KernelRegistry, Values,
 };
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
+use smallvec::SmallVec;
 use std::sync::OnceLock;
 
 /// Iterations that may be under way at the same time, as in TFRT.
@@ -29,7 +30,7 @@ fn when_available(value: &AsyncValue, then: impl FnOnce() + Send + 'static) {
 }
 
 fn call(frame: &mut KernelFrame) -> Result<()> {
-    let function = frame.function(0)?;
+    let function = frame.function_ref(0)?;
     function.check_arity(frame.n_args(), frame.n_results())?;
     let args = frame.take_args();
     let results = function.execute(frame.ctx(), args);
@@ -40,8 +41,14 @@ fn call(frame: &mut KernelFrame) -> Result<()> {
 /// Calls the function that `choose` picks for the first argument, with the others.
 fn branch(
     frame: &mut KernelFrame,
-    choose: impl FnOnce(&AsyncValue) -> Result<Function> + Send + 'static,
+    choose: impl FnOnce(&AsyncValue, usize) -> Result<usize> + Send + 'static,
 ) -> Result<()> {
+    let n_args = frame.n_args().saturating_sub(1);
+    let mut branches = SmallVec::<[FunctionRef; 4]>::new();
+    while let Ok(function) = frame.function_ref(branches.len()) {
+        function.check_arity(n_args, frame.n_results())?;
+        branches.push(function);
+    }
     let mut args = frame.take_args();
     if args.is_empty() {
         return Err(invalid_argument!("kernel has no condition"));
@@ -51,11 +58,15 @@ fn branch(
         (0..frame.n_results()).for_each(|i| frame.set_result(i, selector.clone()));
         return Ok(());
     }
+    let no_branch = || invalid_argument!("kernel has no such branch");
     if selector.is_available() {
-        let results = choose(&selector)?.execute(frame.ctx(), args);
+        let index = choose(&selector, branches.len())?;
+        let function = branches.get(index).ok_or_else(no_branch)?;
+        let results = function.execute(frame.ctx(), args);
         frame.set_results(results);
         return Ok(());
     }
+    let branches: Vec<Function> = branches.into_iter().map(FunctionRef::to_owned).collect();
     let promises = frame.allocate_all();
     let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
     let condition = selector.clone();
@@ -63,7 +74,9 @@ fn branch(
         if selector.is_error() {
             return fail_all(promises, &selector);
         }
-        match choose(&selector) {
+        let chosen = choose(&selector, branches.len())
+            .and_then(|index| branches.get(index).ok_or_else(no_branch));
+        match chosen {
             Ok(function) => forward_all(promises, function.execute(&ctx, args)),
             Err(status) => fail_all(promises, &AsyncValue::new_error(reporter.report(status))),
         }
@@ -72,36 +85,19 @@ fn branch(
 }
 
 fn if_kernel(frame: &mut KernelFrame) -> Result<()> {
-    let (then, otherwise) = (frame.function(0)?, frame.function(1)?);
-    let n_args = frame.n_args().saturating_sub(1);
-    then.check_arity(n_args, frame.n_results())?;
-    otherwise.check_arity(n_args, frame.n_results())?;
-    let choose = move |condition: &AsyncValue| {
-        Ok(match *condition.expect::<bool>()? {
-            true => then,
-            false => otherwise,
-        })
-    };
-    branch(frame, choose)
+    // The first branch is that of a true condition.
+    branch(frame, |condition, _| {
+        Ok(usize::from(!condition.expect::<bool>()?))
+    })
 }
 
 fn case(frame: &mut KernelFrame) -> Result<()> {
-    let mut branches = Vec::new();
-    let n_args = frame.n_args().saturating_sub(1);
-    while let Ok(function) = frame.function(branches.len()) {
-        function.check_arity(n_args, frame.n_results())?;
-        branches.push(function);
-    }
-    let choose = move |index: &AsyncValue| -> Result<Function> {
+    branch(frame, |index, n_branches| {
         // An index that is out of range means the last one.
-        let last = branches.len().saturating_sub(1);
+        let last = n_branches.saturating_sub(1);
         let index = usize::try_from(*index.expect::<i32>()?).unwrap_or(last);
-        match branches.into_iter().nth(index.min(last)) {
-            Some(function) => Ok(function),
-            None => Err(invalid_argument!("tfrt.case has no branches")),
-        }
-    };
-    branch(frame, choose)
+        Ok(index.min(last))
+    })
 }
 
 struct Loop {

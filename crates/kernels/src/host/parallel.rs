@@ -15,33 +15,37 @@ struct Blocks {
     args: Values,
     range: Range<i32>,
     block_size: i32,
+    n_blocks: usize,
+    /// The block that begins next.
+    next: AtomicUsize,
     left: AtomicUsize,
     done: Mutex<Option<Promise<Chain>>>,
     error: Mutex<Option<AsyncValue>>,
 }
 
 impl Blocks {
-    /// Runs blocks: the upper half goes to the queue until one is left for this thread.
-    fn run(self: &Arc<Self>, mut blocks: Range<i64>) {
-        while blocks.end - blocks.start > 1 {
-            let middle = blocks.start + (blocks.end - blocks.start) / 2;
-            let (this, upper) = (self.clone(), middle..blocks.end);
-            self.ctx.enqueue(move || this.run(upper));
-            blocks.end = middle;
-        }
-        let start = i64::from(self.range.start) + blocks.start * i64::from(self.block_size);
-        let end = (start + i64::from(self.block_size)).min(self.range.end.into());
-        let bounds = [start, end].map(|n| AsyncValue::new(n as i32));
-        let mut args = Values::from_iter(bounds);
-        args.extend(self.args.iter().cloned());
-        let mut results = self.body.execute(&self.ctx, args);
-        match results.pop() {
-            Some(done) => {
-                let this = self.clone();
-                let waiting = done.clone();
-                waiting.and_then(move || this.finish(Some(done)));
+    /// Runs one block after the other until none is left to begin.
+    fn run(self: &Arc<Self>) {
+        loop {
+            let block = self.next.fetch_add(1, Ordering::Relaxed);
+            if block >= self.n_blocks {
+                return;
             }
-            None => self.finish(None),
+            let start = i64::from(self.range.start) + block as i64 * i64::from(self.block_size);
+            let end = (start + i64::from(self.block_size)).min(self.range.end.into());
+            let mut args = Values::new();
+            args.push(AsyncValue::new(start as i32));
+            args.push(AsyncValue::new(end as i32));
+            args.extend(self.args.iter().cloned());
+            let mut results = self.body.execute(&self.ctx, args);
+            match results.pop() {
+                Some(done) if !done.is_available() => {
+                    let this = self.clone();
+                    let waiting = done.clone();
+                    waiting.and_then(move || this.finish(Some(done)));
+                }
+                done => self.finish(done),
+            }
         }
     }
 
@@ -95,7 +99,7 @@ fn parallel_for(frame: &mut KernelFrame) -> Result<()> {
         ));
     }
     let total = (i64::from(end) - i64::from(start)).max(0);
-    let n_blocks = (total as u64).div_ceil(block_size as u64) as i64;
+    let n_blocks = (total as u64).div_ceil(block_size as u64) as usize;
     if n_blocks == 0 {
         frame.emplace(0, Chain);
         return Ok(());
@@ -109,11 +113,18 @@ fn parallel_for(frame: &mut KernelFrame) -> Result<()> {
         args,
         range: start..end,
         block_size,
-        left: AtomicUsize::new(n_blocks as usize),
+        n_blocks,
+        next: AtomicUsize::new(0),
+        left: AtomicUsize::new(n_blocks),
         done: Mutex::new(Some(done)),
         error: Mutex::new(None),
     });
-    blocks.run(0..n_blocks);
+    let n_threads = blocks.ctx.host().work_queue().parallelism_level();
+    for _ in 1..n_threads.min(n_blocks) {
+        let this = blocks.clone();
+        blocks.ctx.enqueue(move || this.run());
+    }
+    blocks.run();
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What kernels share: the host, a request, and functions to call.
 
 use super::trace::{TraceLevel, TraceScope, Tracer};
-use ferroflow_base::{Result, cancelled};
+use ferroflow_base::{Result, Status, cancelled};
 use ferroflow_sync::{AsyncValue, Diagnostic, Location, Task, WorkQueue};
 use smallvec::SmallVec;
 use std::any::{Any, TypeId};
@@ -63,6 +63,7 @@ impl HostContext {
     }
 
     /// Where tasks run.
+    #[inline]
     pub fn work_queue(&self) -> &Arc<dyn WorkQueue> {
         &self.work_queue
     }
@@ -130,6 +131,7 @@ impl ExecutionContext {
     }
 
     /// The host.
+    #[inline]
     pub fn host(&self) -> &Arc<HostContext> {
         &self.0.host
     }
@@ -171,7 +173,7 @@ impl ExecutionContext {
     }
 
     /// Tells the owner of an error at `location`; what an erroneous value should hold.
-    pub fn report(&self, status: ferroflow_base::Status, location: Option<Location>) -> Diagnostic {
+    pub fn report(&self, status: Status, location: Option<Location>) -> Diagnostic {
         let diagnostic = Diagnostic { status, location };
         self.host().emit_error(&diagnostic);
         diagnostic
@@ -198,12 +200,20 @@ pub trait HostProgram: Send + Sync {
     /// Types of the results.
     fn result_types(&self, function: usize) -> Vec<String>;
 
-    /// Starts a function; its results may not be available yet. As many as it has.
-    fn execute(self: Arc<Self>, function: usize, ctx: &ExecutionContext, args: Values) -> Values;
+    /// Starts a function; its results may not be available yet. As many as it has. `this` is the
+    /// handle of the program itself, which kernels get to see.
+    fn execute(
+        &self,
+        this: &Arc<dyn HostProgram>,
+        function: usize,
+        ctx: &ExecutionContext,
+        args: Values,
+    ) -> Values;
 
-    /// Runs a synchronous function to its end.
+    /// Runs a synchronous function to its end. `this` is the handle of the program itself.
     fn execute_sync(
         &self,
+        this: &Arc<dyn HostProgram>,
         function: usize,
         ctx: &ExecutionContext,
         args: Vec<super::Value>,
@@ -223,14 +233,15 @@ impl Function {
         Function { program, index }
     }
 
+    /// The function, borrowed: calls through it count no references.
+    #[inline]
+    pub fn borrow(&self) -> FunctionRef<'_> {
+        FunctionRef::new(&self.program, self.index)
+    }
+
     /// Its name; empty for the region of a kernel.
     pub fn name(&self) -> &str {
         self.program.function_name(self.index)
-    }
-
-    /// How many arguments and results it has.
-    pub fn arity(&self) -> (usize, usize) {
-        self.program.arity(self.index).unwrap_or((0, 0))
     }
 
     /// Types of the results.
@@ -238,22 +249,19 @@ impl Function {
         self.program.result_types(self.index)
     }
 
+    /// How many arguments and results it has.
+    pub fn arity(&self) -> (usize, usize) {
+        self.borrow().arity()
+    }
+
     /// Checks the number of arguments and results.
     pub fn check_arity(&self, n_args: usize, n_results: usize) -> Result<()> {
-        let (args, results) = self.arity();
-        if (args, results) == (n_args, n_results) {
-            return Ok(());
-        }
-        Err(ferroflow_base::invalid_argument!(
-            "function '{}' takes {args} arguments and gives {results} results, but is called with \
-             {n_args} and {n_results}",
-            self.name()
-        ))
+        self.borrow().check_arity(n_args, n_results)
     }
 
     /// Starts it.
     pub fn execute(&self, ctx: &ExecutionContext, args: Values) -> Values {
-        self.program.clone().execute(self.index, ctx, args)
+        self.borrow().execute(ctx, args)
     }
 
     /// Runs it to its end; it must be synchronous.
@@ -262,6 +270,57 @@ impl Function {
         ctx: &ExecutionContext,
         args: Vec<super::Value>,
     ) -> Result<Vec<super::Value>> {
-        self.program.execute_sync(self.index, ctx, args)
+        (self.program).execute_sync(&self.program, self.index, ctx, args)
+    }
+}
+
+/// A [`Function`] for the time of a call.
+#[derive(Clone, Copy)]
+pub struct FunctionRef<'a> {
+    program: &'a Arc<dyn HostProgram>,
+    index: usize,
+}
+
+impl<'a> FunctionRef<'a> {
+    /// Function `index` of `program`.
+    #[inline]
+    pub fn new(program: &'a Arc<dyn HostProgram>, index: usize) -> Self {
+        FunctionRef { program, index }
+    }
+
+    /// The function, to keep.
+    pub fn to_owned(self) -> Function {
+        Function::new(self.program.clone(), self.index)
+    }
+
+    /// How many arguments and results it has.
+    #[inline]
+    pub fn arity(self) -> (usize, usize) {
+        self.program.arity(self.index).unwrap_or((0, 0))
+    }
+
+    /// Checks the number of arguments and results.
+    #[inline]
+    pub fn check_arity(self, n_args: usize, n_results: usize) -> Result<()> {
+        match self.arity() == (n_args, n_results) {
+            true => Ok(()),
+            false => Err(self.wrong_arity(n_args, n_results)),
+        }
+    }
+
+    #[cold]
+    fn wrong_arity(self, n_args: usize, n_results: usize) -> Status {
+        let (args, results) = self.arity();
+        ferroflow_base::invalid_argument!(
+            "function '{}' takes {args} arguments and gives {results} results, but is called with \
+             {n_args} and {n_results}",
+            self.program.function_name(self.index)
+        )
+    }
+
+    /// Starts it.
+    #[inline]
+    pub fn execute(self, ctx: &ExecutionContext, args: Values) -> Values {
+        (self.program).execute(self.program, self.index, ctx, args)
     }
 }

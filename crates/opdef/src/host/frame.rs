@@ -1,6 +1,6 @@
 //! What a kernel sees of its call.
 
-use super::{Attribute, ExecutionContext, Function, HostProgram, Value, Values};
+use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Value, Values};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Diagnostic, IndirectPromise, Location, Promise};
 use smallvec::SmallVec;
@@ -30,7 +30,7 @@ pub struct CallSite<'a> {
     pub location: usize,
 }
 
-impl CallSite<'_> {
+impl<'a> CallSite<'a> {
     fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
         match self.attrs.get(i) {
             Some(slot) => Ok(Attribute::new(
@@ -42,9 +42,10 @@ impl CallSite<'_> {
         }
     }
 
-    fn function(&self, i: usize) -> Result<Function> {
+    #[inline]
+    fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
         match self.functions.get(i) {
-            Some(index) => Ok(Function::new(self.program.clone(), *index as usize)),
+            Some(index) => Ok(FunctionRef::new(self.program, *index as usize)),
             None => Err(invalid_argument!("kernel has no function {i}")),
         }
     }
@@ -103,12 +104,35 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
+    /// The next call in the same frame, which [`KernelFrame::end`] left empty: without arguments
+    /// yet, with `n_results` results to set.
+    #[inline]
+    pub fn begin(&mut self, site: CallSite<'a>, n_results: usize) {
+        debug_assert!(self.args.is_empty() && self.results.is_empty());
+        self.site = site;
+        (0..n_results).for_each(|_| self.results.push(None));
+    }
+
+    /// One more argument.
+    #[inline]
+    pub fn push_arg(&mut self, value: AsyncValue) {
+        self.args.push(value);
+    }
+
+    /// Function `i`, for a call right now.
+    #[inline]
+    pub fn function_ref(&self, i: usize) -> Result<FunctionRef<'a>> {
+        self.site.function(i)
+    }
+
     /// The arguments.
+    #[inline]
     pub fn args(&self) -> &[AsyncValue] {
         &self.args
     }
 
     /// The arguments, given away.
+    #[inline]
     pub fn take_args(&mut self) -> Values {
         std::mem::take(&mut self.args)
     }
@@ -117,7 +141,7 @@ impl<'a> KernelFrame<'a> {
     pub fn arg_value(&self, i: usize) -> Result<AsyncValue> {
         match self.args.get(i) {
             Some(value) => Ok(value.clone()),
-            None => Err(invalid_argument!("kernel has no argument {i}")),
+            None => Err(no_arg(i)),
         }
     }
 
@@ -127,6 +151,7 @@ impl<'a> KernelFrame<'a> {
     }
 
     /// How many results there are.
+    #[inline]
     pub fn n_results(&self) -> usize {
         self.results.len()
     }
@@ -167,6 +192,7 @@ impl<'a> KernelFrame<'a> {
     }
 
     /// Sets all results from those of a call.
+    #[inline]
     pub fn set_results(&mut self, values: Values) {
         for (slot, value) in self.results.iter_mut().zip(values) {
             *slot = Some(value);
@@ -194,13 +220,34 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
-    /// Ends the call: its results, of which none is missing.
-    pub fn finish(mut self) -> SmallVec<[Option<AsyncValue>; 4]> {
-        if self.results.iter().any(Option::is_none) {
-            self.report_error(internal!("kernel did not set a result"));
+    /// Ends the call: drops the arguments and gives each result to `store`, with its number.
+    #[inline]
+    pub fn end(&mut self, mut store: impl FnMut(usize, AsyncValue)) {
+        // In order, which people can see; `clear` begins with the last.
+        drop(self.args.drain(..));
+        for i in 0..self.results.len() {
+            let result = self.results.get_mut(i).and_then(Option::take);
+            store(i, result.unwrap_or_else(|| self.missing_result()));
         }
-        std::mem::take(&mut self.results)
+        self.results.clear();
     }
+
+    #[cold]
+    fn missing_result(&self) -> AsyncValue {
+        let status = internal!("kernel did not set a result");
+        AsyncValue::new_error(self.ctx.report(status, self.location()))
+    }
+
+    /// Gives an error to all results, without a kernel.
+    #[cold]
+    pub fn fail(&mut self, error: &AsyncValue) {
+        self.set_unset(error);
+    }
+}
+
+#[cold]
+fn no_arg(i: usize) -> Status {
+    invalid_argument!("kernel has no argument {i}")
 }
 
 impl Frame for KernelFrame<'_> {
@@ -208,10 +255,11 @@ impl Frame for KernelFrame<'_> {
     fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
         match self.args.get(i) {
             Some(value) => value.expect::<T>(),
-            None => Err(invalid_argument!("kernel has no argument {i}")),
+            None => Err(no_arg(i)),
         }
     }
 
+    #[inline]
     fn n_args(&self) -> usize {
         self.args.len()
     }
@@ -225,7 +273,7 @@ impl Frame for KernelFrame<'_> {
     }
 
     fn function(&self, i: usize) -> Result<Function> {
-        self.site.function(i)
+        self.site.function(i).map(FunctionRef::to_owned)
     }
 
     fn ctx(&self) -> &ExecutionContext {
@@ -267,27 +315,27 @@ impl Reporter {
     }
 }
 
-/// A call of a kernel of the engine `sync`.
+/// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
 pub struct SyncKernelFrame<'a> {
-    /// The arguments.
-    pub args: SmallVec<[&'a Value; 4]>,
-    /// The results to set.
-    pub results: SmallVec<[Value; 2]>,
+    registers: &'a mut [Value],
+    args: &'a [u32],
+    results: &'a [u32],
     site: CallSite<'a>,
     ctx: &'a ExecutionContext,
 }
 
 impl<'a> SyncKernelFrame<'a> {
-    /// A call with these arguments and `n_results` results to set.
+    /// A call whose arguments and results are these of `registers`.
+    #[inline]
     pub fn new(
         site: CallSite<'a>,
         ctx: &'a ExecutionContext,
-        args: SmallVec<[&'a Value; 4]>,
-        n_results: usize,
+        registers: &'a mut [Value],
+        args: &'a [u32],
+        results: &'a [u32],
     ) -> Self {
-        let mut results = SmallVec::new();
-        results.resize_with(n_results, Value::default);
         SyncKernelFrame {
+            registers,
             args,
             results,
             site,
@@ -295,10 +343,37 @@ impl<'a> SyncKernelFrame<'a> {
         }
     }
 
-    /// Sets result `i`.
+    /// Argument `i`.
+    #[inline]
+    pub fn arg_value(&self, i: usize) -> Option<&Value> {
+        self.registers.get(*self.args.get(i)? as usize)
+    }
+
+    /// How many results there are.
+    #[inline]
+    pub fn n_results(&self) -> usize {
+        self.results.len()
+    }
+
+    /// Sets result `i`; a result that the program does not have is dropped.
+    #[inline]
     pub fn set_result(&mut self, i: usize, value: Value) {
-        if let Some(slot) = self.results.get_mut(i) {
+        let register = self.results.get(i);
+        if let Some(slot) = register.and_then(|r| self.registers.get_mut(*r as usize)) {
             *slot = value;
+        }
+    }
+}
+
+impl SyncKernelFrame<'_> {
+    #[cold]
+    fn no_such_arg<T>(&self, i: usize) -> Status {
+        match self.arg_value(i) {
+            Some(value) => invalid_argument!(
+                "argument {i} is {value:?}, kernel expects {}",
+                std::any::type_name::<T>()
+            ),
+            None => no_arg(i),
         }
     }
 }
@@ -306,16 +381,13 @@ impl<'a> SyncKernelFrame<'a> {
 impl Frame for SyncKernelFrame<'_> {
     #[inline]
     fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
-        match self.args.get(i).map(|v| (v, v.get::<T>())) {
-            Some((_, Some(value))) => Ok(value),
-            Some((value, None)) => Err(invalid_argument!(
-                "argument {i} is {value:?}, kernel expects {}",
-                std::any::type_name::<T>()
-            )),
-            None => Err(invalid_argument!("kernel has no argument {i}")),
+        match self.arg_value(i).and_then(Value::get) {
+            Some(value) => Ok(value),
+            None => Err(self.no_such_arg::<T>(i)),
         }
     }
 
+    #[inline]
     fn n_args(&self) -> usize {
         self.args.len()
     }
@@ -329,7 +401,7 @@ impl Frame for SyncKernelFrame<'_> {
     }
 
     fn function(&self, i: usize) -> Result<Function> {
-        self.site.function(i)
+        self.site.function(i).map(FunctionRef::to_owned)
     }
 
     fn ctx(&self) -> &ExecutionContext {

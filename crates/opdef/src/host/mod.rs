@@ -12,7 +12,9 @@ mod typed;
 mod value;
 
 pub use attr::{AttrKind, AttrNumber, Attribute, HostDType, TypedAttr};
-pub use context::{ExecutionContext, Function, HostContext, HostProgram, RequestContext, Values};
+pub use context::{
+    ExecutionContext, Function, FunctionRef, HostContext, HostProgram, RequestContext, Values,
+};
 pub use frame::{
     AttrSlot, CallSite, Frame, KernelFrame, LocationId, Reporter, ResultItem, SyncKernelFrame,
 };

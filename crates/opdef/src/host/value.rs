@@ -75,17 +75,22 @@ impl Value {
     /// The value, if it is a `T`.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
-        let any: &dyn Any = match self {
-            Value::Empty => return None,
-            Value::Bool(v) => v,
-            Value::I32(v) => v,
-            Value::I64(v) => v,
-            Value::F32(v) => v,
-            Value::F64(v) => v,
-            Value::Any(v) => &**v,
-        };
-        any.downcast_ref()
+        // Each arm knows its type: nothing is asked for it at run time.
+        match self {
+            Value::Empty => None,
+            Value::Bool(v) => is(v),
+            Value::I32(v) => is(v),
+            Value::I64(v) => is(v),
+            Value::F32(v) => is(v),
+            Value::F64(v) => is(v),
+            Value::Any(v) => v.downcast_ref(),
+        }
     }
+}
+
+#[inline]
+fn is<U: 'static, T: 'static>(value: &U) -> Option<&T> {
+    (value as &dyn Any).downcast_ref()
 }
 
 impl fmt::Debug for Value {

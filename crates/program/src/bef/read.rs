@@ -6,6 +6,7 @@ use super::format::{FunctionKind, N_SECTIONS, Reader, Section, VERSION, corrupt,
 use ferroflow_base::Result;
 use ferroflow_opdef::host::{AttrKind, Attribute};
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -134,8 +135,7 @@ impl File {
     /// The string at an offset of the section of strings.
     pub(super) fn string(&self, at: usize) -> Option<&str> {
         let tail = self.section(Section::Strings).get(at..)?;
-        let end = tail.iter().position(|b| *b == 0)?;
-        std::str::from_utf8(tail.get(..end)?).ok()
+        CStr::from_bytes_until_nul(tail).ok()?.to_str().ok()
     }
 
     /// How many kernels the file names.
@@ -169,12 +169,14 @@ impl File {
     }
 
     /// The body of a function, decoded and checked.
-    pub fn body(&self, function: usize) -> Result<Arc<Body>> {
+    #[inline]
+    pub fn body(&self, function: usize) -> Result<&Arc<Body>> {
         let Some(slot) = self.bodies.get(function) else {
             return Err(corrupt("no such function in BEF file"));
         };
         slot.get_or_init(|| body::decode(self, function).map(Arc::new))
-            .clone()
+            .as_ref()
+            .map_err(Clone::clone)
     }
 
     /// Checks all functions.

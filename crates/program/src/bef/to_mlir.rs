@@ -218,8 +218,8 @@ impl Converter<'_> {
                 regions: Vec::new(),
                 loc: self.loc(kernel.location),
             };
-            self.attributes(&body, kernel, &mut op, tables)?;
-            let regions = self.functions(&body, kernel, &mut op);
+            self.attributes(body, kernel, &mut op, tables)?;
+            let regions = self.functions(body, kernel, &mut op);
             if !regions.is_empty() {
                 nested.push((region.ops.len(), regions));
             }

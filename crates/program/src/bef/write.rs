@@ -159,13 +159,15 @@ impl<'m> Collector<'m> {
     }
 
     /// Inner operations come before the one they stand in.
-    fn operation(&mut self, op: &'m Op, region: Option<&Region>) {
+    fn operation(&mut self, op: &'m Op, region: Option<(&Region, &HashSet<Value>)>) {
         if is_compiled(op) {
             return;
         }
         for inner in &op.regions {
+            let results = inner.ops.iter().flat_map(|op| &op.results);
+            let defined = inner.args.iter().chain(results).copied().collect();
             for inner_op in &inner.ops {
-                self.operation(inner_op, Some(inner));
+                self.operation(inner_op, Some((inner, &defined)));
             }
         }
         if op.is_module() {
@@ -173,7 +175,7 @@ impl<'m> Collector<'m> {
         }
         if is_return(op) {
             let is_last = region
-                .and_then(|r| r.ops.last())
+                .and_then(|(r, _)| r.ops.last())
                 .is_some_and(|last| std::ptr::eq(last, op));
             if !is_last {
                 self.op_error(op, "return op must be at the end of its block");
@@ -184,8 +186,8 @@ impl<'m> Collector<'m> {
         for result in &op.results {
             self.entities.add_type(&self.module.ty(*result));
         }
-        if let Some(region) = region
-            && !op.operands.iter().all(|o| defines(region, *o))
+        if let Some((_, defined)) = region
+            && !op.operands.iter().all(|o| defined.contains(o))
         {
             self.op_error(
                 op,
@@ -341,10 +343,6 @@ impl<'m> Collector<'m> {
 
 fn is_in_compiled(module: &Module, path: &[String]) -> bool {
     module.lookup(path).is_some_and(|(_, compiled)| compiled)
-}
-
-fn defines(region: &Region, value: Value) -> bool {
-    region.args.contains(&value) || region.ops.iter().any(|op| op.results.contains(&value))
 }
 
 pub(super) struct Emitter<'m> {

@@ -16,6 +16,9 @@ pub use ferroflow_opdef::host::{
     Tracer, Values,
 };
 pub use ferroflow_program::{bef, mlir};
-pub use ferroflow_sync::{AsyncValue, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue};
+pub use ferroflow_sync::{
+    AsyncValue, IndirectPromise, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue,
+    WorkQueue,
+};
 pub use ferroflow_tensor::{HostAllocator, MallocAllocator};
 pub use tools::{TextOptions, bef_to_mlir, mlir_to_bef, optimize};

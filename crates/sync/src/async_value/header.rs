@@ -7,9 +7,10 @@
 //! after that every reader that has seen that state (acquire), for reading; the last owner drops it.
 
 use super::Diagnostic;
+use super::memory;
 use super::waiter::{self, Waiter};
 use crate::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::Layout;
 use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -36,6 +37,8 @@ pub(super) struct Info {
     pub(super) type_name: fn() -> &'static str,
     pub(super) is_indirect: bool,
     layout: Layout,
+    /// Whether a concrete payload has anything to drop.
+    needs_drop: bool,
     /// Drops the payload of a value in this state.
     drop_payload: unsafe fn(NonNull<Header>, usize),
 }
@@ -94,6 +97,7 @@ impl<T: 'static, const INDIRECT: bool> InfoOf<T, INDIRECT> {
         type_name: std::any::type_name::<T>,
         is_indirect: INDIRECT,
         layout: Layout::new::<Full<T>>(),
+        needs_drop: std::mem::needs_drop::<T>(),
         drop_payload: drop_payload::<T, INDIRECT>,
     };
 }
@@ -174,12 +178,7 @@ impl Raw {
 
     #[inline]
     fn allocate<T: 'static, const INDIRECT: bool>(state: usize, refs: u32) -> Raw {
-        let layout = Layout::new::<Full<T>>();
-        // SAFETY: the layout holds a header, so it is not empty.
-        let memory = unsafe { alloc(layout) }.cast::<Full<T>>();
-        let Some(full) = NonNull::new(memory) else {
-            handle_alloc_error(layout)
-        };
+        let full = memory::allocate(Layout::new::<Full<T>>()).cast::<Full<T>>();
         // SAFETY: fresh memory of the right layout.
         unsafe {
             (&raw mut (*full.as_ptr()).header).write(Header {
@@ -366,27 +365,48 @@ impl Raw {
         self.0 == other.0
     }
 
-    /// A second owner's reference that was counted when the value was made (`refs`).
+    /// So many more references, which the caller makes handles of by [`Raw::twin`] or gives up by
+    /// [`Raw::forget`].
+    #[inline]
+    pub(super) fn reserve(&mut self, more: u32) {
+        let refs = &self.header().refs;
+        // Nobody else has a reference, and through this one nobody can make another meanwhile.
+        if refs.load(Ordering::Acquire) == 1 && more < u32::MAX / 2 {
+            refs.store(1 + more, Ordering::Relaxed);
+            return;
+        }
+        check_count(refs.fetch_add(more, Ordering::Relaxed));
+        check_count(more);
+    }
+
+    /// Gives up references that [`Raw::reserve`] made; this one stays.
+    pub(super) fn forget(&self, reserved: u32) {
+        self.header().refs.fetch_sub(reserved, Ordering::Release);
+    }
+
+    /// Another owner's reference that was counted already, when the value was made (`refs`) or by
+    /// [`Raw::reserve`].
     ///
     /// # Safety
-    /// The value was made with one more reference than handles exist.
+    /// More references are counted than handles exist.
     #[inline]
     pub(super) unsafe fn twin(&self) -> Raw {
         Raw(self.0)
     }
 
-    #[cold]
     fn destroy(&mut self) {
         let (waiters, state) = split(self.header().word.load(Ordering::Acquire));
         // SAFETY: the last owner; the state says what was written. The layout is that of `Full<T>`
         // for the payload's type.
         unsafe {
             let info = self.info();
-            (info.drop_payload)(self.0, state);
+            if state != CONCRETE || info.needs_drop {
+                (info.drop_payload)(self.0, state);
+            }
             // Loom's atomics own memory.
             #[cfg(loom)]
             std::ptr::drop_in_place(self.0.as_ptr());
-            dealloc(self.0.as_ptr().cast(), info.layout);
+            memory::free(self.0.cast(), info.layout);
         }
         #[cfg(debug_assertions)]
         LIVE.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
@@ -396,14 +416,18 @@ impl Raw {
     }
 }
 
+/// Two thousand million handles: they are being leaked, and the count must not wrap.
+#[inline]
+fn check_count(refs: u32) {
+    if refs > u32::MAX / 2 {
+        std::process::abort();
+    }
+}
+
 impl Clone for Raw {
     #[inline]
     fn clone(&self) -> Self {
-        let old = self.header().refs.fetch_add(1, Ordering::Relaxed);
-        if old > u32::MAX / 2 {
-            // Two thousand million handles: they are being leaked, and the count must not wrap.
-            std::process::abort();
-        }
+        check_count(self.header().refs.fetch_add(1, Ordering::Relaxed));
         Raw(self.0)
     }
 }

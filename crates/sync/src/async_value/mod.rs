@@ -6,6 +6,8 @@
 //! value sets an error, so that nobody waits forever.
 
 mod header;
+mod memory;
+mod shares;
 mod value;
 mod waiter;
 mod writer;
@@ -13,6 +15,7 @@ mod writer;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use shares::Shares;
 pub use value::{AsyncValue, AsyncValueRef, Ready, State};
 pub use writer::{Constructed, IndirectPromise, Promise};
 

@@ -62,6 +62,11 @@ impl AsyncValue {
         &self.0
     }
 
+    #[inline]
+    pub(super) fn raw_mut(&mut self) -> &mut Raw {
+        &mut self.0
+    }
+
     /// How far the value is.
     #[inline]
     pub fn state(&self) -> State {

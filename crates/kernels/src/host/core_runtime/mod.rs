@@ -60,7 +60,7 @@ fn execute_op_sync(frame: &mut SyncKernelFrame) -> Result<()> {
     let attrs = OpAttrs::from_pairs(&frame.attribute(0)?.typed()?)?;
     let name = frame.attribute(1)?.typed()?.string()?.to_string();
     let args = handles(frame, 1)?;
-    let n_results = frame.results.len();
+    let n_results = frame.n_results();
     let ctx = frame.ctx().clone();
     let (results, done) = handler.execute(&name, &args, &attrs, n_results, &ctx, None)?;
     if let Some(error) = done.error() {

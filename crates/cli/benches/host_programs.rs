@@ -1,17 +1,34 @@
-//! How long the pieces of host programs take, in nanoseconds: `cargo bench -p ferroflow-runtime`.
+//! How long the pieces of host programs take, in nanoseconds: `cargo bench --bench host_programs`.
+//! Words behind `--` choose the lines that contain one of them.
 
 use ferroflow_runtime::Tensor;
 use ferroflow_runtime::eager::{Attrs, Eager, TensorHandle};
 use ferroflow_runtime::host::{
-    AsyncValue, ExecutionContext, HostContext, MallocAllocator, MultiThreadedWorkQueue, Program,
-    SingleThreadedWorkQueue, TextOptions, Values, bef, host_registry, mlir_to_bef,
+    AsyncValue, ExecutionContext, HostContext, IndirectPromise, MallocAllocator,
+    MultiThreadedWorkQueue, Program, Promise, SingleThreadedWorkQueue, TextOptions, Values, bef,
+    host_registry, mlir_to_bef,
 };
-use ferroflow_sync::{IndirectPromise, Promise};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// The allocator of the program `ferroflow`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Whether the words of the command line choose a line.
+fn is_wanted(what: &str) -> bool {
+    let mut words = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .peekable();
+    words.peek().is_none() || words.any(|word| what.contains(&word))
+}
+
 /// The best of some rounds, each of `n` runs, divided by `per_run`.
 fn time(what: &str, n: usize, per_run: usize, mut run: impl FnMut()) {
+    if !is_wanted(what) {
+        return;
+    }
     // As one of the tests it only has to work.
     let is_bench = std::env::args().any(|a| a == "--bench");
     let (n, rounds) = if is_bench { (n, 7) } else { (1, 1) };
@@ -147,7 +164,7 @@ fn main() {
     );
     let (program, ctx) = (program(&text), context());
     let function = program.function("f").expect("f");
-    time("sync: a kernel", 200, 1000, || {
+    time("synchronous: a kernel", 200, 1000, || {
         let _ = function.execute_sync(&ctx, Vec::new());
     });
     graphs();
@@ -161,6 +178,20 @@ const ADD: &str = "tfrt.add.i32";
 
 /// Layers whose kernels read two of the layer before, and a tree of sums.
 fn graphs() {
+    let mut text = String::from("func @f() -> i32 {\n  %v0 = tfrt.constant.i32 1\n");
+    for i in 0..1000 {
+        let next = i + 1;
+        text += &format!(
+            "  %v{next} = \"tfrt_test.async_add.i32\"(%v{i}, %v{i}) : (i32, i32) -> i32\n"
+        );
+    }
+    text += "  tfrt.return %v1000 : i32\n}";
+    bench(
+        "a kernel through the queue, a chain of 1000",
+        &text,
+        100,
+        1000,
+    );
     let (layers, width) = (64usize, 64usize);
     let mut seed = 1u64;
     let mut any = |n: usize| {
@@ -293,6 +324,10 @@ fn ops_at_once() {
 
 /// From a worker that sets a value to a thread that waits for it.
 fn hand_over() {
+    let what = "hand-over to a blocked waiter (median)";
+    if !is_wanted(what) {
+        return;
+    }
     let ctx = parallel_context(1);
     let queue = ctx.host().work_queue();
     let mut nanos = Vec::new();
@@ -314,8 +349,5 @@ fn hand_over() {
     }
     nanos.sort_by(f64::total_cmp);
     let median = nanos.get(nanos.len() / 2).copied().unwrap_or(0.0);
-    println!(
-        "{:44} {median:8.1} ns",
-        "hand-over to a blocked waiter (median)"
-    );
+    println!("{what:44} {median:8.1} ns");
 }
