@@ -23,3 +23,10 @@ with session() as s:
     s.partial_run(h, [], {a: 1})
     show("fed twice", lambda: s.partial_run(h, [], {a: 1}))
     print(s.partial_run(h, r1, {b: 4}))
+    checked = tf.debugging.check_numerics(tf.math.log(a), "bad", name="checked")
+    for _ in range(10):
+        h = s.partial_run_setup([checked, r1], [a, b])
+        try:
+            s.partial_run(h, checked, {a: -1})
+        except tf.errors.OpError as error:
+            print(type(error).__name__, error.op.name if error.op else None)

@@ -1,4 +1,5 @@
 from common import *
+from tensorflow.python.framework import test_ops
 import threading
 
 shared = dict(isolate_session_state=False)
@@ -46,3 +47,26 @@ with graph.as_default():
 sessions = [session(graph) for _ in range(20)]
 print([x.run(q, {p: i}) for i, x in enumerate(sessions)])
 [x.close() for x in sessions]
+with tf.container("interop_box"):
+    kept = tf.get_variable("kept", initializer=6.0, use_resource=True)
+with session(**shared) as s:
+    s.run(kept.initializer)
+tf.Session.reset(TARGET)
+with session(**shared) as s:
+    show("the default container is cleared", lambda: s.run(v))
+    print("another one is not", s.run(kept))
+compressed = tf.ConfigProto()
+compressed.rpc_options.compression_algorithm = "gzip"
+with tf.Session(TARGET, graph=graph, config=compressed) as s:
+    print("compressed", s.run(q, {p: 4}))
+graph = tf.Graph()
+with graph.as_default(), session(graph) as s:
+    stub = test_ops.stub_resource_handle_op(container="interop_stubs", shared_name="stub")
+    steps = [
+        ("exists", test_ops.resource_initialized_op(stub)),
+        ("use", test_ops.resource_using_op(stub, name="use")),
+        ("make", test_ops.resource_create_op(stub, name="make")),
+        ("destroy", tf.raw_ops.DestroyResourceOp(resource=stub, ignore_lookup_error=False, name="destroy")),
+    ]
+    for i in [0, 1, 2, 0, 1, 2, 3, 0, 3]:
+        show(steps[i][0], lambda: s.run(steps[i][1]))

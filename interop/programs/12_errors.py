@@ -33,3 +33,24 @@ with graph.as_default(), session(graph) as s:
     with tf.device("/device:GPU:0"):
         far = tf.identity(one, name="far")
     show("hard placement", lambda: s.run(far))
+ref = tf.get_variable("counted", [2], initializer=tf.zeros_initializer(), use_resource=False)
+small = tf.get_variable("small", [], dtype=tf.int32, initializer=tf.zeros_initializer(), use_resource=False)
+updates = dict(
+    add=tf.raw_ops.AssignAdd(ref=ref, value=[1.0, 1.0], name="add"),
+    sub=tf.raw_ops.AssignSub(ref=ref, value=[1.0, 1.0], name="sub"),
+    scatter=tf.raw_ops.ScatterAdd(ref=ref, indices=[1], updates=[1.0], name="scatter"),
+    descend=tf.raw_ops.ApplyGradientDescent(var=ref, alpha=0.5, delta=[1.0, 1.0], name="descend"),
+    count=tf.raw_ops.CountUpTo(ref=small, limit=1, name="count"),
+)
+three = tf.placeholder(tf.float32, name="three")
+wrong = dict(
+    shape=tf.raw_ops.AssignAdd(ref=ref, value=three, name="wrong_shape"),
+    index=tf.raw_ops.ScatterUpdate(ref=ref, indices=i, updates=1.0, name="wrong_index"),
+)
+with session() as s:
+    for name, update in updates.items():
+        show("uninitialized " + name, lambda: s.run(update))
+    s.run([ref.initializer, small.initializer])
+    for name, update in wrong.items():
+        show("wrong " + name, lambda: s.run(update, {three: np.ones(3), i: 9}))
+    show("counted", lambda: [s.run(updates["count"]), s.run(updates["count"])])

@@ -57,3 +57,17 @@ with session() as s:
             # TensorFlow repeats it for each device that was ended by it.
             print(error.op.name, "no logarithm : Tensor had NaN values" in error.message)
     show("still there", lambda: s.run(d, {x: [5]}))
+graph = tf.Graph()
+with graph.as_default(), session(graph) as s:
+    with tf.device("/device:CPU:1"):
+        first = tf.constant(1.0, name="first")
+    with tf.device("/device:CPU:0"):
+        second = tf.identity(first, name="second")
+    second.op._set_attr("_class", tf.AttrValue(list=tf.AttrValue.ListValue(s=[b"loc:@first"])))
+    show("torn between two", lambda: s.run(second))
+graph = tf.Graph()
+with graph.as_default(), session(graph) as s:
+    with tf.device("/device:CPU:7"):
+        far = tf.add(tf.placeholder(tf.float32, [], name="given"), 1.0, name="far")
+    show("the op is named, not its constant", lambda: s.run(far, {"given:0": 1.0}))
+    show("partial run", lambda: s.partial_run_setup([far], [graph.get_tensor_by_name("given:0")]))

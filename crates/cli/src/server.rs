@@ -32,13 +32,8 @@ pub struct Args {
     )]
     job_name: String,
     /// This server's number in its job.
-    #[arg(
-        long,
-        visible_alias = "task_index",
-        default_value_t = 0,
-        value_name = "N"
-    )]
-    task_index: u32,
+    #[arg(long, visible_alias = "task_index", value_name = "N")]
+    task_index: Option<u32>,
     /// Port of a cluster of one task; 0 takes a free one.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
@@ -106,12 +101,14 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(at) = server.monitor_address() {
         let _ = say(format!("MONITOR http://{at}"));
     }
-    eprintln!("{} serves {reach}; stop it with ^C", def.task);
-    server.run(stop_signal())
+    let json = args.log_json;
+    let task = def.task;
+    tell(json, &format!("{task} serves {reach}; stop it with ^C"));
+    server.run(stop_signal(json))
 }
 
 /// SIGTERM or SIGINT.
-async fn stop_signal() {
+async fn stop_signal(json: bool) {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -122,7 +119,15 @@ async fn stop_signal() {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    eprintln!("stopping: running steps may finish");
+    tell(json, "stopping: running steps may finish");
+}
+
+/// Tells people, or the reader of the logs.
+fn tell(json: bool, line: &str) {
+    match json {
+        true => tracing::info!("{line}"),
+        false => eprintln!("{line}"),
+    }
 }
 
 fn start_logging(json: bool) {
@@ -139,9 +144,14 @@ fn start_logging(json: bool) {
 
 fn task(args: &Args) -> Result<ServerDef> {
     if let Some(cluster) = &args.cluster {
-        return ServerDef::from_flags(cluster, &args.job_name, args.task_index);
+        return ServerDef::from_flags(cluster, &args.job_name, args.task_index.unwrap_or(0));
     }
     if let Some(port) = args.port {
+        if args.task_index.is_some_and(|i| i != 0) {
+            return Err(invalid_argument!(
+                "--port is of a cluster of one task, number 0; --task-index needs --cluster"
+            ));
+        }
         let address = SocketAddr::new(args.host, port).to_string();
         let job = match args.job_name.as_str() {
             "" => "localhost",
@@ -150,7 +160,19 @@ fn task(args: &Args) -> Result<ServerDef> {
         return Ok(ServerDef::single(job, &address));
     }
     match std::env::var("TF_CONFIG") {
-        Ok(json) => ServerDef::from_tf_config(&json),
+        Ok(json) => {
+            let def = ServerDef::from_tf_config(&json)?;
+            // What is said on the command line goes before the environment.
+            let job = match args.job_name.as_str() {
+                "" => &def.task.job,
+                job => job,
+            };
+            ServerDef::checked(
+                def.cluster.clone(),
+                job,
+                args.task_index.unwrap_or(def.task.index),
+            )
+        }
         Err(_) => Err(invalid_argument!(
             "say which task this is: --port PORT, or --cluster, or the variable TF_CONFIG"
         )),

@@ -5,7 +5,9 @@ use crate::control::{self, Callee, ForLoop};
 use crate::pass::FUSED_SUFFIX;
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
-use ferroflow_graph::{ARG, Frames, Graph, Node, NodeId, RETVAL, loop_frames, topological_order};
+use ferroflow_graph::{
+    ARG, Frames, Graph, Node, NodeId, ORIGIN, RETVAL, loop_frames, topological_order,
+};
 use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, OpKernel, Registry};
 use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Plan, PlanBuilder, Source};
 use ferroflow_tensor::{DType, LazyTensor};
@@ -264,7 +266,10 @@ impl Body<'_, '_> {
             BuildNode {
                 info: NodeInfo {
                     // Whoever reads a message knows the node that was there before.
-                    name: node.name.trim_end_matches(FUSED_SUFFIX).to_string(),
+                    name: match node.attrs.str(ORIGIN) {
+                        Ok(origin) => origin.to_string(),
+                        Err(_) => node.name.trim_end_matches(FUSED_SUFFIX).to_string(),
+                    },
                     op: node.op().to_string(),
                 },
                 action,

@@ -1,6 +1,7 @@
 //! [`DeviceSpec`]: which devices a node may be on.
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::proto::{NodeDef, attr_value::Value};
 use std::fmt;
 
 /// A device name with parts left open, in any of TensorFlow's forms.
@@ -117,7 +118,53 @@ pub struct DeviceSet {
     pub soft: bool,
 }
 
+/// What a colocation constraint in the attr `_class` begins with.
+pub(crate) const COLOCATED: &str = "loc:@";
+
+/// The names of the nodes that a node shall be with.
+fn colocated_with(node: &NodeDef) -> impl Iterator<Item = &str> {
+    let classes = match node.attr.get("_class").and_then(|a| a.value.as_ref()) {
+        Some(Value::List(list)) => &list.s[..],
+        _ => &[],
+    };
+    let names = classes.iter().filter_map(|c| std::str::from_utf8(c).ok());
+    names.filter_map(|name| name.strip_prefix(COLOCATED))
+}
+
 impl DeviceSet {
+    /// Fails when two nodes of which one shall be with the other ask for devices that cannot be the
+    /// same, unless placement is soft. `find` knows the nodes of the graph.
+    pub fn check_colocation<'a>(
+        &self,
+        nodes: &'a [NodeDef],
+        find: impl Fn(&str) -> Option<&'a NodeDef>,
+    ) -> Result<()> {
+        if self.soft {
+            return Ok(());
+        }
+        for node in nodes.iter().filter(|n| !n.device.is_empty()) {
+            let own = DeviceSpec::parse(&node.device)?;
+            for other in colocated_with(node).filter_map(&find) {
+                let asked = DeviceSpec::parse(&other.device)?;
+                if !self
+                    .names
+                    .iter()
+                    .any(|d| own.matches(d) && asked.matches(d))
+                {
+                    return Err(invalid_argument!(
+                        "Cannot colocate nodes {{{{colocation_node {}}}}} and {{{{colocation_node \
+                         {}}}}}: Cannot merge devices with incompatible ids: '{own}' and '{asked}'\n\t \
+                         [[{{{{node {}}}}}]]",
+                        node.name,
+                        other.name,
+                        node.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The device, by position, of the node `node` that asks for `requested`.
     pub fn place(&self, node: &str, requested: &str) -> Result<usize> {
         let spec = DeviceSpec::parse(requested).map_err(|e| e.note(format!("at node '{node}'")))?;

@@ -1,6 +1,6 @@
 //! The graph of a session that clients extend.
 
-use crate::import::{check_node, is_valid_name};
+use crate::import::{check_node, check_versions, is_valid_name};
 use crate::{Graph, Signature, import_graph, parse_tensor_name};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{
@@ -45,9 +45,10 @@ pub struct GraphExecutionState {
 impl GraphExecutionState {
     /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
     ///
-    /// Checked here: names, inputs, and the attrs and arity of ops that `registry` knows; the rest
+    /// Checked here: versions, names, inputs, and the attrs and arity of ops that `registry` knows; the rest
     /// when a part is imported. A function may come again if it is the same.
     pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
+        def.versions.as_ref().map_or(Ok(()), check_versions)?;
         let functions = def.library.iter().flat_map(|l| &l.function);
         let function_names: FxHashSet<&str> = functions.clone().map(function_name).collect();
         for function in functions {
@@ -113,6 +114,11 @@ impl GraphExecutionState {
     /// The nodes, in the order in which they came.
     pub fn nodes(&self) -> &[NodeDef] {
         &self.nodes
+    }
+
+    /// The node of a name.
+    pub fn node(&self, name: &str) -> Option<&NodeDef> {
+        self.nodes.get(self.position(name)?)
     }
 
     /// How many nodes there are.

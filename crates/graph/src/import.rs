@@ -16,7 +16,31 @@ use std::sync::Arc;
 /// Oldest producer version whose graphs mean what they mean today.
 const MIN_PRODUCER: i32 = 21;
 /// The GraphDef version that this code was written against (TensorFlow 2.21).
-const CONSUMER_VERSION: i32 = 2400;
+const CONSUMER_VERSION: i32 = 2474;
+
+/// Checks that a graph's makers meant it for a reader like this.
+pub(crate) fn check_versions(versions: &proto::VersionDef) -> Result<()> {
+    let (producer, min_consumer) = (versions.producer, versions.min_consumer);
+    if producer != 0 && producer < MIN_PRODUCER {
+        return Err(invalid_argument!(
+            "GraphDef producer version {producer} is below the oldest supported version \
+             {MIN_PRODUCER}; re-export the model with a newer TensorFlow"
+        ));
+    }
+    if min_consumer > CONSUMER_VERSION {
+        return Err(invalid_argument!(
+            "GraphDef min consumer version {min_consumer} above current version \
+             {CONSUMER_VERSION} for Ferroflow. Please upgrade it."
+        ));
+    }
+    if versions.bad_consumers.contains(&CONSUMER_VERSION) {
+        return Err(invalid_argument!(
+            "GraphDef disallows consumer version {CONSUMER_VERSION}. Please upgrade Ferroflow: this \
+             version is likely buggy."
+        ));
+    }
+    Ok(())
+}
 
 /// Builds a graph from its file form and verifies it.
 ///
@@ -32,19 +56,7 @@ pub fn import_graph(
     let mut graph = Graph::new();
     if let Some(versions) = &def.versions {
         graph.producer = versions.producer;
-        if versions.producer != 0 && versions.producer < MIN_PRODUCER {
-            return Err(invalid_argument!(
-                "GraphDef producer version {} is below the oldest supported version {MIN_PRODUCER}; \
-                 re-export the model with a newer TensorFlow",
-                versions.producer
-            ));
-        }
-        if versions.min_consumer > CONSUMER_VERSION {
-            return Err(invalid_argument!(
-                "GraphDef min consumer version {} is above this version {CONSUMER_VERSION}",
-                versions.min_consumer
-            ));
-        }
+        check_versions(versions)?;
     }
     if def.node.is_empty() {
         return Err(invalid_argument!(

@@ -49,6 +49,7 @@ pub use order::{Consumers, topological_order};
 pub use partition::{Partition, partition};
 pub use patch::Patch;
 pub use prune::{ARG, RETVAL, Signature, parse_tensor_name, prune};
+pub use references::ORIGIN;
 pub use shapes::{ShapeMap, infer_shapes};
 pub use supported::{LeftOut, supported_part};
 pub use text::to_text;

@@ -1,12 +1,10 @@
 //! Which device each node of a graph is on.
 
+use crate::device::COLOCATED;
 use crate::{ARG, Consumers, DeviceSet, Graph, Node, NodeId, RETVAL};
 use ferroflow_base::Result;
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::DType;
-
-/// What a colocation constraint in the attr `_class` begins with.
-const COLOCATED: &str = "loc:@";
 
 impl DeviceSet {
     /// The device, by position, of each node (indexed by [`NodeId`]).

@@ -50,13 +50,12 @@ impl Graph {
             let hint = self
                 .nearest_name(node_name)
                 .map_or(String::new(), |n| format!("; did you mean '{n}'?"));
-            not_found!("{what} {name}: not found in the graph{hint}")
+            not_found!("{what} {name}: not found{hint}")
         })?;
         let n_outputs = self.node(id).outputs.len();
         if slot >= n_outputs {
             return Err(invalid_argument!(
-                "{what} {name}: node '{node_name}' (op {}) has {n_outputs} outputs",
-                self.node(id).op()
+                "{what} {name}: output index too large, must be < {n_outputs}"
             ));
         }
         Ok(Output::new(id, slot))
@@ -89,7 +88,7 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     for name in &signature.feeds {
         let output = graph.find_output(name, "FeedInputs: unable to find feed output")?;
         if feeds.contains(&output) {
-            return Err(invalid_argument!("tensor {name} is fed more than once"));
+            return Err(invalid_argument!("Endpoint \"{name}\" fed more than once."));
         }
         feeds.push(output);
     }

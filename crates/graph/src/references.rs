@@ -24,6 +24,9 @@ use ferroflow_model::proto::{
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 
+/// The attr of a node that says which node of the client's graph it does the work of.
+pub const ORIGIN: &str = "_origin";
+
 /// The graph with handles in place of references; borrowed when there is no reference.
 pub(crate) fn without_references(graph: &GraphDef) -> Result<Cow<'_, GraphDef>> {
     if !graph
@@ -462,6 +465,7 @@ impl<'a> Lowering<'a> {
             "TemporaryVariable" => "_TemporaryVariable",
             _ => "VarHandleOp",
         };
+        attrs.insert("_reference".to_string(), attr(Value::B(true)));
         self.out.push(NodeDef {
             name: handle.clone(),
             op: op.to_string(),
@@ -516,6 +520,7 @@ impl<'a> Lowering<'a> {
         {
             attrs.insert("_declared".to_string(), shape.clone());
         }
+        attrs.insert(ORIGIN.to_string(), text(&node.name));
         self.out.push(NodeDef {
             name: name.clone(),
             op,

@@ -129,8 +129,8 @@ where
         let vars: Vec<Arc<Var>> = vars.collect::<Result<_>>()?;
         let mut locked = lock(ctx, &vars)?;
         let mut values = Vec::with_capacity(N);
-        for (i, value) in locked.iter_mut().enumerate() {
-            if value.is_none() {
+        for ((i, value), var) in locked.iter_mut().enumerate().zip(&vars) {
+            if value.is_none() && !var.is_reference() {
                 return Err(ferroflow_base::failed_precondition!(
                     "Attempting to use uninitialized variables: {}",
                     handle(ctx, i)?.name

@@ -21,9 +21,23 @@ pub struct Var {
     value: RwLock<Option<Tensor>>,
     /// How often somebody has begun to write; changes only under the lock.
     version: AtomicU64,
+    is_reference: bool,
 }
 
 impl Var {
+    /// The variable of an op `Variable` or `VariableV2`.
+    pub(crate) fn reference() -> Var {
+        Var {
+            is_reference: true,
+            ..Var::default()
+        }
+    }
+
+    /// Whether it is one of [`Var::reference`]: TensorFlow words errors otherwise then.
+    pub(crate) fn is_reference(&self) -> bool {
+        self.is_reference
+    }
+
     /// The value now.
     #[inline]
     pub fn get(&self) -> Option<Tensor> {
@@ -160,7 +174,11 @@ fn check_dtype(value: &Tensor, dtype: DType) -> Result<()> {
 /// The error of an op that works on a variable without a value.
 #[cold]
 pub(crate) fn unassigned(ctx: &KernelCtx, i: usize) -> ferroflow_base::Status {
+    let is_reference = |h| resolve::<Var>(ctx, h).is_ok_and(|var| var.is_reference());
     match handle(ctx, i) {
+        Ok(h) if is_reference(h) => {
+            failed_precondition!("Attempting to use uninitialized value {}", h.name)
+        }
         Ok(h) => not_found!(
             "Resource {}/{}/N10tensorflow3VarE does not exist.",
             h.container,

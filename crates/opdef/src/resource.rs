@@ -113,11 +113,6 @@ impl Resources {
         removed.map(drop).ok_or_else(|| missing(container, name))
     }
 
-    /// Forgets everything.
-    pub fn clear_all(&self) {
-        self.lock().clear();
-    }
-
     /// Forgets everything in a container.
     pub fn clear(&self, container: &str) {
         self.lock().remove(container);

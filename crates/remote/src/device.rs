@@ -41,7 +41,8 @@ struct TfConfig {
 #[serde(untagged)]
 enum Tasks {
     List(Vec<String>),
-    Map(BTreeMap<u32, String>),
+    /// By number, which JSON has as text.
+    Map(BTreeMap<String, String>),
 }
 
 #[derive(Deserialize, Default)]
@@ -100,23 +101,36 @@ impl ServerDef {
     ///
     /// ```
     /// let json = r#"{"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 1}}"#;
-    /// assert_eq!(ferroflow_remote::ServerDef::from_tf_config(json).unwrap().address().unwrap(), "h:2");
+    /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap();
+    /// assert_eq!(def.address().unwrap(), "h:2");
+    /// // Tasks of which some are not there.
+    /// let json = r#"{"cluster": {"ps": {"4": "h:9"}}, "task": {"type": "ps", "index": "4"}}"#;
+    /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap();
+    /// assert_eq!(def.address().unwrap(), "h:9");
     /// ```
     pub fn from_tf_config(json: &str) -> Result<Self> {
         let config: TfConfig =
             serde_json::from_str(json).map_err(|e| invalid_argument!("TF_CONFIG: {e}"))?;
-        let jobs = config.cluster.into_iter().map(|(job, tasks)| match tasks {
-            Tasks::List(list) => (job, (0..).zip(list).collect()),
-            Tasks::Map(map) => (job, map),
+        let number = |text: &str| {
+            text.parse()
+                .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is no number"))
+        };
+        let jobs = config.cluster.into_iter().map(|(job, tasks)| {
+            let tasks = match tasks {
+                Tasks::List(list) => (0..).zip(list).collect(),
+                Tasks::Map(map) => {
+                    let numbered = map.into_iter().map(|(i, at)| Ok((number(&i)?, at)));
+                    numbered.collect::<Result<_>>()?
+                }
+            };
+            Ok((job, tasks))
         });
         let index = match config.task.index {
             None => 0,
             Some(Index::Number(n)) => n,
-            Some(Index::Text(text)) => text
-                .parse()
-                .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is no number"))?,
+            Some(Index::Text(text)) => number(&text)?,
         };
-        Self::checked(jobs.collect(), &config.task.job, index)
+        Self::checked(jobs.collect::<Result<_>>()?, &config.task.job, index)
     }
 
     /// A cluster, a job in it and a task of that job.

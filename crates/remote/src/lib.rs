@@ -10,6 +10,7 @@
 //! Does not know: ops, passes, engines.
 #![forbid(unsafe_code)]
 
+mod calls;
 mod config;
 mod device;
 mod master;

@@ -5,7 +5,7 @@ use crate::device::{Devices, TaskName};
 use crate::monitor::Metrics;
 use crate::step_stats::StepTrace;
 use crate::tensors::{fed, fetched};
-use ferroflow_base::{Code, Result, Status, aborted, invalid_argument};
+use ferroflow_base::{Code, Result, Status, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
     CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
     CloseSessionResponse, CreateSessionRequest, CreateSessionResponse, CreateWorkerSessionRequest,
@@ -18,8 +18,8 @@ use ferroflow_model::proto::{
     run_options::TraceLevel,
 };
 use ferroflow_runtime::{
-    Callable, CancelToken, ClientOptions, ClientSession, DeviceSet, Pool, Resources, RunOptions,
-    Signature, TensorConnection, TraceSink,
+    Callable, CancelToken, ClientOptions, ClientSession, DEFAULT_CONTAINER, DeviceSet, Pool,
+    Resources, RunOptions, Signature, TensorConnection, TraceSink,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::hash_map::RandomState;
@@ -226,13 +226,20 @@ impl Master {
 
     /// `RunStep`, what comes before the step runs: finds the session and the compiled signature.
     pub fn prepare(&self, request: RunStepRequest) -> Result<Step> {
+        self.counted(self.prepared(request))
+    }
+
+    fn prepared(&self, request: RunStepRequest) -> Result<Step> {
         self.once(request.request_id, "RunStep (Master)")?;
         let session = self.find(&request.session_handle)?;
         let mut feeds = Vec::with_capacity(request.feed.len());
         let mut names: Vec<String> = Vec::with_capacity(request.feed.len());
         for feed in request.feed {
             if names.contains(&feed.name) {
-                return Err(invalid_argument!("Duplicated feeds: {}", feed.name));
+                return Err(invalid_argument!(
+                    "Endpoint \"{}\" fed more than once.",
+                    feed.name
+                ));
             }
             feeds.push(feed.tensor.unwrap_or_default());
             names.push(feed.name);
@@ -242,6 +249,7 @@ impl Master {
             fetches: request.fetch,
             targets: request.target,
         };
+        check_ends(&signature)?;
         Ok(Step {
             callable: match request.partial_run_handle.as_str() {
                 "" => session.session.cached(&signature),
@@ -257,9 +265,13 @@ impl Master {
 
     /// `RunStep`: feeds, runs, fetches.
     pub fn run_step(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        if !step.partial.is_empty() {
-            return self.partial_run(step, cancel);
-        }
+        self.counted(match step.partial.is_empty() {
+            true => self.whole_run(step, cancel),
+            false => self.partial_run(step, cancel),
+        })
+    }
+
+    fn whole_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
         let session = &step.session.session;
         let callable = match step.callable {
             Some(callable) => callable,
@@ -297,7 +309,10 @@ impl Master {
             None => first,
         };
         let mut metadata = RunMetadata {
-            step_stats: watch.trace.as_ref().map(|t| t.finish(device_of)),
+            step_stats: watch
+                .trace
+                .as_ref()
+                .map(|t| t.finish(device_of, &session.inputs())),
             ..Default::default()
         };
         if watch.graphs {
@@ -323,6 +338,14 @@ impl Master {
         response(fetches, &results.map_err(|e| self.as_clients_hear(e))?)
     }
 
+    /// Counts a step that failed.
+    fn counted<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.metrics.failed();
+        }
+        result
+    }
+
     fn call(
         &self,
         session: &ClientSession,
@@ -332,7 +355,7 @@ impl Master {
     ) -> Result<Vec<Tensor>> {
         let started = Instant::now();
         let results = session.call(callable, feeds, options);
-        self.metrics.step(started.elapsed(), results.is_ok());
+        self.metrics.step(started.elapsed());
         results.map_err(|e| self.as_clients_hear(e))
     }
 
@@ -414,7 +437,7 @@ impl Master {
         })
     }
 
-    /// `Reset`: closes all sessions and clears containers, all of them when none is named.
+    /// `Reset`: closes all sessions and clears containers, the default one when none is named.
     pub fn reset(&self, request: ResetRequest) -> Result<ResetResponse> {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         self.metrics.sessions.set(0);
@@ -427,7 +450,7 @@ impl Master {
 
     fn clear(&self, containers: &[String]) {
         match containers {
-            [] => self.resources.clear_all(),
+            [] => self.resources.clear(DEFAULT_CONTAINER),
             some => some.iter().for_each(|c| self.resources.clear(c)),
         }
     }
@@ -442,13 +465,22 @@ impl Master {
             target,
             run_options,
             tensor_connection,
+            feed_devices,
+            fetch_devices,
             ..
         } = request.options.unwrap_or_default();
+        if !feed_devices.is_empty() || !fetch_devices.is_empty() {
+            return Err(unimplemented_error!(
+                "feeds and fetches of a callable cannot stay on a device of the server: \
+                 feed_devices and fetch_devices are not supported"
+            ));
+        }
         let signature = Signature {
             feeds: feed,
             fetches: fetch,
             targets: target,
         };
+        check_ends(&signature)?;
         let connections = tensor_connection.into_iter().map(|c| TensorConnection {
             from: c.from_tensor,
             to: c.to_tensor,
@@ -468,6 +500,14 @@ impl Master {
 
     /// `RunCallable`: runs a prepared signature.
     pub fn run_callable(
+        &self,
+        request: RunCallableRequest,
+        cancel: &CancelToken,
+    ) -> Result<RunCallableResponse> {
+        self.counted(self.callable_run(request, cancel))
+    }
+
+    fn callable_run(
         &self,
         request: RunCallableRequest,
         cancel: &CancelToken,
@@ -606,6 +646,14 @@ impl Watch {
             cancel: cancel.clone(),
             trace: self.trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
         }
+    }
+}
+
+fn check_ends(signature: &Signature) -> Result<()> {
+    let mut fetches = signature.fetches.iter();
+    match fetches.find(|name| signature.feeds.contains(name)) {
+        Some(name) => Err(invalid_argument!("{name} is both fed and fetched.")),
+        None => Ok(()),
     }
 }
 

@@ -66,12 +66,14 @@ impl Default for Metrics {
 
 impl Metrics {
     /// A step ended.
-    pub(crate) fn step(&self, took: Duration, ok: bool) {
+    pub(crate) fn step(&self, took: Duration) {
         self.steps.inc();
         self.latency.observe(took.as_secs_f64());
-        if !ok {
-            self.errors.inc();
-        }
+    }
+
+    /// A step failed, in the engine or before it came there.
+    pub(crate) fn failed(&self) {
+        self.errors.inc();
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`Server`]: listens, serves, shuts down.
 
+use crate::calls::{Calls, MAX_STEPS};
 use crate::master::{Master, MasterOptions};
 use crate::service::{Endpoint, MasterService, WorkerService};
 use ferroflow_base::{Code, Result, Status, invalid_argument};
@@ -16,9 +17,9 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How often idle sessions are looked for.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// What a client may send before it must wait for us, bytes.
-const WINDOW: u32 = 16 << 20;
-/// Threads that may block in steps at the same time.
-const MAX_BLOCKING: usize = 4096;
+const WINDOW: u32 = 8 << 20;
+/// How long answers may still be sent when the last call is over.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// Where the keys of a server are.
 #[derive(Clone, Debug)]
@@ -64,7 +65,9 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     monitor: Option<(TcpListener, SocketAddr)>,
-    options: ServerOptions,
+    tls: Option<ServerTlsConfig>,
+    max_message: usize,
+    calls: Arc<Calls>,
     master: Arc<Master>,
 }
 
@@ -75,9 +78,10 @@ fn unavailable(what: &str, e: impl std::fmt::Display) -> Status {
 impl Server {
     /// Listens at the addresses of `options`.
     pub fn bind(options: ServerOptions) -> Result<Server> {
+        let tls = options.tls.as_ref().map(tls_config).transpose()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().max(2)))
-            .max_blocking_threads(MAX_BLOCKING)
+            .max_blocking_threads(MAX_STEPS)
             .thread_name("ferroflow-rpc")
             .enable_all()
             .build()
@@ -90,14 +94,16 @@ impl Server {
         };
         let (listener, address) = bind(options.address)?;
         let monitor = options.monitor.map(bind).transpose()?;
-        let master = Arc::new(Master::new(options.master.clone()));
+        let calls = Calls::new().map_err(|e| unavailable("cannot start threads", e))?;
         Ok(Server {
             runtime,
             listener,
             address,
             monitor,
-            options,
-            master,
+            tls,
+            max_message: options.max_message,
+            calls: Arc::new(calls),
+            master: Arc::new(Master::new(options.master)),
         })
     }
 
@@ -118,24 +124,19 @@ impl Server {
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW);
-        if let Some(tls) = &self.options.tls {
-            let read = |path: &PathBuf| {
-                std::fs::read(path)
-                    .map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
-            };
-            let identity = Identity::from_pem(read(&tls.certificate)?, read(&tls.key)?);
-            builder = builder
-                .tls_config(ServerTlsConfig::new().identity(identity))
-                .map_err(|e| invalid_argument!("TLS: {e}"))?;
+        if let Some(tls) = self.tls {
+            let configured = builder.tls_config(tls);
+            builder = configured.map_err(|e| invalid_argument!("TLS: {e}"))?;
         }
         let endpoint = Endpoint {
             master: self.master.clone(),
-            max_message: self.options.max_message,
+            max_message: self.max_message,
+            calls: self.calls.clone(),
         };
         let router = builder
             .add_service(MasterService(endpoint.clone()))
             .add_service(WorkerService(endpoint));
-        let master = self.master.clone();
+        let (master, calls) = (self.master.clone(), self.calls);
         let served = self.runtime.block_on(async move {
             if let Some((listener, _)) = self.monitor {
                 let pages = crate::monitor::router(master.clone());
@@ -152,7 +153,7 @@ impl Server {
             let serving = router.serve_with_incoming_shutdown(incoming, stop);
             let late = async move {
                 let _ = stopping.await;
-                finish_steps(&master).await;
+                finish(&calls).await;
             };
             tokio::select! {
                 served = serving => served,
@@ -172,12 +173,25 @@ async fn collect_garbage(master: Arc<Master>) {
     }
 }
 
-/// Waits for the steps under way, for a while; clients may stay connected.
-async fn finish_steps(master: &Master) {
+/// Waits for the calls under way, for a while, and for the connections of those that ended: a
+/// connection closes when its last answer is sent, unless its client does not listen.
+async fn finish(calls: &Calls) {
     let give_up = tokio::time::Instant::now() + GRACE;
-    while master.num_running() > 0 && tokio::time::Instant::now() < give_up {
+    while calls.under_way() > 0 {
+        if tokio::time::Instant::now() >= give_up {
+            return;
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The answers are on their way.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(LINGER).await;
+}
+
+/// Reads certificate and key.
+fn tls_config(options: &TlsOptions) -> Result<ServerTlsConfig> {
+    let read = |path: &PathBuf| {
+        let bytes = std::fs::read(path);
+        bytes.map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
+    };
+    let identity = Identity::from_pem(read(&options.certificate)?, read(&options.key)?);
+    Ok(ServerTlsConfig::new().identity(identity))
 }

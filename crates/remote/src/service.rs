@@ -1,12 +1,14 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
+use crate::calls::Calls;
 use crate::master::{Master, deadline_exceeded};
 use crate::status::{message, to_tonic};
 use crate::wire::Wire;
 use ferroflow_base::{Result, internal};
-use ferroflow_model::proto::{RunStepRequest, RunStepResponse};
+use ferroflow_model::proto::{RunCallableRequest, RunStepRequest, RunStepResponse};
 use ferroflow_runtime::CancelToken;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt;
 use prost::Message;
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,7 +16,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, UnaryService};
 
 type HttpRequest = http::Request<Body>;
@@ -43,6 +47,7 @@ pub(crate) struct Endpoint {
     pub(crate) master: Arc<Master>,
     /// Largest message that is read, bytes.
     pub(crate) max_message: usize,
+    pub(crate) calls: Arc<Calls>,
 }
 
 macro_rules! service {
@@ -61,8 +66,16 @@ macro_rules! service {
                 let path = request.uri().path();
                 let method = path.rsplit('/').next().unwrap_or_default().to_string();
                 let limit = client_timeout(request.headers());
+                let call = endpoint.calls.begin();
                 let answered = endpoint.$service(&method, request);
-                Box::pin(async move { Ok(within(limit, answered).await) })
+                // The call is over when its answer has gone.
+                let held = move |body: Body| {
+                    Body::new(body.map_frame(move |frame| {
+                        let _ = &call;
+                        frame
+                    }))
+                };
+                Box::pin(async move { Ok(within(limit, answered).await.map(held)) })
             }
         }
     };
@@ -106,15 +119,15 @@ impl Endpoint {
         let m = self.master.clone();
         match method {
             "RunStep" => self.step(request),
-            "RunCallable" => self.serve(request, move |r, cancel| m.run_callable(r, cancel)),
-            "CreateSession" => self.serve(request, move |r, _| m.create_session(r)),
-            "ExtendSession" => self.serve(request, move |r, _| m.extend_session(r)),
-            "PartialRunSetup" => self.serve(request, move |r, _| m.partial_run_setup(r)),
-            "CloseSession" => self.serve(request, move |r, _| m.close_session(r)),
-            "ListDevices" => self.serve(request, move |r, _| m.list_devices(r)),
-            "Reset" => self.serve(request, move |r, _| m.reset(r)),
-            "MakeCallable" => self.serve(request, move |r, _| m.make_callable(r)),
-            "ReleaseCallable" => self.serve(request, move |r, _| m.release_callable(r)),
+            "RunCallable" => self.callable(request),
+            "CreateSession" => self.control(request, move |r| m.create_session(r)),
+            "ExtendSession" => self.control(request, move |r| m.extend_session(r)),
+            "PartialRunSetup" => self.control(request, move |r| m.partial_run_setup(r)),
+            "CloseSession" => self.control(request, move |r| m.close_session(r)),
+            "ListDevices" => self.control(request, move |r| m.list_devices(r)),
+            "Reset" => self.control(request, move |r| m.reset(r)),
+            "MakeCallable" => self.control(request, move |r| m.make_callable(r)),
+            "ReleaseCallable" => self.control(request, move |r| m.release_callable(r)),
             _ => unknown(),
         }
     }
@@ -123,41 +136,63 @@ impl Endpoint {
     fn WorkerService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {
-            "GetStatus" => self.serve(request, move |r, _| m.get_status(r)),
-            "CreateWorkerSession" => self.serve(request, move |r, _| m.create_worker_session(r)),
-            "DeleteWorkerSession" => self.serve(request, move |r, _| m.delete_worker_session(r)),
-            "CleanupAll" => self.serve(request, move |r, _| m.cleanup_all(r)),
+            "GetStatus" => self.control(request, move |r| m.get_status(r)),
+            "CreateWorkerSession" => self.control(request, move |r| m.create_worker_session(r)),
+            "DeleteWorkerSession" => self.control(request, move |r| m.delete_worker_session(r)),
+            "CleanupAll" => self.control(request, move |r| m.cleanup_all(r)),
             _ => unknown(),
         }
     }
 }
 
 impl Endpoint {
-    /// A method whose handler may block.
-    fn serve<Q, R, F>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    /// A method that runs no step: steps that block leave it its threads.
+    fn control<Q, R, F>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
     where
         Q: Message + Default + 'static,
         R: Message + 'static,
-        F: FnOnce(Q, &CancelToken) -> Result<R> + Send + 'static,
+        F: FnOnce(Q) -> Result<R> + Send + 'static,
     {
-        let master = self.master.clone();
+        let (master, calls) = (self.master.clone(), self.calls.clone());
         self.unary(request, move |message: Q| async move {
-            blocking(master, move |_, cancel| handler(message, cancel))
-                .await
-                .map_err(|e| to_tonic(&e))
+            let ran = blocking(calls.control(), master, move |_, _| handler(message)).await;
+            ran.map_err(|e| to_tonic(&e))
+        })
+    }
+
+    /// Runs a step on a thread that may block, unless too many do.
+    async fn blocking_step<R: Send + 'static>(
+        master: Arc<Master>,
+        calls: Arc<Calls>,
+        step: impl FnOnce(&Master, &CancelToken) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let _permit = calls.begin_step()?;
+        blocking(&Handle::current(), master, step).await
+    }
+
+    /// `RunCallable`.
+    fn callable(self, request: HttpRequest) -> Boxed<HttpResponse> {
+        let (master, calls) = (self.master.clone(), self.calls.clone());
+        self.unary(request, move |request: RunCallableRequest| async move {
+            let step = move |m: &Master, cancel: &CancelToken| m.run_callable(request, cancel);
+            let ran = Self::blocking_step(master, calls, step).await;
+            ran.map_err(|e| to_tonic(&e))
         })
     }
 
     /// `RunStep`, whose errors the client may want in the response.
     fn step(self, request: HttpRequest) -> Boxed<HttpResponse> {
-        let master = self.master.clone();
+        let (master, calls) = (self.master.clone(), self.calls.clone());
         self.unary(request, move |request: RunStepRequest| async move {
             let in_body = request.store_errors_in_response_body;
             let result = match master.prepare(request) {
                 Err(e) => Err(e),
                 // Another thread would cost more than the step.
                 Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
-                Ok(step) => blocking(master, move |m, cancel| m.run_step(step, cancel)).await,
+                Ok(step) => {
+                    let step = move |m: &Master, cancel: &CancelToken| m.run_step(step, cancel);
+                    Self::blocking_step(master, calls, step).await
+                }
             };
             match result {
                 Err(e) if in_body => Ok(RunStepResponse {
@@ -178,16 +213,29 @@ impl Endpoint {
         A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
     {
         let mut grpc = Grpc::new(Wire::<R, Q>::default())
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate)
             .max_decoding_message_size(self.max_message)
             .max_encoding_message_size(usize::MAX);
-        Box::pin(async move { grpc.unary(Method(Some(handler)), request).await })
+        Box::pin(async move {
+            let mut is_read = false;
+            let mut answer = grpc
+                .unary(Method(Some(handler), &mut is_read), request)
+                .await;
+            let status = answer.headers_mut().get_mut("grpc-status");
+            // To clients of TensorFlow, OUT_OF_RANGE is the regular end of their data.
+            if let Some(status) = status.filter(|s| !is_read && *s == "11") {
+                *status = HeaderValue::from_static("8");
+            }
+            answer
+        })
     }
 }
 
-/// One call of a method.
-struct Method<F>(Option<F>);
+/// One call of a method; says when the message has been read.
+struct Method<'a, F>(Option<F>, &'a mut bool);
 
-impl<Q, R, F, A> UnaryService<Q> for Method<F>
+impl<Q, R, F, A> UnaryService<Q> for Method<'_, F>
 where
     Q: Message + Default + 'static,
     R: Message + 'static,
@@ -198,6 +246,7 @@ where
     type Future = Boxed<Result<tonic::Response<R>, tonic::Status>>;
 
     fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
+        *self.1 = true;
         let answer = self.0.take().map(|handler| handler(request.into_inner()));
         Box::pin(async move {
             match answer {
@@ -217,15 +266,16 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Runs `f` on a thread that may block. Its token is cancelled if nobody waits any more.
+/// Runs `f` on one of `threads` that may block. Its token is cancelled if nobody waits any more.
 async fn blocking<R: Send + 'static>(
+    threads: &Handle,
     master: Arc<Master>,
     f: impl FnOnce(&Master, &CancelToken) -> Result<R> + Send + 'static,
 ) -> Result<R> {
     let cancel = CancelToken::new();
     let hung_up = CancelOnDrop(cancel.clone());
     master.metrics.queued.inc();
-    let ran = tokio::task::spawn_blocking(move || {
+    let ran = threads.spawn_blocking(move || {
         master.metrics.queued.dec();
         f(&master, &cancel)
     });

@@ -5,6 +5,7 @@ use ferroflow_model::proto::{
 };
 use ferroflow_model::shape_to_proto;
 use ferroflow_runtime::{NodeSpan, TraceSink, TracedTensor};
+use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
@@ -57,7 +58,7 @@ impl TraceSink for StepTrace {
             all_end_rel_nanos: took,
             scheduled_micros: start / 1000,
             scheduled_nanos: start,
-            timeline_label: format!("{} = {}()", span.node.name, span.node.op),
+            timeline_label: format!("{} = {}(", span.node.name, span.node.op),
             thread_id: thread,
             output: (0..).zip(&span.outputs).map(output).collect(),
             ..Default::default()
@@ -83,8 +84,12 @@ fn output((slot, tensor): (i32, &TracedTensor)) -> NodeOutput {
 }
 
 impl StepTrace {
-    /// What was collected, by the device of each node.
-    pub(crate) fn finish<'a>(&self, device_of: impl Fn(&str) -> &'a str) -> StepStats {
+    /// What was collected, by the device of each node; `inputs` says what the nodes read.
+    pub(crate) fn finish<'a>(
+        &self,
+        device_of: impl Fn(&str) -> &'a str,
+        inputs: &FxHashMap<String, String>,
+    ) -> StepStats {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = std::mem::take(&mut *nodes);
         let threads = nodes.threads.into_values();
@@ -92,7 +97,10 @@ impl StepTrace {
         let mut devices: BTreeMap<&str, Vec<NodeExecStats>> = BTreeMap::new();
         // A step whose nodes were all folded ran on a device all the same.
         devices.entry(device_of("")).or_default();
-        for node in nodes.stats {
+        for mut node in nodes.stats {
+            // The form that timeline.py takes apart to draw who waits for whom.
+            let inputs = inputs.get(&node.node_name).map_or("", String::as_str);
+            node.timeline_label = format!("{}{inputs})", node.timeline_label);
             let device = device_of(&node.node_name);
             devices.entry(device).or_default().push(node);
         }

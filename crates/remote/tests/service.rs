@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
+use tonic::codec::CompressionEncoding;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Code, Request, Status};
@@ -26,6 +27,8 @@ const GRAPH: &str = "
     node { name: 'set' op: 'AssignVariableOp' input: 'v' input: 'x'
            attr { key: 'dtype' value { type: DT_FLOAT } } }
     node { name: 'get' op: 'ReadVariableOp' input: 'v' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'checked' op: 'CheckNumerics' input: 'y' attr { key: 'T' value { type: DT_FLOAT } }
+           attr { key: 'message' value { s: 'not a number' } } }
     node { name: 'q' op: 'FIFOQueueV2'
            attr { key: 'component_types' value { list { type: DT_FLOAT } } } }
     node { name: 'take' op: 'QueueDequeueV2' input: 'q'
@@ -96,6 +99,19 @@ impl World {
         Q: Message + Default + 'static,
         R: Message + Default + 'static,
     {
+        self.call_compressed(method, request, None)
+    }
+
+    fn call_compressed<Q, R>(
+        &self,
+        method: &str,
+        request: Q,
+        encoding: Option<CompressionEncoding>,
+    ) -> Result<R, Status>
+    where
+        Q: Message + Default + 'static,
+        R: Message + Default + 'static,
+    {
         let service = match method {
             "GetStatus" | "CleanupAll" => "Worker",
             _ => "Master",
@@ -104,6 +120,9 @@ impl World {
         let channel = self.channel.clone();
         self.runtime.block_on(async move {
             let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
+            if let Some(encoding) = encoding {
+                grpc = grpc.send_compressed(encoding);
+            }
             grpc.ready().await.unwrap();
             let path: PathAndQuery = path.parse().unwrap();
             let codec = ProstCodec::<Q, R>::default();
@@ -238,7 +257,17 @@ fn errors_are_tensorflows() {
         (
             run(&handle, &[], &["y:7"], &[]),
             Code::InvalidArgument,
-            "y:7",
+            "FetchOutputs node y:7: output index too large, must be < 1",
+        ),
+        (
+            run(&handle, &[("x:0", 1.0)], &["x:0"], &[]),
+            Code::InvalidArgument,
+            "x:0 is both fed and fetched.",
+        ),
+        (
+            run(&handle, &[("nope:0", 1.0)], &["y:0"], &[]),
+            Code::NotFound,
+            "FeedInputs: unable to find feed output nope:0",
         ),
         (
             run(&handle, &[], &[], &[]),
@@ -253,7 +282,7 @@ fn errors_are_tensorflows() {
         (
             run(&handle, &[("x:0", 1.0), ("x:0", 2.0)], &["y:0"], &[]),
             Code::InvalidArgument,
-            "Duplicated feeds: x:0",
+            "Endpoint \"x:0\" fed more than once.",
         ),
         (
             with(|r| r.feed[0].tensor = Some(tensor_to_proto(&Tensor::scalar(1i32)).unwrap())),
@@ -339,6 +368,90 @@ fn sessions_share_variables_unless_isolated() {
         Code::FailedPrecondition,
         "the container was cleared"
     );
+}
+
+/// Containers that nobody names outlive a reset.
+#[test]
+fn a_reset_clears_the_default_container() {
+    let world = World::new();
+    let graph = GRAPH.replace(
+        "value { s: 'v' }",
+        "value { s: 'v' } } attr { key: 'container' value { s: 'box' }",
+    );
+    let session = |graph: &str| {
+        let request = CreateSessionRequest {
+            graph_def: Some(graph_from_text(graph).unwrap()),
+            ..Default::default()
+        };
+        let made: CreateSessionResponse = world.call("CreateSession", request).unwrap();
+        made.session_handle
+    };
+    let (plain, boxed) = (session(GRAPH), session(&graph));
+    for handle in [&plain, &boxed] {
+        world
+            .step(run(handle, &[("x:0", 5.0)], &[], &["set"]))
+            .unwrap();
+    }
+    let rows: [(&[&str], bool, bool); 2] = [(&[], false, true), (&["box"], false, false)];
+    for (containers, plain_lives, box_lives) in rows {
+        let container = containers.iter().map(|c| c.to_string()).collect();
+        let _: ResetResponse = world
+            .call(
+                "Reset",
+                ResetRequest {
+                    container,
+                    ..Default::default()
+                },
+            )
+            .unwrap();
+        for (graph, lives) in [(GRAPH, plain_lives), (&graph, box_lives)] {
+            let handle = session(graph);
+            let read = world.step(run(&handle, &[], &["get:0"], &[]));
+            assert_eq!(read.is_ok(), lives, "{containers:?}: {read:?}");
+        }
+    }
+}
+
+#[test]
+fn clients_may_compress() {
+    let world = World::new();
+    let handle = world.session(true);
+    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
+        let request = run(&handle, &[("x:0", 4.0)], &["y:0"], &[]);
+        let answer: RunStepResponse = world
+            .call_compressed("RunStep", request, Some(encoding))
+            .unwrap();
+        assert_eq!(answer.tensor.len(), 1);
+    }
+}
+
+/// The call that fails says why, though the step gives up its rendezvous before it says so.
+#[test]
+fn a_partial_run_that_fails_says_why() {
+    let world = World::new();
+    let handle = world.session(true);
+    for _ in 0..20 {
+        let setup = PartialRunSetupRequest {
+            session_handle: handle.clone(),
+            feed: vec!["x:0".to_string(), "z:0".to_string()],
+            fetch: vec!["checked:0".to_string(), "s:0".to_string()],
+            ..Default::default()
+        };
+        let begun: PartialRunSetupResponse = world.call("PartialRunSetup", setup).unwrap();
+        let part = |feed: &[(&str, f32)], fetch: &[&str]| {
+            let mut request = run(&handle, feed, fetch, &[]);
+            request.partial_run_handle = begun.partial_run_handle.clone();
+            world.step(request)
+        };
+        let error = part(&[("x:0", f32::NAN)], &["checked:0"]).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert!(error.message().contains("not a number"), "{error}");
+        let error = part(&[("z:0", 1.0)], &["s:0"]).unwrap_err();
+        assert!(
+            error.message().contains("Must run PartialRunSetup"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -500,7 +613,8 @@ fn garbage_harms_nobody() {
     let mut large = run(&handle, &[("x:0", 1.0)], &["y:0"], &[]);
     let content = vec![0u8; 2 << 20];
     large.feed[0].tensor.as_mut().unwrap().tensor_content = content.into();
-    assert_eq!(world.step(large).unwrap_err().code(), Code::OutOfRange);
+    let error = world.step(large).unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     // A RunStep whose bytes are those of another message.
     let wrong = world.call::<_, RunStepResponse>(
         "RunStep",

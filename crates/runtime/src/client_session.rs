@@ -98,6 +98,12 @@ struct Running {
     steps: FxHashMap<u64, CancelToken>,
 }
 
+/// Whether a node only brings forth a value.
+fn is_generator(node: &proto::NodeDef) -> bool {
+    let has_output = !matches!(node.op.as_str(), "NoOp" | "Variable" | "VariableV2");
+    has_output && node.input.iter().all(|i| i.starts_with('^'))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -206,9 +212,15 @@ impl ClientSession {
         let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
         let placed = self.placed.load(Ordering::Relaxed);
         let nodes = graph.state.nodes();
-        for node in nodes[placed..].iter().filter(|n| !n.device.is_empty()) {
+        let (generators, others): (Vec<_>, Vec<_>) = nodes[placed..]
+            .iter()
+            .filter(|n| !n.device.is_empty())
+            .partition(|n| is_generator(n));
+        // As in TensorFlow: what only brings forth a value goes where it is read, and comes last.
+        for node in others.into_iter().chain(generators) {
             devices.place(&node.name, &node.device)?;
         }
+        devices.check_colocation(&nodes[placed..], |name| graph.state.node(name))?;
         self.placed.store(nodes.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -223,6 +235,15 @@ impl ClientSession {
             Some((n.name.clone(), devices.names.get(device)?.clone()))
         });
         placed.collect()
+    }
+
+    /// What each node reads, as the graph says it, with commas between.
+    pub fn inputs(&self) -> FxHashMap<String, String> {
+        let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
+        let nodes = graph.state.nodes().iter();
+        nodes
+            .map(|n| (n.name.clone(), n.input.join(", ")))
+            .collect()
     }
 
     /// The part of the graph that a signature names or depends on.
@@ -280,6 +301,9 @@ impl ClientSession {
     /// returns what to call it.
     pub fn partial_run_setup(self: &Arc<Self>, signature: &Signature) -> Result<String> {
         self.check_open()?;
+        if !self.options.devices.names.is_empty() {
+            self.check_places()?;
+        }
         let graph = self.part(signature, &[])?;
         let pruned = prune(&graph, signature, registry())?;
         let pruned = through_rendezvous(pruned, signature, registry())?;

@@ -33,7 +33,7 @@ pub use ferroflow_graph::{
     export_graph, import_graph, parse_tensor_name, to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
-pub use ferroflow_opdef::Resources;
+pub use ferroflow_opdef::{DEFAULT_CONTAINER, Resources};
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};

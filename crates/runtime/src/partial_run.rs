@@ -56,11 +56,13 @@ impl PartialRun {
 
     /// Says how the step ended.
     pub(crate) fn end(&self, outcome: Result<()>) {
-        if let Err(e) = &outcome {
-            self.rendezvous.abort(e.clone());
-        }
+        let error = outcome.as_ref().err().cloned();
+        // First: whom the rendezvous wakes looks for it.
         lock(&self.ends).outcome = Some(outcome);
         self.ended.notify_all();
+        if let Some(e) = error {
+            self.rendezvous.abort(e);
+        }
     }
 
     /// Whether the step is over.
@@ -76,31 +78,35 @@ impl PartialRun {
         options: &RunOptions,
     ) -> Result<(Vec<Tensor>, bool)> {
         let is_last = self.check(&feeds, fetches)?;
+        let token = options.token();
         for (name, tensor) in feeds {
             self.rendezvous
                 .send(&name, tensor)
-                .map_err(|e| self.cause(e))?;
+                .map_err(|e| self.cause(e, &token))?;
         }
-        let token = options.token();
         let fetched = fetches
             .iter()
             .map(|name| self.rendezvous.wait(name, &token));
         let fetched: Result<Vec<Tensor>> = fetched.collect();
-        let fetched = fetched.map_err(|e| self.cause(e))?;
+        let fetched = fetched.map_err(|e| self.cause(e, &token))?;
         if is_last {
-            let mut ends = lock(&self.ends);
-            loop {
-                if let Some(outcome) = &ends.outcome {
-                    outcome.clone()?;
-                    break;
-                }
-                ends = self
-                    .ended
-                    .wait(ends)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
+            self.outcome()?;
         }
         Ok((fetched, is_last))
+    }
+
+    /// How the step ends, when it does.
+    fn outcome(&self) -> Result<()> {
+        let mut ends = lock(&self.ends);
+        loop {
+            if let Some(outcome) = &ends.outcome {
+                return outcome.clone();
+            }
+            ends = self
+                .ended
+                .wait(ends)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Checks a call and notes what it feeds and fetches.
@@ -149,11 +155,12 @@ impl PartialRun {
             && ends.fetched.len() == self.signature.fetches.len())
     }
 
-    /// The step's own error, where `e` only says that it was given up.
-    fn cause(&self, e: Status) -> Status {
-        match &lock(&self.ends).outcome {
-            Some(Err(cause)) if e.code() == Code::Cancelled => cause.clone(),
-            _ => e,
+    /// The step's own error, where `e` only says that it was given up: a step that fails gives up its
+    /// rendezvous first and says why a moment later.
+    fn cause(&self, e: Status, token: &CancelToken) -> Status {
+        if e.code() != Code::Cancelled || token.check().is_err() {
+            return e;
         }
+        self.outcome().err().unwrap_or(e)
     }
 }

@@ -87,6 +87,7 @@ pub mod space_batch;
 pub mod sparse;
 pub mod stack;
 pub mod strings;
+pub mod stub_resources;
 pub mod summaries;
 pub mod summary_writer;
 pub mod tables;
@@ -179,6 +180,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     sparse::OPS,
     stack::OPS,
     strings::OPS,
+    stub_resources::OPS,
     summaries::OPS,
     summary_writer::OPS,
     tables::OPS,

@@ -28,7 +28,12 @@ pub const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(|build| {
         let place = Place::of_variable(build)?;
-        Ok(Box::new(HandleKernel::new(place, |_| Ok(Var::default()))))
+        // The mark of what was a reference in the graph.
+        let make = match build.attrs.get("_reference") {
+            Some(_) => Var::reference,
+            None => Var::default,
+        };
+        Ok(Box::new(HandleKernel::new(place, move |_| Ok(make()))))
     })
     .not_differentiable(),
     Op::new(
@@ -300,7 +305,7 @@ fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
                 let mut value = var.write();
                 let target = value_mut(ctx, 0, &mut value, dtype)?;
                 let by = ctx.input(1)?;
-                check_shapes(target.shape(), by.shape())?;
+                check_shapes(&var, target.shape(), by.shape())?;
                 for (to, by) in target.slice_mut::<$T>()?.iter_mut().zip(by.slice::<$T>()?) {
                     *to = f(*to, *by);
                 }
@@ -318,9 +323,14 @@ fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
     }
 }
 
-fn check_shapes(variable: &Shape, by: &Shape) -> Result<()> {
+fn check_shapes(var: &Var, variable: &Shape, by: &Shape) -> Result<()> {
     if variable == by {
         return Ok(());
+    }
+    if var.is_reference() {
+        return Err(invalid_argument!(
+            "Parameters and update must be the same size"
+        ));
     }
     Err(invalid_argument!(
         "Cannot update variable with shape {variable} using a Tensor with shape {by}, shapes must be equal."
@@ -344,7 +354,9 @@ fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let existed = match resolve::<Var>(ctx, handle) {
             // It keeps its place: kernels that remember it see it without a value.
             Ok(var) => var.write().take().is_some(),
-            Err(_) => crate::table::destroy(ctx, handle),
+            Err(_) => {
+                crate::table::destroy(ctx, handle) || super::stub_resources::destroy(ctx, handle)
+            }
         };
         if existed || ignore {
             return Ok(());

@@ -1,13 +1,17 @@
-// A value goes when its last reader is done, arguments in their order.
+// A value goes when its last reader is done, arguments in their order. QUEUES: s
 
 // PRINTS: constructed vt.value(1)
+// PRINTS: move constructed vt.value(1)
 // PRINTS: constructed vt.value(2)
+// PRINTS: move constructed vt.value(2)
 // PRINTS: constructed vt.value(3)
+// PRINTS: move constructed vt.value(3)
 // PRINTS: destroyed vt.value(1)
 // PRINTS: destroyed vt.value(2)
 // PRINTS: print vt_value(3)
 // PRINTS: destroyed vt.value(3)
 // PRINTS: constructed vt.value(4)
+// PRINTS: move constructed vt.value(4)
 // PRINTS: destroyed vt.value(4)
 func @linear() {
   %ch = tfrt.new.chain
