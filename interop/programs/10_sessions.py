@@ -68,5 +68,5 @@ with graph.as_default(), session(graph) as s:
         ("make", test_ops.resource_create_op(stub, name="make")),
         ("destroy", tf.raw_ops.DestroyResourceOp(resource=stub, ignore_lookup_error=False, name="destroy")),
     ]
-    for i in [0, 1, 2, 0, 1, 2, 3, 0, 3]:
+    for i in [0, 2, 0, 1, 2, 3, 0, 1, 3]:
         show(steps[i][0], lambda: s.run(steps[i][1]))
