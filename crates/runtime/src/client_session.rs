@@ -195,6 +195,14 @@ impl ClientSession {
     ///
     /// Fails when a node asks for a device that is not there.
     fn partitions(&self, pruned: &Graph) -> Result<Option<Vec<Partition>>> {
+        match self.places(pruned)? {
+            None => Ok(None),
+            Some(places) => partition(pruned, &places, &self.options.devices.names, registry()),
+        }
+    }
+
+    /// The device of each node, where there are devices.
+    fn places(&self, pruned: &Graph) -> Result<Option<Vec<usize>>> {
         let devices = &self.options.devices;
         if devices.names.is_empty() {
             return Ok(None);
@@ -202,8 +210,7 @@ impl ClientSession {
         if !self.options.place_pruned_graph {
             self.check_places()?;
         }
-        let places = devices.place_nodes(pruned)?;
-        partition(pruned, &places, &devices.names, registry())
+        devices.place_nodes(pruned).map(Some)
     }
 
     /// Looks for the devices of the nodes that are new in the graph.
@@ -301,11 +308,10 @@ impl ClientSession {
     /// returns what to call it.
     pub fn partial_run_setup(self: &Arc<Self>, signature: &Signature) -> Result<String> {
         self.check_open()?;
-        if !self.options.devices.names.is_empty() {
-            self.check_places()?;
-        }
         let graph = self.part(signature, &[])?;
         let pruned = prune(&graph, signature, registry())?;
+        // One plan runs it all, but what asks for devices must find them.
+        self.places(&pruned)?;
         let pruned = through_rendezvous(pruned, signature, registry())?;
         let only_rendezvous = Signature {
             feeds: vec!["_rendezvous".to_string()],

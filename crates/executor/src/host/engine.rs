@@ -130,15 +130,14 @@ fn run(call: Call<'_>, mut registers: Box<Registers>) -> Values {
             continue;
         };
         runner.run(kernel, &mut registers);
-        let (numbers, mut late) = (body.results(kernel), Late::new());
+        let mut late = Late::new();
         runner.frame.end(|i, value| {
             if !value.is_available() {
                 late.push((i as u32, value));
                 return;
             }
-            let number = numbers.get(i).copied().unwrap_or(u32::MAX);
             // A kernel that is not strict may have asked for it.
-            if let Some(unstored) = registers.set(number, value) {
+            if let Some(unstored) = registers.set(result_register(body, kernel, i), value) {
                 unstored.settle();
             }
             registers.count_down(body.used_by(kernel, i), |registers, user| match next {
@@ -161,6 +160,12 @@ fn is_parallel(ctx: &ExecutionContext) -> bool {
 #[inline]
 pub(super) fn kernel(body: &Body, id: u32) -> Option<&Kernel> {
     body.kernels().get((id as usize).wrapping_sub(1))
+}
+
+/// The register of result `i` of a kernel; none that exists if the kernel has no such result.
+#[inline]
+pub(super) fn result_register(body: &Body, kernel: &Kernel, i: usize) -> u32 {
+    body.results(kernel).get(i).copied().unwrap_or(u32::MAX)
 }
 
 /// Results of a kernel that are not available yet, by number.

@@ -6,7 +6,7 @@
 //! Where the program has streams, those of one stream run on one thread, the latest first, and each
 //! other stream that has something ready becomes a task.
 
-use super::engine::{Call, Late, Runner, kernel};
+use super::engine::{Call, Late, Runner, kernel, result_register};
 use super::program::Loaded;
 use super::registers::{Ready, Registers, Unstored};
 use super::streams::StreamQueue;
@@ -187,8 +187,7 @@ impl Execution {
         match results.pop() {
             Some((0, value)) if value.is_available() => {
                 let mut registers = self.lock();
-                let number = body.results(this).first().copied().unwrap_or(u32::MAX);
-                let unstored = registers.set(number, value);
+                let unstored = registers.set(result_register(body, this, 0), value);
                 registers.count_down(body.used_by(this, 0), |_, user| ready.push(user));
                 // Which of several streams' kernels runs next is not known here.
                 let next = match (&unstored, ready.first(), body.streams()) {
@@ -222,8 +221,7 @@ impl Execution {
         {
             let mut registers = self.lock();
             for (i, value) in results {
-                let number = body.results(kernel).get(i as usize).copied();
-                let number = number.unwrap_or(u32::MAX);
+                let number = result_register(body, kernel, i as usize);
                 let users = body.used_by(kernel, i as usize);
                 if value.is_available() {
                     unstored.extend(registers.set(number, value));
