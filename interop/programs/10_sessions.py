@@ -70,3 +70,11 @@ with graph.as_default(), session(graph) as s:
     ]
     for i in [0, 2, 0, 1, 2, 3, 0, 1, 3]:
         show(steps[i][0], lambda: s.run(steps[i][1]))
+# Seeded numbers begin anew in every session, whoever shares its variables.
+graph = tf.Graph()
+with graph.as_default():
+    tf.set_random_seed(5)
+    drawn = tf.random.uniform([2]), tf.random.normal([2])
+for _ in range(2):
+    with session(graph, **shared) as s:
+        print("drawn", s.run(drawn), s.run(drawn))

@@ -14,6 +14,15 @@ with session() as s:
     show("variable", lambda: s.run(tf.get_variable("nothing", [], use_resource=True).value()))
     show("ref", lambda: s.run(tf.get_variable("nothing_ref", [], use_resource=False).read_value()))
     show("concat", lambda: s.run(tf.concat([tf.ones([2, 2]), x], 0, name="join"), {x: np.ones([1, 3])}))
+    wide = tf.placeholder(tf.int32)
+    show("offsets", lambda: s.run(tf.raw_ops.ConcatOffset(concat_dim=0, shape=[wide, wide], name="offsets"), {wide: [[1, 2]]}))
+    handle = tf.get_variable("never_constant", [], use_resource=True).handle
+    show("guarantee", lambda: s.run(tf.raw_ops.GuaranteeConst(input=handle, name="sure").op))
+    array, flow = tf.raw_ops.TensorArrayV3(size=3, dtype=tf.float32, tensor_array_name="sums")
+    array, flow = tf.raw_ops.TensorArrayGradV3(handle=array, flow_in=flow, source="grad")
+    for value in (1.0, [1.0]):
+        flow = tf.raw_ops.TensorArrayWriteV3(handle=array, index=1, value=value, flow_in=flow, name="sum")
+    show("array", lambda: s.run(flow))
     show("png", lambda: s.run(tf.io.decode_png(tf.constant(b"nothing"), name="png")))
 graph = tf.Graph()
 with graph.as_default(), session(graph) as s:

@@ -171,7 +171,8 @@ fn main() {
     loops_and_threads();
     opening();
     ops_at_once();
-    hand_over();
+    hand_over("hand-over to a waiter, after 20 µs (median)", 20);
+    hand_over("hand-over to a sleeping waiter (median)", 250);
 }
 
 const ADD: &str = "tfrt.add.i32";
@@ -322,9 +323,8 @@ fn ops_at_once() {
     });
 }
 
-/// From a worker that sets a value to a thread that waits for it.
-fn hand_over() {
-    let what = "hand-over to a blocked waiter (median)";
+/// From a worker that sets a value, some microseconds after it was asked to, to a thread that waits.
+fn hand_over(what: &str, micros: u128) {
     if !is_wanted(what) {
         return;
     }
@@ -334,9 +334,8 @@ fn hand_over() {
     for _ in 0..2000 {
         let (promise, value) = Promise::<Instant>::new();
         queue.add_task(Box::new(move || {
-            // The waiter shall sleep by then.
             let start = Instant::now();
-            while start.elapsed().as_micros() < 200 {
+            while start.elapsed().as_micros() < micros {
                 std::hint::spin_loop();
             }
             promise.emplace(Instant::now());

@@ -2,7 +2,7 @@
 //!
 //! The name's bytes own what they name, so that it lives as long as some tensor holds the handle.
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_opdef::ShapeCtx;
 use ferroflow_tensor::{Bytes, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
@@ -64,7 +64,7 @@ pub(crate) fn string_handle(
 
 /// What a handle names.
 pub(crate) fn named<T: Any + Send + Sync>(handle: &Tensor, what: &str) -> Result<Arc<T>> {
-    let [_, name] = handle.strings()? else {
+    let [container, name] = handle.strings()? else {
         return Err(invalid_argument!(
             "{what} handle must be two-element vector, but had shape: {}",
             handle.shape()
@@ -74,9 +74,9 @@ pub(crate) fn named<T: Any + Send + Sync>(handle: &Tensor, what: &str) -> Result
     found
         .and_then(|value| value.downcast().ok())
         .ok_or_else(|| {
-            invalid_argument!(
-                "the {what} '{}' does not exist any more",
-                String::from_utf8_lossy(name)
+            let [container, name] = [container, name].map(|s| String::from_utf8_lossy(s));
+            not_found!(
+                "Container {container} does not exist. (Could not find {what}: {container}/{name})"
             )
         })
 }

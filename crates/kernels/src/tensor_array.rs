@@ -260,6 +260,15 @@ impl State {
                 Ok(())
             }
             Some(Slot::Written(sum)) if array.adds_up => {
+                if sum.shape() != value.shape() {
+                    return Err(invalid_argument!(
+                        "TensorArray {}: Could not aggregate to TensorArray index {index} because \
+                         the existing shape is {} but the new input shape is {}.",
+                        array.name,
+                        sum.shape(),
+                        value.shape()
+                    ));
+                }
                 *sum = crate::tensor_list::add(sum, &value)?;
                 Ok(())
             }

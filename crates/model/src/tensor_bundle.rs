@@ -5,7 +5,7 @@ use crate::proto::{BundleEntryProto, BundleHeaderProto, bundle_header_proto::End
 use crate::sstable::{self, unmask, varint};
 use crate::tensor_slice::{Bounds, TensorSlice, copy_box};
 use ferroflow_base::{
-    Code, Result, Status, data_loss, invalid_argument, not_found, unimplemented_error,
+    Code, Result, Status, data_loss, internal, invalid_argument, not_found, unimplemented_error,
 };
 use ferroflow_tensor::{Bytes, DType, LazyTensor, MappedFile, Shape, Tensor};
 use prost::Message;
@@ -160,8 +160,19 @@ impl TensorBundle {
         }
         // Every element takes a byte at least: nothing is allocated for what is not there.
         let n = wanted.num_elements();
-        if n_found < n || n_bytes < n {
-            return Err(self.damaged(name, "its slices do not cover it"));
+        if n_found < n {
+            return Err(invalid_argument!(
+                "Does not have sufficient slices for partitioned tensor {name} to restore in \
+                 slice_spec: {}",
+                wanted.describe(&entry.shape)
+            ));
+        }
+        if n_found > n {
+            let all: Vec<&Bounds> = parts.iter().map(|(_, stored, _)| stored).collect();
+            return Err(overlapping(&all, &entry.shape));
+        }
+        if n_bytes < n {
+            return Err(self.damaged(name, "its slices do not hold it"));
         }
         let mut out = Tensor::zeros(entry.dtype, shape)?;
         for (part, stored, common) in parts {
@@ -359,4 +370,20 @@ pub fn has_checkpoint(prefix: &Path) -> bool {
     let mut index = prefix.as_os_str().to_os_string();
     index.push(".index");
     Path::new(&index).is_file()
+}
+
+/// Which of a tensor's slices say something of the same elements.
+#[cold]
+fn overlapping(slices: &[&Bounds], whole: &Shape) -> Status {
+    for (i, slice) in slices.iter().enumerate() {
+        let before = slices.iter().take(i);
+        if let Some(other) = before.into_iter().find(|b| slice.intersect(b).is_some()) {
+            return internal!(
+                "Overlapping slices: existing slice = {}, new slice = {}",
+                other.describe(whole),
+                slice.describe(whole)
+            );
+        }
+    }
+    internal!("Overlapping slices")
 }

@@ -27,6 +27,18 @@ pub(crate) struct Bounds {
     pub size: Vec<usize>,
 }
 
+impl Bounds {
+    /// As TensorFlow writes a slice of a tensor of this shape.
+    pub(crate) fn describe(&self, whole: &Shape) -> String {
+        let extents = self.start.iter().zip(&self.size).zip(whole.dims());
+        let extents = extents.map(|((start, size), all)| match size == all {
+            true => "-".to_string(),
+            false => format!("{start},{size}"),
+        });
+        extents.collect::<Vec<_>>().join(":")
+    }
+}
+
 impl TensorSlice {
     /// Reads the form of the ops' `shape_and_slices`: the sizes of the whole tensor, then the
     /// slice.

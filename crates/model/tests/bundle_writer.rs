@@ -163,17 +163,50 @@ fn the_old_format_comes_back() {
 }
 
 fn write_sliced(prefix: &str) -> Result<()> {
-    let mut writer = BundleWriter::create(prefix)?;
-    for (spec, values) in [
+    let parts = [
         ("4 3 0,2:-", vec![0f32, 1.0, 2.0, 3.0, 4.0, 5.0]),
         ("4 3 2,2:0,1", vec![6.0, 9.0]),
         ("4 3 2,2:1,2", vec![7.0, 8.0, 10.0, 11.0]),
-    ] {
+    ];
+    write_parts(prefix, &parts)
+}
+
+fn write_parts(prefix: &str, parts: &[(&str, Vec<f32>)]) -> Result<()> {
+    let mut writer = BundleWriter::create(prefix)?;
+    for (spec, values) in parts {
         let (whole, slice) = TensorSlice::parse_spec(spec)?;
-        let part = Tensor::from_slice(slice.shape(&whole)?, &values)?;
+        let part = Tensor::from_slice(slice.shape(&whole)?, values)?;
         writer.add_slice("grid", &whole, &slice, &part)?;
     }
     writer.finish()
+}
+
+#[test]
+fn slices_that_do_not_make_a_whole() {
+    let folder = Folder::new("partial");
+    let check = |parts: &[(&str, Vec<f32>)], code: Code, message: &str| {
+        let prefix = folder.prefix("part");
+        write_parts(&prefix, parts).unwrap();
+        let error = TensorBundle::open(&prefix).unwrap().read("grid");
+        let error = error.unwrap_err();
+        assert_eq!(error.code(), code);
+        assert!(error.message().contains(message), "{error}");
+    };
+    let six = vec![0f32; 6];
+    check(
+        &[("4 3 0,2:-", six.clone())],
+        Code::InvalidArgument,
+        "Does not have sufficient slices for partitioned tensor grid to restore in slice_spec: -:-",
+    );
+    check(
+        &[
+            ("4 3 0,2:-", six.clone()),
+            ("4 3 1,2:-", six.clone()),
+            ("4 3 2,2:-", six),
+        ],
+        Code::Internal,
+        "Overlapping slices: existing slice = 0,2:-, new slice = 1,2:-",
+    );
 }
 
 #[test]

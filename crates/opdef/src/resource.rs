@@ -23,34 +23,87 @@ type Shared = Arc<dyn Any + Send + Sync>;
 /// assert!(std::sync::Arc::ptr_eq(&a, &b));
 /// assert!(resources.lookup::<i64>(DEFAULT_CONTAINER, "n").is_err());
 /// ```
+#[derive(Default)]
 pub struct Resources {
-    id: u64,
-    containers: Mutex<FxHashMap<String, Container>>,
+    containers: Arc<Containers>,
+    /// What no other session sees, whoever shares the containers.
+    own: Mutex<Container>,
 }
 
 type Container = FxHashMap<(TypeId, String), Shared>;
 
-impl Default for Resources {
+struct Containers {
+    id: u64,
+    by_name: Mutex<FxHashMap<String, Container>>,
+}
+
+impl Default for Containers {
     fn default() -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        Resources {
+        Containers {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            containers: Mutex::default(),
+            by_name: Mutex::default(),
         }
     }
 }
 
+/// The value of a key, made first if there is none.
+fn find_or_make<T: Any + Send + Sync>(
+    container: &mut Container,
+    name: &str,
+    make: impl FnOnce() -> Result<T>,
+) -> Result<Arc<T>> {
+    let key = (TypeId::of::<T>(), name.to_string());
+    if let Some(shared) = container.get(&key).cloned()
+        && let Ok(found) = shared.downcast()
+    {
+        return Ok(found);
+    }
+    let made = Arc::new(make()?);
+    container.insert(key, made.clone());
+    Ok(made)
+}
+
 impl Resources {
-    /// A number that no other of this process has: kernels remember by it where a resource that
-    /// they looked up came from.
+    /// Those of another session, which shares all containers.
+    ///
+    /// ```
+    /// use ferroflow_opdef::Resources;
+    /// let first = Resources::default();
+    /// let second = first.of_another_session();
+    /// first.lookup_or_create("box", "n", || Ok(7u32)).unwrap();
+    /// assert_eq!(*second.lookup::<u32>("box", "n").unwrap(), 7);
+    /// assert_eq!(*first.own("n", || Ok(1u32)).unwrap(), 1);
+    /// assert_eq!(*second.own("n", || Ok(2u32)).unwrap(), 2);
+    /// ```
+    pub fn of_another_session(&self) -> Resources {
+        Resources {
+            containers: self.containers.clone(),
+            own: Mutex::default(),
+        }
+    }
+
+    /// The session's own resource of this type and name, made first if there is none.
+    ///
+    /// `make` runs under a lock and must not come back here.
+    pub fn own<T: Any + Send + Sync>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        find_or_make(&mut own, name, make)
+    }
+
+    /// A number that no other containers of this process have: kernels remember by it where a
+    /// resource that they looked up came from.
     pub fn id(&self) -> u64 {
-        self.id
+        self.containers.id
     }
 
     fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Container>> {
-        self.containers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let by_name = self.containers.by_name.lock();
+        by_name.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The resource of this type and name; NOT_FOUND when there is none.
@@ -75,16 +128,8 @@ impl Resources {
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
         let mut containers = self.lock();
-        let key = (TypeId::of::<T>(), name.to_string());
         let in_container = containers.entry(container.to_string()).or_default();
-        if let Some(shared) = in_container.get(&key).cloned()
-            && let Ok(found) = shared.downcast()
-        {
-            return Ok(found);
-        }
-        let made = Arc::new(make()?);
-        in_container.insert(key, made.clone());
-        Ok(made)
+        find_or_make(in_container, name, make)
     }
 
     /// Enters a resource under a new name; ALREADY_EXISTS when the name is taken.

@@ -74,7 +74,7 @@ pub struct Master {
     options: MasterOptions,
     devices: Devices,
     pool: Arc<Pool>,
-    resources: Arc<Resources>,
+    resources: Resources,
     sessions: Mutex<HashMap<String, Arc<MasterSession>>>,
     recent: Mutex<RecentIds>,
     pub(crate) metrics: Metrics,
@@ -141,7 +141,7 @@ impl Master {
         Master {
             devices: Devices::cpus(&options.task, options.cpus.max(1)),
             pool: Arc::new(Pool::new(threads)),
-            resources: Arc::default(),
+            resources: Resources::default(),
             sessions: Mutex::default(),
             recent: Mutex::default(),
             metrics: Metrics::default(),
@@ -154,7 +154,7 @@ impl Master {
         let config = request.config.unwrap_or_default();
         let resources = match config.isolate_session_state {
             true => Arc::default(),
-            false => self.resources.clone(),
+            false => Arc::new(self.resources.of_another_session()),
         };
         let pool = match config.intra_op_parallelism_threads {
             n if n > 0 && config.use_per_session_threads => Arc::new(Pool::new(n as usize)),

@@ -76,6 +76,22 @@ fn binary(b: &mut GraphBuilder, op: &str, x: Output, y: Output) -> Result<Output
     b.op(op).input(x).input(y).output()
 }
 
+/// Names get the next number, however many there are.
+#[test]
+fn names_are_numbered() {
+    let mut b = GraphBuilder::new(registry());
+    let mut made = Vec::new();
+    for _ in 0..2000 {
+        let node = b.op("NoOp").build().expect("a node");
+        made.push(b.graph().node(node).name.clone());
+    }
+    let wanted = (1..2000).map(|i| format!("NoOp_{i}"));
+    assert!(
+        made.into_iter()
+            .eq(std::iter::once("NoOp".to_string()).chain(wanted))
+    );
+}
+
 #[test]
 fn scopes_controls_devices() {
     check("scopes", &[(1, 6), (5, 14)], |b, x| {

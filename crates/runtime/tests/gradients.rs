@@ -86,6 +86,22 @@ fn run(
     session.run(&feeds, &names, &[]).map_err(|e| e.to_string())
 }
 
+/// What is in a loop reads constants of the loop, or TensorFlow refuses the graph.
+fn constants_in_loops(graph: &Graph, n_before: usize) -> tensors::Res<()> {
+    let frames = ferroflow_graph::loop_frames(graph).map_err(|e| e.to_string())?;
+    for (id, node) in graph.iter().filter(|(id, _)| id.index() >= n_before) {
+        if node.op() == "Enter" || frames.after(graph, id).is_none() {
+            continue;
+        }
+        for input in node.inputs.iter().map(|i| graph.node(i.node)) {
+            if input.op() == "Const" && input.controls.is_empty() {
+                return Err(format!("'{}' reads '{}'", node.name, input.name));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Adds gradients and runs them, as written and optimised.
 fn check(case: &Case) -> tensors::Res<()> {
     let file = GraphFile::from_bytes(case.graph.clone()).map_err(|e| e.to_string())?;
@@ -97,6 +113,7 @@ fn check(case: &Case) -> tensors::Res<()> {
         stop_gradients: all(&graph, &case.stops)?,
         ..Default::default()
     };
+    let n_before = graph.id_bound();
     let mut b = GraphBuilder::from_graph(graph, registry());
     let gradients = b.gradients(&ys, &xs, &options).map_err(|e| e.to_string())?;
     let mut names = Vec::new();
@@ -109,6 +126,7 @@ fn check(case: &Case) -> tensors::Res<()> {
         names.extend(gradient.map(|g| b.graph().output_name(g)));
     }
     let graph = b.finish().map_err(|e| e.to_string())?;
+    constants_in_loops(&graph, n_before)?;
     for optimize in [false, true] {
         let mut session = SessionOptions {
             threads: if optimize { 2 } else { 1 },
@@ -273,6 +291,24 @@ fn what_has_no_gradient() {
             "NOT_FOUND",
             "No gradient defined for operation 'swish' (op type: _Swish)",
             "after <- swish",
+        ],
+    );
+    check(
+        |b, x| {
+            let bits = b.op("Bitcast").name("bits").input(x);
+            bits.attr("type", DType::Double.into()).output()
+        },
+        &["No gradient defined for operation 'bits' (op type: Bitcast)"],
+    );
+    check(
+        |b, x| {
+            let own = b.op("Identity").name("own").input(x);
+            own.attr("_gradient_op_type", "Clipped".into()).output()
+        },
+        &[
+            "UNIMPLEMENTED",
+            "the gradient of 'own' is 'Clipped'",
+            "ignore_overrides",
         ],
     );
     check(

@@ -108,6 +108,32 @@ fn rules_and_rates_are_checked() {
 }
 
 #[test]
+fn names_that_training_needs_and_losses_that_are_none() {
+    let check = |name: &str, as_loss: bool, part: &str| {
+        let mut net = Network::new(1);
+        let made = || -> ferroflow_runtime::Result<Trainer> {
+            let x = net.input("x", DType::Float, &[None, Some(1)])?;
+            net.input(name, DType::Float, &[None, Some(1)])?;
+            let guess = net.dense("fit", x, 1, None)?;
+            let loss = match as_loss {
+                true => guess,
+                false => net.mean_squared_error(guess, x)?,
+            };
+            net.training()?;
+            net.minimize(loss, &Optimizer::gradient_descent(0.1))?;
+            Trainer::new(net, SessionOptions::default())
+        };
+        let error = { made }().err().expect(part).to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    check("y", true, "the loss must be a scalar, but");
+    for name in ["loss", "learning_rate", "train", "init", "training", "x"] {
+        let part = format!("ALREADY_EXISTS: the network has a node '{name}' already");
+        check(name, false, &part);
+    }
+}
+
+#[test]
 fn a_metric_that_is_not_there_or_no_number() {
     let options = FitOptions {
         epochs: 9,
@@ -125,16 +151,17 @@ fn a_metric_that_is_not_there_or_no_number() {
     // What is not a number is never the best.
     let mut stop = EarlyStop::new("error", false, 1);
     let mut goals = Vec::new();
-    for value in [f32::NAN, 3.0, 2.0, f32::NAN, f32::NAN, 1.0] {
+    let values = [f32::NAN, 3.0, 2.0, f32::NAN, f32::NAN, 1.0];
+    for (epoch, value) in values.into_iter().enumerate() {
         let epoch = Epoch {
-            epoch: 0,
+            epoch,
             step: 0,
             loss: 0.0,
             metrics: vec![("error".to_string(), value)],
         };
         goals.push(stop.epoch(&epoch).unwrap() == Goal::Stop);
     }
-    assert_eq!(goals, [false, false, false, false, true, false]);
+    assert_eq!(goals, [false, false, false, true, true, false]);
 }
 
 /// A loss whose gradient needs no variable: what a step fetches is still what was before it.

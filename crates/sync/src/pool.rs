@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long an idle thread looks for work before it sleeps. Kernels of one step follow each other
 /// within microseconds; waking a sleeper takes tens.
-const SPIN: Duration = Duration::from_micros(150);
+pub(crate) const SPIN: Duration = Duration::from_micros(150);
 
 enum Task {
     Run(Box<dyn FnOnce() + Send>),

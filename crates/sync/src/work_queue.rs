@@ -1,13 +1,14 @@
 //! Where kernels put work: [`WorkQueue`] and its two implementations.
 
 use crate::blocking::BlockingPool;
-use crate::pool::{is_in_task, run_task as run};
+use crate::pool::{SPIN, is_in_task, run_task as run};
 use crate::sleep::Outstanding;
 use crate::{AsyncValue, Parallelism, Pool};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// A piece of work.
 pub type Task = Box<dyn FnOnce() + Send>;
@@ -188,6 +189,7 @@ pub struct MultiThreadedWorkQueue {
     blocking: BlockingPool,
     n_threads: usize,
     n_blocking: usize,
+    has_free_processor: bool,
 }
 
 impl MultiThreadedWorkQueue {
@@ -211,6 +213,7 @@ impl MultiThreadedWorkQueue {
             blocking: BlockingPool::new(n_blocking),
             n_threads,
             n_blocking,
+            has_free_processor: Pool::available_threads() > n_threads,
         }
     }
 
@@ -252,6 +255,14 @@ impl WorkQueue for MultiThreadedWorkQueue {
             drop(lock(&opener.0));
             opener.1.notify_all();
         });
+        // Waking a sleeper takes longer than most work; a processor without a worker may as well wait.
+        let since = Instant::now();
+        while self.has_free_processor && left.load(Ordering::Acquire) != 0 {
+            if since.elapsed() > SPIN {
+                break;
+            }
+            (0..20).for_each(|_| std::hint::spin_loop());
+        }
         let mut guard = lock(&gate.0);
         while left.load(Ordering::Acquire) != 0 {
             guard = gate.1.wait(guard).unwrap_or_else(PoisonError::into_inner);

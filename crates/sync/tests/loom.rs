@@ -70,6 +70,25 @@ fn every_waiter_runs_once_and_sees_the_value() {
 }
 
 #[test]
+fn a_handle_that_waits_for_itself_arrives() {
+    check(|| {
+        let (promise, value) = Promise::<usize>::new();
+        let seen = Arc::new(AtomicUsize::new(0));
+        let sink = seen.clone();
+        let waiter = thread::spawn(move || {
+            let value: AsyncValue = value.into();
+            value.when_available(move |value| {
+                let n = value.get::<usize>().copied().unwrap_or(0);
+                sink.fetch_add(n, Ordering::SeqCst);
+            });
+        });
+        promise.emplace(7);
+        waiter.join().expect("no panic");
+        assert_eq!(seen.load(Ordering::SeqCst), 7);
+    });
+}
+
+#[test]
 fn shares_are_counted_at_once() {
     check(|| {
         let payload = Arc::new(AtomicUsize::new(7));

@@ -1,26 +1,29 @@
 //! The engine `async`: kernels run when their arguments are available, and nobody ever waits.
 //!
-//! A function begins on the thread that calls it, with registers and counts of its own that need no
-//! lock ([`run`]). Most functions end there, too. What makes an execution visible to others moves
-//! its state under a lock ([`Execution`]): an argument or a result that is not available yet, streams,
-//! or several kernels that are ready where tasks may run at the same time.
+//! A function begins on the thread that calls it, in the order that its body knows ([`run`]): no
+//! counts, no lock, and kernels work on the registers themselves. Most functions end there, too. What
+//! makes the order unknown, or an execution visible to others, moves its state under a lock
+//! ([`Execution`]): an argument or a result that is not available yet, streams, or several kernels
+//! that are ready where tasks may run at the same time.
 
 use super::program::Loaded;
-use super::registers::Registers;
+use super::registers::{Promises, Registers};
 use super::shared::Execution;
 use ferroflow_base::invalid_argument;
 use ferroflow_opdef::host::{
-    CallSite, ExecutionContext, HostContext, HostKernel, HostProgram, KernelFrame, TraceLevel,
-    Values,
+    CallSite, ExecutionContext, HostKernel, HostProgram, KernelFrame, Operand, Register,
+    TraceLevel, Values,
 };
 use ferroflow_program::bef::{Body, Kernel};
-use ferroflow_sync::{AsyncValue, IndirectPromise};
+use ferroflow_sync::{AsyncValue, IndirectPromise, State};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
 
 /// How deep calls may nest on the stack before one goes to the work queue.
 const MAX_DEPTH: usize = 48;
+/// Registers of small functions lie on the stack: a call of them costs no memory.
+const N_INLINE: usize = 8;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
@@ -65,7 +68,7 @@ pub(super) fn execute(call: Call<'_>, args: Values) -> Values {
 
 #[cold]
 fn start_elsewhere(call: Call<'_>, args: Values) -> Values {
-    let n_results = call.body.result_registers().len();
+    let n_results = call.body.returns().len();
     let (promises, values): (Vec<_>, Values) =
         (0..n_results).map(|_| IndirectPromise::new()).unzip();
     let (program, loaded) = (call.program.clone(), call.loaded.clone());
@@ -88,72 +91,144 @@ fn start_elsewhere(call: Call<'_>, args: Values) -> Values {
     values
 }
 
-fn start(call: Call<'_>, args: Values) -> Values {
+fn start(call: Call<'_>, mut args: Values) -> Values {
     let body = &**call.body;
-    let mut registers = Registers::new(body);
-    body.sources().iter().for_each(|id| registers.queue(*id));
-    let mut late = Vec::new();
-    for (i, arg) in (0u32..).zip(args) {
-        let users = body.argument_used_by(i as usize);
-        if arg.is_available() {
-            registers.count_down(users, Registers::queue);
-        } else if !users.is_empty() {
-            late.push((arg.clone(), i));
+    let (mut is_late, mut has_errors) = (false, false);
+    for arg in &args {
+        is_late |= !arg.is_available();
+        has_errors |= arg.is_error();
+    }
+    if is_late || body.streams().is_some() {
+        return Execution::begin(call, args);
+    }
+    let uses = body.register_uses();
+    let mut inline = [const { None }; N_INLINE];
+    let mut many: Vec<Register>;
+    let registers = match inline.get_mut(..uses.len()) {
+        Some(registers) => registers,
+        None => {
+            many = std::iter::repeat_with(|| None).take(uses.len()).collect();
+            &mut many
         }
+    };
+    while let Some(arg) = args.pop() {
         // The value of an argument that nobody reads is dropped here.
-        let _ = registers.set(i, arg);
+        if let (Some(register), Some(1..)) = (registers.get_mut(args.len()), uses.get(args.len())) {
+            *register = Some(arg);
+        }
     }
-    if !late.is_empty() || body.streams().is_some() {
-        let ready = registers.take_queue(None);
-        return Execution::begin(call, registers, late, ready);
-    }
-    run(call, registers)
+    run(call, registers, has_errors)
 }
 
-/// Runs the kernels of an execution that only this thread knows of; of several that one makes ready,
-/// the first comes next and the others queue up.
-fn run(call: Call<'_>, mut registers: Box<Registers>) -> Values {
+/// Runs the kernels of an execution that only this thread knows of, in serial order.
+fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Values {
     let body = &**call.body;
-    let mut runner = Runner::new(call);
-    let mut next = None;
-    loop {
-        let Some(id) = next.take().or_else(|| registers.next_queued()) else {
-            let results = registers.take_all(body.result_registers());
-            registers.recycle();
-            return results;
-        };
-        if registers.has_queued() && is_parallel(call.ctx) {
-            let ready = registers.take_queue(Some(id));
-            return Execution::begin(call, registers, Vec::new(), ready);
-        }
-        let Some(kernel) = kernel(body, id) else {
+    let mut promises = Promises::default();
+    let order = body.serial().order();
+    let n_here = match call.ctx.host().is_parallel() {
+        true => body.serial().n_alone(),
+        false => order.len(),
+    };
+    for (i, id) in order.iter().take(n_here).enumerate() {
+        let Some(kernel) = kernel(body, *id) else {
             continue;
         };
-        runner.run(kernel, &mut registers);
-        let mut late = Late::new();
-        runner.frame.end(|i, value| {
-            if !value.is_available() {
-                late.push((i as u32, value));
-                return;
+        let (args, results) = body.operands(kernel);
+        let is_special = kernel.non_strict || !promises.is_empty();
+        if is_special {
+            prepare(registers, &mut promises, args, results);
+        }
+        let mut frame = call.frame(kernel, registers, args, results);
+        call.run(kernel, &mut frame, has_errors);
+        // In order, which people can see.
+        for arg in args {
+            if arg.is_last()
+                && let Some(register) = registers.get_mut(arg.register())
+            {
+                *register = None;
             }
-            // A kernel that is not strict may have asked for it.
-            if let Some(unstored) = registers.set(result_register(body, kernel, i), value) {
-                unstored.settle();
+        }
+        let mut is_late = false;
+        for result in results {
+            let Some(register) = registers.get_mut(result.register()) else {
+                continue;
+            };
+            match register.as_ref().map(AsyncValue::state) {
+                Some(State::Concrete) => {}
+                Some(State::Error) => has_errors = true,
+                Some(_) => {
+                    is_late = true;
+                    continue;
+                }
+                None => {
+                    has_errors = true;
+                    call.frame(kernel, registers, &[], results)
+                        .report_missing_result();
+                    continue;
+                }
             }
-            registers.count_down(body.used_by(kernel, i), |registers, user| match next {
-                None => next = Some(user),
-                Some(_) => registers.queue(user),
-            });
-        });
-        if !late.is_empty() {
-            let ready = registers.take_queue(next);
-            return Execution::resume(call, registers, id, late, ready);
+            if is_special {
+                promises.keep(result.register(), register);
+            }
+            if result.is_last() {
+                *register = None;
+            }
+        }
+        if is_late {
+            let mut values = Late::new();
+            for (i, result) in (0..).zip(results) {
+                let register = registers.get_mut(result.register());
+                let value = register.and_then(Option::take);
+                if is_special {
+                    promises.keep(result.register(), &value);
+                }
+                values.extend(value.map(|value| (i, value)));
+            }
+            let (registers, ready) = Registers::behind(body, i + 1, i, registers, promises);
+            return Execution::resume(call, registers, *id, values, ready);
         }
     }
+    if n_here < order.len() {
+        let (registers, ready) = Registers::behind(body, n_here, n_here, registers, promises);
+        return Execution::resume(call, registers, 0, Late::new(), ready);
+    }
+    let mut values = Values::new();
+    for operand in body.returns() {
+        let register = registers.get_mut(operand.register());
+        let value = register.and_then(|register| match operand.is_last() {
+            true => register.take(),
+            false => register.clone(),
+        });
+        if let Some(value) = value {
+            values.push(value);
+        }
+    }
+    values
 }
 
-fn is_parallel(ctx: &ExecutionContext) -> bool {
-    ctx.host().work_queue().parallelism_level() > 1
+/// Makes room for results that were asked for already, and promises values for arguments of a kernel
+/// that is not strict.
+#[cold]
+fn prepare(
+    registers: &mut [Register],
+    promises: &mut Promises,
+    args: &[Operand],
+    results: &[Operand],
+) {
+    for result in results {
+        if promises.has(result.register())
+            && let Some(register) = registers.get_mut(result.register())
+        {
+            *register = None;
+        }
+    }
+    for arg in args {
+        if let Some(register @ None) = registers.get_mut(arg.register()) {
+            let (promise, value) = IndirectPromise::new();
+            *register = Some(value);
+            promises.insert(arg.register(), promise);
+        }
+    }
 }
 
 /// The kernel of a number from 1.
@@ -162,79 +237,47 @@ pub(super) fn kernel(body: &Body, id: u32) -> Option<&Kernel> {
     body.kernels().get((id as usize).wrapping_sub(1))
 }
 
-/// The register of result `i` of a kernel; none that exists if the kernel has no such result.
-#[inline]
-pub(super) fn result_register(body: &Body, kernel: &Kernel, i: usize) -> u32 {
-    body.results(kernel).get(i).copied().unwrap_or(u32::MAX)
-}
-
 /// Results of a kernel that are not available yet, by number.
 pub(super) type Late = SmallVec<[(u32, AsyncValue); 2]>;
 
-/// Runs kernels of a function one after the other, in one frame.
-pub(super) struct Runner<'a> {
-    pub(super) frame: KernelFrame<'a>,
-    loaded: &'a Loaded,
-    host: &'a HostContext,
-    body: &'a Body,
-    call: Call<'a>,
-}
-
-impl<'a> Runner<'a> {
+impl<'a> Call<'a> {
+    /// A frame for a call of `kernel`.
     #[inline]
-    pub(super) fn new(call: Call<'a>) -> Self {
+    pub(super) fn frame<'f>(
+        self,
+        kernel: &'f Kernel,
+        registers: &'f mut [Register],
+        args: &'f [Operand],
+        results: &'f [Operand],
+    ) -> KernelFrame<'f>
+    where
+        'a: 'f,
+    {
+        let body: &'a Body = self.body;
         let site = CallSite {
-            program: call.program,
-            attrs: &[],
-            functions: &[],
-            location: 0,
-        };
-        Runner {
-            frame: KernelFrame::new(site, call.ctx, Values::new(), 0),
-            loaded: call.loaded,
-            host: call.ctx.host(),
-            body: call.body,
-            call,
-        }
-    }
-
-    /// Runs `kernel` with arguments from `registers`; the frame has its results then.
-    #[inline]
-    pub(super) fn run(&mut self, kernel: &'a Kernel, registers: &mut Registers) {
-        self.begin(kernel, registers);
-        self.call(kernel);
-    }
-
-    /// Fills the frame for a call of `kernel`.
-    #[inline]
-    pub(super) fn begin(&mut self, kernel: &'a Kernel, registers: &mut Registers) {
-        let site = CallSite {
-            program: self.call.program,
-            attrs: self.body.attrs(kernel),
-            functions: self.body.functions(kernel),
+            program: self.program,
+            attrs: body.attrs(kernel),
+            functions: body.functions(kernel),
             location: kernel.location,
         };
-        self.frame.begin(site, self.body.results(kernel).len());
-        for number in self.body.args(kernel) {
-            self.frame.push_arg(registers.take(*number));
-        }
+        KernelFrame::new(site, self.ctx, registers, args, results)
     }
 
-    /// Calls `kernel` with the arguments in the frame.
+    /// Calls `kernel` in its frame; some of its arguments may be errors if `has_errors`.
     #[inline]
-    pub(super) fn call(&mut self, kernel: &Kernel) {
-        if !kernel.non_strict {
-            let error = self.frame.args().iter().rfind(|a| a.is_error());
-            if let Some(error) = error.or(self.call.ctx.cancel_value()).cloned() {
-                return self.frame.fail(&error);
+    pub(super) fn run(self, kernel: &Kernel, frame: &mut KernelFrame<'_>, has_errors: bool) {
+        if !kernel.non_strict && (has_errors || self.ctx.cancel_value().is_some()) {
+            let error = frame.error_arg().or(self.ctx.cancel_value().cloned());
+            if let Some(error) = error {
+                return frame.fail(&error);
             }
         }
-        let _scope = self.host.trace(TraceLevel::Debug, || {
+        let _scope = self.ctx.host().trace(TraceLevel::Debug, || {
             self.loaded.file.kernel_name(kernel.code).to_string()
         });
         match self.loaded.kernels.get(kernel.code) {
-            Some(HostKernel::Async(implementation)) => implementation(&mut self.frame),
-            _ => self.frame.report_error(invalid_argument!(
+            Some(HostKernel::Async(implementation)) => implementation(frame),
+            _ => frame.report_error(invalid_argument!(
                 "kernel '{}' is synchronous, but its function is not",
                 self.loaded.file.kernel_name(kernel.code)
             )),

@@ -86,6 +86,40 @@ impl Program {
     }
 }
 
+impl Program {
+    /// A native function, or why the function cannot be called.
+    fn execute_otherwise(&self, function: usize, ctx: &ExecutionContext, args: Values) -> Values {
+        let Some(entry) = self.file().functions().get(function) else {
+            return Values::new();
+        };
+        let n_results = entry.results.len();
+        let status = if args.len() != entry.arguments.len() {
+            invalid_argument!(
+                "function '{}' takes {} arguments, not {}",
+                entry.name,
+                entry.arguments.len(),
+                args.len()
+            )
+        } else if let Some(native) = self.natives.get(function).copied().flatten() {
+            return run_native(native, ctx, args, n_results);
+        } else {
+            match entry.kind {
+                FunctionKind::Async => match self.file().body(function) {
+                    Err(status) => status,
+                    Ok(_) => internal!("the function was not called"),
+                },
+                FunctionKind::Native => internal!("native function was not found"),
+                FunctionKind::Sync => invalid_argument!(
+                    "function '{}' is synchronous and cannot be called asynchronously",
+                    entry.name
+                ),
+            }
+        };
+        let error = AsyncValue::new_error(ctx.report(status, None));
+        std::iter::repeat_n(error, n_results).collect()
+    }
+}
+
 /// Calls native code when all its arguments are there; an erroneous one goes to the results.
 fn run_native(
     native: NativeFunction,
@@ -172,44 +206,21 @@ impl HostProgram for Program {
         ctx: &ExecutionContext,
         args: Values,
     ) -> Values {
-        let Some(entry) = self.file().functions().get(function) else {
-            return Values::new();
-        };
-        let n_results = entry.results.len();
-        let fail = |status: ferroflow_base::Status| -> Values {
-            let error = AsyncValue::new_error(ctx.report(status, None));
-            std::iter::repeat_n(error, n_results).collect()
-        };
-        if args.len() != entry.arguments.len() {
-            return fail(invalid_argument!(
-                "function '{}' takes {} arguments, not {}",
-                entry.name,
-                entry.arguments.len(),
-                args.len()
-            ));
+        let entry = self.file().functions().get(function);
+        if let Some(entry) = entry
+            && entry.kind == FunctionKind::Async
+            && let Ok(body) = self.file().body(function)
+            && body.n_arguments() == args.len()
+        {
+            let call = Call {
+                program: this,
+                loaded: &self.loaded,
+                body,
+                ctx,
+            };
+            return engine::execute(call, args);
         }
-        match entry.kind {
-            FunctionKind::Async => match self.file().body(function) {
-                Ok(body) => {
-                    let call = Call {
-                        program: this,
-                        loaded: &self.loaded,
-                        body,
-                        ctx,
-                    };
-                    engine::execute(call, args)
-                }
-                Err(status) => fail(status),
-            },
-            FunctionKind::Native => match self.natives.get(function).copied().flatten() {
-                Some(native) => run_native(native, ctx, args, n_results),
-                None => fail(internal!("native function was not found")),
-            },
-            FunctionKind::Sync => fail(invalid_argument!(
-                "function '{}' is synchronous and cannot be called asynchronously",
-                entry.name
-            )),
-        }
+        self.execute_otherwise(function, ctx, args)
     }
 
     fn execute_sync(

@@ -6,13 +6,13 @@
 //! Where the program has streams, those of one stream run on one thread, the latest first, and each
 //! other stream that has something ready becomes a task.
 
-use super::engine::{Call, Late, Runner, kernel, result_register};
+use super::engine::{Call, Late, kernel};
 use super::program::Loaded;
 use super::registers::{Ready, Registers, Unstored};
 use super::streams::StreamQueue;
-use ferroflow_opdef::host::{ExecutionContext, HostProgram, Values};
-use ferroflow_program::bef::Body;
-use ferroflow_sync::{AsyncValue, IndirectPromise};
+use ferroflow_opdef::host::{ExecutionContext, HostProgram, Operand, Register, Values};
+use ferroflow_program::bef::{Body, Kernel};
+use ferroflow_sync::AsyncValue;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,11 +22,88 @@ pub(super) struct Execution {
     loaded: Arc<Loaded>,
     body: Arc<Body>,
     ctx: ExecutionContext,
-    registers: Mutex<Box<Registers>>,
+    registers: Mutex<Registers>,
+}
+
+/// Where the operands of a kernel lie while it runs: its arguments, then its results, all its own.
+#[derive(Default)]
+struct Window {
+    registers: SmallVec<[Register; 6]>,
+    n_args: usize,
+    has_errors: bool,
+}
+
+/// Operands of a window: the first register, the second and so on.
+static IN_ORDER: [Operand; 64] = {
+    let mut operands = [Operand::new(0); 64];
+    let mut i = 0;
+    while i < operands.len() {
+        operands[i] = Operand::new(i as u32).last();
+        i += 1;
+    }
+    operands
+};
+
+impl Window {
+    /// Fills the window, which is empty, for a call of `kernel`.
+    #[inline]
+    fn fill(&mut self, body: &Body, kernel: &Kernel, registers: &mut Registers) {
+        let (args, results) = body.operands(kernel);
+        self.has_errors = false;
+        for arg in args {
+            let value = registers.take(*arg);
+            self.has_errors |= value.is_error();
+            self.registers.push(Some(value));
+        }
+        self.n_args = args.len();
+        results.iter().for_each(|_| self.registers.push(None));
+    }
+
+    /// Runs `kernel` and drops its arguments; the window has its results then.
+    #[inline]
+    fn run(&mut self, call: Call<'_>, kernel: &Kernel) {
+        let many: Vec<Operand>;
+        let operands = match IN_ORDER.get(..self.registers.len()) {
+            Some(operands) => operands,
+            None => {
+                let n = self.registers.len() as u32;
+                many = (0..n).map(|i| Operand::new(i).last()).collect();
+                &many
+            }
+        };
+        let (args, results) = operands.split_at(self.n_args);
+        let mut frame = call.frame(kernel, &mut self.registers, args, results);
+        call.run(kernel, &mut frame, self.has_errors);
+        let (args, rest) = self.registers.split_at_mut(self.n_args);
+        // In order, which people can see.
+        args.iter_mut().for_each(|arg| *arg = None);
+        if rest.iter().any(Option::is_none) {
+            let mut frame = call.frame(kernel, &mut self.registers, &[], results);
+            frame.report_missing_result();
+        }
+    }
+
+    /// The result, if there is one only; the window is empty then.
+    #[inline]
+    fn take_single(&mut self) -> Option<AsyncValue> {
+        if self.registers.len() != self.n_args + 1 {
+            return None;
+        }
+        let value = self.registers.pop().flatten();
+        self.registers.clear();
+        value
+    }
+
+    /// All results, by number; the window is empty then.
+    fn take_all(&mut self) -> Late {
+        let results = self.registers.drain(..).skip(self.n_args);
+        let number = |(i, value): (u32, Register)| Some((i, value?));
+        (0..).zip(results).filter_map(number).collect()
+    }
 }
 
 impl Execution {
-    fn new(call: Call<'_>, registers: Box<Registers>) -> Arc<Self> {
+    fn new(call: Call<'_>, registers: Registers) -> Arc<Self> {
         Arc::new(Execution {
             program: call.program.clone(),
             loaded: call.loaded.clone(),
@@ -36,21 +113,29 @@ impl Execution {
         })
     }
 
-    /// Runs what is `ready`, and the rest when the `late` arguments (by number) are there; the
-    /// function's results.
-    pub(super) fn begin(
-        call: Call<'_>,
-        registers: Box<Registers>,
-        late: Vec<(AsyncValue, u32)>,
-        ready: Ready,
-    ) -> Values {
+    /// Runs a function from its beginning; its results.
+    pub(super) fn begin(call: Call<'_>, args: Values) -> Values {
+        let body = &**call.body;
+        let mut registers = Registers::new(body);
+        let mut ready = Ready::from_slice(body.sources());
+        let mut late = Vec::new();
+        for (i, arg) in args.into_iter().enumerate() {
+            let users = body.argument_used_by(i);
+            if arg.is_available() {
+                registers.count_down(users, &mut ready);
+            } else if !users.is_empty() {
+                late.push((arg.clone(), i));
+            }
+            // The value of an argument that nobody reads is dropped here.
+            let _ = registers.set(i, arg);
+        }
         let this = Execution::new(call, registers);
         for (arg, i) in late {
             let this = this.clone();
             arg.and_then(move || {
                 let mut ready = Ready::new();
-                let users = this.body.argument_used_by(i as usize);
-                this.lock().count_down(users, |_, user| ready.push(user));
+                let users = this.body.argument_used_by(i);
+                this.lock().count_down(users, &mut ready);
                 this.process(0, ready);
             });
         }
@@ -58,25 +143,28 @@ impl Execution {
         this.results()
     }
 
-    /// Goes on behind kernel `id`, some of whose results are `late`; other kernels are `ready`.
+    /// Goes on behind kernel `id`, which gave these results (none of kernel 0); other kernels are
+    /// ready, too.
     pub(super) fn resume(
         call: Call<'_>,
-        registers: Box<Registers>,
+        registers: Registers,
         id: u32,
-        late: Late,
-        mut ready: Ready,
+        results: Late,
+        others: Ready,
     ) -> Values {
         let this = Execution::new(call, registers);
-        this.store(id, late, &mut ready);
+        let mut ready = Ready::new();
+        this.store(id, results, &mut ready);
+        ready.extend(others);
         this.process(id, ready);
         this.results()
     }
 
     fn results(&self) -> Values {
-        self.lock().take_all(self.body.result_registers())
+        self.lock().take_all(self.body.returns())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Box<Registers>> {
+    fn lock(&self) -> MutexGuard<'_, Registers> {
         self.registers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -92,7 +180,7 @@ impl Execution {
     }
 
     /// Runs kernels that `from` made ready, and those that become ready by it.
-    fn process(self: &Arc<Self>, from: u32, mut ready: Ready) {
+    fn process(self: &Arc<Self>, from: u32, ready: Ready) {
         if ready.is_empty() {
             return;
         }
@@ -101,24 +189,27 @@ impl Execution {
             queue.add(&ready);
             return self.process_streams(queue);
         }
-        let mut runner = Runner::new(self.call());
-        // Whether the frame has the arguments of the first one already.
-        let mut has_args = false;
+        self.process_in(&mut Window::default(), ready, false);
+    }
+
+    /// As [`Execution::process`], without streams; the window may have the arguments of the first
+    /// kernel already.
+    fn process_in(self: &Arc<Self>, window: &mut Window, mut ready: Ready, mut is_filled: bool) {
         while let Some((first, others)) = ready.split_first() {
             let id = *first;
             self.enqueue_all(others);
             ready.clear();
-            if !has_args {
-                self.take_args(id, &mut runner);
+            if !is_filled {
+                self.fill(id, window);
             }
-            has_args = self.run(id, &mut runner, &mut ready);
+            is_filled = self.run(id, window, &mut ready);
         }
     }
 
-    /// Prepares the frame for a call of a kernel.
-    fn take_args<'a>(&'a self, id: u32, runner: &mut Runner<'a>) {
+    /// Prepares the window for a call of a kernel.
+    fn fill(&self, id: u32, window: &mut Window) {
         if let Some(kernel) = kernel(&self.body, id) {
-            runner.begin(kernel, &mut self.lock());
+            window.fill(&self.body, kernel, &mut self.lock());
         }
     }
 
@@ -148,7 +239,7 @@ impl Execution {
     }
 
     fn process_streams(self: &Arc<Self>, mut queue: StreamQueue<'_>) {
-        let mut runner = Runner::new(self.call());
+        let mut window = Window::default();
         let mut ready = Ready::new();
         loop {
             queue.continue_elsewhere();
@@ -166,111 +257,127 @@ impl Execution {
             let Some(id) = queue.here.pop() else {
                 return;
             };
-            self.take_args(id, &mut runner);
-            self.run(id, &mut runner, &mut ready);
+            self.fill(id, &mut window);
+            self.run(id, &mut window, &mut ready);
             queue.add(&ready);
             ready.clear();
         }
     }
 
-    /// Runs a kernel with the arguments in the frame. Kernels become ready by it; whether the frame
+    /// Runs a kernel with the arguments in the window. Kernels become ready by it; whether the window
     /// has the arguments of the first of them, because they could be taken on the way.
-    fn run<'a>(self: &'a Arc<Self>, id: u32, runner: &mut Runner<'a>, ready: &mut Ready) -> bool {
+    fn run(self: &Arc<Self>, id: u32, window: &mut Window, ready: &mut Ready) -> bool {
         let body = &*self.body;
         let Some(this) = kernel(body, id) else {
             return false;
         };
-        runner.call(this);
-        let mut results = Late::new();
-        runner.frame.end(|i, value| results.push((i as u32, value)));
-        // What most kernels give: one value that is there.
-        match results.pop() {
-            Some((0, value)) if value.is_available() => {
-                let mut registers = self.lock();
-                let unstored = registers.set(result_register(body, this, 0), value);
-                registers.count_down(body.used_by(this, 0), |_, user| ready.push(user));
-                // Which of several streams' kernels runs next is not known here.
-                let next = match (&unstored, ready.first(), body.streams()) {
-                    (None, Some(next), None) => kernel(body, *next),
-                    _ => None,
-                };
-                if let Some(next) = next {
-                    runner.begin(next, &mut registers);
-                    return true;
-                }
-                drop(registers);
-                unstored.into_iter().for_each(Unstored::settle);
+        window.run(self.call(), this);
+        match window.take_single() {
+            // What most kernels give.
+            Some(value) if value.is_available() => {
+                return self.set(this, 0, value, window, ready);
             }
-            Some(last) => {
-                results.push(last);
+            Some(value) => self.store_one(id, this, 0, value, ready),
+            None => {
+                let results = window.take_all();
                 self.store(id, results, ready);
             }
-            None => {}
         }
         false
     }
 
-    /// Stores results of a kernel, by number.
-    fn store(self: &Arc<Self>, id: u32, results: Late, ready: &mut Ready) {
+    /// Stores result `i` of a kernel, which is there. Kernels become ready by it; whether the window
+    /// has the arguments of the first of them.
+    fn set(
+        &self,
+        kernel: &Kernel,
+        i: usize,
+        value: AsyncValue,
+        window: &mut Window,
+        ready: &mut Ready,
+    ) -> bool {
         let body = &*self.body;
-        let Some(kernel) = kernel(body, id) else {
-            return;
-        };
-        let mut late: SmallVec<[(AsyncValue, u32, Option<IndirectPromise>); 2]> = SmallVec::new();
-        let mut unstored: SmallVec<[Unstored; 2]> = SmallVec::new();
+        let mut registers = self.lock();
+        let unstored = registers.store(body, kernel, i, value, ready);
+        // Which of several streams' kernels runs next is not known here.
+        if unstored.is_none()
+            && body.streams().is_none()
+            && let Some(next) = ready.first().and_then(|id| self::kernel(body, *id))
         {
-            let mut registers = self.lock();
-            for (i, value) in results {
-                let number = result_register(body, kernel, i as usize);
-                let users = body.used_by(kernel, i as usize);
-                if value.is_available() {
-                    unstored.extend(registers.set(number, value));
-                    registers.count_down(users, |_, user| ready.push(user));
-                    continue;
-                }
-                let is_read = !users.is_empty();
-                let waits = is_read.then(|| value.clone());
-                match (registers.set(number, value), waits) {
-                    // Forwarded before who reads it is counted down.
-                    (
-                        Some(Unstored {
-                            promise: Some(promise),
-                            value,
-                        }),
-                        Some(_),
-                    ) => late.push((value, i, Some(promise))),
-                    (other, waits) => {
-                        unstored.extend(other);
-                        late.extend(waits.map(|value| (value, i, None)));
-                    }
-                }
-            }
+            window.fill(body, next, &mut registers);
+            return true;
         }
+        drop(registers);
         unstored.into_iter().for_each(Unstored::settle);
-        for (value, i, promise) in late {
-            let (this, result) = (self.clone(), (u64::from(id) << 32) | u64::from(i));
-            match promise {
-                None => value.and_then(move || this.arrived(result)),
-                Some(promise) => {
-                    let waiting = value.clone();
-                    waiting.and_then(move || {
-                        promise.forward_to(value);
-                        this.arrived(result);
-                    });
-                }
+        false
+    }
+
+    /// Stores results of a kernel, by number; those that are late when they come.
+    fn store(self: &Arc<Self>, id: u32, results: Late, ready: &mut Ready) {
+        if let Some(kernel) = kernel(&self.body, id) {
+            for (i, value) in results {
+                self.store_one(id, kernel, i, value, ready);
             }
         }
     }
 
-    /// A result that was not available when its kernel returned is so now.
-    fn arrived(self: &Arc<Self>, result: u64) {
+    fn store_one(
+        self: &Arc<Self>,
+        id: u32,
+        kernel: &Kernel,
+        i: u32,
+        value: AsyncValue,
+        ready: &mut Ready,
+    ) {
+        let body = &*self.body;
+        let Some(operand) = body.results(kernel).get(i as usize) else {
+            return;
+        };
+        let users = body.used_by(kernel, i as usize);
+        let result = (u64::from(id) << 32) | u64::from(i);
+        if value.is_available() {
+            let unstored = self.lock().store(body, kernel, i as usize, value, ready);
+            unstored.into_iter().for_each(Unstored::settle);
+        } else if !operand.is_early() {
+            let this = self.clone();
+            value.when_available(move |value| this.arrived(result, Some(value)));
+        } else {
+            let (this, is_read) = (self.clone(), !users.is_empty());
+            let unstored = self.lock().set(operand.register(), value.clone());
+            match unstored.filter(|u| u.promise.is_some()) {
+                // Forwarded before who reads it is counted down.
+                Some(promised) => value.and_then(move || {
+                    promised.settle();
+                    if is_read {
+                        this.arrived(result, None);
+                    }
+                }),
+                None if is_read => value.and_then(move || this.arrived(result, None)),
+                None => {}
+            }
+        }
+    }
+
+    /// A result that was not available when its kernel returned is so now; its value, if no register
+    /// has it yet.
+    fn arrived(self: &Arc<Self>, result: u64, value: Option<AsyncValue>) {
         let (id, i) = ((result >> 32) as u32, result as u32 as usize);
         let Some(kernel) = kernel(&self.body, id) else {
             return;
         };
         let mut ready = Ready::new();
-        let users = self.body.used_by(kernel, i);
-        self.lock().count_down(users, |_, user| ready.push(user));
-        self.process(id, ready);
+        let mut window = Window::default();
+        let mut is_filled = false;
+        match value {
+            Some(value) => is_filled = self.set(kernel, i, value, &mut window, &mut ready),
+            None => {
+                let users = self.body.used_by(kernel, i);
+                self.lock().count_down(users, &mut ready);
+            }
+        }
+        match is_filled {
+            true => self.process_in(&mut window, ready, true),
+            false => self.process(id, ready),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::program::Loaded;
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::host::{
-    CallSite, ExecutionContext, HostKernel, HostProgram, SyncKernelFrame, Value,
+    CallSite, ExecutionContext, HostKernel, HostProgram, Operand, SyncKernelFrame, Value,
 };
 use ferroflow_program::bef::FunctionKind;
 use std::cell::Cell;
@@ -66,7 +66,7 @@ pub(super) fn execute(
             functions: body.functions(kernel),
             location: kernel.location,
         };
-        let (args, results) = (body.args(kernel), body.results(kernel));
+        let (args, results) = body.operands(kernel);
         let mut frame = SyncKernelFrame::new(site, ctx, &mut registers, args, results);
         let result = match loaded.kernels.get(kernel.code) {
             Some(HostKernel::Sync(implementation)) => implementation(&mut frame),
@@ -80,6 +80,6 @@ pub(super) fn execute(
             return Err(ctx.report(status, location).status);
         }
     }
-    let result = |r: &u32| registers.get(*r as usize).cloned().unwrap_or_default();
-    Ok(body.result_registers().iter().map(result).collect())
+    let result = |r: &Operand| registers.get(r.register()).cloned().unwrap_or_default();
+    Ok(body.returns().iter().map(result).collect())
 }

@@ -40,6 +40,8 @@ pub(crate) struct GradientFunctions {
     /// What became of which function.
     origins: FxHashMap<String, Key>,
     to_make: Vec<Key>,
+    /// See [`GradientOptions::ignore_overrides`].
+    pub(super) ignore_overrides: bool,
 }
 
 /// Whether an argument or result of this dtype has a gradient of the same dtype.
@@ -175,6 +177,11 @@ impl Walk<'_, '_, '_> {
         changed.outputs.push(DType::Variant);
         let tout = changed.outputs.iter().map(|t| AttrValue::Type(*t));
         changed.attrs.set("Tout", AttrValue::List(tout.collect()));
+        if changed.attrs.get("output_shapes").is_some() {
+            changed
+                .attrs
+                .set("output_shapes", AttrValue::List(Vec::new()));
+        }
         self.emitter.emit().replace(id, changed);
         Ok(node.outputs.len())
     }
@@ -257,6 +264,8 @@ impl GraphBuilder<'_> {
     /// The gradient of `function` as SymbolicGradient has it: runs the function once more, and has
     /// an argument or result for each of the function's, of any dtype.
     pub(crate) fn gradient_function(&mut self, function: Function) -> Result<Function> {
+        // As TensorFlow's.
+        self.gradient_functions.ignore_overrides = true;
         Function::new(self.differentiated(function, None)?.0)
     }
 

@@ -216,6 +216,51 @@ impl<'a, 'r> Emit<'a, 'r> {
         Ok(constant)
     }
 
+    /// Gives new nodes in loops constants of their own, in the loop: engines that check frames, as
+    /// TensorFlow's does, accept no others.
+    pub(super) fn pin_constants(&mut self) -> Result<()> {
+        let is_floating = |node: &Node| node.op() == "Const" && node.controls.is_empty();
+        let mut pinned: FxHashMap<(Output, NodeId), Output> = FxHashMap::default();
+        for new in 0..self.places.len() {
+            let (id, place) = (NodeId::new(self.n_old + new), self.places[new]);
+            let graph = &self.builder.graph;
+            let Some(node) = graph.get(id).cloned() else {
+                continue;
+            };
+            if matches!(place, Place::Anywhere | Place::Forward(None)) || node.op() == "Enter" {
+                continue;
+            }
+            let floats: SmallVec<[bool; 4]> = (node.inputs.iter())
+                .map(|i| is_floating(graph.node(i.node)))
+                .collect();
+            // Something that is alive where the node is.
+            let bound = node
+                .inputs
+                .iter()
+                .zip(&floats)
+                .find(|(_, floats)| !**floats);
+            let bound = bound
+                .map(|(i, _)| i.node)
+                .or(node.controls.first().copied());
+            let Some(bound) = bound else {
+                continue;
+            };
+            for (slot, input) in node.inputs.iter().enumerate().filter(|(i, _)| floats[*i]) {
+                let own = match pinned.get(&(*input, bound)) {
+                    Some(own) => *own,
+                    None => {
+                        let attrs = self.builder.graph.node(input.node).attrs.clone();
+                        let own = self.add_at(place, "Const", &[], attrs, &[bound])?;
+                        pinned.insert((*input, bound), Output::new(own, 0));
+                        Output::new(own, 0)
+                    }
+                };
+                self.builder.graph.set_input(id, slot, own);
+            }
+        }
+        Ok(())
+    }
+
     /// The value of a constant.
     pub(super) fn constant_value(&self, value: Output) -> Option<Tensor> {
         let node = self.builder.graph.get(value.node)?;

@@ -63,6 +63,10 @@ pub struct GradientOptions {
     pub stop_gradients: Vec<Output>,
     /// What becomes of an `x` that no `y` depends on.
     pub unconnected: Unconnected,
+    /// Where a node says that its gradient is a function of the program that made the graph
+    /// (`tf.custom_gradient`, `gradient_override_map`), take that of its op. It is an error
+    /// otherwise: a graph does not hold such functions.
+    pub ignore_overrides: bool,
 }
 
 impl Default for GradientOptions {
@@ -72,6 +76,7 @@ impl Default for GradientOptions {
             grad_ys: Vec::new(),
             stop_gradients: Vec::new(),
             unconnected: Unconnected::None,
+            ignore_overrides: false,
         }
     }
 }
@@ -137,6 +142,7 @@ impl GraphBuilder<'_> {
         dense: bool,
     ) -> Result<Vec<Option<Gradient>>> {
         let n_before = self.graph.id_bound();
+        self.gradient_functions.ignore_overrides = options.ignore_overrides;
         let all = walk::gradients(self, ys, xs, options, dense)
             .and_then(|all| self.make_gradient_functions().map(|()| all));
         let changed = std::mem::take(&mut self.changed);

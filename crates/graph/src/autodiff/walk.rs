@@ -5,11 +5,14 @@ use super::reach::{Ends, Reach, Unit};
 use super::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 use super::{is_differentiable, output, symbol};
 use crate::{GraphBuilder, Node, NodeId, Output};
-use ferroflow_base::{Result, Status, internal, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, internal, invalid_argument, not_found, unimplemented_error};
 use ferroflow_opdef::{Expr, GradientCtx, GradientNode, GradientRule, Slices, Symbol};
 use ferroflow_opdef::{Gradient as Term, Op};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Says of a node that its gradient is another one than its op's; calls have it without meaning it.
+const OVERRIDE: &str = "_gradient_op_type";
 
 /// Adds the gradients; without slices when `dense`.
 pub(super) fn gradients(
@@ -81,6 +84,7 @@ pub(super) fn gradients(
         emitter.check()?;
         results.push(total);
     }
+    emitter.emit().pin_constants()?;
     Ok(results)
 }
 
@@ -320,6 +324,21 @@ impl<'w> Walk<'w, '_, '_> {
         }
         if let Some(results) = self.of_call(id, node, needed, arrived)? {
             return Ok(results);
+        }
+        if let Ok(of) = node.attrs.str(OVERRIDE)
+            && !self
+                .emitter
+                .emit()
+                .builder
+                .gradient_functions
+                .ignore_overrides
+        {
+            return Err(unimplemented_error!(
+                "the gradient of '{}' is '{of}' (attr '{OVERRIDE}'), a function of the program that \
+                 made the graph; with `ignore_overrides` the gradient of op {} is taken instead",
+                node.name,
+                node.op()
+            ));
         }
         let registry = self.emitter.emit().builder.registry;
         let rule = registry.op(node.op()).map(|op: &Op| op.gradient);

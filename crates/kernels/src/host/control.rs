@@ -2,10 +2,9 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{
-    ExecutionContext, Frame, Function, FunctionRef, KernelFrame, KernelRegistry, Values,
+    ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
 };
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
-use smallvec::SmallVec;
 use std::sync::OnceLock;
 
 /// Iterations that may be under way at the same time, as in TFRT.
@@ -43,31 +42,32 @@ fn branch(
     frame: &mut KernelFrame,
     choose: impl FnOnce(&AsyncValue, usize) -> Result<usize> + Send + 'static,
 ) -> Result<()> {
-    let n_args = frame.n_args().saturating_sub(1);
-    let mut branches = SmallVec::<[FunctionRef; 4]>::new();
-    while let Ok(function) = frame.function_ref(branches.len()) {
-        function.check_arity(n_args, frame.n_results())?;
-        branches.push(function);
-    }
-    let mut args = frame.take_args();
-    if args.is_empty() {
-        return Err(invalid_argument!("kernel has no condition"));
-    }
-    let selector = args.remove(0);
-    if selector.is_error() {
-        (0..frame.n_results()).for_each(|i| frame.set_result(i, selector.clone()));
-        return Ok(());
-    }
     let no_branch = || invalid_argument!("kernel has no such branch");
-    if selector.is_available() {
-        let index = choose(&selector, branches.len())?;
-        let function = branches.get(index).ok_or_else(no_branch)?;
+    let Some(selector) = frame.arg_ref(0) else {
+        return Err(invalid_argument!("kernel has no condition"));
+    };
+    let n_args = frame.n_args().saturating_sub(1);
+    if selector.is_concrete() {
+        let index = choose(selector, frame.n_functions())?;
+        let function = frame.function_ref(index).map_err(|_| no_branch())?;
+        function.check_arity(n_args, frame.n_results())?;
+        let args = frame.take_args_from(1);
         let results = function.execute(frame.ctx(), args);
         frame.set_results(results);
         return Ok(());
     }
-    let branches: Vec<Function> = branches.into_iter().map(FunctionRef::to_owned).collect();
-    let promises = frame.allocate_all();
+    let selector = selector.clone();
+    if selector.is_error() {
+        frame.fail(&selector);
+        return Ok(());
+    }
+    let mut branches = Vec::<Function>::new();
+    for i in 0..frame.n_functions() {
+        let function = frame.function_ref(i)?;
+        function.check_arity(n_args, frame.n_results())?;
+        branches.push(function.to_owned());
+    }
+    let (args, promises) = (frame.take_args_from(1), frame.allocate_all());
     let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
     let condition = selector.clone();
     when_available(&condition, move || {
@@ -134,11 +134,8 @@ fn repeat(frame: &mut KernelFrame) -> Result<()> {
             "tfrt.repeat.i32 must return what it takes"
         ));
     }
-    let mut args = frame.take_args();
-    if args.is_empty() {
-        return Err(invalid_argument!("tfrt.repeat.i32 has no trip count"));
-    }
-    let count = args.remove(0);
+    let count = frame.arg_value(0)?;
+    let args = frame.take_args_from(1);
     let this = Loop {
         ctx: frame.ctx().clone(),
         body,
@@ -194,11 +191,8 @@ fn while_kernel(frame: &mut KernelFrame) -> Result<()> {
     if frame.n_results() != n_values {
         return Err(invalid_argument!("tfrt.while must return what it takes"));
     }
-    let mut args = frame.take_args();
-    if args.is_empty() {
-        return Err(invalid_argument!("tfrt.while has no condition"));
-    }
-    let condition = args.remove(0);
+    let condition = frame.arg_value(0)?;
+    let args = frame.take_args_from(1);
     let this = Loop {
         ctx: frame.ctx().clone(),
         body,

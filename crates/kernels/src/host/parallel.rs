@@ -104,8 +104,7 @@ fn parallel_for(frame: &mut KernelFrame) -> Result<()> {
         frame.emplace(0, Chain);
         return Ok(());
     }
-    let mut args = frame.take_args();
-    args.drain(..3);
+    let args = frame.take_args_from(3);
     let done = frame.allocate::<Chain>(0);
     let blocks = Arc::new(Blocks {
         ctx: frame.ctx().clone(),

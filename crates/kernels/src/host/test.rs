@@ -335,7 +335,7 @@ fn print_debug_info(frame: &mut KernelFrame) -> Result<()> {
 /// Whether the kernel is the only one that has the argument.
 fn uniqueness(frame: &mut KernelFrame) -> Result<()> {
     for i in 0..frame.n_args() {
-        let is_unique = frame.args().get(i).is_some_and(AsyncValue::is_unique);
+        let is_unique = frame.is_unique_arg(i);
         frame.emplace(i, is_unique);
     }
     Ok(())

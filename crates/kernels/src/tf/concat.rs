@@ -30,7 +30,8 @@ pub const OPS: &[Op] = &[
     )
     .shape(|ctx| {
         for i in 0..ctx.num_outputs() {
-            ctx.set(i, ctx.with_rank(i + 1, 1)?);
+            // That they are vectors is the kernel's to say.
+            ctx.set(i, ctx.input(i + 1));
         }
         Ok(())
     })
@@ -197,8 +198,7 @@ fn concat_offset(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         for i in 1..ctx.num_inputs() {
             if ctx.shape(i)?.rank() != 1 {
                 return Err(invalid_argument!(
-                    "input {} should be a vector, but got shape {}",
-                    i - 1,
+                    "input {i} should be a vector, but got shape {}",
                     ctx.shape(i)?
                 ));
             }

@@ -3,7 +3,7 @@
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::PartialShape;
+use ferroflow_tensor::{DType, PartialShape};
 
 /// Const, Placeholder, PlaceholderV2, PlaceholderWithDefault, NoOp, Identity, IdentityN,
 /// StopGradient, PreventGradient, Snapshot; and _Arg and _Retval, which engines handle themselves.
@@ -66,7 +66,14 @@ pub const OPS: &[Op] = &[
     )
     .shape(shapes::unchanged)
     .cost(Cost::Cheap)
-    .kernel(forward_all)
+    .kernel(|b| match b.input(0)? {
+        DType::Resource => Ok(Box::new(|_: &mut KernelCtx| {
+            Err(invalid_argument!(
+                "Input tensor cannot be a resource variable handle."
+            ))
+        })),
+        _ => forward_all(b),
+    })
     .gradient(pass_gradient),
     Op::new(
         "IdentityN",

@@ -3,6 +3,7 @@
 use super::matmul_gradient;
 use crate::broadcast::{broadcast_partial, broadcast_shape};
 use crate::indices::shape_of;
+use crate::num::Num;
 use crate::packed;
 use crate::product::{Number, convert, widened};
 use crate::simd::gemm::{
@@ -254,7 +255,31 @@ struct Unpacked<T> {
     tail: Tail<T>,
 }
 
-impl<T: gemm::Element + Element> OpKernel for Unpacked<T> {
+/// Products of at most so many factors take longer to be packed than to be computed.
+const MAX_TINY: usize = 64;
+
+impl<T: gemm::Element + Num> Unpacked<T> {
+    /// A product term by term, with what follows it.
+    fn tiny(&self, s: &GemmShape, a: &[T], b: &[T], to: &mut [T], ep: &Epilogue<'_, T>) {
+        let (row_of_a, term_of_a) = if self.ta { (1, s.m) } else { (s.k, 1) };
+        let (term_of_b, column_of_b) = if self.tb { (1, s.k) } else { (s.n, 1) };
+        for (i, row) in to.chunks_mut(s.n.max(1)).enumerate() {
+            for (j, out) in row.iter_mut().enumerate() {
+                let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a);
+                let of_b = b.iter().skip(j * column_of_b).step_by(term_of_b);
+                let terms = of_a.zip(of_b).take(s.k).map(|(x, y)| x.mul(*y));
+                let sum = terms.fold(<T as gemm::Element>::ZERO, Num::add);
+                *out = match ep.bias.and_then(|bias| bias.get(j)) {
+                    Some(bias) => sum.add(*bias),
+                    None => sum,
+                };
+            }
+            T::apply(ep.act.as_unary(), row);
+        }
+    }
+}
+
+impl<T: gemm::Element + Num> OpKernel for Unpacked<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let s = sizes(a.shape(), b.shape(), self.ta, self.tb)?;
@@ -263,6 +288,8 @@ impl<T: gemm::Element + Element> OpKernel for Unpacked<T> {
         let to = out.slice_mut::<T>()?;
         if s.k == 0 {
             finish_zeros(to, s.n, &ep);
+        } else if s.m.saturating_mul(s.n).saturating_mul(s.k) <= MAX_TINY {
+            self.tiny(&s, a.slice()?, b.slice()?, to, &ep);
         } else if !to.is_empty() {
             gemm(ctx.par(), &s, a.slice()?, b.slice()?, to, &ep);
         }

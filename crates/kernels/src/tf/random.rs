@@ -95,9 +95,6 @@ struct Seeded {
     seeds: (u64, u64),
 }
 
-/// The container of streams, which no op can name.
-const CONTAINER: &str = "_random";
-
 impl Seeded {
     fn new(build: &KernelBuild) -> Result<Self> {
         let attr = |name| build.attrs.int(name).map(|seed| seed as u64);
@@ -109,7 +106,7 @@ impl Seeded {
     /// The stream now, which goes on `n_blocks` later for whoever comes next.
     fn reserve(&self, ctx: &KernelCtx, n_blocks: u128) -> Result<Philox> {
         let resources = ctx.resources();
-        let stream = resources.lookup_or_create(CONTAINER, &self.name, || {
+        let stream = resources.own(&self.name, || {
             let (seed, seed2) = match self.seeds {
                 (0, 0) => {
                     let fresh = || RandomState::new().hash_one(&self.name);

@@ -70,8 +70,7 @@ pub const OPS: &[Op] = &[
          complex64,complex128,qint8,quint8,qint16,quint16,qint32}",
     )
     .shape(bitcast_shape)
-    .kernel(bitcast)
-    .not_differentiable(),
+    .kernel(bitcast),
 ];
 
 fn shape_of_shapes(ctx: &mut ShapeCtx) -> Result<()> {

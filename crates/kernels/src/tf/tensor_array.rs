@@ -108,16 +108,14 @@ pub const OPS: &[Op] = &[
     )
     .shape(grad_shape)
     .cost(Cost::Cheap)
-    .kernel(|build| gradient_array(build, false))
-    .not_differentiable(),
+    .kernel(|build| gradient_array(build, false)),
     Op::new(
         "TensorArrayGradWithShape",
         "handle: resource, flow_in: float, shape_to_prepend: int32 -> grad_handle: resource, flow_out: float | source: string | stateful",
     )
     .shape(grad_shape)
     .cost(Cost::Cheap)
-    .kernel(|build| gradient_array(build, true))
-    .not_differentiable(),
+    .kernel(|build| gradient_array(build, true)),
     Op::new("TensorArrayCloseV3", "handle: resource -> | | stateful")
         .cost(Cost::Cheap)
         .kernel(close).not_differentiable(),

@@ -77,7 +77,7 @@ pub const OPS: &[Op] = &[
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(|build| gradient_array(build, false)).not_differentiable(),
+    .kernel(|build| gradient_array(build, false)),
     Op::new(
         "TensorArrayClose",
         "handle: Ref(string) -> |",
@@ -157,7 +157,7 @@ pub const OPS: &[Op] = &[
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(|build| gradient_array(build, false)).not_differentiable(),
+    .kernel(|build| gradient_array(build, false)),
     Op::new(
         "TensorArrayCloseV2",
         "handle: string -> |",

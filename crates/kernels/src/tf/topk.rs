@@ -42,8 +42,7 @@ pub const OPS: &[Op] = &[
             let dtype = build.input(2)?;
             dispatch!(dtype, T in [i32, i64, f32, f64] => Ok(Box::new(bincount::<T>)),
                 else Err(build.unsupported(dtype)))
-        })
-    .not_differentiable(),
+        }),
 ];
 
 fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {

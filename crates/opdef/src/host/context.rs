@@ -21,6 +21,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What all requests of a process share.
 pub struct HostContext {
     work_queue: Arc<dyn WorkQueue>,
+    is_parallel: bool,
     out: Mutex<Box<dyn Write + Send>>,
     on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
     shared: Mutex<HashMap<TypeId, Shared>>,
@@ -37,6 +38,7 @@ impl HostContext {
         on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
     ) -> Arc<Self> {
         Arc::new(HostContext {
+            is_parallel: work_queue.parallelism_level() > 1,
             work_queue,
             out: Mutex::new(out),
             on_error,
@@ -66,6 +68,12 @@ impl HostContext {
     #[inline]
     pub fn work_queue(&self) -> &Arc<dyn WorkQueue> {
         &self.work_queue
+    }
+
+    /// Whether several tasks may run at the same time.
+    #[inline]
+    pub fn is_parallel(&self) -> bool {
+        self.is_parallel
     }
 
     /// Where buffers come from.

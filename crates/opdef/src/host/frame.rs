@@ -3,7 +3,6 @@
 use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Value, Values};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Diagnostic, IndirectPromise, Location, Promise};
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// An attribute of a kernel: where it lies and what it is.
@@ -77,46 +76,87 @@ pub trait Frame {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocationId(pub usize);
 
-/// A call of a kernel of the engine `async`.
+/// What a kernel reads or writes: the number of a register, and whether this is its last use.
+///
+/// ```
+/// use ferroflow_opdef::host::Operand;
+/// let operand = Operand::new(7).last();
+/// assert_eq!((operand.register(), operand.is_last()), (7, true));
+/// assert!(operand.early().is_early() && !operand.is_early());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operand(u32);
+
+impl Operand {
+    const LAST: u32 = 1 << 31;
+    const EARLY: u32 = 1 << 30;
+
+    /// A use of this register, not the last one.
+    #[inline]
+    pub const fn new(register: u32) -> Operand {
+        Operand(register & !(Self::LAST | Self::EARLY))
+    }
+
+    /// The last use of the same register.
+    #[inline]
+    pub const fn last(self) -> Operand {
+        Operand(self.0 | Self::LAST)
+    }
+
+    /// The same result, which somebody may ask for before it is there.
+    #[inline]
+    pub const fn early(self) -> Operand {
+        Operand(self.0 | Self::EARLY)
+    }
+
+    /// The number of the register, less than 2³⁰.
+    #[inline]
+    pub fn register(self) -> usize {
+        (self.0 & !(Self::LAST | Self::EARLY)) as usize
+    }
+
+    /// Whether the function returns the result, or a kernel that is not strict reads it.
+    #[inline]
+    pub fn is_early(self) -> bool {
+        self.0 & Self::EARLY != 0
+    }
+
+    /// Of an argument: nobody reads the register after this. Of a result: nobody will read it.
+    #[inline]
+    pub fn is_last(self) -> bool {
+        self.0 & Self::LAST != 0
+    }
+}
+
+/// A register of the engine `async`.
+pub type Register = Option<AsyncValue>;
+
+/// A call of a kernel of the engine `async`: it reads and writes registers.
 pub struct KernelFrame<'a> {
-    args: Values,
-    results: SmallVec<[Option<AsyncValue>; 4]>,
+    registers: &'a mut [Register],
+    args: &'a [Operand],
+    results: &'a [Operand],
     site: CallSite<'a>,
     ctx: &'a ExecutionContext,
 }
 
 impl<'a> KernelFrame<'a> {
-    /// A call with these arguments and `n_results` results to set.
+    /// A call whose arguments and results are these of `registers`. Results are empty at first.
     #[inline]
     pub fn new(
         site: CallSite<'a>,
         ctx: &'a ExecutionContext,
-        args: Values,
-        n_results: usize,
+        registers: &'a mut [Register],
+        args: &'a [Operand],
+        results: &'a [Operand],
     ) -> Self {
-        let mut results = SmallVec::new();
-        results.resize_with(n_results, || None);
         KernelFrame {
+            registers,
             args,
             results,
             site,
             ctx,
         }
-    }
-
-    /// The next call in the same frame, which [`KernelFrame::end`] left empty: without arguments
-    /// yet, with `n_results` results to set.
-    #[inline]
-    pub fn begin(&mut self, site: CallSite<'a>, n_results: usize) {
-        debug_assert!(self.args.is_empty() && self.results.is_empty());
-        self.site = site;
-        (0..n_results).for_each(|_| self.results.push(None));
-    }
-
-    /// One more argument.
-    #[inline]
-    pub fn push_arg(&mut self, value: AsyncValue) {
-        self.args.push(value);
     }
 
     /// Function `i`, for a call right now.
@@ -125,29 +165,66 @@ impl<'a> KernelFrame<'a> {
         self.site.function(i)
     }
 
-    /// The arguments.
+    /// How many functions the kernel may call.
     #[inline]
-    pub fn args(&self) -> &[AsyncValue] {
-        &self.args
+    pub fn n_functions(&self) -> usize {
+        self.site.functions.len()
     }
 
-    /// The arguments, given away.
+    /// The handle of argument `i`, borrowed.
+    #[inline]
+    pub fn arg_ref(&self, i: usize) -> Option<&AsyncValue> {
+        let register = self.args.get(i)?.register();
+        self.registers.get(register)?.as_ref()
+    }
+
+    /// The handle of an argument: that of the register if nobody else reads it.
+    #[inline]
+    fn take(&mut self, operand: Operand) -> Option<AsyncValue> {
+        let register = self.registers.get_mut(operand.register())?;
+        match operand.is_last() {
+            true => register.take(),
+            false => register.clone(),
+        }
+    }
+
+    /// The arguments, given away: they cannot be read afterwards.
     #[inline]
     pub fn take_args(&mut self) -> Values {
-        std::mem::take(&mut self.args)
+        self.take_args_from(0)
+    }
+
+    /// The arguments from number `first` on, given away.
+    #[inline]
+    pub fn take_args_from(&mut self, first: usize) -> Values {
+        let mut values = Values::new();
+        for operand in self.args.get(first..).unwrap_or(&[]) {
+            if let Some(value) = self.take(*operand) {
+                values.push(value);
+            }
+        }
+        values
     }
 
     /// Argument `i` as a handle of its own.
     pub fn arg_value(&self, i: usize) -> Result<AsyncValue> {
-        match self.args.get(i) {
+        match self.arg_ref(i) {
             Some(value) => Ok(value.clone()),
             None => Err(no_arg(i)),
         }
     }
 
-    /// An argument to change, if nobody else has it.
-    pub fn arg_mut(&mut self, i: usize) -> Option<&mut AsyncValue> {
-        self.args.get_mut(i)
+    /// The last argument that is an error.
+    #[cold]
+    pub fn error_arg(&self) -> Option<AsyncValue> {
+        let args = (0..self.args.len()).rev().filter_map(|i| self.arg_ref(i));
+        args.into_iter().find(|a| a.is_error()).cloned()
+    }
+
+    /// Whether the kernel alone has argument `i`, which is available: its buffer may be used again.
+    pub fn is_unique_arg(&self, i: usize) -> bool {
+        let is_last = self.args.get(i).is_some_and(|a| a.is_last());
+        is_last && self.arg_ref(i).is_some_and(AsyncValue::is_unique)
     }
 
     /// How many results there are.
@@ -159,7 +236,8 @@ impl<'a> KernelFrame<'a> {
     /// Sets result `i`; a result that the program does not have is dropped.
     #[inline]
     pub fn set_result(&mut self, i: usize, value: AsyncValue) {
-        if let Some(slot) = self.results.get_mut(i) {
+        let operand = self.results.get(i);
+        if let Some(slot) = operand.and_then(|r| self.registers.get_mut(r.register())) {
             *slot = Some(value);
         }
     }
@@ -193,9 +271,9 @@ impl<'a> KernelFrame<'a> {
 
     /// Sets all results from those of a call.
     #[inline]
-    pub fn set_results(&mut self, values: Values) {
-        for (slot, value) in self.results.iter_mut().zip(values) {
-            *slot = Some(value);
+    pub fn set_results(&mut self, mut values: Values) {
+        while let Some(value) = values.pop() {
+            self.set_result(values.len(), value);
         }
     }
 
@@ -203,13 +281,23 @@ impl<'a> KernelFrame<'a> {
     #[cold]
     pub fn report_error(&mut self, status: Status) {
         let diagnostic = self.ctx.report(status, self.location());
-        self.set_unset(&AsyncValue::new_error(diagnostic));
+        self.fail(&AsyncValue::new_error(diagnostic));
     }
 
-    fn set_unset(&mut self, value: &AsyncValue) {
-        for slot in self.results.iter_mut().filter(|s| s.is_none()) {
-            *slot = Some(value.clone());
+    /// Gives an error to all results that are not set.
+    #[cold]
+    pub fn fail(&mut self, error: &AsyncValue) {
+        for operand in self.results {
+            if let Some(slot) = self.registers.get_mut(operand.register()) {
+                slot.get_or_insert_with(|| error.clone());
+            }
         }
+    }
+
+    /// Tells of a result that the kernel did not set, and makes it an error.
+    #[cold]
+    pub fn report_missing_result(&mut self) {
+        self.report_error(internal!("kernel did not set a result"));
     }
 
     /// A way to report errors after the call.
@@ -218,30 +306,6 @@ impl<'a> KernelFrame<'a> {
             ctx: self.ctx.clone(),
             location: self.location(),
         }
-    }
-
-    /// Ends the call: drops the arguments and gives each result to `store`, with its number.
-    #[inline]
-    pub fn end(&mut self, mut store: impl FnMut(usize, AsyncValue)) {
-        // In order, which people can see; `clear` begins with the last.
-        drop(self.args.drain(..));
-        for i in 0..self.results.len() {
-            let result = self.results.get_mut(i).and_then(Option::take);
-            store(i, result.unwrap_or_else(|| self.missing_result()));
-        }
-        self.results.clear();
-    }
-
-    #[cold]
-    fn missing_result(&self) -> AsyncValue {
-        let status = internal!("kernel did not set a result");
-        AsyncValue::new_error(self.ctx.report(status, self.location()))
-    }
-
-    /// Gives an error to all results, without a kernel.
-    #[cold]
-    pub fn fail(&mut self, error: &AsyncValue) {
-        self.set_unset(error);
     }
 }
 
@@ -253,7 +317,7 @@ fn no_arg(i: usize) -> Status {
 impl Frame for KernelFrame<'_> {
     #[inline]
     fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
-        match self.args.get(i) {
+        match self.arg_ref(i) {
             Some(value) => value.expect::<T>(),
             None => Err(no_arg(i)),
         }
@@ -318,8 +382,8 @@ impl Reporter {
 /// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
 pub struct SyncKernelFrame<'a> {
     registers: &'a mut [Value],
-    args: &'a [u32],
-    results: &'a [u32],
+    args: &'a [Operand],
+    results: &'a [Operand],
     site: CallSite<'a>,
     ctx: &'a ExecutionContext,
 }
@@ -331,8 +395,8 @@ impl<'a> SyncKernelFrame<'a> {
         site: CallSite<'a>,
         ctx: &'a ExecutionContext,
         registers: &'a mut [Value],
-        args: &'a [u32],
-        results: &'a [u32],
+        args: &'a [Operand],
+        results: &'a [Operand],
     ) -> Self {
         SyncKernelFrame {
             registers,
@@ -346,7 +410,7 @@ impl<'a> SyncKernelFrame<'a> {
     /// Argument `i`.
     #[inline]
     pub fn arg_value(&self, i: usize) -> Option<&Value> {
-        self.registers.get(*self.args.get(i)? as usize)
+        self.registers.get(self.args.get(i)?.register())
     }
 
     /// How many results there are.
@@ -358,8 +422,8 @@ impl<'a> SyncKernelFrame<'a> {
     /// Sets result `i`; a result that the program does not have is dropped.
     #[inline]
     pub fn set_result(&mut self, i: usize, value: Value) {
-        let register = self.results.get(i);
-        if let Some(slot) = register.and_then(|r| self.registers.get_mut(*r as usize)) {
+        let operand = self.results.get(i);
+        if let Some(slot) = operand.and_then(|r| self.registers.get_mut(r.register())) {
             *slot = value;
         }
     }

@@ -8,8 +8,9 @@ use super::format::{
     FunctionKind, HEADER_WORDS, NON_STRICT, PSEUDO_CODE, Reader, Section, corrupt,
 };
 use super::read::File;
+use super::serial::Serial;
 use ferroflow_base::Result;
-use ferroflow_opdef::host::{AttrKind, AttrSlot};
+use ferroflow_opdef::host::{AttrKind, AttrSlot, Operand};
 use std::ops::Range;
 
 /// A kernel of a function.
@@ -22,39 +23,44 @@ pub struct Kernel {
     /// Whether it runs as soon as one argument is there.
     pub non_strict: bool,
     args: Span,
+    /// Behind the arguments.
+    n_results: u32,
     attrs: Span,
     functions: Span,
-    results: Span,
     /// Of each result, in the list of words.
     used_by: Span,
 }
 
-/// A range in half the space: a kernel shall fit into a cache line.
+impl Kernel {
+    /// How many arguments it has.
+    #[inline]
+    pub fn n_args(&self) -> usize {
+        self.args.len as usize
+    }
+}
+
+/// A part of a list, in half the space: a kernel shall fit into a cache line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     start: u32,
-    end: u32,
+    len: u32,
 }
 
 impl Span {
     fn new(range: Range<usize>) -> Option<Span> {
         Some(Span {
             start: u32::try_from(range.start).ok()?,
-            end: u32::try_from(range.end).ok()?,
+            len: u32::try_from(range.len()).ok()?,
         })
     }
 
     #[inline]
-    fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-
-    fn is_empty(self) -> bool {
-        self.start >= self.end
-    }
-
-    fn len(self) -> usize {
-        self.range().len()
+    fn of<T>(self, list: &[T]) -> &[T] {
+        if self.len == 0 {
+            return &[];
+        }
+        let rest = list.get(self.start as usize..).unwrap_or(&[]);
+        rest.get(..self.len as usize).unwrap_or(&[])
     }
 }
 
@@ -64,7 +70,10 @@ pub struct Body {
     location: usize,
     uses: Vec<u32>,
     kernels: Vec<Kernel>,
-    result_registers: Vec<u32>,
+    returns: Vec<Operand>,
+    /// Arguments and results of the kernels.
+    operands: Vec<Operand>,
+    /// What kernels call, and who reads their results.
     words: Vec<u32>,
     attrs: Vec<AttrSlot>,
     /// Readers of each kernel's results, one range of `words` each.
@@ -74,6 +83,7 @@ pub struct Body {
     /// Of the start and of each kernel; empty if nobody says.
     streams: Vec<u32>,
     waits: Vec<u32>,
+    serial: Serial,
 }
 
 impl Body {
@@ -94,60 +104,72 @@ impl Body {
         &self.kernels
     }
 
-    /// The registers that are returned.
+    /// The registers that are returned. Last uses are those in the order of [`Body::serial`].
     #[inline]
-    pub fn result_registers(&self) -> &[u32] {
-        &self.result_registers
+    pub fn returns(&self) -> &[Operand] {
+        &self.returns
     }
 
+    /// Registers that the kernel reads, and those that it writes. Last uses are those in the order
+    /// of [`Body::serial`].
     #[inline]
-    fn slice(&self, span: Span) -> &[u32] {
-        self.words.get(span.range()).unwrap_or(&[])
+    pub fn operands(&self, kernel: &Kernel) -> (&[Operand], &[Operand]) {
+        let start = kernel.args.start as usize;
+        let rest = self.operands.get(start..).unwrap_or(&[]);
+        let (args, rest) = rest
+            .split_at_checked(kernel.args.len as usize)
+            .unwrap_or((&[], &[]));
+        (args, rest.get(..kernel.n_results as usize).unwrap_or(&[]))
     }
 
     /// Registers that the kernel reads.
     #[inline]
-    pub fn args(&self, kernel: &Kernel) -> &[u32] {
-        self.slice(kernel.args)
+    pub fn args(&self, kernel: &Kernel) -> &[Operand] {
+        self.operands(kernel).0
+    }
+
+    /// Registers that the kernel writes.
+    #[inline]
+    pub fn results(&self, kernel: &Kernel) -> &[Operand] {
+        self.operands(kernel).1
     }
 
     /// Attributes of the kernel.
     #[inline]
     pub fn attrs(&self, kernel: &Kernel) -> &[AttrSlot] {
-        self.attrs.get(kernel.attrs.range()).unwrap_or(&[])
+        kernel.attrs.of(&self.attrs)
     }
 
     /// Functions that the kernel may call.
     #[inline]
     pub fn functions(&self, kernel: &Kernel) -> &[u32] {
-        self.slice(kernel.functions)
-    }
-
-    /// Registers that the kernel writes.
-    #[inline]
-    pub fn results(&self, kernel: &Kernel) -> &[u32] {
-        self.slice(kernel.results)
+        kernel.functions.of(&self.words)
     }
 
     /// Kernels (from 1) that read result `i`, once for each time they do.
     #[inline]
     pub fn used_by(&self, kernel: &Kernel, i: usize) -> &[u32] {
-        let spans = self.ranges.get(kernel.used_by.range());
-        let span = spans.and_then(|s| s.get(i));
-        span.map_or(&[], |span| self.slice(*span))
+        let span = kernel.used_by.of(&self.ranges).get(i);
+        span.map_or(&[], |span| span.of(&self.words))
     }
 
     /// Kernels (from 1) without arguments.
     #[inline]
     pub fn sources(&self) -> &[u32] {
-        self.slice(self.sources)
+        self.sources.of(&self.words)
     }
 
     /// Kernels (from 1) that read argument `i`.
     #[inline]
     pub fn argument_used_by(&self, i: usize) -> &[u32] {
         let span = self.argument_users.get(i);
-        span.map_or(&[], |span| self.slice(*span))
+        span.map_or(&[], |span| span.of(&self.words))
+    }
+
+    /// The order in which one thread runs the kernels if no value is late.
+    #[inline]
+    pub fn serial(&self) -> &Serial {
+        &self.serial
     }
 
     /// The streams that the start of the function (0) and its kernels (from 1) run in, if the file
@@ -174,9 +196,20 @@ fn invalid() -> ferroflow_base::Status {
 }
 
 pub(super) fn decode(file: &File, index: usize) -> Result<Body> {
-    let body = read(file, index).ok_or_else(invalid)?;
+    let mut body = read(file, index).ok_or_else(invalid)?;
     if check(file, index, &body).is_none() {
         return Err(invalid());
+    }
+    let is_async = file
+        .functions()
+        .get(index)
+        .is_some_and(|f| f.kind == FunctionKind::Async);
+    if is_async {
+        let is_constant =
+            |k: &Kernel| k.n_args() == 0 && file.kernel_name(k.code).starts_with("tfrt.constant.");
+        body.serial = Serial::new(&body, is_constant);
+        mark_last_uses(&mut body);
+        mark_early_results(&mut body);
     }
     Ok(body)
 }
@@ -201,8 +234,8 @@ fn read(file: &File, index: usize) -> Option<Body> {
         table.push((reader.int()?, reader.int()?));
     }
     let n_results = function.results.len();
-    let result_registers = (0..n_results).map(|_| u32::try_from(reader.int()?).ok());
-    let result_registers = result_registers.collect::<Option<Vec<_>>>()?;
+    let returns = (0..n_results).map(|_| operand(u32::try_from(reader.int()?).ok()?));
+    let returns = returns.collect::<Option<Vec<_>>>()?;
     // Alignment is that of the file.
     let start = file.section_start(Section::Functions);
     let list = (start + reader.at).next_multiple_of(4) - start;
@@ -210,7 +243,8 @@ fn read(file: &File, index: usize) -> Option<Body> {
         location,
         uses,
         kernels: Vec::new(),
-        result_registers,
+        returns,
+        operands: Vec::new(),
         words: Vec::new(),
         attrs: Vec::new(),
         ranges: Vec::new(),
@@ -218,6 +252,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         argument_users: Vec::new(),
         streams: Vec::new(),
         waits: vec![0],
+        serial: Serial::default(),
     };
     let list = section.get(list..)?;
     for (i, (offset, n_operands)) in table.into_iter().enumerate() {
@@ -226,26 +261,26 @@ fn read(file: &File, index: usize) -> Option<Body> {
             // The kernel that stands for the arguments.
             let is_pseudo = kernel.code == PSEUDO_CODE as usize
                 && n_operands == 0
-                && [kernel.args, kernel.functions].iter().all(|r| r.is_empty())
-                && kernel.attrs.is_empty();
-            let results = body.words.get(kernel.results.range())?;
-            let (first, arguments) = results.split_first()?;
-            let in_order = arguments.iter().enumerate().all(|(i, r)| *r as usize == i);
+                && [kernel.args, kernel.functions, kernel.attrs]
+                    .iter()
+                    .all(|span| span.len == 0);
+            let (first, arguments) = body.results(&kernel).split_first()?;
+            let mut numbers = arguments.iter().map(|r| r.register()).enumerate();
+            let in_order = numbers.all(|(i, r)| r == i);
             let n_arguments = function.arguments.len();
-            if !is_pseudo || *first as usize != body.uses.len() || !in_order {
+            if !is_pseudo || first.register() != body.uses.len() || !in_order {
                 return None;
             }
             if arguments.len() != n_arguments {
                 return None;
             }
-            let ranges = body.ranges.get(kernel.used_by.range())?;
-            let (sources, users) = ranges.split_first()?;
+            let (sources, users) = kernel.used_by.of(&body.ranges).split_first()?;
             (body.sources, body.argument_users) = (*sources, users.to_vec());
             continue;
         }
         let wanted = match kernel.non_strict {
-            true => kernel.args.len().min(1),
-            false => kernel.args.len(),
+            true => kernel.n_args().min(1),
+            false => kernel.n_args(),
         };
         if n_operands != wanted {
             return None;
@@ -295,11 +330,15 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
         at += n;
         Span::new(start..words.len())
     };
-    let args = take(&mut body.words, n_args)?;
-    let mut offsets = Vec::new();
+    let (mut registers, mut offsets) = (Vec::new(), Vec::new());
+    take(&mut registers, n_args)?;
     take(&mut offsets, n_attrs)?;
     let functions = take(&mut body.words, n_functions)?;
-    let results = take(&mut body.words, n_results)?;
+    take(&mut registers, n_results)?;
+    let first_operand = body.operands.len();
+    for register in registers {
+        body.operands.push(operand(register)?);
+    }
     let first_range = body.ranges.len();
     for n in used_counts {
         let range = take(&mut body.words, n)?;
@@ -318,12 +357,68 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
         code,
         location,
         non_strict: metadata & NON_STRICT != 0,
-        args,
+        args: Span::new(first_operand..first_operand + n_args)?,
+        n_results: u32::try_from(n_results).ok()?,
         attrs: Span::new(first_attr..body.attrs.len())?,
         functions,
-        results,
         used_by: Span::new(first_range..body.ranges.len())?,
     })
+}
+
+/// Marks the uses of registers that are the last ones in serial order.
+fn mark_last_uses(body: &mut Body) {
+    let mut is_used_later = vec![false; body.uses.len()];
+    let mut visit = |operand: &mut Operand, is_read: bool| {
+        if let Some(later) = is_used_later.get_mut(operand.register()) {
+            if !*later {
+                *operand = operand.last();
+            }
+            *later |= is_read;
+        }
+    };
+    body.returns.iter_mut().rev().for_each(|r| visit(r, true));
+    for id in body.serial.order().iter().rev() {
+        let Some(kernel) = body.kernels.get(*id as usize - 1) else {
+            continue;
+        };
+        let (start, n_args) = (kernel.args.start as usize, kernel.n_args());
+        let end = start + n_args + kernel.n_results as usize;
+        for (i, operand) in (body.operands.get_mut(start..end).unwrap_or(&mut []))
+            .iter_mut()
+            .enumerate()
+            .rev()
+        {
+            visit(operand, i < n_args);
+        }
+    }
+}
+
+/// Marks results that are returned, or that kernels read which are not strict.
+fn mark_early_results(body: &mut Body) {
+    let not_strict = body.kernels.iter().filter(|k| k.non_strict);
+    let asked = not_strict.flat_map(|k| body.args(k)).chain(&body.returns);
+    let mut is_early = vec![false; body.uses.len()];
+    for operand in asked {
+        if let Some(early) = is_early.get_mut(operand.register()) {
+            *early = true;
+        }
+    }
+    for kernel in &body.kernels {
+        let start = kernel.args.start as usize + kernel.n_args();
+        let results = body
+            .operands
+            .get_mut(start..start + kernel.n_results as usize);
+        for operand in results.into_iter().flatten() {
+            if is_early.get(operand.register()) == Some(&true) {
+                *operand = operand.early();
+            }
+        }
+    }
+}
+
+fn operand(register: u32) -> Option<Operand> {
+    let operand = Operand::new(register);
+    (operand.register() == register as usize).then_some(operand)
 }
 
 fn check(file: &File, index: usize, body: &Body) -> Option<()> {
@@ -335,12 +430,12 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
     let mut uses = vec![0u32; n_registers];
     let mut reads: Vec<(u32, u32)> = Vec::new();
     let mut listed: Vec<(u32, u32)> = Vec::new();
-    let mut write = |register: u32| {
-        let slot = written.get_mut(register as usize)?;
+    let mut write = |register: usize| {
+        let slot = written.get_mut(register)?;
         ensure(!std::mem::replace(slot, true))
     };
     for i in 0..body.n_arguments() {
-        write(i as u32)?;
+        write(i)?;
         listed.extend(body.argument_used_by(i).iter().map(|k| (i as u32, *k)));
     }
     for (id, kernel) in (1u32..).zip(&body.kernels) {
@@ -357,17 +452,22 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
                 .into_iter()
                 .all(|a| a.offset <= file.attributes().len()),
         )?;
-        for register in body.args(kernel) {
-            *uses.get_mut(*register as usize)? += 1;
-            reads.push((*register, id));
+        for register in body.args(kernel).iter().map(|a| a.register()) {
+            *uses.get_mut(register)? += 1;
+            reads.push((register as u32, id));
         }
-        for (i, register) in body.results(kernel).iter().enumerate() {
-            write(*register)?;
-            listed.extend(body.used_by(kernel, i).iter().map(|k| (*register, *k)));
+        for (i, result) in body.results(kernel).iter().enumerate() {
+            let register = result.register();
+            write(register)?;
+            listed.extend(
+                body.used_by(kernel, i)
+                    .iter()
+                    .map(|k| (register as u32, *k)),
+            );
         }
     }
-    for register in &body.result_registers {
-        *uses.get_mut(*register as usize)? += 1;
+    for operand in &body.returns {
+        *uses.get_mut(operand.register())? += 1;
     }
     ensure(written.iter().all(|w| *w))?;
     ensure(uses == body.uses)?;
@@ -377,9 +477,7 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
     // Kernels without arguments are started once, and only they.
     let mut sources = body.sources().to_vec();
     sources.sort_unstable();
-    let no_args = (1u32..)
-        .zip(&body.kernels)
-        .filter(|(_, k)| k.args.is_empty());
+    let no_args = (1u32..).zip(&body.kernels).filter(|(_, k)| k.n_args() == 0);
     ensure(no_args.map(|(id, _)| id).eq(sources.iter().copied()))?;
     ensure(
         listed
@@ -387,7 +485,7 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
             .all(|(_, k)| *k >= 1 && *k as usize <= n_kernels),
     )?;
     // Everything can run: what is ready, and then what that makes ready.
-    let mut waits: Vec<usize> = body.kernels.iter().map(|k| k.args.len()).collect();
+    let mut waits: Vec<usize> = body.kernels.iter().map(|k| k.n_args()).collect();
     let mut ready = sources;
     let mut n_run = 0;
     let arguments = (0..body.n_arguments()).flat_map(|i| body.argument_used_by(i));
@@ -405,7 +503,7 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
         };
         n_run += 1;
         let kernel = body.kernels.get(id as usize - 1)?;
-        for i in 0..kernel.results.len() {
+        for i in 0..kernel.n_results as usize {
             arrived.extend(body.used_by(kernel, i));
         }
     }
@@ -419,10 +517,10 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
             let args = body.args(kernel).iter();
             ensure(
                 args.into_iter()
-                    .all(|r| defined.get(*r as usize) == Some(&true)),
+                    .all(|a| defined.get(a.register()) == Some(&true)),
             )?;
-            for register in body.results(kernel) {
-                *defined.get_mut(*register as usize)? = true;
+            for result in body.results(kernel) {
+                *defined.get_mut(result.register())? = true;
             }
         }
     }

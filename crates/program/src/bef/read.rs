@@ -22,7 +22,8 @@ pub type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 /// let bytes = bef::write(&module, true).expect("can be written");
 /// let file = bef::File::open(std::sync::Arc::new(bytes)).expect("valid");
 /// assert_eq!(file.functions().len(), 1);
-/// assert_eq!(file.body(0).expect("valid").result_registers(), [0]);
+/// let returns = file.body(0).expect("valid").returns();
+/// assert_eq!(returns.iter().map(|r| r.register()).collect::<Vec<_>>(), [0]);
 /// ```
 pub struct File {
     bytes: FileBytes,

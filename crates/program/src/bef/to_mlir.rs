@@ -8,7 +8,7 @@ use crate::mlir::{
     parse_type,
 };
 use ferroflow_base::Result;
-use ferroflow_opdef::host::{AttrKind, HostDType, TypedAttr};
+use ferroflow_opdef::host::{AttrKind, HostDType, Operand, TypedAttr};
 
 /// Turns a file into a program, with warnings.
 pub fn to_mlir(file: &File) -> Result<(Module, Vec<Diagnostic>)> {
@@ -198,9 +198,9 @@ impl Converter<'_> {
                 self.module.add_value(ty, loc.clone())
             })
             .collect();
-        let values_of = |registers: &[u32]| -> Vec<Value> {
-            let value = |r: &u32| values.get(*r as usize).copied();
-            registers.iter().filter_map(value).collect()
+        let values_of = |operands: &[Operand]| -> Vec<Value> {
+            let value = |o: &Operand| values.get(o.register()).copied();
+            operands.iter().filter_map(value).collect()
         };
         let mut region = Region {
             args: values.iter().take(arguments.len()).copied().collect(),
@@ -227,7 +227,7 @@ impl Converter<'_> {
         }
         region.ops.push(Op {
             name: "tfrt.return".into(),
-            operands: values_of(body.result_registers()),
+            operands: values_of(body.returns()),
             results: Vec::new(),
             attrs: Vec::new(),
             regions: Vec::new(),

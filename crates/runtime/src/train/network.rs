@@ -3,7 +3,7 @@
 use super::optimizer::Optimizer;
 use crate::registry;
 use ferroflow_base::{Result, already_exists, invalid_argument};
-use ferroflow_graph::{GraphBuilder, NodeId, Output};
+use ferroflow_graph::{GraphBuilder, NodeId, Output, infer_shapes};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::path::{Path, PathBuf};
@@ -79,14 +79,27 @@ impl Network {
 
     /// A placeholder that batches of a dataset feed; the first dimension is the batch.
     pub fn input(&mut self, name: &str, dtype: DType, dims: &[Option<usize>]) -> Result<Output> {
+        self.claim(name)?;
         let shape = PartialShape::of(dims.iter().copied());
         let input = self.builder.placeholder(name, dtype, shape)?;
         self.inputs.push(name.to_string());
         Ok(input)
     }
 
-    /// Gives a value a name, under which it can be fetched.
+    /// A name that a node shall have, and no other has; ALREADY_EXISTS otherwise. Training finds its
+    /// own nodes by their names: `loss`, `learning_rate`, `train`, `training`, `init` and `save/…`.
+    pub(super) fn claim(&self, name: &str) -> Result<()> {
+        match self.builder.graph().find(name) {
+            None => Ok(()),
+            Some(_) => Err(already_exists!(
+                "the network has a node '{name}' already; another name is needed for one of the two"
+            )),
+        }
+    }
+
+    /// Gives a value a name, under which it can be fetched; ALREADY_EXISTS when a node has it.
     pub fn name(&mut self, name: &str, value: Output) -> Result<Output> {
+        self.claim(name)?;
         self.op("Identity").name(name).input(value).output()
     }
 
@@ -214,6 +227,7 @@ impl Network {
         if let Some(training) = self.training {
             return Ok(training);
         }
+        self.claim("training")?;
         let default = self
             .builder
             .constant("training/input", Tensor::scalar(false))?;
@@ -259,6 +273,17 @@ impl Network {
         if self.train_op.is_some() {
             return Err(invalid_argument!("the network minimizes a loss already"));
         }
+        let shapes = infer_shapes(self.builder.graph(), registry()).unwrap_or_default();
+        let shape = shapes.get(loss);
+        if shape.rank().is_some_and(|r| r != 0) {
+            return Err(invalid_argument!(
+                "the loss must be a scalar, but '{}' has shape {shape}: take its mean or its sum",
+                self.builder.graph().output_name(loss)
+            ));
+        }
+        ["loss", "learning_rate", "train"]
+            .iter()
+            .try_for_each(|name| self.claim(name))?;
         let trained = optimizer.minimize(self, loss)?;
         let step = self.global_step()?;
         let one = self.builder.constant("Const", Tensor::scalar(1i64))?;

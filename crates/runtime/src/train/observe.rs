@@ -106,8 +106,9 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// Watches `metric` (or "loss"), which should become smaller, or `larger`. A metric that the
-    /// network does not have is an error after the first epoch.
+    /// Watches `metric` (or "loss"), which should become smaller, or `larger`, and ends training when
+    /// it has not for `patience` epochs, as Keras does. A metric that the network does not have is an
+    /// error after the first epoch.
     pub fn new(metric: &str, larger: bool, patience: usize) -> Self {
         EarlyStop {
             metric: metric.to_string(),
@@ -146,7 +147,7 @@ impl Observer for EarlyStop {
         } else {
             self.worse += 1;
         }
-        Ok(match self.worse > self.patience {
+        Ok(match e.epoch > 0 && self.worse >= self.patience {
             true => Goal::Stop,
             false => Goal::Continue,
         })

@@ -25,6 +25,15 @@ pub(super) const TABLES: &str = "init_all_tables";
 
 /// Adds the nodes for all variables there are.
 pub(super) fn add(net: &mut Network) -> Result<()> {
+    for name in [
+        TABLES,
+        INIT,
+        RESTORE,
+        "save/Const",
+        "save/control_dependency",
+    ] {
+        net.claim(name)?;
+    }
     let variables = net.variables.clone();
     let tables = net.tables.clone();
     let filled = group(net, TABLES, tables.into_iter())?;

@@ -204,7 +204,7 @@ impl Trainer {
     }
 
     /// Writes a checkpoint of all variables into `folder`, which is made if need be, and removes
-    /// all but the last `keep`.
+    /// all but the last `keep`, of which there is one at least.
     ///
     /// A checkpoint counts when it is complete: an interruption leaves the former one the latest.
     pub fn save(&self, folder: &Path, keep: usize) -> Result<()> {

@@ -203,11 +203,16 @@ impl Raw {
         self.header().info.info()
     }
 
+    /// Whether the payload's type is certainly `T`, directly: a constant may have several addresses.
+    #[inline]
+    pub(super) fn is_exactly<T: 'static>(&self) -> bool {
+        std::ptr::eq(self.info(), InfoOf::<T, false>::INFO)
+    }
+
     /// Whether the payload's type is `T`, directly.
     #[inline]
     pub(super) fn holds<T: 'static>(&self) -> bool {
-        // A constant may have several addresses; the type id decides when they differ.
-        self.header().info == InfoId::new(InfoOf::<T, false>::INFO) || self.holds_slow::<T>()
+        self.is_exactly::<T>() || self.holds_slow::<T>()
     }
 
     #[cold]
@@ -328,7 +333,25 @@ impl Raw {
 
     fn enqueue<F: FnOnce() + Send + 'static>(&self, f: F) {
         let node = waiter::new(f);
-        let word = &self.header().word;
+        // SAFETY: this reference keeps the value alive.
+        unsafe { Raw::enqueue_node(self.0, node) }
+    }
+
+    /// As [`Raw::and_then`], for a value that is most likely not available; the closure gets the
+    /// reference itself.
+    pub(super) fn enqueue_owned<F: FnOnce(Raw) + Send + 'static>(self, f: F) {
+        let header = self.0;
+        let node = waiter::new(move || f(self));
+        // SAFETY: the closure's reference keeps the value alive until the closure has run, which
+        // is not before the node is in the list, after which the value is not touched any more.
+        unsafe { Raw::enqueue_node(header, node) }
+    }
+
+    /// # Safety
+    /// The node is the caller's, and the value lives until the node's closure runs.
+    unsafe fn enqueue_node(header: NonNull<Header>, node: *mut Waiter) {
+        // SAFETY: as the caller promises.
+        let word = unsafe { &(*header.as_ptr()).word };
         let mut old = word.load(Ordering::Acquire);
         loop {
             let (waiters, state) = split(old);

@@ -125,10 +125,15 @@ impl AsyncValue {
     /// The payload, if it is available and of this type.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
-        if self.0.holds::<T>() {
+        if self.0.is_exactly::<T>() && self.is_concrete() {
             // SAFETY: of that type, and available.
-            return self.is_concrete().then(|| unsafe { self.0.value::<T>() });
+            return Some(unsafe { self.0.value::<T>() });
         }
+        self.get_indirect()
+    }
+
+    #[inline(never)]
+    fn get_indirect<T: 'static>(&self) -> Option<&T> {
         let direct = self.direct();
         (direct.0.holds::<T>() && direct.is_concrete())
             // SAFETY: of that type, and available.
@@ -138,7 +143,10 @@ impl AsyncValue {
     /// The payload, or why there is none of this type.
     #[inline]
     pub fn expect<T: 'static>(&self) -> Result<&T> {
-        self.get().ok_or_else(|| self.unexpected::<T>())
+        match self.get() {
+            Some(value) => Ok(value),
+            None => Err(self.unexpected::<T>()),
+        }
     }
 
     #[cold]
@@ -209,6 +217,16 @@ impl AsyncValue {
     #[inline]
     pub fn and_then(&self, f: impl FnOnce() + Send + 'static) {
         self.0.and_then(f);
+    }
+
+    /// Gives the handle to `f` when the value is available: now, or by the thread that makes it so.
+    #[inline]
+    pub fn when_available(self, f: impl FnOnce(AsyncValue) + Send + 'static) {
+        if self.is_available() {
+            f(self)
+        } else {
+            Raw::enqueue_owned(self.0, move |raw| f(AsyncValue(raw)));
+        }
     }
 
     /// Waits in the manner of `async` Rust.

@@ -79,8 +79,7 @@ fn execute_op_sync(frame: &mut SyncKernelFrame) -> Result<()> {
 
 fn execute_crt_op(frame: &mut KernelFrame) -> Result<()> {
     let function = frame.arg::<CompositeOp>(0)?.0.clone();
-    let mut args = frame.take_args();
-    args.drain(..1);
+    let mut args = frame.take_args_from(1);
     args.insert(0, AsyncValue::new(Chain));
     function.check_arity(args.len(), frame.n_results() + 1)?;
     let mut results = function.execute(frame.ctx(), args);
