@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Ops that graphs here use and that may be absent: a graph is skipped while one of its ops is. An
 /// op that is registered never causes a skip, and an absent one that is not listed is a failure.
@@ -329,7 +329,7 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
             background.push(std::thread::spawn(move || {
                 compare(&step.expect, run(&session, &step)).map_err(at)
             }));
-            std::thread::sleep(Duration::from_millis(30));
+            settle();
         } else if result.is_ok() {
             result = compare(&step.expect, run(&session, step)).map_err(at);
         }
@@ -339,6 +339,41 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
         result = result.and(of_thread);
     }
     result
+}
+
+/// Waits until a step in the background can do no more before another step helps it: all threads
+/// but this one sleep, however long a busy machine takes to get there.
+fn settle() {
+    const PAUSE: Duration = Duration::from_millis(5);
+    // Linux tells the state of each thread; elsewhere time has to do.
+    if !Path::new("/proc/thread-self/stat").exists() {
+        return std::thread::sleep(20 * PAUSE);
+    }
+    let start = Instant::now();
+    let mut looks = 0;
+    while looks < 4 && start.elapsed() < PATIENCE {
+        std::thread::sleep(PAUSE);
+        looks = match others_sleep() {
+            Some(false) => 0,
+            Some(true) | None => looks + 1,
+        };
+    }
+}
+
+/// Whether no other thread of this process runs or could run.
+fn others_sleep() -> Option<bool> {
+    let this = std::fs::read_link("/proc/thread-self").ok()?;
+    for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+        // A thread that ended meanwhile has no file any more.
+        let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else {
+            continue;
+        };
+        let state = stat.rsplit(')').next()?.trim_start().chars().next()?;
+        if Some(thread.file_name().as_os_str()) != this.file_name() && state != 'S' {
+            return Some(false);
+        }
+    }
+    Some(true)
 }
 
 /// Checks the case in every variant; a hang is an error too.
