@@ -78,6 +78,54 @@ def dataset_rounds(b):
 
 
 @case("v1")
+def dataset_mapped(b):
+    @function.Defun(L)
+    def twice(x):
+        return x * 2
+
+    @function.Defun(L, L)
+    def pair(x, captured):
+        return x + captured, tf.cast(x, F)
+
+    @function.Defun(L)
+    def fails(x):
+        return tf.cast(100 // (2 - x), L)
+
+    def mapped(dataset, f, captured=(), **spec):
+        return raw.MapDataset(input_dataset=dataset, other_arguments=list(captured), f=f,
+                              **(spec or NUMBERS))
+
+    iterate(b, mapped(numbers(0, 3, 1), twice), 3)
+    iterate(b, mapped(mapped(numbers(0, 3, 1), twice), twice), 3)
+    iterate(b, mapped(numbers(0, 2, 1), pair, [tf.constant(7, L)], **said([L, F], [[], []])), 2,
+            (L, F), ((), ()))
+    iterator = raw.IteratorV2(shared_name="", container="", **NUMBERS)
+    b.step(targets=raw.MakeIterator(dataset=mapped(numbers(1, 4, 1), fails), iterator=iterator).name)
+    got = raw.IteratorGetNext(iterator=iterator, **NUMBERS)[0]
+    b.step(got)
+    b.step(got, error="Integer division by zero")
+    b.step(got)
+    b.step(got, error=END)
+
+
+@case("v1")
+def dataset_mapped_in_a_factory(b):
+    @function.Defun(L)
+    def loop(x):
+        return tf.while_loop(lambda y: y < 100, lambda y: y * 3, [x + 1])
+
+    @function.Defun()
+    def factory():
+        return raw.MapDataset(input_dataset=numbers(0, 3, 1), other_arguments=[], f=loop, **NUMBERS)
+
+    iterator = raw.OneShotIterator(dataset_factory=factory, **NUMBERS)
+    got = raw.IteratorGetNext(iterator=iterator, **NUMBERS)[0]
+    for _ in range(3):
+        b.step(got)
+    b.step(got, error=END)
+
+
+@case("v1")
 def dataset_one_shot(b):
     @function.Defun()
     def factory():

@@ -104,6 +104,14 @@ impl<'a> Callee<'a> {
     }
 }
 
+/// The functions that the attrs of a node name which is no [`Callee`]: its kernel calls them.
+pub(crate) fn passed(node: &Node) -> impl Iterator<Item = String> {
+    node.attrs.iter().filter_map(|(_, value)| match value {
+        AttrValue::Func(f) => Some(f.name.clone()),
+        _ => None,
+    })
+}
+
 /// A For whose nodes are still to be made: `whole` is a function of (start, limit, delta,
 /// variables...) that runs a While over them and gives the variables.
 pub(crate) struct ForLoop {

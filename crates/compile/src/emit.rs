@@ -6,12 +6,16 @@ use crate::pass::FUSED_SUFFIX;
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{
-    ARG, Frames, Graph, Node, NodeId, ORIGIN, RETVAL, loop_frames, topological_order,
+    ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, RETVAL, loop_frames, topological_order,
 };
 use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, OpKernel, Registry};
 use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Plan, PlanBuilder, Source};
 use ferroflow_tensor::{DType, LazyTensor};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// Levels of functions that are called by kernels of functions that are.
+const MAX_PASSED_DEPTH: usize = 32;
 
 /// Emits the plan of a pruned, optimized graph and of the functions that it calls, which are
 /// optimized on the way.
@@ -31,12 +35,60 @@ pub(crate) fn emit_seen(
     options: &Options,
     see: &mut SeeKernel,
 ) -> Result<Plan> {
+    emit_within(graph, registry, options, see, &mut Passed::default())
+}
+
+/// Functions that kernels call, which are plans of their own.
+#[derive(Default)]
+struct Passed {
+    made: FxHashMap<String, Arc<Plan>>,
+    under_way: Vec<String>,
+}
+
+impl Passed {
+    /// The plan of function `name`, whose kernels may call functions in turn.
+    fn plan(
+        &mut self,
+        name: &str,
+        library: &Arc<Library>,
+        registry: &Registry,
+        options: &Options,
+    ) -> Result<Arc<Plan>> {
+        if let Some(plan) = self.made.get(name) {
+            return Ok(plan.clone());
+        }
+        let is_within = self.under_way.iter().any(|n| n == name);
+        if is_within || self.under_way.len() >= MAX_PASSED_DEPTH {
+            return Err(unimplemented_error!(
+                "functions that datasets call are nested too deeply or in themselves"
+            ));
+        }
+        self.under_way.push(name.to_string());
+        let mut body = library.get(name)?.graph.clone();
+        body.set_library(library.clone());
+        optimize(&mut body, registry, options, &mut |_, _| {})?;
+        let plan = emit_within(&body, registry, options, &mut |_, _, _| Ok(()), self)?;
+        self.under_way.pop();
+        let plan = Arc::new(plan);
+        self.made.insert(name.to_string(), plan.clone());
+        Ok(plan)
+    }
+}
+
+fn emit_within(
+    graph: &Graph,
+    registry: &Registry,
+    options: &Options,
+    see: &mut SeeKernel,
+    passed: &mut Passed,
+) -> Result<Plan> {
     let mut emitter = Emitter {
         registry,
         builder: PlanBuilder::new(),
         library: graph.library().clone(),
         functions: FxHashMap::default(),
         queue: Vec::new(),
+        called_by_kernels: Vec::new(),
         fors: Vec::new(),
     };
     let root = emitter.declare("", graph)?;
@@ -50,6 +102,11 @@ pub(crate) fn emit_seen(
         let see = &mut |id, kernel: &dyn OpKernel| see(&name, id, kernel);
         emitter.body(&body, frame, see).map_err(note)?;
     }
+    while let Some(name) = emitter.called_by_kernels.pop() {
+        let plan = passed.plan(&name, &emitter.library, registry, options);
+        let plan = plan.map_err(|e| e.note(format!("in function '{name}'")))?;
+        emitter.builder.called_by_kernels(&name, plan);
+    }
     for this in std::mem::take(&mut emitter.fors) {
         control::emit_for(&mut emitter, &this)?;
     }
@@ -60,9 +117,10 @@ pub(crate) fn emit_seen(
 pub(crate) struct Emitter<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) builder: PlanBuilder,
-    library: std::sync::Arc<ferroflow_graph::Library>,
+    library: Arc<Library>,
     functions: FxHashMap<String, FrameIdx>,
     queue: Vec<(String, FrameIdx)>,
+    called_by_kernels: Vec<String>,
     pub(crate) fors: Vec<ForLoop>,
 }
 
@@ -328,6 +386,7 @@ impl Body<'_, '_> {
         let factory = op.and_then(|op| op.kernel).ok_or_else(|| {
             unimplemented_error!("No OpKernel was registered to support Op '{}'", node.op())
         })?;
+        self.emitter.called_by_kernels.extend(control::passed(node));
         let inputs: Vec<DType> = node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect();
         Ok(Action::Kernel(factory(&KernelBuild {
             node: &node.name,

@@ -32,6 +32,7 @@ pub(crate) fn evaluate(node: &Node, inputs: &[Tensor], registry: &Registry) -> R
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     let mut slots: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();

@@ -1,6 +1,6 @@
 //! Graphs that are ready to be emitted without any pass, today or by another process.
 
-use crate::control::Callee;
+use crate::control::{Callee, passed};
 use crate::emit::emit_seen;
 use crate::{Options, optimize};
 use ferroflow_base::Result;
@@ -46,8 +46,9 @@ pub fn optimize_all(graph: &mut Graph, registry: &Registry, options: &Options) -
 fn called(graph: &Graph) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for (_, node) in graph.iter() {
-        if let Some(callee) = Callee::of(node)? {
-            names.extend(callee.names().into_iter().map(str::to_string));
+        match Callee::of(node)? {
+            Some(callee) => names.extend(callee.names().into_iter().map(str::to_string)),
+            None => names.extend(passed(node)),
         }
     }
     Ok(names)

@@ -10,11 +10,12 @@
 use crate::detached::Detached;
 use crate::state::{Env, Item, Outputs, StepState};
 use crate::trace::{TraceSink, TracedTensor, trace_other};
-use ferroflow_base::{Code, Result, Status, internal};
-use ferroflow_opdef::{Cost, Resources, StepServices, Value};
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_opdef::{Callable, Cost, Functions, Resources, StepServices, Value};
 use ferroflow_program::Plan;
 use ferroflow_sync::{CancelToken, Owned, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,12 +29,24 @@ const MAX_IDLE_STATES: usize = 64;
 /// Runs one plan, any number of steps at the same time.
 pub struct Executor {
     plan: Arc<Plan>,
+    functions: Arc<Table>,
     has_async: bool,
     idle: Mutex<Vec<StepState>>,
 }
 
+/// The functions that kernels of a plan call themselves.
+#[derive(Default)]
+struct Table(BTreeMap<String, Arc<Executor>>);
+
+impl Functions for Table {
+    fn get(&self, name: &str) -> Option<Arc<dyn Callable>> {
+        Some(self.0.get(name)?.clone())
+    }
+}
+
 struct Step {
     plan: Arc<Plan>,
+    functions: Arc<Table>,
     pool: Arc<Pool>,
     resources: Arc<Resources>,
     cancel: CancelToken,
@@ -53,7 +66,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Executor {
     /// An executor of `plan`.
     pub fn new(plan: Arc<Plan>) -> Self {
+        let functions = plan.functions.iter();
+        let functions =
+            functions.map(|(name, f)| (name.clone(), Arc::new(Executor::new(f.clone()))));
         Executor {
+            functions: Arc::new(Table(functions.collect())),
             has_async: plan.nodes.iter().any(|n| n.cost == Cost::Async),
             plan,
             idle: Mutex::new(Vec::new()),
@@ -88,6 +105,7 @@ impl Executor {
                 par: &**pool,
                 cancel,
                 resources,
+                functions: &*self.functions,
                 step_id: id,
             },
             trace: trace.as_deref(),
@@ -99,6 +117,7 @@ impl Executor {
             Alone::Spread => {
                 let step = Arc::new(Step {
                     plan: self.plan.clone(),
+                    functions: self.functions.clone(),
                     pool: pool.clone(),
                     resources: resources.clone(),
                     cancel: cancel.clone(),
@@ -134,6 +153,21 @@ impl Executor {
             idle.push(state);
         }
         Ok(results)
+    }
+}
+
+impl Callable for Executor {
+    fn call(&self, args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>> {
+        let expected = self.plan.root().args.len();
+        if args.len() != expected {
+            return Err(invalid_argument!(
+                "a function of {expected} arguments is called with {}",
+                args.len()
+            ));
+        }
+        // A pool of its own: threads that help each other could come back for the caller's lock.
+        let (alone, resources) = (Arc::new(Pool::new(1)), Arc::new(services.resources.clone()));
+        self.run(&alone, &resources, args, services.cancel, None)
     }
 }
 
@@ -199,6 +233,7 @@ impl Step {
                 par: &*self.pool,
                 cancel: &self.cancel,
                 resources: &self.resources,
+                functions: &*self.functions,
                 step_id: self.id,
             },
             trace: self.trace.as_deref(),

@@ -2,6 +2,7 @@
 
 use crate::sequence::{joined, prepended, rows};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{Callable, StepServices};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, Variant};
 use std::sync::Arc;
 
@@ -36,17 +37,23 @@ pub(crate) enum Source {
     Skip(Arc<Dataset>, Option<u64>),
     Zip(Vec<Arc<Dataset>>),
     Concatenate(Arc<Dataset>, Arc<Dataset>),
+    /// What the function makes of each element and the tensors that it captured.
+    Map {
+        input: Arc<Dataset>,
+        function: Arc<dyn Callable>,
+        captured: Element,
+    },
 }
 
 /// A walk through a dataset.
 pub(crate) trait Walk: Send {
     /// The next element; `None` at the end.
-    fn next(&mut self) -> Result<Option<Element>>;
+    fn next(&mut self, services: &StepServices) -> Result<Option<Element>>;
 }
 
-impl<F: FnMut() -> Result<Option<Element>> + Send> Walk for F {
-    fn next(&mut self) -> Result<Option<Element>> {
-        self()
+impl<F: FnMut(&StepServices) -> Result<Option<Element>> + Send> Walk for F {
+    fn next(&mut self, services: &StepServices) -> Result<Option<Element>> {
+        self(services)
     }
 }
 
@@ -75,7 +82,7 @@ impl Dataset {
             Source::Range([start, stop, step]) => {
                 let (mut at, stop, step) = (Some(*start), *stop, *step);
                 let dtype = self.dtypes.first().copied().unwrap_or(DType::Int64);
-                Box::new(move || {
+                Box::new(move |_: &StepServices| {
                     let Some(now) =
                         at.filter(|&now| if step > 0 { now < stop } else { now > stop })
                     else {
@@ -87,7 +94,7 @@ impl Dataset {
             }
             Source::Tensors(_) | Source::Slices(_) => {
                 let (dataset, mut i) = (self.clone(), 0);
-                Box::new(move || {
+                Box::new(move |_: &StepServices| {
                     i += 1;
                     Ok(match &dataset.source {
                         Source::Tensors(element) if i == 1 => Some(element.clone()),
@@ -103,10 +110,10 @@ impl Dataset {
             } => {
                 let (mut inner, size, drop_remainder) = (input.walk(), *size, *drop_remainder);
                 let dtypes = self.dtypes.clone();
-                Box::new(move || {
+                Box::new(move |services: &StepServices| {
                     let mut elements = Vec::new();
                     while elements.len() < size
-                        && let Some(element) = inner.next()?
+                        && let Some(element) = inner.next(services)?
                     {
                         elements.push(element);
                     }
@@ -120,7 +127,7 @@ impl Dataset {
             Source::Repeat(input, count) => {
                 let (input, mut left) = (input.clone(), *count);
                 let (mut inner, mut is_empty) = (None::<Box<dyn Walk>>, false);
-                Box::new(move || {
+                Box::new(move |services: &StepServices| {
                     loop {
                         if is_empty {
                             return Ok(None);
@@ -134,7 +141,7 @@ impl Dataset {
                                 inner.insert(input.walk())
                             }
                         };
-                        match walk.next()? {
+                        match walk.next(services)? {
                             Some(element) => {
                                 is_empty = false;
                                 return Ok(Some(element));
@@ -147,35 +154,35 @@ impl Dataset {
             }
             Source::Take(input, count) => {
                 let (mut inner, mut left) = (input.walk(), *count);
-                Box::new(move || match left {
+                Box::new(move |services: &StepServices| match left {
                     Some(0) => Ok(None),
                     _ => {
                         left = left.map(|n| n - 1);
-                        inner.next()
+                        inner.next(services)
                     }
                 })
             }
             Source::Skip(input, count) => {
                 let (mut inner, mut left) = (input.walk(), *count);
-                Box::new(move || {
+                Box::new(move |services: &StepServices| {
                     let Some(n) = left else {
                         return Ok(None);
                     };
                     for _ in 0..n {
-                        if inner.next()?.is_none() {
+                        if inner.next(services)?.is_none() {
                             break;
                         }
                     }
                     left = Some(0);
-                    inner.next()
+                    inner.next(services)
                 })
             }
             Source::Zip(inputs) => {
                 let mut walks: Vec<_> = inputs.iter().map(Dataset::walk).collect();
-                Box::new(move || {
+                Box::new(move |services: &StepServices| {
                     let mut all = Vec::new();
                     for walk in &mut walks {
-                        match walk.next()? {
+                        match walk.next(services)? {
                             Some(element) => all.extend(element),
                             None => return Ok(None),
                         }
@@ -183,16 +190,39 @@ impl Dataset {
                     Ok((!all.is_empty()).then_some(all))
                 })
             }
+            Source::Map {
+                input,
+                function,
+                captured,
+            } => {
+                let (mut inner, function, captured) =
+                    (input.walk(), function.clone(), captured.clone());
+                let n = self.dtypes.len();
+                Box::new(move |services: &StepServices| {
+                    let Some(mut element) = inner.next(services)? else {
+                        return Ok(None);
+                    };
+                    element.extend(captured.iter().cloned());
+                    let made = function.call(element, services)?;
+                    match made.len() == n {
+                        true => Ok(Some(made)),
+                        false => Err(invalid_argument!(
+                            "the function gives {} tensors, but the dataset's elements have {n}",
+                            made.len()
+                        )),
+                    }
+                })
+            }
             Source::Concatenate(first, second) => {
                 let (mut first, mut second) = (Some(first.walk()), second.walk());
-                Box::new(move || {
+                Box::new(move |services: &StepServices| {
                     if let Some(walk) = &mut first {
-                        if let Some(element) = walk.next()? {
+                        if let Some(element) = walk.next(services)? {
                             return Ok(Some(element));
                         }
                         first = None;
                     }
-                    second.next()
+                    second.next(services)
                 })
             }
         }

@@ -39,6 +39,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     let mut values: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();

@@ -135,6 +135,7 @@ fn run(row: &json::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
             par: &Inline,
             cancel: &cancel,
             resources: &resources,
+            functions: &(),
             step_id: 0,
         };
         let mut ctx = KernelCtx::new(&info, &mut values, &[], &mut outputs, &services);

@@ -48,6 +48,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor], constants: &[usize]) -> Result
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     kernel.compute(&mut KernelCtx::new(

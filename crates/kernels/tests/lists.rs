@@ -43,6 +43,7 @@ fn run(op: &str, inputs: Vec<Tensor>) -> Tensor {
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     let mut slots: Vec<Value> = inputs.into_iter().map(Value::Tensor).collect();

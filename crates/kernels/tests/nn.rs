@@ -64,6 +64,7 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     let mut result = None;

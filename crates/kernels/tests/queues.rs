@@ -52,6 +52,7 @@ fn new_queue(resources: &Resources, capacity: i64) -> Tensor {
         par: &Inline,
         cancel: &cancel,
         resources,
+        functions: &(),
         step_id: 0,
     };
     let info = NodeInfo::default();

@@ -78,6 +78,7 @@ fn run(row: &json::Row, op: &ferroflow_opdef::Op) -> ferroflow_base::Result<Vec<
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     // With inputs that others hold too, with inputs that may be overwritten, and with inputs that

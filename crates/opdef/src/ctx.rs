@@ -1,9 +1,10 @@
 //! What a kernel sees of a running step.
 
-use crate::Resources;
-use ferroflow_base::{Result, internal, invalid_argument};
+use crate::{Callable, Functions, Resources};
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_sync::{CancelToken, Parallelism};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
+use std::sync::Arc;
 
 /// An input slot or an output of a node.
 #[derive(Clone, Default)]
@@ -52,6 +53,8 @@ pub struct StepServices<'a> {
     pub cancel: &'a CancelToken,
     /// What outlives the step.
     pub resources: &'a Resources,
+    /// Functions that kernels may call.
+    pub functions: &'a dyn Functions,
     /// The step's number, unique in the process.
     pub step_id: u64,
 }
@@ -223,6 +226,14 @@ impl<'a> KernelCtx<'a> {
     #[inline]
     pub fn resources(&self) -> &'a Resources {
         self.services.resources
+    }
+
+    /// The function that an attr of the node names; it may be kept and called in later steps.
+    pub fn function(&self, name: &str) -> Result<Arc<dyn Callable>> {
+        let found = self.services.functions.get(name);
+        found.ok_or_else(|| {
+            unimplemented_error!("function '{name}' cannot be called where the op was run")
+        })
     }
 
     /// The step's services.

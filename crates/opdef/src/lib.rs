@@ -10,6 +10,7 @@
 mod attr;
 mod ctx;
 mod def;
+mod function;
 mod gradient;
 pub mod host;
 mod kernel;
@@ -22,6 +23,7 @@ mod signature;
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
+pub use function::{Callable, Functions};
 pub use gradient::{
     Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule, Slices,
     Symbol,

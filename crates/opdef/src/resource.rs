@@ -23,11 +23,12 @@ type Shared = Arc<dyn Any + Send + Sync>;
 /// assert!(std::sync::Arc::ptr_eq(&a, &b));
 /// assert!(resources.lookup::<i64>(DEFAULT_CONTAINER, "n").is_err());
 /// ```
-#[derive(Default)]
+/// Clones are the same resources.
+#[derive(Clone, Default)]
 pub struct Resources {
     containers: Arc<Containers>,
     /// What no other session sees, whoever shares the containers.
-    own: Mutex<Container>,
+    own: Arc<Mutex<Container>>,
 }
 
 type Container = FxHashMap<(TypeId, String), Shared>;
@@ -79,7 +80,7 @@ impl Resources {
     pub fn of_another_session(&self) -> Resources {
         Resources {
             containers: self.containers.clone(),
-            own: Mutex::default(),
+            own: Arc::default(),
         }
     }
 

@@ -7,6 +7,8 @@ use crate::plan::{
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{Cost, NodeInfo, Value};
 use ferroflow_tensor::Tensor;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Where an input of a node comes from.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,7 @@ pub struct PlanBuilder {
     nodes: Vec<BuildNode>,
     frame_of: Vec<FrameIdx>,
     consts: Vec<Tensor>,
+    functions: BTreeMap<String, Arc<Plan>>,
 }
 
 impl PlanBuilder {
@@ -64,6 +67,11 @@ impl PlanBuilder {
     pub fn constant(&mut self, value: Tensor) -> u32 {
         self.consts.push(value);
         (self.consts.len() - 1) as u32
+    }
+
+    /// Adds a function that kernels call themselves.
+    pub fn called_by_kernels(&mut self, name: &str, function: Arc<Plan>) {
+        self.functions.insert(name.to_string(), function);
     }
 
     /// Adds a function of `n_args` arguments and `n_results` results.
@@ -212,6 +220,7 @@ impl PlanBuilder {
             frames,
             consts: std::mem::take(&mut self.consts),
             max_outputs: max_outputs.max(1),
+            functions: std::mem::take(&mut self.functions),
         };
         let mut nodes: Vec<Option<BuildNode>> = self.nodes.into_iter().map(Some).collect();
         for &i in &order {

@@ -3,6 +3,8 @@
 use ferroflow_base::define_id;
 use ferroflow_opdef::{Cost, NodeInfo, OpKernel, Value};
 use ferroflow_tensor::Tensor;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 define_id!(/// A node of a plan.
     NodeIdx);
@@ -180,6 +182,8 @@ pub struct Plan {
     pub frames: Vec<FramePlan>,
     /// The largest `n_outputs` of any node.
     pub max_outputs: usize,
+    /// Functions that kernels call themselves, by name.
+    pub functions: BTreeMap<String, Arc<Plan>>,
 }
 
 impl Plan {

@@ -348,6 +348,7 @@ impl Machine {
             par: &*self.pool,
             cancel: &self.cancel,
             resources: &self.resources,
+            functions: &(),
             step_id: 0,
         }
     }

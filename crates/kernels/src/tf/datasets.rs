@@ -1,4 +1,4 @@
-//! Datasets without functions, and iterators over them.
+//! Datasets, and iterators over them.
 
 use crate::dataset::{Dataset, Element, Source, Walk, slices};
 use crate::indices;
@@ -11,7 +11,7 @@ use ferroflow_tensor::{DType, PartialShape};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// RangeDataset, TensorDataset, TensorSliceDataset, BatchDataset, BatchDatasetV2, RepeatDataset,
-/// TakeDataset, SkipDataset, ZipDataset, ConcatenateDataset, Iterator, IteratorV2, MakeIterator,
+/// TakeDataset, SkipDataset, ZipDataset, ConcatenateDataset, MapDataset, Iterator, IteratorV2, MakeIterator,
 /// _OneShotIterator, IteratorGetNext, IteratorGetNextSync, IteratorGetNextAsOptional.
 pub const OPS: &[Op] = &[
     Op::new(
@@ -36,7 +36,7 @@ pub const OPS: &[Op] = &[
          output_shapes: list(shape) >= 1; metadata: string = '' | stateful",
     )
     .shape(shapes::scalar)
-    .kernel(|b| make(b, |ctx| Ok(Source::Tensors(components(ctx)?)))),
+    .kernel(|b| make(b, |ctx| Ok(Source::Tensors(components(ctx, 0)?)))),
     Op::new(
         "TensorSliceDataset",
         "components: list(Toutput_types) -> handle: variant | Toutput_types: list(type) >= 1; \
@@ -44,7 +44,7 @@ pub const OPS: &[Op] = &[
          replicate_on_split: bool = false | stateful",
     )
     .shape(shapes::scalar)
-    .kernel(|b| make(b, |ctx| Ok(Source::Slices(slices(&components(ctx)?)?)))),
+    .kernel(|b| make(b, |ctx| Ok(Source::Slices(slices(&components(ctx, 0)?)?)))),
     Op::new(
         "BatchDataset",
         "input_dataset: variant, batch_size: int64 -> handle: variant | \
@@ -123,6 +123,24 @@ pub const OPS: &[Op] = &[
         })
     }),
     Op::new(
+        "MapDataset",
+        "input_dataset: variant, other_arguments: list(Targuments) -> handle: variant | f: func; \
+         Targuments: list(type); output_types: list(type) >= 1; output_shapes: list(shape) >= 1; \
+         use_inter_op_parallelism: bool = true; preserve_cardinality: bool = false; \
+         force_synchronous: bool = false; metadata: string = ''",
+    )
+    .shape(shapes::scalar)
+    .kernel(|b| {
+        let name = b.attrs.func("f")?.name.clone();
+        make(b, move |ctx| {
+            Ok(Source::Map {
+                input: Dataset::of(ctx.input(0)?)?,
+                function: ctx.function(&name)?,
+                captured: components(ctx, 1)?,
+            })
+        })
+    }),
+    Op::new(
         "Iterator",
         "-> handle: resource | shared_name: string; container: string; \
          output_types: list(type) >= 1; output_shapes: list(shape) >= 1 | stateful",
@@ -189,7 +207,7 @@ pub const OPS: &[Op] = &[
     .shape(shapes::scalar)
     .kernel(|_| {
         Ok(Box::new(|ctx: &mut KernelCtx| {
-            let element = next(&*resource::<DatasetIterator>(ctx, 0)?)?;
+            let element = next(&*resource::<DatasetIterator>(ctx, 0)?, ctx)?;
             ctx.set_output(0, Optional(element).into_tensor()?)
         }))
     }),
@@ -267,8 +285,9 @@ fn count(ctx: &KernelCtx) -> Result<Option<u64>> {
     Ok(u64::try_from(number(ctx, 1)?).ok())
 }
 
-fn components(ctx: &KernelCtx) -> Result<Element> {
-    (0..ctx.num_inputs())
+/// The inputs from `first` on.
+fn components(ctx: &KernelCtx, first: usize) -> Result<Element> {
+    (first..ctx.num_inputs())
         .map(|i| ctx.input(i).cloned())
         .collect()
 }
@@ -285,7 +304,7 @@ fn batch(ctx: &KernelCtx, drop_remainder: bool) -> Result<Source> {
 
 fn make(
     build: &KernelBuild,
-    source: fn(&KernelCtx) -> Result<Source>,
+    source: impl Fn(&KernelCtx) -> Result<Source> + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
     let dtypes = attrs
@@ -344,16 +363,17 @@ fn uninitialized() -> Status {
     )
 }
 
-fn next(iterator: &DatasetIterator) -> Result<Option<Element>> {
+fn next(iterator: &DatasetIterator, ctx: &KernelCtx) -> Result<Option<Element>> {
     let mut walk = iterator.lock();
-    walk.as_mut().ok_or_else(uninitialized)?.next()
+    let walk = walk.as_mut().ok_or_else(uninitialized)?;
+    walk.next(ctx.services())
 }
 
 fn get_next(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtypes = build.outputs.to_vec();
     let shapes = build.attrs.shapes("output_shapes")?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let element = next(&*resource::<DatasetIterator>(ctx, 0)?)?;
+        let element = next(&*resource::<DatasetIterator>(ctx, 0)?, ctx)?;
         let element = element.ok_or_else(|| out_of_range!("End of sequence"))?;
         if element.len() != dtypes.len() {
             return Err(invalid_argument!(

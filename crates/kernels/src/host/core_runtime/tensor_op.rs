@@ -67,6 +67,7 @@ pub(super) fn run(
         par: &Inline,
         cancel: &cancel,
         resources: &resources,
+        functions: &(),
         step_id: 0,
     };
     let mut values: Vec<Value> = tensors.into_iter().map(Value::Tensor).collect();
