@@ -11,8 +11,7 @@ use super::registers::{Promises, Registers};
 use super::shared::Execution;
 use ferroflow_base::invalid_argument;
 use ferroflow_opdef::host::{
-    CallSite, ExecutionContext, HostKernel, HostProgram, KernelFrame, Operand, Register,
-    TraceLevel, Values,
+    ExecutionContext, HostKernel, HostProgram, KernelFrame, Operand, Register, TraceLevel, Values,
 };
 use ferroflow_program::bef::{Body, Kernel};
 use ferroflow_sync::{AsyncValue, IndirectPromise, State};
@@ -254,12 +253,7 @@ impl<'a> Call<'a> {
         'a: 'f,
     {
         let body: &'a Body = self.body;
-        let site = CallSite {
-            program: self.program,
-            attrs: body.attrs(kernel),
-            functions: body.functions(kernel),
-            location: kernel.location,
-        };
+        let site = body.site(self.program, &kernel.refers);
         KernelFrame::new(site, self.ctx, registers, args, results)
     }
 

@@ -154,7 +154,7 @@ fn first_use(file: &File, code: usize) -> Option<Location> {
             continue;
         };
         if let Some(kernel) = body.kernels().iter().find(|k| k.code == code) {
-            return location(file, kernel.location);
+            return location(file, kernel.refers.location);
         }
     }
     None

@@ -3,7 +3,7 @@
 use super::program::Loaded;
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::host::{
-    CallSite, ExecutionContext, HostKernel, HostProgram, Operand, SyncKernelFrame, Value,
+    ExecutionContext, HostKernel, HostProgram, References, SyncKernelFrame, Value,
 };
 use ferroflow_program::bef::FunctionKind;
 use std::cell::Cell;
@@ -59,15 +59,14 @@ pub(super) fn execute(
     let body = loaded.file.body(function)?;
     let mut registers = args;
     registers.resize_with(body.register_uses().len(), Value::default);
+    let mut frame = SyncKernelFrame::new(
+        body.site(program, &References::NONE),
+        ctx,
+        &mut registers,
+        body.all_operands(),
+    );
     for kernel in body.kernels() {
-        let site = CallSite {
-            program,
-            attrs: body.attrs(kernel),
-            functions: body.functions(kernel),
-            location: kernel.location,
-        };
-        let (args, results) = body.operands(kernel);
-        let mut frame = SyncKernelFrame::new(site, ctx, &mut registers, args, results);
+        frame.go_to(&kernel.refers);
         let result = match loaded.kernels.get(kernel.code) {
             Some(HostKernel::Sync(implementation)) => implementation(&mut frame),
             _ => Err(invalid_argument!(
@@ -76,10 +75,9 @@ pub(super) fn execute(
             )),
         };
         if let Err(status) = result {
-            let location = program.location(kernel.location);
+            let location = program.location(kernel.refers.location);
             return Err(ctx.report(status, location).status);
         }
     }
-    let result = |r: &Operand| registers.get(r.register()).cloned().unwrap_or_default();
-    Ok(body.returns().iter().map(result).collect())
+    Ok(frame.values(body.returns()))
 }

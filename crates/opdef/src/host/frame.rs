@@ -3,6 +3,7 @@
 use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Value, Values};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Diagnostic, IndirectPromise, Location, Promise};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An attribute of a kernel: where it lies and what it is.
@@ -16,22 +17,95 @@ pub struct AttrSlot {
     pub typed: bool,
 }
 
+/// A part of a list, in half the space.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    /// The first.
+    pub start: u32,
+    /// How many.
+    pub len: u32,
+}
+
+impl Span {
+    /// `None` where a range begins or ends too far away.
+    pub fn new(range: Range<usize>) -> Option<Span> {
+        Some(Span {
+            start: u32::try_from(range.start).ok()?,
+            len: u32::try_from(range.len()).ok()?,
+        })
+    }
+
+    /// The part of `list`; nothing where the list ends before.
+    #[inline]
+    pub fn of<T>(self, list: &[T]) -> &[T] {
+        if self.len == 0 {
+            return &[];
+        }
+        let rest = list.get(self.start as usize..).unwrap_or(&[]);
+        rest.get(..self.len as usize).unwrap_or(&[])
+    }
+}
+
+/// What a kernel refers to, as parts of its function's lists.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct References {
+    /// Registers that it reads.
+    pub args: Span,
+    /// How many registers it writes: those behind `args`.
+    pub n_results: u32,
+    /// Attributes.
+    pub attrs: Span,
+    /// Functions that the kernel may call.
+    pub functions: Span,
+    /// Its position.
+    pub location: usize,
+}
+
+impl References {
+    /// Those of no kernel.
+    pub const NONE: References = References {
+        args: Span { start: 0, len: 0 },
+        n_results: 0,
+        attrs: Span { start: 0, len: 0 },
+        functions: Span { start: 0, len: 0 },
+        location: 0,
+    };
+}
+
 /// What does not change from call to call.
 #[derive(Clone, Copy)]
 pub struct CallSite<'a> {
     /// The program that the kernel stands in.
     pub program: &'a Arc<dyn HostProgram>,
-    /// Its attributes.
+    /// Attributes of all kernels of its function.
     pub attrs: &'a [AttrSlot],
-    /// Functions it may call, as indices of the program.
+    /// Functions that they may call, as indices of the program.
     pub functions: &'a [u32],
-    /// Its position.
-    pub location: usize,
+    /// Which of them are the kernel's.
+    pub kernel: &'a References,
 }
 
 impl<'a> CallSite<'a> {
+    #[inline]
+    fn attrs(&self) -> &'a [AttrSlot] {
+        self.kernel.attrs.of(self.attrs)
+    }
+
+    #[inline]
+    fn functions(&self) -> &'a [u32] {
+        self.kernel.functions.of(self.functions)
+    }
+
+    fn location(&self) -> Option<Location> {
+        self.program.location(self.kernel.location)
+    }
+
+    fn location_name(&self) -> Option<&'a str> {
+        self.program.location_name(self.kernel.location)
+    }
+
     fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
-        match self.attrs.get(i) {
+        match self.attrs().get(i) {
             Some(slot) => Ok(Attribute::new(
                 self.program.attributes(),
                 slot.offset,
@@ -43,7 +117,7 @@ impl<'a> CallSite<'a> {
 
     #[inline]
     fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
-        match self.functions.get(i) {
+        match self.functions().get(i) {
             Some(index) => Ok(FunctionRef::new(self.program, *index as usize)),
             None => Err(invalid_argument!("kernel has no function {i}")),
         }
@@ -168,7 +242,7 @@ impl<'a> KernelFrame<'a> {
     /// How many functions the kernel may call.
     #[inline]
     pub fn n_functions(&self) -> usize {
-        self.site.functions.len()
+        self.site.functions().len()
     }
 
     /// The handle of argument `i`, borrowed.
@@ -333,7 +407,7 @@ impl Frame for KernelFrame<'_> {
     }
 
     fn n_attributes(&self) -> usize {
-        self.site.attrs.len()
+        self.site.attrs().len()
     }
 
     fn function(&self, i: usize) -> Result<Function> {
@@ -345,15 +419,15 @@ impl Frame for KernelFrame<'_> {
     }
 
     fn location(&self) -> Option<Location> {
-        self.site.program.location(self.site.location)
+        self.site.location()
     }
 
     fn location_name(&self) -> Option<&str> {
-        self.site.program.location_name(self.site.location)
+        self.site.location_name()
     }
 
     fn location_id(&self) -> LocationId {
-        LocationId(self.site.location)
+        LocationId(self.site.kernel.location)
     }
 }
 
@@ -382,49 +456,74 @@ impl Reporter {
 /// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
 pub struct SyncKernelFrame<'a> {
     registers: &'a mut [Value],
-    args: &'a [Operand],
-    results: &'a [Operand],
+    /// Of all kernels of the function.
+    operands: &'a [Operand],
     site: CallSite<'a>,
     ctx: &'a ExecutionContext,
 }
 
 impl<'a> SyncKernelFrame<'a> {
-    /// A call whose arguments and results are these of `registers`.
+    /// Calls in a function that has these registers; `operands` are those of all its kernels.
     #[inline]
     pub fn new(
         site: CallSite<'a>,
         ctx: &'a ExecutionContext,
         registers: &'a mut [Value],
-        args: &'a [Operand],
-        results: &'a [Operand],
+        operands: &'a [Operand],
     ) -> Self {
         SyncKernelFrame {
             registers,
-            args,
-            results,
+            operands,
             site,
             ctx,
         }
     }
 
+    /// Goes on to the call of another kernel.
+    #[inline]
+    pub fn go_to(&mut self, kernel: &'a References) {
+        self.site.kernel = kernel;
+    }
+
+    /// What the function returns.
+    #[inline]
+    pub fn values(&self, returns: &[Operand]) -> Vec<Value> {
+        let value = |r: &Operand| {
+            self.registers
+                .get(r.register())
+                .cloned()
+                .unwrap_or_default()
+        };
+        returns.iter().map(value).collect()
+    }
+
     /// Argument `i`.
     #[inline]
     pub fn arg_value(&self, i: usize) -> Option<&Value> {
-        self.registers.get(self.args.get(i)?.register())
+        let args = self.site.kernel.args;
+        if i >= args.len as usize {
+            return None;
+        }
+        let operand = self.operands.get(args.start as usize + i)?;
+        self.registers.get(operand.register())
     }
 
     /// How many results there are.
     #[inline]
     pub fn n_results(&self) -> usize {
-        self.results.len()
+        self.site.kernel.n_results as usize
     }
 
     /// Sets result `i`; a result that the program does not have is dropped.
     #[inline]
     pub fn set_result(&mut self, i: usize, value: Value) {
-        let operand = self.results.get(i);
+        let first = self.site.kernel.args.start as usize + self.site.kernel.args.len as usize;
+        let operand = match i < self.n_results() {
+            true => self.operands.get(first + i),
+            false => None,
+        };
         if let Some(slot) = operand.and_then(|r| self.registers.get_mut(r.register())) {
-            *slot = value;
+            slot.set(value);
         }
     }
 }
@@ -453,7 +552,7 @@ impl Frame for SyncKernelFrame<'_> {
 
     #[inline]
     fn n_args(&self) -> usize {
-        self.args.len()
+        self.site.kernel.args.len as usize
     }
 
     fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
@@ -461,7 +560,7 @@ impl Frame for SyncKernelFrame<'_> {
     }
 
     fn n_attributes(&self) -> usize {
-        self.site.attrs.len()
+        self.site.attrs().len()
     }
 
     fn function(&self, i: usize) -> Result<Function> {
@@ -473,15 +572,15 @@ impl Frame for SyncKernelFrame<'_> {
     }
 
     fn location(&self) -> Option<Location> {
-        self.site.program.location(self.site.location)
+        self.site.location()
     }
 
     fn location_name(&self) -> Option<&str> {
-        self.site.program.location_name(self.site.location)
+        self.site.location_name()
     }
 
     fn location_id(&self) -> LocationId {
-        LocationId(self.site.location)
+        LocationId(self.site.kernel.location)
     }
 }
 

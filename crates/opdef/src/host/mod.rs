@@ -16,8 +16,8 @@ pub use context::{
     ExecutionContext, Function, FunctionRef, HostContext, HostProgram, RequestContext, Values,
 };
 pub use frame::{
-    AttrSlot, CallSite, Frame, KernelFrame, LocationId, Operand, Register, Reporter, ResultItem,
-    SyncKernelFrame,
+    AttrSlot, CallSite, Frame, KernelFrame, LocationId, Operand, References, Register, Reporter,
+    ResultItem, Span, SyncKernelFrame,
 };
 pub use registry::{HostKernel, KernelRegistry, NativeFunction};
 pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};

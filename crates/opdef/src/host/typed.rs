@@ -42,6 +42,12 @@ pub trait Param {
     type Item<'f>;
     /// Takes it from the call.
     fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<Self::Item<'f>>;
+    /// Takes it from a synchronous call if it is a number that lies in a register: without anything
+    /// that could fail, so that such kernels take few instructions.
+    #[inline]
+    fn number<'f>(_frame: &'f SyncKernelFrame, _cursor: &mut Cursor) -> Option<Self::Item<'f>> {
+        None
+    }
 }
 
 /// An argument by reference.
@@ -69,6 +75,10 @@ macro_rules! by_value {
             #[inline]
             fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<$ty> {
                 frame.arg::<$ty>(cursor.arg()).cloned()
+            }
+            #[inline]
+            fn number<'f>(frame: &'f SyncKernelFrame, cursor: &mut Cursor) -> Option<$ty> {
+                frame.arg_value(cursor.arg())?.number().cloned()
             }
         })*
     };
@@ -304,13 +314,32 @@ macro_rules! kernels {
                     }
                     #[allow(non_snake_case, unused_mut, unused_variables,
                         reason = "one macro for any number of parameters")]
-                    Arc::new(move |frame: &mut SyncKernelFrame| {
+                    #[inline(never)]
+                    fn any<Fun, R, $($param),*>(fun: &Fun, frame: &mut SyncKernelFrame) -> Result<()>
+                    where
+                        R: IntoSyncResults,
+                        $($param: Param,)*
+                        for<'f> &'f Fun: Fn($($param),*) -> R + Fn($($param::Item<'f>),*) -> R,
+                    {
                         let mut cursor = Cursor::default();
                         let results = {
                             $(let $param = $param::get(&*frame, &mut cursor)?;)*
-                            call(&self, $($param),*)
+                            call(fun, $($param),*)
                         };
                         results.store_sync(frame)
+                    }
+                    #[allow(non_snake_case, unused_mut, unused_variables,
+                        reason = "one macro for any number of parameters")]
+                    Arc::new(move |frame: &mut SyncKernelFrame| {
+                        let mut cursor = Cursor::default();
+                        let numbers = || -> Option<R> {
+                            $(let $param = $param::number(&*frame, &mut cursor)?;)*
+                            Some(call(&self, $($param),*))
+                        };
+                        match { numbers }() {
+                            Some(results) => results.store_sync(frame),
+                            None => any(&self, frame),
+                        }
                     })
                 }
             }

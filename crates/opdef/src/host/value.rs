@@ -1,8 +1,8 @@
 //! Values of the engine `sync`: numbers lie in place.
 
+use ferroflow_sync::AsyncValue;
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 
 /// A type whose values kernels pass to each other.
 pub trait HostValue: Send + Sync + 'static {}
@@ -45,8 +45,8 @@ pub enum Value {
     F32(f32),
     /// `f64`
     F64(f64),
-    /// Anything else.
-    Any(Arc<dyn Any + Send + Sync>),
+    /// Anything else, in two words with the tag.
+    Any(AsyncValue),
 }
 
 impl Value {
@@ -69,22 +69,46 @@ impl Value {
         if let Some(v) = any.downcast_ref() {
             return Value::F64(*v);
         }
-        Value::Any(Arc::new(value))
+        Value::Any(AsyncValue::new(value))
     }
 
     /// The value, if it is a `T`.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
+        match self {
+            Value::Any(v) => v.get(),
+            _ => self.number(),
+        }
+    }
+
+    /// The number, if it is one of this type that lies in place.
+    #[inline]
+    pub(super) fn number<T: 'static>(&self) -> Option<&T> {
         // Each arm knows its type: nothing is asked for it at run time.
         match self {
-            Value::Empty => None,
+            Value::Empty | Value::Any(_) => None,
             Value::Bool(v) => is(v),
             Value::I32(v) => is(v),
             Value::I64(v) => is(v),
             Value::F32(v) => is(v),
             Value::F64(v) => is(v),
-            Value::Any(v) => v.downcast_ref(),
         }
+    }
+
+    /// Puts another value in the place of this one.
+    #[inline]
+    pub(super) fn set(&mut self, value: Value) {
+        if let Value::Any(_) = self {
+            self.clear();
+        }
+        // Nothing to drop any more: say so, for kernels of numbers should stay small.
+        std::mem::forget(std::mem::replace(self, value));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn clear(&mut self) {
+        *self = Value::Empty;
     }
 }
 
@@ -102,7 +126,7 @@ impl fmt::Debug for Value {
             Value::I64(v) => v.fmt(f),
             Value::F32(v) => v.fmt(f),
             Value::F64(v) => v.fmt(f),
-            Value::Any(_) => f.write_str("an object"),
+            Value::Any(v) => f.write_str(v.type_name()),
         }
     }
 }

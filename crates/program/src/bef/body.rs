@@ -10,23 +10,18 @@ use super::format::{
 use super::read::File;
 use super::serial::Serial;
 use ferroflow_base::Result;
-use ferroflow_opdef::host::{AttrKind, AttrSlot, Operand};
-use std::ops::Range;
+use ferroflow_opdef::host::{AttrKind, AttrSlot, CallSite, HostProgram, Operand, References, Span};
+use std::sync::Arc;
 
 /// A kernel of a function.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// Index of its name.
     pub code: usize,
-    /// Offset of its position.
-    pub location: usize,
+    /// Its registers, its attributes, what it may call and the offset of its position.
+    pub refers: References,
     /// Whether it runs as soon as one argument is there.
     pub non_strict: bool,
-    args: Span,
-    /// Behind the arguments.
-    n_results: u32,
-    attrs: Span,
-    functions: Span,
     /// Of each result, in the list of words.
     used_by: Span,
 }
@@ -35,32 +30,7 @@ impl Kernel {
     /// How many arguments it has.
     #[inline]
     pub fn n_args(&self) -> usize {
-        self.args.len as usize
-    }
-}
-
-/// A part of a list, in half the space: a kernel shall fit into a cache line.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    start: u32,
-    len: u32,
-}
-
-impl Span {
-    fn new(range: Range<usize>) -> Option<Span> {
-        Some(Span {
-            start: u32::try_from(range.start).ok()?,
-            len: u32::try_from(range.len()).ok()?,
-        })
-    }
-
-    #[inline]
-    fn of<T>(self, list: &[T]) -> &[T] {
-        if self.len == 0 {
-            return &[];
-        }
-        let rest = list.get(self.start as usize..).unwrap_or(&[]);
-        rest.get(..self.len as usize).unwrap_or(&[])
+        self.refers.args.len as usize
     }
 }
 
@@ -110,16 +80,25 @@ impl Body {
         &self.returns
     }
 
+    /// Registers that all kernels read and write.
+    #[inline]
+    pub fn all_operands(&self) -> &[Operand] {
+        &self.operands
+    }
+
     /// Registers that the kernel reads, and those that it writes. Last uses are those in the order
     /// of [`Body::serial`].
     #[inline]
     pub fn operands(&self, kernel: &Kernel) -> (&[Operand], &[Operand]) {
-        let start = kernel.args.start as usize;
+        let start = kernel.refers.args.start as usize;
         let rest = self.operands.get(start..).unwrap_or(&[]);
         let (args, rest) = rest
-            .split_at_checked(kernel.args.len as usize)
+            .split_at_checked(kernel.refers.args.len as usize)
             .unwrap_or((&[], &[]));
-        (args, rest.get(..kernel.n_results as usize).unwrap_or(&[]))
+        (
+            args,
+            rest.get(..kernel.refers.n_results as usize).unwrap_or(&[]),
+        )
     }
 
     /// Registers that the kernel reads.
@@ -134,16 +113,31 @@ impl Body {
         self.operands(kernel).1
     }
 
+    /// Where a kernel stands, for its frame.
+    #[inline]
+    pub fn site<'a>(
+        &'a self,
+        program: &'a Arc<dyn HostProgram>,
+        kernel: &'a References,
+    ) -> CallSite<'a> {
+        CallSite {
+            program,
+            attrs: &self.attrs,
+            functions: &self.words,
+            kernel,
+        }
+    }
+
     /// Attributes of the kernel.
     #[inline]
     pub fn attrs(&self, kernel: &Kernel) -> &[AttrSlot] {
-        kernel.attrs.of(&self.attrs)
+        kernel.refers.attrs.of(&self.attrs)
     }
 
     /// Functions that the kernel may call.
     #[inline]
     pub fn functions(&self, kernel: &Kernel) -> &[u32] {
-        kernel.functions.of(&self.words)
+        kernel.refers.functions.of(&self.words)
     }
 
     /// Kernels (from 1) that read result `i`, once for each time they do.
@@ -261,9 +255,13 @@ fn read(file: &File, index: usize) -> Option<Body> {
             // The kernel that stands for the arguments.
             let is_pseudo = kernel.code == PSEUDO_CODE as usize
                 && n_operands == 0
-                && [kernel.args, kernel.functions, kernel.attrs]
-                    .iter()
-                    .all(|span| span.len == 0);
+                && [
+                    kernel.refers.args,
+                    kernel.refers.functions,
+                    kernel.refers.attrs,
+                ]
+                .iter()
+                .all(|span| span.len == 0);
             let (first, arguments) = body.results(&kernel).split_first()?;
             let mut numbers = arguments.iter().map(|r| r.register()).enumerate();
             let in_order = numbers.all(|(i, r)| r == i);
@@ -355,12 +353,14 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
     }
     Some(Kernel {
         code,
-        location,
+        refers: References {
+            args: Span::new(first_operand..first_operand + n_args)?,
+            n_results: u32::try_from(n_results).ok()?,
+            attrs: Span::new(first_attr..body.attrs.len())?,
+            functions,
+            location,
+        },
         non_strict: metadata & NON_STRICT != 0,
-        args: Span::new(first_operand..first_operand + n_args)?,
-        n_results: u32::try_from(n_results).ok()?,
-        attrs: Span::new(first_attr..body.attrs.len())?,
-        functions,
         used_by: Span::new(first_range..body.ranges.len())?,
     })
 }
@@ -381,8 +381,8 @@ fn mark_last_uses(body: &mut Body) {
         let Some(kernel) = body.kernels.get(*id as usize - 1) else {
             continue;
         };
-        let (start, n_args) = (kernel.args.start as usize, kernel.n_args());
-        let end = start + n_args + kernel.n_results as usize;
+        let (start, n_args) = (kernel.refers.args.start as usize, kernel.n_args());
+        let end = start + n_args + kernel.refers.n_results as usize;
         for (i, operand) in (body.operands.get_mut(start..end).unwrap_or(&mut []))
             .iter_mut()
             .enumerate()
@@ -404,10 +404,10 @@ fn mark_early_results(body: &mut Body) {
         }
     }
     for kernel in &body.kernels {
-        let start = kernel.args.start as usize + kernel.n_args();
+        let start = kernel.refers.args.start as usize + kernel.n_args();
         let results = body
             .operands
-            .get_mut(start..start + kernel.n_results as usize);
+            .get_mut(start..start + kernel.refers.n_results as usize);
         for operand in results.into_iter().flatten() {
             if is_early.get(operand.register()) == Some(&true) {
                 *operand = operand.early();
@@ -503,7 +503,7 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
         };
         n_run += 1;
         let kernel = body.kernels.get(id as usize - 1)?;
-        for i in 0..kernel.n_results as usize {
+        for i in 0..kernel.refers.n_results as usize {
             arrived.extend(body.used_by(kernel, i));
         }
     }

@@ -216,7 +216,7 @@ impl Converter<'_> {
                 results: values_of(body.results(kernel)),
                 attrs: Vec::new(),
                 regions: Vec::new(),
-                loc: self.loc(kernel.location),
+                loc: self.loc(kernel.refers.location),
             };
             self.attributes(body, kernel, &mut op, tables)?;
             let regions = self.functions(body, kernel, &mut op);
