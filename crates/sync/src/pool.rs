@@ -66,6 +66,8 @@ struct Shared {
     sleepers: Sleepers,
     stop: AtomicBool,
     width: usize,
+    /// Whether there are fewer processors than threads.
+    is_crowded: bool,
 }
 
 thread_local! {
@@ -123,6 +125,7 @@ impl Pool {
             sleepers: Sleepers::default(),
             stop: AtomicBool::new(false),
             width,
+            is_crowded: width > 1 && width > Pool::available_threads(),
         });
         let spawn = |(i, worker)| {
             let shared = shared.clone();
@@ -294,8 +297,10 @@ impl Shared {
                 continue;
             }
             if idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
-                for _ in 0..20 {
-                    std::hint::spin_loop();
+                match self.is_crowded {
+                    // Another thread of the pool may need the processor.
+                    true => std::thread::yield_now(),
+                    false => (0..20).for_each(|_| std::hint::spin_loop()),
                 }
                 continue;
             }

@@ -338,6 +338,9 @@ impl Execution {
         if value.is_available() {
             let unstored = self.lock().store(body, kernel, i as usize, value, ready);
             unstored.into_iter().for_each(Unstored::settle);
+        } else if !operand.is_early() && users.is_empty() {
+            // Nobody waits for it, and nobody will ask.
+            drop(value);
         } else if !operand.is_early() {
             let this = self.clone();
             value.when_available(move |value| this.arrived(result, Some(value)));
