@@ -25,22 +25,42 @@ pub fn read(
         let (key, name) = (name, name_of(name));
         let (dtype, shape) = tensor_of(&name)?;
         let tensor = parse(value, dtype, &shape, image_range)
+            .and_then(|t| narrowed(t, dtype))
             .map_err(|e| e.note(format!("in --feed {key}")))?;
         out.push((name, tensor));
     }
     if let Some(path) = npz {
+        let mut from_npz: Vec<String> = Vec::new();
         for key in arrays::npz_keys(path)? {
             let name = name_of(&key);
-            let known = tensor_of(&name).is_ok();
-            let twice = out
-                .iter()
-                .any(|(n, _)| n.trim_end_matches(":0") == name.trim_end_matches(":0"));
-            if known && !twice {
-                out.push((name, arrays::read_npz_key(path, &key)?));
+            let Ok((dtype, _)) = tensor_of(&name) else {
+                continue;
+            };
+            let is_same = |n: &str| n.trim_end_matches(":0") == name.trim_end_matches(":0");
+            if from_npz.iter().any(|n| is_same(n)) {
+                return Err(invalid_argument!(
+                    "{} has two arrays for tensor '{name}'",
+                    path.display()
+                ));
+            }
+            // What is fed by hand comes first.
+            if !out.iter().any(|(n, _)| is_same(n)) {
+                let value = narrowed(arrays::read_npz_key(path, &key)?, dtype)?;
+                out.push((name.clone(), value));
+                from_npz.push(name);
             }
         }
     }
     Ok(out)
+}
+
+/// Floats where bfloat16 is wanted: numpy has none, and files hold the floats that they are.
+fn narrowed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
+    if (tensor.dtype(), wanted) != (DType::Float, DType::Bfloat16) {
+        return Ok(tensor);
+    }
+    let values: Vec<bf16> = tensor.slice()?.iter().map(|v| bf16::from_f32(*v)).collect();
+    Tensor::from_slice(tensor.shape().clone(), &values)
 }
 
 fn parse(
@@ -78,7 +98,8 @@ fn parse(
         }
         Err(e) => {
             return Err(invalid_argument!(
-                "'{text}' is no literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE"
+                "'{}' is no literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE",
+                shortened(text)
             ));
         }
     };
@@ -166,6 +187,14 @@ fn parse(
             });
             Tensor::from_slice(shape, &ints.collect::<Result<Vec<T>>>()?)
         }, else Err(invalid_argument!("literals of dtype {dtype} are not supported; use @FILE.npy"))),
+    }
+}
+
+/// The beginning of what may be long.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((i, _)) => format!("{} …", &text[..i]),
+        None => text.to_string(),
     }
 }
 

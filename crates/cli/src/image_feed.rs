@@ -49,7 +49,8 @@ pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) 
     };
     match dtype {
         DType::Uint8 => Tensor::from_slice(shape, &pixels),
-        DType::Float => {
+        // Floats become bfloat16 as those of files do.
+        DType::Float | DType::Bfloat16 => {
             let (lo, hi) = range;
             let values: Vec<f32> = pixels
                 .iter()

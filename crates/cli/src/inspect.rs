@@ -41,7 +41,7 @@ fn passes_help() -> String {
     out
 }
 
-/// Tensors that no other node reads: what a model computes.
+/// The outputs of nodes that no other node reads: what a model computes.
 pub fn outputs(graph: &Graph) -> Vec<String> {
     let mut read = vec![false; graph.id_bound()];
     for (_, node) in graph.iter() {
@@ -57,7 +57,10 @@ pub fn outputs(graph: &Graph) -> Vec<String> {
         .iter()
         .map(|(id, _)| id)
         .filter(is_result)
-        .map(|id| format!("{}:0", graph.node(id).name))
+        .flat_map(|id| {
+            let node = graph.node(id);
+            (0..node.outputs.len()).map(move |i| format!("{}:{i}", node.name))
+        })
         .collect()
 }
 

@@ -202,7 +202,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.npz")]
     pub feeds: Option<PathBuf>,
     /// Fetches a tensor; may be repeated. Without it (and without --target) the outputs of the
-    /// model are fetched: tensors that no other node reads.
+    /// model are fetched: those of nodes that no other node reads.
     #[arg(long, value_name = "NAME")]
     pub fetch: Vec<String>,
     /// Runs a node for its effects; may be repeated.
@@ -219,7 +219,10 @@ pub struct RunArgs {
 fn parse_range(text: &str) -> std::result::Result<(f32, f32), String> {
     let (lo, hi) = text.split_once(',').ok_or("expected LO,HI")?;
     let number = |s: &str| s.trim().parse::<f32>().map_err(|e| e.to_string());
-    Ok((number(lo)?, number(hi)?))
+    match (number(lo)?, number(hi)?) {
+        (lo, hi) if lo.is_finite() && hi.is_finite() => Ok((lo, hi)),
+        _ => Err("expected two finite numbers".to_string()),
+    }
 }
 
 /// A run, ready to be compiled.

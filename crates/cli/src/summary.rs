@@ -39,7 +39,10 @@ fn short(x: f64) -> String {
 /// The `k` largest values of each row: `class score`, best first.
 pub fn top(t: &Tensor, k: usize) -> Result<String> {
     let Some(values) = numbers(t) else {
-        return Ok(String::new());
+        return Ok(format!(
+            "  no scores: values of dtype {} have no order\n",
+            t.dtype()
+        ));
     };
     let n = t.shape().last().copied().unwrap_or(1).max(1);
     let mut out = String::new();

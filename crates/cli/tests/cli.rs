@@ -241,6 +241,97 @@ fn errors_are_one_clear_line_and_leave_nothing() {
     );
 }
 
+/// What a bfloat16 placeholder takes from files: what `--out` wrote, and numpy's form of the dtype.
+#[test]
+fn bfloat16_goes_through_files() {
+    let model = temporary("bf16.pbtxt");
+    let attr = "attr { key: 'dtype' value { type: DT_BFLOAT16 } }";
+    let text = format!(
+        "node {{ name: 'x' op: 'Placeholder' {attr} }} node {{ name: 'y' op: 'Neg' input: 'x' attr {{ \
+         key: 'T' value {{ type: DT_BFLOAT16 }} }} }}"
+    );
+    std::fs::write(&model, text).unwrap();
+    let (model, out) = (model.to_string_lossy(), temporary("bf16.npz"));
+    let out = out.to_string_lossy();
+    ok(&[
+        "run",
+        &model,
+        "--feed",
+        "x=[1.5,-2]",
+        "--fetch",
+        "y",
+        "--out",
+        &out,
+    ]);
+    let again = ok(&[
+        "run",
+        &model,
+        "--feed",
+        &format!("x=@{out}:y"),
+        "--fetch",
+        "y",
+    ]);
+    assert!(again.contains("[1.5 -2]"), "{again}");
+    let npy = temporary("bf16.npy");
+    let header = "{'descr': '<V2', 'fortran_order': False, 'shape': (2,), }";
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend([0xc0, 0x3f, 0x00, 0xc0]);
+    std::fs::write(&npy, bytes).unwrap();
+    let read = ok(&[
+        "run",
+        &model,
+        "--feed",
+        &format!("x=@{}", npy.display()),
+        "--fetch",
+        "y",
+    ]);
+    assert!(read.contains("[-1.5 2]"), "{read}");
+    for file in [&*model, &*out, &npy.to_string_lossy()] {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// Text nested deeper than any stack, arguments that are no text, and a small file that stands for
+/// gigabytes: errors, and memory for what is used.
+#[test]
+fn hostile_input_does_no_harm() {
+    let file = temporary("deep.pbtxt");
+    let nest = "attr { key: 'f' value { func { name: 'f' ".repeat(5_000);
+    std::fs::write(&file, format!("node {{ name: 'a' op: 'NoOp' {nest}")).unwrap();
+    let path = file.to_string_lossy();
+    for command in ["run", "inspect"] {
+        assert!(fails(&[command, &path]).contains("levels deep"));
+    }
+    let constants: String = (0..64)
+        .map(|i| {
+            format!(
+                "node {{ name: 'c{i}' op: 'Const' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} attr \
+                 {{ key: 'value' value {{ tensor {{ dtype: DT_FLOAT tensor_shape {{ dim {{ size: \
+                 400000000 }} }} float_val: 1 }} }} }} }}"
+            )
+        })
+        .collect();
+    let x = "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }";
+    std::fs::write(&file, constants + x).unwrap();
+    let seen = ok(&["run", &path, "--feed", "x=[1,2]", "--fetch", "x"]);
+    assert!(seen.contains("[1 2]"), "{seen}");
+    let _ = std::fs::remove_file(&file);
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let odd = std::ffi::OsStr::from_bytes(b"m\xff.pb");
+        let output = Command::new(env!("CARGO_BIN_EXE_ferroflow"))
+            .arg("run")
+            .arg(odd)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.starts_with("error: NOT_FOUND"), "{error}");
+    }
+}
+
 fn saved_model(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../runtime/tests/saved_models")

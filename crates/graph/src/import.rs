@@ -189,6 +189,14 @@ fn import_node(
     let mut attrs = import_attrs(&node.attr, &def, file)?;
     def.complete_attrs(&mut attrs)?;
     let outputs = def.output_dtypes(&attrs)?;
+    if node.op == "Const" {
+        let (value, dtype) = (attrs.tensor("value")?.dtype(), attrs.dtype("dtype")?);
+        if value != dtype {
+            return Err(invalid_argument!(
+                "Type mismatch between value ({value}) and dtype ({dtype})"
+            ));
+        }
+    }
     let mut inputs = smallvec::SmallVec::new();
     let mut controls = smallvec::SmallVec::new();
     for input in &node.input {

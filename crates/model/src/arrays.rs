@@ -12,7 +12,10 @@ fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Status + '_ {
     move |e| match e.kind() {
         // What the contents are wrong by.
         std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-            invalid_argument!("{}: {e}", path.display())
+            // A header that is none is drawn over several lines.
+            let text = e.to_string();
+            let text = text.split("  --> ").next().unwrap_or(&text).trim_end();
+            invalid_argument!("{}: {text}", path.display())
         }
         _ => atomic_file::io_error(path, &e),
     }
@@ -71,6 +74,8 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
     let dtype = match (ty.type_char(), ty.num_bytes().unwrap_or(0)) {
         (TypeChar::ByteStr | TypeChar::UnicodeStr, _) => DType::String,
         (TypeChar::Bool, _) => DType::Bool,
+        // What numpy makes of arrays of ml_dtypes.bfloat16.
+        (TypeChar::RawData, 2) => DType::Bfloat16,
         (TypeChar::Float, 2) => DType::Half,
         (TypeChar::Float, 4) => DType::Float,
         (TypeChar::Float, 8) => DType::Double,
@@ -103,6 +108,11 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
         };
         let values = row_major(&shape, values, fortran);
         return Tensor::from_strings(shape, values);
+    }
+    if dtype == DType::Bfloat16 {
+        let values: Vec<Vec<u8>> = npy.into_vec().map_err(bad)?;
+        let values = row_major(&shape, values, fortran);
+        return Tensor::from_bytes(dtype, shape, &values.concat());
     }
     dispatch!(dtype, T in [bool, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
         let values: Vec<T> = npy.into_vec().map_err(bad)?;

@@ -8,6 +8,7 @@ use ferroflow_tensor::{
     Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, ResourceHandle, Shape,
     Tensor, Variant, bf16, f16,
 };
+use prost::Message;
 use std::sync::Arc;
 
 /// The dtype of a `DataType` number. Reference types are not allowed here.
@@ -43,6 +44,9 @@ pub fn shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
     }
 }
 
+/// Tensors from this size on stay as short as a message may say them.
+const EXPANDED_BYTES: usize = 1 << 20;
+
 /// Reads a constant. Content that lies in `file` stays there until it is used.
 pub fn tensor_from_proto(
     proto: &TensorProto,
@@ -72,7 +76,19 @@ pub fn tensor_from_proto(
         }
         return Ok(Tensor::from_bytes(dtype, shape, content)?.into());
     }
-    let tensor = match dtype {
+    // A small message may stand for a large tensor, which is made when somebody asks for it.
+    let n_bytes = shape.num_elements().saturating_mul(dtype.size());
+    if n_bytes >= EXPANDED_BYTES && proto.encoded_len() < n_bytes / 4 {
+        let (proto, of) = (proto.clone(), shape.clone());
+        let expand = move || listed(dtype, of.clone(), &proto);
+        return Ok(LazyTensor::deferred(dtype, shape, Arc::new(expand)));
+    }
+    Ok(listed(dtype, shape, proto)?.into())
+}
+
+/// Values that a message lists; the last one stands for those that are missing.
+fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
+    match dtype {
         DType::Float => fill(shape, &proto.float_val, |v| *v),
         DType::Double => fill(shape, &proto.double_val, |v| *v),
         DType::Int32 => fill(shape, &proto.int_val, |v| *v),
@@ -99,7 +115,6 @@ pub fn tensor_from_proto(
         }),
         DType::String => {
             let n = shape.num_elements();
-            check_count(n, proto.string_val.len())?;
             // Allocating first checks the size against the memory of the machine.
             Tensor::zeros(dtype, shape.clone())?;
             let last = proto.string_val.last().cloned().unwrap_or_default();
@@ -113,7 +128,6 @@ pub fn tensor_from_proto(
         | DType::Float8E4m3b11fnuz
         | DType::Float8E5m2fnuz => {
             let n = shape.num_elements();
-            check_count(n, proto.float8_val.len())?;
             let last = proto.float8_val.last().copied().unwrap_or_default();
             let mut bytes = proto.float8_val.to_vec();
             bytes.resize(n, last);
@@ -124,8 +138,8 @@ pub fn tensor_from_proto(
             Tensor::from_variants(shape, vec![Variant::default(); n])
         }
         DType::Resource => {
-            check_count(shape.num_elements(), proto.resource_handle_val.len())?;
-            let handles = proto.resource_handle_val.iter().map(|h| ResourceHandle {
+            let handles = proto.resource_handle_val.iter().take(shape.num_elements());
+            let handles = handles.map(|h| ResourceHandle {
                 container: h.container.as_str().into(),
                 name: h.name.as_str().into(),
                 value: None,
@@ -135,8 +149,7 @@ pub fn tensor_from_proto(
         other => Err(unimplemented_error!(
             "constants of dtype {other} cannot be read yet"
         )),
-    }?;
-    Ok(tensor.into())
+    }
 }
 
 /// Reads `n` strings: first all lengths, as varints, then all bytes.
@@ -160,10 +173,9 @@ fn split_strings(content: &Bytes, n: usize) -> Result<Vec<Bytes>> {
 }
 
 /// Fills a tensor with `values`, the last of which stands for all that are missing; no value at
-/// all stands for zeros.
+/// all stands for zeros. TensorFlow does not look at values beyond the last element.
 fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Result<Tensor> {
     let n = shape.num_elements();
-    check_count(n, values.len())?;
     let mut t = Tensor::for_overwrite(T::DTYPE, shape)?;
     let out = t.slice_mut::<T>()?;
     for (to, from) in out.iter_mut().zip(values) {
@@ -173,16 +185,6 @@ fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Resul
         out[values.len()..].fill(values.last().map_or(T::default(), f));
     }
     Ok(t)
-}
-
-fn check_count(n: usize, given: usize) -> Result<()> {
-    // TensorFlow does not look at the values of an empty tensor.
-    if given > n && n > 0 {
-        return Err(invalid_argument!(
-            "a constant of {n} elements lists {given} values"
-        ));
-    }
-    Ok(())
 }
 
 /// Contents from this size on are not copied.
@@ -248,8 +250,9 @@ mod tests {
         };
         let t = tensor_from_proto(&p, None).unwrap().get().unwrap();
         assert_eq!(t.slice::<f32>().unwrap(), [1.0, 2.0, 2.0, 2.0]);
-        p.float_val = vec![0.0; 5];
-        assert!(tensor_from_proto(&p, None).is_err());
+        p.float_val = vec![3.0; 5];
+        let t = tensor_from_proto(&p, None).unwrap().get().unwrap();
+        assert_eq!(t.slice::<f32>().unwrap(), [3.0; 4]);
     }
 
     #[test]

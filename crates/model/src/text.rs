@@ -16,6 +16,37 @@ fn descriptor(message: &str) -> Result<MessageDescriptor> {
         .ok_or_else(|| internal!("the built-in descriptors are damaged"))
 }
 
+/// Messages within messages, as in the binary form.
+const MAX_DEPTH: usize = 100;
+
+/// Refuses text whose messages are nested so deeply that reading it could need a larger stack than
+/// there is.
+fn check_depth(text: &str) -> Result<()> {
+    let mut depth = 0usize;
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'{' | b'<' | b'[' => depth += 1,
+            b'}' | b'>' | b']' => depth = depth.saturating_sub(1),
+            b'#' => drop(bytes.find(|b| *b == b'\n')),
+            quote @ (b'"' | b'\'') => {
+                while let Some(byte) = bytes.next().filter(|b| *b != quote) {
+                    if byte == b'\\' {
+                        bytes.next();
+                    }
+                }
+            }
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(invalid_argument!(
+                "the text has messages within messages more than {MAX_DEPTH} levels deep"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Parses a `GraphDef` in text form.
 ///
 /// ```
@@ -24,6 +55,7 @@ fn descriptor(message: &str) -> Result<MessageDescriptor> {
 /// assert!(ferroflow_model::graph_from_text("node { nome: 'a' }").is_err());
 /// ```
 pub fn graph_from_text(text: &str) -> Result<GraphDef> {
+    check_depth(text)?;
     let message = DynamicMessage::parse_text_format(descriptor("tensorflow.GraphDef")?, text)
         .map_err(|e| invalid_argument!("not a GraphDef in text form: {e}"))?;
     message
@@ -33,6 +65,7 @@ pub fn graph_from_text(text: &str) -> Result<GraphDef> {
 
 /// Parses a `SavedModel` in text form.
 pub fn saved_model_from_text(text: &str) -> Result<SavedModel> {
+    check_depth(text)?;
     DynamicMessage::parse_text_format(descriptor("tensorflow.SavedModel")?, text)
         .map_err(|e| invalid_argument!("not a SavedModel in text form: {e}"))?
         .transcode_to()

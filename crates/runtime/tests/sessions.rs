@@ -150,6 +150,12 @@ fn graphs_that_are_wrong_are_refused_on_import() {
             "Op type not registered 'Bogus'",
         ),
         (
+            "a constant of another dtype",
+            "node { name: 'a' op: 'Const' attr { key: 'dtype' value { type: DT_INT32 } } attr { key: \
+             'value' value { tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 } } } }",
+            "Type mismatch between value (float) and dtype (int32)",
+        ),
+        (
             "missing attr",
             "node { name: 'a' op: 'Placeholder' }",
             "missing attr 'dtype'",

@@ -67,10 +67,11 @@ Options:
 
 /// The tool that the name of the program asks for, as TFRT calls them.
 pub fn by_program_name() -> Option<ExitCode> {
-    let mut args = std::env::args();
+    let mut args = std::env::args_os();
     let program = args.next()?;
     let name = Path::new(&program).file_stem()?.to_str()?;
-    let args: Vec<String> = args.collect();
+    // What is not UTF-8 names no file of the tools' own tests.
+    let args: Vec<String> = args.map(|a| a.to_string_lossy().into_owned()).collect();
     Some(match name {
         "tfrt_translate" => finish(translate(&args)),
         "tfrt_opt" => finish(opt(&args)),
