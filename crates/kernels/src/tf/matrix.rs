@@ -446,7 +446,7 @@ fn cholesky<T: Entry>(ctx: &mut KernelCtx) -> Result<()> {
         .zip(out.slice_mut::<T>()?.chunks_exact_mut(size))
     {
         let mut a = load(x, n, false);
-        for r in 0..n {
+        'rows: for r in 0..n {
             for c in 0..=r {
                 let mut sum = a[r * n + c];
                 for k in 0..c {
@@ -457,9 +457,12 @@ fn cholesky<T: Entry>(ctx: &mut KernelCtx) -> Result<()> {
                 } else if sum.re() > 0.0 {
                     T::Wide::real(sum.re().sqrt())
                 } else {
-                    return Err(invalid_argument!(
-                        "Cholesky decomposition was not successful. The input might not be valid."
-                    ));
+                    // TensorFlow's way to say that there is none.
+                    for r in 0..n {
+                        a[r * n..][..n].fill(T::Wide::ZERO);
+                        a[r * n..][..r + 1].fill(T::Wide::real(f64::NAN));
+                    }
+                    break 'rows;
                 };
             }
             a[r * n + r + 1..(r + 1) * n].fill(T::Wide::ZERO);
