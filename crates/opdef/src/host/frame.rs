@@ -1,6 +1,6 @@
 //! What a kernel sees of its call.
 
-use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Value, Values};
+use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Values};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Diagnostic, IndirectPromise, Location, Promise};
 use std::ops::Range;
@@ -87,7 +87,7 @@ pub struct CallSite<'a> {
 
 impl<'a> CallSite<'a> {
     #[inline]
-    fn attrs(&self) -> &'a [AttrSlot] {
+    pub(super) fn attrs(&self) -> &'a [AttrSlot] {
         self.kernel.attrs.of(self.attrs)
     }
 
@@ -96,15 +96,15 @@ impl<'a> CallSite<'a> {
         self.kernel.functions.of(self.functions)
     }
 
-    fn location(&self) -> Option<Location> {
+    pub(super) fn location(&self) -> Option<Location> {
         self.program.location(self.kernel.location)
     }
 
-    fn location_name(&self) -> Option<&'a str> {
+    pub(super) fn location_name(&self) -> Option<&'a str> {
         self.program.location_name(self.kernel.location)
     }
 
-    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
+    pub(super) fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
         match self.attrs().get(i) {
             Some(slot) => Ok(Attribute::new(
                 self.program.attributes(),
@@ -116,7 +116,7 @@ impl<'a> CallSite<'a> {
     }
 
     #[inline]
-    fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
+    pub(super) fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
         match self.functions().get(i) {
             Some(index) => Ok(FunctionRef::new(self.program, *index as usize)),
             None => Err(invalid_argument!("kernel has no function {i}")),
@@ -384,7 +384,7 @@ impl<'a> KernelFrame<'a> {
 }
 
 #[cold]
-fn no_arg(i: usize) -> Status {
+pub(super) fn no_arg(i: usize) -> Status {
     invalid_argument!("kernel has no argument {i}")
 }
 
@@ -450,137 +450,6 @@ impl Reporter {
             Ok(value) => promise.emplace(value),
             Err(status) => promise.set_error(self.report(status)),
         }
-    }
-}
-
-/// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
-pub struct SyncKernelFrame<'a> {
-    registers: &'a mut [Value],
-    /// Of all kernels of the function.
-    operands: &'a [Operand],
-    site: CallSite<'a>,
-    ctx: &'a ExecutionContext,
-}
-
-impl<'a> SyncKernelFrame<'a> {
-    /// Calls in a function that has these registers; `operands` are those of all its kernels.
-    #[inline]
-    pub fn new(
-        site: CallSite<'a>,
-        ctx: &'a ExecutionContext,
-        registers: &'a mut [Value],
-        operands: &'a [Operand],
-    ) -> Self {
-        SyncKernelFrame {
-            registers,
-            operands,
-            site,
-            ctx,
-        }
-    }
-
-    /// Goes on to the call of another kernel.
-    #[inline]
-    pub fn go_to(&mut self, kernel: &'a References) {
-        self.site.kernel = kernel;
-    }
-
-    /// What the function returns.
-    #[inline]
-    pub fn values(&self, returns: &[Operand]) -> Vec<Value> {
-        let value = |r: &Operand| {
-            self.registers
-                .get(r.register())
-                .cloned()
-                .unwrap_or_default()
-        };
-        returns.iter().map(value).collect()
-    }
-
-    /// Argument `i`.
-    #[inline]
-    pub fn arg_value(&self, i: usize) -> Option<&Value> {
-        let args = self.site.kernel.args;
-        if i >= args.len as usize {
-            return None;
-        }
-        let operand = self.operands.get(args.start as usize + i)?;
-        self.registers.get(operand.register())
-    }
-
-    /// How many results there are.
-    #[inline]
-    pub fn n_results(&self) -> usize {
-        self.site.kernel.n_results as usize
-    }
-
-    /// Sets result `i`; a result that the program does not have is dropped.
-    #[inline]
-    pub fn set_result(&mut self, i: usize, value: Value) {
-        let first = self.site.kernel.args.start as usize + self.site.kernel.args.len as usize;
-        let operand = match i < self.n_results() {
-            true => self.operands.get(first + i),
-            false => None,
-        };
-        if let Some(slot) = operand.and_then(|r| self.registers.get_mut(r.register())) {
-            slot.set(value);
-        }
-    }
-}
-
-impl SyncKernelFrame<'_> {
-    #[cold]
-    fn no_such_arg<T>(&self, i: usize) -> Status {
-        match self.arg_value(i) {
-            Some(value) => invalid_argument!(
-                "argument {i} is {value:?}, kernel expects {}",
-                std::any::type_name::<T>()
-            ),
-            None => no_arg(i),
-        }
-    }
-}
-
-impl Frame for SyncKernelFrame<'_> {
-    #[inline]
-    fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
-        match self.arg_value(i).and_then(Value::get) {
-            Some(value) => Ok(value),
-            None => Err(self.no_such_arg::<T>(i)),
-        }
-    }
-
-    #[inline]
-    fn n_args(&self) -> usize {
-        self.site.kernel.args.len as usize
-    }
-
-    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
-        self.site.attribute(i)
-    }
-
-    fn n_attributes(&self) -> usize {
-        self.site.attrs().len()
-    }
-
-    fn function(&self, i: usize) -> Result<Function> {
-        self.site.function(i).map(FunctionRef::to_owned)
-    }
-
-    fn ctx(&self) -> &ExecutionContext {
-        self.ctx
-    }
-
-    fn location(&self) -> Option<Location> {
-        self.site.location()
-    }
-
-    fn location_name(&self) -> Option<&str> {
-        self.site.location_name()
-    }
-
-    fn location_id(&self) -> LocationId {
-        LocationId(self.site.kernel.location)
     }
 }
 

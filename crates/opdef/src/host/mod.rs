@@ -7,6 +7,7 @@ mod attr;
 mod context;
 mod frame;
 mod registry;
+mod sync_frame;
 mod trace;
 mod typed;
 mod value;
@@ -17,9 +18,10 @@ pub use context::{
 };
 pub use frame::{
     AttrSlot, CallSite, Frame, KernelFrame, LocationId, Operand, References, Register, Reporter,
-    ResultItem, Span, SyncKernelFrame,
+    ResultItem, Span,
 };
 pub use registry::{HostKernel, KernelRegistry, NativeFunction};
+pub use sync_frame::SyncKernelFrame;
 pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};
 pub use typed::{
     Arg, ArrayAttr, AsyncKernel, Attr, Ctx, Cursor, IntoResults, IntoSyncResults, Param, StrAttr,

@@ -2,7 +2,7 @@
 
 use super::frame::KernelFrame;
 use super::typed::{AsyncKernel, SyncKernel, TypedKernel, TypedSyncKernel};
-use super::{Values, frame::SyncKernelFrame};
+use super::{Values, sync_frame::SyncKernelFrame};
 use ferroflow_base::Result;
 use std::collections::HashMap;
 use std::sync::Arc;

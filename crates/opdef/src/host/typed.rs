@@ -9,7 +9,8 @@
     reason = "the lifetime of an item is that of the call; implementations say so as the trait does"
 )]
 
-use super::frame::{Frame, KernelFrame, LocationId, ResultItem, SyncKernelFrame};
+use super::frame::{Frame, KernelFrame, LocationId, ResultItem};
+use super::sync_frame::SyncKernelFrame;
 use super::{AttrNumber, ExecutionContext, Function, HostValue, TypedAttr, Value};
 use ferroflow_base::Result;
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Chain, Location};

@@ -1,0 +1,137 @@
+//! What a kernel of the engine `sync` sees of its call.
+
+use super::frame::{CallSite, Frame, LocationId, Operand, References, no_arg};
+use super::{Attribute, ExecutionContext, Function, FunctionRef, Value};
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_sync::Location;
+
+/// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
+pub struct SyncKernelFrame<'a> {
+    registers: &'a mut [Value],
+    /// Of all kernels of the function.
+    operands: &'a [Operand],
+    site: CallSite<'a>,
+    ctx: &'a ExecutionContext,
+}
+
+impl<'a> SyncKernelFrame<'a> {
+    /// Calls in a function that has these registers; `operands` are those of all its kernels.
+    #[inline]
+    pub fn new(
+        site: CallSite<'a>,
+        ctx: &'a ExecutionContext,
+        registers: &'a mut [Value],
+        operands: &'a [Operand],
+    ) -> Self {
+        SyncKernelFrame {
+            registers,
+            operands,
+            site,
+            ctx,
+        }
+    }
+
+    /// Goes on to the call of another kernel.
+    #[inline]
+    pub fn go_to(&mut self, kernel: &'a References) {
+        self.site.kernel = kernel;
+    }
+
+    /// What the function returns.
+    #[inline]
+    pub fn values(&self, returns: &[Operand]) -> Vec<Value> {
+        let value = |r: &Operand| {
+            self.registers
+                .get(r.register())
+                .cloned()
+                .unwrap_or_default()
+        };
+        returns.iter().map(value).collect()
+    }
+
+    /// Argument `i`.
+    #[inline]
+    pub fn arg_value(&self, i: usize) -> Option<&Value> {
+        let args = self.site.kernel.args;
+        if i >= args.len as usize {
+            return None;
+        }
+        let operand = self.operands.get(args.start as usize + i)?;
+        self.registers.get(operand.register())
+    }
+
+    /// How many results there are.
+    #[inline]
+    pub fn n_results(&self) -> usize {
+        self.site.kernel.n_results as usize
+    }
+
+    /// Sets result `i`; a result that the program does not have is dropped.
+    #[inline]
+    pub fn set_result(&mut self, i: usize, value: Value) {
+        let first = self.site.kernel.args.start as usize + self.site.kernel.args.len as usize;
+        let operand = match i < self.n_results() {
+            true => self.operands.get(first + i),
+            false => None,
+        };
+        if let Some(slot) = operand.and_then(|r| self.registers.get_mut(r.register())) {
+            slot.set(value);
+        }
+    }
+}
+
+impl SyncKernelFrame<'_> {
+    #[cold]
+    fn no_such_arg<T>(&self, i: usize) -> Status {
+        match self.arg_value(i) {
+            Some(value) => invalid_argument!(
+                "argument {i} is {value:?}, kernel expects {}",
+                std::any::type_name::<T>()
+            ),
+            None => no_arg(i),
+        }
+    }
+}
+
+impl Frame for SyncKernelFrame<'_> {
+    #[inline]
+    fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
+        match self.arg_value(i).and_then(Value::get) {
+            Some(value) => Ok(value),
+            None => Err(self.no_such_arg::<T>(i)),
+        }
+    }
+
+    #[inline]
+    fn n_args(&self) -> usize {
+        self.site.kernel.args.len as usize
+    }
+
+    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
+        self.site.attribute(i)
+    }
+
+    fn n_attributes(&self) -> usize {
+        self.site.attrs().len()
+    }
+
+    fn function(&self, i: usize) -> Result<Function> {
+        self.site.function(i).map(FunctionRef::to_owned)
+    }
+
+    fn ctx(&self) -> &ExecutionContext {
+        self.ctx
+    }
+
+    fn location(&self) -> Option<Location> {
+        self.site.location()
+    }
+
+    fn location_name(&self) -> Option<&str> {
+        self.site.location_name()
+    }
+
+    fn location_id(&self) -> LocationId {
+        LocationId(self.site.kernel.location)
+    }
+}
