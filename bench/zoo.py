@@ -27,6 +27,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 HERE = Path(__file__).resolve().parent
 FIRST = ["MobileNetV2", "ResNet50", "EfficientNetB0", "InceptionV3", "bert_tiny", "bert_base", "mlp"]
 EXTRA = ["bert_tiny", "bert_base", "mlp", "lstm", "lstm_while", "resnet18_fused"]
+LARGE = 250_000_000
 BATCHES = {"lstm": (1, 3, 8), "lstm_while": (1, 3, 8)}
 
 
@@ -156,7 +157,49 @@ def freeze(call, spec, lower):
 
     function = tf.function(lambda *xs: {k: tf.identity(v, name=k) for k, v in call(*xs).items()})
     concrete = function.get_concrete_function(*spec)
+    weights = sum(variable.shape.num_elements() for variable in concrete.variables)
+    if weights >= LARGE:
+        return InPlace(concrete, len(spec))
     return convert_variables_to_constants_v2(concrete, lower_control_flow=lower)
+
+
+class InPlace:
+    """A function with its variables, and its GraphDef with constants in their place: TensorFlow's own way
+    takes more copies of the weights than fit into 24 GB. Reads must be at the function's top level."""
+
+    def __init__(self, concrete, count):
+        self.concrete, self.graph = concrete, self
+        self.inputs, self.outputs = concrete.inputs[:count], concrete.outputs
+
+    def __call__(self, *arrays):
+        return list(self.concrete(*arrays).values())
+
+    def as_graph_def(self):
+        import tensorflow as tf
+
+        captured = {inner.op.name: outer for outer, inner in self.concrete.graph.captures}
+        variables = {name for name, value in captured.items() if value.dtype == tf.resource}
+        out = tf.compat.v1.GraphDef()
+        given = self.concrete.graph.as_graph_def()
+        out.versions.CopyFrom(given.versions)
+        for node in given.node:
+            source = node.input[0] if node.op == "ReadVariableOp" else node.name
+            if source not in captured:
+                assert variables.isdisjoint(i.split(":")[0] for i in node.input), node
+                out.node.add().CopyFrom(node)
+                continue
+            value = captured[source]
+            if source in variables:
+                if node.op != "ReadVariableOp":
+                    continue
+                value = tf.raw_ops.ReadVariableOp(resource=value, dtype=node.attr["dtype"].type)
+            constant = out.node.add(name=node.name, op="Const")
+            constant.attr["dtype"].type = value.dtype.as_datatype_enum
+            proto = constant.attr["value"].tensor
+            proto.dtype = value.dtype.as_datatype_enum
+            proto.tensor_shape.CopyFrom(value.shape.as_proto())
+            proto.tensor_content = value.numpy().tobytes()
+        return out
 
 
 def build(directory, name):

@@ -125,7 +125,7 @@ pub const OPS: &[Op] = &[
     Op::new(
         "MapDataset",
         "input_dataset: variant, other_arguments: list(Targuments) -> handle: variant | f: func; \
-         Targuments: list(type); output_types: list(type) >= 1; output_shapes: list(shape) >= 1; \
+         Targuments: list(type) >= 0; output_types: list(type) >= 1; output_shapes: list(shape) >= 1; \
          use_inter_op_parallelism: bool = true; preserve_cardinality: bool = false; \
          force_synchronous: bool = false; metadata: string = ''",
     )
