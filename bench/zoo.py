@@ -159,13 +159,17 @@ def freeze(call, spec, lower):
     concrete = function.get_concrete_function(*spec)
     weights = sum(variable.shape.num_elements() for variable in concrete.variables)
     if weights >= LARGE:
+        # Keras compiles some convolutions apart, where they would not be expanded.
+        plain, tf.function = tf.function, lambda *of, jit_compile=None, **more: plain(*of, **more)
+        concrete = plain(function.python_function).get_concrete_function(*spec)
+        tf.function = plain
         return InPlace(concrete, len(spec))
     return convert_variables_to_constants_v2(concrete, lower_control_flow=lower)
 
 
 class InPlace:
     """A function with its variables, and its GraphDef with constants in their place: TensorFlow's own way
-    takes more copies of the weights than fit into 24 GB. Reads must be at the function's top level."""
+    takes more copies of the weights than fit into 24 GB."""
 
     def __init__(self, concrete, count):
         self.concrete, self.graph = concrete, self
@@ -177,21 +181,32 @@ class InPlace:
     def as_graph_def(self):
         import tensorflow as tf
 
+        from tensorflow.python.framework import convert_to_constants
+
         captured = {inner.op.name: outer for outer, inner in self.concrete.graph.captures}
-        variables = {name for name, value in captured.items() if value.dtype == tf.resource}
+        variables = {name: name for name, value in captured.items() if value.dtype == tf.resource}
+        given = convert_to_constants._run_inline_graph_optimization(self.concrete, True, True)
+        # Calls that were expanded hand variables on.
+        handed_on = {n.name: n.input[0].split(":")[0] for n in given.node
+                     if n.op == "Identity" and n.attr["T"].type == tf.resource.as_datatype_enum}
+        for name in handed_on:
+            source = name
+            while source in handed_on:
+                source = handed_on[source]
+            variables[name] = source
         out = tf.compat.v1.GraphDef()
-        given = self.concrete.graph.as_graph_def()
         out.versions.CopyFrom(given.versions)
         for node in given.node:
-            source = node.input[0] if node.op == "ReadVariableOp" else node.name
+            reads = node.op == "ReadVariableOp"
+            if node.name in variables and not reads:
+                continue
+            source = variables[node.input[0].split(":")[0]] if reads else node.name
             if source not in captured:
-                assert variables.isdisjoint(i.split(":")[0] for i in node.input), node
+                assert not any(i.split(":")[0] in variables for i in node.input), node
                 out.node.add().CopyFrom(node)
                 continue
             value = captured[source]
-            if source in variables:
-                if node.op != "ReadVariableOp":
-                    continue
+            if reads:
                 value = tf.raw_ops.ReadVariableOp(resource=value, dtype=node.attr["dtype"].type)
             constant = out.node.add(name=node.name, op="Const")
             constant.attr["dtype"].type = value.dtype.as_datatype_enum
