@@ -87,7 +87,7 @@ pub struct CallSite<'a> {
 
 impl<'a> CallSite<'a> {
     #[inline]
-    pub(super) fn attrs(&self) -> &'a [AttrSlot] {
+    fn attrs(&self) -> &'a [AttrSlot] {
         self.kernel.attrs.of(self.attrs)
     }
 
@@ -96,15 +96,15 @@ impl<'a> CallSite<'a> {
         self.kernel.functions.of(self.functions)
     }
 
-    pub(super) fn location(&self) -> Option<Location> {
+    fn location(&self) -> Option<Location> {
         self.program.location(self.kernel.location)
     }
 
-    pub(super) fn location_name(&self) -> Option<&'a str> {
+    fn location_name(&self) -> Option<&'a str> {
         self.program.location_name(self.kernel.location)
     }
 
-    pub(super) fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
+    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
         match self.attrs().get(i) {
             Some(slot) => Ok(Attribute::new(
                 self.program.attributes(),
@@ -116,7 +116,7 @@ impl<'a> CallSite<'a> {
     }
 
     #[inline]
-    pub(super) fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
+    fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
         match self.functions().get(i) {
             Some(index) => Ok(FunctionRef::new(self.program, *index as usize)),
             None => Err(invalid_argument!("kernel has no function {i}")),
@@ -130,20 +130,40 @@ pub trait Frame {
     fn arg<T: 'static>(&self, i: usize) -> Result<&T>;
     /// How many arguments there are.
     fn n_args(&self) -> usize;
-    /// Attribute `i`.
-    fn attribute(&self, i: usize) -> Result<Attribute<'_>>;
-    /// How many attributes there are.
-    fn n_attributes(&self) -> usize;
-    /// Function `i`.
-    fn function(&self, i: usize) -> Result<Function>;
+    /// Where the kernel stands in its program.
+    fn site(&self) -> &CallSite<'_>;
     /// What else the kernel may use.
     fn ctx(&self) -> &ExecutionContext;
-    /// Where the kernel stands.
-    fn location(&self) -> Option<Location>;
+
+    /// Attribute `i`.
+    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
+        self.site().attribute(i)
+    }
+
+    /// How many attributes there are.
+    fn n_attributes(&self) -> usize {
+        self.site().attrs().len()
+    }
+
+    /// Function `i`.
+    fn function(&self, i: usize) -> Result<Function> {
+        self.site().function(i).map(FunctionRef::to_owned)
+    }
+
+    /// The position in the source.
+    fn location(&self) -> Option<Location> {
+        self.site().location()
+    }
+
     /// What the place is called where the kernel stands, if it has a name.
-    fn location_name(&self) -> Option<&str>;
+    fn location_name(&self) -> Option<&str> {
+        self.site().location_name()
+    }
+
     /// A number that no other kernel of the program has.
-    fn location_id(&self) -> LocationId;
+    fn location_id(&self) -> LocationId {
+        LocationId(self.site().kernel.location)
+    }
 }
 
 /// Tells the kernels of a program apart.
@@ -402,32 +422,12 @@ impl Frame for KernelFrame<'_> {
         self.args.len()
     }
 
-    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
-        self.site.attribute(i)
-    }
-
-    fn n_attributes(&self) -> usize {
-        self.site.attrs().len()
-    }
-
-    fn function(&self, i: usize) -> Result<Function> {
-        self.site.function(i).map(FunctionRef::to_owned)
+    fn site(&self) -> &CallSite<'_> {
+        &self.site
     }
 
     fn ctx(&self) -> &ExecutionContext {
         self.ctx
-    }
-
-    fn location(&self) -> Option<Location> {
-        self.site.location()
-    }
-
-    fn location_name(&self) -> Option<&str> {
-        self.site.location_name()
-    }
-
-    fn location_id(&self) -> LocationId {
-        LocationId(self.site.kernel.location)
     }
 }
 

@@ -1,9 +1,8 @@
 //! What a kernel of the engine `sync` sees of its call.
 
-use super::frame::{CallSite, Frame, LocationId, Operand, References, no_arg};
-use super::{Attribute, ExecutionContext, Function, FunctionRef, Value};
+use super::frame::{CallSite, Frame, Operand, References, no_arg};
+use super::{ExecutionContext, Value};
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_sync::Location;
 
 /// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
 pub struct SyncKernelFrame<'a> {
@@ -107,31 +106,11 @@ impl Frame for SyncKernelFrame<'_> {
         self.site.kernel.args.len as usize
     }
 
-    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
-        self.site.attribute(i)
-    }
-
-    fn n_attributes(&self) -> usize {
-        self.site.attrs().len()
-    }
-
-    fn function(&self, i: usize) -> Result<Function> {
-        self.site.function(i).map(FunctionRef::to_owned)
+    fn site(&self) -> &CallSite<'_> {
+        &self.site
     }
 
     fn ctx(&self) -> &ExecutionContext {
         self.ctx
-    }
-
-    fn location(&self) -> Option<Location> {
-        self.site.location()
-    }
-
-    fn location_name(&self) -> Option<&str> {
-        self.site.location_name()
-    }
-
-    fn location_id(&self) -> LocationId {
-        LocationId(self.site.kernel.location)
     }
 }
