@@ -1,4 +1,4 @@
-//! Bytes as a BEF file: opened, every function checked, turned into text, and run: an error or a
+//! Bytes as a BEF file: opened, every function checked, turned into text, and linked with the kernels: an error or a
 //! program, never a crash or a hang. Seeds are the files that `translate` makes of
 //! `crates/runtime/tests/host/*.mlir`.
 

@@ -59,6 +59,15 @@ for name, f in COMPLEX.items():
         return parts(f(z))
 
 
+# What is differentiated again depends on conjugates, too.
+for name in ["sqrt", "rsqrt", "reciprocal", "log", "exp", "square", "div"]:
+    @case(name=f"complex_twice_{name}", second=True)
+    def twice(b, f=COMPLEX[name]):
+        x = b.x([3])
+        y = tf.gradients(tf.math.real(f(raw.Complex(real=x, imag=x * x, Tout=tf.complex128) + 3.0)), x)[0]
+        return tf.gradients(y * x, x)[0]
+
+
 @case
 def complex_parts(b):
     z = raw.Complex(real=b.x([3]), imag=b.x([3]), Tout=tf.complex128)

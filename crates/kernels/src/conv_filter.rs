@@ -2,7 +2,10 @@
 //! side by side, times the gradients of the windows.
 
 use crate::convolve::{each_tap, pixel};
-use crate::simd::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
+use crate::simd::conv::{
+    Conv3dShape, conv2d_filter_gradient_in_tiles, conv3d_filter_gradient, suits_filter_gradient,
+    suits_filter_gradient_in_tiles,
+};
 use crate::simd::gemm::{Epilogue, GemmShape, gemm};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 
@@ -32,6 +35,9 @@ pub(crate) fn by_filter(
         && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
         && (s.in_d, p.in_h, p.in_w) == (s.out_d, p.out_h, p.out_w)
         && (s.pad_front, p.pad_top, p.pad_left) == (0, 0, 0);
+    if [s.in_d, s.filter_d, s.out_d] == [1; 3] && suits_filter_gradient_in_tiles(p) {
+        return conv2d_filter_gradient_in_tiles(par, p, x, dy, out);
+    }
     if !is_plain && suits_filter_gradient(s) {
         return conv3d_filter_gradient(par, s, x, dy, out);
     }

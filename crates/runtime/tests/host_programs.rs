@@ -107,7 +107,7 @@ fn programs_print_what_they_say() {
     }
 }
 
-/// A file with any byte changed or cut short is refused, or runs: it never crashes.
+/// A file with any byte changed or cut short is refused, or can be printed: it never crashes.
 #[test]
 fn mangled_files_do_no_harm() {
     for (file, text) in programs().into_iter().filter(|(_, t)| !t.contains("SLOW")) {
@@ -163,6 +163,26 @@ fn diagnostics_point_at_their_place() {
             "a.mlir:2:19: error: expected '\"' in string literal",
         ),
         (
+            "func @f() {\n  tfrt.return\n}\nfunc @f() {\n  tfrt.return\n}",
+            "a.mlir:4:1: error: redefinition of symbol named 'f'",
+        ),
+        (
+            "func @f() {\n  \"a.b\"() {x = 1, y, x = 2} : () -> ()\n}",
+            "a.mlir:2:22: error: duplicate key 'x' in dictionary attribute",
+        ),
+        (
+            "func @f(%a: i32, i32) {\n  tfrt.return\n}",
+            "a.mlir:1:18: error: expected SSA identifier",
+        ),
+        (
+            "func @f(i32) {\n  tfrt.return\n}",
+            "a.mlir:1:9: error: entry block must have 1 arguments to match function signature",
+        ),
+        (
+            "func @\"a\\00b\"() {\n  tfrt.return\n}",
+            "a.mlir:1:7: error: a symbol's name cannot contain a zero byte",
+        ),
+        (
             "func @f() {\n  %a, %b = tfrt.constant.i32 1\n}",
             "a.mlir:2:3: error: operation defines 1 results but was provided 2 to bind",
         ),
@@ -171,6 +191,33 @@ fn diagnostics_point_at_their_place() {
         let error = mlir_to_bef(text, "a.mlir", TextOptions::default(), true).expect_err(text);
         assert!(error.starts_with(wanted), "{error}");
         assert!(error.contains('^'), "{error}");
+    }
+}
+
+#[test]
+fn carets_stand_below_characters() {
+    let text = "\"é✓\"() {k = §} : () -> ()";
+    let error = optimize(text, "a.mlir", TextOptions::default(), false).expect_err(text);
+    let caret = error.lines().nth(2).map(|l| l.chars().count());
+    assert_eq!(
+        caret,
+        Some(1 + text.chars().position(|c| c == '§').unwrap_or(0)),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_printed_says_all() {
+    let options = TextOptions::default();
+    for text in [
+        "\"x\"() {v = 0x7FF0000000000000 : f64} : () -> ()",
+        "func private @native(i32, i32) -> i32 attributes {tfrt.native}",
+    ] {
+        let once = optimize(text, "a.mlir", options, false).expect(text);
+        assert_eq!(once.trim(), text);
+        let generic = optimize(text, "a.mlir", options, true).expect(text);
+        let back = optimize(&generic, "a.mlir", options, false).expect(text);
+        assert_eq!(back.trim(), text, "{generic}");
     }
 }
 

@@ -435,6 +435,27 @@ fn a_model_brings_its_files_along() {
     assert_eq!(out[1].1.to_scalar::<f32>().unwrap(), 0.5);
 }
 
+#[test]
+fn a_model_that_cannot_be_written_is_not_in_the_way() {
+    let folder = Folder::new("no-export");
+    let words = folder.0.join("words.txt");
+    std::fs::write(&words, "sun\nmoon\n").unwrap();
+    let trainer = reader_of(&words);
+    let outputs = [("ids", "ids:0")];
+    for existed in [false, true] {
+        let model = folder.0.join(format!("model-{existed}"));
+        if existed {
+            std::fs::create_dir(&model).unwrap();
+        }
+        let export = || trainer.export(&model, &[("words", "words:0")], &outputs);
+        std::fs::remove_file(&words).unwrap();
+        export().expect_err("no asset");
+        assert_eq!(model.exists(), existed);
+        std::fs::write(&words, "sun\nmoon\n").unwrap();
+        export().unwrap();
+    }
+}
+
 /// For `oracle/read_training.py`: writes into the folder `FERROFLOW_OUT`.
 #[test]
 #[ignore = "writes files for another program"]

@@ -413,6 +413,9 @@ fn records_that_do_not_fit() {
     let failed = open().feature("id", DType::Int64, &[]).unwrap();
     let failed = failed.map(|_| Err(ferroflow_base::data_loss!("not today")));
     check(failed, Code::DataLoss, "not today");
+    let broken = open().feature("id", DType::Int64, &[]).unwrap();
+    let broken = broken.map(|_| panic!("not today either"));
+    check(broken, Code::Internal, "not today either");
     let default = open().feature_or("weight", Tensor::scalar(7f32)).unwrap();
     let last = default.batches(35, None).last().unwrap().unwrap();
     let last = last[0].1.slice::<f32>().unwrap();

@@ -79,11 +79,27 @@ struct Single {
 #[derive(Default)]
 struct SingleState {
     tasks: VecDeque<Task>,
+    /// Tasks that somebody runs right now.
+    n_running: usize,
     /// Threads that sleep until something comes: waking nobody costs a system call, too.
     n_waiting: usize,
 }
 
 impl Single {
+    /// Runs a task that was taken, and counted as running, with the lock held.
+    fn run(&self, task: Task) {
+        /// Undoes the count even when the task panics.
+        struct Running<'a>(&'a Single);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                lock(&self.0.state).n_running -= 1;
+                self.0.notify();
+            }
+        }
+        let _running = Running(self);
+        run(task);
+    }
+
     fn notify(&self) {
         if lock(&self.state).n_waiting > 0 {
             self.wake.notify_all();
@@ -152,6 +168,7 @@ impl WorkQueue for SingleThreadedWorkQueue {
             let mut state = lock(&self.shared.state);
             let task = loop {
                 if let Some(task) = state.tasks.pop_front() {
+                    state.n_running += 1;
                     break task;
                 }
                 if left.load(Ordering::Acquire) == 0 {
@@ -163,16 +180,25 @@ impl WorkQueue for SingleThreadedWorkQueue {
                 state.n_waiting -= 1;
             };
             drop(state);
-            run(task);
+            self.shared.run(task);
         }
     }
 
     fn quiesce(&self) {
+        let mut state = lock(&self.shared.state);
         loop {
-            let task = lock(&self.shared.state).tasks.pop_front();
-            match task {
-                Some(task) => run(task),
-                None => return,
+            if let Some(task) = state.tasks.pop_front() {
+                state.n_running += 1;
+                drop(state);
+                self.shared.run(task);
+                state = lock(&self.shared.state);
+            } else if state.n_running == 0 {
+                return;
+            } else {
+                state.n_waiting += 1;
+                let woken = self.shared.wake.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state.n_waiting -= 1;
             }
         }
     }
@@ -234,10 +260,16 @@ impl WorkQueue for MultiThreadedWorkQueue {
     fn add_task(&self, task: Task) {
         let n_waiting = self.pending.count();
         if n_waiting >= MAX_WAITING * self.n_threads && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
+            /// Undoes the count even when the task panics.
+            struct Level;
+            impl Drop for Level {
+                fn drop(&mut self) {
+                    OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
+                }
+            }
             OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() + 1);
-            run(task);
-            OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
-            return;
+            let _level = Level;
+            return run(task);
         }
         self.pool.spawn_counted(task, &self.pending);
     }

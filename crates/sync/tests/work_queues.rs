@@ -78,3 +78,30 @@ fn blocking_work_without_queuing_starts_or_is_given_back() {
     release.emplace(());
     queue.quiesce();
 }
+
+#[test]
+fn quiesce_waits_for_what_others_run() {
+    let queue = Arc::new(SingleThreadedWorkQueue::new());
+    let (is_running, running) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let done = Arc::new(AtomicUsize::new(0));
+    let done2 = done.clone();
+    queue.add_task(Box::new(move || {
+        let _ = is_running.send(());
+        let _ = may_go_on.recv();
+        done2.fetch_add(1, Ordering::Relaxed);
+    }));
+    let other = {
+        let queue = queue.clone();
+        std::thread::spawn(move || queue.quiesce())
+    };
+    running.recv().expect("the other thread runs the task");
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        let _ = go_on.send(());
+    });
+    queue.quiesce();
+    assert_eq!(done.load(Ordering::Relaxed), 1);
+    other.join().expect("it ends");
+    opener.join().expect("it ends");
+}

@@ -5,9 +5,9 @@ use ferroflow_opdef::host::{
     ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
 };
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
-/// Iterations that may be under way at the same time, as in TFRT.
+/// Iterations that may be under way at the same time where the program does not say, as in TFRT.
 const PIPELINE: u64 = 32;
 
 /// Forwards each promise to its result.
@@ -23,9 +23,9 @@ fn fail_all(promises: Vec<IndirectPromise>, error: &AsyncValue) {
     }
 }
 
-/// Runs `then` with an available value: at once, or when it is.
-fn when_available(value: &AsyncValue, then: impl FnOnce() + Send + 'static) {
-    value.and_then(then);
+/// The first value that is not available.
+fn late(values: &[AsyncValue]) -> Option<AsyncValue> {
+    values.iter().find(|v| !v.is_available()).cloned()
 }
 
 fn call(frame: &mut KernelFrame) -> Result<()> {
@@ -70,7 +70,7 @@ fn branch(
     let (args, promises) = (frame.take_args_from(1), frame.allocate_all());
     let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
     let condition = selector.clone();
-    when_available(&condition, move || {
+    condition.and_then(move || {
         if selector.is_error() {
             return fail_all(promises, &selector);
         }
@@ -109,18 +109,17 @@ struct Loop {
 /// Iterations from `at` on. Not recursive: an iteration whose values are late goes on later.
 fn repeat_from(this: Loop, mut at: u64, count: u64, mut args: Values) {
     while at < count {
+        if at > 0
+            && at.is_multiple_of(PIPELINE)
+            && let Some(late) = late(&args)
+        {
+            return late.and_then(move || repeat_from(this, at, count, args));
+        }
         if let Some(cancelled) = this.ctx.cancel_value() {
             return fail_all(this.promises, cancelled);
         }
         args = this.body.execute(&this.ctx, args);
         at += 1;
-        if at.is_multiple_of(PIPELINE)
-            && let Some(first) = args.first()
-            && !first.is_available()
-        {
-            let first = first.clone();
-            return when_available(&first, move || repeat_from(this, at, count, args));
-        }
     }
     forward_all(this.promises, args);
 }
@@ -143,7 +142,7 @@ fn repeat(frame: &mut KernelFrame) -> Result<()> {
     };
     let reporter = frame.reporter();
     let available = count.clone();
-    when_available(&available, move || match count.get::<i32>() {
+    available.and_then(move || match count.get::<i32>() {
         Some(n) => repeat_from(this, 0, u64::try_from(*n).unwrap_or(0), args),
         None if count.is_error() => fail_all(this.promises, &count),
         None => {
@@ -157,15 +156,23 @@ fn repeat(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Iterations while `condition`; the body's last result is the next condition.
-fn while_from(this: Loop, mut condition: AsyncValue, mut args: Values) {
+/// Iterations while `condition`, of which so many may be under way; the body's last result is the
+/// next condition.
+fn while_from(this: Loop, mut at: u64, limit: u64, mut condition: AsyncValue, mut args: Values) {
     loop {
+        if at.is_multiple_of(limit)
+            && at > 0
+            && let Some(late) = late(&args)
+        {
+            return late.and_then(move || while_from(this, at, limit, condition, args));
+        }
+        at += 1;
         if let Some(cancelled) = this.ctx.cancel_value() {
             return fail_all(this.promises, cancelled);
         }
         if !condition.is_available() {
             let waiting = condition.clone();
-            return when_available(&waiting, move || while_from(this, condition, args));
+            return waiting.and_then(move || while_from(this, at - 1, limit, condition, args));
         }
         match condition.get::<bool>() {
             Some(true) => {}
@@ -191,6 +198,10 @@ fn while_kernel(frame: &mut KernelFrame) -> Result<()> {
     if frame.n_results() != n_values {
         return Err(invalid_argument!("tfrt.while must return what it takes"));
     }
+    let limit = match frame.n_attributes() {
+        0 => PIPELINE,
+        _ => u64::try_from(frame.attribute(0)?.number::<i64>()?.max(1)).unwrap_or(PIPELINE),
+    };
     let condition = frame.arg_value(0)?;
     let args = frame.take_args_from(1);
     let this = Loop {
@@ -198,9 +209,12 @@ fn while_kernel(frame: &mut KernelFrame) -> Result<()> {
         body,
         promises: frame.allocate_all(),
     };
-    while_from(this, condition, args);
+    while_from(this, 0, limit, condition, args);
     Ok(())
 }
+
+/// The results of a function that is called once: none before the first call.
+type Once = Mutex<Option<Values>>;
 
 fn once(frame: &mut KernelFrame) -> Result<()> {
     let function = frame.function(0)?;
@@ -208,12 +222,36 @@ fn once(frame: &mut KernelFrame) -> Result<()> {
     let name = format!("tfrt.once {}", function.name());
     let slot = frame
         .ctx()
-        .resource(&name, OnceLock::<Values>::new)
+        .resource(&name, Once::default)
         .ok_or_else(|| invalid_argument!("resource '{name}' is something else"))?;
+    // Nobody waits for the first call, which may need others: they get results that are late.
+    let promises = {
+        let mut results = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*results {
+            Some(results) => {
+                frame.set_results(results.clone());
+                return Ok(());
+            }
+            None => {
+                let pairs = (0..frame.n_results()).map(|_| IndirectPromise::new());
+                let (promises, values): (Vec<_>, Vec<_>) = pairs.unzip();
+                *results = Some(values.into_iter().collect());
+                promises
+            }
+        }
+    };
     let args = frame.take_args();
-    let results = slot
-        .get_or_init(|| function.execute(frame.ctx(), args))
-        .clone();
+    let results = function.execute(frame.ctx(), args);
+    let name = function.name().to_string();
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let late = slot.replace(results.clone()).unwrap_or_default();
+    drop(slot);
+    for ((promise, late), result) in promises.into_iter().zip(late).zip(&results) {
+        match result.is_same(&late) {
+            true => promise.set_error(invalid_argument!("@{name} returns what it is to return")),
+            false => promise.forward_to(result.clone()),
+        }
+    }
     frame.set_results(results);
     Ok(())
 }

@@ -6,7 +6,7 @@
 use super::shape::TensorShape;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{HostContext, HostDType, HostValue};
-use ferroflow_tensor::{HostAllocator, HostBuffer};
+use ferroflow_tensor::{HostAllocator, HostBuffer, memory_limit};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -140,6 +140,7 @@ impl DenseHostTensor {
             .size()
             .ok_or_else(|| invalid_argument!("no dense tensor of {dtype:?}"))?;
         let n_bytes = shape.n_elements()?.checked_mul(size);
+        let n_bytes = n_bytes.filter(|n| *n <= memory_limit());
         let n_bytes = n_bytes.ok_or_else(|| invalid_argument!("Cannot allocate tensor"))?;
         let buffer = SharedBuffer::new(allocator, n_bytes)
             .map_err(|_| invalid_argument!("Cannot allocate tensor"))?;
@@ -148,6 +149,26 @@ impl DenseHostTensor {
             shape,
             buffer,
         })
+    }
+
+    /// A tensor whose elements are all the same.
+    pub fn filled(
+        allocator: &Arc<dyn HostAllocator>,
+        dtype: HostDType,
+        shape: TensorShape,
+        element: &[u8],
+    ) -> Result<Self> {
+        let tensor = Self::new(allocator, dtype, shape)?;
+        if element.iter().any(|byte| *byte != 0) {
+            tensor.buffer.write(|to| {
+                for to in to.chunks_mut(element.len()) {
+                    to.iter_mut()
+                        .zip(element)
+                        .for_each(|(to, from)| *to = *from);
+                }
+            });
+        }
+        Ok(tensor)
     }
 
     /// A tensor with these bytes.

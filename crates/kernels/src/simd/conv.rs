@@ -18,6 +18,7 @@ use ferroflow_sync::Parallelism;
 use rows::{Axis, Windows};
 
 pub use filter::{conv3d_filter_gradient, suits_filter_gradient};
+pub use winograd::{conv2d_filter_gradient_in_tiles, suits_filter_gradient_in_tiles};
 
 /// The sizes of a 2-D convolution: input `[batch, in_h, in_w, in_c]`, filter
 /// `[filter_h, filter_w, in_c / groups, out_c]`, output `[batch, out_h, out_w, out_c]`.
@@ -110,12 +111,12 @@ impl Conv2dShape {
 
 /// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
 ///
-/// A 3×3 filter whose convolution has stride and dilation 1 may be kept in another form, so the
+/// A 3×3 or 5×5 filter whose convolution has stride and dilation 1 may be kept in another form, so the
 /// packed filter only serves convolutions with the strides, dilations and groups it was made for.
 /// Batch, input and output sizes and padding are free.
 #[derive(Clone, Debug)]
 pub struct PackedFilter {
-    /// A matrix for each group, or for each of the 16 positions of a transformed filter.
+    /// A matrix for each group, or for each position of a transformed filter.
     parts: Vec<PackedB>,
     winograd: bool,
     taps: usize,
@@ -129,13 +130,14 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
-        if winograd::suits(s) {
-            check(filter.len(), 9 * s.in_c, s.out_c, s.out_c, "filter");
-            let parts = winograd::pack(par, filter, s.in_c, s.out_c);
+        if let Some(form) = winograd::form(s) {
+            let taps = s.filter_h * s.filter_w;
+            check(filter.len(), taps * s.in_c, s.out_c, s.out_c, "filter");
+            let parts = winograd::pack(par, form, filter, s.in_c, s.out_c);
             return PackedFilter {
                 parts,
                 winograd: true,
-                taps: 9,
+                taps,
                 in_c: s.in_c,
                 out_c: s.out_c,
             };
@@ -155,10 +157,11 @@ impl PackedFilter {
     /// The filter of a 2-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
     /// they do not fit it.
     pub fn from_packed(parts: Vec<Bytes>, s: &Conv2dShape) -> Option<Self> {
-        if winograd::suits(s) {
-            return Self::of_parts(parts, true, 9, [s.in_c, s.out_c, 16], [s.in_c, s.out_c]);
-        }
         let taps = s.filter_h.checked_mul(s.filter_w)?;
+        if let Some(form) = winograd::form(s) {
+            let size = [s.in_c, s.out_c, form.planes()];
+            return Self::of_parts(parts, true, taps, size, [s.in_c, s.out_c]);
+        }
         Self::from_packed_taps(parts, taps, s)
     }
 
@@ -266,12 +269,13 @@ pub fn conv3d(
     let p = &s.plane;
     let m = p.batch * s.out_d * p.out_h * p.out_w;
     let pixels = p.batch * s.in_d * p.in_h * p.in_w;
+    let form = winograd::form(p).filter(|_| filter.winograd);
     assert!(
         filter.taps == s.filter_d * p.filter_h * p.filter_w
             && filter.in_c == p.in_c
             && filter.out_c == p.out_c
             && if filter.winograd {
-                winograd::suits(p) && s.in_d == 1 && s.out_d == 1 && s.filter_d == 1
+                form.is_some() && s.in_d == 1 && s.out_d == 1 && s.filter_d == 1
             } else {
                 filter.parts.len() == p.groups
             },
@@ -280,10 +284,10 @@ pub fn conv3d(
     check(input.len(), pixels, p.in_c, p.in_c, "input");
     check(out.len(), m, p.out_c, p.out_c, "output");
     check_epilogue(ep, m, p.out_c);
-    if filter.winograd {
+    if let Some(form) = form {
         let out = SendPtr(out.as_mut_ptr());
         // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
-        return unsafe { winograd::run(par, p, input, &filter.parts, out, ep) };
+        return unsafe { winograd::run(par, form, p, input, &filter.parts, out, ep) };
     }
     let axes = [
         Axis {
@@ -330,6 +334,6 @@ pub fn conv3d(
         let out = SendPtr(base.get().wrapping_add(col));
         // SAFETY: the sizes were checked; `Windows` only points into `input`, to zeros, or to the
         // scratch it is given; `out` is exclusively borrowed and a group's columns are its own.
-        unsafe { drive(par, m, &source, b, out, p.out_c, &ep) };
+        unsafe { drive(par, m, &source, b.into(), out, p.out_c, &ep, false) };
     }
 }

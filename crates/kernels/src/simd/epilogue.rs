@@ -33,6 +33,14 @@ impl<'a, T> Epilogue<'a, T> {
         Self::default()
     }
 
+    /// Whether the product is stored as it is.
+    pub fn is_none(&self) -> bool {
+        self.scale.is_none()
+            && self.bias.is_none()
+            && self.side.is_none()
+            && self.act == Activation::None
+    }
+
     /// Adds a bias, then applies an activation.
     pub fn new(bias: Option<&'a [T]>, act: Activation) -> Self {
         Epilogue {

@@ -93,10 +93,11 @@ pub(crate) fn check_epilogue<T>(ep: &Epilogue<'_, T>, m: usize, n: usize) {
 }
 
 /// A row-major matrix.
-struct Rows<T> {
-    ptr: SendPtr<T>,
-    ld: usize,
-    k: usize,
+pub(crate) struct Rows<T> {
+    pub ptr: SendPtr<T>,
+    /// From one row to the next.
+    pub ld: usize,
+    pub k: usize,
 }
 
 impl<T: Element> RowSource<T> for Rows<T> {
@@ -140,7 +141,18 @@ pub fn gemm_packed<T: Element>(
         k: b.k(),
     };
     // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
-    unsafe { drive(par, m, &rows, b, SendPtr(out.as_mut_ptr()), ldc, ep) }
+    unsafe {
+        drive(
+            par,
+            m,
+            &rows,
+            b.into(),
+            SendPtr(out.as_mut_ptr()),
+            ldc,
+            ep,
+            false,
+        )
+    }
 }
 
 /// The sizes and layouts of a product: `out[m][n] = op(a) · op(b)`.
@@ -182,6 +194,9 @@ impl GemmShape {
     }
 }
 
+/// How many times wider than high a product must be for its transpose to be cheaper.
+const WIDE: usize = 4;
+
 /// `out = epilogue(op(a) · op(b))`, packing `b` on the way.
 ///
 /// # Panics
@@ -197,21 +212,55 @@ pub fn gemm<T: Element>(
     check(out.len(), s.m, s.n, s.ldc, "output");
     let (rows, cols) = if s.trans_a { (s.k, s.m) } else { (s.m, s.k) };
     check(a.len(), rows, cols, s.lda, "left-hand matrix");
+    if s.trans_b && !s.trans_a && s.n >= WIDE * s.m && ep.is_none() {
+        // The product of the transposed matrices packs the smaller one.
+        check(b.len(), s.n, s.k, s.ldb, "right-hand matrix");
+        return PackedB::with_scratch(par, (a, s.lda, true), s.k, s.m, |a| {
+            let mut scratch = Scratch::take();
+            let t = scratch.room::<T>(s.n * s.m);
+            gemm_packed(par, b, s.ldb, s.n, a, t, s.m, ep);
+            turn(t, s.m, [s.n, s.m], out, s.ldc);
+        });
+    }
     PackedB::with_scratch(par, (b, s.ldb, s.trans_b), s.k, s.n, |b| {
         if !s.trans_a {
             return gemm_packed(par, a, s.lda, s.m, b, out, s.ldc, ep);
         }
         let mut scratch = Scratch::take();
         let t = scratch.room::<T>(s.m * s.k);
-        for i0 in (0..s.m).step_by(16) {
-            for k in 0..s.k {
-                for i in i0..(i0 + 16).min(s.m) {
-                    t[i * s.k + k] = a[k * s.lda + i];
-                }
-            }
-        }
+        turn(a, s.lda, [s.k, s.m], t, s.k);
         gemm_packed(par, t, s.k, s.m, b, out, s.ldc, ep);
     });
+}
+
+/// `to[c][r] = from[r][c]`, both with a row stride.
+pub(crate) fn turn<T: Element>(
+    from: &[T],
+    ld: usize,
+    [rows, cols]: [usize; 2],
+    to: &mut [T],
+    ld_to: usize,
+) {
+    const B: usize = 8;
+    let (full_rows, full_cols) = (rows / B * B, cols / B * B);
+    for r in (0..full_rows).step_by(B) {
+        for c in (0..full_cols).step_by(B) {
+            let block: [[T; B]; B] = std::array::from_fn(|i| {
+                let row = &from[(r + i) * ld + c..][..B];
+                std::array::from_fn(|j| row[j])
+            });
+            for i in 0..B {
+                let column: [T; B] = std::array::from_fn(|j| block[j][i]);
+                to[(c + i) * ld_to + r..][..B].copy_from_slice(&column);
+            }
+        }
+    }
+    for r in 0..rows {
+        let first = if r < full_rows { full_cols } else { 0 };
+        for c in first..cols {
+            to[c * ld_to + r] = from[r * ld + c];
+        }
+    }
 }
 
 /// Element offsets of one product of a [`batch_gemm`].

@@ -1,6 +1,8 @@
 //! The functions of each level, compiled for it, behind one table of pointers.
 
-use super::conv::winograd::{InputJob, OutputJob, input_tile, output_tile};
+use super::conv::winograd::tile::{
+    GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
+};
 use super::depthwise::{DepthwiseJob, PIXELS, PixelJob, pixel, tiles};
 use super::functions as f;
 use super::gemm::kernel::{Sweep, sweep};
@@ -33,8 +35,10 @@ pub(crate) struct Table {
     /// Filter 3 with stride 1 and 2, then filter 5 likewise.
     depthwise: [DepthwiseFn; 4],
     pub depthwise_pixel: unsafe fn(&PixelJob),
-    pub winograd_input: unsafe fn(&InputJob),
-    pub winograd_output: unsafe fn(&OutputJob),
+    /// Tiles of four, then of six.
+    pub winograd_input: [unsafe fn(&InputJob); 2],
+    pub winograd_gradient: [unsafe fn(&GradientJob); 2],
+    pub winograd_output: [unsafe fn(&OutputJob); 2],
     pub pool_max: unsafe fn(&PoolJob),
     pub pool_average: unsafe fn(&PoolJob),
     pub reduce: [unsafe fn(*const f32, usize, f32) -> f32; 4],
@@ -277,8 +281,18 @@ macro_rules! level {
                     job!(tiles::<One, 5, 2, PIXELS>, DepthwiseJob),
                 ],
                 depthwise_pixel: job!(pixel::<One>, PixelJob),
-                winograd_input: job!(input_tile::<One>, InputJob),
-                winograd_output: job!(output_tile::<One>, OutputJob),
+                winograd_input: [
+                    job!(input_tile::<One, 4>, InputJob),
+                    job!(input_tile::<One, 6>, InputJob),
+                ],
+                winograd_gradient: [
+                    job!(gradient_tile::<One, 4>, GradientJob),
+                    job!(gradient_tile::<One, 6>, GradientJob),
+                ],
+                winograd_output: [
+                    job!(output_tile::<One, 4>, OutputJob),
+                    job!(output_tile::<One, 6>, OutputJob),
+                ],
                 pool_max: job!(pool_pixel::<One, true>, PoolJob),
                 pool_average: job!(pool_pixel::<One, false>, PoolJob),
                 reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],

@@ -398,19 +398,19 @@ fn softplus_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(1, d * dy / curve)
 }
 
-/// Of `SqrtGrad(y, dy)`, which is `dy / 2 y`.
+/// Of `SqrtGrad(y, dy)`, which is `dy / 2 ȳ`: of `y` it depends through the conjugate alone.
 fn sqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
-    let over = g.dy(0) / g.x(0).conj();
-    let own = -over * g.y(0).conj();
+    let over = g.dy(0) / g.x(0);
+    let own = -over.conj() * g.y(0);
     g.set(0, own)?;
     g.set(1, over * 0.5)
 }
 
-/// Of `RsqrtGrad(y, dy)`, which is `-dy y³ / 2`.
+/// Of `RsqrtGrad(y, dy)`, which is `-dy ȳ³ / 2`.
 fn rsqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let (y, dy, d) = (g.x(0).conj(), g.x(1), g.dy(0));
-    let own = d.conj() * -1.5 * dy * g.x(0).op("Square", &[]);
-    g.set(0, own.conj())?;
+    let own = d.conj() * -1.5 * dy * y.op("Square", &[]);
+    g.set(0, own)?;
     g.set(1, y.op("RsqrtGrad", &[d]))
 }
 
@@ -427,9 +427,9 @@ fn sigmoid_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(1, y.op("SigmoidGrad", &[d]))
 }
 
-/// Of `ReciprocalGrad(y, dy)`, which is `-dy y²`.
+/// Of `ReciprocalGrad(y, dy)`, which is `-dy ȳ²`.
 fn reciprocal_grad_gradient(g: &mut GradientCtx) -> Result<()> {
-    let (y, dy, d) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
-    g.set(0, d * -2.0 * dy * y)?;
+    let (y, dy, d) = (g.x(0).conj(), g.x(1), g.dy(0));
+    g.set(0, d.conj() * -2.0 * dy * y)?;
     g.set(1, y.op("ReciprocalGrad", &[d]))
 }

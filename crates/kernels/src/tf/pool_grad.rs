@@ -159,35 +159,53 @@ fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
     )
 }
 
-/// `f(output pixel, input pixel of the largest element of each channel)`, for the output pixels of
-/// image `n`; a window without an element has none.
+/// `f(output pixel, where the pixels of its window begin, which of them is the first largest in each
+/// channel)`, for the output pixels of image `n` whose window has any.
 fn each_largest<T: Ordered>(
     s: &Conv3dShape,
     n: usize,
     x: &[T],
-    mut f: impl FnMut(usize, &[usize]),
+    mut f: impl FnMut(usize, &[usize], &[u32]),
 ) {
     let (c, per_image) = (s.plane.in_c, s.out_d * s.plane.out_h * s.plane.out_w);
-    let (mut best, mut at) = (vec![T::LOWEST; c], vec![usize::MAX; c]);
+    let (mut window, mut which) = (Vec::new(), vec![0; c]);
     for i in n * per_image..(n + 1) * per_image {
-        let mut first = true;
-        each_tap(s, pixel(s, i), |_, from| {
-            let pixel = &x[from * c..][..c];
-            if std::mem::take(&mut first) {
-                best.copy_from_slice(pixel);
-                at.fill(from);
-                return;
-            }
-            for ((best, at), x) in best.iter_mut().zip(&mut at).zip(pixel) {
-                let larger = *x > *best;
-                *best = if larger { *x } else { *best };
-                *at = if larger { from } else { *at };
-            }
-        });
-        if !first {
-            f(i, &at);
+        window.clear();
+        each_tap(s, pixel(s, i), |_, from| window.push(from * c));
+        if window.is_empty() {
+            continue;
+        }
+        let (blocks, rest) = which.as_chunks_mut::<TOGETHER>();
+        let whole = blocks.len() * TOGETHER;
+        for (block, which) in blocks.iter_mut().enumerate() {
+            *which = first_largest::<T, TOGETHER>(&window, &x[block * TOGETHER..]);
+        }
+        for (j, which) in rest.iter_mut().enumerate() {
+            [*which] = first_largest::<T, 1>(&window, &x[whole + j..]);
+        }
+        f(i, &window, &which);
+    }
+}
+
+/// Channels that are compared at once.
+const TOGETHER: usize = 16;
+
+/// Which pixel of a window has the first largest element in each of `N` channels; the window gives
+/// where pixels begin.
+#[inline(always)]
+fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
+    let pixel = |from: usize| -> [T; N] { std::array::from_fn(|i| x[from..][..N][i]) };
+    let mut best = pixel(window[0]);
+    let mut which = [0; N];
+    for (k, from) in (1..).zip(&window[1..]) {
+        let x = pixel(*from);
+        for i in 0..N {
+            let larger = x[i] > best[i];
+            best[i] = if larger { x[i] } else { best[i] };
+            which[i] = if larger { k } else { which[i] };
         }
     }
+    which
 }
 
 struct MaxGrad {
@@ -277,15 +295,18 @@ impl MaxGrad {
         };
         par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, image, 1, &|n, out| {
             out.fill(T::ZERO);
-            each_largest(s, n, x_slice, |to, from| {
-                for (j, from) in from.iter().enumerate() {
-                    let (from, to) = (from * c + j, to * c + j);
-                    match self.order {
-                        Order::First => {
-                            let place = &mut out[from - n * in_image];
-                            *place = place.add(grad[to]);
-                        }
-                        Order::Second => out[to - n * out_image] = grad[from],
+            each_largest(s, n, x_slice, |to, window, which| match self.order {
+                Order::First => {
+                    let grad = &grad[to * c..][..c];
+                    for (j, (k, g)) in which.iter().zip(grad).enumerate() {
+                        let place = &mut out[window[*k as usize] + j - n * in_image];
+                        *place = place.add(*g);
+                    }
+                }
+                Order::Second => {
+                    let out = &mut out[to * c - n * out_image..][..c];
+                    for (j, (k, o)) in which.iter().zip(out).enumerate() {
+                        *o = grad[window[*k as usize] + j];
                     }
                 }
             });

@@ -3,17 +3,22 @@
 use super::ir::{Attr, Dense, FunctionType, Type, float_bits};
 use super::lexer::Tok;
 use super::parser::{Parser, Res};
+use std::collections::HashSet;
 
 impl Parser<'_> {
     /// `{name = value, unit, "quoted name" = value}`
     pub(super) fn attr_dict(&mut self) -> Res<Vec<(String, Attr)>> {
         self.expect("{")?;
+        let mut names = HashSet::new();
         self.comma_list("}", |p| {
             let name = match p.tok.clone() {
                 Tok::Bare(name) => name.to_string(),
                 Tok::String(name) => String::from_utf8_lossy(&name).into_owned(),
                 _ => return p.error("expected attribute name"),
             };
+            if !names.insert(name.clone()) {
+                return p.error(format!("duplicate key '{name}' in dictionary attribute"));
+            }
             p.bump()?;
             let value = match p.eat("=")? {
                 true => p.attribute(None)?,

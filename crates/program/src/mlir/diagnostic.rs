@@ -86,9 +86,11 @@ impl Diagnostic {
             )
         };
         if let Some(code) = source.and_then(|s| s.lines().nth(line.checked_sub(1)?)) {
-            let indent: String = code
-                .chars()
-                .take(column.saturating_sub(1))
+            // Columns count bytes, the caret stands below a character.
+            let before = code.char_indices();
+            let indent: String = before
+                .take_while(|(i, _)| *i < column.saturating_sub(1))
+                .map(|(_, c)| c)
                 .map(|c| if c == '\t' { '\t' } else { ' ' })
                 .collect();
             text.push_str(&format!("{code}\n{indent}^\n"));

@@ -125,7 +125,12 @@ impl<'a> Lexer<'a> {
             }
             b'@' if second == b'"' => {
                 self.at += 1;
+                let start = self.loc();
                 let name = self.string()?;
+                if name.contains(&0) {
+                    let message = "a symbol's name cannot contain a zero byte";
+                    return Err(Diagnostic::error(&start, message));
+                }
                 Tok::At(String::from_utf8_lossy(&name).into_owned())
             }
             b'@' => {

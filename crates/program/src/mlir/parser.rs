@@ -420,6 +420,14 @@ impl<'a> Parser<'a> {
                 }
             }
         }
+        if canonical(&name) == "func"
+            && let [body] = &mut regions[..]
+            && body.ops.is_empty()
+            && body.args.is_empty()
+        {
+            // A function that is only declared.
+            *body = Region::default();
+        }
         let attrs = self.optional_attr_dict()?;
         self.expect(":")?;
         let type_loc = self.loc.clone();
@@ -549,8 +557,17 @@ impl<'a> Parser<'a> {
     fn function_rest(&mut self, op: &mut Op) -> Res {
         self.expect("(")?;
         let mut args = Vec::new();
+        let (start, mut n_types) = (self.loc.clone(), 0);
         let inputs = self.comma_list(")", |p| {
-            if matches!(p.tok, Tok::Percent(_)) {
+            let is_named = matches!(p.tok, Tok::Percent(_));
+            if n_types > 0 && is_named == args.is_empty() {
+                return p.error(match is_named {
+                    true => "expected type instead of SSA identifier",
+                    false => "expected SSA identifier",
+                });
+            }
+            n_types += 1;
+            if is_named {
                 let value = p.typed_argument()?;
                 args.push(value);
                 return Ok(p.module.ty(value));
@@ -579,6 +596,12 @@ impl<'a> Parser<'a> {
             }
         }
         let body = match self.is("{") {
+            true if args.len() < n_types => {
+                let message = format!(
+                    "entry block must have {n_types} arguments to match function signature"
+                );
+                return self.error_at(&start, message);
+            }
             true => self.region(args)?,
             false => Region::default(),
         };

@@ -422,7 +422,8 @@ pub fn attr_text(attr: &Attr, typed: bool) -> String {
         }
         Attr::Float(bits, ty) => {
             let text = float_text(*bits, ty);
-            match typed && !ty.is("f64") {
+            // Bits without a type would be an integer.
+            match typed && (!ty.is("f64") || text.starts_with("0x")) {
                 true => format!("{text} : {ty}"),
                 false => text,
             }

@@ -3,6 +3,7 @@
 use super::diagnostic::Diagnostic;
 use super::forms;
 use super::ir::{Attr, Module, Op, Region, Type};
+use std::collections::HashMap;
 
 /// Checks every operation; the first offence of each function, in order.
 pub fn verify(module: &Module) -> Vec<Diagnostic> {
@@ -10,6 +11,7 @@ pub fn verify(module: &Module) -> Vec<Diagnostic> {
         module,
         found: Vec::new(),
     };
+    checker.symbols(&module.ops);
     for op in &module.ops {
         checker.operation(op, None);
     }
@@ -38,6 +40,25 @@ impl Checker<'_> {
         }
         let mut inner = op.regions.iter().flat_map(|region| &region.ops);
         inner.all(|inner| self.operation(inner, Some(op)))
+    }
+
+    /// Names of functions and modules that are given twice.
+    fn symbols(&mut self, ops: &[Op]) {
+        let mut known = HashMap::new();
+        for op in ops.iter().filter(|op| !super::ir::is_compiled(op)) {
+            let Some(name) = op.symbol() else { continue };
+            if let Some(first) = known.insert(name, &op.loc) {
+                let message = format!("redefinition of symbol named '{name}'");
+                self.found.push(Diagnostic::error(&op.loc, message));
+                let note = "see existing symbol definition here";
+                self.found.push(Diagnostic::note(first, note));
+            }
+            if op.is_module() {
+                op.regions
+                    .iter()
+                    .for_each(|region| self.symbols(&region.ops));
+            }
+        }
     }
 
     fn check(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {

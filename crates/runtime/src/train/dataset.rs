@@ -1,9 +1,10 @@
 //! [`Dataset`]: rows in memory, handed out in shuffled batches.
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_tensor::{Shape, Tensor};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
 
 /// Batches that are prepared ahead.
 const AHEAD: usize = 2;
@@ -106,6 +107,8 @@ pub(super) type Batch = Vec<(String, Tensor)>;
 /// The batches of one pass over a dataset.
 pub struct Batches {
     receiver: Receiver<Result<Batch>>,
+    /// Who prepares them, until it has ended.
+    maker: Option<JoinHandle<()>>,
 }
 
 impl Batches {
@@ -115,8 +118,11 @@ impl Batches {
         make: impl FnOnce(&mut dyn FnMut(Result<Batch>) -> bool) + Send + 'static,
     ) -> Batches {
         let (sender, receiver) = sync_channel(AHEAD);
-        std::thread::spawn(move || make(&mut |batch| sender.send(batch).is_ok()));
-        Batches { receiver }
+        let make = move || make(&mut |batch| sender.send(batch).is_ok());
+        Batches {
+            receiver,
+            maker: Some(std::thread::spawn(make)),
+        }
     }
 }
 
@@ -124,7 +130,17 @@ impl Iterator for Batches {
     type Item = Result<Vec<(String, Tensor)>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.receiver.recv().ok()
+        if let Ok(batch) = self.receiver.recv() {
+            return Some(batch);
+        }
+        // The end of the data, unless what makes batches broke down.
+        let panic = self.maker.take()?.join().err()?;
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Some(Err(internal!(
+            "preparing batches panicked: {}",
+            text.unwrap_or("nobody knows why")
+        )))
     }
 }
 

@@ -26,7 +26,8 @@ pub struct Signature<'a> {
 
 impl Trainer {
     /// Writes a SavedModel with the signature `serving_default`: inputs and outputs by key, each
-    /// a tensor name such as `probabilities:0`. The folder must not exist or be empty.
+    /// a tensor name such as `probabilities:0`. The folder must not exist or be empty, and is so
+    /// again after an error.
     ///
     /// It holds the nodes that the signature, saving and restoring need, and all variables they
     /// have. TensorFlow loads it with `tf.saved_model.load`.
@@ -137,11 +138,16 @@ impl Trainer {
             saved_model_schema_version: 1,
             meta_graphs: vec![meta],
         };
-        self.save_as(&folder.join("variables").join("variables"))?;
-        for asset in &assets {
-            copy_asset(folder, asset.file, &asset.def.filename)?;
-        }
-        write_saved_model(folder, &model)
+        let write = || {
+            self.save_as(&folder.join("variables").join("variables"))?;
+            for asset in &assets {
+                copy_asset(folder, asset.file, &asset.def.filename)?;
+            }
+            write_saved_model(folder, &model)
+        };
+        // What is half written would be in the way of the next attempt.
+        let existed = folder.exists();
+        write().inspect_err(|_| clear(folder, existed))
     }
 
     fn initializers<'g>(&self, graph: &'g Graph) -> impl Iterator<Item = &'g str> {
@@ -191,6 +197,21 @@ impl Trainer {
             collections.insert("asset_filepaths".to_string(), nodes(paths));
         }
         collections
+    }
+}
+
+/// Deletes what a folder holds, or the folder, as far as that can be done.
+fn clear(folder: &Path, keep: bool) {
+    if !keep {
+        let _ = std::fs::remove_dir_all(folder);
+        return;
+    }
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let _ = match path.is_dir() {
+            true => std::fs::remove_dir_all(&path),
+            false => std::fs::remove_file(&path),
+        };
     }
 }
 

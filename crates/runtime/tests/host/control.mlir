@@ -85,3 +85,46 @@ func @gone_wrong() -> (i32, i32) {
   %more = tfrt.add.i32 %quotient, %five
   tfrt.return %more, %five : i32, i32
 }
+
+// Only one iteration at a time may be under way, though the condition is always known.
+// PRINTS: 'one_at_a_time' returned 8
+func @one_at_a_time() -> i32 {
+  %true = tfrt.constant.i1 true
+  %zero = tfrt.constant.i32 0
+  %n = tfrt.while %true @async_body(%zero) parallel_iterations(1) : (i32) -> (i32)
+  tfrt.return %n : i32
+}
+
+func @async_body(%n: i32) -> (i32, i1) {
+  %one = tfrt.constant.i32 1
+  %seven = tfrt.constant.i32 7
+  %m = "tfrt_test.async_add.i32"(%n, %one) : (i32, i32) -> i32
+  %more = "tfrt.lessequal.i32"(%m, %seven) : (i32, i32) -> i1
+  tfrt.return %m, %more : i32, i1
+}
+
+// PRINTS: 'twice_once' returned 6,6
+func @twice_once() -> (i32, i32) {
+  %three = tfrt.constant.i32 3
+  %five = tfrt.constant.i32 5
+  %a = tfrt.once @late_double(%three) : (i32) -> (i32)
+  %b = tfrt.once @late_double(%five) : (i32) -> (i32)
+  tfrt.return %a, %b : i32, i32
+}
+
+func @late_double(%x: i32) -> i32 {
+  %y = "tfrt_test.async_add.i32"(%x, %x) : (i32, i32) -> i32
+  tfrt.return %y : i32
+}
+
+// PRINTS: 'once_in_itself' returned <<error: @of_itself returns what it is to return>>
+func @once_in_itself() -> i32 {
+  %three = tfrt.constant.i32 3
+  %a = tfrt.once @of_itself(%three) : (i32) -> (i32)
+  tfrt.return %a : i32
+}
+
+func @of_itself(%x: i32) -> i32 {
+  %a = tfrt.once @of_itself(%x) : (i32) -> (i32)
+  tfrt.return %a : i32
+}

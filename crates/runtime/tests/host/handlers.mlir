@@ -99,3 +99,24 @@ func @while_with_bad_condition() -> !tfrt.chain {
   %ch1, %y = corert.while @always_with_error @twice (%ch0, %x) : (!corert.tensorhandle)
   tfrt.return %ch1 : !tfrt.chain
 }
+
+// PRINTS: 'too_large' returned <<error: Cannot allocate tensor>>
+func @too_large() -> !tfrt.chain {
+  %ch0 = tfrt.new.chain
+  %cpu = corert.get_op_handler %ch0 "cpu"
+  // expected-error @+1 {{Cannot allocate tensor}}
+  %x = corert.executeop(%cpu) "tfrt_test.create_dense_tensor"() {shape = [3000000000 : i64, 4000000000 : i64], values = [1.0 : f32]} : 1
+  %ch1 = "corert.print_tensorhandle"(%x, %ch0) : (!corert.tensorhandle, !tfrt.chain) -> !tfrt.chain
+  tfrt.return %ch1 : !tfrt.chain
+}
+
+// PRINTS: 'too_large_a_scalar' returned <<error: Cannot allocate tensor>>
+func @too_large_a_scalar() -> !tfrt.chain {
+  %ch0 = tfrt.new.chain
+  %cpu = corert.get_op_handler %ch0 "cpu"
+  %x = corert.executeop(%cpu) "tfrt_test.create_from_scalar"() {shape = [3000000000 : i64, 1000000000 : i64], value = 1.0 : f32} : 1
+  // expected-error @+1 {{Cannot allocate tensor}}
+  %y = corert.executeop(%cpu) "tf.AddV2"(%x, %x) : 1
+  %ch1 = "corert.print_tensorhandle"(%y, %ch0) : (!corert.tensorhandle, !tfrt.chain) -> !tfrt.chain
+  tfrt.return %ch1 : !tfrt.chain
+}

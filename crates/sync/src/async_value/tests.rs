@@ -1,6 +1,7 @@
 //! Rows about values: states, order of waiters, who owns what when.
 
 use super::*;
+use ferroflow_base::internal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -168,4 +169,81 @@ fn payloads_of_any_alignment_can_fail() {
         );
         assert_eq!(value.get().is_none(), fail);
     }
+}
+
+/// Drops badly the first time.
+struct Unhappy(Vec<u8>, Arc<AtomicUsize>);
+
+impl Drop for Unhappy {
+    fn drop(&mut self) {
+        assert_eq!(self.0.len(), 3);
+        if self.1.fetch_add(1, Ordering::Relaxed) == 0 {
+            panic!("dropped");
+        }
+    }
+}
+
+#[test]
+fn a_value_whose_drop_panics_is_dropped_once() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (promise, value) = Promise::<Unhappy>::new();
+    let constructed = promise.construct(Unhappy(vec![1; 3], count.clone()));
+    let failing = std::panic::AssertUnwindSafe(|| constructed.set_error(internal!("no")));
+    assert!(std::panic::catch_unwind(failing).is_err());
+    assert!(value.error().is_some());
+    drop(value);
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn many_late_lists_take_their_turns() {
+    // More values in a row than may nest, and behind the last one many that set others.
+    let (first, value) = IndirectPromise::new();
+    let mut last = value;
+    for _ in 0..47 {
+        let (promise, value) = IndirectPromise::new();
+        promise.forward_to(last);
+        last = value;
+    }
+    let count = Arc::new(AtomicUsize::new(0));
+    for _ in 0..1000 {
+        let (promise, value) = Promise::<i32>::new();
+        let count = count.clone();
+        AsyncValue::from(value).and_then(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        last.and_then(move || promise.emplace(1));
+    }
+    first.forward_to(AsyncValue::new(1i32));
+    assert_eq!(count.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn a_future_waits_once_however_often_it_is_polled() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Wake, Waker};
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (promise, value) = Promise::<i32>::new();
+    let value = AsyncValue::from(value);
+    let (old, new) = (Arc::new(Count::default()), Arc::new(Count::default()));
+    let mut ready = std::pin::pin!(value.ready());
+    for count in [&old, &old, &new, &new] {
+        let waker = Waker::from(count.clone());
+        let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
+        assert_eq!(polled, Poll::Pending);
+    }
+    promise.emplace(1);
+    let woken = [old, new].map(|c| c.0.load(Ordering::Relaxed));
+    assert_eq!(woken, [0, 1]);
+    let waker = Waker::noop();
+    assert_eq!(
+        ready.as_mut().poll(&mut Context::from_waker(waker)),
+        Poll::Ready(())
+    );
 }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 /// How far a value is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -231,7 +232,7 @@ impl AsyncValue {
 
     /// Waits in the manner of `async` Rust.
     pub fn ready(&self) -> Ready<'_> {
-        Ready(self)
+        Ready::of(self)
     }
 
     #[cfg(test)]
@@ -247,21 +248,44 @@ impl fmt::Debug for AsyncValue {
 }
 
 /// Completes when a value is available; see [`AsyncValue::ready`].
-pub struct Ready<'a>(&'a AsyncValue);
+pub struct Ready<'a> {
+    value: &'a AsyncValue,
+    /// Who is to be woken, once the value has been asked to do so.
+    waker: Option<Arc<Mutex<Waker>>>,
+}
+
+impl<'a> Ready<'a> {
+    fn of(value: &'a AsyncValue) -> Self {
+        Ready { value, waker: None }
+    }
+}
 
 impl Future for Ready<'_> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.0.is_available() {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.value.is_available() {
             return Poll::Ready(());
         }
-        let waker = cx.waker().clone();
-        self.0.and_then(move || waker.wake());
-        if self.0.is_available() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
+        match &self.waker {
+            Some(waker) => {
+                let mut waker = waker.lock().unwrap_or_else(PoisonError::into_inner);
+                waker.clone_from(cx.waker());
+            }
+            None => {
+                let waker = Arc::new(Mutex::new(cx.waker().clone()));
+                self.waker = Some(waker.clone());
+                self.value.and_then(move || {
+                    // Not under the lock: who is woken may poll at once.
+                    let waker = waker.lock().map(|w| w.clone());
+                    waker.unwrap_or_else(|e| e.into_inner().clone()).wake();
+                });
+            }
+        }
+        // It may have come between the look and the change of the waker.
+        match self.value.is_available() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
 }

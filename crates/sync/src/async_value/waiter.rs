@@ -1,6 +1,7 @@
 //! Who waits for a value: closures in nodes that are kept for reuse, run without recursion.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 
 /// Closures of up to this many words need no allocation of their own.
@@ -40,13 +41,13 @@ impl Drop for FreeList {
 
 thread_local! {
     static FREE: FreeList = const { FreeList(RefCell::new(Vec::new())) };
-    static NESTING: RefCell<Nesting> = const { RefCell::new(Nesting { depth: 0, queue: Vec::new() }) };
+    static NESTING: RefCell<Nesting> = const { RefCell::new(Nesting { depth: 0, queue: VecDeque::new() }) };
 }
 
 struct Nesting {
     depth: u32,
     /// Lists whose turn comes when the outermost call is reached again.
-    queue: Vec<*mut Waiter>,
+    queue: VecDeque<*mut Waiter>,
 }
 
 const fn fits<F>() -> bool {
@@ -146,7 +147,7 @@ pub(super) fn run_all(list: *mut Waiter) {
     let depth = NESTING.try_with(|n| {
         let mut nesting = n.borrow_mut();
         if nesting.depth >= MAX_DEPTH {
-            nesting.queue.push(list);
+            nesting.queue.push_back(list);
             return None;
         }
         nesting.depth += 1;
@@ -167,10 +168,7 @@ pub(super) fn run_all(list: *mut Waiter) {
 }
 
 fn run_queued() {
-    while let Ok(Some(list)) = NESTING.try_with(|n| {
-        let queue = &mut n.borrow_mut().queue;
-        (!queue.is_empty()).then(|| queue.remove(0))
-    }) {
+    while let Ok(Some(list)) = NESTING.try_with(|n| n.borrow_mut().queue.pop_front()) {
         walk(list, Fate::Run);
     }
 }

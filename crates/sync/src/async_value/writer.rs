@@ -126,12 +126,16 @@ impl<T: Send + Sync + 'static> Constructed<T> {
 
     fn fail(&mut self, error: Diagnostic) {
         if let Some(mut raw) = self.raw.take() {
-            // SAFETY: we are the writer of a `T`, and nobody reads before it is available.
+            // SAFETY: we are the writer of a `T`, and nobody reads before it is available. The
+            // value is moved out, and dropped when the error stands in its place: should that
+            // panic, nothing is dropped twice.
+            let value = unsafe { std::ptr::read(raw.value_mut::<T>()) };
+            // SAFETY: as above; nothing between here and the read can panic.
             unsafe {
-                std::ptr::drop_in_place(raw.value_mut::<T>());
                 raw.write_error::<T>(error);
                 raw.set_available(ERROR);
             }
+            drop(value);
         }
     }
 }

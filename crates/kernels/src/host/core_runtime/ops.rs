@@ -7,7 +7,7 @@ use super::attrs::{OpAttr, OpAttrs};
 use super::handle::Metadata;
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::host::{ExecutionContext, HostDType};
-use ferroflow_tensor::f16;
+use ferroflow_tensor::{f16, memory_limit};
 
 type MetadataFn = fn(&[Metadata], &OpAttrs) -> Result<Vec<Metadata>>;
 type RunFn = fn(&[HostTensor], &OpAttrs, &ExecutionContext) -> Result<Vec<HostTensor>>;
@@ -88,6 +88,9 @@ fn values(tensor: &HostTensor) -> Result<Vec<f64>> {
         HostTensor::Scalar(t) => {
             let one = read(t.dtype, &t.value)?;
             let n = t.shape.n_elements()?;
+            if n > memory_limit() / size_of::<f64>() {
+                return Err(wrong("Cannot allocate tensor"));
+            }
             Ok(one.into_iter().cycle().take(n).collect())
         }
         _ => Err(wrong("the op takes dense tensors")),
@@ -217,15 +220,15 @@ fn create(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<V
     };
     let n = shape.n_elements()?;
     let size = dtype.size().unwrap_or(1);
-    let bytes = match bytes.len() == size {
-        true => bytes.repeat(n),
-        false => bytes.clone(),
-    };
+    let allocator = ctx.host().allocator();
+    if bytes.len() == size {
+        let tensor = DenseHostTensor::filled(allocator, *dtype, shape, bytes)?;
+        return Ok(vec![HostTensor::Dense(tensor)]);
+    }
     if bytes.len() != n.saturating_mul(size) {
         return Err(wrong("create_dense_tensor: values do not fit the shape"));
     }
-    let allocator = ctx.host().allocator();
-    let tensor = DenseHostTensor::from_bytes(allocator, *dtype, shape, &bytes)?;
+    let tensor = DenseHostTensor::from_bytes(allocator, *dtype, shape, bytes)?;
     Ok(vec![HostTensor::Dense(tensor)])
 }
 

@@ -12,7 +12,7 @@ use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::host::{ExecutionContext, HostDType};
 use ferroflow_opdef::{AttrValue, Attrs, Cost, Resources, StepServices, Value};
 use ferroflow_sync::{CancelToken, Inline};
-use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
 use std::sync::Arc;
 
 /// TensorFlow's name of an op, if there is such an op.
@@ -135,6 +135,10 @@ fn tensor(host: &HostTensor) -> Result<Tensor> {
                 .read(|bytes| Tensor::from_bytes(dtype, shape, bytes))
         }
         HostTensor::Scalar(t) => {
+            let size = shape.num_elements().checked_mul(t.value.len());
+            if size.is_none_or(|size| size > memory_limit()) {
+                return Err(invalid_argument!("Cannot allocate tensor"));
+            }
             let bytes = t.value.repeat(shape.num_elements());
             Tensor::from_bytes(dtype(t.dtype)?, shape, &bytes)
         }

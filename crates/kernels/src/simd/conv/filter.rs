@@ -227,7 +227,6 @@ pub fn conv3d_filter_gradient<T: Element + AddAssign>(
     par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
         let mut turned = Turned::new(s, images, band);
         let mut planes = vec![T::ZERO; p.in_c * turned.channel];
-        let mut product = Vec::new();
         for piece in (lane..pieces).step_by(lanes) {
             let (first, row) = (piece / bands * images, piece % bands * band);
             turned.band = band.min(p.out_h - row);
@@ -235,13 +234,7 @@ pub fn conv3d_filter_gradient<T: Element + AddAssign>(
             turned.fill(input, images.clone(), row, &mut planes);
             let k = images.len() * s.out_d * turned.band * p.out_w;
             let right = &dy[(first * lines + row) * p.out_w * p.out_c..];
-            let to = if piece == lane {
-                &mut *sum
-            } else {
-                product.resize(size, T::ZERO);
-                &mut product
-            };
-            let to = SendPtr(to.as_mut_ptr());
+            let to = SendPtr(sum.as_mut_ptr());
             for g in 0..p.groups {
                 let source = Lines {
                     turned,
@@ -256,11 +249,20 @@ pub fn conv3d_filter_gradient<T: Element + AddAssign>(
                     // SAFETY: `Lines` points into `planes`, which hold every position that a window
                     // of these outputs covers; `to` has `rows` rows of stride `p.out_c`, nobody else
                     // touches it, and a group's columns are its own.
-                    unsafe { drive(inner, rows, &source, b, to, p.out_c, &Epilogue::none()) };
+                    let ep = Epilogue::none();
+                    unsafe {
+                        drive(
+                            inner,
+                            rows,
+                            &source,
+                            b.into(),
+                            to,
+                            p.out_c,
+                            &ep,
+                            piece != lane,
+                        )
+                    };
                 });
-            }
-            if piece != lane {
-                sum.iter_mut().zip(&product).for_each(|(s, p)| *s += *p);
             }
         }
     });

@@ -1,9 +1,15 @@
-//! Winograd's way for 3×3 filters with stride 1: four outputs of a 4×4 input tile take 16
-//! multiplications instead of 36.
+//! Winograd's way for 3×3 and 5×5 filters with stride 1: four outputs of a tile of 4×4 or 6×6 inputs
+//! take 16 multiplications instead of 36, or 36 instead of 100.
 //!
-//! The tiles are transformed, multiplied channel by channel as 16 matrix products, and
-//! transformed back. All factors are 0, ½ or 1, so the result is about as accurate as the direct
-//! sum.
+//! The tiles are transformed, multiplied channel by channel as a matrix product for each of their
+//! positions, and transformed back: the product of two polynomials from its values at as many points.
+//! For 3×3 all factors are 0, ½ or 1, and the result is about as accurate as the direct sum; 5×5 loses
+//! about a digit.
+
+mod gradient;
+pub(crate) mod tile;
+
+pub use gradient::{conv2d_filter_gradient_in_tiles, suits_filter_gradient_in_tiles};
 
 use super::Conv2dShape;
 use super::rows::ZEROS;
@@ -11,8 +17,8 @@ use crate::simd::aligned::{Scratch, SendPtr};
 use crate::simd::gemm::{Epilogue, PackedB, gemm_packed};
 use crate::simd::math::unary_with;
 use crate::simd::table::Table;
-use crate::simd::vector::Simd;
 use ferroflow_sync::{Inline, Parallelism, parallel_for};
+use tile::{GradientJob, InputJob, OutputJob};
 
 /// Channels below which the transforms cost more than they save.
 const MIN_CHANNELS: usize = 32;
@@ -22,187 +28,238 @@ const BLOCK: usize = 96 * 1024;
 /// Tiles to a block at least, so that reading the filter pays.
 const MIN_TILES: usize = 32;
 
-/// Whether the convolution can, and should, be done this way.
-pub(super) fn suits(s: &Conv2dShape) -> bool {
-    [s.filter_h, s.filter_w] == [3, 3]
-        && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
-        && s.in_c >= MIN_CHANNELS
-        && s.out_c >= MIN_CHANNELS
-        && s.in_c <= ZEROS.len()
+/// The transforms for one size of filter.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// Rows and columns of the filter.
+    taps: usize,
+    /// Rows and columns of a tile: one more than the filter has.
+    tile: usize,
+    /// Its place in the tables of functions.
+    index: usize,
+    /// What transforms a filter, `[tile][taps]`.
+    filter: &'static [&'static [f32]],
+    /// What makes the gradient of a filter of a sum of products, `[taps][tile]`.
+    sum: &'static [&'static [f32]],
 }
 
-/// The transformed filter: a matrix for each of the 16 positions.
+const SIXTH: f32 = 1.0 / 6.0;
+
+/// With the points 0, 1, -1, ∞; and with those and 2, -2.
+static FORMS: [Form; 2] = [
+    Form {
+        taps: 3,
+        tile: 4,
+        index: 0,
+        filter: &[
+            &[1.0, 0.0, 0.0],
+            &[0.5, 0.5, 0.5],
+            &[0.5, -0.5, 0.5],
+            &[0.0, 0.0, 1.0],
+        ],
+        sum: &[
+            &[1.0, 1.0, 1.0, 0.0],
+            &[0.0, 1.0, -1.0, 0.0],
+            &[0.0, 1.0, 1.0, 1.0],
+        ],
+    },
+    Form {
+        taps: 5,
+        tile: 6,
+        index: 1,
+        filter: &[
+            &[0.25, 0.0, 0.0, 0.0, 0.0],
+            &[-SIXTH, -SIXTH, -SIXTH, -SIXTH, -SIXTH],
+            &[-SIXTH, SIXTH, -SIXTH, SIXTH, -SIXTH],
+            &[SIXTH / 4.0, SIXTH / 2.0, SIXTH, SIXTH * 2.0, SIXTH * 4.0],
+            &[SIXTH / 4.0, -SIXTH / 2.0, SIXTH, -SIXTH * 2.0, SIXTH * 4.0],
+            &[0.0, 0.0, 0.0, 0.0, 1.0],
+        ],
+        sum: &[
+            &[1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
+            &[0.0, 1.0, -1.0, 2.0, -2.0, 0.0],
+            &[0.0, 1.0, 1.0, 4.0, 4.0, 0.0],
+            &[0.0, 1.0, -1.0, 8.0, -8.0, 0.0],
+            &[0.0, 1.0, 1.0, 16.0, 16.0, 1.0],
+        ],
+    },
+];
+
+impl Form {
+    /// Positions of a tile, each with a matrix of its own.
+    pub(super) fn planes(&self) -> usize {
+        self.tile * self.tile
+    }
+}
+
+/// The form in which the convolution can, and should, be done.
+pub(super) fn form(s: &Conv2dShape) -> Option<&'static Form> {
+    let form = FORMS
+        .iter()
+        .find(|f| [f.taps; 2] == [s.filter_h, s.filter_w])?;
+    let suits = [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
+        && s.in_c >= MIN_CHANNELS
+        && s.out_c >= MIN_CHANNELS
+        && s.in_c <= ZEROS.len();
+    suits.then_some(form)
+}
+
+/// `M X Mᵀ` for each of `size` square matrices `X`, whose elements lie in planes.
+fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
+    const TOGETHER: usize = 64;
+    let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
+    let mut half = vec![[0.0; TOGETHER]; rows * cols];
+    for start in (0..size).step_by(TOGETHER) {
+        let n = TOGETHER.min(size - start);
+        for (u, factors) in m.iter().enumerate() {
+            for x in 0..cols {
+                let plane = |y: usize| &from[(y * cols + x) * size + start..][..n];
+                combine(factors, plane, &mut half[u * cols + x][..n]);
+            }
+        }
+        for u in 0..rows {
+            for (v, factors) in m.iter().enumerate() {
+                let plane = |x: usize| &half[u * cols + x][..n];
+                combine(
+                    factors,
+                    plane,
+                    &mut to[(u * rows + v) * size + start..][..n],
+                );
+            }
+        }
+    }
+}
+
+/// The sum of planes times factors.
+fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f32]) {
+    sum.fill(0.0);
+    for (i, factor) in factors.iter().enumerate().filter(|(_, f)| **f != 0.0) {
+        sum.iter_mut()
+            .zip(plane(i))
+            .for_each(|(s, x)| *s += factor * x);
+    }
+}
+
+/// The transformed filter: a matrix for each position of a tile.
 pub(super) fn pack(
     par: &dyn Parallelism,
+    form: &Form,
     filter: &[f32],
     in_c: usize,
     out_c: usize,
 ) -> Vec<PackedB> {
-    // G = [1 0 0; ½ ½ ½; ½ -½ ½; 0 0 1], applied to three numbers.
-    let transform = |g: [f32; 3]| {
-        [
-            g[0],
-            0.5 * (g[0] + g[1] + g[2]),
-            0.5 * (g[0] - g[1] + g[2]),
-            g[2],
-        ]
-    };
     let size = in_c * out_c;
-    let mut planes = vec![vec![0.0; size]; 16];
-    for i in 0..size {
-        let rows: [[f32; 4]; 3] = std::array::from_fn(|y| {
-            transform(std::array::from_fn(|x| filter[(y * 3 + x) * size + i]))
-        });
-        for x in 0..4 {
-            let column = transform(std::array::from_fn(|y| rows[y][x]));
-            for (y, value) in column.into_iter().enumerate() {
-                planes[y * 4 + x][i] = value;
-            }
-        }
-    }
+    let mut planes = vec![0.0; form.planes() * size];
+    sandwich(form.filter, filter, &mut planes, size);
     planes
-        .iter()
+        .chunks_exact(size)
         .map(|p| PackedB::from_rows(par, p, out_c, in_c, out_c))
         .collect()
 }
 
-/// A tile on its way in.
-pub(crate) struct InputJob {
-    /// The 16 pixels.
-    pixels: [SendPtr<f32>; 16],
-    n: usize,
-    /// The tile in the first plane, and the distance to the next.
-    dst: *mut f32,
-    plane: usize,
+/// The tiles of a convolution, image after image.
+struct Grid<'a> {
+    s: &'a Conv2dShape,
+    rows: usize,
+    cols: usize,
 }
 
-/// # Safety
-/// The pixels and the tile in each of the 16 planes are valid for `n` channels.
-#[inline(always)]
-pub(crate) unsafe fn input_tile<S: Simd>(s: S, j: &InputJob) {
-    let mut c = 0;
-    // SAFETY: channels stay below `n`.
-    unsafe {
-        while c + S::N <= j.n {
-            let d = std::array::from_fn(|i| s.load(j.pixels[i].get().add(c)));
-            for (i, x) in input_transform(s, d).into_iter().enumerate() {
-                s.store(j.dst.add(i * j.plane + c), x);
+impl<'a> Grid<'a> {
+    fn new(s: &'a Conv2dShape) -> Self {
+        Grid {
+            s,
+            rows: s.out_h.div_ceil(2),
+            cols: s.out_w.div_ceil(2),
+        }
+    }
+
+    fn tiles(&self) -> usize {
+        self.s.batch * self.rows * self.cols
+    }
+
+    /// The image and the first output pixel of a tile.
+    fn corner(&self, tile: usize) -> [usize; 3] {
+        let (image, rest) = (
+            tile / (self.rows * self.cols),
+            tile % (self.rows * self.cols),
+        );
+        [image, rest / self.cols * 2, rest % self.cols * 2]
+    }
+
+    /// The `i`-th of a tile's four output pixels, if it exists.
+    fn output(&self, tile: usize, i: usize) -> Option<usize> {
+        let ([image, y, x], s) = (self.corner(tile), self.s);
+        let (y, x) = (y + i / 2, x + i % 2);
+        (y < s.out_h && x < s.out_w).then_some((image * s.out_h + y) * s.out_w + x)
+    }
+
+    /// Transforms the input of a tile.
+    ///
+    /// # Safety
+    /// `dst` is valid for the input channels in each plane, which are `plane` elements apart.
+    unsafe fn input(
+        &self,
+        form: &Form,
+        table: &Table,
+        tile: usize,
+        input: &[f32],
+        dst: *mut f32,
+        plane: usize,
+    ) {
+        let ([image, y, x], s) = (self.corner(tile), self.s);
+        let pixels: [SendPtr<f32>; 36] = std::array::from_fn(|i| {
+            if i >= form.planes() {
+                return SendPtr(std::ptr::null_mut());
             }
-            c += S::N;
-        }
-        if c < j.n {
-            let left = j.n - c;
-            let d = std::array::from_fn(|i| s.load_part(j.pixels[i].get().add(c), left));
-            for (i, x) in input_transform(s, d).into_iter().enumerate() {
-                s.store_part(j.dst.add(i * j.plane + c), x, left);
-            }
-        }
-    }
-}
-
-/// `Bᵀ d B` with `Bᵀ = [1 0 -1 0; 0 1 1 0; 0 -1 1 0; 0 1 0 -1]`.
-#[inline(always)]
-fn input_transform<S: Simd>(s: S, mut d: [S::V; 16]) -> [S::V; 16] {
-    let mut i = 0;
-    while i < 4 {
-        let t = four(s, [d[i], d[4 + i], d[8 + i], d[12 + i]]);
-        (d[i], d[4 + i], d[8 + i], d[12 + i]) = (t[0], t[1], t[2], t[3]);
-        i += 1;
-    }
-    let mut i = 0;
-    while i < 16 {
-        let t = four(s, [d[i], d[i + 1], d[i + 2], d[i + 3]]);
-        (d[i], d[i + 1], d[i + 2], d[i + 3]) = (t[0], t[1], t[2], t[3]);
-        i += 4;
-    }
-    d
-}
-
-#[inline(always)]
-fn four<S: Simd>(s: S, d: [S::V; 4]) -> [S::V; 4] {
-    [
-        s.sub(d[0], d[2]),
-        s.add(d[1], d[2]),
-        s.sub(d[2], d[1]),
-        s.sub(d[1], d[3]),
-    ]
-}
-
-/// A tile on its way out.
-pub(crate) struct OutputJob {
-    src: *const f32,
-    plane: usize,
-    n: usize,
-    scale: *const f32,
-    bias: *const f32,
-    /// The four pixels of the side input, or null.
-    side: [SendPtr<f32>; 4],
-    out: [SendPtr<f32>; 4],
-    limits: [f32; 2],
-}
-
-/// # Safety
-/// The tile in each of the 16 planes, the outputs and, where not null, the scale, the bias and
-/// the side inputs are valid for `n` channels.
-#[inline(always)]
-pub(crate) unsafe fn output_tile<S: Simd>(s: S, j: &OutputJob) {
-    let mut c = 0;
-    // SAFETY: channels stay below `n`.
-    unsafe {
-        while c + S::N <= j.n {
-            output_vector(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
-            c += S::N;
-        }
-        if c < j.n {
-            let left = j.n - c;
-            output_vector(
-                s,
-                j,
-                c,
-                |p| s.load_part(p, left),
-                |p, x| s.store_part(p, x, left),
-            );
-        }
-    }
-}
-
-/// # Safety
-/// As for [`output_tile`], `load` and `store` touching only channels that exist.
-#[inline(always)]
-unsafe fn output_vector<S: Simd>(
-    s: S,
-    j: &OutputJob,
-    c: usize,
-    load: impl Fn(*const f32) -> S::V,
-    store: impl Fn(*mut f32, S::V),
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let m: [S::V; 16] = std::array::from_fn(|i| load(j.src.add(i * j.plane + c)));
-        // Aᵀ m A with Aᵀ = [1 1 1 0; 0 1 -1 -1].
-        let top: [S::V; 4] = std::array::from_fn(|x| s.add(s.add(m[x], m[4 + x]), m[8 + x]));
-        let low: [S::V; 4] = std::array::from_fn(|x| s.sub(s.sub(m[4 + x], m[8 + x]), m[12 + x]));
-        let or = |p: *const f32, otherwise: S::V| match p.is_null() {
-            true => otherwise,
-            false => load(p.add(c)),
+            let iy = (y + i / form.tile).wrapping_sub(s.pad_top);
+            let ix = (x + i % form.tile).wrapping_sub(s.pad_left);
+            let pixel = if iy < s.in_h && ix < s.in_w {
+                &input[((image * s.in_h + iy) * s.in_w + ix) * s.in_c..][..s.in_c]
+            } else {
+                &ZEROS[..s.in_c]
+            };
+            SendPtr(pixel.as_ptr().cast_mut())
+        });
+        let job = InputJob {
+            pixels: pixels.as_ptr(),
+            n: s.in_c,
+            dst,
+            plane,
         };
-        let (scale, bias) = (or(j.scale, s.splat(1.0)), or(j.bias, s.zero()));
-        let (lo, hi) = (s.splat(j.limits[0]), s.splat(j.limits[1]));
-        let y = [
-            s.add(s.add(top[0], top[1]), top[2]),
-            s.sub(s.sub(top[1], top[2]), top[3]),
-            s.add(s.add(low[0], low[1]), low[2]),
-            s.sub(s.sub(low[1], low[2]), low[3]),
-        ];
-        let mut i = 0;
-        while i < 4 {
-            let mut x = s.fma(y[i], scale, bias);
-            if !j.side[i].get().is_null() {
-                x = s.add(x, load(j.side[i].get().add(c)));
-            }
-            store(j.out[i].get().add(c), s.min(hi, s.max(lo, x)));
-            i += 1;
-        }
+        // SAFETY: the pixels are checked slices; the rest is the caller's promise.
+        unsafe { (table.winograd_input[form.index])(&job) };
+    }
+
+    /// Transforms the gradient of a tile's output.
+    ///
+    /// # Safety
+    /// `dst` is valid for a row of each panel of each plane, which are so many elements apart.
+    unsafe fn gradient(
+        &self,
+        form: &Form,
+        table: &Table,
+        tile: usize,
+        dy: &[f32],
+        dst: *mut f32,
+        [panel, plane]: [usize; 2],
+    ) {
+        let out_c = self.s.out_c;
+        let pixels = std::array::from_fn(|i| {
+            let pixel = match self.output(tile, i) {
+                Some(pixel) => &dy[pixel * out_c..][..out_c],
+                None => &ZEROS[..out_c],
+            };
+            SendPtr(pixel.as_ptr().cast_mut())
+        });
+        let job = GradientJob {
+            pixels,
+            n: out_c,
+            dst,
+            panel,
+            plane,
+        };
+        // SAFETY: the pixels are checked slices; the rest is the caller's promise.
+        unsafe { (table.winograd_gradient[form.index])(&job) };
     }
 }
 
@@ -212,18 +269,19 @@ unsafe fn output_vector<S: Simd>(
 /// `out` is valid for the output and nobody else touches it.
 pub(super) unsafe fn run(
     par: &dyn Parallelism,
+    form: &Form,
     s: &Conv2dShape,
     input: &[f32],
     filter: &[PackedB],
     out: SendPtr<f32>,
     ep: &Epilogue<'_>,
 ) {
-    let (rows, cols) = (s.out_h.div_ceil(2), s.out_w.div_ceil(2));
-    let tiles = s.batch * rows * cols;
+    let grid = Grid::new(s);
+    let (tiles, planes) = (grid.tiles(), form.planes());
     if tiles == 0 || s.out_c == 0 {
         return;
     }
-    let fit = (BLOCK / (16 * (s.in_c + s.out_c))).max(MIN_TILES);
+    let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(MIN_TILES);
     let blocks = tiles.div_ceil(fit);
     // Few blocks: all threads work on one, and each matrix is read by one thread only.
     let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
@@ -240,33 +298,12 @@ pub(super) unsafe fn run(
         let block = tiles * i / blocks..tiles * (i + 1) / blocks;
         let n = block.len();
         let (mut a, mut b) = (Scratch::take(), Scratch::take());
-        let a = SendPtr(a.room::<f32>(16 * n * s.in_c).as_mut_ptr());
-        let b = SendPtr(b.room::<f32>(16 * n * s.out_c).as_mut_ptr());
-        let corner = |tile: usize| {
-            let (image, rest) = (tile / (rows * cols), tile % (rows * cols));
-            (image, rest / cols * 2, rest % cols * 2)
-        };
+        let a = SendPtr(a.room::<f32>(planes * n * s.in_c).as_mut_ptr());
+        let b = SendPtr(b.room::<f32>(planes * n * s.out_c).as_mut_ptr());
         let input_tile = |t: usize| {
-            let (image, y, x) = corner(block.start + t);
-            let pixels = std::array::from_fn(|i| {
-                let iy = (y + i / 4).wrapping_sub(s.pad_top);
-                let ix = (x + i % 4).wrapping_sub(s.pad_left);
-                let pixel = if iy < s.in_h && ix < s.in_w {
-                    &input[((image * s.in_h + iy) * s.in_w + ix) * s.in_c..][..s.in_c]
-                } else {
-                    &ZEROS[..s.in_c]
-                };
-                SendPtr(pixel.as_ptr().cast_mut())
-            });
             let dst = a.get().wrapping_add(t * s.in_c);
-            let job = InputJob {
-                pixels,
-                n: s.in_c,
-                dst,
-                plane: n * s.in_c,
-            };
-            // SAFETY: the pixels are checked slices; tile `t` of each plane is inside `a`.
-            unsafe { (table.winograd_input)(&job) };
+            // SAFETY: tile `t` of each plane is inside `a`.
+            unsafe { grid.input(form, table, block.start + t, input, dst, n * s.in_c) };
         };
         let multiply = |i: usize| {
             // SAFETY: plane `i` of both buffers; only this call writes the plane of `b`, and the
@@ -288,12 +325,8 @@ pub(super) unsafe fn run(
             );
         };
         let output_tile = |t: usize, spare: &mut [f32]| {
-            let (image, y, x) = corner(block.start + t);
             let spare = SendPtr(spare.as_mut_ptr());
-            let at = |i: usize| {
-                let (y, x) = (y + i / 2, x + i % 2);
-                (y < s.out_h && x < s.out_w).then_some((image * s.out_h + y) * s.out_w + x)
-            };
+            let at = |i: usize| grid.output(block.start + t, i);
             let place = |i: usize| match at(i) {
                 Some(pixel) => SendPtr(out.get().wrapping_add(pixel * s.out_c)),
                 None => spare,
@@ -316,7 +349,7 @@ pub(super) unsafe fn run(
             };
             // SAFETY: tile `t` of each plane is inside `b`; a tile's pixels belong to it alone,
             // and are inside the output, which the caller vouches for, or are `spare`.
-            unsafe { (table.winograd_output)(&job) };
+            unsafe { (table.winograd_output[form.index])(&job) };
             if let Some(op) = ep.act.function() {
                 for pixel in (0..4).filter_map(at) {
                     let p = out.get().wrapping_add(pixel * s.out_c);
@@ -328,7 +361,7 @@ pub(super) unsafe fn run(
             }
         };
         parallel_for(inner, n, 4, &|tiles| tiles.for_each(input_tile));
-        inner.run_blocks(16, &multiply);
+        inner.run_blocks(planes, &multiply);
         parallel_for(inner, n, 4, &|tiles| {
             // Where pixels beyond the edge are written.
             let mut spare = Scratch::take();

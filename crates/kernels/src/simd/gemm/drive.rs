@@ -109,27 +109,63 @@ fn count_blocks(taps: usize, run: usize, rows: usize, mr: usize) -> usize {
     }
 }
 
-/// `out[m][n] = epilogue(rows · b)`, the columns starting at `out_col`.
+/// Neighboring columns of a packed matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Right<'a, T: Element> {
+    pub b: &'a PackedB<T>,
+    /// The panel where they begin.
+    pub first: usize,
+    /// How many they are.
+    pub n: usize,
+}
+
+impl<'a, T: Element> From<&'a PackedB<T>> for Right<'a, T> {
+    fn from(b: &'a PackedB<T>) -> Self {
+        Right {
+            b,
+            first: 0,
+            n: b.n(),
+        }
+    }
+}
+
+impl<T: Element> Right<'_, T> {
+    fn panels(&self) -> usize {
+        self.n.div_ceil(2 * self.b.table().lanes)
+    }
+
+    fn panel(&self, i: usize) -> &[T] {
+        self.b.panel(self.first + i)
+    }
+}
+
+/// `out[m][n] = epilogue(rows · b)`; added to what is in `out` where it says so.
 ///
 /// # Safety
-/// The rows of `source` stay readable, `out` is writable for `m` rows of stride `ldc` with `b.n()`
-/// columns and nobody else touches it, and the epilogue's matrices are as large.
+/// The rows of `source` stay readable, `out` is writable for `m` rows of stride `ldc` with `b.n`
+/// columns (and initialized, to be added to) and nobody else touches it, and the epilogue's matrices
+/// are as large.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
 pub(crate) unsafe fn drive<T: Element>(
     par: &dyn Parallelism,
     m: usize,
     source: &dyn RowSource<T>,
-    b: &PackedB<T>,
+    b: Right<'_, T>,
     out: SendPtr<T>,
     ldc: usize,
     ep: &Epilogue<'_, T>,
+    add: bool,
 ) {
-    let (n, k) = (b.n(), b.k());
+    let (n, k) = (b.n, b.b.k());
     let panels = b.panels();
     if m == 0 || n == 0 {
         return;
     }
     let width = par.width();
-    let max_mr = b.table().kernels.len();
+    let max_mr = b.b.table().kernels.len();
     // Rows to a task: what fits the cache, in whole tiles.
     let fit = (BLOCK_A / k.clamp(1, BLOCK_K))
         .max(4 * max_mr)
@@ -150,7 +186,7 @@ pub(crate) unsafe fn drive<T: Element>(
         let rows = m * r / row_tasks..m * (r + 1) / row_tasks;
         let cols = panels * c / col_tasks..panels * (c + 1) / col_tasks;
         // SAFETY: tasks own disjoint rows or columns; the rest is the caller's promise.
-        unsafe { run_task(rows, cols, source, b, out, ldc, ep) };
+        unsafe { run_task(rows, cols, source, b, out, ldc, ep, add) };
     };
     let tasks = row_tasks * col_tasks;
     if width == 1 || tasks == 1 {
@@ -162,17 +198,22 @@ pub(crate) unsafe fn drive<T: Element>(
 
 /// # Safety
 /// As for [`drive`], for the task's rows and panels.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
 unsafe fn run_task<T: Element>(
     rows: Range<usize>,
     cols: Range<usize>,
     source: &dyn RowSource<T>,
-    b: &PackedB<T>,
+    b: Right<'_, T>,
     out: SendPtr<T>,
     ldc: usize,
     ep: &Epilogue<'_, T>,
+    add: bool,
 ) {
-    let table = b.table();
-    let (lanes, nr, n) = (table.lanes, 2 * table.lanes, b.n());
+    let table = b.b.table();
+    let (lanes, nr, n) = (table.lanes, 2 * table.lanes, b.n);
     let (taps, run) = (source.taps(), source.run());
     let tiles = Tiles::of(rows.len(), table.kernels.len());
     let mut pointers = Scratch::take();
@@ -210,7 +251,7 @@ unsafe fn run_task<T: Element>(
                 c,
                 ldc,
                 n: width,
-                accumulate: i > 0,
+                accumulate: add || i > 0,
                 last,
                 scale: ep.scale.map_or(std::ptr::null(), |s| s[col..].as_ptr()),
                 bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),

@@ -110,12 +110,27 @@ impl<T: Element> PackedB<T> {
         n: usize,
         f: impl FnOnce(&Self) -> R,
     ) -> R {
+        Self::in_scratch(k, n, |p| {
+            p.pack(par, b, ldb, transposed, k, n);
+            f(p)
+        })
+    }
+
+    /// Runs `f` on a matrix whose elements, in a scratch buffer, are unspecified.
+    pub(crate) fn in_scratch<R>(k: usize, n: usize, f: impl FnOnce(&mut Self) -> R) -> R {
         let mut scratch = Scratch::take();
         let mut p = Self::empty(std::mem::take(scratch.inner()));
-        p.pack(par, b, ldb, transposed, k, n);
-        let r = f(&p);
+        p.shape(k, n);
+        p.room();
+        let r = f(&mut p);
         *scratch.inner() = p.data;
         r
+    }
+
+    /// All elements, to be written in the order of the kernels.
+    pub(crate) fn room(&mut self) -> &mut [T] {
+        self.data
+            .room(self.panels() * 2 * self.table.lanes * self.k)
     }
 
     fn pack(
