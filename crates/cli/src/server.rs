@@ -18,6 +18,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// Listens on the loopback address unless --host says otherwise: whoever can connect can run
 /// programs that read and write files.
+///
+/// SIGTERM and ^C let running steps finish, for at most 30 seconds; a second one does not wait.
 #[derive(clap::Args)]
 pub struct Args {
     /// The cluster: JOB=HOST:PORT,HOST:PORT;JOB=…
@@ -70,6 +72,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    // The next message of a hundred megabytes should find the place of the last one.
+    ferroflow_tensor::return_freed_memory_after(Duration::from_millis(10));
     start_logging(args.log_json);
     let def = task(args)?;
     let address = listen_address(args.host, def.address()?)?;
@@ -107,7 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
     server.run(stop_signal(json))
 }
 
-/// SIGTERM or SIGINT.
+/// SIGTERM or SIGINT; the next one ends the process.
 async fn stop_signal(json: bool) {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
@@ -119,7 +123,18 @@ async fn stop_signal(json: bool) {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    tell(json, "stopping: running steps may finish");
+    tell(
+        json,
+        "stopping: running steps may finish within 30 s; a second signal ends them",
+    );
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tell(json, "stopped with steps under way");
+        std::process::exit(1);
+    });
 }
 
 /// Tells people, or the reader of the logs.

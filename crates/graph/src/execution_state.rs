@@ -1,6 +1,7 @@
 //! The graph of a session that clients extend.
 
-use crate::import::{check_node, check_versions, is_valid_name};
+use crate::graph::check_edge;
+use crate::import::{Ports, check_node, check_versions, is_valid_name};
 use crate::{Graph, Signature, import_graph, parse_tensor_name};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{
@@ -8,7 +9,9 @@ use ferroflow_model::proto::{
     attr_value::Value,
 };
 use ferroflow_opdef::Registry;
+use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 /// An output that stands for another one wherever that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub struct TensorConnection {
 #[derive(Default)]
 pub struct GraphExecutionState {
     nodes: Vec<NodeDef>,
+    /// What each node gives, where its op is known.
+    outputs: Vec<Option<SmallVec<[DType; 4]>>>,
     by_name: FxHashMap<String, usize>,
     functions: FxHashMap<String, FunctionDef>,
     gradients: Vec<GradientDef>,
@@ -45,8 +50,8 @@ pub struct GraphExecutionState {
 impl GraphExecutionState {
     /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
     ///
-    /// Checked here: versions, names, inputs, and the attrs and arity of ops that `registry` knows; the rest
-    /// when a part is imported. A function may come again if it is the same.
+    /// Checked here: versions, names, inputs, cycles, and the attrs, arity and dtypes of ops that
+    /// `registry` knows; the rest when a part is imported. A function may come again if it is the same.
     pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
         def.versions.as_ref().map_or(Ok(()), check_versions)?;
         let functions = def.library.iter().flat_map(|l| &l.function);
@@ -76,6 +81,7 @@ impl GraphExecutionState {
                 ));
             }
         }
+        let mut ports = Vec::with_capacity(def.node.len());
         for node in &def.node {
             for input in &node.input {
                 let name = match input.strip_prefix('^') {
@@ -91,11 +97,16 @@ impl GraphExecutionState {
             }
             let is_call =
                 function_names.contains(node.op.as_str()) || self.functions.contains_key(&node.op);
-            if !is_call {
-                check_node(node, registry).map_err(|e| e.at_node(&node.name, &node.op))?;
-            }
+            let checked = match is_call {
+                true => Ok(None),
+                false => check_node(node, registry),
+            };
+            ports.push(checked.map_err(|e| e.at_node(&node.name, &node.op))?);
         }
+        self.check_edges(&def.node, &ports)?;
         let first = self.nodes.len();
+        let outputs = ports.into_iter().map(|ports| ports.map(|p| p.outputs));
+        self.outputs.extend(outputs);
         let names = def.node.iter().map(|n| n.name.clone());
         self.by_name.extend(names.zip(first..));
         self.nodes.extend(def.node);
@@ -109,6 +120,65 @@ impl GraphExecutionState {
             self.versions = def.versions;
         }
         Ok(())
+    }
+
+    /// Checks what new nodes read, and that they do not wait for each other in a circle.
+    fn check_edges(&self, new: &[NodeDef], ports: &[Option<Ports>]) -> Result<()> {
+        let names = new.iter().map(|n| n.name.as_str());
+        let by_name: FxHashMap<&str, usize> = names.zip(0..).collect();
+        let mut waits = vec![0; new.len()];
+        let mut readers = vec![Vec::new(); new.len()];
+        for (at, node) in new.iter().enumerate() {
+            for (i, input) in node.input.iter().enumerate() {
+                let (name, slot, is_data) = match input.strip_prefix('^') {
+                    Some(name) => (name, 0, false),
+                    None => {
+                        let (name, slot) = parse_tensor_name(input)?;
+                        (name, slot, true)
+                    }
+                };
+                let source = by_name.get(name).copied();
+                let outputs = match source {
+                    Some(source) => ports[source].as_ref().map(|p| &p.outputs),
+                    None => self.position(name).and_then(|p| self.outputs[p].as_ref()),
+                };
+                if is_data
+                    && let Some(outputs) = outputs
+                    && let Some(ports) = &ports[at]
+                {
+                    check_edge(&node.name, i, ports.inputs[i], (name, slot), outputs)
+                        .map_err(|e| e.at_node(&node.name, &node.op))?;
+                }
+                // The next iteration comes back to a Merge, which does not wait for it.
+                if let Some(source) = source.filter(|s| !new[*s].op.ends_with("NextIteration")) {
+                    waits[at] += 1;
+                    readers[source].push(at);
+                }
+            }
+        }
+        let mut ready: Vec<usize> = (0..new.len()).filter(|i| waits[*i] == 0).collect();
+        let mut n_done = 0;
+        while let Some(i) = ready.pop() {
+            n_done += 1;
+            for reader in &readers[i] {
+                waits[*reader] -= 1;
+                if waits[*reader] == 0 {
+                    ready.push(*reader);
+                }
+            }
+        }
+        match new.len() - n_done {
+            0 => Ok(()),
+            left => Err(invalid_argument!("{left} nodes in a cycle")),
+        }
+    }
+
+    /// Forgets the nodes after the first `n`.
+    pub fn truncate(&mut self, n: usize) {
+        for node in self.nodes.drain(n.min(self.nodes.len())..) {
+            self.by_name.remove(&node.name);
+        }
+        self.outputs.truncate(n);
     }
 
     /// The nodes, in the order in which they came.

@@ -261,25 +261,8 @@ impl Graph {
                     node.name
                 ));
             };
-            match source.outputs.get(input.slot as usize) {
-                None => {
-                    return Err(invalid_argument!(
-                        "Connecting to invalid output {} of source node {} which has {} outputs. Try \
-                         using tf.compat.v1.experimental.output_all_intermediates(True).",
-                        input.slot,
-                        source.name,
-                        source.outputs.len()
-                    ));
-                }
-                Some(&got) if got != want => {
-                    return Err(invalid_argument!(
-                        "Input {i} of node {} was passed {got} from {} incompatible with expected {want}.",
-                        node.name,
-                        self.output_name(*input)
-                    ));
-                }
-                Some(_) => {}
-            }
+            let from = (source.name.as_str(), input.slot as usize);
+            check_edge(&node.name, i, want, from, &source.outputs)?;
         }
         match node.controls.iter().find(|c| self.get(**c).is_none()) {
             Some(_) => Err(invalid_argument!(
@@ -288,5 +271,27 @@ impl Graph {
             )),
             None => Ok(()),
         }
+    }
+}
+
+/// Checks that input `i` of `node`, which is to be of dtype `want`, is an output of that dtype.
+pub(crate) fn check_edge(
+    node: &str,
+    i: usize,
+    want: DType,
+    (source, slot): (&str, usize),
+    outputs: &[DType],
+) -> Result<()> {
+    match outputs.get(slot) {
+        None => Err(invalid_argument!(
+            "Connecting to invalid output {slot} of source node {source} which has {} outputs. Try \
+             using tf.compat.v1.experimental.output_all_intermediates(True).",
+            outputs.len()
+        )),
+        Some(&got) if got != want => Err(invalid_argument!(
+            "Input {i} of node {node} was passed {got} from {source}:{slot} incompatible with expected \
+             {want}."
+        )),
+        Some(_) => Ok(()),
     }
 }

@@ -11,6 +11,7 @@ use ferroflow_model::{shape_from_proto, tensor_from_proto};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef, Name, OpDef, PACKED, Registry};
 use ferroflow_tensor::{DType, MappedFile};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Oldest producer version whose graphs mean what they mean today.
@@ -150,27 +151,46 @@ pub(crate) fn is_valid_name(name: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b"_./\\>-".contains(&b))
 }
 
-/// Checks the attrs and the number of inputs of a node whose op is known.
-pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<()> {
+/// Dtypes of what a node takes and gives.
+pub(crate) struct Ports {
+    pub(crate) inputs: SmallVec<[DType; 4]>,
+    pub(crate) outputs: SmallVec<[DType; 4]>,
+}
+
+/// Checks the attrs and the number of inputs of a node; what it takes and gives, if its op is known.
+pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<Option<Ports>> {
+    let first_control = node.input.iter().position(|i| i.starts_with('^'));
+    let after = &node.input[first_control.unwrap_or(node.input.len())..];
+    if after.iter().any(|i| !i.starts_with('^')) {
+        return Err(invalid_argument!(
+            "All control inputs must follow all data inputs in NodeDef: {{{{node {}}}}}",
+            node.name
+        ));
+    }
     let Some(def) = registry.def(&node.op)? else {
-        return Ok(());
+        return Ok(None);
     };
     // The value of a constant is large and is looked at when it is needed.
     let attrs = node.attr.iter();
     let is_value = |name: &str| node.op == "Const" && name == "value";
     let mut attrs = import_attrs(attrs.filter(|(name, _)| !is_value(name)), &def, None)?;
-    if node.op != "Const" {
-        def.complete_attrs(&mut attrs)?;
-        let expected = def.input_dtypes(&attrs)?.len();
-        let got = node.input.iter().filter(|i| !i.starts_with('^')).count();
-        if expected != got {
-            return Err(invalid_argument!(
-                "NodeDef expected inputs '{expected}' do not match {got} inputs specified; Op<name={}>",
-                node.op
-            ));
-        }
+    if node.op == "Const" {
+        return Ok(attrs.dtype("dtype").ok().map(|dtype| Ports {
+            inputs: SmallVec::new(),
+            outputs: smallvec::smallvec![dtype],
+        }));
     }
-    Ok(())
+    def.complete_attrs(&mut attrs)?;
+    let inputs = def.input_dtypes(&attrs)?;
+    let (expected, got) = (inputs.len(), first_control.unwrap_or(node.input.len()));
+    if expected != got {
+        return Err(invalid_argument!(
+            "NodeDef expected inputs '{expected}' do not match {got} inputs specified; Op<name={}>",
+            node.op
+        ));
+    }
+    let outputs = def.output_dtypes(&attrs)?;
+    Ok(Some(Ports { inputs, outputs }))
 }
 
 fn import_node(
@@ -197,8 +217,8 @@ fn import_node(
             ));
         }
     }
-    let mut inputs = smallvec::SmallVec::new();
-    let mut controls = smallvec::SmallVec::new();
+    let mut inputs = SmallVec::new();
+    let mut controls = SmallVec::new();
     for input in &node.input {
         if let Some(name) = input.strip_prefix('^') {
             let id = lookup(ids, name, node)?;
@@ -209,7 +229,7 @@ fn import_node(
         }
         if !controls.is_empty() {
             return Err(invalid_argument!(
-                "Node '{}': data input '{input}' comes after a control input",
+                "All control inputs must follow all data inputs in NodeDef: {{{{node {}}}}}",
                 node.name
             ));
         }

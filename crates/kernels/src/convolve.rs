@@ -162,11 +162,16 @@ fn taps(
     pad: usize,
     input: usize,
 ) -> impl Iterator<Item = (usize, usize)> + Clone {
-    let first = pad.saturating_sub(start).div_ceil(dilation);
-    let end = (input + pad)
-        .saturating_sub(start)
-        .div_ceil(dilation)
-        .min(filter);
+    // Nearly always 1, and divisions are slow.
+    let steps = |n: usize| {
+        if dilation == 1 {
+            n
+        } else {
+            n.div_ceil(dilation)
+        }
+    };
+    let first = steps(pad.saturating_sub(start));
+    let end = steps((input + pad).saturating_sub(start)).min(filter);
     (first..end).map(move |k| (k, start + k * dilation - pad))
 }
 

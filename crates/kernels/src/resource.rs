@@ -7,11 +7,12 @@ use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_opdef::{Attrs, DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
 use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The name of variables that belong to nobody but their handle.
-const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+pub(crate) const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 
 /// A variable: a tensor, or nothing before it is assigned and after it is destroyed.
 ///
@@ -216,15 +217,21 @@ pub(crate) fn handle_tensor<T: Resource>(
 
 /// Where a resource is kept, by the attrs `container` and `shared_name`.
 pub(crate) struct Place {
-    pub container: String,
-    pub name: String,
+    container: String,
+    name: String,
+    /// Whether the name is that of a node, whose resource no other session sees.
+    is_private: bool,
 }
 
 impl Place {
     /// The place of a variable: its shared name, whatever that is.
     pub(crate) fn of_variable(build: &KernelBuild) -> Result<Place> {
         let (container, name) = variable_place(build.attrs)?;
-        Ok(Place { container, name })
+        Ok(Place {
+            container,
+            name,
+            is_private: false,
+        })
     }
 
     /// No place: each execution makes a resource of its own.
@@ -232,21 +239,44 @@ impl Place {
         Place {
             container: DEFAULT_CONTAINER.to_string(),
             name: ANONYMOUS.to_string(),
+            is_private: false,
         }
     }
 
-    /// The place of another resource: without a shared name it belongs to the node.
+    /// The place of another resource: without a shared name it belongs to the node of one session.
     pub(crate) fn of_node(build: &KernelBuild) -> Result<Place> {
         let shared = build.attrs.str("shared_name")?;
         let by_node = build.attrs.bool("use_node_name_sharing").unwrap_or(false);
         Ok(Place {
             container: container(build.attrs.str("container")?),
-            name: match (shared.is_empty(), by_node) {
-                (false, _) => shared.to_string(),
-                (true, true) => build.node.to_string(),
-                (true, false) => format!("_0_{}", build.node),
+            name: match shared {
+                "" => build.node.to_string(),
+                shared => shared.to_string(),
             },
+            is_private: shared.is_empty() && !by_node,
         })
+    }
+
+    /// The container.
+    pub(crate) fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// The resource there, made first if there is none, and its name.
+    pub(crate) fn find<T: Any + Send + Sync>(
+        &self,
+        resources: &Resources,
+        make: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<(Cow<'_, str>, Arc<T>)> {
+        let Place {
+            container, name, ..
+        } = self;
+        if self.is_private {
+            let (name, found) = resources.private(container, name, make)?;
+            return Ok((name.into(), found));
+        }
+        let found = resources.lookup_or_create(container, name, || make(name))?;
+        Ok((name.into(), found))
     }
 }
 
@@ -277,20 +307,28 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
 
     #[cold]
     fn find(&self, ctx: &KernelCtx, resources: &Resources) -> Result<(Tensor, Arc<T>)> {
-        let Place { container, name } = &self.place;
-        if name == ANONYMOUS {
+        let container = self.place.container();
+        if self.place.name == ANONYMOUS {
             let made = Arc::new((self.make)(ctx)?);
-            return Ok((handle_tensor(container, name, made.clone())?, made));
+            return Ok((handle_tensor(container, ANONYMOUS, made.clone())?, made));
         }
-        let make = || (self.make)(ctx);
-        let mut found = resources.lookup_or_create(container, name, make)?;
+        let make = |_: &str| (self.make)(ctx);
+        let (name, mut found) = self.place.find(resources, make)?;
         if found.is_gone() {
             // Somebody else may have been faster; then theirs is found.
-            let _ = resources.remove::<T>(container, name);
-            found = resources.lookup_or_create(container, name, make)?;
+            let _ = resources.remove::<T>(container, &name);
+            found = self.place.find(resources, make)?.1;
         }
-        found.check_same(&(self.make)(ctx)?, name)?;
-        Ok((handle_tensor(container, name, found.clone())?, found))
+        found.check_same(&(self.make)(ctx)?, &name)?;
+        Ok((handle_tensor(container, &name, found.clone())?, found))
+    }
+
+    /// Tells the resources apart that a handle may be of.
+    fn id(&self, resources: &Resources) -> u64 {
+        match self.place.is_private {
+            true => resources.session_id(),
+            false => resources.id(),
+        }
     }
 }
 
@@ -299,14 +337,14 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> OpKernel for Han
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let resources = ctx.resources();
         if let Some((id, tensor, found)) = self.cached.get()
-            && *id == resources.id()
+            && *id == self.id(resources)
             && !found.is_gone()
         {
             return ctx.set_output(0, tensor.clone());
         }
         let (tensor, found) = self.find(ctx, resources)?;
         if self.place.name != ANONYMOUS {
-            let _ = self.cached.set((resources.id(), tensor.clone(), found));
+            let _ = self.cached.set((self.id(resources), tensor.clone(), found));
         }
         ctx.set_output(0, tensor)
     }

@@ -1,7 +1,7 @@
 //! [`Resources`]: what outlives a step. Variables, tables, queues.
 
 use ferroflow_base::{Result, Status, already_exists, not_found};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,11 +24,57 @@ type Shared = Arc<dyn Any + Send + Sync>;
 /// assert!(resources.lookup::<i64>(DEFAULT_CONTAINER, "n").is_err());
 /// ```
 /// Clones are the same resources.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Resources {
     containers: Arc<Containers>,
-    /// What no other session sees, whoever shares the containers.
-    own: Arc<Mutex<Container>>,
+    own: Arc<Own>,
+}
+
+impl Default for Resources {
+    fn default() -> Self {
+        let containers = Arc::<Containers>::default();
+        let own = Own::beside(&containers);
+        Resources { containers, own }
+    }
+}
+
+/// What goes with a session, whoever shares the containers.
+struct Own {
+    id: u64,
+    /// What no other session sees.
+    hidden: Mutex<Container>,
+    containers: Arc<Containers>,
+    /// What was put into containers under names that nobody else makes.
+    private: Mutex<FxHashSet<(String, TypeId, String)>>,
+}
+
+impl Own {
+    fn beside(containers: &Arc<Containers>) -> Arc<Own> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Own {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            hidden: Mutex::default(),
+            containers: containers.clone(),
+            private: Mutex::default(),
+        })
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let private = self
+            .private
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut gone = Vec::new();
+        let mut containers = self.containers.lock();
+        for (container, ty, name) in private.drain() {
+            let container = containers.get_mut(&container);
+            gone.push(container.and_then(|c| c.remove(&(ty, name))));
+        }
+        // Values are dropped without the lock: they may hold much.
+        drop(containers);
+    }
 }
 
 type Container = FxHashMap<(TypeId, String), Shared>;
@@ -36,6 +82,12 @@ type Container = FxHashMap<(TypeId, String), Shared>;
 struct Containers {
     id: u64,
     by_name: Mutex<FxHashMap<String, Container>>,
+}
+
+impl Containers {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Container>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Default for Containers {
@@ -80,7 +132,7 @@ impl Resources {
     pub fn of_another_session(&self) -> Resources {
         Resources {
             containers: self.containers.clone(),
-            own: Arc::default(),
+            own: Own::beside(&self.containers),
         }
     }
 
@@ -92,8 +144,45 @@ impl Resources {
         name: &str,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = &self.own.hidden;
+        let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
         find_or_make(&mut own, name, make)
+    }
+
+    /// The resource of a node that gives it no name, made first if there is none, and the name that
+    /// it has among the others: `_3_node`. It goes when the session does.
+    ///
+    /// ```
+    /// use ferroflow_opdef::Resources;
+    /// let first = Resources::default();
+    /// let second = first.of_another_session();
+    /// let (name, value) = first.private("box", "q", |_| Ok(7u32)).unwrap();
+    /// assert!(name.starts_with('_') && name.ends_with("_q") && *value == 7);
+    /// assert_eq!(*second.private("box", "q", |_| Ok(8u32)).unwrap().1, 8);
+    /// assert_eq!(*second.lookup::<u32>("box", &name).unwrap(), 7);
+    /// drop(first);
+    /// assert!(second.lookup::<u32>("box", &name).is_err());
+    /// ```
+    ///
+    /// `make`, which is told the name, runs under the lock of all containers and must not come back
+    /// here.
+    pub fn private<T: Any + Send + Sync>(
+        &self,
+        container: &str,
+        node: &str,
+        make: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<(String, Arc<T>)> {
+        let name = format!("_{}_{node}", self.own.id);
+        let found = self.lookup_or_create(container, &name, || make(&name))?;
+        let key = (container.to_string(), TypeId::of::<T>(), name.clone());
+        let private = self.own.private.lock();
+        private.unwrap_or_else(PoisonError::into_inner).insert(key);
+        Ok((name, found))
+    }
+
+    /// A number that no other session's resources have.
+    pub fn session_id(&self) -> u64 {
+        self.own.id
     }
 
     /// A number that no other containers of this process have: kernels remember by it where a
@@ -103,8 +192,7 @@ impl Resources {
     }
 
     fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Container>> {
-        let by_name = self.containers.by_name.lock();
-        by_name.unwrap_or_else(PoisonError::into_inner)
+        self.containers.lock()
     }
 
     /// The resource of this type and name; NOT_FOUND when there is none.

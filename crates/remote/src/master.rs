@@ -149,16 +149,22 @@ impl Master {
         }
     }
 
+    /// How long a session may be unused.
+    pub(crate) fn session_idle(&self) -> Option<Duration> {
+        self.options.session_idle
+    }
+
     /// `CreateSession`: a new session over a graph.
     pub fn create_session(&self, request: CreateSessionRequest) -> Result<CreateSessionResponse> {
         let config = request.config.unwrap_or_default();
+        if config.use_per_session_threads || !config.session_inter_op_thread_pool.is_empty() {
+            return Err(invalid_argument!(
+                "Distributed session does not support session thread pool options."
+            ));
+        }
         let resources = match config.isolate_session_state {
             true => Arc::default(),
             false => Arc::new(self.resources.of_another_session()),
-        };
-        let pool = match config.intra_op_parallelism_threads {
-            n if n > 0 && config.use_per_session_threads => Arc::new(Pool::new(n as usize)),
-            _ => self.pool.clone(),
         };
         let devices = DeviceSet {
             names: self.devices.names(),
@@ -169,7 +175,7 @@ impl Master {
             log_placement(&graph, &devices);
         }
         let options = ClientOptions {
-            pool,
+            pool: self.pool.clone(),
             resources,
             compile: compile_options(&config),
             devices: devices.clone(),
@@ -529,6 +535,13 @@ impl Master {
             }
         })?;
         let signature = callable.callable.signature();
+        if request.feed.len() != signature.feeds.len() {
+            return Err(invalid_argument!(
+                "Expected {} feed tensors, but got {}",
+                signature.feeds.len(),
+                request.feed.len()
+            ));
+        }
         let named = request.feed.into_iter().zip(&signature.feeds);
         let feeds = named
             .map(|(proto, name)| fed(name, proto))

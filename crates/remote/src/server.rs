@@ -14,7 +14,7 @@ use tonic::transport::{Identity, ServerTlsConfig};
 
 /// How long steps may go on after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(30);
-/// How often idle sessions are looked for.
+/// How often idle sessions are looked for, at least.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// What a client may send before it must wait for us, bytes.
 const WINDOW: u32 = 8 << 20;
@@ -142,7 +142,7 @@ impl Server {
                 let pages = crate::monitor::router(master.clone());
                 tokio::spawn(async move { axum::serve(listener, pages).await });
             }
-            tokio::spawn(collect_garbage(master.clone()));
+            tokio::spawn(collect_garbage(master.clone(), master.session_idle()));
             let (stopped, stopping) = tokio::sync::oneshot::channel();
             let stop = async move {
                 stop.await;
@@ -166,9 +166,11 @@ impl Server {
     }
 }
 
-async fn collect_garbage(master: Arc<Master>) {
+async fn collect_garbage(master: Arc<Master>, idle: Option<Duration>) {
+    let often = idle.map_or(GARBAGE_INTERVAL, |idle| idle / 4);
+    let interval = often.clamp(Duration::from_millis(100), GARBAGE_INTERVAL);
     loop {
-        tokio::time::sleep(GARBAGE_INTERVAL).await;
+        tokio::time::sleep(interval).await;
         master.collect_garbage();
     }
 }

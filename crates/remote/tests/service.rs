@@ -227,6 +227,76 @@ fn a_session_grows_and_runs() {
     assert_eq!(closed.unwrap_err().code(), Code::Aborted);
 }
 
+/// Each row: nodes that a session refuses, and a part of the message. The session stays as it was.
+#[test]
+fn nodes_that_do_not_fit_are_refused() {
+    let world = World::new();
+    let handle = world.session(true);
+    let node = |name: &str, op: &str, inputs: &str, ty: &str| {
+        format!(
+            "node {{ name: '{name}' op: '{op}' {inputs} attr {{ key: 'T' value {{ type: {ty} }} }} }} "
+        )
+    };
+    let neg = |inputs: &str| node("n", "Neg", inputs, "DT_FLOAT");
+    let rows = [
+        (
+            node("n", "Neg", "input: 'y'", "DT_INT32"),
+            "Input 0 of node n was passed float from y:0 incompatible with expected int32.",
+        ),
+        (
+            neg("input: 'y:7'"),
+            "Connecting to invalid output 7 of source node y which has 1 outputs.",
+        ),
+        (
+            neg("input: '^x' input: 'y'"),
+            "All control inputs must follow all data inputs",
+        ),
+        (neg("input: 'n'"), "1 nodes in a cycle"),
+        (
+            neg("input: 'm'") + &node("m", "Neg", "input: 'n'", "DT_FLOAT"),
+            "2 nodes in a cycle",
+        ),
+        (neg("input: 'y' device: '/nowhere:0'"), "/device:NOWHERE:0"),
+        (neg("input: 'y' device: '/job:ps/task:3'"), "/job:ps/task:3"),
+    ];
+    for (text, part) in rows {
+        let graph = graph_from_text(&text).unwrap();
+        let extend = ExtendSessionRequest {
+            session_handle: handle.clone(),
+            graph_def: Some(graph.clone()),
+            current_graph_version: 0,
+        };
+        let refused = world.call::<_, ExtendSessionResponse>("ExtendSession", extend);
+        let refused = refused.expect_err(part);
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(part), "{refused}");
+        let mut whole = graph_from_text(GRAPH).unwrap();
+        whole.node.extend(graph.node);
+        let create = CreateSessionRequest {
+            graph_def: Some(whole),
+            ..Default::default()
+        };
+        let refused = world.call::<_, CreateSessionResponse>("CreateSession", create);
+        assert!(refused.expect_err(part).message().contains(part), "{part}");
+    }
+    let y = run(&handle, &[("x:0", 3.0)], &["y:0"], &[]);
+    assert_eq!(world.step(y).unwrap(), [6.0]);
+    let pools = CreateSessionRequest {
+        config: Some(ConfigProto {
+            use_per_session_threads: true,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let refused = world.call::<_, CreateSessionResponse>("CreateSession", pools);
+    assert!(
+        refused
+            .unwrap_err()
+            .message()
+            .contains("thread pool options")
+    );
+}
+
 /// Each row: what is asked, the code and a part of the message.
 #[test]
 fn errors_are_tensorflows() {

@@ -20,7 +20,6 @@ use ferroflow_opdef::Resources;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -70,8 +69,6 @@ pub struct ClientSession {
     graph: RwLock<Versioned>,
     options: ClientOptions,
     compiled: Compiled,
-    /// Nodes whose devices have been found.
-    placed: AtomicUsize,
     partial: Mutex<PartialRuns>,
     running: Mutex<Running>,
     nobody_runs: Condvar,
@@ -104,6 +101,22 @@ fn is_generator(node: &proto::NodeDef) -> bool {
     has_output && node.input.iter().all(|i| i.starts_with('^'))
 }
 
+/// Looks for the devices of the nodes from number `first` on, where all nodes must have one.
+fn check_places(state: &GraphExecutionState, first: usize, options: &ClientOptions) -> Result<()> {
+    let devices = &options.devices;
+    if devices.names.is_empty() || options.place_pruned_graph {
+        return Ok(());
+    }
+    let nodes = &state.nodes()[first..];
+    let asking = nodes.iter().filter(|n| !n.device.is_empty());
+    let (generators, others): (Vec<_>, Vec<_>) = asking.partition(|n| is_generator(n));
+    // As in TensorFlow: what only brings forth a value goes where it is read, and comes last.
+    for node in others.into_iter().chain(generators) {
+        devices.place(&node.name, &node.device)?;
+    }
+    devices.check_colocation(nodes, |name| state.node(name))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -113,12 +126,12 @@ impl ClientSession {
     pub fn new(graph: GraphDef, options: ClientOptions) -> Result<Self> {
         let mut state = GraphExecutionState::default();
         state.extend(graph, registry())?;
+        check_places(&state, 0, &options)?;
         let graph = Versioned { state, version: 0 };
         Ok(ClientSession {
             graph: RwLock::new(graph),
             options,
             compiled: Compiled::default(),
-            placed: AtomicUsize::new(0),
             partial: Mutex::default(),
             running: Mutex::default(),
             nobody_runs: Condvar::new(),
@@ -135,7 +148,10 @@ impl ClientSession {
                 current.version
             ));
         }
+        let before = current.state.len();
         current.state.extend(graph, registry())?;
+        check_places(&current.state, before, &self.options)
+            .inspect_err(|_| current.state.truncate(before))?;
         current.version += 1;
         Ok(current.version)
     }
@@ -207,29 +223,7 @@ impl ClientSession {
         if devices.names.is_empty() {
             return Ok(None);
         }
-        if !self.options.place_pruned_graph {
-            self.check_places()?;
-        }
         devices.place_nodes(pruned).map(Some)
-    }
-
-    /// Looks for the devices of the nodes that are new in the graph.
-    fn check_places(&self) -> Result<()> {
-        let devices = &self.options.devices;
-        let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
-        let placed = self.placed.load(Ordering::Relaxed);
-        let nodes = graph.state.nodes();
-        let (generators, others): (Vec<_>, Vec<_>) = nodes[placed..]
-            .iter()
-            .filter(|n| !n.device.is_empty())
-            .partition(|n| is_generator(n));
-        // As in TensorFlow: what only brings forth a value goes where it is read, and comes last.
-        for node in others.into_iter().chain(generators) {
-            devices.place(&node.name, &node.device)?;
-        }
-        devices.check_colocation(&nodes[placed..], |name| graph.state.node(name))?;
-        self.placed.store(nodes.len(), Ordering::Relaxed);
-        Ok(())
     }
 
     /// The device of each node of the graph that asks for another one than the first.

@@ -438,6 +438,7 @@ fn a_model_brings_its_files_along() {
 #[test]
 fn a_model_that_cannot_be_written_is_not_in_the_way() {
     let folder = Folder::new("no-export");
+    std::fs::create_dir_all(&folder.0).unwrap();
     let words = folder.0.join("words.txt");
     std::fs::write(&words, "sun\nmoon\n").unwrap();
     let trainer = reader_of(&words);

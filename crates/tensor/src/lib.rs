@@ -12,6 +12,8 @@ mod allocator;
 mod buffer;
 mod dtype;
 mod format;
+#[cfg(feature = "mimalloc")]
+mod give_back;
 mod item;
 mod lazy;
 mod mapped;
@@ -26,6 +28,8 @@ pub use allocator::{
 };
 pub use buffer::{Buffer, memory_limit};
 pub use dtype::{DType, Element};
+#[cfg(feature = "mimalloc")]
+pub use give_back::return_freed_memory_after;
 pub use item::Item;
 pub use lazy::LazyTensor;
 pub use mapped::MappedFile;

@@ -13,6 +13,7 @@ pub use pack::PackedB;
 use super::aligned::{Plain, Scratch, SendPtr};
 use super::math::{UnaryOp, unary_in_place};
 use super::table::{GemmTable, Table};
+use super::transpose::plane_strip;
 use drive::{RowSource, Tiles, drive};
 use ferroflow_sync::{Inline, Parallelism};
 use std::ops::Range;
@@ -241,26 +242,10 @@ pub(crate) fn turn<T: Element>(
     to: &mut [T],
     ld_to: usize,
 ) {
-    const B: usize = 8;
-    let (full_rows, full_cols) = (rows / B * B, cols / B * B);
-    for r in (0..full_rows).step_by(B) {
-        for c in (0..full_cols).step_by(B) {
-            let block: [[T; B]; B] = std::array::from_fn(|i| {
-                let row = &from[(r + i) * ld + c..][..B];
-                std::array::from_fn(|j| row[j])
-            });
-            for i in 0..B {
-                let column: [T; B] = std::array::from_fn(|j| block[j][i]);
-                to[(c + i) * ld_to + r..][..B].copy_from_slice(&column);
-            }
-        }
-    }
-    for r in 0..rows {
-        let first = if r < full_rows { full_cols } else { 0 };
-        for c in first..cols {
-            to[c * ld_to + r] = from[r * ld + c];
-        }
-    }
+    check(from.len(), rows, cols, ld, "matrix");
+    check(to.len(), cols, rows, ld_to, "transpose");
+    // SAFETY: just checked.
+    unsafe { plane_strip(from.as_ptr(), ld, to.as_mut_ptr(), ld_to, cols, rows) };
 }
 
 /// Element offsets of one product of a [`batch_gemm`].

@@ -209,11 +209,48 @@ unsafe fn walk<T: Copy + Send + 'static>(
 /// Rows of the output that are written together.
 const STRIP: usize = 32;
 
+/// Rows and columns of the blocks that are turned in registers.
+const B: usize = 8;
+
+/// `dst[r][c] = src[c][r]` for a block of `B × B`.
+///
+/// # Safety
+/// `src` and `dst` are valid for `B` rows of `B` elements.
+#[inline(always)]
+unsafe fn turn_block<T: Copy>(src: *const T, ld_src: usize, dst: *mut T, ld_dst: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<T>() == 4 {
+        use std::arch::x86_64::{_MM_TRANSPOSE4_PS, _mm_loadu_ps, _mm_storeu_ps};
+        for (r, c) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
+            // SAFETY: every such CPU has SSE; a quarter of the block, as four rows of four numbers,
+            // which are only moved.
+            unsafe {
+                let from = |i: usize| _mm_loadu_ps(src.add((c + i) * ld_src + r).cast());
+                let [mut a, mut b, mut c2, mut d] = [from(0), from(1), from(2), from(3)];
+                _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c2, &mut d);
+                for (i, row) in [a, b, c2, d].into_iter().enumerate() {
+                    _mm_storeu_ps(dst.add((r + i) * ld_dst + c).cast(), row);
+                }
+            }
+        }
+        return;
+    }
+    // SAFETY: rows of the block.
+    unsafe {
+        let row = |i: usize| src.add(i * ld_src).cast::<[T; B]>().read_unaligned();
+        let block: [[T; B]; B] = std::array::from_fn(row);
+        let turned: [[T; B]; B] = std::array::from_fn(|j| std::array::from_fn(|i| block[i][j]));
+        for (j, row) in turned.into_iter().enumerate() {
+            dst.add(j * ld_dst).cast::<[T; B]>().write_unaligned(row);
+        }
+    }
+}
+
 /// `dst[r][c] = src[c][r]`, in square blocks.
 ///
 /// # Safety
 /// `src` is valid for `cols` rows of `rows` elements, `dst` for `rows` rows of `cols`.
-unsafe fn plane_strip<T: Copy>(
+pub(crate) unsafe fn plane_strip<T: Copy>(
     src: *const T,
     ld_src: usize,
     dst: *mut T,
@@ -221,24 +258,13 @@ unsafe fn plane_strip<T: Copy>(
     rows: usize,
     cols: usize,
 ) {
-    const B: usize = 8;
     let (full_rows, full_cols) = (rows / B * B, cols / B * B);
     // SAFETY: indices stay below `rows` and `cols`.
     unsafe {
         for c in (0..full_cols).step_by(B) {
             for r in (0..full_rows).step_by(B) {
-                let block: [[T; B]; B] = std::array::from_fn(|i| {
-                    src.add((c + i) * ld_src + r)
-                        .cast::<[T; B]>()
-                        .read_unaligned()
-                });
-                let turned: [[T; B]; B] =
-                    std::array::from_fn(|j| std::array::from_fn(|i| block[i][j]));
-                for (j, row) in turned.into_iter().enumerate() {
-                    dst.add((r + j) * ld_dst + c)
-                        .cast::<[T; B]>()
-                        .write_unaligned(row);
-                }
+                let (src, dst) = (src.add(c * ld_src + r), dst.add(r * ld_dst + c));
+                turn_block(src, ld_src, dst, ld_dst);
             }
             for r in full_rows..rows {
                 for i in c..c + B {

@@ -4,12 +4,11 @@
 use crate::indices;
 use crate::philox::Philox;
 use crate::queue::{Kind, Queue, Random, Tuple, Want};
+use crate::resource::Place;
 use crate::sequence::{rows, with_leading};
 use crate::{shapes, string_handle};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
-use ferroflow_opdef::{
-    AsyncCall, Cost, DEFAULT_CONTAINER, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
-};
+use ferroflow_opdef::{AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -135,10 +134,10 @@ pub(super) fn queue_of(handle: &Tensor) -> Result<Arc<Queue>> {
 }
 
 /// What the attrs of a queue's node say.
+#[derive(Clone)]
 struct Spec {
     op: &'static str,
     name: String,
-    container: String,
     dtypes: Vec<DType>,
     shapes: Vec<PartialShape>,
     capacity: usize,
@@ -148,10 +147,6 @@ struct Spec {
 
 pub(super) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
-    let or = |text: &str, default: &str| match text.is_empty() {
-        true => default.to_string(),
-        false => text.to_string(),
-    };
     let is_shuffle = op == "RandomShuffleQueue";
     let capacity = attrs.int("capacity")?;
     let min = match is_shuffle {
@@ -168,8 +163,7 @@ pub(super) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
     }
     let spec = Spec {
         op,
-        name: or(attrs.str("shared_name")?, build.node),
-        container: or(attrs.str("container")?, DEFAULT_CONTAINER),
+        name: attrs.str("shared_name")?.to_string(),
         dtypes: attrs.dtypes("component_types")?,
         shapes: attrs.shapes("shapes")?,
         capacity: usize::try_from(capacity).unwrap_or(i32::MAX as usize),
@@ -178,18 +172,23 @@ pub(super) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
     };
     check_spec(&spec, min).map_err(|e| e.at_node(build.node, &build.def.name))?;
     let by_reference = !build.def.name.ends_with("V2");
+    let place = Place::of_node(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let queue = ctx
-            .resources()
-            .lookup_or_create(&spec.container, &spec.name, || Ok(new_queue(&spec)))?;
+        let (name, queue) = place.find(ctx.resources(), |name| {
+            let name = name.to_string();
+            Ok(new_queue(&Spec {
+                name,
+                ..spec.clone()
+            }))
+        })?;
         check_shared(&spec, &queue)?;
         if by_reference {
-            let handle = string_handle::string_handle("queues", &spec.name, queue)?;
+            let handle = string_handle::string_handle("queues", &name, queue)?;
             return ctx.set_output(0, handle);
         }
         let handle = ResourceHandle {
-            container: spec.container.as_str().into(),
-            name: spec.name.as_str().into(),
+            container: place.container().into(),
+            name: (*name).into(),
             value: Some(queue),
         };
         ctx.set_output(0, Tensor::from_resources(Shape::scalar(), vec![handle])?)

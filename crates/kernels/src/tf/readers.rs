@@ -266,11 +266,8 @@ fn reader(build: &KernelBuild, is_old: bool) -> Result<Box<dyn OpKernel>> {
         return Ok(Box::new(HandleKernel::new(place, make)));
     }
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let Place { container, name } = &place;
-        let found = ctx
-            .resources()
-            .lookup_or_create(container, name, || make(ctx))?;
-        let handle = string_handle::string_handle("readers", name, found)?;
+        let (name, found) = place.find(ctx.resources(), |_| make(ctx))?;
+        let handle = string_handle::string_handle("readers", &name, found)?;
         ctx.set_output(0, handle)
     }))
 }

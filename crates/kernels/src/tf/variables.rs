@@ -3,8 +3,8 @@
 use crate::indices::{dispatch_index, int, int_scalar, int_vector};
 use crate::num::Num;
 use crate::resource::{
-    HandleKernel, Place, Var, container, handle, handle_tensor, resolve, unreadable, value_mut,
-    value_of, variable,
+    ANONYMOUS, HandleKernel, Place, Var, container, handle, handle_tensor, resolve, unreadable,
+    value_mut, value_of, variable,
 };
 use crate::shapes;
 use crate::tf::gather::{gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of};
@@ -221,7 +221,7 @@ fn temporary(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let var = Var::default();
         *var.write() = Some(Tensor::zeros(dtype, shape.clone())?);
-        let handle = handle_tensor(&place.container, &place.name, std::sync::Arc::new(var))?;
+        let handle = handle_tensor(place.container(), ANONYMOUS, std::sync::Arc::new(var))?;
         ctx.set_output(0, handle)
     }))
 }

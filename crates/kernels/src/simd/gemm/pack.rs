@@ -3,6 +3,7 @@
 use super::Element;
 use crate::simd::aligned::{Aligned, Scratch, SendPtr};
 use crate::simd::table::GemmTable;
+use crate::simd::transpose::plane_strip;
 use bytes::Bytes;
 use ferroflow_sync::{Parallelism, parallel_for};
 
@@ -150,22 +151,31 @@ impl<T: Element> PackedB<T> {
         }
         let panels = n.div_ceil(nr);
         let dst = SendPtr(self.data.room::<T>(panels * nr * k).as_mut_ptr());
-        let per_task = (16 * 1024 / (nr * k)).max(1);
-        parallel_for(par, panels, per_task, &|range| {
-            for panel in range {
-                // SAFETY: panel `panel` of the buffer just made, visited by one task only.
-                let dst = unsafe {
-                    std::slice::from_raw_parts_mut(dst.get().add(panel * nr * k), nr * k)
-                };
-                let col = panel * nr;
-                let width = nr.min(n - col);
-                if transposed {
-                    pack_transposed(&b[col * ldb..], ldb, width, nr, k, dst);
-                } else {
-                    for (row, d) in dst.chunks_exact_mut(nr).enumerate() {
-                        let src = &b[row * ldb + col..][..width];
-                        d[..width].copy_from_slice(src);
-                        d[width..].fill(T::ZERO);
+        if transposed {
+            let per_task = (16 * 1024 / (nr * k)).max(1);
+            return parallel_for(par, panels, per_task, &|range| {
+                for panel in range {
+                    // SAFETY: panel `panel` of the buffer just made, visited by one task only.
+                    let dst = unsafe {
+                        std::slice::from_raw_parts_mut(dst.get().add(panel * nr * k), nr * k)
+                    };
+                    let col = panel * nr;
+                    pack_transposed(&b[col * ldb..], ldb, nr.min(n - col), nr, k, dst);
+                }
+            });
+        }
+        // Some rows of all panels at a time, so that what is read lies together.
+        let per_task = (16 * 1024 / (n * ROWS)).max(1);
+        parallel_for(par, k.div_ceil(ROWS), per_task, &|range| {
+            for block in range {
+                for panel in 0..panels {
+                    for row in block * ROWS..(block * ROWS + ROWS).min(k) {
+                        // SAFETY: a row of a panel of the buffer just made, visited once.
+                        let dst = unsafe {
+                            let at = (panel * k + row) * nr;
+                            std::slice::from_raw_parts_mut(dst.get().add(at), nr)
+                        };
+                        pack_row(&b[row * ldb..][..n], panel * nr, dst);
                     }
                 }
             }
@@ -202,6 +212,26 @@ impl<T: Element> PackedB<T> {
     }
 }
 
+/// Rows that are packed together.
+const ROWS: usize = 8;
+
+/// Copies what a panel has of a row, from column `col` on.
+#[inline]
+fn pack_row<T: Element>(row: &[T], col: usize, dst: &mut [T]) {
+    let width = dst.len().min(row.len() - col);
+    let src = &row[col..col + width];
+    if width == dst.len() {
+        // In pieces whose size is known: a call would take longer than the copy.
+        let (pieces, rest) = dst.as_chunks_mut::<4>();
+        let (from, from_rest) = src.as_chunks::<4>();
+        pieces.iter_mut().zip(from).for_each(|(d, s)| *d = *s);
+        rest.copy_from_slice(from_rest);
+        return;
+    }
+    dst[..width].copy_from_slice(src);
+    dst[width..].fill(T::ZERO);
+}
+
 /// `dst[row][c] = src[c][row]` for `width` columns, the others zero.
 fn pack_transposed<T: Element>(
     src: &[T],
@@ -214,28 +244,20 @@ fn pack_transposed<T: Element>(
     if width < nr {
         dst.fill(T::ZERO);
     }
-    // Blocks of rows, so that both sides stay in the first-level cache; eight columns at a time
-    // are turned in registers.
-    let whole = width / 8 * 8;
-    for k0 in (0..k).step_by(8) {
-        if k0 + 8 <= k {
-            for c in (0..whole).step_by(8) {
-                let block: [&[T]; 8] =
-                    std::array::from_fn(|i| &src[(c + i) * ld + k0..(c + i) * ld + k0 + 8]);
-                for i in 0..8 {
-                    let row: [T; 8] = std::array::from_fn(|j| block[j][i]);
-                    dst[(k0 + i) * nr + c..][..8].copy_from_slice(&row);
-                }
-            }
-        }
-        let first = if k0 + 8 <= k { whole } else { 0 };
-        for c in first..width {
-            for (i, x) in src[c * ld + k0..c * ld + (k0 + 8).min(k)]
-                .iter()
-                .enumerate()
-            {
-                dst[(k0 + i) * nr + c] = *x;
-            }
-        }
+    super::check(src.len(), width, k, ld, "right-hand matrix");
+    // Blocks of rows, so that both sides stay in the first-level cache.
+    for (block, dst) in dst.chunks_mut(64 * nr).enumerate() {
+        let (from, rows) = (block * 64, dst.len() / nr);
+        // SAFETY: just checked; `dst` has so many rows of `nr >= width`.
+        unsafe {
+            plane_strip(
+                src.as_ptr().add(from),
+                ld,
+                dst.as_mut_ptr(),
+                nr,
+                rows,
+                width,
+            )
+        };
     }
 }
