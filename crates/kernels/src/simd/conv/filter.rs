@@ -246,22 +246,11 @@ pub fn conv3d_filter_gradient<T: Element + AddAssign>(
                 let right = (&right[g * out_c..], p.out_c, false);
                 PackedB::with_scratch(inner, right, k, out_c, |b| {
                     let to = SendPtr(to.get().wrapping_add(g * out_c));
+                    let (ep, add) = (Epilogue::none(), piece != lane);
                     // SAFETY: `Lines` points into `planes`, which hold every position that a window
-                    // of these outputs covers; `to` has `rows` rows of stride `p.out_c`, nobody else
-                    // touches it, and a group's columns are its own.
-                    let ep = Epilogue::none();
-                    unsafe {
-                        drive(
-                            inner,
-                            rows,
-                            &source,
-                            b.into(),
-                            to,
-                            p.out_c,
-                            &ep,
-                            piece != lane,
-                        )
-                    };
+                    // of these outputs covers; `to` has `rows` rows of stride `p.out_c`, initialized,
+                    // nobody else touches it, and a group's columns are its own.
+                    unsafe { drive(inner, rows, &source, b.into(), to, p.out_c, &ep, add) };
                 });
             }
         }
