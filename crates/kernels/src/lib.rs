@@ -28,6 +28,7 @@ mod packed;
 mod philox;
 mod plan;
 pub mod product;
+mod quantized;
 mod queue;
 mod random;
 mod reader;

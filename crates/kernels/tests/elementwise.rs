@@ -176,3 +176,45 @@ fn hostile_inputs_are_errors() {
     let empty = Tensor::zeros(DType::Float, Shape::from([0, 1 << 31, 1 << 31])).expect("empty");
     assert!(run("MatrixInverse", float(), &[empty]).is_ok());
 }
+
+#[test]
+fn quantized_numbers_are_cast_and_compared() {
+    use DType::{Bool, Complex64, Double, Float, Half, Int8, Int32, Qint8, Qint32, Quint8};
+    let cast = |x: &Tensor, to: DType| {
+        let attrs = typed(&[("SrcT", x.dtype()), ("DstT", to)]);
+        run("Cast", attrs, std::slice::from_ref(x)).unwrap_or_else(|e| panic!("{to}: {e}"))
+    };
+    let x = vector(&[-1f32, 2.7, 0.0, 100.0]);
+    for (quantized, want) in [
+        (Qint8, [-1f32, 2.0, 0.0, 100.0]),
+        (Quint8, [0.0, 2.0, 0.0, 100.0]),
+        (Qint32, [-1.0, 2.0, 0.0, 100.0]),
+    ] {
+        let q = cast(&x, quantized);
+        assert_eq!(q.dtype(), quantized);
+        assert_eq!(cast(&q, Float).slice::<f32>().unwrap(), want);
+        for other in [Half, Double, Int8, Int32, Complex64] {
+            let there = cast(&q, other);
+            assert_eq!(
+                cast(&cast(&there, quantized), Float)
+                    .slice::<f32>()
+                    .unwrap(),
+                want
+            );
+        }
+        let truths = cast(&q, Bool);
+        assert_eq!(truths.slice::<bool>().unwrap(), want.map(|x| x != 0.0));
+        let attrs = || {
+            let exact = AttrValue::Bool(true);
+            typed(&[("T", quantized)]).with("incompatible_shape_error", exact)
+        };
+        let zero = cast(&vector(&[0f32]), quantized);
+        for (op, is_zero) in [("Equal", true), ("NotEqual", false)] {
+            let found = run(op, attrs(), &[q.clone(), zero.clone()]).unwrap();
+            assert_eq!(
+                found.slice::<bool>().unwrap(),
+                want.map(|x| (x == 0.0) == is_zero)
+            );
+        }
+    }
+}

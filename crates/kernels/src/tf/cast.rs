@@ -2,6 +2,7 @@
 
 use crate::map::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
 use crate::num::Half;
+use crate::quantized::{of_stored, stored};
 use crate::shapes;
 use ferroflow_base::{Result, unimplemented_error};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
@@ -158,14 +159,16 @@ fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     {
         return kernel;
     }
-    let kernel = dispatch!(from, S in [
+    let (stored_from, stored_to) = (stored(from), stored(to));
+    let kernel = dispatch!(stored_from, S in [
         f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
-    ] => from_plain::<S>(to), else match from {
-        DType::Half => from_half::<f16>(to),
-        DType::Bfloat16 => from_half::<bf16>(to),
+    ] => from_plain::<S>(stored_to), else match from {
+        DType::Half => from_half::<f16>(stored_to),
+        DType::Bfloat16 => from_half::<bf16>(stored_to),
         _ => None,
     });
-    kernel.unwrap_or_else(|| Err(unimplemented_error!("Cast {from} to {to} is not supported")))
+    let unsupported = || Err(unimplemented_error!("Cast {from} to {to} is not supported"));
+    of_stored(build, kernel.unwrap_or_else(unsupported)?)
 }
 
 /// Casts to a shorter float that drop the digits which do not fit instead of rounding.

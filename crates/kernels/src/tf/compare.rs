@@ -1,6 +1,7 @@
 //! Comparisons with broadcasting.
 
 use crate::field::Real;
+use crate::quantized::{of_stored, stored};
 use crate::shapes;
 use crate::zip::{Plan, Test, checked_broadcast, zip_kernel};
 use ferroflow_base::{Result, invalid_argument};
@@ -30,10 +31,10 @@ macro_rules! equality {
             .shape(equality_shape)
             .kernel(|build| {
                 let dtype = build.input(0)?;
-                let kernel = dispatch!(dtype, T in [
+                let kernel = dispatch!(stored(dtype), T in [
                     f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, f16, bf16, Complex32, Complex64
                 ] =>
-                    zip_kernel::<T, bool>(Test(|x: T, y: T| x $op y)),
+                    of_stored(build, zip_kernel::<T, bool>(Test(|x: T, y: T| x $op y))?),
                     else match dtype {
                         DType::String => {
                             let f: fn(&Bytes, &Bytes) -> bool = |x, y| x $op y;

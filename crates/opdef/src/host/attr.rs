@@ -102,6 +102,29 @@ impl AttrKind {
     }
 }
 
+/// ```
+/// use ferroflow_opdef::host::{AttrKind, HostDType};
+/// let i32 = HostDType::from_name("i32").unwrap();
+/// assert_eq!(AttrKind::scalar(i32).to_string(), "i32");
+/// assert_eq!(AttrKind(AttrKind::ARRAY | u16::from(i32.0)).to_string(), "an array of i32");
+/// ```
+impl std::fmt::Display for AttrKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let element = self.dtype().name();
+        match (*self, element) {
+            (Self::TYPE, _) => f.write_str("a type"),
+            (Self::SHAPE, _) => f.write_str("a shape"),
+            (Self::SYMBOL_REF, _) => f.write_str("a symbol"),
+            (Self::AGGREGATE, _) => f.write_str("a list"),
+            (Self::FUNC, _) => f.write_str("a function"),
+            (_, Some(name)) if self.is_array() => write!(f, "an array of {name}"),
+            (_, Some(name)) if self.is_dense() => write!(f, "dense {name}"),
+            (_, Some(name)) => f.write_str(name),
+            (Self(number), None) => write!(f, "of the unknown kind {number:#x}"),
+        }
+    }
+}
+
 /// Where an attribute lies.
 #[derive(Clone, Copy)]
 pub struct Attribute<'a> {
@@ -177,9 +200,7 @@ impl<'a> Attribute<'a> {
     fn check(self, wanted: AttrKind) -> Result<()> {
         match self.kind {
             Some(kind) if kind != wanted => Err(invalid_argument!(
-                "attribute is of kind {:#x}, kernel expects {:#x}",
-                kind.0,
-                wanted.0
+                "an attribute is {kind}, kernel expects {wanted}"
             )),
             _ => Ok(()),
         }

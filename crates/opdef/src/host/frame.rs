@@ -404,6 +404,26 @@ impl<'a> KernelFrame<'a> {
 }
 
 #[cold]
+fn unexpected_arg<T: 'static>(value: &AsyncValue, i: usize) -> Status {
+    match value.is_concrete() {
+        true => invalid_argument!(
+            "argument {i} is a {}, kernel expects a {}",
+            short_name(value.type_name()),
+            short_name(std::any::type_name::<T>())
+        ),
+        // The error that it is.
+        false => value.expect::<T>().err().unwrap_or_else(|| no_arg(i)),
+    }
+}
+
+/// A type's name without the modules that it stands in.
+pub(super) fn short_name(path: &str) -> &str {
+    let end = path.find('<').unwrap_or(path.len());
+    let start = path[..end].rfind("::").map_or(0, |at| at + 2);
+    &path[start..]
+}
+
+#[cold]
 pub(super) fn no_arg(i: usize) -> Status {
     invalid_argument!("kernel has no argument {i}")
 }
@@ -412,7 +432,10 @@ impl Frame for KernelFrame<'_> {
     #[inline]
     fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
         match self.arg_ref(i) {
-            Some(value) => value.expect::<T>(),
+            Some(value) => match value.get::<T>() {
+                Some(found) => Ok(found),
+                None => Err(unexpected_arg::<T>(value, i)),
+            },
             None => Err(no_arg(i)),
         }
     }

@@ -84,8 +84,8 @@ impl SyncKernelFrame<'_> {
     fn no_such_arg<T>(&self, i: usize) -> Status {
         match self.arg_value(i) {
             Some(value) => invalid_argument!(
-                "argument {i} is {value:?}, kernel expects {}",
-                std::any::type_name::<T>()
+                "argument {i} is {value:?}, kernel expects a {}",
+                super::frame::short_name(std::any::type_name::<T>())
             ),
             None => no_arg(i),
         }

@@ -1,0 +1,71 @@
+//! Quantized numbers as the integers that they are stored as.
+
+use ferroflow_base::Result;
+use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, OpKernel, Value};
+use ferroflow_tensor::{DType, Tensor};
+
+/// The integers that a quantized dtype stores; any other dtype itself.
+pub(crate) fn stored(dtype: DType) -> DType {
+    match dtype {
+        DType::Qint8 => DType::Int8,
+        DType::Quint8 => DType::Uint8,
+        DType::Qint16 => DType::Int16,
+        DType::Quint16 => DType::Uint16,
+        DType::Qint32 => DType::Int32,
+        other => other,
+    }
+}
+
+/// A kernel over integers as one over quantized numbers.
+struct OfStored {
+    node: NodeInfo,
+    kernel: Box<dyn OpKernel>,
+    output: DType,
+}
+
+/// A kernel of one output that sees quantized inputs as integers; its output gets the node's dtype.
+pub(crate) fn of_stored(
+    build: &KernelBuild,
+    kernel: Box<dyn OpKernel>,
+) -> Result<Box<dyn OpKernel>> {
+    let output = build.output(0)?;
+    let mut dtypes = build.inputs.iter().chain([&output]);
+    if dtypes.all(|t| stored(*t) == *t) {
+        return Ok(kernel);
+    }
+    let node = NodeInfo {
+        name: build.node.to_string(),
+        op: build.def.name.to_string(),
+    };
+    Ok(Box::new(OfStored {
+        node,
+        kernel,
+        output,
+    }))
+}
+
+fn as_dtype(t: Tensor, dtype: DType) -> Result<Tensor> {
+    match t.dtype() == dtype {
+        true => Ok(t),
+        false => t.bitcast(dtype),
+    }
+}
+
+impl OpKernel for OfStored {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let mut inputs = Vec::with_capacity(ctx.num_inputs());
+        for i in 0..ctx.num_inputs() {
+            let input = ctx.take_input(i)?;
+            let dtype = stored(input.dtype());
+            inputs.push(Value::Tensor(as_dtype(input, dtype)?));
+        }
+        let mut output = [Value::Empty];
+        let mut inner = KernelCtx::new(&self.node, &mut inputs, &[], &mut output, ctx.services());
+        self.kernel.compute(&mut inner)?;
+        let [output] = output;
+        match output.into_tensor() {
+            Some(output) => ctx.set_output(0, as_dtype(output, self.output)?),
+            None => Ok(()),
+        }
+    }
+}
