@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, UnaryService};
@@ -65,7 +66,7 @@ macro_rules! service {
                 let endpoint = self.0.clone();
                 let path = request.uri().path();
                 let method = path.rsplit('/').next().unwrap_or_default().to_string();
-                let limit = client_timeout(request.headers());
+                let deadline = client_timeout(request.headers()).and_then(deadline_within);
                 let call = endpoint.calls.begin();
                 let answered = endpoint.$service(&method, request);
                 // The call is over when its answer has gone.
@@ -75,7 +76,7 @@ macro_rules! service {
                         frame
                     }))
                 };
-                Box::pin(async move { Ok(within(limit, answered).await.map(held)) })
+                Box::pin(async move { Ok(by(deadline, answered).await.map(held)) })
             }
         }
     };
@@ -83,14 +84,22 @@ macro_rules! service {
 service!(MasterService);
 service!(WorkerService);
 
+/// How much earlier than a client's clock ours may ring.
+const EARLY: Duration = Duration::from_millis(20);
+
+/// When a call that came now and may take so long is over. tonic watches the header, too, from a
+/// moment before this one, and says CANCELLED: it must be later even where this thread had to wait.
+fn deadline_within(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit - (limit / 5).min(EARLY))
+}
+
 /// Answers as a client's own clock does when it rings: the clock began before the call came here,
-/// and whether it is heard there or here first must not matter. (tonic watches the header too, says
-/// CANCELLED, and is later, for it polls what is here first.)
-async fn within(limit: Option<Duration>, answered: Boxed<HttpResponse>) -> HttpResponse {
-    let Some(limit) = limit else {
+/// and whether it is heard there or here first must not matter.
+async fn by(deadline: Option<Instant>, answered: Boxed<HttpResponse>) -> HttpResponse {
+    let Some(deadline) = deadline else {
         return answered.await;
     };
-    let answered = tokio::time::timeout(limit, answered).await;
+    let answered = tokio::time::timeout_at(deadline, answered).await;
     answered.unwrap_or_else(|_| to_tonic(&deadline_exceeded()).into_http())
 }
 
@@ -323,9 +332,12 @@ mod tests {
     #[tokio::test]
     async fn a_late_answer_is_deadline_exceeded() {
         let never: Boxed<HttpResponse> = Box::pin(std::future::pending());
-        let answer = within(Some(Duration::from_millis(5)), never).await;
+        let limit = Duration::from_millis(5);
+        assert!(deadline_within(limit).unwrap() < Instant::now() + limit);
+        let answer = by(deadline_within(limit), never).await;
         assert_eq!(answer.headers()["grpc-status"], "4");
-        let answer = within(Some(Duration::from_secs(60)), unknown()).await;
+        let later = deadline_within(Duration::from_secs(60));
+        let answer = by(later, unknown()).await;
         assert_eq!(answer.headers()["grpc-status"], "12");
     }
 }
