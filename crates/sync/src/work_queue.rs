@@ -92,8 +92,13 @@ impl Single {
         struct Running<'a>(&'a Single);
         impl Drop for Running<'_> {
             fn drop(&mut self) {
-                lock(&self.0.state).n_running -= 1;
-                self.0.notify();
+                let mut state = lock(&self.0.state);
+                state.n_running -= 1;
+                let is_awaited = state.n_waiting > 0;
+                drop(state);
+                if is_awaited {
+                    self.0.wake.notify_all();
+                }
             }
         }
         let _running = Running(self);
