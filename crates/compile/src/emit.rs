@@ -8,7 +8,7 @@ use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{
     ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, RETVAL, loop_frames, topological_order,
 };
-use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, OpKernel, Registry};
+use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, OpKernel, Registry, no_kernel};
 use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Plan, PlanBuilder, Source};
 use ferroflow_tensor::{DType, LazyTensor};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -384,7 +384,12 @@ impl Body<'_, '_> {
         }
         let op = self.emitter.registry.op(node.op());
         let factory = op.and_then(|op| op.kernel).ok_or_else(|| {
-            unimplemented_error!("No OpKernel was registered to support Op '{}'", node.op())
+            no_kernel(
+                node.op(),
+                &node.name,
+                &node.attrs,
+                "<no registered kernels>",
+            )
         })?;
         self.emitter.called_by_kernels.extend(control::passed(node));
         let inputs: Vec<DType> = node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect();

@@ -47,12 +47,39 @@ pub struct GraphExecutionState {
     versions: Option<VersionDef>,
 }
 
+/// Nodes and functions that fit a graph.
+pub struct CheckedGraphDef {
+    def: GraphDef,
+    outputs: Vec<Option<SmallVec<[DType; 4]>>>,
+}
+
+impl CheckedGraphDef {
+    /// The nodes.
+    pub fn nodes(&self) -> &[NodeDef] {
+        &self.def.node
+    }
+}
+
+/// The node and slot that a data input of `node` names.
+fn source_of<'a>(node: &NodeDef, input: &'a str) -> Result<(&'a str, usize)> {
+    parse_tensor_name(input).map_err(|_| {
+        invalid_argument!("Illegal op input name '{input}'").at_node(&node.name, &node.op)
+    })
+}
+
 impl GraphExecutionState {
     /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
     ///
-    /// Checked here: versions, names, inputs, cycles, and the attrs, arity and dtypes of ops that
+    /// CheckedGraphDef here: versions, names, inputs, cycles, and the attrs, arity and dtypes of ops that
     /// `registry` knows; the rest when a part is imported. A function may come again if it is the same.
     pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
+        let checked = self.check(def, registry)?;
+        self.add(checked);
+        Ok(())
+    }
+
+    /// What [`extend`](Self::extend) checks; the graph stays as it is.
+    pub fn check(&self, def: GraphDef, registry: &Registry) -> Result<CheckedGraphDef> {
         def.versions.as_ref().map_or(Ok(()), check_versions)?;
         let functions = def.library.iter().flat_map(|l| &l.function);
         let function_names: FxHashSet<&str> = functions.clone().map(function_name).collect();
@@ -68,10 +95,8 @@ impl GraphExecutionState {
         let mut new: FxHashSet<&str> = FxHashSet::default();
         for node in &def.node {
             if !is_valid_name(&node.name) {
-                return Err(invalid_argument!(
-                    "Node '{}': Node name contains invalid characters",
-                    node.name
-                ));
+                let illegal = invalid_argument!("Illegal op name '{}'", node.name);
+                return Err(illegal.at_node(&node.name, &node.op));
             }
             if self.by_name.contains_key(&node.name) || !new.insert(&node.name) {
                 return Err(invalid_argument!(
@@ -86,7 +111,7 @@ impl GraphExecutionState {
             for input in &node.input {
                 let name = match input.strip_prefix('^') {
                     Some(name) => name,
-                    None => parse_tensor_name(input)?.0,
+                    None => source_of(node, input)?.0,
                 };
                 if !new.contains(name) && !self.by_name.contains_key(name) {
                     return Err(invalid_argument!(
@@ -104,8 +129,15 @@ impl GraphExecutionState {
             ports.push(checked.map_err(|e| e.at_node(&node.name, &node.op))?);
         }
         self.check_edges(&def.node, &ports)?;
-        let first = self.nodes.len();
         let outputs = ports.into_iter().map(|ports| ports.map(|p| p.outputs));
+        let outputs = outputs.collect();
+        Ok(CheckedGraphDef { def, outputs })
+    }
+
+    /// Adds what was checked against this very graph.
+    pub fn add(&mut self, checked: CheckedGraphDef) {
+        let CheckedGraphDef { def, outputs } = checked;
+        let first = self.nodes.len();
         self.outputs.extend(outputs);
         let names = def.node.iter().map(|n| n.name.clone());
         self.by_name.extend(names.zip(first..));
@@ -119,7 +151,6 @@ impl GraphExecutionState {
         if def.versions.is_some() {
             self.versions = def.versions;
         }
-        Ok(())
     }
 
     /// Checks what new nodes read, and that they do not wait for each other in a circle.
@@ -133,7 +164,7 @@ impl GraphExecutionState {
                 let (name, slot, is_data) = match input.strip_prefix('^') {
                     Some(name) => (name, 0, false),
                     None => {
-                        let (name, slot) = parse_tensor_name(input)?;
+                        let (name, slot) = source_of(node, input)?;
                         (name, slot, true)
                     }
                 };
@@ -171,14 +202,6 @@ impl GraphExecutionState {
             0 => Ok(()),
             left => Err(invalid_argument!("{left} nodes in a cycle")),
         }
-    }
-
-    /// Forgets the nodes after the first `n`.
-    pub fn truncate(&mut self, n: usize) {
-        for node in self.nodes.drain(n.min(self.nodes.len())..) {
-            self.by_name.remove(&node.name);
-        }
-        self.outputs.truncate(n);
     }
 
     /// The nodes, in the order in which they came.

@@ -182,11 +182,12 @@ pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<O
     }
     def.complete_attrs(&mut attrs)?;
     let inputs = def.input_dtypes(&attrs)?;
-    let (expected, got) = (inputs.len(), first_control.unwrap_or(node.input.len()));
-    if expected != got {
+    let given = first_control.unwrap_or(node.input.len());
+    if inputs.len() != given {
+        let expected: Vec<_> = inputs.iter().map(|t| t.name()).collect();
         return Err(invalid_argument!(
-            "NodeDef expected inputs '{expected}' do not match {got} inputs specified; Op<name={}>",
-            node.op
+            "NodeDef expected inputs '{}' do not match {given} inputs specified; {def}",
+            expected.join(", ")
         ));
     }
     let outputs = def.output_dtypes(&attrs)?;

@@ -39,7 +39,7 @@ pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
 pub use client_ends::through_rendezvous;
 pub use compact::{read_compact, write_compact};
 pub use device::{DeviceSet, DeviceSpec};
-pub use execution_state::{GraphExecutionState, TensorConnection};
+pub use execution_state::{CheckedGraphDef, GraphExecutionState, TensorConnection};
 pub use export::export_graph;
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library};

@@ -42,23 +42,68 @@ pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
     }
 }
 
+/// Why a tensor name means nothing in a graph.
+enum Missing {
+    /// There is no such node; perhaps one that is meant.
+    Node(String),
+    /// The node has only so many outputs.
+    Slot(usize),
+}
+
 impl Graph {
-    /// The output that a tensor name means; `what` (feed, fetch) is for the message.
+    /// The output that a tensor name means; `what` is for the message.
     pub fn find_output(&self, name: &str, what: &str) -> Result<Output> {
-        let (node_name, slot) = parse_tensor_name(name)?;
-        let id = self.find(node_name).ok_or_else(|| {
-            let hint = self
-                .nearest_name(node_name)
-                .map_or(String::new(), |n| format!("; did you mean '{n}'?"));
-            not_found!("{what} {name}: not found{hint}")
-        })?;
-        let n_outputs = self.node(id).outputs.len();
-        if slot >= n_outputs {
+        parse_tensor_name(name)?;
+        self.look_up(name).map_err(|missing| match missing {
+            Missing::Node(hint) => not_found!("{what} {name}: not found{hint}"),
+            Missing::Slot(n) => {
+                invalid_argument!("{what} {name}: output index too large, must be < {n}")
+            }
+        })
+    }
+
+    /// The output that is fed as `name`.
+    fn find_feed(&self, name: &str) -> Result<Output> {
+        self.look_up(name).map_err(|missing| match missing {
+            Missing::Node(hint) => {
+                not_found!("FeedInputs: unable to find feed output {name}{hint}")
+            }
+            Missing::Slot(n) => {
+                invalid_argument!("FeedInputs: {name} should have output index < {n}")
+            }
+        })
+    }
+
+    /// The output that is fetched as `name`.
+    fn find_fetch(&self, name: &str) -> Result<Output> {
+        if let Some(node) = name.strip_prefix('^')
+            && let Some(id) = self.find(node)
+        {
+            let n = self.node(id).outputs.len();
             return Err(invalid_argument!(
-                "{what} {name}: output index too large, must be < {n_outputs}"
+                "Attempt to add output -1 of {node} not in range [0, {n}) to node with type _Send. \
+                 Node: {{{{node {node}}}}}"
             ));
         }
-        Ok(Output::new(id, slot))
+        self.look_up(name).map_err(|missing| match missing {
+            Missing::Node(hint) => not_found!("FetchOutputs node {name}: not found{hint}"),
+            Missing::Slot(n) => {
+                invalid_argument!("FetchOutputs {name}: output index too large, must be < {n}")
+            }
+        })
+    }
+
+    fn look_up(&self, name: &str) -> std::result::Result<Output, Missing> {
+        // What is no tensor name is the name of no node.
+        let (node, slot) = parse_tensor_name(name).unwrap_or((name, 0));
+        let id = self.find(node).ok_or_else(|| {
+            let near = self.nearest_name(node);
+            Missing::Node(near.map_or(String::new(), |n| format!("; did you mean '{n}'?")))
+        })?;
+        match self.node(id).outputs.len() {
+            n if slot >= n => Err(Missing::Slot(n)),
+            _ => Ok(Output::new(id, slot)),
+        }
     }
 
     /// A name that somebody who mistyped `name` may have meant.
@@ -86,7 +131,7 @@ impl Graph {
 pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Result<Graph> {
     let mut feeds: Vec<Output> = Vec::with_capacity(signature.feeds.len());
     for name in &signature.feeds {
-        let output = graph.find_output(name, "FeedInputs: unable to find feed output")?;
+        let output = graph.find_feed(name)?;
         if feeds.contains(&output) {
             return Err(invalid_argument!("Endpoint \"{name}\" fed more than once."));
         }
@@ -95,7 +140,7 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     let fetches: Vec<Output> = signature
         .fetches
         .iter()
-        .map(|name| graph.find_output(name, "FetchOutputs node"))
+        .map(|name| graph.find_fetch(name))
         .collect::<Result<_>>()?;
     let mut targets = Vec::new();
     for name in &signature.targets {

@@ -239,7 +239,10 @@ impl OpDef {
                 None => match &def.default {
                     Some(default) => attrs.set(def.name.clone(), default.clone()),
                     None => {
-                        return Err(invalid_argument!("missing attr '{}'", def.name));
+                        let name = &def.name;
+                        return Err(invalid_argument!(
+                            "NodeDef missing attr '{name}' from {self}"
+                        ));
                     }
                 },
             }

@@ -1,7 +1,7 @@
 //! Kernels of tensor ops: one ABI for every engine.
 
 use crate::{AttrValue, Attrs, KernelCtx, OpDef};
-use ferroflow_base::{Result, Status, internal, unimplemented_error};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
 
@@ -152,10 +152,18 @@ impl KernelBuild<'_> {
     /// The error of an op that has no CPU kernel for `dtype`.
     #[cold]
     pub fn unsupported(&self, dtype: DType) -> Status {
-        unimplemented_error!(
-            "No OpKernel was registered to support Op '{}' with dtype {dtype} on the CPU",
-            self.def.name
-        )
-        .at_node(self.node, &self.def.name)
+        let missing = format!("there is none for {dtype}");
+        no_kernel(&self.def.name, self.node, self.attrs, &missing)
     }
+}
+
+/// The error of a node that has no CPU kernel, in TensorFlow's words; `kernels` says which there
+/// are.
+#[cold]
+pub fn no_kernel(op: &str, node: &str, attrs: &Attrs, kernels: &str) -> Status {
+    invalid_argument!(
+        "No OpKernel was registered to support Op '{op}' used by {{{{node {node}}}}} with these \
+         attrs: [{attrs}]\nRegistered devices: [CPU]\nRegistered kernels:\n  {kernels}\n"
+    )
+    .at_node(node, op)
 }

@@ -19,6 +19,7 @@ mod registry;
 mod resource;
 mod shape;
 mod signature;
+mod text;
 
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
@@ -28,7 +29,7 @@ pub use gradient::{
     Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule, Slices,
     Symbol,
 };
-pub use kernel::{AsyncCall, KernelBuild, OpKernel, PACKED};
+pub use kernel::{AsyncCall, KernelBuild, OpKernel, PACKED, no_kernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use registry::Registry;
 pub use resource::{DEFAULT_CONTAINER, Resources};

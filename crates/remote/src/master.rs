@@ -287,10 +287,7 @@ impl Master {
             Some(callable) => callable,
             None => session.callable(&step.signature)?,
         };
-        let named = step.feeds.into_iter().zip(&step.signature.feeds);
-        let feeds = named
-            .map(|(proto, name)| fed(name, proto))
-            .collect::<Result<_>>()?;
+        let feeds = fed(&step.signature.feeds, step.feeds)?;
         let watch = Watch::new(&step.options);
         let options = watch.run_options(&step.session, &step.options, cancel);
         let results = self.call(session, &callable, feeds, &options)?;
@@ -333,13 +330,8 @@ impl Master {
 
     /// A `RunStep` of a step that was set up before.
     fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        let feeds = step.signature.feeds.into_iter().zip(step.feeds);
-        let feeds = feeds
-            .map(|(name, proto)| {
-                let tensor = fed(&name, proto)?;
-                Ok((name, tensor))
-            })
-            .collect::<Result<_>>()?;
+        let feeds = fed(&step.signature.feeds, step.feeds)?;
+        let feeds = step.signature.feeds.into_iter().zip(feeds).collect();
         let watch = Watch::new(&step.options);
         let options = watch.run_options(&step.session, &step.options, cancel);
         let fetches = &step.signature.fetches;
@@ -542,10 +534,7 @@ impl Master {
                 request.feed.len()
             ));
         }
-        let named = request.feed.into_iter().zip(&signature.feeds);
-        let feeds = named
-            .map(|(proto, name)| fed(name, proto))
-            .collect::<Result<_>>()?;
+        let feeds = fed(&signature.feeds, request.feed)?;
         let watch = Watch::new(&callable.options);
         let options = watch.run_options(&session, &callable.options, cancel);
         let results = self.call(&session.session, &callable.callable, feeds, &options)?;
@@ -675,7 +664,9 @@ fn check_ends(signature: &Signature) -> Result<()> {
 }
 
 fn response(names: &[String], tensors: &[Tensor]) -> Result<RunStepResponse> {
-    let named = names.iter().zip(tensors);
+    let mut seen = HashSet::new();
+    // What is fetched twice is sent once.
+    let named = names.iter().zip(tensors).filter(|(n, _)| seen.insert(*n));
     Ok(RunStepResponse {
         tensor: named.map(|(n, t)| fetched(n, t)).collect::<Result<_>>()?,
         ..Default::default()

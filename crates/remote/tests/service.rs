@@ -327,7 +327,7 @@ fn errors_are_tensorflows() {
         (
             run(&handle, &[], &["y:7"], &[]),
             Code::InvalidArgument,
-            "FetchOutputs node y:7: output index too large, must be < 1",
+            "FetchOutputs y:7: output index too large, must be < 1",
         ),
         (
             run(&handle, &[("x:0", 1.0)], &["x:0"], &[]),

@@ -15,7 +15,7 @@ use ferroflow_graph::{
     ARG, DeviceSet, Graph, GraphExecutionState, Partition, Signature, TensorConnection,
     export_graph, partition, prune, through_rendezvous,
 };
-use ferroflow_model::proto::{self, GraphDef};
+use ferroflow_model::proto::{self, GraphDef, NodeDef};
 use ferroflow_opdef::Resources;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
@@ -101,20 +101,24 @@ fn is_generator(node: &proto::NodeDef) -> bool {
     has_output && node.input.iter().all(|i| i.starts_with('^'))
 }
 
-/// Looks for the devices of the nodes from number `first` on, where all nodes must have one.
-fn check_places(state: &GraphExecutionState, first: usize, options: &ClientOptions) -> Result<()> {
+/// Looks for the devices of new nodes, where all nodes must have one.
+fn check_places(
+    state: &GraphExecutionState,
+    nodes: &[NodeDef],
+    options: &ClientOptions,
+) -> Result<()> {
     let devices = &options.devices;
     if devices.names.is_empty() || options.place_pruned_graph {
         return Ok(());
     }
-    let nodes = &state.nodes()[first..];
     let asking = nodes.iter().filter(|n| !n.device.is_empty());
     let (generators, others): (Vec<_>, Vec<_>) = asking.partition(|n| is_generator(n));
     // As in TensorFlow: what only brings forth a value goes where it is read, and comes last.
     for node in others.into_iter().chain(generators) {
         devices.place(&node.name, &node.device)?;
     }
-    devices.check_colocation(nodes, |name| state.node(name))
+    let new: FxHashMap<&str, &NodeDef> = nodes.iter().map(|n| (n.name.as_str(), n)).collect();
+    devices.check_colocation(nodes, |name| new.get(name).copied().or(state.node(name)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -125,8 +129,9 @@ impl ClientSession {
     /// A session over a graph, which may be empty.
     pub fn new(graph: GraphDef, options: ClientOptions) -> Result<Self> {
         let mut state = GraphExecutionState::default();
-        state.extend(graph, registry())?;
-        check_places(&state, 0, &options)?;
+        let checked = state.check(graph, registry())?;
+        check_places(&state, checked.nodes(), &options)?;
+        state.add(checked);
         let graph = Versioned { state, version: 0 };
         Ok(ClientSession {
             graph: RwLock::new(graph),
@@ -148,10 +153,9 @@ impl ClientSession {
                 current.version
             ));
         }
-        let before = current.state.len();
-        current.state.extend(graph, registry())?;
-        check_places(&current.state, before, &self.options)
-            .inspect_err(|_| current.state.truncate(before))?;
+        let checked = current.state.check(graph, registry())?;
+        check_places(&current.state, checked.nodes(), &self.options)?;
+        current.state.add(checked);
         current.version += 1;
         Ok(current.version)
     }

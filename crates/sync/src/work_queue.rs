@@ -86,23 +86,39 @@ struct SingleState {
 }
 
 impl Single {
-    /// Runs a task that was taken, and counted as running, with the lock held.
-    fn run(&self, task: Task) {
+    /// Runs a task that was taken, and counted as running, and takes the lock for the next one.
+    fn run(&self, task: Task) -> MutexGuard<'_, SingleState> {
         /// Undoes the count even when the task panics.
         struct Running<'a>(&'a Single);
-        impl Drop for Running<'_> {
-            fn drop(&mut self) {
+        impl<'a> Running<'a> {
+            fn end(&self) -> MutexGuard<'a, SingleState> {
                 let mut state = lock(&self.0.state);
                 state.n_running -= 1;
-                let is_awaited = state.n_waiting > 0;
-                drop(state);
-                if is_awaited {
+                if state.n_waiting > 0 {
                     self.0.wake.notify_all();
                 }
+                state
             }
         }
-        let _running = Running(self);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                drop(self.end());
+            }
+        }
+        let running = Running(self);
         run(task);
+        let state = running.end();
+        std::mem::forget(running);
+        state
+    }
+
+    /// Sleeps until somebody calls.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, SingleState>) -> MutexGuard<'a, SingleState> {
+        state.n_waiting += 1;
+        let woken = self.wake.wait(state);
+        state = woken.unwrap_or_else(PoisonError::into_inner);
+        state.n_waiting -= 1;
+        state
     }
 
     fn notify(&self) {
@@ -169,23 +185,19 @@ impl WorkQueue for SingleThreadedWorkQueue {
             // It takes the lock, or it might come between the waiter's look and its sleep.
             shared.notify();
         });
+        if left.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut state = lock(&self.shared.state);
         while left.load(Ordering::Acquire) != 0 {
-            let mut state = lock(&self.shared.state);
-            let task = loop {
-                if let Some(task) = state.tasks.pop_front() {
+            state = match state.tasks.pop_front() {
+                Some(task) => {
                     state.n_running += 1;
-                    break task;
+                    drop(state);
+                    self.shared.run(task)
                 }
-                if left.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                state.n_waiting += 1;
-                let woken = self.shared.wake.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-                state.n_waiting -= 1;
+                None => self.shared.sleep(state),
             };
-            drop(state);
-            self.shared.run(task);
         }
     }
 
@@ -195,15 +207,11 @@ impl WorkQueue for SingleThreadedWorkQueue {
             if let Some(task) = state.tasks.pop_front() {
                 state.n_running += 1;
                 drop(state);
-                self.shared.run(task);
-                state = lock(&self.shared.state);
+                state = self.shared.run(task);
             } else if state.n_running == 0 {
                 return;
             } else {
-                state.n_waiting += 1;
-                let woken = self.shared.wake.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-                state.n_waiting -= 1;
+                state = self.shared.sleep(state);
             }
         }
     }

@@ -29,9 +29,7 @@ impl Shape {
         let mut product: i64 = 1;
         for &d in dims {
             let Ok(dim) = usize::try_from(d) else {
-                return Err(invalid_argument!(
-                    "shape {dims:?} has a negative dimension; expected every dimension to be >= 0"
-                ));
+                return Err(invalid_argument!("Dimension {d} must be >= 0"));
             };
             // Zero must not hide an overflow to its left or right, hence max(1).
             product = product.checked_mul(d.max(1)).ok_or_else(|| {

@@ -235,6 +235,7 @@ pub fn row_position<I: Index>(coords: &[I], dims: &[usize]) -> Option<usize> {
 
 #[cold]
 fn bad_coords<I: Index>(
+    node: &str,
     i: usize,
     coords: &[I],
     indices: &Shape,
@@ -249,7 +250,9 @@ fn bad_coords<I: Index>(
         indices::list(at)
     };
     let coords = indices::coordinates(coords.iter().map(|c| c.to_i64()));
-    invalid_argument!("indices{at} = {coords} does not index into param shape {params}")
+    invalid_argument!(
+        "indices{at} = {coords} does not index into param shape {params}, node name: {node}"
+    )
 }
 
 fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -301,7 +304,7 @@ pub fn gather_nd_rows<T: Item, I: Index>(
     for i in 0..n {
         let row = &coords[i * depth..(i + 1) * depth];
         match row_position(row, shape) {
-            None if !ignore => return Err(bad_coords(i, row, index_shape, shape)),
+            None if !ignore => return Err(bad_coords(ctx.node(), i, row, index_shape, shape)),
             position => positions.push(position),
         }
     }
@@ -383,7 +386,7 @@ fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             }
             let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
             let n = indices::ints(lengths)?;
-            check_lengths(&n, shape[batch], shape[seq])?;
+            check_lengths(&n, shape, batch, seq)?;
             let mut out = ctx.alloc(input.dtype(), shape.clone())?;
             flip::<T>(ctx, input, &n, batch, seq, &mut out)?;
             ctx.set_output(0, out)
@@ -391,19 +394,20 @@ fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )
 }
 
-fn check_lengths(lengths: &[i64], batch: usize, seq: usize) -> Result<()> {
-    if lengths.len() != batch {
+fn check_lengths(lengths: &[i64], shape: &Shape, batch: usize, seq: usize) -> Result<()> {
+    if lengths.len() != shape[batch] {
         let n = lengths.len();
         return Err(invalid_argument!(
-            "Length of seq_lens != input.dims(batch_dim), ({n} vs. {batch})"
+            "Length of seq_lengths != input.dims({batch}), ({n} vs. {})",
+            shape[batch]
         ));
     }
     for (i, &n) in lengths.iter().enumerate() {
         if n < 0 {
             return Err(invalid_argument!("seq_lens({i}) < 0"));
         }
-        if n as u64 > seq as u64 {
-            return Err(invalid_argument!("seq_lens({i}) > input.dims(seq_dim)"));
+        if n as u64 > shape[seq] as u64 {
+            return Err(invalid_argument!("seq_lens({i}) > input.dims({seq})"));
         }
     }
     Ok(())

@@ -93,18 +93,26 @@ fn mat_mul_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// The sizes of `op(a) · op(b)` for matrices of these shapes.
-fn sizes(a: &Shape, b: &Shape, ta: bool, tb: bool) -> Result<GemmShape> {
-    if a.rank() != b.rank() {
-        return Err(invalid_argument!(
-            "In[0] and In[1] has different ndims: {a} vs. {b}"
-        ));
+/// Both inputs must be matrices. What TensorFlow says of others depends on whether oneDNN has a
+/// kernel for the dtype.
+fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
+    let (m, n) = (a.rank(), b.rank());
+    if (m, n) == (2, 2) {
+        return Ok(());
     }
-    if a.rank() != 2 {
-        return Err(invalid_argument!(
-            "In[0] is not a matrix. Instead it has shape {a}"
-        ));
-    }
+    Err(match dtype {
+        DType::Float | DType::Half | DType::Bfloat16 => {
+            invalid_argument!("In[{}] ndims must be >= 2", usize::from(m == 2))
+        }
+        _ if m != n => invalid_argument!("In[0] and In[1] has different ndims: {a} vs. {b}"),
+        _ => invalid_argument!("In[0] and In[1] ndims must be == 2: {m}"),
+    })
+}
+
+/// The sizes of `op(a) · op(b)`.
+fn sizes(a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Result<GemmShape> {
+    check_matrices(a.dtype(), a.shape(), b.shape())?;
+    let (a, b) = (a.shape(), b.shape());
     let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
     let (l, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
     if k != l {
@@ -129,7 +137,7 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     dispatch!(dtype, T in [f16, bf16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
         Ok(Box::new(move |ctx: &mut KernelCtx| {
             let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-            let s = sizes(a.shape(), b.shape(), ta, tb)?;
+            let s = sizes(a, b, ta, tb)?;
             let mut out = ctx.alloc(T::DTYPE, shape_of([s.m, s.n])?)?;
             if out.num_elements() > 0 {
                 let item = |_| BatchItem::default();
@@ -219,12 +227,7 @@ impl<T: gemm::Element + Element> OpKernel for Packed<T> {
         let a = ctx.input(0)?;
         let shape = a.shape();
         let (k, n) = (self.b.k(), self.b.n());
-        if shape.rank() != 2 {
-            let b = &self.shape;
-            return Err(invalid_argument!(
-                "In[0] and In[1] has different ndims: {shape} vs. {b}"
-            ));
-        }
+        check_matrices(T::DTYPE, shape, &self.shape)?;
         if shape[1] != k {
             return Err(incompatible(shape, &self.shape));
         }
@@ -282,7 +285,7 @@ impl<T: gemm::Element + Num> Unpacked<T> {
 impl<T: gemm::Element + Num> OpKernel for Unpacked<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-        let s = sizes(a.shape(), b.shape(), self.ta, self.tb)?;
+        let s = sizes(a, b, self.ta, self.tb)?;
         let mut out = ctx.alloc(T::DTYPE, shape_of([s.m, s.n])?)?;
         let ep = self.tail.epilogue(ctx, s.n)?;
         let to = out.slice_mut::<T>()?;
@@ -383,7 +386,7 @@ fn fused_halves<T: Element>(
     let tail = fused_tail(attrs, None)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-        let s = sizes(a.shape(), b.shape(), ta, tb)?;
+        let s = sizes(a, b, ta, tb)?;
         let wide = |i: usize| widened(ctx.par(), ctx.slice::<T>(i)?, widen);
         let bias = match tail.bias {
             Bias::None => None,

@@ -282,7 +282,13 @@ impl OpKernel for Pool {
                 &own
             }
         };
-        let s = spec.place(ctx.shape(0)?)?;
+        let shape = ctx.shape(0)?;
+        if matches!(self.dtype, DType::Float | DType::Half | DType::Bfloat16)
+            && shape.rank() != spec.layout.rank()
+        {
+            return Err(invalid_argument!("Input must be 4 or 5-dimensional"));
+        }
+        let s = spec.place(shape)?;
         let wide = matches!(self.dtype, DType::Half | DType::Bfloat16);
         let x = match wide {
             true => widened(ctx.par(), ctx.input(0)?)?,
@@ -419,6 +425,9 @@ impl OpKernel for Argmax {
 }
 
 fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> Result<()> {
+    if ctx.shape(0)?.rank() != 4 {
+        return Err(invalid_argument!("tensor_in must be 4-dimensional (2)"));
+    }
     let s = kernel.spec.place(ctx.shape(0)?)?;
     let c = s.plane.in_c;
     let dims = shape_of(&output_dims(kernel.spec.layout, &s))?;

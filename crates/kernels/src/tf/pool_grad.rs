@@ -126,6 +126,10 @@ enum Order {
 
 /// The windows over `input`, whose pooling must have the shape `output`.
 fn placed(spec: &Spec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
+    let rank = spec.layout.rank();
+    if input.rank() != rank {
+        return Err(invalid_argument!("tensor_in must be {rank}-dimensional"));
+    }
     let s = spec.place(input)?;
     if s.plane.out_c != s.plane.in_c {
         return Err(unimplemented_error!(

@@ -73,11 +73,43 @@ fn fed(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     }
 }
 
+/// What RE2, whose patterns these are in TensorFlow, says is wrong with `pattern`.
+fn complaint(pattern: &str) -> Option<String> {
+    use regex_syntax::ast::ErrorKind;
+    let error = regex_syntax::ast::parse::Parser::new()
+        .parse(pattern)
+        .err()?;
+    let (start, end) = (error.span().start.offset, error.span().end.offset);
+    let (at, rest) = (pattern.get(start..end)?, pattern.get(start..)?);
+    Some(match error.kind() {
+        ErrorKind::GroupUnclosed => format!("missing ): {pattern}"),
+        ErrorKind::GroupUnopened => format!("unexpected ): {pattern}"),
+        ErrorKind::ClassUnclosed => format!("missing ]: {rest}"),
+        ErrorKind::ClassRangeInvalid => format!("invalid character class range: {at}"),
+        ErrorKind::EscapeUnexpectedEof => "trailing \\".to_string(),
+        ErrorKind::EscapeUnrecognized | ErrorKind::UnsupportedBackreference => {
+            format!("invalid escape sequence: {at}")
+        }
+        ErrorKind::RepetitionMissing => {
+            let operator = rest.chars().next()?;
+            format!("no argument for repetition operator: {operator}")
+        }
+        ErrorKind::RepetitionCountInvalid => format!("invalid repetition size: {at}"),
+        ErrorKind::GroupNameUnexpectedEof | ErrorKind::GroupNameInvalid => {
+            format!("invalid named capture group: {pattern}")
+        }
+        ErrorKind::UnsupportedLookAround => format!("invalid perl operator: {at}"),
+        _ => return None,
+    })
+}
+
 /// A pattern, of a whole text or of a part of one. It finds whole characters of UTF-8.
 fn compile(pattern: &str, whole: bool) -> Result<Regex> {
     let bad = |e: &regex::Error| {
-        let text = e.to_string();
-        let why = text.lines().last().unwrap_or_default();
+        let why = complaint(pattern).unwrap_or_else(|| {
+            let text = e.to_string();
+            text.lines().last().unwrap_or_default().to_string()
+        });
         invalid_argument!("Invalid pattern: {pattern}, error: {why}")
     };
     let compiled = RegexBuilder::new(pattern).build().map_err(|e| bad(&e))?;

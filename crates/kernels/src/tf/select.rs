@@ -50,28 +50,34 @@ fn select_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn select(ctx: &mut KernelCtx) -> Result<()> {
     let (cond, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    if t.shape() != e.shape() {
+    let by_row = cond.shape().rank() == 1 && t.shape().rank() != 1;
+    let is_whole = cond.shape().is_scalar();
+    if (by_row || is_whole) && t.shape() != e.shape() {
         return Err(invalid_argument!(
             "'then' and 'else' must have the same size.  but received: {} vs. {}",
             t.shape(),
             e.shape()
         ));
     }
-    if cond.shape().is_scalar() {
+    if is_whole {
         let chosen = if cond.to_scalar::<bool>()? { 1 } else { 2 };
         let chosen = ctx.take_input(chosen)?;
         return ctx.set_output(0, chosen);
     }
     let shape = t.shape().clone();
-    if cond.shape() == &shape {
+    if !by_row {
+        let others = [(1, t), (2, e)];
+        if let Some((i, other)) = others.iter().find(|o| o.1.shape() != cond.shape()) {
+            return Err(invalid_argument!(
+                "Inputs to operation {} of type Select must have the same size and shape.  \
+                 Input 0: {} != input {i}: {}",
+                ctx.node(),
+                cond.shape(),
+                other.shape()
+            ));
+        }
         let out = choose_tensors(ctx.par(), shape, cond, t, e)?;
         return ctx.set_output(0, out);
-    }
-    if cond.shape().rank() != 1 {
-        return Err(invalid_argument!(
-            "'cond' must be a vector, but saw shape: {}",
-            cond.shape()
-        ));
     }
     let Some(&rows) = shape.first() else {
         return Err(invalid_argument!(

@@ -405,7 +405,7 @@ fn reversed(dims: &Tensor, rank: usize) -> Result<SmallVec<[bool; 8]>> {
     for (i, &axis) in indices::ints(dims)?.iter().enumerate() {
         let Some(at) = axis_in(axis, rank) else {
             return Err(invalid_argument!(
-                "'axis'[{i}] = {axis} is out of valid range [0, {}]",
+                "'axis'[{i}] = {axis} is out of valid range [0, {}",
                 rank as i64 - 1
             ));
         };

@@ -94,25 +94,36 @@ fn block_attrs(attrs: &Attrs) -> Result<(usize, bool)> {
 /// Batch, height, width and channels after moving blocks into (`pack`) or out of the channels.
 fn moved(dims: [Option<usize>; 4], block: usize, pack: bool) -> Result<[Option<usize>; 4]> {
     let [n, h, w, c] = dims;
-    let divided = |d: Option<usize>, by: usize, what: &str| match d {
-        Some(d) if !d.is_multiple_of(by) => Err(invalid_argument!(
-            "Image {what} {d} should be divisible by block_size: {block}"
-        )),
-        d => Ok(d.map(|d| d / by)),
-    };
+    let fits = |d: Option<usize>, by: usize| d.is_none_or(|d| d.is_multiple_of(by));
+    let known = |d: Option<usize>| d.map_or("?".to_string(), |d| d.to_string());
+    if pack && !(fits(h, block) && fits(w, block)) {
+        return Err(invalid_argument!(
+            "Image width {} and height {} should be divisible by block_size: {block}",
+            known(w),
+            known(h)
+        ));
+    }
+    if !pack && !fits(c, block * block) {
+        return Err(invalid_argument!(
+            "Input depth dimension {} should be divisible by: {}",
+            known(c),
+            block * block
+        ));
+    }
+    let divided = |d: Option<usize>, by: usize| d.map(|d| d / by);
     let times = |d: Option<usize>, by: usize| d.and_then(|d| d.checked_mul(by));
     Ok(match pack {
         true => [
             n,
-            divided(h, block, "height")?,
-            divided(w, block, "width")?,
+            divided(h, block),
+            divided(w, block),
             times(c, block * block),
         ],
         false => [
             n,
             times(h, block),
             times(w, block),
-            divided(c, block * block, "depth")?,
+            divided(c, block * block),
         ],
     })
 }
@@ -137,7 +148,11 @@ fn depth(build: &KernelBuild, pack: bool) -> Result<Box<dyn OpKernel>> {
             let input = ctx.input(0)?;
             let s = input.shape();
             if s.rank() != 4 {
-                return Err(invalid_argument!("Input rank should be: 4 instead of: {}", s.rank()));
+                let rank = s.rank();
+                return Err(match pack {
+                    true => invalid_argument!("Input rank should be 4 instead of {rank}"),
+                    false => invalid_argument!("Input rank should be: 4 instead of: {rank}"),
+                });
             }
             let order = if first { [0, 2, 3, 1] } else { [0, 1, 2, 3] };
             let [n, h, w, c] = moved(order.map(|i| Some(s[i])), block, pack)?.map(|d| d.unwrap_or(0));

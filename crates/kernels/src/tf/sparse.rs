@@ -176,7 +176,8 @@ fn dense<T: Item>(ctx: &KernelCtx, dtype: DType, validate: bool) -> Result<Tenso
                 }
                 std::cmp::Ordering::Greater => {
                     return Err(invalid_argument!(
-                        "indices[{i}] = {} is out of order. Many sparse ops require sorted indices.",
+                        "indices[{i}] = {} is out of order. Many sparse ops require sorted indices.\n    \
+                         Use `tf.sparse.reorder` to create a correctly ordered copy.\n\n",
                         show(row)
                     ));
                 }

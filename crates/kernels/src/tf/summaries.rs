@@ -2,6 +2,7 @@
 
 use crate::shapes;
 use crate::wide::floats;
+use base64::prelude::{BASE64_STANDARD, Engine};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::{HistogramProto, Summary, TensorProto, summary};
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
@@ -195,8 +196,8 @@ fn parse(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         let message = TensorProto::decode(&bytes[..]).map_err(|_| {
             invalid_argument!(
-                "Could not parse `serialized` as TensorProto: '{}'",
-                String::from_utf8_lossy(bytes)
+                "Could not parse `serialized` as TensorProto, base64: {}",
+                BASE64_STANDARD.encode(bytes)
             )
         })?;
         let value = tensor_from_proto(&message, None)?.get()?;

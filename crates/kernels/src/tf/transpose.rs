@@ -87,8 +87,11 @@ fn permutation(perm: &[i64], rank: usize) -> Result<SmallVec<[usize; 8]>> {
     }
     if let Some(missing) = seen.iter().position(|s| !s) {
         return Err(invalid_argument!(
-            "{missing} is missing from {}",
-            indices::list(perm)
+            "{missing} is missing from {{{}}}.",
+            perm.iter()
+                .map(i64::to_string)
+                .collect::<Vec<_>>()
+                .join(",")
         ));
     }
     Ok(out)

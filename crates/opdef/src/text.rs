@@ -1,0 +1,162 @@
+//! Schemas and attrs as text, the way TensorFlow's messages show them.
+
+use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Attrs, OpDef};
+use ferroflow_tensor::DType;
+use std::fmt::{Display, Formatter, Result, Write};
+
+/// How many elements of a list are shown.
+const MAX_SHOWN: usize = 50;
+
+/// `DT_FLOAT` for `float`.
+struct EnumName(DType);
+
+impl Display for EnumName {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "DT_{}", self.0.name().to_ascii_uppercase())
+    }
+}
+
+fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -> Result {
+    for (i, item) in items.into_iter().enumerate() {
+        match i {
+            0 => {}
+            MAX_SHOWN => return f.write_str(", ..."),
+            _ => f.write_str(", ")?,
+        }
+        write!(f, "{item}")?;
+    }
+    Ok(())
+}
+
+/// As `SummarizeAttrValue` has it, but for the elements of tensors.
+///
+/// ```
+/// use ferroflow_opdef::AttrValue;
+/// use ferroflow_tensor::DType;
+/// assert_eq!(AttrValue::Type(DType::Qint8).to_string(), "DT_QINT8");
+/// assert_eq!(AttrValue::ints(&[1, 2]).to_string(), "[1, 2]");
+/// assert_eq!(AttrValue::str("VALID").to_string(), "\"VALID\"");
+/// ```
+impl Display for AttrValue {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            AttrValue::Str(s) => write!(f, "\"{}\"", s.escape_ascii()),
+            AttrValue::Int(i) => write!(f, "{i}"),
+            AttrValue::Float(x) => write!(f, "{x}"),
+            AttrValue::Bool(b) => write!(f, "{b}"),
+            AttrValue::Type(t) => write!(f, "{}", EnumName(*t)),
+            AttrValue::Shape(s) => write!(f, "{s}"),
+            AttrValue::Tensor(t) => {
+                write!(f, "Tensor<type: {} shape: {}>", t.dtype(), t.shape())
+            }
+            AttrValue::Func(call) => write!(f, "{}[{}]", call.name, call.attrs),
+            AttrValue::Placeholder(name) => write!(f, "${name}"),
+            AttrValue::List(items) => {
+                f.write_char('[')?;
+                list(items, f)?;
+                f.write_char(']')
+            }
+        }
+    }
+}
+
+/// `name=value`, separated by commas.
+impl Display for Attrs {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        struct Pair<'a>(&'a str, &'a AttrValue);
+        impl Display for Pair<'_> {
+            fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+                write!(f, "{}={}", self.0, self.1)
+            }
+        }
+        list(self.iter().map(|(name, value)| Pair(name, value)), f)
+    }
+}
+
+impl Display for ArgType {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            ArgType::Fixed(t) => write!(f, "{t}"),
+            ArgType::Attr(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+/// `x:T`, `values:N*T`, `ref:Ref(T)`.
+impl Display for ArgDef {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{}:", self.name())?;
+        if self.is_ref() {
+            f.write_str("Ref(")?;
+        }
+        match self {
+            ArgDef::Single { ty, .. } => write!(f, "{ty}")?,
+            ArgDef::Repeated { number, ty, .. } => write!(f, "{number}*{ty}")?,
+            ArgDef::List { types, .. } => write!(f, "{types}")?,
+        }
+        if self.is_ref() {
+            f.write_char(')')?;
+        }
+        Ok(())
+    }
+}
+
+/// `T:type,default=DT_FLOAT,allowed=[DT_FLOAT, DT_INT32]`.
+impl Display for AttrDef {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let ty = match self.ty {
+            AttrType::Str => "string",
+            AttrType::Int => "int",
+            AttrType::Float => "float",
+            AttrType::Bool => "bool",
+            AttrType::Type => "type",
+            AttrType::Shape => "shape",
+            AttrType::Tensor => "tensor",
+            AttrType::Func => "func",
+        };
+        match self.is_list {
+            true => write!(f, "{}:list({ty})", self.name)?,
+            false => write!(f, "{}:{ty}", self.name)?,
+        }
+        if let Some(default) = &self.default {
+            write!(f, ",default={default}")?;
+        }
+        if let Some(minimum) = self.minimum {
+            write!(f, ",min={minimum}")?;
+        }
+        if !self.allowed.is_empty() {
+            f.write_str(",allowed=[")?;
+            list(&self.allowed, f)?;
+            f.write_char(']')?;
+        }
+        Ok(())
+    }
+}
+
+/// As `SummarizeOpDef` has it.
+///
+/// ```
+/// use ferroflow_opdef::OpDef;
+/// let def = OpDef::parse("Identity", "input: T -> output: T | T: type")?;
+/// let text = "Op<name=Identity; signature=input:T -> output:T; attr=T:type>";
+/// assert_eq!(def.to_string(), text);
+/// # Ok::<(), ferroflow_base::Status>(())
+/// ```
+impl Display for OpDef {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "Op<name={}; signature=", self.name)?;
+        list(&self.inputs, f)?;
+        f.write_str(" -> ")?;
+        list(&self.outputs, f)?;
+        for attr in &self.attrs {
+            write!(f, "; attr={attr}")?;
+        }
+        if self.flags.stateful {
+            f.write_str("; is_stateful=true")?;
+        }
+        if self.flags.distributed {
+            f.write_str("; is_distributed_communication=true")?;
+        }
+        f.write_char('>')
+    }
+}
