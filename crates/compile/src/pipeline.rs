@@ -20,6 +20,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::cse::PASS,
     passes::patterns::PASS,
     passes::fuse::PASS,
+    passes::fuse_read::PASS,
     passes::elementwise::PASS,
 ];
 

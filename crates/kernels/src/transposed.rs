@@ -66,6 +66,16 @@ fn key(s: &Conv3dShape) -> Key {
 impl TransposedFilter {
     /// Packs the filter of the convolution `s` for the way back; `None` when plain loops must do.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Option<Self> {
+        Self::packed(par, filter, s, false)
+    }
+
+    /// As [`new`](Self::new), for convolutions of these very sizes
+    /// ([`PackedFilter::for_one_use`]).
+    pub fn for_one_use(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Option<Self> {
+        Self::packed(par, filter, s, true)
+    }
+
+    fn packed(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape, once: bool) -> Option<Self> {
         let p = &s.plane;
         let (strides, pads, ..) = key(s);
         if [s.dil_d, p.dil_h, p.dil_w] != [1; 3]
@@ -80,7 +90,13 @@ impl TransposedFilter {
         for z in &axes[0] {
             for y in &axes[1] {
                 for x in &axes[2] {
-                    parts.push(part(par, filter, s, [*z, *y, *x]));
+                    parts.push(part(
+                        par,
+                        filter,
+                        s,
+                        [*z, *y, *x],
+                        once && strides == [1; 3],
+                    ));
                 }
             }
         }
@@ -163,6 +179,7 @@ fn part(
     filter: &[f32],
     s: &Conv3dShape,
     phases: [Phase; 3],
+    once: bool,
 ) -> Option<PackedFilter> {
     let taps = phases.map(|p| p.taps);
     if taps.contains(&0) {
@@ -189,8 +206,12 @@ fn part(
             }
         }
     }
-    let shape = back(s, phases, [1; 3]);
+    let shape = match once {
+        true => back(s, phases, [s.in_d, p.in_h, p.in_w]),
+        false => back(s, phases, [1; 3]),
+    };
     Some(match flat {
+        true if once => PackedFilter::for_one_use(par, &values, &shape.plane),
         true => PackedFilter::new(par, &values, &shape.plane),
         false => PackedFilter::new_3d(par, &values, &shape),
     })

@@ -31,7 +31,10 @@ fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
         (rewriter.constant_folding(), &["fold"]),
         (rewriter.arithmetic_optimization(), &["simplify"]),
         (rewriter.common_subgraph_elimination(), &["cse"]),
-        (rewriter.remapping(), &["patterns", "fuse", "elementwise"]),
+        (
+            rewriter.remapping(),
+            &["patterns", "fuse", "fuse_read", "elementwise"],
+        ),
         (rewriter.loop_optimization(), &["loop_vars"]),
         (rewriter.dependency_optimization(), &["identity", "awaited"]),
     ];

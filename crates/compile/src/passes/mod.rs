@@ -6,6 +6,7 @@ pub(crate) mod dead;
 pub(crate) mod elementwise;
 pub(crate) mod fold;
 pub(crate) mod fuse;
+pub(crate) mod fuse_read;
 pub(crate) mod identity;
 pub(crate) mod loop_vars;
 pub(crate) mod lower;

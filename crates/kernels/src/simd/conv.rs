@@ -118,7 +118,7 @@ impl Conv2dShape {
 pub struct PackedFilter {
     /// A matrix for each group, or for each position of a transformed filter.
     parts: Vec<PackedB>,
-    winograd: bool,
+    form: Option<&'static winograd::Form>,
     taps: usize,
     in_c: usize,
     out_c: usize,
@@ -130,19 +130,36 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
-        if let Some(form) = winograd::form(s) {
-            let taps = s.filter_h * s.filter_w;
-            check(filter.len(), taps * s.in_c, s.out_c, s.out_c, "filter");
-            let parts = winograd::pack(par, form, filter, s.in_c, s.out_c);
-            return PackedFilter {
-                parts,
-                winograd: true,
-                taps,
-                in_c: s.in_c,
-                out_c: s.out_c,
-            };
+        Self::with_form(par, filter, s, winograd::form(s))
+    }
+
+    /// Packs the filter of this very 2-D convolution, as when a network learns: all sizes may decide
+    /// how, and a digit more may be lost.
+    ///
+    /// # Panics
+    /// If `filter` is too short or the channels do not divide into the groups.
+    pub fn for_one_use(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
+        Self::with_form(par, filter, s, winograd::fastest_form(s))
+    }
+
+    fn with_form(
+        par: &dyn Parallelism,
+        filter: &[f32],
+        s: &Conv2dShape,
+        form: Option<&'static winograd::Form>,
+    ) -> Self {
+        let taps = s.filter_h * s.filter_w;
+        let Some(form) = form else {
+            return Self::with_taps(par, filter, taps, s);
+        };
+        check(filter.len(), taps * s.in_c, s.out_c, s.out_c, "filter");
+        PackedFilter {
+            parts: winograd::pack(par, form, filter, s.in_c, s.out_c),
+            form: Some(form),
+            taps,
+            in_c: s.in_c,
+            out_c: s.out_c,
         }
-        Self::with_taps(par, filter, s.filter_h * s.filter_w, s)
     }
 
     /// Packs the filter of a 3-D convolution.
@@ -160,7 +177,7 @@ impl PackedFilter {
         let taps = s.filter_h.checked_mul(s.filter_w)?;
         if let Some(form) = winograd::form(s) {
             let size = [s.in_c, s.out_c, form.planes()];
-            return Self::of_parts(parts, true, taps, size, [s.in_c, s.out_c]);
+            return Self::of_parts(parts, Some(form), taps, size, [s.in_c, s.out_c]);
         }
         Self::from_packed_taps(parts, taps, s)
     }
@@ -179,12 +196,12 @@ impl PackedFilter {
         }
         let k = taps.checked_mul(s.in_c / groups)?;
         let size = [k, s.out_c / groups, groups];
-        Self::of_parts(parts, false, taps, size, [s.in_c, s.out_c])
+        Self::of_parts(parts, None, taps, size, [s.in_c, s.out_c])
     }
 
     fn of_parts(
         parts: Vec<Bytes>,
-        winograd: bool,
+        form: Option<&'static winograd::Form>,
         taps: usize,
         [k, n, count]: [usize; 3],
         [in_c, out_c]: [usize; 2],
@@ -195,7 +212,7 @@ impl PackedFilter {
         let parts = parts.into_iter().map(|b| PackedB::from_packed(k, n, b));
         Some(PackedFilter {
             parts: parts.collect::<Option<_>>()?,
-            winograd,
+            form,
             taps,
             in_c,
             out_c,
@@ -226,7 +243,7 @@ impl PackedFilter {
             .collect();
         PackedFilter {
             parts,
-            winograd: false,
+            form: None,
             taps,
             in_c: s.in_c,
             out_c: s.out_c,
@@ -269,22 +286,20 @@ pub fn conv3d(
     let p = &s.plane;
     let m = p.batch * s.out_d * p.out_h * p.out_w;
     let pixels = p.batch * s.in_d * p.in_h * p.in_w;
-    let form = winograd::form(p).filter(|_| filter.winograd);
     assert!(
         filter.taps == s.filter_d * p.filter_h * p.filter_w
             && filter.in_c == p.in_c
             && filter.out_c == p.out_c
-            && if filter.winograd {
-                form.is_some() && s.in_d == 1 && s.out_d == 1 && s.filter_d == 1
-            } else {
-                filter.parts.len() == p.groups
+            && match filter.form {
+                Some(form) => form.suits(p) && [s.in_d, s.out_d, s.filter_d] == [1; 3],
+                None => filter.parts.len() == p.groups,
             },
         "the filter was packed for another convolution",
     );
     check(input.len(), pixels, p.in_c, p.in_c, "input");
     check(out.len(), m, p.out_c, p.out_c, "output");
     check_epilogue(ep, m, p.out_c);
-    if let Some(form) = form {
+    if let Some(form) = filter.form {
         let out = SendPtr(out.as_mut_ptr());
         // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
         return unsafe { winograd::run(par, form, p, input, &filter.parts, out, ep) };

@@ -133,6 +133,19 @@ pub fn gemm_packed<T: Element>(
     ldc: usize,
     ep: &Epilogue<'_, T>,
 ) {
+    multiply(par, (a, lda), m, b, (out, ldc), ep, false);
+}
+
+/// As [`gemm_packed`], but added to what is in `out` where it says so.
+fn multiply<T: Element>(
+    par: &dyn Parallelism,
+    (a, lda): (&[T], usize),
+    m: usize,
+    b: &PackedB<T>,
+    (out, ldc): (&mut [T], usize),
+    ep: &Epilogue<'_, T>,
+    add: bool,
+) {
     check(a.len(), m, b.k(), lda, "left-hand matrix");
     check(out.len(), m, b.n(), ldc, "output");
     check_epilogue(ep, m, b.n());
@@ -151,7 +164,7 @@ pub fn gemm_packed<T: Element>(
             SendPtr(out.as_mut_ptr()),
             ldc,
             ep,
-            false,
+            add,
         )
     }
 }
@@ -195,6 +208,11 @@ impl GemmShape {
     }
 }
 
+/// Bytes of the right side that are packed before they are used.
+const SLAB_BYTES: usize = 640 * 1024;
+/// Rows of the right side below which going over the output once more costs more than that saves.
+const MIN_SLAB: usize = 192;
+
 /// How many times wider than high a product must be for its transpose to be cheaper.
 const WIDE: usize = 4;
 
@@ -223,6 +241,9 @@ pub fn gemm<T: Element>(
             turn(t, s.m, [s.n, s.m], out, s.ldc);
         });
     }
+    if !s.trans_a && !s.trans_b {
+        return in_slabs(par, s, a, b, out, ep);
+    }
     PackedB::with_scratch(par, (b, s.ldb, s.trans_b), s.k, s.n, |b| {
         if !s.trans_a {
             return gemm_packed(par, a, s.lda, s.m, b, out, s.ldc, ep);
@@ -232,6 +253,36 @@ pub fn gemm<T: Element>(
         turn(a, s.lda, [s.k, s.m], t, s.k);
         gemm_packed(par, t, s.k, s.m, b, out, s.ldc, ep);
     });
+}
+
+/// A product of two matrices as they are, whose right side is packed some rows at a time, so that
+/// what was packed is still in the second-level cache when it is read.
+fn in_slabs<T: Element>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [T],
+    ep: &Epilogue<'_, T>,
+) {
+    check(b.len(), s.k, s.n, s.ldb, "right-hand matrix");
+    let fit = SLAB_BYTES / (s.n * size_of::<T>()).max(1);
+    let slabs = match fit {
+        MIN_SLAB.. => s.k.div_ceil(fit).max(1),
+        _ => 1,
+    };
+    for i in 0..slabs {
+        let (from, to) = (s.k * i / slabs, s.k * (i + 1) / slabs);
+        let (a, b) = (
+            a.get(from..).unwrap_or_default(),
+            b.get(from * s.ldb..).unwrap_or_default(),
+        );
+        let none = Epilogue::none();
+        let ep = if i + 1 == slabs { ep } else { &none };
+        PackedB::with_scratch(par, (b, s.ldb, false), to - from, s.n, |b| {
+            multiply(par, (a, s.lda), s.m, b, (out, s.ldc), ep, i > 0);
+        });
+    }
 }
 
 /// `to[c][r] = from[r][c]`, both with a row stride.

@@ -291,7 +291,10 @@ impl OpKernel for Conv {
             }
             None => {
                 let value = widened(par, ctx.input(1)?)?;
-                own_packed = pack(par, plan, &value, s.plane.groups)?;
+                own_packed = match plan.layout.spatial {
+                    2 => PackedFilter::for_one_use(par, value.slice()?, &s.plane),
+                    _ => PackedFilter::new_3d(par, value.slice()?, &s),
+                };
                 &own_packed
             }
         };

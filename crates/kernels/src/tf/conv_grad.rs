@@ -311,7 +311,11 @@ impl Gradient {
             };
             let mut packed = kept(&self.packed.lock().unwrap_or_else(PoisonError::into_inner));
             if packed.is_none() {
-                packed = TransposedFilter::new(par, filter.slice()?, s).map(Arc::new);
+                let pack = match self.filter {
+                    Some(_) => TransposedFilter::new,
+                    None => TransposedFilter::for_one_use,
+                };
+                packed = pack(par, filter.slice()?, s).map(Arc::new);
                 if self.filter.is_some() {
                     let mut slot = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
                     *slot = packed.clone();

@@ -163,6 +163,21 @@ fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
     )
 }
 
+/// Whether no pixel is in two windows, and whether each is in one.
+fn windows(s: &Conv3dShape) -> (bool, bool) {
+    let p = &s.plane;
+    let axes = [
+        [s.filter_d, s.stride_d, s.in_d + s.pad_front, s.out_d],
+        [p.filter_h, p.stride_h, p.in_h + p.pad_top, p.out_h],
+        [p.filter_w, p.stride_w, p.in_w + p.pad_left, p.out_w],
+    ];
+    let disjoint = axes.iter().all(|[window, stride, ..]| window <= stride);
+    let covering = axes.iter().all(|[window, stride, input, output]| {
+        window >= stride && output.saturating_mul(*stride) >= *input
+    });
+    (disjoint, covering)
+}
+
 /// `f(output pixel, where the pixels of its window begin, which of them is the first largest in each
 /// channel)`, for the output pixels of image `n` whose window has any.
 fn each_largest<T: Ordered>(
@@ -210,6 +225,24 @@ fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32;
         }
     }
     which
+}
+
+/// Gives a pixel the gradients of the channels in which it is the `k`-th and largest of its window,
+/// and zeros in the others.
+#[inline]
+fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
+    let (places, rest) = place.as_chunks_mut::<TOGETHER>();
+    let (grads, rest_grad) = grad.as_chunks::<TOGETHER>();
+    let (whiches, rest_which) = which.as_chunks::<TOGETHER>();
+    for ((place, grad), which) in places.iter_mut().zip(grads).zip(whiches) {
+        for i in 0..TOGETHER {
+            let kept = grad[i];
+            place[i] = if which[i] == k { kept } else { T::ZERO };
+        }
+    }
+    for ((place, grad), which) in rest.iter_mut().zip(rest_grad).zip(rest_which) {
+        *place = if *which == k { *grad } else { T::ZERO };
+    }
 }
 
 struct MaxGrad {
@@ -297,9 +330,19 @@ impl MaxGrad {
             Order::First => in_image,
             Order::Second => out_image,
         };
+        let (disjoint, covering) = windows(s);
         par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, image, 1, &|n, out| {
-            out.fill(T::ZERO);
+            if self.order == Order::Second || !(disjoint && covering) {
+                out.fill(T::ZERO);
+            }
             each_largest(s, n, x_slice, |to, window, which| match self.order {
+                Order::First if disjoint => {
+                    let grad = &grad[to * c..][..c];
+                    for (k, from) in (0..).zip(window) {
+                        let place = &mut out[from - n * in_image..][..c];
+                        hand_down(k, which, grad, place);
+                    }
+                }
                 Order::First => {
                     let grad = &grad[to * c..][..c];
                     for (j, (k, g)) in which.iter().zip(grad).enumerate() {

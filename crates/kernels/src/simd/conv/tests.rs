@@ -1,5 +1,6 @@
 //! Convolutions against naive loops, at every level the CPU has.
 
+use super::winograd::Form;
 use super::*;
 use crate::simd::epilogue::Activation;
 use crate::simd::level::testing::{TwoThreads, each_level, noise};
@@ -50,12 +51,13 @@ fn compare(s: &Conv3dShape) {
     let side = noise(p.output_len() * s.out_d, 4);
     let want = naive(s, &input, &filter);
     each_level(|level| {
-        let packed = if s.filter_d == 1 {
-            PackedFilter::new(&Inline, &filter, p)
-        } else {
-            PackedFilter::new_3d(&Inline, &filter, s)
-        };
-        for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+        let mut ways = vec![PackedFilter::new_3d(&Inline, &filter, s)];
+        if s.filter_d == 1 {
+            let forms = winograd::suiting(p);
+            ways.extend(forms.map(|f| PackedFilter::with_form(&Inline, &filter, p, Some(f))));
+        }
+        let pars = [&Inline as &dyn Parallelism, &TwoThreads];
+        for (packed, par) in ways.iter().flat_map(|way| pars.map(|par| (way, par))) {
             for (with_more, act) in [(false, Activation::None), (true, Activation::Relu)] {
                 let ep = Epilogue {
                     scale: with_more.then_some(&scale[..]),
@@ -64,7 +66,7 @@ fn compare(s: &Conv3dShape) {
                     act,
                 };
                 let mut out = vec![f32::NAN; want.len()];
-                conv3d(par, s, &input, &packed, &mut out, &ep);
+                conv3d(par, s, &input, packed, &mut out, &ep);
                 for (i, got) in out.iter().enumerate() {
                     let (bias, scale) = (bias[i % p.out_c], scale[i % p.out_c]);
                     let mut x = want[i] + f64::from(bias);
@@ -74,10 +76,15 @@ fn compare(s: &Conv3dShape) {
                     }
                     let error = (f64::from(*got) - x).abs();
                     let k = (packed.taps * p.in_c) as f64;
-                    let lost = if packed.winograd { tiled_loss(p) } else { 1.0 };
+                    let lost = match packed.form.map(Form::planes) {
+                        Some(64) => 2.0 * tiled_loss(p),
+                        Some(_) => tiled_loss(p),
+                        None => 1.0,
+                    };
                     assert!(
                         error < lost * (1e-5 + 2e-6 * k.sqrt()),
-                        "{level:?} {s:?} {i}: {got} for {x}"
+                        "{level:?} {s:?} {:?} {i}: {got} for {x}",
+                        packed.form.map(Form::planes)
                     );
                 }
             }
@@ -85,7 +92,7 @@ fn compare(s: &Conv3dShape) {
     });
 }
 
-/// How much more tiles of six may lose than direct sums.
+/// How much more tiles of six and eight may lose than direct sums.
 fn tiled_loss(s: &Conv2dShape) -> f64 {
     if s.filter_h == 5 { 4.0 } else { 1.0 }
 }
@@ -226,20 +233,25 @@ fn transformed(f: usize, bound: f64) {
     let want = naive(&s.solid(), &input, &filter);
     let size = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
     each_level(|level| {
-        let direct = PackedFilter::with_taps(&Inline, &filter, f * f, &s);
-        let packed = PackedFilter::new(&Inline, &filter, &s);
-        assert!(packed.winograd && !direct.winograd);
-        let [direct, transformed] = [direct, packed].map(|f| {
+        let error = |f: &PackedFilter| {
             let mut out = vec![0.0; want.len()];
-            conv2d(&Inline, &s, &input, &f, &mut out, &Epilogue::none());
-            let errors = out
-                .iter()
-                .zip(&want)
-                .map(|(x, y)| (f64::from(*x) - y).abs());
+            conv2d(&Inline, &s, &input, f, &mut out, &Epilogue::none());
+            let pairs = out.iter().zip(&want);
+            let errors = pairs.map(|(x, y)| (f64::from(*x) - y).abs());
             errors.fold(0.0, f64::max) / size
-        });
-        println!("{level:?}: {direct:e} directly, {transformed:e} transformed");
-        assert!(transformed < bound);
+        };
+        let direct = error(&PackedFilter::with_taps(&Inline, &filter, f * f, &s));
+        let forms: Vec<_> = winograd::suiting(&s).collect();
+        assert_eq!(forms.len(), if f == 5 { 2 } else { 1 });
+        for form in forms {
+            let packed = PackedFilter::with_form(&Inline, &filter, &s, Some(form));
+            let transformed = error(&packed);
+            println!(
+                "{level:?}: {direct:e} directly, {transformed:e} in {} planes",
+                form.planes()
+            );
+            assert!(transformed < bound);
+        }
     });
 }
 

@@ -3,6 +3,7 @@
 use super::kernel::Sweep;
 use super::{Element, Epilogue, PackedB};
 use crate::simd::aligned::{Scratch, SendPtr};
+use crate::simd::table::GemmTable;
 use ferroflow_sync::Parallelism;
 use std::ops::Range;
 
@@ -196,6 +197,115 @@ pub(crate) unsafe fn drive<T: Element>(
     }
 }
 
+/// Sends the tiles of a panel through the kernels for so many vectors; `sweep` says all but where the
+/// tiles are.
+///
+/// # Safety
+/// `pointers` has `taps` pointers for each row of `tiles`, of which the sweep takes some from the
+/// `tap`-th on; what it points to is valid for all rows.
+unsafe fn sweep_tiles<T: Element>(
+    table: &GemmTable<T>,
+    tiles: Tiles,
+    pointers: &[SendPtr<T>],
+    [taps, tap]: [usize; 2],
+    vectors: usize,
+    sweep: &mut Sweep<T>,
+) {
+    let table_ptr = pointers.as_ptr().cast::<*const T>();
+    if tiles.big > 0 && tiles.mr > 0 {
+        sweep.tiles = tiles.big;
+        sweep.tile_stride = taps * tiles.mr;
+        // SAFETY: the caller's promise.
+        unsafe {
+            sweep.rows = table_ptr.add(tap * tiles.mr);
+            (table.kernels[tiles.mr - 1][vectors])(sweep);
+        }
+    }
+    if tiles.small > 0 && tiles.mr > 1 {
+        let mr = tiles.mr - 1;
+        let first = tiles.big * tiles.mr;
+        sweep.tiles = tiles.small;
+        sweep.tile_stride = taps * mr;
+        // SAFETY: the caller's promise, for the rows after the big tiles.
+        unsafe {
+            sweep.rows = table_ptr.add(first * taps + tap * mr);
+            sweep.c = sweep.c.add(first * sweep.ldc);
+            if !sweep.side.is_null() {
+                sweep.side = sweep.side.add(first * sweep.ld_side);
+            }
+            (table.kernels[mr - 1][vectors])(sweep);
+        }
+    }
+}
+
+/// Many small products of one size, `out = a · b` or `out += a · b`, whose matrices lie in planes.
+pub(crate) struct Planes<'a, T: Element> {
+    /// Rows of `a`, columns of `b`, and the length of the reduction.
+    pub size: [usize; 3],
+    pub a: SendPtr<T>,
+    /// From one plane of `a` to the next; its rows are dense.
+    pub plane_a: usize,
+    /// The right side of a plane.
+    pub b: &'a (dyn Fn(usize) -> Right<'a, T> + Sync),
+    pub out: SendPtr<T>,
+    /// From one plane of `out` to the next; its rows are dense.
+    pub plane_out: usize,
+    pub add: bool,
+}
+
+/// The products of some planes.
+///
+/// # Safety
+/// `a` is readable and `out` writable (and initialized, to be added to) in these planes, and nobody
+/// else touches them.
+pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<usize>) {
+    let [m, n, k] = p.size;
+    if m == 0 || n == 0 || planes.is_empty() {
+        return;
+    }
+    let table = (p.b)(planes.start).b.table();
+    let (lanes, nr) = (table.lanes, 2 * table.lanes);
+    let tiles = Tiles::of(m, table.kernels.len());
+    let mut pointers = Scratch::take();
+    let pointers = pointers.room::<SendPtr<T>>(m);
+    for (row, pointer) in pointers.iter_mut().enumerate() {
+        *pointer = SendPtr(p.a.get().wrapping_add(row * k));
+    }
+    for plane in planes {
+        let b = (p.b)(plane);
+        debug_assert_eq!((b.n, b.b.k()), (n, k));
+        let panels = b.panels();
+        for panel in 0..panels {
+            let col = panel * nr;
+            let width = nr.min(n - col);
+            let mut sweep = Sweep {
+                rows: std::ptr::null(),
+                tiles: 0,
+                tile_stride: 0,
+                taps: 1,
+                off: plane * p.plane_a,
+                len: k,
+                b: b.panel(panel).as_ptr(),
+                next: b.panel((panel + 1).min(panels - 1)).as_ptr(),
+                c: p.out.get().wrapping_add(plane * p.plane_out + col),
+                ldc: n,
+                n: width,
+                accumulate: p.add,
+                last: true,
+                scale: std::ptr::null(),
+                bias: std::ptr::null(),
+                side: std::ptr::null(),
+                ld_side: 0,
+                limits: None,
+            };
+            let vectors = if width <= lanes { 0 } else { 1 };
+            // SAFETY: a pointer a row, and the plane's offset leads to `k` elements of it; the panel
+            // has `k` rows; `c` covers these rows and columns.
+            unsafe { sweep_tiles(table, tiles, pointers, [1, 0], vectors, &mut sweep) };
+        }
+    }
+}
+
 /// # Safety
 /// As for [`drive`], for the task's rows and panels.
 #[allow(
@@ -241,8 +351,8 @@ unsafe fn run_task<T: Element>(
                 .map(|(s, ld)| (s[rows.start * ld + col..].as_ptr(), ld));
             let mut sweep = Sweep {
                 rows: std::ptr::null(),
-                tiles: tiles.big,
-                tile_stride: taps * tiles.mr,
+                tiles: 0,
+                tile_stride: 0,
                 taps: block.taps,
                 off: block.off,
                 len: block.len,
@@ -259,30 +369,18 @@ unsafe fn run_task<T: Element>(
                 ld_side: side.map_or(0, |s| s.1),
                 limits,
             };
-            let table_ptr = pointers.as_ptr().cast::<*const T>();
-            if tiles.big > 0 && tiles.mr > 0 {
-                // SAFETY: the table holds `taps` pointers a row, each with `run` elements; the
-                // panel has the block's rows; `c` and the epilogue cover these rows and columns.
-                unsafe {
-                    sweep.rows = table_ptr.add(block.tap * tiles.mr);
-                    (table.kernels[tiles.mr - 1][vectors])(&sweep);
-                }
-            }
-            if tiles.small > 0 && tiles.mr > 1 {
-                let mr = tiles.mr - 1;
-                let first = tiles.big * tiles.mr;
-                // SAFETY: as above, for the rows after the big tiles.
-                unsafe {
-                    sweep.rows = table_ptr.add(first * taps + block.tap * mr);
-                    sweep.tiles = tiles.small;
-                    sweep.tile_stride = taps * mr;
-                    sweep.c = c.add(first * ldc);
-                    if !sweep.side.is_null() {
-                        sweep.side = sweep.side.add(first * sweep.ld_side);
-                    }
-                    (table.kernels[mr - 1][vectors])(&sweep);
-                }
-            }
+            // SAFETY: the table holds `taps` pointers a row, each with `run` elements; the panel has
+            // the block's rows; `c` and the epilogue cover these rows and columns.
+            unsafe {
+                sweep_tiles(
+                    table,
+                    tiles,
+                    pointers,
+                    [taps, block.tap],
+                    vectors,
+                    &mut sweep,
+                )
+            };
             let end = col + width;
             if let Some(op) = function
                 && last

@@ -164,12 +164,14 @@ impl<T: Element> PackedB<T> {
                 }
             });
         }
-        // Some rows of all panels at a time, so that what is read lies together.
-        let per_task = (16 * 1024 / (n * ROWS)).max(1);
-        parallel_for(par, k.div_ceil(ROWS), per_task, &|range| {
+        // A row of all panels at a time, so that what is read lies together; of many panels some rows,
+        // so that what is written does, too.
+        let rows = if panels <= MANY_PANELS { 1 } else { ROWS };
+        let per_task = (16 * 1024 / (n * rows)).max(1);
+        parallel_for(par, k.div_ceil(rows), per_task, &|range| {
             for block in range {
                 for panel in 0..panels {
-                    for row in block * ROWS..(block * ROWS + ROWS).min(k) {
+                    for row in block * rows..(block * rows + rows).min(k) {
                         // SAFETY: a row of a panel of the buffer just made, visited once.
                         let dst = unsafe {
                             let at = (panel * k + row) * nr;
@@ -212,8 +214,9 @@ impl<T: Element> PackedB<T> {
     }
 }
 
-/// Rows that are packed together.
+/// Rows that are packed together, of so many panels.
 const ROWS: usize = 8;
+const MANY_PANELS: usize = 32;
 
 /// Copies what a panel has of a row, from column `col` on.
 #[inline]

@@ -1,10 +1,10 @@
 //! Gradients by the filter: tiles of the input against tiles of the output's gradient.
 
-use super::{Form, Grid, form, sandwich};
+use super::{GAP, Grid, fastest_form, sandwich};
 use crate::simd::aligned::{Scratch, SendPtr};
 use crate::simd::conv::Conv2dShape;
-use crate::simd::gemm::drive::{Right, drive};
-use crate::simd::gemm::{Epilogue, PackedB, Rows, check, turn};
+use crate::simd::gemm::drive::{Planes, Right, drive_planes};
+use crate::simd::gemm::{PackedB, check, turn};
 use crate::simd::table::Table;
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut, parallel_for};
 use std::ops::Range;
@@ -16,7 +16,9 @@ const FEW_TILES: usize = 48;
 
 /// Whether [`conv2d_filter_gradient_in_tiles`] is a good way.
 pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
-    form(s).is_some() && s.out_c <= super::ZEROS.len() && Grid::new(s).tiles() >= FEW_TILES
+    fastest_form(s).is_some_and(|form| {
+        s.out_c <= super::ZEROS.len() && Grid::new(form, s).tiles() >= FEW_TILES
+    })
 }
 
 /// Writes the gradient of a convolution by its filter, `[filter_h, filter_w, in_c, out_c]`, given
@@ -32,8 +34,8 @@ pub fn conv2d_filter_gradient_in_tiles(
     dy: &[f32],
     out: &mut [f32],
 ) {
-    let form = form(s).expect("a filter that has a form");
-    let grid = Grid::new(s);
+    let form = fastest_form(s).expect("a filter that has a form");
+    let grid = Grid::new(form, s);
     check(
         input.len(),
         s.batch * s.in_h * s.in_w,
@@ -64,10 +66,12 @@ pub fn conv2d_filter_gradient_in_tiles(
         return out.fill(0.0);
     }
     let (channels, size) = (s.in_c + s.out_c, s.in_c * s.out_c);
-    // What is added to should not be larger than what is added up.
+    // What is added to should not be larger than what is added up. Odd, so that the places of a tile
+    // do not fall into the same set of the cache.
     let fit = (super::BLOCK / (planes * channels))
         .max(size / channels)
-        .max(MIN_TILES);
+        .max(MIN_TILES)
+        | 1;
     let blocks = tiles.div_ceil(fit);
     // Blocks are added up in sums of their own, one for each thread that may work on one.
     let lanes = par.width().min(blocks);
@@ -75,8 +79,8 @@ pub fn conv2d_filter_gradient_in_tiles(
     let mut sums = vec![0.0; planes * size * lanes];
     par_chunks_mut(par, &mut sums, planes * size, 1, &|lane, sums| {
         for i in (lane..blocks).step_by(lanes) {
-            let block = tiles * i / blocks..tiles * (i + 1) / blocks;
-            add_block(inner, form, &grid, block, input, dy, sums);
+            let block = i * fit..((i + 1) * fit).min(tiles);
+            add_block(inner, &grid, block, input, dy, sums);
         }
     });
     let (sum, others) = sums.split_at_mut(planes * size);
@@ -89,18 +93,18 @@ pub fn conv2d_filter_gradient_in_tiles(
 /// Adds what some tiles contribute to the sums, `[plane][in_c][out_c]`.
 fn add_block(
     par: &dyn Parallelism,
-    form: &Form,
     grid: &Grid,
     block: Range<usize>,
     input: &[f32],
     dy: &[f32],
     sums: &mut [f32],
 ) {
-    let (s, n, planes, table) = (grid.s, block.len(), form.planes(), Table::current());
+    let (s, n, planes, table) = (grid.s, block.len(), grid.form.planes(), Table::current());
     let row = 2 * table.gemm.lanes;
     let (panels, panel) = (s.out_c.div_ceil(row), row * n);
     let (mut tiles, mut left) = (Scratch::take(), Scratch::take());
-    let tiles = SendPtr(tiles.room::<f32>(planes * n * s.in_c).as_mut_ptr());
+    let plane = n * s.in_c + GAP;
+    let tiles = SendPtr(tiles.room::<f32>(planes * plane).as_mut_ptr());
     let left = SendPtr(left.room::<f32>(planes * n * s.in_c).as_mut_ptr());
     let sums = SendPtr(sums.as_mut_ptr());
     PackedB::<f32>::in_scratch(n, planes * panels * row, |right| {
@@ -111,34 +115,38 @@ fn add_block(
                 // SAFETY: tile `t` of each plane, and row `t` of each panel, are visited once.
                 unsafe {
                     let dst = tiles.get().add(t * s.in_c);
-                    grid.input(form, table, number, input, dst, n * s.in_c);
+                    grid.input(table, number, input, dst, plane);
                     let dst = packed.get().add(t * row);
-                    grid.gradient(form, table, number, dy, dst, [panel, panels * panel]);
+                    grid.gradient(table, number, dy, dst, [panel, panels * panel]);
                 }
             }
         });
-        par.run_blocks(planes, &|i| {
-            // SAFETY: plane `i` of the tiles is complete, and only this call has that of `left`
-            // and of the sums; the product is `in_c × out_c` over `n` tiles.
+        let right = &*right;
+        let products = Planes {
+            size: [s.in_c, s.out_c, n],
+            a: left,
+            plane_a: n * s.in_c,
+            b: &|i| Right {
+                b: right,
+                first: i * panels,
+                n: s.out_c,
+            },
+            out: sums,
+            plane_out: s.in_c * s.out_c,
+            add: true,
+        };
+        parallel_for(par, planes, 4, &|planes| {
+            // SAFETY: the planes of the tiles are complete, and only this call has these of `left`
+            // and of the sums; each product is `in_c × out_c` over `n` tiles.
             unsafe {
-                let from = tiles.get().add(i * n * s.in_c);
-                let from = std::slice::from_raw_parts(from, n * s.in_c);
-                let turned = left.get().add(i * n * s.in_c);
-                let turned_rows = std::slice::from_raw_parts_mut(turned, n * s.in_c);
-                turn(from, s.in_c, [n, s.in_c], turned_rows, n);
-                let rows = Rows {
-                    ptr: SendPtr(turned),
-                    ld: n,
-                    k: n,
-                };
-                let columns = Right {
-                    b: &*right,
-                    first: i * panels,
-                    n: s.out_c,
-                };
-                let to = SendPtr(sums.get().add(i * s.in_c * s.out_c));
-                let ep = Epilogue::none();
-                drive(&Inline, s.in_c, &rows, columns, to, s.out_c, &ep, true);
+                for i in planes.clone() {
+                    let from = tiles.get().add(i * plane);
+                    let from = std::slice::from_raw_parts(from, n * s.in_c);
+                    let turned = left.get().add(i * n * s.in_c);
+                    let turned = std::slice::from_raw_parts_mut(turned, n * s.in_c);
+                    turn(from, s.in_c, [n, s.in_c], turned, n);
+                }
+                drive_planes(&products, planes);
             }
         });
     });

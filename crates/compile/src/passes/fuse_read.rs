@@ -1,0 +1,108 @@
+//! Fuses bias and activation into products whose weights are read anew in each step, as they are when
+//! a network learns: TensorFlow's `_FusedConv2D` and `_FusedMatMul`.
+
+use crate::pass::FUSED_SUFFIX;
+use crate::view::View;
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::DType;
+use smallvec::smallvec;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "fuse_read",
+    about: "fuses bias and activation into products whose weights are no constants",
+    run,
+};
+
+/// A product, its bias, and the last node that is fused into it.
+struct Chain {
+    root: NodeId,
+    bias: Output,
+    activation: Option<NodeId>,
+    end: NodeId,
+}
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let view = View::new(graph, ctx.shapes(graph)?);
+    let mut plans = Vec::new();
+    for chain in graph.iter().filter_map(|(id, _)| chain(&view, id)) {
+        plans.push((fused(&view, ctx, &chain)?, chain.end));
+    }
+    let mut patch = Patch::new();
+    for (node, end) in plans {
+        let id = patch.add(graph, node)?;
+        patch.redirect(Output::new(end, 0), Output::new(id, 0));
+        patch.redirect_control(end, Some(id));
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// What can be fused into the product `root`.
+fn chain(view: &View, root: NodeId) -> Option<Chain> {
+    let node = view.node(root);
+    let fits = match node.op() {
+        "Conv2D" => node.attrs.str("data_format").ok()? == "NHWC",
+        "MatMul" => true,
+        _ => false,
+    };
+    if !fits || node.outputs[..] != [DType::Float] || !view.is_pure(root) {
+        return None;
+    }
+    let product = Output::new(root, 0);
+    let adding = view.only_reader(product)?;
+    let sum = view.node(adding);
+    let is_bias = sum.op() == "BiasAdd" && sum.attrs.str("data_format").ok()? == "NHWC";
+    if !is_bias || sum.inputs[0] != product || !view.is_pure(adding) {
+        return None;
+    }
+    let bias = sum.inputs[1];
+    // A bias that does not fit is BiasAdd's error, so that it must be seen to fit.
+    let length = match view.shape(bias).dims()? {
+        [length] => (*length)?,
+        _ => return None,
+    };
+    if view.shape(product).dim(-1)? != length {
+        return None;
+    }
+    let activation = view.only_reader(Output::new(adding, 0)).filter(|id| {
+        let next = view.node(*id);
+        let known = ["Relu", "Relu6", "Elu", "Tanh", "Sigmoid", "LeakyRelu"];
+        known.contains(&next.op()) && view.is_pure(*id)
+    });
+    Some(Chain {
+        root,
+        bias,
+        activation,
+        end: activation.unwrap_or(adding),
+    })
+}
+
+fn fused(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<Node> {
+    let root = view.node(chain.root);
+    let mut node = root.clone();
+    let mut ops = vec!["BiasAdd"];
+    if let Some(activation) = chain.activation.map(|id| view.node(id)) {
+        ops.push(activation.op());
+        if let Ok(alpha) = activation.attrs.float("alpha") {
+            node.attrs.set("leakyrelu_alpha", AttrValue::Float(alpha));
+        }
+    }
+    let name = format!("{}{FUSED_SUFFIX}", root.name);
+    node.name = view.graph.unique_name(&name);
+    node.attrs.set("fused_ops", AttrValue::strs(&ops));
+    node.attrs.set("num_args", AttrValue::Int(1));
+    node.def = match root.op() {
+        "Conv2D" => {
+            let types = vec![AttrValue::Type(DType::Float)];
+            node.attrs.set("TArgs", AttrValue::List(types));
+            ctx.def("_FusedConv2D")?
+        }
+        _ => ctx.def("_FusedMatMul")?,
+    };
+    node.inputs = smallvec![root.inputs[0], root.inputs[1], chain.bias];
+    node.def.complete_attrs(&mut node.attrs)?;
+    Ok(node)
+}
