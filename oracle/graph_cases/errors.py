@@ -119,6 +119,9 @@ def texts(b):
     for text, why in [("(", "missing ): ("), ("[a", "missing ]: [a"), (")", "unexpected ): )"),
                       ("b[z-a]", "invalid character class range: z-a"), ("a\\", "trailing \\"),
                       ("*", "no argument for repetition operator: *"),
+                      ("*?a", "no argument for repetition operator: *?"),
+                      ("ab(?P<n", "invalid named capture group: (?P<n"),
+                      ("(?P<a-b>x)", "invalid named capture group: (?P<a-b>"),
                       ("a{3,1}", "invalid repetition size: {3,1}"),
                       ("(?P<n", "invalid named capture group: (?P<n"),
                       ("(?=a)", "invalid perl operator: (?="), ("\\8", "invalid escape sequence: \\8")]:

@@ -70,7 +70,7 @@ fn source_of<'a>(node: &NodeDef, input: &'a str) -> Result<(&'a str, usize)> {
 impl GraphExecutionState {
     /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
     ///
-    /// CheckedGraphDef here: versions, names, inputs, cycles, and the attrs, arity and dtypes of ops that
+    /// Checked here: versions, names, inputs, cycles, and the attrs, arity and dtypes of ops that
     /// `registry` knows; the rest when a part is imported. A function may come again if it is the same.
     pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
         let checked = self.check(def, registry)?;
@@ -284,7 +284,10 @@ impl GraphExecutionState {
         let named = [&signature.fetches, &signature.targets, &signature.feeds];
         let roots = named.into_iter().flatten();
         let mut stack: Vec<usize> = roots
-            .filter_map(|name| self.position(parse_tensor_name(name).ok()?.0))
+            .filter_map(|name| {
+                let name = name.strip_prefix('^').unwrap_or(name);
+                self.position(parse_tensor_name(name).ok()?.0)
+            })
             .collect();
         let mut needed = vec![false; self.nodes.len()];
         let mut functions = Reached {

@@ -2,7 +2,7 @@
 
 use crate::client_ends::internal_op;
 use crate::{Graph, Node, NodeId, Output};
-use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::{AttrValue, Attrs, Registry};
 use smallvec::smallvec;
 
@@ -44,6 +44,8 @@ pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
 
 /// Why a tensor name means nothing in a graph.
 enum Missing {
+    /// It is no such name.
+    Name(Status),
     /// There is no such node; perhaps one that is meant.
     Node(String),
     /// The node has only so many outputs.
@@ -53,8 +55,8 @@ enum Missing {
 impl Graph {
     /// The output that a tensor name means; `what` is for the message.
     pub fn find_output(&self, name: &str, what: &str) -> Result<Output> {
-        parse_tensor_name(name)?;
         self.look_up(name).map_err(|missing| match missing {
+            Missing::Name(error) => error,
             Missing::Node(hint) => not_found!("{what} {name}: not found{hint}"),
             Missing::Slot(n) => {
                 invalid_argument!("{what} {name}: output index too large, must be < {n}")
@@ -65,6 +67,7 @@ impl Graph {
     /// The output that is fed as `name`.
     fn find_feed(&self, name: &str) -> Result<Output> {
         self.look_up(name).map_err(|missing| match missing {
+            Missing::Name(error) => error,
             Missing::Node(hint) => {
                 not_found!("FeedInputs: unable to find feed output {name}{hint}")
             }
@@ -86,6 +89,7 @@ impl Graph {
             ));
         }
         self.look_up(name).map_err(|missing| match missing {
+            Missing::Name(error) => error,
             Missing::Node(hint) => not_found!("FetchOutputs node {name}: not found{hint}"),
             Missing::Slot(n) => {
                 invalid_argument!("FetchOutputs {name}: output index too large, must be < {n}")
@@ -94,8 +98,7 @@ impl Graph {
     }
 
     fn look_up(&self, name: &str) -> std::result::Result<Output, Missing> {
-        // What is no tensor name is the name of no node.
-        let (node, slot) = parse_tensor_name(name).unwrap_or((name, 0));
+        let (node, slot) = parse_tensor_name(name).map_err(Missing::Name)?;
         let id = self.find(node).ok_or_else(|| {
             let near = self.nearest_name(node);
             Missing::Node(near.map_or(String::new(), |n| format!("; did you mean '{n}'?")))

@@ -28,6 +28,26 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -
     Ok(())
 }
 
+/// A number as C's `%g` prints it.
+fn general(x: f32) -> String {
+    let digits = format!("{x:.5e}");
+    let Some((mantissa, exponent)) = digits.split_once('e') else {
+        return digits.to_lowercase();
+    };
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    let short = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
+        false => text.to_string(),
+    };
+    match exponent {
+        -4..=5 => short(&format!("{x:.*}", (5 - exponent) as usize)),
+        _ => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{}e{sign}{:02}", short(mantissa), exponent.abs())
+        }
+    }
+}
+
 /// As `SummarizeAttrValue` has it, but for the elements of tensors.
 ///
 /// ```
@@ -36,13 +56,15 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -
 /// assert_eq!(AttrValue::Type(DType::Qint8).to_string(), "DT_QINT8");
 /// assert_eq!(AttrValue::ints(&[1, 2]).to_string(), "[1, 2]");
 /// assert_eq!(AttrValue::str("VALID").to_string(), "\"VALID\"");
+/// let floats = [0.2, 1e-5, 100.0, 1e6, f32::NAN].map(|x| AttrValue::Float(x).to_string());
+/// assert_eq!(floats, ["0.2", "1e-05", "100", "1e+06", "nan"]);
 /// ```
 impl Display for AttrValue {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             AttrValue::Str(s) => write!(f, "\"{}\"", s.escape_ascii()),
             AttrValue::Int(i) => write!(f, "{i}"),
-            AttrValue::Float(x) => write!(f, "{x}"),
+            AttrValue::Float(x) => f.write_str(&general(*x)),
             AttrValue::Bool(b) => write!(f, "{b}"),
             AttrValue::Type(t) => write!(f, "{}", EnumName(*t)),
             AttrValue::Shape(s) => write!(f, "{s}"),
@@ -151,11 +173,18 @@ impl Display for OpDef {
         for attr in &self.attrs {
             write!(f, "; attr={attr}")?;
         }
-        if self.flags.stateful {
-            f.write_str("; is_stateful=true")?;
-        }
-        if self.flags.distributed {
-            f.write_str("; is_distributed_communication=true")?;
+        let flags = [
+            (self.flags.commutative, "is_commutative"),
+            (self.flags.aggregate, "is_aggregate"),
+            (self.flags.stateful, "is_stateful"),
+            (
+                self.flags.allows_uninitialized_input,
+                "allows_uninitialized_input",
+            ),
+            (self.flags.distributed, "is_distributed_communication"),
+        ];
+        for (_, name) in flags.into_iter().filter(|(is_set, _)| *is_set) {
+            write!(f, "; {name}=true")?;
         }
         f.write_char('>')
     }

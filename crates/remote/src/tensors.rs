@@ -33,3 +33,49 @@ pub(crate) fn fetched(name: &str, tensor: &Tensor) -> Result<NamedTensorProto> {
         tensor: Some(proto.map_err(|e| e.note(format!("when sending the fetch '{name}'")))?),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_model::proto::TensorShapeProto;
+
+    fn check(tensor: TensorProto) -> std::result::Result<Vec<usize>, String> {
+        let fed = fed(&["x:0".to_string()], vec![tensor]);
+        fed.map(|t| t[0].shape().dims().to_vec())
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn feeds_are_checked() {
+        let float = TensorProto {
+            dtype: 1,
+            float_val: vec![2.0],
+            ..TensorProto::default()
+        };
+        assert_eq!(check(float.clone()), Ok(vec![]));
+        let unknown_rank = Some(TensorShapeProto {
+            unknown_rank: true,
+            ..TensorShapeProto::default()
+        });
+        let scalar = TensorProto {
+            tensor_shape: unknown_rank,
+            ..float.clone()
+        };
+        assert_eq!(check(scalar), Ok(vec![]));
+        let rows = [
+            TensorProto {
+                dtype: 99,
+                ..float.clone()
+            },
+            TensorProto {
+                tensor_content: vec![1, 2, 3].into(),
+                ..float
+            },
+        ];
+        for row in rows {
+            let error = check(row).expect_err("no tensor");
+            let start = "INVALID_ARGUMENT: Invalid TensorProto for feed value 0 ('x:0'): ";
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+}

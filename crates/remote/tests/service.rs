@@ -340,6 +340,16 @@ fn errors_are_tensorflows() {
             "FeedInputs: unable to find feed output nope:0",
         ),
         (
+            run(&handle, &[("x:4", 1.0)], &["y:0"], &[]),
+            Code::InvalidArgument,
+            "FeedInputs: x:4 should have output index < 1",
+        ),
+        (
+            run(&handle, &[], &["^y"], &[]),
+            Code::InvalidArgument,
+            "Attempt to add output -1 of y not in range [0, 1) to node with type _Send.",
+        ),
+        (
             run(&handle, &[], &[], &[]),
             Code::InvalidArgument,
             "Must specify at least one target",

@@ -55,7 +55,8 @@ fn chain(view: &View, root: NodeId) -> Option<Chain> {
     let adding = view.only_reader(product)?;
     let sum = view.node(adding);
     let is_bias = sum.op() == "BiasAdd" && sum.attrs.str("data_format").ok()? == "NHWC";
-    if !is_bias || sum.inputs[0] != product || !view.is_pure(adding) {
+    let is_beside = |other: &Node| other.device == node.device;
+    if !is_bias || sum.inputs[0] != product || !view.is_pure(adding) || !is_beside(sum) {
         return None;
     }
     let bias = sum.inputs[1];
@@ -70,7 +71,7 @@ fn chain(view: &View, root: NodeId) -> Option<Chain> {
     let activation = view.only_reader(Output::new(adding, 0)).filter(|id| {
         let next = view.node(*id);
         let known = ["Relu", "Relu6", "Elu", "Tanh", "Sigmoid", "LeakyRelu"];
-        known.contains(&next.op()) && view.is_pure(*id)
+        known.contains(&next.op()) && view.is_pure(*id) && is_beside(next)
     });
     Some(Chain {
         root,
@@ -90,7 +91,7 @@ fn fused(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<Node> {
             node.attrs.set("leakyrelu_alpha", AttrValue::Float(alpha));
         }
     }
-    let name = format!("{}{FUSED_SUFFIX}", root.name);
+    let name = format!("{}{FUSED_SUFFIX}", view.node(chain.end).name);
     node.name = view.graph.unique_name(&name);
     node.attrs.set("fused_ops", AttrValue::strs(&ops));
     node.attrs.set("num_args", AttrValue::Int(1));

@@ -35,7 +35,7 @@ pub(crate) struct Table {
     /// Filter 3 with stride 1 and 2, then filter 5 likewise.
     depthwise: [DepthwiseFn; 4],
     pub depthwise_pixel: unsafe fn(&PixelJob),
-    /// Tiles of four, then of six.
+    /// Tiles of four, of six and of eight.
     pub winograd_input: [unsafe fn(&InputJob); 3],
     pub winograd_gradient: [unsafe fn(&GradientJob); 3],
     pub winograd_output: [unsafe fn(&OutputJob); 3],

@@ -81,6 +81,7 @@ fn complaint(pattern: &str) -> Option<String> {
         .err()?;
     let (start, end) = (error.span().start.offset, error.span().end.offset);
     let (at, rest) = (pattern.get(start..end)?, pattern.get(start..)?);
+    let group = |open: &str| Some(&pattern[pattern.get(..end)?.rfind(open)?..]);
     Some(match error.kind() {
         ErrorKind::GroupUnclosed => format!("missing ): {pattern}"),
         ErrorKind::GroupUnopened => format!("unexpected ): {pattern}"),
@@ -91,12 +92,19 @@ fn complaint(pattern: &str) -> Option<String> {
             format!("invalid escape sequence: {at}")
         }
         ErrorKind::RepetitionMissing => {
-            let operator = rest.chars().next()?;
+            let first = match rest.starts_with('{') {
+                true => rest.find('}')? + 1,
+                false => rest.chars().next()?.len_utf8(),
+            };
+            let is_lazy = rest[first..].starts_with('?');
+            let operator = &rest[..first + usize::from(is_lazy)];
             format!("no argument for repetition operator: {operator}")
         }
         ErrorKind::RepetitionCountInvalid => format!("invalid repetition size: {at}"),
         ErrorKind::GroupNameUnexpectedEof | ErrorKind::GroupNameInvalid => {
-            format!("invalid named capture group: {pattern}")
+            let group = group("(?P<").or_else(|| group("(?<"))?;
+            let len = group.find('>').map_or(group.len(), |at| at + 1);
+            format!("invalid named capture group: {}", &group[..len])
         }
         ErrorKind::UnsupportedLookAround => format!("invalid perl operator: {at}"),
         _ => return None,
