@@ -2,8 +2,9 @@
 
 Usage: python bench/server.py target/release/ferroflow [--rounds N]
 
-Prints medians: a step that adds two scalars, steps per second of 16 clients, 100 MB fed and fetched (and the
-server's resident memory after it), steps per second of a LeNet-like network trained with fed batches.
+Prints medians: a step that adds two scalars, steps per second of 16 clients and what the server computes for each,
+100 MB fed and fetched (and the server's resident memory after it), steps per second of a LeNet-like network trained
+with fed batches.
 Python clients take most of the processors themselves; where `cargo build --release --example clients` was run,
 16 clients that take little are measured as well.
 """
@@ -70,7 +71,14 @@ def client(target, seconds, ready, go, counts):
         counts.put(n)
 
 
-def clients(target, n=16, seconds=4.0):
+def processor_time(pid):
+    """Seconds that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def clients(target, pid, n=16, seconds=4.0):
+    """Steps a second, and microseconds that the server computes for each."""
     spawn = multiprocessing.get_context("spawn")
     ready, go, counts = spawn.Semaphore(0), spawn.Event(), spawn.Queue()
     workers = [spawn.Process(target=client, args=(target, seconds, ready, go, counts)) for _ in range(n)]
@@ -78,11 +86,13 @@ def clients(target, n=16, seconds=4.0):
         w.start()
     for _ in workers:
         ready.acquire()
+    before = processor_time(pid)
     go.set()
     total = sum(counts.get() for _ in workers)
+    took = processor_time(pid) - before
     for w in workers:
         w.join()
-    return total / seconds
+    return total / seconds, took / total * 1e6
 
 
 def light_clients(program, target):
@@ -167,7 +177,7 @@ def main():
         light = Path(args.server).resolve().parent / "examples" / "clients"
         rows = [
             ("add two scalars, us", lambda t, p: latency(t)),
-            ("16 clients, steps/s", lambda t, p: clients(t)),
+            ("16 clients: steps/s, server's us a step", clients),
             ("16 light clients, steps/s", lambda t, p: light_clients(light, t)),
             ("LeNet, steps/s", lambda t, p: lenet(t)),
             ("100 MB: fed MB/s, fed and fetched MB/s, peak MB", bulk),
