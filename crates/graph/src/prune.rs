@@ -42,39 +42,23 @@ pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
     }
 }
 
-/// Why a tensor name means nothing in a graph.
-enum Missing {
-    /// It is no such name.
-    Name(Status),
-    /// There is no such node; perhaps one that is meant.
-    Node(String),
-    /// The node has only so many outputs.
-    Slot(usize),
-}
-
 impl Graph {
     /// The output that a tensor name means; `what` is for the message.
     pub fn find_output(&self, name: &str, what: &str) -> Result<Output> {
-        self.look_up(name).map_err(|missing| match missing {
-            Missing::Name(error) => error,
-            Missing::Node(hint) => not_found!("{what} {name}: not found{hint}"),
-            Missing::Slot(n) => {
-                invalid_argument!("{what} {name}: output index too large, must be < {n}")
-            }
-        })
+        self.look_up(
+            name,
+            |hint| not_found!("{what} {name}: not found{hint}"),
+            |n| invalid_argument!("{what} {name}: output index too large, must be < {n}"),
+        )
     }
 
     /// The output that is fed as `name`.
     fn find_feed(&self, name: &str) -> Result<Output> {
-        self.look_up(name).map_err(|missing| match missing {
-            Missing::Name(error) => error,
-            Missing::Node(hint) => {
-                not_found!("FeedInputs: unable to find feed output {name}{hint}")
-            }
-            Missing::Slot(n) => {
-                invalid_argument!("FeedInputs: {name} should have output index < {n}")
-            }
-        })
+        self.look_up(
+            name,
+            |hint| not_found!("FeedInputs: unable to find feed output {name}{hint}"),
+            |n| invalid_argument!("FeedInputs: {name} should have output index < {n}"),
+        )
     }
 
     /// The output that is fetched as `name`.
@@ -88,23 +72,29 @@ impl Graph {
                  Node: {{{{node {node}}}}}"
             ));
         }
-        self.look_up(name).map_err(|missing| match missing {
-            Missing::Name(error) => error,
-            Missing::Node(hint) => not_found!("FetchOutputs node {name}: not found{hint}"),
-            Missing::Slot(n) => {
-                invalid_argument!("FetchOutputs {name}: output index too large, must be < {n}")
-            }
-        })
+        self.look_up(
+            name,
+            |hint| not_found!("FetchOutputs node {name}: not found{hint}"),
+            |n| invalid_argument!("FetchOutputs {name}: output index too large, must be < {n}"),
+        )
     }
 
-    fn look_up(&self, name: &str) -> std::result::Result<Output, Missing> {
-        let (node, slot) = parse_tensor_name(name).map_err(Missing::Name)?;
-        let id = self.find(node).ok_or_else(|| {
+    /// The output that a tensor name means; the errors of a node that is not there, given what it
+    /// may have been meant for, and of one that has only so many outputs.
+    fn look_up(
+        &self,
+        name: &str,
+        missing: impl FnOnce(&str) -> Status,
+        beyond: impl FnOnce(usize) -> Status,
+    ) -> Result<Output> {
+        let (node, slot) = parse_tensor_name(name)?;
+        let Some(id) = self.find(node) else {
             let near = self.nearest_name(node);
-            Missing::Node(near.map_or(String::new(), |n| format!("; did you mean '{n}'?")))
-        })?;
+            let hint = near.map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+            return Err(missing(&hint));
+        };
         match self.node(id).outputs.len() {
-            n if slot >= n => Err(Missing::Slot(n)),
+            n if slot >= n => Err(beyond(n)),
             _ => Ok(Output::new(id, slot)),
         }
     }

@@ -1,5 +1,6 @@
 //! Tensors as text, in the two forms that TensorFlow prints them in.
 
+use ferroflow_base::general;
 use ferroflow_tensor::{DType, Tensor, bf16, dispatch, f16};
 
 /// The first `max` elements (all when negative), as in the message of a failed Assert:
@@ -168,29 +169,6 @@ pub(crate) fn double(v: f64) -> String {
         Ok(same) if same == v => short,
         _ => general(v, 17),
     }
-}
-
-/// C's `%.{digits}g`.
-pub(crate) fn general(v: f64, digits: usize) -> String {
-    if v.is_nan() {
-        return "nan".to_string();
-    }
-    if v.is_infinite() {
-        return if v > 0.0 { "inf" } else { "-inf" }.to_string();
-    }
-    let scientific = format!("{:.*e}", digits.saturating_sub(1), v);
-    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let trim = |text: &str| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
-        false => text.to_string(),
-    };
-    if exponent < -4 || exponent >= digits as i32 {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{}e{sign}{:02}", trim(mantissa), exponent.abs());
-    }
-    let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
-    trim(&format!("{v:.decimals$}"))
 }
 
 /// Text in C's escapes; what is UTF-8 stays.

@@ -1,20 +1,11 @@
 //! Schemas and attrs as text, the way TensorFlow's messages show them.
 
 use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Attrs, OpDef};
-use ferroflow_tensor::DType;
+use ferroflow_base::general;
 use std::fmt::{Display, Formatter, Result, Write};
 
 /// How many elements of a list are shown.
 const MAX_SHOWN: usize = 50;
-
-/// `DT_FLOAT` for `float`.
-struct EnumName(DType);
-
-impl Display for EnumName {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "DT_{}", self.0.name().to_ascii_uppercase())
-    }
-}
 
 fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -> Result {
     for (i, item) in items.into_iter().enumerate() {
@@ -26,26 +17,6 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -
         write!(f, "{item}")?;
     }
     Ok(())
-}
-
-/// A number as C's `%g` prints it.
-fn general(x: f32) -> String {
-    let digits = format!("{x:.5e}");
-    let Some((mantissa, exponent)) = digits.split_once('e') else {
-        return digits.to_lowercase();
-    };
-    let exponent: i32 = exponent.parse().unwrap_or_default();
-    let short = |text: &str| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
-        false => text.to_string(),
-    };
-    match exponent {
-        -4..=5 => short(&format!("{x:.*}", (5 - exponent) as usize)),
-        _ => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{}e{sign}{:02}", short(mantissa), exponent.abs())
-        }
-    }
 }
 
 /// As `SummarizeAttrValue` has it, but for the elements of tensors.
@@ -64,9 +35,9 @@ impl Display for AttrValue {
         match self {
             AttrValue::Str(s) => write!(f, "\"{}\"", s.escape_ascii()),
             AttrValue::Int(i) => write!(f, "{i}"),
-            AttrValue::Float(x) => f.write_str(&general(*x)),
+            AttrValue::Float(x) => f.write_str(&general(f64::from(*x), 6)),
             AttrValue::Bool(b) => write!(f, "{b}"),
-            AttrValue::Type(t) => write!(f, "{}", EnumName(*t)),
+            AttrValue::Type(t) => write!(f, "DT_{}", t.name().to_ascii_uppercase()),
             AttrValue::Shape(s) => write!(f, "{s}"),
             AttrValue::Tensor(t) => {
                 write!(f, "Tensor<type: {} shape: {}>", t.dtype(), t.shape())

@@ -11,9 +11,7 @@ pub(crate) fn fed(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tens
     named
         .map(|(i, (name, mut proto))| {
             // TensorFlow reads a tensor whose shape says nothing as a scalar.
-            if let Some(shape) = proto.tensor_shape.take_if(|s| s.unknown_rank) {
-                drop(shape);
-            }
+            proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
             let tensor = tensor_from_proto(&proto, None).and_then(|t| t.get());
             tensor.map_err(|e| match e.code() {
                 Code::InvalidArgument => e.prefixed(&format!(

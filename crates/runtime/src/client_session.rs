@@ -121,6 +121,14 @@ fn check_places(
     devices.check_colocation(nodes, |name| new.get(name).copied().or(state.node(name)))
 }
 
+/// Adds nodes and functions that fit, and whose devices are there.
+fn grow(state: &mut GraphExecutionState, graph: GraphDef, options: &ClientOptions) -> Result<()> {
+    let checked = state.check(graph, registry())?;
+    check_places(state, checked.nodes(), options)?;
+    state.add(checked);
+    Ok(())
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -129,9 +137,7 @@ impl ClientSession {
     /// A session over a graph, which may be empty.
     pub fn new(graph: GraphDef, options: ClientOptions) -> Result<Self> {
         let mut state = GraphExecutionState::default();
-        let checked = state.check(graph, registry())?;
-        check_places(&state, checked.nodes(), &options)?;
-        state.add(checked);
+        grow(&mut state, graph, &options)?;
         let graph = Versioned { state, version: 0 };
         Ok(ClientSession {
             graph: RwLock::new(graph),
@@ -153,9 +159,7 @@ impl ClientSession {
                 current.version
             ));
         }
-        let checked = current.state.check(graph, registry())?;
-        check_places(&current.state, checked.nodes(), &self.options)?;
-        current.state.add(checked);
+        grow(&mut current.state, graph, &self.options)?;
         current.version += 1;
         Ok(current.version)
     }

@@ -50,7 +50,8 @@ pub(super) struct Form {
 }
 
 const SIXTH: f32 = 1.0 / 6.0;
-const NINTH: f32 = 1.0 / 9.0;
+/// The factors of the points ±1, ±½ and ±2 of tiles of eight.
+const ONE: f32 = -2.0 / 9.0;
 const NEAR: f32 = 32.0 / 45.0;
 const FAR: f32 = 1.0 / 90.0;
 
@@ -101,20 +102,8 @@ static FORMS: [Form; 3] = [
         index: 2,
         filter: &[
             &[1.0, 0.0, 0.0, 0.0, 0.0],
-            &[
-                -2.0 * NINTH,
-                -2.0 * NINTH,
-                -2.0 * NINTH,
-                -2.0 * NINTH,
-                -2.0 * NINTH,
-            ],
-            &[
-                -2.0 * NINTH,
-                2.0 * NINTH,
-                -2.0 * NINTH,
-                2.0 * NINTH,
-                -2.0 * NINTH,
-            ],
+            &[ONE; 5],
+            &[ONE, -ONE, ONE, -ONE, ONE],
             &[FAR, FAR * 2.0, FAR * 4.0, FAR * 8.0, FAR * 16.0],
             &[FAR, FAR * -2.0, FAR * 4.0, FAR * -8.0, FAR * 16.0],
             &[NEAR, NEAR / 2.0, NEAR / 4.0, NEAR / 8.0, NEAR / 16.0],
