@@ -82,6 +82,21 @@ impl Executor {
         &self.plan
     }
 
+    pub(crate) fn shared_plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// The functions that the kernels call themselves.
+    pub(crate) fn functions(&self) -> Arc<dyn Functions> {
+        self.functions.clone()
+    }
+
+    /// A number that no other step of the process has.
+    pub(crate) fn next_step_id() -> u64 {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        NEXT_ID.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Runs one step with these arguments, on the calling thread and on `pool`; returns the
     /// results in order.
     ///
@@ -94,8 +109,7 @@ impl Executor {
         cancel: &CancelToken,
         trace: Option<Arc<dyn TraceSink>>,
     ) -> Result<Vec<Tensor>> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let id = Self::next_step_id();
         let idle = lock(&self.idle).pop();
         let mut state = idle.unwrap_or_else(|| StepState::new(&self.plan));
         // Until two heavy nodes are ready at once there is no need for anything shared.
@@ -172,7 +186,7 @@ impl Callable for Executor {
 }
 
 /// A token of the step's own with the caller's deadline.
-fn own_token(cancel: &CancelToken) -> CancelToken {
+pub(crate) fn own_token(cancel: &CancelToken) -> CancelToken {
     let own = CancelToken::new();
     match cancel.deadline() {
         Some(at) => own.with_timeout(at.saturating_duration_since(Instant::now())),
@@ -181,7 +195,7 @@ fn own_token(cancel: &CancelToken) -> CancelToken {
 }
 
 /// A kernel that panics is a bug, but it ends its step, not the process, and leaves nobody waiting.
-fn no_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn no_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text

@@ -9,12 +9,17 @@ use crate::session::{RunOptions, Session, SessionOptions, registry};
 use ferroflow_base::{Result, data_loss, failed_precondition, invalid_argument};
 use ferroflow_compile::{Options, emit, optimize_all, pack, unpack};
 use ferroflow_executor::Executor;
+use ferroflow_executor::host::HostExecutor;
 use ferroflow_graph::{
     ARG, Graph, Node, Output, RETVAL, Signature, infer_shapes, prune, read_compact, write_compact,
 };
 use ferroflow_kernels::packing;
 use ferroflow_model::AtomicFile;
-use ferroflow_program::bef::{GraphProgram, Port, TensorTable, read_graph, write_graph};
+use ferroflow_program::bef::{
+    File, FunctionKind, GraphProgram, Port, TensorTable, read_graph, write_graph,
+};
+use ferroflow_program::lower::{MAIN, dataflow_program};
+use ferroflow_program::to_host_program;
 use ferroflow_tensor::{DType, MappedFile, Tensor};
 use std::path::Path;
 use std::sync::Arc;
@@ -126,13 +131,19 @@ impl Session {
         let mut tensors = TensorTable::default();
         let bytes = write_compact(&graph, &mut |t| tensors.add(t))?;
         drop(graph);
+        let tensors = tensors.finish();
+        // As whoever opens the file will number the nodes.
+        let graph = read_compact(&bytes, &|i| tensors.get(i).cloned(), registry())?;
+        let plan = emit(&graph, registry(), &Options::none())?;
+        let functions = to_host_program(&plan).unwrap_or_else(|| dataflow_program(&plan));
         Ok(GraphProgram {
+            functions,
             feeds,
             fetches,
             targets: signature.targets.clone(),
             packing: packing(),
             graph: bytes,
-            tensors: tensors.finish(),
+            tensors,
         })
     }
 }
@@ -165,19 +176,24 @@ impl CompiledModel {
 
     /// Maps a file; only what describes the graph is read, weights when a step first needs them.
     pub fn open(path: &Path, options: SessionOptions) -> Result<CompiledModel> {
-        let file = Arc::new(MappedFile::open(path)?);
-        let program = read_graph((*file).as_ref(), Some(&file));
+        let mapping = Arc::new(MappedFile::open(path)?);
+        let program = read_graph((*mapping).as_ref(), Some(&mapping));
         program
-            .and_then(|program| Self::load(program, options))
+            .and_then(|program| Self::load(program, File::open(mapping)?, options))
             .map_err(|e| e.note(format!("in {}", path.display())))
     }
 
     /// Opens a file that is in memory already.
     pub fn from_bytes(bytes: &[u8], options: SessionOptions) -> Result<CompiledModel> {
-        Self::load(read_graph(bytes, None)?, options)
+        let program = read_graph(bytes, None)?;
+        Self::load(program, File::open(Arc::new(bytes.to_vec()))?, options)
     }
 
-    fn load(program: Option<GraphProgram>, options: SessionOptions) -> Result<CompiledModel> {
+    fn load(
+        program: Option<GraphProgram>,
+        file: File,
+        options: SessionOptions,
+    ) -> Result<CompiledModel> {
         let program = program.ok_or_else(|| {
             invalid_argument!(
                 "the BEF file holds a host program and no graph; `ferroflow exec` runs it"
@@ -199,7 +215,14 @@ impl CompiledModel {
             targets: program.targets,
         };
         let feeds = program.feeds.iter().map(Feed::of_port).collect();
-        let engine = Engine::One(Executor::new(Arc::new(plan)));
+        let main = file.function(MAIN).and_then(|i| file.functions().get(i));
+        let engine = match main.map(|f| f.kind) {
+            Some(FunctionKind::Dataflow) => Engine::One(Executor::new(Arc::new(plan))),
+            _ => {
+                let kernels = ferroflow_kernels::host::control_flow();
+                Engine::Host(HostExecutor::new(Arc::new(plan), file, kernels)?)
+            }
+        };
         let callable = Callable::new(engine, Frozen::default(), signature.clone(), feeds);
         let tensors = |ports: Vec<Port>| {
             let tensors = ports.into_iter().map(|p| SignatureTensor {

@@ -1,6 +1,7 @@
 //! [`Engine`]: what runs a compiled signature.
 
 use ferroflow_base::{Code, Result, Status, internal};
+use ferroflow_executor::host::HostExecutor;
 use ferroflow_executor::{Executor, TraceSink};
 use ferroflow_kernels::rendezvous::Rendezvous;
 use ferroflow_opdef::Resources;
@@ -12,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// One plan, or one for each device.
 pub(crate) enum Engine {
     One(Executor),
+    /// A plan that is a host program.
+    Host(HostExecutor),
     Parts(Vec<Part>),
 }
 
@@ -29,12 +32,11 @@ pub(crate) struct Part {
 impl Engine {
     pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
         let (one, parts) = match self {
-            Engine::One(executor) => (Some(executor), &[][..]),
+            Engine::One(executor) => (Some(executor.plan()), &[][..]),
+            Engine::Host(executor) => (Some(executor.plan()), &[][..]),
             Engine::Parts(parts) => (None, &parts[..]),
         };
-        one.into_iter()
-            .chain(parts.iter().map(|p| &p.executor))
-            .map(Executor::plan)
+        one.into_iter().chain(parts.iter().map(|p| p.executor.plan()))
     }
 
     /// Runs one step; as [`Executor::run`].
@@ -48,6 +50,7 @@ impl Engine {
     ) -> Result<Vec<Tensor>> {
         match self {
             Engine::One(executor) => executor.run(pool, resources, args, cancel, trace),
+            Engine::Host(executor) => executor.run(pool, resources, args, cancel, trace),
             Engine::Parts(parts) => {
                 let step = Step {
                     pool,

@@ -109,6 +109,10 @@ impl Program {
                     Ok(_) => internal!("the function was not called"),
                 },
                 FunctionKind::Native => internal!("native function was not found"),
+                FunctionKind::Dataflow => invalid_argument!(
+                    "function '{}' is the file's graph, which `ferroflow run` runs",
+                    entry.name
+                ),
                 FunctionKind::Sync => invalid_argument!(
                     "function '{}' is synchronous and cannot be called asynchronously",
                     entry.name

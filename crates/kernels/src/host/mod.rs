@@ -16,6 +16,13 @@ mod tracked;
 pub use dense::TfrtState;
 use ferroflow_opdef::host::KernelRegistry;
 
+/// The kernels that call functions, and what goes with them.
+pub fn control_flow() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    control::register(&mut registry);
+    registry
+}
+
 /// All host kernels.
 ///
 /// ```

@@ -2,7 +2,9 @@
 
 use super::trace::{TraceLevel, TraceScope, Tracer};
 use ferroflow_base::{Result, Status, cancelled};
-use ferroflow_sync::{AsyncValue, Diagnostic, Location, Task, WorkQueue};
+use ferroflow_sync::{
+    AsyncValue, CancelToken, Diagnostic, Location, Registration, Task, WorkQueue,
+};
 use smallvec::SmallVec;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -122,6 +124,10 @@ pub struct RequestContext {
     host: Arc<HostContext>,
     resources: Mutex<HashMap<String, Shared>>,
     cancelled: OnceLock<AsyncValue>,
+    token: CancelToken,
+    /// Cancels the request with the token that it was made with.
+    follows: OnceLock<Registration>,
+    data: Option<Shared>,
 }
 
 /// What a kernel may use beyond its arguments.
@@ -131,11 +137,63 @@ pub struct ExecutionContext(Arc<RequestContext>);
 impl ExecutionContext {
     /// The context of a new request.
     pub fn new(host: Arc<HostContext>) -> Self {
+        Self::of(host, CancelToken::new(), None)
+    }
+
+    /// The context of a request that is cancelled, by hand or at its deadline, as `token` says.
+    /// Whoever calls the program puts into `data` what its kernels need of the request.
+    ///
+    /// ```
+    /// use ferroflow_opdef::host::{ExecutionContext, HostContext};
+    /// use ferroflow_sync::{CancelToken, SingleThreadedWorkQueue};
+    /// use ferroflow_tensor::MallocAllocator;
+    /// use std::sync::Arc;
+    /// let queue = Arc::new(SingleThreadedWorkQueue::new());
+    /// let (out, allocator) = (Box::new(std::io::sink()), Arc::new(MallocAllocator));
+    /// let host = HostContext::new(queue, allocator, out, Box::new(|_| {}));
+    /// let token = CancelToken::new();
+    /// let ctx = ExecutionContext::for_request(host, &token, Arc::new(7i32));
+    /// assert_eq!(ctx.data::<i32>(), Some(&7));
+    /// token.cancel();
+    /// assert!(ctx.cancel_value().is_some());
+    /// ```
+    pub fn for_request(
+        host: Arc<HostContext>,
+        token: &CancelToken,
+        data: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let ctx = Self::of(host, token.clone(), Some(data));
+        let (request, why) = (Arc::downgrade(&ctx.0), token.clone());
+        let registration = token.on_cancel(move || {
+            if let Some(request) = request.upgrade() {
+                let status = why.check().err();
+                request.give_up(status.unwrap_or_else(|| cancelled!("Cancelled")));
+            }
+        });
+        let _ = ctx.0.follows.set(registration);
+        ctx
+    }
+
+    fn of(host: Arc<HostContext>, token: CancelToken, data: Option<Shared>) -> Self {
         ExecutionContext(Arc::new(RequestContext {
             host,
             resources: Mutex::default(),
             cancelled: OnceLock::new(),
+            token,
+            follows: OnceLock::new(),
+            data,
         }))
+    }
+
+    /// What the request was made with, if it is a `T`.
+    #[inline]
+    pub fn data<T: 'static>(&self) -> Option<&T> {
+        self.0.data.as_ref()?.downcast_ref()
+    }
+
+    /// Says whether the request was given up, and when it will be.
+    pub fn token(&self) -> &CancelToken {
+        &self.0.token
     }
 
     /// The host.
@@ -146,9 +204,7 @@ impl ExecutionContext {
 
     /// Cancels the request: kernels that have not started yet get an error as an argument.
     pub fn cancel(&self) {
-        self.0
-            .cancelled
-            .get_or_init(|| AsyncValue::new_error(cancelled!("Cancelled")));
+        self.0.give_up(cancelled!("Cancelled"));
     }
 
     /// The error that kernels of a cancelled request get.
@@ -185,6 +241,12 @@ impl ExecutionContext {
         let diagnostic = Diagnostic { status, location };
         self.host().emit_error(&diagnostic);
         diagnostic
+    }
+}
+
+impl RequestContext {
+    fn give_up(&self, status: Status) {
+        self.cancelled.get_or_init(|| AsyncValue::new_error(status));
     }
 }
 

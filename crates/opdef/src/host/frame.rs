@@ -253,6 +253,12 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
+    /// What the kernel may use beyond its arguments, for as long as the call lasts.
+    #[inline]
+    pub fn request(&self) -> &'a ExecutionContext {
+        self.ctx
+    }
+
     /// Function `i`, for a call right now.
     #[inline]
     pub fn function_ref(&self, i: usize) -> Result<FunctionRef<'a>> {

@@ -210,7 +210,7 @@ pub(super) fn decode(file: &File, index: usize) -> Result<Body> {
 
 fn read(file: &File, index: usize) -> Option<Body> {
     let function = file.functions().get(index)?;
-    if function.kind == FunctionKind::Native {
+    if !function.kind.has_body() {
         return None;
     }
     let section = file.section(Section::Functions);

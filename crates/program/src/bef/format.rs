@@ -39,9 +39,11 @@ pub(super) enum Section {
     Streams = 0x44,
     /// Ferroflow's: names of places.
     LocationNames = 0x45,
+    /// Ferroflow's: functions that TFRT's engines do not run, behind those of the index.
+    OtherFunctions = 0x46,
 }
 
-pub(super) const N_SECTIONS: usize = 14;
+pub(super) const N_SECTIONS: usize = 15;
 
 impl Section {
     /// The place of section `id` among all that are known here; others are none of ours.
@@ -50,6 +52,7 @@ impl Section {
             0..=11 => Some(id.into()),
             0x44 => Some(12),
             0x45 => Some(13),
+            0x46 => Some(14),
             _ => None,
         }
     }
@@ -64,14 +67,30 @@ pub enum FunctionKind {
     Native,
     /// The engine `sync`.
     Sync,
+    /// The engine `dataflow`; the body is the file's graph.
+    Dataflow,
 }
 
 impl FunctionKind {
+    /// Whether kernels are listed in the file.
+    pub(crate) fn has_body(self) -> bool {
+        matches!(self, FunctionKind::Async | FunctionKind::Sync)
+    }
+
+    /// The section that lists functions of this kind.
+    pub(super) fn section(self) -> Section {
+        match self {
+            FunctionKind::Dataflow => Section::OtherFunctions,
+            _ => Section::FunctionIndex,
+        }
+    }
+
     pub(super) fn number(self) -> u8 {
         match self {
             FunctionKind::Async => 0,
             FunctionKind::Native => 1,
             FunctionKind::Sync => 2,
+            FunctionKind::Dataflow => 3,
         }
     }
 
@@ -80,6 +99,7 @@ impl FunctionKind {
             FunctionKind::Async,
             FunctionKind::Native,
             FunctionKind::Sync,
+            FunctionKind::Dataflow,
         ]
         .into_iter()
         .find(|k| k.number() == number)

@@ -43,6 +43,8 @@ pub struct Port {
 
 /// A graph in a file.
 pub struct GraphProgram {
+    /// The functions of the file. A file that is read has them in `bef::File`.
+    pub functions: Module,
     /// What it takes, in the order of its arguments.
     pub feeds: Vec<Port>,
     /// What it gives, in the order of its results.
@@ -94,11 +96,14 @@ impl TensorTable {
     }
 }
 
-/// Writes a graph as a BEF file without host functions, piece by piece, to `out`.
+/// Writes a graph and the functions that run it as a BEF file, piece by piece, to `out`.
 pub fn write_graph(program: &GraphProgram, out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let empty = super::write(&Module::default(), false);
+    let functions = super::write(&program.functions, true);
     let mut file = Writer::default();
-    file.bytes = empty.map_err(|_| internal!("an empty program cannot be written"))?;
+    file.bytes = functions.map_err(|found| {
+        let found: Vec<String> = found.into_iter().map(|d| d.message).collect();
+        internal!("the graph's functions cannot be written: {}", found.join("; "))
+    })?;
     let mut interface = Writer::default();
     ports(&mut interface, &program.feeds);
     ports(&mut interface, &program.fetches);
@@ -203,6 +208,7 @@ pub fn read_graph(file: &[u8], mapping: Option<&Arc<MappedFile>>) -> Result<Opti
     };
     let tensors = read_tensors(Reader::new(bytes(tensors), 0), &weights)?;
     Ok(Some(GraphProgram {
+        functions: Module::default(),
         feeds,
         fetches,
         targets,

@@ -72,12 +72,15 @@ impl File {
         }
         file.kernels = file.names(Section::Kernels, "invalid Kernels section in BEF file")?;
         file.types = file.names(Section::Types, "invalid Types section in BEF file")?;
-        file.functions = file.read_index().ok_or_else(|| {
-            corrupt(
-                "invalid FunctionIndex section in BEF file: Failed to read the FunctionIndex \
-                 section",
-            )
-        })?;
+        for section in [Section::FunctionIndex, Section::OtherFunctions] {
+            let functions = file.read_index(section).ok_or_else(|| {
+                corrupt(
+                    "invalid FunctionIndex section in BEF file: Failed to read the FunctionIndex \
+                     section",
+                )
+            })?;
+            file.functions.extend(functions);
+        }
         file.bodies = file.functions.iter().map(|_| OnceLock::new()).collect();
         Ok(file)
     }
@@ -109,12 +112,18 @@ impl File {
             .ok_or_else(|| corrupt(error))
     }
 
-    fn read_index(&self) -> Option<Vec<Function>> {
-        let mut reader = Reader::new(self.section(Section::FunctionIndex), 0);
+    fn read_index(&self, section: Section) -> Option<Vec<Function>> {
+        let mut reader = Reader::new(self.section(section), 0);
+        if section == Section::OtherFunctions && reader.is_empty() {
+            return Some(Vec::new());
+        }
         let n = reader.count()?;
         let mut functions = Vec::new();
         for _ in 0..n {
             let kind = FunctionKind::from_number(reader.byte()?)?;
+            if kind.section() != section {
+                return None;
+            }
             let offset = reader.int()?;
             let name = self.string(reader.int()?)?.to_string();
             let (arguments, results) = (reader.ints()?, reader.ints()?);
@@ -183,7 +192,7 @@ impl File {
     /// Checks all functions.
     pub fn verify(&self) -> Result<()> {
         for (i, function) in self.functions.iter().enumerate() {
-            if function.kind != FunctionKind::Native {
+            if function.kind.has_body() {
                 self.body(i)?;
             }
         }

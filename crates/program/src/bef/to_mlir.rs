@@ -91,9 +91,9 @@ impl Converter<'_> {
         let _ = (tables.names.int(), tables.registers.int());
         let mut bodies = Vec::new();
         for (i, function) in file.functions().iter().enumerate() {
-            bodies.push(match function.kind {
-                FunctionKind::Native => None,
-                _ => Some(self.region(i, &mut tables)?),
+            bodies.push(match function.kind.has_body() {
+                true => Some(self.region(i, &mut tables)?),
+                false => None,
             });
         }
         let mut ops = Vec::new();
@@ -117,17 +117,19 @@ impl Converter<'_> {
             op.set_attr("sym_name", Attr::string(&function.name));
             op.set_attr("type", Attr::Type(Type::Function(ty.into())));
             match function.kind {
-                FunctionKind::Native => {
-                    op.set_attr("tfrt.native", Attr::Unit);
-                    op.set_attr("sym_visibility", Attr::string("private"));
-                }
+                FunctionKind::Native => op.set_attr("tfrt.native", Attr::Unit),
+                FunctionKind::Dataflow => op.set_attr("tfrt.dataflow", Attr::Unit),
                 FunctionKind::Sync => op.set_attr("tfrt.sync", Attr::Unit),
                 FunctionKind::Async => {}
             }
-            op.regions.push(match function.kind {
-                FunctionKind::Native => Region::default(),
-                _ => self.resolve(i, &mut bodies, 0)?,
-            });
+            let body = match function.kind.has_body() {
+                true => self.resolve(i, &mut bodies, 0)?,
+                false => {
+                    op.set_attr("sym_visibility", Attr::string("private"));
+                    Region::default()
+                }
+            };
+            op.regions.push(body);
             ops.push(op);
         }
         let mut modules = Vec::new();

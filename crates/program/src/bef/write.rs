@@ -55,7 +55,9 @@ pub fn write_with(module: &Module, options: WriteOptions) -> Result<Vec<u8>, Vec
         errors: Vec::new(),
         references: Vec::new(),
     };
-    for op in &module.ops {
+    // Those in the index come before those that are not.
+    let (others, ops): (Vec<_>, Vec<_>) = module.ops.iter().partition(|op| is_dataflow(op));
+    for op in ops.into_iter().chain(others) {
         collector.operation(op, None);
     }
     if collector.errors.is_empty() {
@@ -73,6 +75,10 @@ pub fn write_with(module: &Module, options: WriteOptions) -> Result<Vec<u8>, Vec
         return Err(collector.errors);
     }
     Ok(Emitter::new(module, collector.entities).emit(options))
+}
+
+fn is_dataflow(op: &Op) -> bool {
+    op.is_func() && op.attr("tfrt.dataflow").is_some()
 }
 
 struct Function<'m> {
@@ -205,11 +211,15 @@ impl<'m> Collector<'m> {
         let name = op.symbol().unwrap_or("").to_string();
         let ty = op.function_type().cloned().unwrap_or_default();
         let body = op.regions.first().filter(|r| r.n_blocks > 0);
-        if op.attr("tfrt.native").is_some() {
+        let bodiless = match op.attr("tfrt.native") {
+            Some(_) => Some(FunctionKind::Native),
+            None => is_dataflow(op).then_some(FunctionKind::Dataflow),
+        };
+        if let Some(kind) = bodiless {
             for t in ty.inputs.iter().chain(&ty.results) {
                 self.entities.add_type(t);
             }
-            return self.add_function(name, FunctionKind::Native, ty, None, op);
+            return self.add_function(name, kind, ty, None, op);
         }
         let Some(body) = body else {
             return self.error(&op.loc, "'func' op external functions are not allowed");
@@ -504,17 +514,25 @@ impl<'m> Emitter<'m> {
         let mut names = Writer::default();
         let mut registers = Writer::default();
         let functions = &self.entities.functions;
-        index.int(functions.len());
+        let mut others = Writer::default();
+        let is_other = |f: &&Function| f.kind == FunctionKind::Dataflow;
+        let n_others = functions.iter().filter(is_other).count();
+        index.int(functions.len() - n_others);
+        others.int(n_others);
         names.int(functions.len());
         registers.int(functions.len());
         for function in functions {
-            index.byte(function.kind.number());
-            index.int(bodies.bytes.len());
+            let list = match is_other(&function) {
+                true => &mut others,
+                false => &mut index,
+            };
+            list.byte(function.kind.number());
+            list.int(bodies.bytes.len());
             let name = self.entities.strings.get(&function.name).copied();
-            index.int(name.unwrap_or(0));
+            list.int(name.unwrap_or(0));
             for types in [&function.ty.inputs, &function.ty.results] {
-                index.int(types.len());
-                types.iter().for_each(|t| index.int(self.type_id(t)));
+                list.int(types.len());
+                types.iter().for_each(|t| list.int(self.type_id(t)));
             }
             if let Some(region) = function.region {
                 BodyEmitter::new(self).emit(
@@ -528,6 +546,9 @@ impl<'m> Emitter<'m> {
         }
         out.section(Section::FunctionIndex, &index);
         out.section(Section::Functions, &bodies);
+        if n_others > 0 {
+            out.section(Section::OtherFunctions, &others);
+        }
         (names, registers)
     }
 }

@@ -100,7 +100,7 @@ fn callees(ops: &[Op]) -> HashMap<String, Op> {
         seen.contains(name)
     };
     let functions = ops.iter().filter(|op| {
-        let plain = ["tfrt.native", "tfrt.sync"];
+        let plain = ["tfrt.native", "tfrt.sync", "tfrt.dataflow"];
         let has_body = op.regions.first().is_some_and(|r| r.n_blocks == 1);
         op.is_func() && has_body && plain.iter().all(|a| op.attr(a).is_none())
     });

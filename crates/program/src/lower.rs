@@ -1,0 +1,552 @@
+//! Plan → host program: the functions of a plan as functions of the engine `async`.
+//!
+//! A node is a kernel `tf.OP`; its attribute `node` is its number in the plan, which has what the node
+//! is made of. Constants that kernels read are in the plan as well. Calls, branches and loops
+//! become `tfrt.call`, `tfrt.cond`, `tfrt.case` and `tfrt.while`. As everywhere in TFRT a function takes a chain
+//! and gives one: everything in it begins after the first, everything in it has ended when the
+//! second is there. Where a node waits for another without reading anything, it reads a chain.
+
+use crate::mlir::{Attr, FunctionType, Loc, Module, Op, Region, Type, Value};
+use crate::plan::{Action, EdgeKind, FrameIdx, FrameKind, NodeIdx, Plan};
+use ferroflow_opdef::Value as Slot;
+use std::collections::{BTreeMap, HashMap};
+
+/// The name of the function that a step calls.
+pub const MAIN: &str = "main";
+/// What the kernels of nodes are called: this, and the op.
+pub const PREFIX: &str = "tf.";
+/// The kernel that gives constant `index` of the plan.
+pub const CONSTANT: &str = "tf.constant";
+/// The kernel that says whether a tensor is true, for node `node`.
+pub const PREDICATE: &str = "tf.predicate";
+/// The kernel that gives the number in a tensor, by which node `node` chooses a branch.
+pub const BRANCH_INDEX: &str = "tf.branch_index";
+/// The kernel that gives its last arguments, one for each result, when all are there.
+pub const AFTER: &str = "tf.after";
+
+/// Where an input of a node comes from.
+type Producer = (NodeIdx, u16);
+
+/// A plan's edges by who reads them.
+pub struct Wiring {
+    /// For each node and input, the output that arrives there; `None` for constants and what the
+    /// kernel absorbed.
+    pub inputs: Vec<Vec<Option<Producer>>>,
+    controls: Vec<Vec<NodeIdx>>,
+    has_control_readers: Vec<bool>,
+    /// By frame and number.
+    results: Vec<Vec<Option<Producer>>>,
+}
+
+impl Wiring {
+    /// The edges of `plan`.
+    pub fn of(plan: &Plan) -> Wiring {
+        let n = plan.nodes.len();
+        let inputs = plan.nodes.iter().map(|node| vec![None; node.n_inputs as usize]);
+        let results = plan.frames.iter().map(|f| vec![None; f.n_results]);
+        let mut wiring = Wiring {
+            inputs: inputs.collect(),
+            controls: vec![Vec::new(); n],
+            has_control_readers: vec![false; n],
+            results: results.collect(),
+        };
+        for (i, node) in plan.nodes.iter().enumerate() {
+            let from = NodeIdx::new(i);
+            for edge in plan.edges_of(node) {
+                let to = edge.node.index();
+                let slot = match edge.kind {
+                    EdgeKind::Data | EdgeKind::MergeData => {
+                        let first = plan.nodes.get(to).map_or(0, |n| n.first_slot);
+                        let list = wiring.inputs.get_mut(to);
+                        list.and_then(|l| l.get_mut(edge.slot.checked_sub(first)? as usize))
+                    }
+                    EdgeKind::Result => {
+                        let list = wiring.results.get_mut(frame_of(plan, from));
+                        list.and_then(|l| l.get_mut(edge.slot as usize))
+                    }
+                    EdgeKind::Control | EdgeKind::MergeControl | EdgeKind::Trigger => {
+                        wiring.has_control_readers[i] = true;
+                        if let Some(list) = wiring.controls.get_mut(to) {
+                            list.push(from);
+                        }
+                        continue;
+                    }
+                };
+                if let Some(slot) = slot {
+                    *slot = Some((from, edge.output));
+                }
+            }
+        }
+        wiring
+    }
+}
+
+/// The frame of a node: the last one that does not begin behind it.
+fn frame_of(plan: &Plan, node: NodeIdx) -> usize {
+    let begins_before = |f: &crate::FramePlan| f.first_node as usize <= node.index();
+    plan.frames.partition_point(begins_before).saturating_sub(1)
+}
+
+fn nodes_of(plan: &Plan, frame: usize) -> std::ops::Range<usize> {
+    let begin = |f: usize| plan.frames.get(f).map(|f| f.first_node as usize);
+    let end = begin(frame + 1).unwrap_or(plan.nodes.len());
+    begin(frame).unwrap_or(end)..end
+}
+
+/// The plan as a host program whose function [`MAIN`] takes a chain and the plan's arguments;
+/// `None` if the plan has dead values, loops of frames or recursion, which only the engine
+/// `dataflow` knows.
+///
+/// ```
+/// use ferroflow_program::{Action, BuildNode, PlanBuilder, Source, mlir, to_host_program};
+/// use ferroflow_opdef::{Cost, KernelCtx, NodeInfo};
+/// let mut builder = PlanBuilder::new();
+/// let main = builder.function("", 1, 1);
+/// let mut add = |op: &str, action, inputs| {
+///     let info = NodeInfo { name: op.to_lowercase(), op: op.into() };
+///     let (controls, cost) = (vec![], Cost::Cheap);
+///     builder.add(main, BuildNode { info, action, inputs, controls, n_outputs: 1, cost })
+/// };
+/// let x = add("_Arg", Action::Arg(0), vec![]);
+/// let kernel = |ctx: &mut KernelCtx| { let x = ctx.take_input(0)?; ctx.set_output(0, x) };
+/// let y = add("Relu", Action::Kernel(Box::new(kernel)), vec![Source::Node(x, 0)]);
+/// builder.result(main, 0, Source::Node(y, 0))?;
+/// let module = to_host_program(&builder.finish()?).expect("no loops");
+/// let text = mlir::print(&module, false);
+/// assert!(text.contains("\"tf.Relu\"(%arg1) {name = \"relu\", node = 1 : i32}"), "{text}");
+/// # Ok::<(), ferroflow_base::Status>(())
+/// ```
+pub fn to_host_program(plan: &Plan) -> Option<Module> {
+    let mut lowering = Lowering {
+        plan,
+        wiring: Wiring::of(plan),
+        module: Module::default(),
+        names: names(plan),
+        steps: BTreeMap::new(),
+    };
+    if is_recursive(plan)? {
+        return None;
+    }
+    for frame in 0..plan.frames.len() {
+        let function = lowering.function(frame)?;
+        lowering.module.ops.push(function);
+    }
+    for ((cond, body), (name, node)) in std::mem::take(&mut lowering.steps) {
+        let function = lowering.step(cond, body, &name, node)?;
+        lowering.module.ops.push(function);
+    }
+    Some(lowering.module)
+}
+
+/// Names of the frames as symbols, each once.
+fn names(plan: &Plan) -> Vec<String> {
+    let mut seen = HashMap::new();
+    let name = |(i, frame): (usize, &crate::FramePlan)| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$');
+        let mut name: String = match i {
+            0 => MAIN.to_string(),
+            _ => frame.name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect(),
+        };
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            name.insert(0, '_');
+        }
+        let n: &mut usize = seen.entry(name.clone()).or_default();
+        *n += 1;
+        match *n {
+            1 => name,
+            n => format!("{name}.{n}"),
+        }
+    };
+    plan.frames.iter().enumerate().map(name).collect()
+}
+
+/// Whether some function calls itself; `None` if a node needs the engine `dataflow`.
+fn is_recursive(plan: &Plan) -> Option<bool> {
+    let mut callees: Vec<Vec<usize>> = Vec::new();
+    for (f, frame) in plan.frames.iter().enumerate() {
+        if frame.kind != FrameKind::Function {
+            return None;
+        }
+        let mut list = Vec::new();
+        for node in plan.nodes.get(nodes_of(plan, f))? {
+            match &node.action {
+                Action::Kernel(_) | Action::Arg(_) | Action::Const(_) | Action::Forward => {}
+                Action::Call(callee) => list.push(callee.index()),
+                Action::Branch { branches, .. } => list.extend(branches.iter().map(|b| b.index())),
+                Action::While { cond, body } => list.extend([cond.index(), body.index()]),
+                _ => return None,
+            }
+        }
+        callees.push(list);
+    }
+    // Takes away functions that only call what was taken away.
+    let mut left: Vec<usize> = (0..callees.len()).collect();
+    loop {
+        let before = left.len();
+        let open = left.clone();
+        left.retain(|f| {
+            let list = callees.get(*f).map_or(&[][..], Vec::as_slice);
+            list.iter().any(|c| open.contains(c))
+        });
+        match left.len() {
+            0 => return Some(false),
+            n if n == before => return Some(true),
+            _ => {}
+        }
+    }
+}
+
+/// The program of a plan that only the engine `dataflow` runs: the function [`MAIN`] without a body.
+pub fn dataflow_program(plan: &Plan) -> Module {
+    let root = plan.root();
+    let ty = FunctionType {
+        inputs: signature(root.args.len()),
+        results: signature(root.n_results),
+    };
+    let mut op = function_op(MAIN, ty, Region::default());
+    op.set_attr("sym_visibility", Attr::string("private"));
+    op.set_attr("tfrt.dataflow", Attr::Unit);
+    Module {
+        ops: vec![op],
+        ..Module::default()
+    }
+}
+
+fn function_op(name: &str, ty: FunctionType, body: Region) -> Op {
+    let mut op = Op {
+        name: "func".into(),
+        operands: Vec::new(),
+        results: Vec::new(),
+        attrs: Vec::new(),
+        regions: vec![body],
+        loc: Loc::default(),
+    };
+    op.set_attr("sym_name", Attr::string(name));
+    op.set_attr("type", Attr::Type(Type::Function(ty.into())));
+    op
+}
+
+struct Lowering<'a> {
+    plan: &'a Plan,
+    wiring: Wiring,
+    module: Module,
+    names: Vec<String>,
+    /// Names of the functions that are one iteration of a loop, by condition and body, with the node
+    /// that was the first to need them.
+    steps: BTreeMap<(FrameIdx, FrameIdx), (String, NodeIdx)>,
+}
+
+/// A function that is being made.
+struct Body {
+    chain: Value,
+    ops: Vec<Op>,
+    outputs: HashMap<Producer, Value>,
+    chains: HashMap<NodeIdx, Value>,
+    constants: HashMap<u32, Value>,
+    /// Chains that nobody in the function waits for.
+    sinks: Vec<Value>,
+}
+
+fn chain() -> Type {
+    Type::new("!tfrt.chain")
+}
+
+fn tensor() -> Type {
+    Type::new("!tf.tensor")
+}
+
+fn node_attr(id: NodeIdx) -> Option<(&'static str, Attr)> {
+    Some(("node", Attr::i32(i32::try_from(id.index()).ok()?)))
+}
+
+/// A chain and `n` tensors.
+fn signature(n: usize) -> Vec<Type> {
+    std::iter::once(chain()).chain(std::iter::repeat_n(tensor(), n)).collect()
+}
+
+impl Lowering<'_> {
+    fn value(&mut self, ty: Type) -> Value {
+        self.module.add_value(ty, Loc::default())
+    }
+
+    fn values(&mut self, types: Vec<Type>) -> Vec<Value> {
+        types.into_iter().map(|t| self.value(t)).collect()
+    }
+
+    /// Adds an operation; its results.
+    fn op(
+        &mut self,
+        body: &mut Body,
+        name: &str,
+        operands: Vec<Value>,
+        results: Vec<Type>,
+        attrs: &[(&str, Attr)],
+    ) -> Vec<Value> {
+        let results = self.values(results);
+        let mut op = Op {
+            name: name.into(),
+            operands,
+            results: results.clone(),
+            attrs: Vec::new(),
+            regions: Vec::new(),
+            loc: Loc::default(),
+        };
+        for (name, value) in attrs {
+            op.set_attr(name, value.clone());
+        }
+        body.ops.push(op);
+        results
+    }
+
+    fn begin(&mut self, n_args: usize) -> (Vec<Value>, Body) {
+        let args = self.values(signature(n_args));
+        let chain = args[0];
+        let body = Body {
+            chain,
+            ops: Vec::new(),
+            outputs: HashMap::new(),
+            chains: HashMap::new(),
+            constants: HashMap::new(),
+            sinks: Vec::new(),
+        };
+        (args, body)
+    }
+
+    fn finish(&mut self, name: &str, args: Vec<Value>, mut body: Body, results: Vec<Value>) -> Op {
+        let ty = FunctionType {
+            inputs: self.module.types(&args),
+            results: self.module.types(&results),
+        };
+        self.op(&mut body, "tfrt.return", results, Vec::new(), &[]);
+        let region = Region {
+            args,
+            ops: body.ops,
+            n_blocks: 1,
+            loc: Loc::default(),
+        };
+        function_op(name, ty, region)
+    }
+
+    fn symbol(&self, frame: FrameIdx) -> Option<Attr> {
+        Some(Attr::Symbol(vec![self.names.get(frame.index())?.clone()]))
+    }
+
+    fn function(&mut self, frame: usize) -> Option<Op> {
+        let plan = self.plan;
+        let this = plan.frames.get(frame)?;
+        let (args, mut body) = self.begin(this.args.len());
+        for i in nodes_of(plan, frame) {
+            self.node(&mut body, frame, NodeIdx::new(i), args.get(1..)?)?;
+        }
+        let results = self.wiring.results.get(frame)?.clone();
+        let mut tensors = Vec::new();
+        for (i, result) in results.iter().enumerate() {
+            tensors.push(match result {
+                Some(producer) => *body.outputs.get(producer)?,
+                None => {
+                    let constant = this.const_results.iter().find(|(r, _)| *r as usize == i)?.1;
+                    self.constant(&mut body, constant)
+                }
+            });
+        }
+        let sinks = std::mem::take(&mut body.sinks);
+        let end = self.joined(&mut body, sinks);
+        let name = self.names.get(frame)?.clone();
+        let results = std::iter::once(end).chain(tensors).collect();
+        Some(self.finish(&name, args, body, results))
+    }
+
+    /// One chain for several.
+    fn joined(&mut self, body: &mut Body, chains: Vec<Value>) -> Value {
+        match chains[..] {
+            [] => body.chain,
+            [one] => one,
+            _ => self.op(body, "tfrt.merge.chains", chains, vec![chain()], &[])[0],
+        }
+    }
+
+    fn constant(&mut self, body: &mut Body, index: u32) -> Value {
+        if let Some(value) = body.constants.get(&index) {
+            return *value;
+        }
+        let attr = Attr::i32(index.cast_signed());
+        let value = self.op(body, CONSTANT, vec![body.chain], vec![tensor()], &[("index", attr)])[0];
+        body.constants.insert(index, value);
+        value
+    }
+
+    fn node(&mut self, body: &mut Body, frame: usize, id: NodeIdx, args: &[Value]) -> Option<()> {
+        let plan = self.plan;
+        let node = plan.nodes.get(id.index())?;
+        if let Action::Arg(i) = node.action {
+            let value = *args.get(i as usize)?;
+            body.outputs.insert((id, 0), value);
+            body.chains.insert(id, value);
+            return Some(());
+        }
+        let mut controls = Vec::new();
+        for other in self.wiring.controls.get(id.index())? {
+            controls.push(*body.chains.get(other)?);
+        }
+        let is_sink = node.n_edges == 0;
+        let has_waiters = *self.wiring.has_control_readers.get(id.index())?;
+        let (chain, outputs) = match node.action {
+            Action::Kernel(_) | Action::Const(_) | Action::Forward => {
+                self.kernel(body, id, controls, is_sink || has_waiters)?
+            }
+            _ => self.call(body, frame, id, controls)?,
+        };
+        for (i, output) in (0..).zip(outputs) {
+            body.outputs.insert((id, i), output);
+        }
+        if let Some(chain) = chain {
+            if !has_waiters {
+                body.sinks.push(chain);
+            }
+            body.chains.insert(id, chain);
+        }
+        Some(())
+    }
+
+    /// A node that is a kernel of its own: its chain, if somebody waits for it, and its outputs.
+    fn kernel(
+        &mut self,
+        body: &mut Body,
+        id: NodeIdx,
+        controls: Vec<Value>,
+        needs_chain: bool,
+    ) -> Option<(Option<Value>, Vec<Value>)> {
+        let plan = self.plan;
+        let (node, info) = (plan.nodes.get(id.index())?, plan.info.get(id.index())?);
+        let mut operands = Vec::new();
+        for source in self.wiring.inputs.get(id.index())?.iter().flatten() {
+            operands.push(*body.outputs.get(source)?);
+        }
+        let is_forward = matches!(node.action, Action::Forward);
+        if is_forward && controls.is_empty() && !needs_chain {
+            // Nothing is left of it, unless it gives a constant.
+            if operands.len() == node.n_outputs as usize {
+                return Some((None, operands));
+            }
+        }
+        operands.extend(controls);
+        if operands.is_empty() {
+            operands.push(body.chain);
+        }
+        let n_outputs = node.n_outputs as usize;
+        let mut results = vec![tensor(); n_outputs];
+        results.extend(needs_chain.then(chain));
+        let attrs = [("name", Attr::string(&info.name)), node_attr(id)?];
+        let name = format!("{PREFIX}{}", info.op);
+        let mut outputs = self.op(body, &name, operands, results, &attrs);
+        let chain = outputs.get(n_outputs).copied();
+        outputs.truncate(n_outputs);
+        Some((chain, outputs))
+    }
+
+    /// A node that calls functions: its chain and its outputs.
+    fn call(
+        &mut self,
+        body: &mut Body,
+        frame: usize,
+        id: NodeIdx,
+        controls: Vec<Value>,
+    ) -> Option<(Option<Value>, Vec<Value>)> {
+        let plan = self.plan;
+        let node = plan.nodes.get(id.index())?;
+        let first = node.first_slot as usize;
+        let mut inputs = vec![body.chain];
+        let sources = self.wiring.inputs.get(id.index())?.clone();
+        for (i, source) in sources.iter().enumerate() {
+            inputs.push(match source {
+                Some(source) => *body.outputs.get(source)?,
+                None => match plan.frames.get(frame)?.slots.get(first + i)? {
+                    Slot::Const(index) => self.constant(body, *index),
+                    _ => return None,
+                },
+            });
+        }
+        if !controls.is_empty() {
+            // What the function does begins after them.
+            let types = self.module.types(&inputs);
+            let operands = controls.into_iter().chain(inputs).collect();
+            inputs = self.op(body, AFTER, operands, types, &[]);
+        }
+        let results = signature(node.n_outputs as usize);
+        let mut values = match &node.action {
+            Action::Call(f) => {
+                let attrs = [("callee", self.symbol(*f)?)];
+                self.op(body, "tfrt.call", inputs, results, &attrs)
+            }
+            Action::Branch { branches, by_truth } => {
+                let selector = inputs.remove(1);
+                let list = branches.iter().map(|b| self.symbol(*b));
+                let list: Vec<Attr> = list.collect::<Option<_>>()?;
+                let (kernel, ty, name, attrs) = match (by_truth, &list[..]) {
+                    (true, [then, otherwise]) => {
+                        let attrs = vec![
+                            ("a_true_fn", then.clone()),
+                            ("b_false_fn", otherwise.clone()),
+                        ];
+                        (PREDICATE, "i1", "tfrt.cond", attrs)
+                    }
+                    (true, _) => return None,
+                    (false, _) => {
+                        let attrs = vec![("branches", Attr::Array(list))];
+                        (BRANCH_INDEX, "i32", "tfrt.case", attrs)
+                    }
+                };
+                let chosen = self.op(body, kernel, vec![selector], vec![Type::new(ty)], &[node_attr(id)?])[0];
+                inputs.insert(0, chosen);
+                self.op(body, name, inputs, results, &attrs)
+            }
+            Action::While { cond, body: inner } => {
+                let n_vars = inputs.len() - 1;
+                let (begin, go_on) = self.condition(body, *cond, id, &inputs)?;
+                let mut operands = vec![go_on, begin];
+                operands.extend(inputs.into_iter().skip(1));
+                let name = format!("{}.step", self.names.get(inner.index())?);
+                let n = self.steps.len();
+                let step = self.steps.entry((*cond, *inner));
+                let (name, _) = step.or_insert((format!("{name}{n}"), id));
+                let attrs = [
+                    ("body_fn", Attr::Symbol(vec![name.clone()])),
+                    ("parallel_iterations", Attr::Int(1, Type::new("i64"))),
+                ];
+                let results = signature(n_vars);
+                self.op(body, "tfrt.while", operands, results, &attrs)
+            }
+            _ => return None,
+        };
+        let outputs = values.split_off(1);
+        Some((values.pop(), outputs))
+    }
+
+    /// Asks the condition of a loop about a chain and the variables: the chain behind it, and the
+    /// answer.
+    fn condition(
+        &mut self,
+        body: &mut Body,
+        cond: FrameIdx,
+        node: NodeIdx,
+        inputs: &[Value],
+    ) -> Option<(Value, Value)> {
+        let attrs = [("callee", self.symbol(cond)?)];
+        let asked = self.op(body, "tfrt.call", inputs.to_vec(), signature(1), &attrs);
+        let answer = vec![*asked.get(1)?];
+        let truth = self.op(body, PREDICATE, answer, vec![Type::new("i1")], &[node_attr(node)?]);
+        Some((*asked.first()?, *truth.first()?))
+    }
+
+    /// One iteration of a loop: the body, and the condition of what it gives.
+    fn step(&mut self, cond: FrameIdx, inner: FrameIdx, name: &str, node: NodeIdx) -> Option<Op> {
+        let n_vars = self.plan.frames.get(inner.index())?.args.len();
+        let (args, mut body) = self.begin(n_vars);
+        let attrs = [("callee", self.symbol(inner)?)];
+        let mut vars = self.op(&mut body, "tfrt.call", args.clone(), signature(n_vars), &attrs);
+        let (end, go_on) = self.condition(&mut body, cond, node, &vars)?;
+        vars[0] = end;
+        vars.push(go_on);
+        Some(self.finish(name, args, body, vars))
+    }
+}
