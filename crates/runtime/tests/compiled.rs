@@ -263,12 +263,39 @@ fn strings() -> Row {
     }
 }
 
+/// A conditional of Switch and Merge, which only the engine `dataflow` runs.
+fn frames() -> Row {
+    let text = Text::default()
+        .placeholder("x", &[2, 8])
+        .node("p", "Less", &["sum", "one"], &ty("T"))
+        .ints("all", &[0, 1])
+        .node("sum", "Sum", &["x", "all"], &ty("T"))
+        .weights("one", &[])
+        .float("sw", "Switch", &["x", "p"])
+        .float("a", "Relu", &["sw:1"])
+        .float("b", "Neg", &["sw"])
+        .node(
+            "y",
+            "Merge",
+            &["b", "a"],
+            &format!("{} attr {{ key: 'N' value {{ i: 2 }} }}", ty("T")),
+        );
+    Row {
+        name: "frames",
+        text: text.0,
+        feeds: vec![("x:0", Noise(17).tensor(&[2, 8]))],
+        fetches: vec!["y:0"],
+        packs: false,
+    }
+}
+
 fn rows() -> Vec<Row> {
     vec![
         mlp(),
         convolutions(),
         einsum(),
         functional_loop(),
+        frames(),
         strings(),
     ]
 }
@@ -344,14 +371,52 @@ fn files_answer_as_their_sessions() {
     }
 }
 
-/// TFRT's own view of such a file: a program without functions.
-#[test]
-fn they_are_bef_files() {
-    use ferroflow_runtime::host::bef;
-    let file = mlp().file(false);
-    let file = bef::File::open(std::sync::Arc::new(file)).unwrap();
-    assert!(file.functions().is_empty());
+/// The functions of each row's file as text, which must hold all `parts`.
+fn check_text(row: &Row, parts: &[&str]) {
+    use ferroflow_runtime::host::{bef, bef_to_mlir};
+    let bytes = row.file(false);
+    let file = bef::File::open(std::sync::Arc::new(bytes.clone())).unwrap();
     file.verify().unwrap();
+    let (text, warnings) = bef_to_mlir(bytes, row.name, false).unwrap();
+    assert_eq!(warnings, "", "{}", row.name);
+    for part in parts {
+        assert!(
+            text.contains(part),
+            "{}: {part} is missing in\n{text}",
+            row.name
+        );
+    }
+}
+
+#[test]
+fn they_are_host_programs() {
+    let step = "tfrt.while %2 @step.step0(%1#0, %0, %arg1) parallel_iterations(1) : \
+                (!tfrt.chain, !tf.tensor, !tf.tensor) -> (!tfrt.chain, !tf.tensor, !tf.tensor)";
+    check_text(
+        &mlp(),
+        &[
+            "func @main(%arg0: !tfrt.chain, %arg1: !tf.tensor) -> (!tfrt.chain, !tf.tensor",
+            "\"tf._Dense\"(%arg1) {name = \"h\", node = 1 : i32}",
+            "\"tf.Softmax\"(%1) {name = \"p\"",
+        ],
+    );
+    check_text(
+        &functional_loop(),
+        &[
+            "func @less(%arg0: !tfrt.chain",
+            "func @step.step0(%arg0: !tfrt.chain",
+            "tfrt.call @less(",
+            "\"tf.predicate\"(%1#1) {node = ",
+            step,
+        ],
+    );
+    check_text(
+        &frames(),
+        &[
+            "func private @main(!tfrt.chain, !tf.tensor) -> (!tfrt.chain, !tf.tensor)",
+            "tfrt.dataflow",
+        ],
+    );
 }
 
 #[test]
