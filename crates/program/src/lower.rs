@@ -6,10 +6,10 @@
 //! and gives one: everything in it begins after the first, everything in it has ended when the
 //! second is there. Where a node waits for another without reading anything, it reads a chain.
 
-use crate::mlir::{Attr, FunctionType, Loc, Module, Op, Region, Type, Value};
+use crate::mlir::{Attr, COST, FunctionType, Loc, Module, Op, Region, Type, Value};
 use crate::plan::{Action, EdgeKind, FrameIdx, FrameKind, NodeIdx, Plan};
-use ferroflow_opdef::Value as Slot;
-use std::collections::{BTreeMap, HashMap};
+use ferroflow_opdef::{Cost, Value as Slot};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The name of the function that a step calls.
 pub const MAIN: &str = "main";
@@ -23,6 +23,10 @@ pub const PREDICATE: &str = "tf.predicate";
 pub const BRANCH_INDEX: &str = "tf.branch_index";
 /// The kernel that gives its last arguments, one for each result, when all are there.
 pub const AFTER: &str = "tf.after";
+
+/// What a kernel costs that is worth another thread, where others cost 1; what a stream must.
+const HEAVY: i64 = 1000;
+const THRESHOLD: i64 = HEAVY / 2;
 
 /// Where an input of a node comes from.
 type Producer = (NodeIdx, u16);
@@ -117,30 +121,41 @@ fn nodes_of(plan: &Plan, frame: usize) -> std::ops::Range<usize> {
 /// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 pub fn to_host_program(plan: &Plan) -> Option<Module> {
+    let (names, taken) = names(plan);
     let mut lowering = Lowering {
         plan,
         wiring: Wiring::of(plan),
         module: Module::default(),
-        names: names(plan),
+        names,
+        taken,
         steps: BTreeMap::new(),
+        called: vec![FrameIdx::new(0)],
+        open: Vec::new(),
     };
     if is_recursive(plan)? {
         return None;
     }
-    for frame in 0..plan.frames.len() {
-        let function = lowering.function(frame)?;
+    let mut next = 0;
+    loop {
+        let function = match (lowering.open.pop(), lowering.called.get(next).copied()) {
+            (Some(step), _) => lowering.step(&step)?,
+            (None, Some(frame)) => {
+                next += 1;
+                lowering.function(frame.index())?
+            }
+            (None, None) => break,
+        };
         lowering.module.ops.push(function);
     }
-    for ((cond, body), (name, node)) in std::mem::take(&mut lowering.steps) {
-        let function = lowering.step(cond, body, &name, node)?;
-        lowering.module.ops.push(function);
-    }
+    let threshold = Attr::Int(THRESHOLD, Type::new("i64"));
+    let attrs = &mut lowering.module.attrs;
+    attrs.push(("tfrt.cost_threshold".to_string(), threshold));
     Some(lowering.module)
 }
 
-/// Names of the frames as symbols, each once.
-fn names(plan: &Plan) -> Vec<String> {
-    let mut seen = HashMap::new();
+/// Names of the frames as symbols, each once, and all that are taken.
+fn names(plan: &Plan) -> (Vec<String>, HashSet<String>) {
+    let mut taken = HashSet::new();
     let name = |(i, frame): (usize, &crate::FramePlan)| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$');
         let mut name: String = match i {
@@ -150,14 +165,20 @@ fn names(plan: &Plan) -> Vec<String> {
         if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             name.insert(0, '_');
         }
-        let n: &mut usize = seen.entry(name.clone()).or_default();
-        *n += 1;
-        match *n {
-            1 => name,
-            n => format!("{name}.{n}"),
-        }
+        unique(&mut taken, name)
     };
-    plan.frames.iter().enumerate().map(name).collect()
+    (plan.frames.iter().enumerate().map(name).collect(), taken)
+}
+
+/// `name`, or as it is followed by a number that makes it new.
+fn unique(taken: &mut HashSet<String>, name: String) -> String {
+    let mut candidate = name.clone();
+    let mut n = 2;
+    while !taken.insert(candidate.clone()) {
+        candidate = format!("{name}.{n}");
+        n += 1;
+    }
+    candidate
 }
 
 /// Whether some function calls itself; `None` if a node needs the engine `dataflow`.
@@ -231,9 +252,22 @@ struct Lowering<'a> {
     wiring: Wiring,
     module: Module,
     names: Vec<String>,
-    /// Names of the functions that are one iteration of a loop, by condition and body, with the node
-    /// that was the first to need them.
-    steps: BTreeMap<(FrameIdx, FrameIdx), (String, NodeIdx)>,
+    taken: HashSet<String>,
+    /// Names of the functions that are one iteration of a loop, by condition and body.
+    steps: BTreeMap<(FrameIdx, FrameIdx), String>,
+    /// Those that are still to be made.
+    open: Vec<Step>,
+    /// Functions that are called, each once.
+    called: Vec<FrameIdx>,
+}
+
+/// One iteration of a loop.
+struct Step {
+    name: String,
+    cond: FrameIdx,
+    body: FrameIdx,
+    /// The node that was the first to need it.
+    node: NodeIdx,
 }
 
 /// A function that is being made.
@@ -253,6 +287,10 @@ fn chain() -> Type {
 
 fn tensor() -> Type {
     Type::new("!tf.tensor")
+}
+
+fn cost(cost: i64) -> Attr {
+    Attr::Int(cost, Type::new("i64"))
 }
 
 fn node_attr(id: NodeIdx) -> Option<(&'static str, Attr)> {
@@ -294,6 +332,9 @@ impl Lowering<'_> {
         for (name, value) in attrs {
             op.set_attr(name, value.clone());
         }
+        if op.attr(COST).is_none() {
+            op.set_attr(COST, cost(1));
+        }
         body.ops.push(op);
         results
     }
@@ -327,33 +368,45 @@ impl Lowering<'_> {
         function_op(name, ty, region)
     }
 
-    fn symbol(&self, frame: FrameIdx) -> Option<Attr> {
+    /// The name of a function that is called.
+    fn symbol(&mut self, frame: FrameIdx) -> Option<Attr> {
+        if !self.called.contains(&frame) {
+            self.called.push(frame);
+        }
         Some(Attr::Symbol(vec![self.names.get(frame.index())?.clone()]))
     }
 
     fn function(&mut self, frame: usize) -> Option<Op> {
+        let n_args = self.plan.frames.get(frame)?.args.len();
+        let (args, mut body) = self.begin(n_args);
+        let results = self.inside(&mut body, frame, args.clone())?;
+        let name = self.names.get(frame)?.clone();
+        Some(self.finish(&name, args, body, results))
+    }
+
+    /// What a function does, with these values for its arguments; its results.
+    fn inside(&mut self, body: &mut Body, frame: usize, args: Vec<Value>) -> Option<Vec<Value>> {
         let plan = self.plan;
         let this = plan.frames.get(frame)?;
-        let (args, mut body) = self.begin(this.args.len());
+        let outer = std::mem::replace(&mut body.chain, *args.first()?);
+        let outer_sinks = std::mem::take(&mut body.sinks);
         for i in nodes_of(plan, frame) {
-            self.node(&mut body, frame, NodeIdx::new(i), args.get(1..)?)?;
+            self.node(body, frame, NodeIdx::new(i), args.get(1..)?)?;
         }
         let results = self.wiring.results.get(frame)?.clone();
-        let mut tensors = Vec::new();
+        let sinks = std::mem::replace(&mut body.sinks, outer_sinks);
+        let mut values = vec![self.joined(body, sinks)];
         for (i, result) in results.iter().enumerate() {
-            tensors.push(match result {
+            values.push(match result {
                 Some(producer) => *body.outputs.get(producer)?,
                 None => {
                     let constant = this.const_results.iter().find(|(r, _)| *r as usize == i)?.1;
-                    self.constant(&mut body, constant)
+                    self.constant(body, constant)
                 }
             });
         }
-        let sinks = std::mem::take(&mut body.sinks);
-        let end = self.joined(&mut body, sinks);
-        let name = self.names.get(frame)?.clone();
-        let results = std::iter::once(end).chain(tensors).collect();
-        Some(self.finish(&name, args, body, results))
+        body.chain = outer;
+        Some(values)
     }
 
     /// One chain for several.
@@ -436,7 +489,10 @@ impl Lowering<'_> {
         let n_outputs = node.n_outputs as usize;
         let mut results = vec![tensor(); n_outputs];
         results.extend(needs_chain.then(chain));
-        let attrs = [("name", Attr::string(&info.name)), node_attr(id)?];
+        let mut attrs = vec![("name", Attr::string(&info.name)), node_attr(id)?];
+        if node.cost == Cost::Expensive {
+            attrs.push((COST, cost(HEAVY)));
+        }
         let name = format!("{PREFIX}{}", info.op);
         let mut outputs = self.op(body, &name, operands, results, &attrs);
         let chain = outputs.get(n_outputs).copied();
@@ -505,12 +561,12 @@ impl Lowering<'_> {
                 let (begin, go_on) = self.condition(body, *cond, id, &inputs)?;
                 let mut operands = vec![go_on, begin];
                 operands.extend(inputs.into_iter().skip(1));
-                let name = format!("{}.step", self.names.get(inner.index())?);
-                let n = self.steps.len();
-                let step = self.steps.entry((*cond, *inner));
-                let (name, _) = step.or_insert((format!("{name}{n}"), id));
+                let name = match self.steps.get(&(*cond, *inner)) {
+                    Some(name) => name.clone(),
+                    None => self.new_step(*cond, *inner, id)?,
+                };
                 let attrs = [
-                    ("body_fn", Attr::Symbol(vec![name.clone()])),
+                    ("body_fn", Attr::Symbol(vec![name])),
                     ("parallel_iterations", Attr::Int(1, Type::new("i64"))),
                 ];
                 let results = signature(n_vars);
@@ -522,6 +578,20 @@ impl Lowering<'_> {
         Some((values.pop(), outputs))
     }
 
+    /// The name of the function that will be one iteration of a loop.
+    fn new_step(&mut self, cond: FrameIdx, body: FrameIdx, node: NodeIdx) -> Option<String> {
+        let name = format!("{}.step", self.names.get(body.index())?);
+        let name = unique(&mut self.taken, name);
+        self.steps.insert((cond, body), name.clone());
+        self.open.push(Step {
+            name: name.clone(),
+            cond,
+            body,
+            node,
+        });
+        Some(name)
+    }
+
     /// Asks the condition of a loop about a chain and the variables: the chain behind it, and the
     /// answer.
     fn condition(
@@ -531,22 +601,20 @@ impl Lowering<'_> {
         node: NodeIdx,
         inputs: &[Value],
     ) -> Option<(Value, Value)> {
-        let attrs = [("callee", self.symbol(cond)?)];
-        let asked = self.op(body, "tfrt.call", inputs.to_vec(), signature(1), &attrs);
+        let asked = self.inside(body, cond.index(), inputs.to_vec())?;
         let answer = vec![*asked.get(1)?];
         let truth = self.op(body, PREDICATE, answer, vec![Type::new("i1")], &[node_attr(node)?]);
         Some((*asked.first()?, *truth.first()?))
     }
 
     /// One iteration of a loop: the body, and the condition of what it gives.
-    fn step(&mut self, cond: FrameIdx, inner: FrameIdx, name: &str, node: NodeIdx) -> Option<Op> {
-        let n_vars = self.plan.frames.get(inner.index())?.args.len();
-        let (args, mut body) = self.begin(n_vars);
-        let attrs = [("callee", self.symbol(inner)?)];
-        let mut vars = self.op(&mut body, "tfrt.call", args.clone(), signature(n_vars), &attrs);
-        let (end, go_on) = self.condition(&mut body, cond, node, &vars)?;
-        vars[0] = end;
+    fn step(&mut self, step: &Step) -> Option<Op> {
+        let inner = step.body.index();
+        let (args, mut body) = self.begin(self.plan.frames.get(inner)?.args.len());
+        let mut vars = self.inside(&mut body, inner, args.clone())?;
+        let (end, go_on) = self.condition(&mut body, step.cond, step.node, &vars)?;
+        *vars.first_mut()? = end;
         vars.push(go_on);
-        Some(self.finish(name, args, body, vars))
+        Some(self.finish(&step.name, args, body, vars))
     }
 }

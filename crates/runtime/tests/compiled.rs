@@ -390,8 +390,6 @@ fn check_text(row: &Row, parts: &[&str]) {
 
 #[test]
 fn they_are_host_programs() {
-    let step = "tfrt.while %2 @step.step0(%1#0, %0, %arg1) parallel_iterations(1) : \
-                (!tfrt.chain, !tf.tensor, !tf.tensor) -> (!tfrt.chain, !tf.tensor, !tf.tensor)";
     check_text(
         &mlp(),
         &[
@@ -400,14 +398,15 @@ fn they_are_host_programs() {
             "\"tf.Softmax\"(%1) {name = \"p\"",
         ],
     );
+    let looped = "tfrt.while %2 @step.step(%arg0, %0, %arg1) parallel_iterations(1) : (!tfrt.chain, \
+                  !tf.tensor, !tf.tensor) -> (!tfrt.chain, !tf.tensor, !tf.tensor)";
     check_text(
         &functional_loop(),
         &[
-            "func @less(%arg0: !tfrt.chain",
-            "func @step.step0(%arg0: !tfrt.chain",
-            "tfrt.call @less(",
-            "\"tf.predicate\"(%1#1) {node = ",
-            step,
+            "func @step.step(%arg0: !tfrt.chain, %arg1: !tf.tensor, %arg2: !tf.tensor) -> \
+             (!tfrt.chain, !tf.tensor, !tf.tensor, i1)",
+            "\"tf.predicate\"(%1) {node = ",
+            looped,
         ],
     );
     check_text(

@@ -1,7 +1,7 @@
 //! Threads: the work-stealing pool, `parallel_for`, cancellation; values that come later.
 //!
 //! Entry points, in reading order: [`Parallelism`] and [`parallel_for`], [`par_chunks_mut`],
-//! [`Pool`], [`CancelToken`], [`Owned`]; for the host runtime [`AsyncValue`] with [`Promise`], and
+//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Owned`]; for the host runtime [`AsyncValue`] with [`Promise`], and
 //! [`WorkQueue`].
 //!
 //! Does not know: tensors, ops, graphs.
@@ -13,6 +13,7 @@ mod cancel;
 mod chunks;
 mod owned;
 mod parallel;
+mod pin;
 mod pool;
 mod sleep;
 mod timer;
@@ -25,7 +26,7 @@ pub use async_value::{
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
 pub use owned::{Owned, Owner};
-pub use parallel::{Inline, Parallelism, parallel_for};
+pub use parallel::{BlockSizes, Inline, Parallelism, parallel_for, parallel_for_async};
 pub use pool::Pool;
 #[cfg(loom)]
 pub use sleep::{Outstanding, Sleepers};

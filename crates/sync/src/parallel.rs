@@ -1,6 +1,11 @@
 //! Data parallelism inside one kernel: blocks of a range, run by whoever is free.
 
+use crate::{AsyncValue, Chain, Diagnostic, Promise, WorkQueue};
+use ferroflow_base::internal;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Something that can run numbered blocks of work, the caller taking part.
 ///
@@ -30,9 +35,67 @@ impl Parallelism for Inline {
     }
 }
 
-/// Splits `0..total` into ranges of at least `min_block` items and runs `f` on each.
+/// Blocks a thread gets at most, so that an uneven machine still finishes together.
+const BLOCKS_PER_THREAD: usize = 4;
+/// What a block must take to be worth a task, in nanoseconds.
+const WORTH_A_TASK: f64 = 20_000.0;
+
+/// How a range is cut into blocks.
 ///
-/// Up to four ranges a thread are made so that an uneven machine still finishes together.
+/// ```
+/// use ferroflow_sync::BlockSizes;
+/// assert_eq!(BlockSizes::Fixed(100).blocks(1000, 2), 10);
+/// assert_eq!(BlockSizes::Min(100).blocks(1000, 2), 8);
+/// assert_eq!(BlockSizes::Min(400).blocks(1000, 2), 2);
+/// // 1000 items of 50 ns are worth two tasks.
+/// assert_eq!(BlockSizes::Cost(50.0).blocks(1000, 8), 2);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum BlockSizes {
+    /// Each block has so many items, but for the last one.
+    Fixed(usize),
+    /// Blocks have at least so many items, and are no more than a few for each thread.
+    Min(usize),
+    /// Blocks take long enough to be worth a task where an item takes so many nanoseconds, and are no
+    /// more than a few for each thread.
+    Cost(f64),
+}
+
+impl From<usize> for BlockSizes {
+    fn from(min: usize) -> Self {
+        BlockSizes::Min(min)
+    }
+}
+
+impl BlockSizes {
+    /// How many blocks there are for `total` items and `width` threads.
+    pub fn blocks(self, total: usize, width: usize) -> usize {
+        let at_least = |min: usize| match width {
+            0 | 1 => total.min(1),
+            _ => (total / min.max(1)).clamp(total.min(1), width * BLOCKS_PER_THREAD),
+        };
+        match self {
+            BlockSizes::Fixed(size) => total.div_ceil(size.max(1)),
+            BlockSizes::Min(min) => at_least(min),
+            // A cost that is no number is none.
+            BlockSizes::Cost(nanos) => at_least((WORTH_A_TASK / nanos.max(0.01)).ceil() as usize),
+        }
+    }
+
+    /// The items of block `i` of `n`.
+    fn range(self, total: usize, i: usize, n: usize) -> Range<usize> {
+        match self {
+            BlockSizes::Fixed(size) => {
+                let start = i.saturating_mul(size.max(1));
+                start..start.saturating_add(size.max(1)).min(total)
+            }
+            _ => total * i / n..total * (i + 1) / n,
+        }
+    }
+}
+
+/// Splits `0..total` into blocks, runs `f` on each, and returns when all are done. A number for
+/// `sizes` is that of [`BlockSizes::Min`].
 ///
 /// ```
 /// use ferroflow_sync::{Inline, parallel_for};
@@ -44,21 +107,114 @@ impl Parallelism for Inline {
 pub fn parallel_for(
     par: &dyn Parallelism,
     total: usize,
-    min_block: usize,
+    sizes: impl Into<BlockSizes>,
     f: &(dyn Fn(Range<usize>) + Sync),
 ) {
-    if total == 0 {
-        return;
+    let sizes = sizes.into();
+    match sizes.blocks(total, par.width()) {
+        0 => {}
+        1 => f(0..total),
+        n => par.run_blocks(n, &|i| f(sizes.range(total, i, n))),
     }
-    let width = par.width();
-    let max_blocks = total / min_block.max(1);
-    if width == 1 || max_blocks <= 1 {
-        return f(0..total);
+}
+
+/// Splits `0..total` into blocks and runs `f` on each, here and as tasks of `queue`; nobody waits.
+/// What `f` gives is when its block is done; the value that is returned is a [`Chain`] when all
+/// are, or the first error.
+///
+/// Who has several blocks gives half of them to the queue, as long as there are threads for them.
+///
+/// ```
+/// use ferroflow_sync::{AsyncValue, BlockSizes, Chain, MultiThreadedWorkQueue, WorkQueue};
+/// use ferroflow_sync::parallel_for_async;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::sync::Arc;
+/// let queue: Arc<dyn WorkQueue> = Arc::new(MultiThreadedWorkQueue::new(2, 0));
+/// let sum = Arc::new(AtomicUsize::new(0));
+/// let of_blocks = sum.clone();
+/// let done = parallel_for_async(&queue, 1000, BlockSizes::Fixed(7), move |range| {
+///     of_blocks.fetch_add(range.sum(), Ordering::Relaxed);
+///     AsyncValue::new(Chain)
+/// });
+/// queue.await_values(&[done]);
+/// assert_eq!(sum.load(Ordering::Relaxed), 499_500);
+/// ```
+pub fn parallel_for_async(
+    queue: &Arc<dyn WorkQueue>,
+    total: usize,
+    sizes: impl Into<BlockSizes>,
+    f: impl Fn(Range<usize>) -> AsyncValue + Send + Sync + 'static,
+) -> AsyncValue {
+    let (sizes, width) = (sizes.into(), queue.parallelism_level());
+    let n_blocks = sizes.blocks(total, width);
+    if n_blocks == 0 {
+        return AsyncValue::new(Chain);
     }
-    let n_blocks = max_blocks.min(width * 4);
-    par.run_blocks(n_blocks, &|i| {
-        let start = total * i / n_blocks;
-        let end = total * (i + 1) / n_blocks;
-        f(start..end);
+    let (promise, done) = Promise::new();
+    let work = Arc::new(Blocks {
+        queue: queue.clone(),
+        f,
+        sizes,
+        total,
+        n_blocks,
+        left: AtomicUsize::new(n_blocks),
+        end: Mutex::new((Some(promise), None)),
     });
+    let per_task = n_blocks.div_ceil(width * BLOCKS_PER_THREAD);
+    work.run(0..n_blocks, per_task);
+    done.into()
+}
+
+/// A range that is under way.
+struct Blocks<F> {
+    queue: Arc<dyn WorkQueue>,
+    f: F,
+    sizes: BlockSizes,
+    total: usize,
+    n_blocks: usize,
+    left: AtomicUsize,
+    /// Who waits, and the first error.
+    end: Mutex<(Option<Promise<Chain>>, Option<Diagnostic>)>,
+}
+
+impl<F: Fn(Range<usize>) -> AsyncValue + Send + Sync + 'static> Blocks<F> {
+    /// Gives away halves until `per_task` blocks are left, and runs those.
+    fn run(self: &Arc<Self>, mut blocks: Range<usize>, per_task: usize) {
+        while self.queue.parallelism_level() > 1 && blocks.len() > per_task {
+            let middle = blocks.start + blocks.len() / 2;
+            let (this, half) = (self.clone(), middle..blocks.end);
+            let task = move || this.run(half, per_task);
+            self.queue.add_task(Box::new(task));
+            blocks.end = middle;
+        }
+        for block in blocks {
+            let range = self.sizes.range(self.total, block, self.n_blocks);
+            // A block that panics must not leave anybody waiting.
+            let outcome = catch_unwind(AssertUnwindSafe(|| (self.f)(range)));
+            match outcome {
+                Ok(done) if done.is_available() => self.finish(&done),
+                Ok(done) => {
+                    let this = self.clone();
+                    done.when_available(move |done| this.finish(&done));
+                }
+                Err(_) => self.finish(&AsyncValue::new_error(internal!("a block panicked"))),
+            }
+        }
+    }
+
+    fn finish(&self, done: &AsyncValue) {
+        let lock = || self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = done.error() {
+            lock().1.get_or_insert_with(|| error.clone());
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let end = std::mem::take(&mut *lock());
+        match end {
+            (Some(promise), None) => promise.emplace(Chain),
+            (Some(promise), Some(error)) => promise.set_error(error),
+            (None, _) => {}
+        }
+    }
 }

@@ -6,8 +6,8 @@
 //! returns only when `finished` says that every index has been run to its end, so nobody calls the
 //! borrowed closure after that: later tickets find no index left.
 
-use crate::Parallelism;
 use crate::sleep::{Outstanding, Sleepers};
+use crate::{Parallelism, pin};
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -117,6 +117,24 @@ pub struct Pool {
 impl Pool {
     /// A pool that computes with `width` threads (at least 1), `width - 1` of them its own.
     pub fn new(width: usize) -> Pool {
+        Self::with(width, |_| {})
+    }
+
+    /// As [`Pool::new`], with each thread of its own on one processor, as far as there are any and
+    /// the system knows how: caches stay warm, but who else wants that processor is in the way.
+    ///
+    /// ```
+    /// use ferroflow_sync::{Parallelism, Pool};
+    /// let pool = Pool::pinned(2);
+    /// pool.run_blocks(4, &|_| {});
+    /// assert_eq!(pool.width(), 2);
+    /// ```
+    pub fn pinned(width: usize) -> Pool {
+        Self::with(width, pin::to_processor)
+    }
+
+    /// A pool whose threads do `begin` with their number, from 1, first.
+    fn with(width: usize, begin: fn(usize)) -> Pool {
         let width = width.max(1);
         let workers: Vec<Worker<Task>> = (1..width).map(|_| Worker::new_lifo()).collect();
         let shared = Arc::new(Shared {
@@ -132,6 +150,7 @@ impl Pool {
             std::thread::Builder::new()
                 .name(format!("ferroflow-{i}"))
                 .spawn(move || {
+                    begin(i + 1);
                     LOCAL.set(Some((Arc::as_ptr(&shared) as usize, worker)));
                     shared.work_until(&|| shared.stop.load(Ordering::Acquire));
                 })

@@ -240,6 +240,12 @@ impl MultiThreadedWorkQueue {
         Self::over(Arc::new(Pool::new(n_threads + 1)), n_threads, n_blocking)
     }
 
+    /// As [`MultiThreadedWorkQueue::new`], with each thread for computing on one processor.
+    pub fn pinned(n_threads: usize, n_blocking: usize) -> Self {
+        let n_threads = n_threads.max(1);
+        Self::over(Arc::new(Pool::pinned(n_threads + 1)), n_threads, n_blocking)
+    }
+
     /// A queue over the pool of a process.
     pub fn over(pool: Arc<Pool>, n_threads: usize, n_blocking: usize) -> Self {
         let n_blocking = match n_blocking {

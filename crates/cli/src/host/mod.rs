@@ -38,7 +38,9 @@ Usage: ferroflow exec [OPTIONS] [FILE]
 FILE is standard input if it is missing or `-`.
 
 Options:
-  --work_queue_type=s|mstd[:THREADS[,BLOCKING]]   One thread or several (default: s)
+  --work_queue_type=s|mstd[:THREADS[,BLOCKING[,pin]]]
+                                                  One thread or several, each on its own processor
+                                                  if pinned (default: s)
   --functions=NAME,...                            Only these functions
   --test_init_function=NAME                       Runs this function first
   --host_allocator_type=malloc|test_fixed_size_1k|profiled_allocator|leak_check_allocator|

@@ -16,7 +16,7 @@ use ferroflow_program::bef::File;
 use ferroflow_program::lower::{AFTER, BRANCH_INDEX, CONSTANT, MAIN, PREDICATE, PREFIX, Wiring};
 use ferroflow_program::{Action, Plan, PlanNode};
 use ferroflow_sync::{
-    AsyncValue, CancelToken, Chain, Diagnostic, MultiThreadedWorkQueue, Pool,
+    AsyncValue, CancelToken, Chain, Diagnostic, MultiThreadedWorkQueue, Parallelism, Pool,
 };
 use ferroflow_tensor::{MallocAllocator, Tensor};
 use smallvec::SmallVec;
@@ -36,7 +36,7 @@ pub struct HostExecutor {
 /// What a kernel finds in place of the inputs that the program does not give it, and which inputs it
 /// does.
 struct Inputs {
-    slots: SmallVec<[Value; 4]>,
+    slots: Slots,
     given: SmallVec<[u32; 4]>,
 }
 
@@ -92,7 +92,7 @@ impl HostExecutor {
     }
 
     /// Runs one step; as [`Executor::run`]. Kernels run in the order of the program, on the calling
-    /// thread, and use `pool` for what they do; asynchronous ones end elsewhere.
+    /// thread, and use `pool` for what they do; streams that are worth it run beside it.
     pub fn run(
         &self,
         pool: &Arc<Pool>,
@@ -142,11 +142,10 @@ impl HostExecutor {
         match &*known {
             Some((of, host)) if Arc::ptr_eq(of, pool) => host.clone(),
             _ => {
-                // One thread at a time runs a step's kernels: they use the others themselves.
-                let queue = MultiThreadedWorkQueue::over(pool.clone(), 1, 0);
+                let queue = MultiThreadedWorkQueue::over(pool.clone(), pool.width(), 0);
                 let (out, ignore) = (Box::new(std::io::sink()), |_: &Diagnostic| {});
                 let allocator = Arc::new(MallocAllocator);
-                let host = HostContext::new(Arc::new(queue), allocator, out, Box::new(ignore));
+                let host = HostContext::in_order(Arc::new(queue), allocator, out, Box::new(ignore));
                 *known = Some((pool.clone(), host.clone()));
                 host
             }
@@ -249,24 +248,26 @@ struct Call<'a> {
     number: usize,
     node: &'a PlanNode,
     info: &'a NodeInfo,
-    inputs: SmallVec<[Value; 4]>,
 }
+
+/// Tensors of a call, most of which have a few.
+type Slots = SmallVec<[Value; 3]>;
 
 fn run_node(frame: &mut KernelFrame, all: &[Inputs], op: &str) -> Result<()> {
     let number = node_number(frame, 1)?;
-    let args = frame.take_args();
     let ctx = frame.request();
     let step = Step::of(ctx)?;
     let node = step.plan.nodes.get(number).ok_or_else(not_of_plan)?;
     let info = step.plan.info.get(number).filter(|i| i.op == op);
     let (info, inputs) = info.zip(all.get(number)).ok_or_else(not_of_plan)?;
-    if args.len() < inputs.given.len() || frame.n_results() < usize::from(node.n_outputs) {
+    if frame.n_args() < inputs.given.len() || frame.n_results() < usize::from(node.n_outputs) {
         return Err(not_of_plan());
     }
-    let mut slots = inputs.slots.clone();
-    for (i, arg) in inputs.given.iter().zip(args) {
-        if let Some(slot) = slots.get_mut(*i as usize) {
-            *slot = Value::Tensor(take_tensor(arg)?);
+    let mut slots = Slots::new();
+    slots.extend(inputs.slots.iter().cloned());
+    for (arg, i) in inputs.given.iter().enumerate() {
+        if let (Some(slot), Some(value)) = (slots.get_mut(*i as usize), frame.take_arg(arg)) {
+            *slot = Value::Tensor(take_tensor(value)?);
         }
     }
     let call = Call {
@@ -274,34 +275,34 @@ fn run_node(frame: &mut KernelFrame, all: &[Inputs], op: &str) -> Result<()> {
         number,
         node,
         info,
-        inputs: slots,
     };
     let outcome = match node.cost {
-        Cost::Async => call.start(frame),
-        _ => call.run(frame),
+        Cost::Async => call.start(frame, slots),
+        _ => call.run(frame, &mut slots),
     };
     outcome.map_err(|e| give_up(ctx, number, e))
 }
 
 impl Call<'_> {
     /// Runs the node and sets the results.
-    fn run(mut self, frame: &mut KernelFrame) -> Result<()> {
+    fn run(&self, frame: &mut KernelFrame, inputs: &mut Slots) -> Result<()> {
         let n_outputs = usize::from(self.node.n_outputs);
-        let mut outputs: SmallVec<[Value; 2]> = smallvec::smallvec![Value::Empty; n_outputs];
+        let mut outputs = Slots::new();
+        outputs.resize(n_outputs, Value::Empty);
         match &self.node.action {
-            Action::Kernel(kernel) => no_panic(|| self.compute(&**kernel, &mut outputs))?,
+            Action::Kernel(kernel) => no_panic(|| self.compute(&**kernel, inputs, &mut outputs))?,
             Action::Const(index) => {
                 outputs.iter_mut().for_each(|o| *o = Value::Const(*index));
             }
             Action::Forward => {
-                let inputs = self.inputs.into_iter();
+                let inputs = inputs.iter_mut().map(std::mem::take);
                 outputs.iter_mut().zip(inputs).for_each(|(o, i)| *o = i);
             }
             _ => return Err(not_of_plan()),
         }
         let consts = &self.step.plan.consts;
-        for (i, output) in outputs.into_iter().enumerate() {
-            match own(output, consts) {
+        for (i, output) in outputs.iter_mut().enumerate() {
+            match own(std::mem::take(output), consts) {
                 Some(tensor) => frame.emplace(i, tensor),
                 None => return Err(internal!("output {i} is missing")),
             }
@@ -312,17 +313,20 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn compute(&mut self, kernel: &dyn OpKernel, outputs: &mut [Value]) -> Result<()> {
+    fn compute(
+        &self,
+        kernel: &dyn OpKernel,
+        inputs: &mut [Value],
+        outputs: &mut [Value],
+    ) -> Result<()> {
         let (plan, services) = (&*self.step.plan, self.step.services());
         let Some(trace) = self.step.trace.as_deref() else {
-            let inputs = &mut self.inputs;
             let mut ctx = KernelCtx::new(self.info, inputs, &plan.consts, outputs, &services);
             return kernel.compute(&mut ctx);
         };
-        let inputs = TracedTensor::all(plan, &self.inputs);
+        let read = TracedTensor::all(plan, inputs);
         let start = Instant::now();
-        let slots = &mut self.inputs;
-        let mut ctx = KernelCtx::new(self.info, slots, &plan.consts, outputs, &services);
+        let mut ctx = KernelCtx::new(self.info, inputs, &plan.consts, outputs, &services);
         kernel.compute(&mut ctx)?;
         trace.span(NodeSpan {
             node: self.info,
@@ -330,19 +334,19 @@ impl Call<'_> {
             iteration: 0,
             start,
             end: Instant::now(),
-            inputs,
+            inputs: read,
             outputs: TracedTensor::all(plan, outputs),
         });
         Ok(())
     }
 
     /// Starts an asynchronous kernel; whoever ends it sets the results.
-    fn start(self, frame: &mut KernelFrame) -> Result<()> {
+    fn start(&self, frame: &mut KernelFrame, inputs: Slots) -> Result<()> {
         let Action::Kernel(kernel) = &self.node.action else {
             return Err(not_of_plan());
         };
         let n_outputs = usize::from(self.node.n_outputs);
-        let inputs = self.inputs.into_iter();
+        let inputs = inputs.into_iter();
         let inputs = inputs.filter_map(|v| own(v, &self.step.plan.consts)).collect();
         let outputs: Vec<_> = (0..n_outputs).map(|i| frame.allocate::<Tensor>(i)).collect();
         let end = (frame.n_results() > n_outputs).then(|| frame.allocate::<Chain>(n_outputs));

@@ -288,6 +288,13 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
+    /// Argument `i`, given away: it cannot be read afterwards.
+    #[inline]
+    pub fn take_arg(&mut self, i: usize) -> Option<AsyncValue> {
+        let operand = *self.args.get(i)?;
+        self.take(operand)
+    }
+
     /// The arguments, given away: they cannot be read afterwards.
     #[inline]
     pub fn take_args(&mut self) -> Values {

@@ -84,7 +84,7 @@ pub struct Config {
     pub functions: Vec<String>,
     /// A function that runs first.
     pub init_function: String,
-    /// `s`, or `mstd[:THREADS[,BLOCKING]]`.
+    /// `s`, or `mstd[:THREADS[,BLOCKING[,pin]]]`.
     pub work_queue: String,
     /// Where buffers come from.
     pub allocator: AllocatorType,
@@ -117,14 +117,22 @@ pub fn work_queue(name: &str) -> Option<Arc<dyn WorkQueue>> {
     }
     let counts = name.strip_prefix("mstd")?;
     let mut n_threads = ferroflow_sync::Pool::available_threads();
-    let mut n_blocking = 0;
+    let (mut n_blocking, mut pins) = (0, false);
     if !counts.is_empty() {
         let counts = counts.strip_prefix(':')?;
-        let (threads, blocking) = counts.split_once(',').unwrap_or((counts, "0"));
+        let (threads, rest) = counts.split_once(',').unwrap_or((counts, "0"));
+        let (blocking, pin) = rest.split_once(',').unzip();
         n_threads = threads.parse().ok().filter(|n| (1..=1024).contains(n))?;
-        n_blocking = blocking.parse().ok().filter(|n| *n <= 4096)?;
+        n_blocking = blocking.unwrap_or(rest).parse().ok().filter(|n| *n <= 4096)?;
+        pins = pin.is_some();
+        if pins && pin != Some("pin") {
+            return None;
+        }
     }
-    Some(Arc::new(MultiThreadedWorkQueue::new(n_threads, n_blocking)))
+    Some(Arc::new(match pins {
+        true => MultiThreadedWorkQueue::pinned(n_threads, n_blocking),
+        false => MultiThreadedWorkQueue::new(n_threads, n_blocking),
+    }))
 }
 
 type Found = Arc<Mutex<Vec<Diagnostic>>>;
