@@ -11,6 +11,7 @@ mod builder;
 pub mod lower;
 pub mod mlir;
 mod plan;
+mod wiring;
 
 pub use builder::{BuildNode, PlanBuilder, Source};
 pub use lower::to_host_program;
@@ -18,3 +19,4 @@ pub use plan::{
     Action, DEAD, Edge, EdgeKind, FrameIdx, FrameKind, FramePlan, MERGE_CONTROL, MERGE_DEAD,
     MERGE_MAX, MERGE_WAITS, NOT_DIRECT, NodeIdx, Plan, PlanNode,
 };
+pub use wiring::{Producer, Wiring};

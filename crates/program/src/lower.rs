@@ -7,7 +7,8 @@
 //! second is there. Where a node waits for another without reading anything, it reads a chain.
 
 use crate::mlir::{Attr, COST, FunctionType, Loc, Module, Op, Region, Type, Value};
-use crate::plan::{Action, EdgeKind, FrameIdx, FrameKind, NodeIdx, Plan};
+use crate::plan::{Action, FrameIdx, FrameKind, NodeIdx, Plan};
+use crate::wiring::{Producer, Wiring, nodes_of};
 use ferroflow_opdef::{Cost, Value as Slot};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -27,75 +28,6 @@ pub const AFTER: &str = "tf.after";
 /// What a kernel costs that is worth another thread, where others cost 1; what a stream must.
 const HEAVY: i64 = 1000;
 const THRESHOLD: i64 = HEAVY / 2;
-
-/// Where an input of a node comes from.
-type Producer = (NodeIdx, u16);
-
-/// A plan's edges by who reads them.
-pub struct Wiring {
-    /// For each node and input, the output that arrives there; `None` for constants and what the
-    /// kernel absorbed.
-    pub inputs: Vec<Vec<Option<Producer>>>,
-    controls: Vec<Vec<NodeIdx>>,
-    has_control_readers: Vec<bool>,
-    /// By frame and number.
-    results: Vec<Vec<Option<Producer>>>,
-}
-
-impl Wiring {
-    /// The edges of `plan`.
-    pub fn of(plan: &Plan) -> Wiring {
-        let n = plan.nodes.len();
-        let inputs = plan.nodes.iter().map(|node| vec![None; node.n_inputs as usize]);
-        let results = plan.frames.iter().map(|f| vec![None; f.n_results]);
-        let mut wiring = Wiring {
-            inputs: inputs.collect(),
-            controls: vec![Vec::new(); n],
-            has_control_readers: vec![false; n],
-            results: results.collect(),
-        };
-        for (i, node) in plan.nodes.iter().enumerate() {
-            let from = NodeIdx::new(i);
-            for edge in plan.edges_of(node) {
-                let to = edge.node.index();
-                let slot = match edge.kind {
-                    EdgeKind::Data | EdgeKind::MergeData => {
-                        let first = plan.nodes.get(to).map_or(0, |n| n.first_slot);
-                        let list = wiring.inputs.get_mut(to);
-                        list.and_then(|l| l.get_mut(edge.slot.checked_sub(first)? as usize))
-                    }
-                    EdgeKind::Result => {
-                        let list = wiring.results.get_mut(frame_of(plan, from));
-                        list.and_then(|l| l.get_mut(edge.slot as usize))
-                    }
-                    EdgeKind::Control | EdgeKind::MergeControl | EdgeKind::Trigger => {
-                        wiring.has_control_readers[i] = true;
-                        if let Some(list) = wiring.controls.get_mut(to) {
-                            list.push(from);
-                        }
-                        continue;
-                    }
-                };
-                if let Some(slot) = slot {
-                    *slot = Some((from, edge.output));
-                }
-            }
-        }
-        wiring
-    }
-}
-
-/// The frame of a node: the last one that does not begin behind it.
-fn frame_of(plan: &Plan, node: NodeIdx) -> usize {
-    let begins_before = |f: &crate::FramePlan| f.first_node as usize <= node.index();
-    plan.frames.partition_point(begins_before).saturating_sub(1)
-}
-
-fn nodes_of(plan: &Plan, frame: usize) -> std::ops::Range<usize> {
-    let begin = |f: usize| plan.frames.get(f).map(|f| f.first_node as usize);
-    let end = begin(frame + 1).unwrap_or(plan.nodes.len());
-    begin(frame).unwrap_or(end)..end
-}
 
 /// The plan as a host program whose function [`MAIN`] takes a chain and the plan's arguments;
 /// `None` if the plan has dead values, loops of frames or recursion, which only the engine
@@ -160,7 +92,11 @@ fn names(plan: &Plan) -> (Vec<String>, HashSet<String>) {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$');
         let mut name: String = match i {
             0 => MAIN.to_string(),
-            _ => frame.name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect(),
+            _ => frame
+                .name
+                .chars()
+                .map(|c| if is_plain(c) { c } else { '_' })
+                .collect(),
         };
         if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             name.insert(0, '_');
@@ -299,7 +235,9 @@ fn node_attr(id: NodeIdx) -> Option<(&'static str, Attr)> {
 
 /// A chain and `n` tensors.
 fn signature(n: usize) -> Vec<Type> {
-    std::iter::once(chain()).chain(std::iter::repeat_n(tensor(), n)).collect()
+    std::iter::once(chain())
+        .chain(std::iter::repeat_n(tensor(), n))
+        .collect()
 }
 
 impl Lowering<'_> {
@@ -423,7 +361,13 @@ impl Lowering<'_> {
             return *value;
         }
         let attr = Attr::i32(index.cast_signed());
-        let value = self.op(body, CONSTANT, vec![body.chain], vec![tensor()], &[("index", attr)])[0];
+        let value = self.op(
+            body,
+            CONSTANT,
+            vec![body.chain],
+            vec![tensor()],
+            &[("index", attr)],
+        )[0];
         body.constants.insert(index, value);
         value
     }
@@ -552,7 +496,13 @@ impl Lowering<'_> {
                         (BRANCH_INDEX, "i32", "tfrt.case", attrs)
                     }
                 };
-                let chosen = self.op(body, kernel, vec![selector], vec![Type::new(ty)], &[node_attr(id)?])[0];
+                let chosen = self.op(
+                    body,
+                    kernel,
+                    vec![selector],
+                    vec![Type::new(ty)],
+                    &[node_attr(id)?],
+                )[0];
                 inputs.insert(0, chosen);
                 self.op(body, name, inputs, results, &attrs)
             }
@@ -603,7 +553,13 @@ impl Lowering<'_> {
     ) -> Option<(Value, Value)> {
         let asked = self.inside(body, cond.index(), inputs.to_vec())?;
         let answer = vec![*asked.get(1)?];
-        let truth = self.op(body, PREDICATE, answer, vec![Type::new("i1")], &[node_attr(node)?]);
+        let truth = self.op(
+            body,
+            PREDICATE,
+            answer,
+            vec![Type::new("i1")],
+            &[node_attr(node)?],
+        );
         Some((*asked.first()?, *truth.first()?))
     }
 

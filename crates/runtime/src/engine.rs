@@ -36,7 +36,8 @@ impl Engine {
             Engine::Host(executor) => (Some(executor.plan()), &[][..]),
             Engine::Parts(parts) => (None, &parts[..]),
         };
-        one.into_iter().chain(parts.iter().map(|p| p.executor.plan()))
+        one.into_iter()
+            .chain(parts.iter().map(|p| p.executor.plan()))
     }
 
     /// Runs one step; as [`Executor::run`].

@@ -79,7 +79,7 @@ fn check(file: &str, text: &str) {
     let stripped = mlir_to_bef(text, file, options, false).expect("can be written");
     let queues: &[&str] = match text.contains("QUEUES: s\n") {
         true => &["s"],
-        false => &["s", "mstd:2", "mstd:4,2"],
+        false => &["s", "mstd:2", "mstd:4,2", "mstd:2,1,pin"],
     };
     for queue in queues {
         for bytes in [&bytes, &stripped] {

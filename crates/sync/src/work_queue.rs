@@ -3,7 +3,7 @@
 use crate::blocking::BlockingPool;
 use crate::pool::{SPIN, is_in_task, run_task as run};
 use crate::sleep::Outstanding;
-use crate::{AsyncValue, Parallelism, Pool};
+use crate::{AsyncValue, Inline, Parallelism, Pool};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,6 +49,11 @@ pub trait WorkQueue: Send + Sync {
 
     /// How many tasks may run at the same time.
     fn parallelism_level(&self) -> usize;
+
+    /// The threads, for loops inside a task.
+    fn parallelism(&self) -> &dyn Parallelism {
+        &Inline
+    }
 
     /// Whether the calling thread is running a task of some queue.
     fn is_in_worker_thread(&self) -> bool {
@@ -331,7 +336,10 @@ impl WorkQueue for MultiThreadedWorkQueue {
     }
 
     fn parallelism_level(&self) -> usize {
-        debug_assert!(self.pool.width() >= 1);
         self.n_threads
+    }
+
+    fn parallelism(&self) -> &dyn Parallelism {
+        &*self.pool
     }
 }

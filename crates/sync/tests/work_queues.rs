@@ -1,7 +1,9 @@
 //! Both work queues do what the trait promises.
 
+use ferroflow_base::internal;
 use ferroflow_sync::{
-    AsyncValue, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue, WorkQueue,
+    AsyncValue, BlockSizes, Chain, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue,
+    WorkQueue, parallel_for_async,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,4 +106,65 @@ fn quiesce_waits_for_what_others_run() {
     assert_eq!(done.load(Ordering::Relaxed), 1);
     other.join().expect("it ends");
     opener.join().expect("it ends");
+}
+
+#[test]
+fn blocks_cover_a_range_once() {
+    let all = [
+        BlockSizes::Fixed(1),
+        BlockSizes::Fixed(7),
+        BlockSizes::Fixed(0),
+        BlockSizes::Min(10),
+        BlockSizes::Cost(500.0),
+        BlockSizes::Cost(f64::NAN),
+    ];
+    for queue in queues() {
+        for sizes in all {
+            for total in [0, 1, 6, 7, 8, 1000] {
+                let counts: Arc<Vec<AtomicUsize>> =
+                    Arc::new((0..total).map(|_| AtomicUsize::new(0)).collect());
+                let (of_blocks, of_values) = (counts.clone(), queue.clone());
+                let done = parallel_for_async(&queue, total, sizes, move |range| {
+                    if let BlockSizes::Fixed(n) = sizes {
+                        assert!(range.len() == n.max(1) || range.end == total);
+                    }
+                    for count in &of_blocks[range.clone()] {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Every other block ends later.
+                    let (promise, late) = Promise::<Chain>::new();
+                    match range.start % 2 {
+                        0 => promise.emplace(Chain),
+                        _ => of_values.add_task(Box::new(move || promise.emplace(Chain))),
+                    }
+                    late.into()
+                });
+                queue.await_values(std::slice::from_ref(&done));
+                assert!(done.is_concrete());
+                let counts = counts.iter().map(|c| c.load(Ordering::Relaxed));
+                assert!(counts.eq((0..total).map(|_| 1)), "{sizes:?} of {total}");
+            }
+        }
+        queue.quiesce();
+    }
+}
+
+#[test]
+fn a_block_that_fails_fails_the_loop() {
+    for queue in queues() {
+        for panics in [false, true] {
+            let done = parallel_for_async(&queue, 50, BlockSizes::Fixed(1), move |range| {
+                assert!(!panics || range.start != 30, "block 30");
+                match range.start {
+                    20 if !panics => AsyncValue::new_error(internal!("block 20")),
+                    _ => AsyncValue::new(Chain),
+                }
+            });
+            queue.await_values(std::slice::from_ref(&done));
+            let error = done.error().expect("an error").status.to_string();
+            let wanted = if panics { "panicked" } else { "block 20" };
+            assert!(error.contains(wanted), "{error}");
+        }
+        queue.quiesce();
+    }
 }

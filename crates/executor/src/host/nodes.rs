@@ -1,10 +1,10 @@
 //! The nodes of a plan as kernels of a host program: [`HostExecutor`].
 
 use super::Program;
+use crate::Executor;
 use crate::calls::is_true;
 use crate::dataflow::{no_panic, own_token};
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
-use crate::Executor;
 use ferroflow_base::{Code, Result, Status, data_loss, internal, invalid_argument};
 use ferroflow_opdef::host::{
     ExecutionContext, Frame, Function, HostContext, HostValue, KernelFrame, KernelRegistry, Values,
@@ -13,8 +13,8 @@ use ferroflow_opdef::{
     AsyncCall, Cost, Functions, KernelCtx, NodeInfo, OpKernel, Resources, StepServices, Value,
 };
 use ferroflow_program::bef::File;
-use ferroflow_program::lower::{AFTER, BRANCH_INDEX, CONSTANT, MAIN, PREDICATE, PREFIX, Wiring};
-use ferroflow_program::{Action, Plan, PlanNode};
+use ferroflow_program::lower::{AFTER, BRANCH_INDEX, CONSTANT, MAIN, PREDICATE, PREFIX};
+use ferroflow_program::{Action, Plan, PlanNode, Wiring};
 use ferroflow_sync::{
     AsyncValue, CancelToken, Chain, Diagnostic, MultiThreadedWorkQueue, Parallelism, Pool,
 };
@@ -72,7 +72,9 @@ impl HostExecutor {
         kernels
             .add_raw(CONSTANT, constant)
             .add_raw(PREDICATE, |frame| decide(frame, is_true))
-            .add_raw(BRANCH_INDEX, |frame| decide(frame, Tensor::to_scalar::<i32>))
+            .add_raw(BRANCH_INDEX, |frame| {
+                decide(frame, Tensor::to_scalar::<i32>)
+            })
             .add_raw(AFTER, after);
         let program = Program::new(file, &kernels).map_err(|d| d.status)?;
         let main = program.function(MAIN);
@@ -219,7 +221,6 @@ impl Step {
     fn first_error(&self) -> MutexGuard<'_, Option<Status>> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
 }
 
 /// Remembers what node `number` did wrong, if it is the first error of the step, and gives the step up.
@@ -347,18 +348,27 @@ impl Call<'_> {
         };
         let n_outputs = usize::from(self.node.n_outputs);
         let inputs = inputs.into_iter();
-        let inputs = inputs.filter_map(|v| own(v, &self.step.plan.consts)).collect();
-        let outputs: Vec<_> = (0..n_outputs).map(|i| frame.allocate::<Tensor>(i)).collect();
+        let inputs = inputs
+            .filter_map(|v| own(v, &self.step.plan.consts))
+            .collect();
+        let outputs: Vec<_> = (0..n_outputs)
+            .map(|i| frame.allocate::<Tensor>(i))
+            .collect();
         let end = (frame.n_results() > n_outputs).then(|| frame.allocate::<Chain>(n_outputs));
         let number = self.number;
         let (ctx, reporter) = (frame.request().clone(), frame.reporter());
         let done = move |results: Result<Vec<Tensor>>| match results {
             Ok(tensors) if tensors.len() == outputs.len() => {
-                outputs.into_iter().zip(tensors).for_each(|(p, t)| p.emplace(t));
+                outputs
+                    .into_iter()
+                    .zip(tensors)
+                    .for_each(|(p, t)| p.emplace(t));
                 end.into_iter().for_each(|p| p.emplace(Chain));
             }
             results => {
-                let status = results.err().unwrap_or_else(|| internal!("an output is missing"));
+                let status = results
+                    .err()
+                    .unwrap_or_else(|| internal!("an output is missing"));
                 let error = reporter.report(give_up(&ctx, number, status));
                 outputs.into_iter().for_each(|p| p.set_error(error.clone()));
                 end.into_iter().for_each(|p| p.set_error(error.clone()));
@@ -402,9 +412,7 @@ fn decide<T: HostValue>(
     read: impl Fn(&Tensor) -> Result<T>,
 ) -> Result<()> {
     let read = frame.arg::<Tensor>(0).and_then(read);
-    let value = read.or_else(|e| {
-        Err(give_up(frame.request(), node_number(frame, 0)?, e))
-    })?;
+    let value = read.or_else(|e| Err(give_up(frame.request(), node_number(frame, 0)?, e)))?;
     frame.emplace(0, value);
     Ok(())
 }

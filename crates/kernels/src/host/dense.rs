@@ -6,7 +6,7 @@
 use super::shape::TensorShape;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{HostContext, HostDType, HostValue};
-use ferroflow_tensor::{HostAllocator, HostBuffer, memory_limit};
+use ferroflow_tensor::{HostAllocator, HostBuffer, MallocAllocator, Tensor, memory_limit};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,8 +17,42 @@ const HEADER: usize = 64;
 /// Bytes that tensors share, or a part of them.
 #[derive(Clone)]
 pub struct SharedBuffer {
-    buffer: Arc<RwLock<HostBuffer>>,
+    buffer: Arc<RwLock<Storage>>,
     range: Range<usize>,
+}
+
+/// Where bytes lie.
+enum Storage {
+    Host(HostBuffer),
+    /// In what an op gave, as long as nobody writes.
+    Tensor(Tensor),
+}
+
+impl Storage {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Storage::Host(buffer) => buffer.bytes(),
+            Storage::Tensor(tensor) => tensor.bytes().unwrap_or(&[]),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if let Storage::Tensor(tensor) = self {
+            let allocator: Arc<dyn HostAllocator> = Arc::new(MallocAllocator);
+            let bytes = tensor.bytes().unwrap_or(&[]);
+            // Without memory nothing is written.
+            let Ok(mut buffer) = HostBuffer::new(&allocator, bytes.len()) else {
+                return &mut [];
+            };
+            let to = buffer.bytes_mut().iter_mut();
+            to.zip(bytes).for_each(|(to, from)| *to = *from);
+            *self = Storage::Host(buffer);
+        }
+        match self {
+            Storage::Host(buffer) => buffer.bytes_mut(),
+            Storage::Tensor(_) => &mut [],
+        }
+    }
 }
 
 impl HostValue for SharedBuffer {}
@@ -29,9 +63,26 @@ impl SharedBuffer {
         let too_large = || invalid_argument!("a buffer of {size} bytes is too large");
         let end = HEADER.checked_add(size).ok_or_else(too_large)?;
         Ok(SharedBuffer {
-            buffer: Arc::new(RwLock::new(HostBuffer::new(allocator, end)?)),
+            buffer: Arc::new(RwLock::new(Storage::Host(HostBuffer::new(allocator, end)?))),
             range: HEADER..end,
         })
+    }
+
+    /// The bytes of a tensor of numbers, where they are.
+    pub(super) fn of_tensor(tensor: Tensor) -> Self {
+        SharedBuffer {
+            range: 0..tensor.byte_len(),
+            buffer: Arc::new(RwLock::new(Storage::Tensor(tensor))),
+        }
+    }
+
+    /// The tensor whose bytes these are, if there is one.
+    pub(super) fn as_tensor(&self) -> Option<Tensor> {
+        let buffer = self.buffer.read().unwrap_or_else(PoisonError::into_inner);
+        match &*buffer {
+            Storage::Tensor(tensor) if self.range == (0..tensor.byte_len()) => Some(tensor.clone()),
+            _ => None,
+        }
     }
 
     /// A part of the bytes.

@@ -102,7 +102,10 @@ pub fn write_graph(program: &GraphProgram, out: &mut dyn FnMut(&[u8]) -> Result<
     let mut file = Writer::default();
     file.bytes = functions.map_err(|found| {
         let found: Vec<String> = found.into_iter().map(|d| d.message).collect();
-        internal!("the graph's functions cannot be written: {}", found.join("; "))
+        internal!(
+            "the graph's functions cannot be written: {}",
+            found.join("; ")
+        )
     })?;
     let mut interface = Writer::default();
     ports(&mut interface, &program.feeds);

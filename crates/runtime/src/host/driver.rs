@@ -123,7 +123,11 @@ pub fn work_queue(name: &str) -> Option<Arc<dyn WorkQueue>> {
         let (threads, rest) = counts.split_once(',').unwrap_or((counts, "0"));
         let (blocking, pin) = rest.split_once(',').unzip();
         n_threads = threads.parse().ok().filter(|n| (1..=1024).contains(n))?;
-        n_blocking = blocking.unwrap_or(rest).parse().ok().filter(|n| *n <= 4096)?;
+        n_blocking = blocking
+            .unwrap_or(rest)
+            .parse()
+            .ok()
+            .filter(|n| *n <= 4096)?;
         pins = pin.is_some();
         if pins && pin != Some("pin") {
             return None;

@@ -5,7 +5,7 @@ use super::super::shape::TensorShape;
 use super::attrs::OpAttrs;
 use super::composite;
 use super::ops::{self, CpuOp};
-use super::tensor_op;
+use super::tensor_op::{self, OpCall};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{
     ExecutionContext, Function, HostDType, HostValue, Reporter, TraceLevel, TraceScope,
@@ -162,18 +162,9 @@ impl Work {
         }
     }
 
-    fn run(
-        self,
-        inputs: &[HostTensor],
-        attrs: &OpAttrs,
-        ctx: &ExecutionContext,
-    ) -> Result<Vec<HostTensor>> {
+    fn dispatch_scope(self, ctx: &ExecutionContext) -> Option<TraceScope<'_>> {
         let name = || format!("RunDispatch: {}", self.name());
-        let _scope = ctx.host().trace(TraceLevel::Default, name);
-        match self {
-            Work::Own(op) => (op.run)(inputs, attrs, ctx),
-            Work::Tensor(op) => tensor_op::run(op, inputs, attrs, ctx),
-        }
+        ctx.host().trace(TraceLevel::Default, name)
     }
 }
 
@@ -247,9 +238,44 @@ impl Dispatch {
             .inputs
             .iter()
             .map(|i| i.expect::<HostTensor>().cloned());
-        let outputs = tensors
-            .collect::<Result<Vec<_>>>()
-            .and_then(|tensors| self.op.run(&tensors, &self.attrs, &self.ctx));
+        let tensors = match tensors.collect::<Result<Vec<_>>>() {
+            Ok(tensors) => tensors,
+            Err(status) => return self.finish(Err(status)),
+        };
+        match self.op {
+            Work::Own(op) => {
+                let scope = self.op.dispatch_scope(&self.ctx);
+                let outputs = (op.run)(&tensors, &self.attrs, &self.ctx);
+                drop(scope);
+                self.finish(outputs);
+            }
+            Work::Tensor(op) => match OpCall::new(op, &tensors, &self.attrs, &self.ctx) {
+                Ok(call) => self.start(call),
+                Err(status) => self.finish(Err(status)),
+            },
+        }
+    }
+
+    /// Runs one of TensorFlow's ops: here, or as a task if it takes long and others have something to do
+    /// meanwhile.
+    fn start(self, call: OpCall) {
+        let ctx = self.ctx.clone();
+        // Synchronous functions, which report nothing, have no time for that.
+        let may_be_late = self.reporter.is_some() && ctx.host().is_parallel();
+        let is_task = may_be_late && call.is_long();
+        let run = move || {
+            let ctx = self.ctx.clone();
+            let _scope = self.op.dispatch_scope(&ctx);
+            call.run(&ctx, move |outputs| self.finish(outputs));
+        };
+        match is_task {
+            true => ctx.enqueue(run),
+            false => run(),
+        }
+    }
+
+    /// Sets the results.
+    fn finish(self, outputs: Result<Vec<HostTensor>>) {
         match outputs {
             Err(status) => {
                 let diagnostic = match &self.reporter {

@@ -2,7 +2,7 @@
 //!
 //! An op is called `tf.NAME`, or just `NAME` if no op of the core runtime is called that.
 
-use super::super::dense::{DenseHostTensor, HostTensor, StringHostTensor};
+use super::super::dense::{DenseHostTensor, HostTensor, SharedBuffer, StringHostTensor};
 use super::super::shape::TensorShape;
 use super::attrs::{OpAttr, OpAttrs};
 use super::handle::Metadata;
@@ -10,8 +10,7 @@ use crate::eager::{PreparedOp, PreparedOps};
 use crate::registry;
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::host::{ExecutionContext, HostDType};
-use ferroflow_opdef::{AttrValue, Attrs, Cost, Resources, StepServices, Value};
-use ferroflow_sync::{CancelToken, Inline};
+use ferroflow_opdef::{AsyncCall, AttrValue, Attrs, Cost, Resources, StepServices, Value};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
 use std::sync::Arc;
 
@@ -46,35 +45,65 @@ pub(super) fn metadata(
     Ok(prepared.outputs().iter().zip(&shapes).map(known).collect())
 }
 
-/// Runs an op.
-pub(super) fn run(
-    op: &str,
-    inputs: &[HostTensor],
-    attrs: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
-    let tensors = inputs.iter().map(tensor).collect::<Result<Vec<_>>>()?;
-    let dtypes: Vec<DType> = tensors.iter().map(Tensor::dtype).collect();
-    let prepared = prepared(op, attrs, &dtypes, ctx)?;
-    if prepared.cost() == Cost::Async {
-        return Err(unimplemented_error!(
-            "op {op} may wait for others, which the core runtime's handler does not"
-        ));
+/// A call of an op with its inputs.
+pub(super) struct OpCall {
+    op: Arc<PreparedOp>,
+    inputs: Vec<Tensor>,
+}
+
+/// Bytes of inputs from which on an op that takes as long as they are many is worth a task.
+const LARGE: usize = 1 << 16;
+
+impl OpCall {
+    pub(super) fn new(
+        op: &str,
+        inputs: &[HostTensor],
+        attrs: &OpAttrs,
+        ctx: &ExecutionContext,
+    ) -> Result<OpCall> {
+        let inputs = inputs.iter().map(tensor).collect::<Result<Vec<_>>>()?;
+        let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
+        let op = prepared(op, attrs, &dtypes, ctx)?;
+        Ok(OpCall { op, inputs })
     }
-    let resources = ctx.host().shared(Resources::default);
-    let cancel = CancelToken::new();
-    let services = StepServices {
-        par: &Inline,
-        cancel: &cancel,
-        resources: &resources,
-        functions: &(),
-        step_id: 0,
-    };
-    let mut values: Vec<Value> = tensors.into_iter().map(Value::Tensor).collect();
-    let mut outputs = vec![Value::Empty; prepared.outputs().len()];
-    prepared.run(&mut values, &mut outputs, &services)?;
-    let outputs = outputs.into_iter().filter_map(Value::into_tensor);
-    outputs.map(|t| host_tensor(&t, ctx)).collect()
+
+    /// Whether the call should be a task, so that who makes it may go on.
+    pub(super) fn is_long(&self) -> bool {
+        match self.op.cost() {
+            Cost::Cheap | Cost::Async => false,
+            Cost::BySize => self.inputs.iter().map(Tensor::byte_len).sum::<usize>() >= LARGE,
+            Cost::Expensive => true,
+        }
+    }
+
+    /// Runs the op; `done` gets the results, now or, from an op that waits for others, later.
+    pub(super) fn run(
+        self,
+        ctx: &ExecutionContext,
+        done: impl FnOnce(Result<Vec<HostTensor>>) + Send + 'static,
+    ) {
+        let finish = move |outputs: Result<Vec<Tensor>>| {
+            let host = |tensors: Vec<Tensor>| tensors.into_iter().map(host_tensor).collect();
+            done(outputs.and_then(host));
+        };
+        if self.op.cost() == Cost::Async {
+            let call = AsyncCall::new(self.inputs, ctx.token().clone(), finish);
+            return self.op.kernel().start(call);
+        }
+        let resources = ctx.host().shared(Resources::default);
+        let services = StepServices {
+            par: ctx.host().work_queue().parallelism(),
+            cancel: ctx.token(),
+            resources: &resources,
+            functions: &(),
+            step_id: 0,
+        };
+        let mut values: Vec<Value> = self.inputs.into_iter().map(Value::Tensor).collect();
+        let mut outputs = vec![Value::Empty; self.op.outputs().len()];
+        let outcome = self.op.run(&mut values, &mut outputs, &services);
+        let outputs = outputs.into_iter().filter_map(Value::into_tensor).collect();
+        finish(outcome.map(|()| outputs));
+    }
 }
 
 fn prepared(
@@ -131,6 +160,9 @@ fn tensor(host: &HostTensor) -> Result<Tensor> {
     match host {
         HostTensor::Dense(t) => {
             let dtype = dtype(t.dtype)?;
+            if let Some(same) = t.buffer.as_tensor().filter(|same| same.dtype() == dtype) {
+                return same.with_shape(shape);
+            }
             t.buffer
                 .read(|bytes| Tensor::from_bytes(dtype, shape, bytes))
         }
@@ -150,7 +182,7 @@ fn tensor(host: &HostTensor) -> Result<Tensor> {
     }
 }
 
-fn host_tensor(tensor: &Tensor, ctx: &ExecutionContext) -> Result<HostTensor> {
+fn host_tensor(tensor: Tensor) -> Result<HostTensor> {
     let shape = TensorShape(tensor.shape().to_i64().to_vec());
     if let Ok(strings) = tensor.strings() {
         let strings = strings
@@ -165,8 +197,11 @@ fn host_tensor(tensor: &Tensor, ctx: &ExecutionContext) -> Result<HostTensor> {
     let host = host_dtype(dtype)
         .filter(|_| dtype.is_plain())
         .ok_or_else(|| unimplemented_error!("the core runtime has no tensors of dtype {dtype}"))?;
-    let allocator = ctx.host().allocator();
-    DenseHostTensor::from_bytes(allocator, host, shape, tensor.bytes()?).map(HostTensor::Dense)
+    Ok(HostTensor::Dense(DenseHostTensor {
+        dtype: host,
+        shape,
+        buffer: SharedBuffer::of_tensor(tensor),
+    }))
 }
 
 fn attr(value: &OpAttr) -> Result<AttrValue> {
