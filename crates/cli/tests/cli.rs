@@ -150,6 +150,16 @@ fn compiled_models_run_like_their_models() {
     assert!(text.contains("images:0  float32[?,8,8,1]"), "{text}");
     let bench = ["bench", &file, "--feed", &images, "--seconds", "0.05"];
     assert!(ok(&bench).contains("median"));
+    let text = ok(&["translate", "--bef-to-mlir", &file]);
+    assert!(
+        text.contains("\"tf._FusedConv2D\"(%arg1) {name = "),
+        "{text}"
+    );
+    let text = ok(&["exec", &file]);
+    assert!(
+        text.contains("--- Not running 'main' because it has arguments."),
+        "{text}"
+    );
     for (args, part) in [
         (&["run", &file][..], "must be fed: images:0"),
         (

@@ -30,7 +30,7 @@ pub type NativeFunction = fn(&super::ExecutionContext, &Values, usize) -> Values
 /// registry.add("my.add.i32", add).add("my.constant.i32", |value: Attr<i32>| value.0);
 /// assert!(registry.get("my.add.i32").is_some());
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct KernelRegistry {
     kernels: HashMap<String, HostKernel>,
     natives: HashMap<String, NativeFunction>,

@@ -2,6 +2,7 @@
 
 use super::expected::Expected;
 use super::tracing::TextSink;
+use ferroflow_base::failed_precondition;
 use ferroflow_executor::host::Program;
 use ferroflow_kernels::host::TfrtState;
 use ferroflow_opdef::host::{
@@ -9,6 +10,7 @@ use ferroflow_opdef::host::{
     Value, Values,
 };
 use ferroflow_program::bef::{File, FileBytes, FunctionKind};
+use ferroflow_program::lower::PREFIX;
 use ferroflow_program::mlir;
 use ferroflow_sync::{
     AsyncValue, Diagnostic, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue,
@@ -181,7 +183,7 @@ impl Driver {
         let whole = host.trace(TraceLevel::Default, || "Bef Executor".to_string());
         match File::open(bytes)
             .map_err(Diagnostic::from)
-            .and_then(|file| Program::new(file, &self.registry))
+            .and_then(|file| self.program(file))
         {
             Err(diagnostic) => host.emit_error(&diagnostic),
             Ok(program) => status = self.run_functions(&program, &host),
@@ -206,6 +208,23 @@ impl Driver {
             status = 1;
         }
         status
+    }
+
+    /// The file with its kernels. Those of a compiled model, whose functions all have arguments, need not
+    /// be there.
+    fn program(&self, file: File) -> Result<Arc<Program>, Diagnostic> {
+        let names = (0..file.n_kernels()).map(|code| file.kernel_name(code));
+        let is_of_model = |n: &&str| n.starts_with(PREFIX) && self.registry.get(n).is_none();
+        let missing: Vec<String> = names.filter(is_of_model).map(str::to_string).collect();
+        let mut registry = self.registry.clone();
+        for name in missing {
+            registry.add_raw(&name, |_| {
+                Err(failed_precondition!(
+                    "the kernel is a node of a compiled model, which `ferroflow run` runs"
+                ))
+            });
+        }
+        Program::new(file, &registry)
     }
 
     fn run_functions(&self, program: &Arc<Program>, host: &Arc<HostContext>) -> i32 {
