@@ -135,7 +135,7 @@ impl Executor {
                     pool: pool.clone(),
                     resources: resources.clone(),
                     cancel: cancel.clone(),
-                    waiting: own_token(cancel),
+                    waiting: cancel.with_same_deadline(),
                     trace: trace.clone(),
                     id,
                     state: Owned::new(state),
@@ -182,15 +182,6 @@ impl Callable for Executor {
         // A pool of its own: threads that help each other could come back for the caller's lock.
         let (alone, resources) = (Arc::new(Pool::new(1)), Arc::new(services.resources.clone()));
         self.run(&alone, &resources, args, services.cancel, None)
-    }
-}
-
-/// A token of the step's own with the caller's deadline.
-pub(crate) fn own_token(cancel: &CancelToken) -> CancelToken {
-    let own = CancelToken::new();
-    match cancel.deadline() {
-        Some(at) => own.with_timeout(at.saturating_duration_since(Instant::now())),
-        None => own,
     }
 }
 

@@ -11,6 +11,7 @@ mod builder;
 pub mod lower;
 pub mod mlir;
 mod plan;
+mod sizes;
 mod wiring;
 
 pub use builder::{BuildNode, PlanBuilder, Source};

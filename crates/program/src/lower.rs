@@ -7,7 +7,8 @@
 //! second is there. Where a node waits for another without reading anything, it reads a chain.
 
 use crate::mlir::{Attr, COST, FunctionType, Loc, Module, Op, Region, Type, Value};
-use crate::plan::{Action, FrameIdx, FrameKind, NodeIdx, Plan};
+use crate::plan::{Action, FrameIdx, NodeIdx, Plan};
+use crate::sizes::{HEAVY, Size, THRESHOLD, sizes};
 use crate::wiring::{Producer, Wiring, nodes_of};
 use ferroflow_opdef::{Cost, Value as Slot};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,9 +26,8 @@ pub const BRANCH_INDEX: &str = "tf.branch_index";
 /// The kernel that gives its last arguments, one for each result, when all are there.
 pub const AFTER: &str = "tf.after";
 
-/// What a kernel costs that is worth another thread, where others cost 1; what a stream must.
-const HEAVY: i64 = 1000;
-const THRESHOLD: i64 = HEAVY / 2;
+/// Conditions of loops with at most so many nodes become part of who asks them.
+const SMALL: usize = 64;
 
 /// The plan as a host program whose function [`MAIN`] takes a chain and the plan's arguments;
 /// `None` if the plan has dead values, loops of frames or recursion, which only the engine
@@ -55,6 +55,7 @@ const THRESHOLD: i64 = HEAVY / 2;
 pub fn to_host_program(plan: &Plan) -> Option<Module> {
     let (names, taken) = names(plan);
     let mut lowering = Lowering {
+        sizes: sizes(plan)?,
         plan,
         wiring: Wiring::of(plan),
         module: Module::default(),
@@ -62,11 +63,9 @@ pub fn to_host_program(plan: &Plan) -> Option<Module> {
         taken,
         steps: BTreeMap::new(),
         called: vec![FrameIdx::new(0)],
+        is_called: HashSet::from([0]),
         open: Vec::new(),
     };
-    if is_recursive(plan)? {
-        return None;
-    }
     let mut next = 0;
     loop {
         let function = match (lowering.open.pop(), lowering.called.get(next).copied()) {
@@ -117,42 +116,6 @@ fn unique(taken: &mut HashSet<String>, name: String) -> String {
     candidate
 }
 
-/// Whether some function calls itself; `None` if a node needs the engine `dataflow`.
-fn is_recursive(plan: &Plan) -> Option<bool> {
-    let mut callees: Vec<Vec<usize>> = Vec::new();
-    for (f, frame) in plan.frames.iter().enumerate() {
-        if frame.kind != FrameKind::Function {
-            return None;
-        }
-        let mut list = Vec::new();
-        for node in plan.nodes.get(nodes_of(plan, f))? {
-            match &node.action {
-                Action::Kernel(_) | Action::Arg(_) | Action::Const(_) | Action::Forward => {}
-                Action::Call(callee) => list.push(callee.index()),
-                Action::Branch { branches, .. } => list.extend(branches.iter().map(|b| b.index())),
-                Action::While { cond, body } => list.extend([cond.index(), body.index()]),
-                _ => return None,
-            }
-        }
-        callees.push(list);
-    }
-    // Takes away functions that only call what was taken away.
-    let mut left: Vec<usize> = (0..callees.len()).collect();
-    loop {
-        let before = left.len();
-        let open = left.clone();
-        left.retain(|f| {
-            let list = callees.get(*f).map_or(&[][..], Vec::as_slice);
-            list.iter().any(|c| open.contains(c))
-        });
-        match left.len() {
-            0 => return Some(false),
-            n if n == before => return Some(true),
-            _ => {}
-        }
-    }
-}
-
 /// The program of a plan that only the engine `dataflow` runs: the function [`MAIN`] without a body.
 pub fn dataflow_program(plan: &Plan) -> Module {
     let root = plan.root();
@@ -185,6 +148,7 @@ fn function_op(name: &str, ty: FunctionType, body: Region) -> Op {
 
 struct Lowering<'a> {
     plan: &'a Plan,
+    sizes: Vec<Size>,
     wiring: Wiring,
     module: Module,
     names: Vec<String>,
@@ -195,6 +159,7 @@ struct Lowering<'a> {
     open: Vec<Step>,
     /// Functions that are called, each once.
     called: Vec<FrameIdx>,
+    is_called: HashSet<usize>,
 }
 
 /// One iteration of a loop.
@@ -209,6 +174,8 @@ struct Step {
 /// A function that is being made.
 struct Body {
     chain: Value,
+    /// The chain that the function takes.
+    begin: Value,
     ops: Vec<Op>,
     outputs: HashMap<Producer, Value>,
     chains: HashMap<NodeIdx, Value>,
@@ -282,6 +249,7 @@ impl Lowering<'_> {
         let chain = args[0];
         let body = Body {
             chain,
+            begin: chain,
             ops: Vec::new(),
             outputs: HashMap::new(),
             chains: HashMap::new(),
@@ -308,7 +276,7 @@ impl Lowering<'_> {
 
     /// The name of a function that is called.
     fn symbol(&mut self, frame: FrameIdx) -> Option<Attr> {
-        if !self.called.contains(&frame) {
+        if self.is_called.insert(frame.index()) {
             self.called.push(frame);
         }
         Some(Attr::Symbol(vec![self.names.get(frame.index())?.clone()]))
@@ -364,7 +332,7 @@ impl Lowering<'_> {
         let value = self.op(
             body,
             CONSTANT,
-            vec![body.chain],
+            vec![body.begin],
             vec![tensor()],
             &[("index", attr)],
         )[0];
@@ -473,12 +441,17 @@ impl Lowering<'_> {
             inputs = self.op(body, AFTER, operands, types, &[]);
         }
         let results = signature(node.n_outputs as usize);
-        let mut values = match &node.action {
+        let mut size = Size::default();
+        let values = match &node.action {
             Action::Call(f) => {
+                size = *self.sizes.get(f.index())?;
                 let attrs = [("callee", self.symbol(*f)?)];
                 self.op(body, "tfrt.call", inputs, results, &attrs)
             }
             Action::Branch { branches, by_truth } => {
+                for branch in branches {
+                    size.add(*self.sizes.get(branch.index())?);
+                }
                 let selector = inputs.remove(1);
                 let list = branches.iter().map(|b| self.symbol(*b));
                 let list: Vec<Attr> = list.collect::<Option<_>>()?;
@@ -507,6 +480,8 @@ impl Lowering<'_> {
                 self.op(body, name, inputs, results, &attrs)
             }
             Action::While { cond, body: inner } => {
+                size.add(*self.sizes.get(cond.index())?);
+                size.add(*self.sizes.get(inner.index())?);
                 let n_vars = inputs.len() - 1;
                 let (begin, go_on) = self.condition(body, *cond, id, &inputs)?;
                 let mut operands = vec![go_on, begin];
@@ -524,8 +499,18 @@ impl Lowering<'_> {
             }
             _ => return None,
         };
+        let mut values = self.ended(body, values, size);
         let outputs = values.split_off(1);
         Some((values.pop(), outputs))
+    }
+
+    /// A chain and results of what has this size, when all of it has ended.
+    fn ended(&mut self, body: &mut Body, values: Vec<Value>, size: Size) -> Vec<Value> {
+        if size.ends_at_once() {
+            return values;
+        }
+        let types = self.module.types(&values);
+        self.op(body, AFTER, values, types, &[])
     }
 
     /// The name of the function that will be one iteration of a loop.
@@ -542,6 +527,22 @@ impl Lowering<'_> {
         Some(name)
     }
 
+    /// Whether a function is a few kernels, and calls no other.
+    fn is_small(&self, frame: usize) -> bool {
+        let nodes = self
+            .plan
+            .nodes
+            .get(nodes_of(self.plan, frame))
+            .unwrap_or(&[]);
+        let calls = |n: &crate::PlanNode| {
+            matches!(
+                n.action,
+                Action::Call(_) | Action::Branch { .. } | Action::While { .. }
+            )
+        };
+        nodes.len() <= SMALL && !nodes.iter().any(calls)
+    }
+
     /// Asks the condition of a loop about a chain and the variables: the chain behind it, and the
     /// answer.
     fn condition(
@@ -551,7 +552,19 @@ impl Lowering<'_> {
         node: NodeIdx,
         inputs: &[Value],
     ) -> Option<(Value, Value)> {
-        let asked = self.inside(body, cond.index(), inputs.to_vec())?;
+        let size = *self.sizes.get(cond.index())?;
+        let asked = match self.is_small(cond.index()) {
+            true => self.inside(body, cond.index(), inputs.to_vec())?,
+            false => {
+                let attrs = [("callee", self.symbol(cond)?)];
+                self.op(body, "tfrt.call", inputs.to_vec(), signature(1), &attrs)
+            }
+        };
+        // Without effects of its own it has ended when the answer is there.
+        let asked = match asked.first() == inputs.first() {
+            true => asked,
+            false => self.ended(body, asked, size),
+        };
         let answer = vec![*asked.get(1)?];
         let truth = self.op(
             body,
@@ -567,7 +580,10 @@ impl Lowering<'_> {
     fn step(&mut self, step: &Step) -> Option<Op> {
         let inner = step.body.index();
         let (args, mut body) = self.begin(self.plan.frames.get(inner)?.args.len());
-        let mut vars = self.inside(&mut body, inner, args.clone())?;
+        let mut size = *self.sizes.get(inner)?;
+        size.add(*self.sizes.get(step.cond.index())?);
+        let vars = self.inside(&mut body, inner, args.clone())?;
+        let mut vars = self.ended(&mut body, vars, size);
         let (end, go_on) = self.condition(&mut body, step.cond, step.node, &vars)?;
         *vars.first_mut()? = end;
         vars.push(go_on);

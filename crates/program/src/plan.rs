@@ -194,6 +194,12 @@ impl Plan {
         &self.edges[first..first + node.n_edges as usize]
     }
 
+    /// The position of a node's frame: the last one that does not begin behind it.
+    pub fn frame_of(&self, node: NodeIdx) -> usize {
+        let begins_before = |f: &FramePlan| f.first_node as usize <= node.index();
+        self.frames.partition_point(begins_before).saturating_sub(1)
+    }
+
     /// The frame that a step starts in.
     #[inline]
     pub fn root(&self) -> &FramePlan {

@@ -44,7 +44,7 @@ impl Wiring {
                         list.and_then(|l| l.get_mut(edge.slot.checked_sub(first)? as usize))
                     }
                     EdgeKind::Result => {
-                        let list = wiring.results.get_mut(frame_of(plan, from));
+                        let list = wiring.results.get_mut(plan.frame_of(from));
                         list.and_then(|l| l.get_mut(edge.slot as usize))
                     }
                     EdgeKind::Control | EdgeKind::MergeControl | EdgeKind::Trigger => {
@@ -62,12 +62,6 @@ impl Wiring {
         }
         wiring
     }
-}
-
-/// The frame of a node: the last one that does not begin behind it.
-fn frame_of(plan: &Plan, node: NodeIdx) -> usize {
-    let begins_before = |f: &crate::FramePlan| f.first_node as usize <= node.index();
-    plan.frames.partition_point(begins_before).saturating_sub(1)
 }
 
 pub(crate) fn nodes_of(plan: &Plan, frame: usize) -> std::ops::Range<usize> {

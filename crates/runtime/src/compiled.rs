@@ -219,7 +219,7 @@ impl CompiledModel {
         let engine = match main.map(|f| f.kind) {
             Some(FunctionKind::Dataflow) => Engine::One(Executor::new(Arc::new(plan))),
             _ => {
-                let kernels = ferroflow_kernels::host::control_flow();
+                let kernels = ferroflow_kernels::host::of_models();
                 Engine::Host(HostExecutor::new(Arc::new(plan), file, kernels)?)
             }
         };

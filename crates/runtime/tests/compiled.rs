@@ -238,6 +238,90 @@ fn functional_loop() -> Row {
     }
 }
 
+/// A branch of two products, the first of which nobody reads, for its effect: a check of the second.
+fn branch_with_effect() -> (String, Signature) {
+    let text = Text::default()
+        .node(
+            "p",
+            "Placeholder",
+            &[],
+            "attr { key: 'dtype' value { type: DT_BOOL } }",
+        )
+        .placeholder("x", &[-1, -1])
+        .node(
+            "if",
+            "If",
+            &["p", "x"],
+            "attr { key: 'Tcond' value { type: DT_BOOL } } \
+             attr { key: 'Tin' value { list { type: DT_FLOAT } } } \
+             attr { key: 'Tout' value { list { type: DT_FLOAT } } } \
+             attr { key: 'then_branch' value { func { name: 'checked' } } } \
+             attr { key: 'else_branch' value { func { name: 'same' } } }",
+        )
+        .node("done", "NoOp", &["^if"], "");
+    let signature = |name: &str| {
+        format!(
+            "signature {{ name: '{name}' is_stateful: true input_arg {{ name: 'v' type: DT_FLOAT }} \
+             output_arg {{ name: 'r' type: DT_FLOAT }} }}"
+        )
+    };
+    let product = |name: &str| {
+        let t = ty("T");
+        format!("node_def {{ name: '{name}' op: 'MatMul' input: 'v' input: 'v' {t} }}")
+    };
+    let library = format!(
+        "library {{ function {{ {checked} {a} {b} node_def {{ name: 'c' op: 'CheckNumerics' input: \
+         'b:product:0' {t} attr {{ key: 'message' value {{ s: 'late' }} }} }} node_def {{ name: 's' op: \
+         'AddV2' input: 'a:product:0' input: 'c:output:0' {t} }} ret {{ key: 'r' value: 's:z:0' }} }} \
+         function {{ {same} node_def {{ name: 'i' op: 'Identity' input: 'v' {t} }} ret {{ key: 'r' value: \
+         'i:output:0' }} }} }}",
+        checked = signature("checked"),
+        same = signature("same"),
+        a = product("a"),
+        b = product("b"),
+        t = ty("T"),
+    );
+    let signature = Signature {
+        feeds: vec!["p:0".into(), "x:0".into()],
+        fetches: vec![],
+        targets: vec!["done".into()],
+    };
+    (text.0 + &library, signature)
+}
+
+/// A step does not end before what its branches do has ended, whoever reads what they give.
+#[test]
+fn errors_of_branches_reach_the_step() {
+    let (text, signature) = branch_with_effect();
+    let session = Session::from_text(&text, options()).unwrap();
+    let request = CompileRequest {
+        signature,
+        ..Default::default()
+    };
+    let file = session.compile_to_bytes(&request).unwrap();
+    let model = CompiledModel::from_bytes(&file, options()).unwrap();
+    for _ in 0..50 {
+        for (p, bad, fails) in [
+            (true, true, true),
+            (true, false, false),
+            (false, true, false),
+        ] {
+            let mut values = vec![1.0f32; 48 * 48];
+            if bad {
+                values[7] = f32::NAN;
+            }
+            let x = Tensor::from_slice(Shape::from([48, 48]), &values).unwrap();
+            let result = model.run(&[("p:0", Tensor::scalar(p)), ("x:0", x)]);
+            let error = result.err().map(|e| e.to_string()).unwrap_or_default();
+            assert_eq!(
+                error.contains("late : Tensor had NaN"),
+                fails,
+                "{p} {bad}: {error}"
+            );
+        }
+    }
+}
+
 fn strings() -> Row {
     let text = Text::default()
         .node("s", "Placeholder", &[], "attr { key: 'dtype' value { type: DT_STRING } }")

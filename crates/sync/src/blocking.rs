@@ -50,7 +50,10 @@ impl BlockingPool {
         if !is_thread_free && state.n_threads < self.0.max_threads {
             let shared = self.0.clone();
             let thread = std::thread::Builder::new().name("ferroflow-blocking".into());
-            match thread.spawn(move || shared.work()) {
+            match thread.spawn(move || {
+                crate::pin::to_all_processors();
+                shared.work()
+            }) {
                 Ok(_) => state.n_threads += 1,
                 Err(_) if state.n_threads > 0 && allow_queuing => {}
                 Err(_) => return Err(task),

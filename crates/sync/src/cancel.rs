@@ -62,6 +62,15 @@ impl CancelToken {
         }
     }
 
+    /// A token of its own that expires when this one does, and does not follow it otherwise.
+    #[must_use]
+    pub fn with_same_deadline(&self) -> Self {
+        CancelToken {
+            shared: Arc::default(),
+            deadline: self.deadline,
+        }
+    }
+
     /// Asks all holders to stop, and runs what [`CancelToken::on_cancel`] registered.
     pub fn cancel(&self) {
         self.shared.flag.store(true, Ordering::Release);

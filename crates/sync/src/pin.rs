@@ -1,13 +1,27 @@
 //! Threads that stay on one processor.
 
+/// What threads that are not pinned may use, once one is: who starts a thread gives it its own.
+#[cfg(target_os = "linux")]
+static ALL: std::sync::OnceLock<rustix::thread::CpuSet> = std::sync::OnceLock::new();
+
+/// Lets the calling thread, whoever started it, run on all processors of the process.
+pub(crate) fn to_all_processors() {
+    #[cfg(target_os = "linux")]
+    if let Some(all) = ALL.get() {
+        // It stays where it is then.
+        let _ = rustix::thread::sched_setaffinity(None, all);
+    }
+}
+
 /// Binds the calling thread to one of the processors that the process may use: the `n`th, from the
 /// start again behind the last. Where that is impossible, nothing happens.
 #[cfg(target_os = "linux")]
 pub(crate) fn to_processor(n: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let Ok(allowed) = sched_getaffinity(None) else {
+    let Ok(mine) = sched_getaffinity(None) else {
         return;
     };
+    let allowed = ALL.get_or_init(|| mine);
     let all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     let Some(cpu) = all.cycle().nth(n) else {
         return;
@@ -28,10 +42,17 @@ mod tests {
 
     #[test]
     fn a_pinned_thread_has_one_processor() {
-        let n = std::thread::spawn(|| {
+        let count = || sched_getaffinity(None).map(|set| set.count());
+        let all = count();
+        let counts = std::thread::spawn(move || {
             super::to_processor(5);
-            sched_getaffinity(None).map(|set| set.count())
+            let pinned = count();
+            let free = std::thread::spawn(move || {
+                super::to_all_processors();
+                count()
+            });
+            (pinned, free.join().unwrap())
         });
-        assert_eq!(n.join().unwrap(), Ok(1));
+        assert_eq!(counts.join().unwrap(), (Ok(1), all));
     }
 }

@@ -46,7 +46,10 @@ pub(crate) fn at(at: Instant, token: Weak<Shared>) {
         }));
         let thread = std::thread::Builder::new().name("ferroflow-timer".into());
         // Without the thread, waiting callers still look at their deadlines themselves.
-        drop(thread.spawn(move || timer.run()));
+        drop(thread.spawn(move || {
+            crate::pin::to_all_processors();
+            timer.run()
+        }));
         timer
     });
     let mut queue = timer.queue.lock().unwrap_or_else(PoisonError::into_inner);

@@ -97,8 +97,8 @@ fn start(call: Call<'_>, mut args: Values) -> Values {
         is_late |= !arg.is_available();
         has_errors |= arg.is_error();
     }
-    let heeds = |streams: &[u32]| call.ctx.host().heeds_streams(is_one(streams));
-    if is_late || body.streams().is_some_and(heeds) {
+    let host = call.ctx.host();
+    if is_late || (body.streams().is_some() && host.heeds_streams(body.has_one_stream())) {
         return Execution::begin(call, args);
     }
     let uses = body.register_uses();
@@ -118,10 +118,6 @@ fn start(call: Call<'_>, mut args: Values) -> Values {
         }
     }
     run(call, registers, has_errors)
-}
-
-fn is_one(streams: &[u32]) -> bool {
-    streams.windows(2).all(|pair| pair[0] == pair[1])
 }
 
 /// Runs the kernels of an execution that only this thread knows of, in serial order.

@@ -3,9 +3,9 @@
 use super::Program;
 use crate::Executor;
 use crate::calls::is_true;
-use crate::dataflow::{no_panic, own_token};
+use crate::dataflow::no_panic;
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
-use ferroflow_base::{Code, Result, Status, data_loss, internal, invalid_argument};
+use ferroflow_base::{Result, Status, data_loss, internal, invalid_argument};
 use ferroflow_opdef::host::{
     ExecutionContext, Frame, Function, HostContext, HostValue, KernelFrame, KernelRegistry, Values,
 };
@@ -14,7 +14,7 @@ use ferroflow_opdef::{
 };
 use ferroflow_program::bef::File;
 use ferroflow_program::lower::{AFTER, BRANCH_INDEX, CONSTANT, MAIN, PREDICATE, PREFIX};
-use ferroflow_program::{Action, Plan, PlanNode, Wiring};
+use ferroflow_program::{Action, NodeIdx, Plan, PlanNode, Wiring};
 use ferroflow_sync::{
     AsyncValue, CancelToken, Chain, Diagnostic, MultiThreadedWorkQueue, Parallelism, Pool,
 };
@@ -46,9 +46,6 @@ struct Step {
     functions: Arc<dyn Functions>,
     pool: Arc<Pool>,
     resources: Arc<Resources>,
-    cancel: CancelToken,
-    /// Ends the asynchronous kernels that still wait, when the step is given up.
-    waiting: CancelToken,
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     /// What went wrong first.
@@ -76,6 +73,7 @@ impl HostExecutor {
                 decide(frame, Tensor::to_scalar::<i32>)
             })
             .add_raw(AFTER, after);
+        check_calls(&file)?;
         let program = Program::new(file, &kernels).map_err(|d| d.status)?;
         let main = program.function(MAIN);
         let main = main.ok_or_else(|| data_loss!("the BEF file has no function '{MAIN}'"))?;
@@ -94,7 +92,8 @@ impl HostExecutor {
     }
 
     /// Runs one step; as [`Executor::run`]. Kernels run in the order of the program, on the calling
-    /// thread, and use `pool` for what they do; streams that are worth it run beside it.
+    /// thread, and use `pool` for what they do; streams that are worth it run beside it. Traces do not
+    /// count iterations, and have no spans of asynchronous kernels.
     pub fn run(
         &self,
         pool: &Arc<Pool>,
@@ -109,32 +108,24 @@ impl HostExecutor {
             functions: self.dataflow.functions(),
             pool: pool.clone(),
             resources: resources.clone(),
-            cancel: cancel.clone(),
-            waiting: own_token(cancel),
             trace,
             id: Executor::next_step_id(),
             error: Mutex::new(None),
         });
         let ctx = ExecutionContext::for_request(self.host(pool), cancel, step.clone());
-        let (waiting, callers) = (step.waiting.clone(), cancel.clone());
-        let _given_up = cancel.on_cancel(move || match callers.check() {
-            Err(e) if e.code() == Code::DeadlineExceeded => waiting.run_expired(),
-            _ => waiting.cancel(),
-        });
         let mut values = Values::new();
         values.push(AsyncValue::new(Chain));
         values.extend(args.into_iter().map(AsyncValue::new));
         let results = self.main.execute(&ctx, values);
         wait(pool, &results);
-        cancel.check()?;
         if let Some(error) = step.first_error().take() {
             return Err(error);
         }
-        let results = results.into_iter().map(|value| match value.error() {
-            Some(error) => Err(error.status.clone()),
-            None => Ok(value),
-        });
-        let results: Vec<AsyncValue> = results.collect::<Result<_>>()?;
+        if let Some(error) = results.iter().find_map(AsyncValue::error) {
+            // Rather in the words of who gave the step up.
+            cancel.check()?;
+            return Err(error.status.clone());
+        }
         results.into_iter().skip(1).map(take_tensor).collect()
     }
 
@@ -175,6 +166,37 @@ fn inputs(plan: &Plan) -> Vec<Inputs> {
     all
 }
 
+/// Functions that call themselves would fill the memory: no model has any.
+fn check_calls(file: &File) -> Result<()> {
+    let n = file.functions().len();
+    let (mut left, mut callers) = (vec![0usize; n], vec![Vec::new(); n]);
+    for caller in 0..n {
+        let body = file.body(caller)?;
+        for callee in body.kernels().iter().flat_map(|k| body.functions(k)) {
+            if let Some(list) = callers.get_mut(*callee as usize) {
+                list.push(caller);
+                left[caller] += 1;
+            }
+        }
+    }
+    // Takes away functions whose callees are all gone.
+    let mut open: Vec<usize> = (0..n).filter(|f| left[*f] == 0).collect();
+    let mut n_gone = 0;
+    while let Some(function) = open.pop() {
+        n_gone += 1;
+        for caller in std::mem::take(&mut callers[function]) {
+            left[caller] -= 1;
+            if left[caller] == 0 {
+                open.push(caller);
+            }
+        }
+    }
+    match n_gone == n {
+        true => Ok(()),
+        false => Err(not_of_plan()),
+    }
+}
+
 /// Runs tasks of the pool until all values are there.
 fn wait(pool: &Arc<Pool>, values: &[AsyncValue]) {
     let late: Vec<&AsyncValue> = values.iter().filter(|v| !v.is_available()).collect();
@@ -208,10 +230,10 @@ impl Step {
         step.ok_or_else(|| invalid_argument!("kernels of a model run in the model's steps only"))
     }
 
-    fn services(&self) -> StepServices<'_> {
+    fn services<'a>(&'a self, ctx: &'a ExecutionContext) -> StepServices<'a> {
         StepServices {
             par: &*self.pool,
-            cancel: &self.cancel,
+            cancel: ctx.token(),
             resources: &self.resources,
             functions: &*self.functions,
             step_id: self.id,
@@ -234,7 +256,6 @@ fn give_up(ctx: &ExecutionContext, number: usize, error: Status) -> Status {
         None => error,
     };
     step.first_error().get_or_insert_with(|| error.clone());
-    step.waiting.cancel();
     ctx.cancel();
     error
 }
@@ -245,6 +266,7 @@ fn not_of_plan() -> Status {
 
 /// A call of a node.
 struct Call<'a> {
+    ctx: &'a ExecutionContext,
     step: &'a Step,
     number: usize,
     node: &'a PlanNode,
@@ -272,6 +294,7 @@ fn run_node(frame: &mut KernelFrame, all: &[Inputs], op: &str) -> Result<()> {
         }
     }
     let call = Call {
+        ctx,
         step,
         number,
         node,
@@ -320,7 +343,7 @@ impl Call<'_> {
         inputs: &mut [Value],
         outputs: &mut [Value],
     ) -> Result<()> {
-        let (plan, services) = (&*self.step.plan, self.step.services());
+        let (plan, services) = (&*self.step.plan, self.step.services(self.ctx));
         let Some(trace) = self.step.trace.as_deref() else {
             let mut ctx = KernelCtx::new(self.info, inputs, &plan.consts, outputs, &services);
             return kernel.compute(&mut ctx);
@@ -331,7 +354,7 @@ impl Call<'_> {
         kernel.compute(&mut ctx)?;
         trace.span(NodeSpan {
             node: self.info,
-            frame: "",
+            frame: self.frame_name(),
             iteration: 0,
             start,
             end: Instant::now(),
@@ -339,6 +362,13 @@ impl Call<'_> {
             outputs: TracedTensor::all(plan, outputs),
         });
         Ok(())
+    }
+
+    /// The function that the node is in.
+    fn frame_name(&self) -> &str {
+        let plan = &self.step.plan;
+        let frame = plan.frames.get(plan.frame_of(NodeIdx::new(self.number)));
+        frame.map_or("", |f| &f.name)
     }
 
     /// Starts an asynchronous kernel; whoever ends it sets the results.
@@ -374,7 +404,7 @@ impl Call<'_> {
                 end.into_iter().for_each(|p| p.set_error(error.clone()));
             }
         };
-        let mut call = AsyncCall::new(inputs, self.step.waiting.clone(), done);
+        let mut call = AsyncCall::new(inputs, frame.request().token().clone(), done);
         call.step_id = self.step.id;
         no_panic(|| {
             kernel.start(call);

@@ -6,7 +6,7 @@
 use super::shape::TensorShape;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{HostContext, HostDType, HostValue};
-use ferroflow_tensor::{HostAllocator, HostBuffer, MallocAllocator, Tensor, memory_limit};
+use ferroflow_tensor::{HostAllocator, HostBuffer, Tensor, memory_limit};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,8 +24,10 @@ pub struct SharedBuffer {
 /// Where bytes lie.
 enum Storage {
     Host(HostBuffer),
-    /// In what an op gave, as long as nobody writes.
+    /// In what an op gave, as long as nobody writes; the host's allocator does not know of it.
     Tensor(Tensor),
+    /// In a copy of that.
+    Own(Vec<u8>),
 }
 
 impl Storage {
@@ -33,23 +35,17 @@ impl Storage {
         match self {
             Storage::Host(buffer) => buffer.bytes(),
             Storage::Tensor(tensor) => tensor.bytes().unwrap_or(&[]),
+            Storage::Own(bytes) => bytes,
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         if let Storage::Tensor(tensor) = self {
-            let allocator: Arc<dyn HostAllocator> = Arc::new(MallocAllocator);
-            let bytes = tensor.bytes().unwrap_or(&[]);
-            // Without memory nothing is written.
-            let Ok(mut buffer) = HostBuffer::new(&allocator, bytes.len()) else {
-                return &mut [];
-            };
-            let to = buffer.bytes_mut().iter_mut();
-            to.zip(bytes).for_each(|(to, from)| *to = *from);
-            *self = Storage::Host(buffer);
+            *self = Storage::Own(tensor.bytes().unwrap_or(&[]).to_vec());
         }
         match self {
             Storage::Host(buffer) => buffer.bytes_mut(),
+            Storage::Own(bytes) => bytes,
             Storage::Tensor(_) => &mut [],
         }
     }

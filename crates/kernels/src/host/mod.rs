@@ -16,10 +16,10 @@ mod tracked;
 pub use dense::TfrtState;
 use ferroflow_opdef::host::KernelRegistry;
 
-/// The kernels that call functions, and what goes with them.
-pub fn control_flow() -> KernelRegistry {
+/// The kernels of compiled models that are no nodes.
+pub fn of_models() -> KernelRegistry {
     let mut registry = KernelRegistry::default();
-    control::register(&mut registry);
+    control::register_for_models(&mut registry);
     registry
 }
 

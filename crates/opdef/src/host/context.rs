@@ -1,7 +1,7 @@
 //! What kernels share: the host, a request, and functions to call.
 
 use super::trace::{TraceLevel, TraceScope, Tracer};
-use ferroflow_base::{Result, Status, cancelled};
+use ferroflow_base::{Code, Result, Status, cancelled};
 use ferroflow_sync::{
     AsyncValue, CancelToken, Diagnostic, Location, Registration, Task, WorkQueue,
 };
@@ -53,7 +53,7 @@ impl HostContext {
     }
 
     /// As [`HostContext::new`], for programs that say which of their kernels are worth another thread:
-    /// all others run in the order of the program.
+    /// others do not become tasks as long as all values are there when they are asked for.
     pub fn in_order(
         work_queue: Arc<dyn WorkQueue>,
         allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
@@ -185,7 +185,7 @@ impl ExecutionContext {
         token: &CancelToken,
         data: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let ctx = Self::of(host, token.clone(), Some(data));
+        let ctx = Self::of(host, token.with_same_deadline(), Some(data));
         let (request, why) = (Arc::downgrade(&ctx.0), token.clone());
         let registration = token.on_cancel(move || {
             if let Some(request) = request.upgrade() {
@@ -214,7 +214,7 @@ impl ExecutionContext {
         self.0.data.as_ref()?.downcast_ref()
     }
 
-    /// Says whether the request was given up, and when it will be.
+    /// Says whether the request was given up, in whatever way, and when it will be.
     pub fn token(&self) -> &CancelToken {
         &self.0.token
     }
@@ -269,7 +269,13 @@ impl ExecutionContext {
 
 impl RequestContext {
     fn give_up(&self, status: Status) {
+        let is_late = status.code() == Code::DeadlineExceeded;
         self.cancelled.get_or_init(|| AsyncValue::new_error(status));
+        match is_late {
+            // What waits has the same deadline and says so itself.
+            true => self.token.run_expired(),
+            false => self.token.cancel(),
+        }
     }
 }
 

@@ -52,6 +52,7 @@ pub struct Body {
     argument_users: Vec<Span>,
     /// Of the start and of each kernel; empty if nobody says.
     streams: Vec<u32>,
+    has_one_stream: bool,
     waits: Vec<u32>,
     serial: Serial,
 }
@@ -173,6 +174,12 @@ impl Body {
         (!self.streams.is_empty()).then_some(&self.streams)
     }
 
+    /// Whether all of it is one stream.
+    #[inline]
+    pub fn has_one_stream(&self) -> bool {
+        self.has_one_stream
+    }
+
     /// How many arguments must be there before a kernel (from 1) runs.
     #[inline]
     pub fn waits(&self) -> &[u32] {
@@ -245,6 +252,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         sources: Span::default(),
         argument_users: Vec::new(),
         streams: Vec::new(),
+        has_one_stream: true,
         waits: vec![0],
         serial: Serial::default(),
     };
@@ -290,6 +298,7 @@ fn read(file: &File, index: usize) -> Option<Body> {
         if streams.len() != body.kernels.len() + 1 {
             return None;
         }
+        body.has_one_stream = streams.windows(2).all(|pair| pair.first() == pair.last());
         body.streams = streams.to_vec();
     }
     Some(body)

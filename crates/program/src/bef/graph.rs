@@ -182,6 +182,12 @@ fn ports(writer: &mut Writer, ports: &[Port]) {
     }
 }
 
+/// Whether a BEF file has a graph.
+pub fn has_graph(file: &[u8]) -> bool {
+    let mut found = false;
+    each_section(file, &mut |id, _| found |= id == GRAPH).is_ok() && found
+}
+
 /// The graph of a BEF file; `None` if there is none in it. Large tensors stay in `mapping`, if
 /// `file` is what it maps.
 pub fn read_graph(file: &[u8], mapping: Option<&Arc<MappedFile>>) -> Result<Option<GraphProgram>> {

@@ -12,7 +12,7 @@ mod write_body;
 
 pub use body::{Body, Kernel};
 pub use format::FunctionKind;
-pub use graph::{GraphProgram, Port, TensorTable, read_graph, write_graph};
+pub use graph::{GraphProgram, Port, TensorTable, has_graph, read_graph, write_graph};
 pub use read::{File, FileBytes, Function};
 pub use serial::Serial;
 pub use to_mlir::to_mlir;

@@ -78,7 +78,7 @@ pub fn write_with(module: &Module, options: WriteOptions) -> Result<Vec<u8>, Vec
 }
 
 fn is_dataflow(op: &Op) -> bool {
-    op.is_func() && op.attr("tfrt.dataflow").is_some()
+    op.is_func() && op.attr("tfrt.dataflow").is_some() && op.attr("tfrt.native").is_none()
 }
 
 struct Function<'m> {

@@ -339,8 +339,10 @@ impl Analysis {
         this.stream = Some(stream);
         target.parent_node = None;
         target.cost = target.cost.saturating_add(this.cost);
-        target.needs.remove(&node);
-        target.needs.extend(&this.others);
+        if self.merges_dependent {
+            target.needs.remove(&node);
+            target.needs.extend(&this.others);
+        }
     }
 
     fn finish(&self) -> Streams {

@@ -9,7 +9,7 @@ use ferroflow_opdef::host::{
     ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, TraceLevel, Tracer,
     Value, Values,
 };
-use ferroflow_program::bef::{File, FileBytes, FunctionKind};
+use ferroflow_program::bef::{File, FileBytes, FunctionKind, has_graph};
 use ferroflow_program::lower::PREFIX;
 use ferroflow_program::mlir;
 use ferroflow_sync::{
@@ -181,9 +181,10 @@ impl Driver {
         host.print(&format!("Choosing {queue_name} work queue.\n"));
         let mut status = 0;
         let whole = host.trace(TraceLevel::Default, || "Bef Executor".to_string());
+        let is_model = has_graph((*bytes).as_ref());
         match File::open(bytes)
             .map_err(Diagnostic::from)
-            .and_then(|file| self.program(file))
+            .and_then(|file| self.program(file, is_model))
         {
             Err(diagnostic) => host.emit_error(&diagnostic),
             Ok(program) => status = self.run_functions(&program, &host),
@@ -212,7 +213,10 @@ impl Driver {
 
     /// The file with its kernels. Those of a compiled model, whose functions all have arguments, need not
     /// be there.
-    fn program(&self, file: File) -> Result<Arc<Program>, Diagnostic> {
+    fn program(&self, file: File, is_model: bool) -> Result<Arc<Program>, Diagnostic> {
+        if !is_model {
+            return Program::new(file, &self.registry);
+        }
         let names = (0..file.n_kernels()).map(|code| file.kernel_name(code));
         let is_of_model = |n: &&str| n.starts_with(PREFIX) && self.registry.get(n).is_none();
         let missing: Vec<String> = names.filter(is_of_model).map(str::to_string).collect();

@@ -222,7 +222,7 @@ fn run(
 
 impl Dispatch {
     /// Runs when all inputs from `i` on are available.
-    fn when_ready(self, mut i: usize) {
+    fn when_ready(mut self, mut i: usize) {
         while let Some(input) = self.inputs.get(i) {
             i += 1;
             if !input.is_available() {
@@ -234,10 +234,9 @@ impl Dispatch {
         if let Some(error) = errors.next().or(self.ctx.cancel_value()).cloned() {
             return self.fail(&error);
         }
-        let tensors = self
-            .inputs
-            .iter()
-            .map(|i| i.expect::<HostTensor>().cloned());
+        // Who reads them last may write its results there.
+        let inputs = std::mem::take(&mut self.inputs);
+        let tensors = inputs.iter().map(|i| i.expect::<HostTensor>().cloned());
         let tensors = match tensors.collect::<Result<Vec<_>>>() {
             Ok(tensors) => tensors,
             Err(status) => return self.finish(Err(status)),
@@ -249,10 +248,14 @@ impl Dispatch {
                 drop(scope);
                 self.finish(outputs);
             }
-            Work::Tensor(op) => match OpCall::new(op, &tensors, &self.attrs, &self.ctx) {
-                Ok(call) => self.start(call),
-                Err(status) => self.finish(Err(status)),
-            },
+            Work::Tensor(op) => {
+                let call = OpCall::new(op, &tensors, &self.attrs, &self.ctx);
+                drop((inputs, tensors));
+                match call {
+                    Ok(call) => self.start(call),
+                    Err(status) => self.finish(Err(status)),
+                }
+            }
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) struct OpCall {
     inputs: Vec<Tensor>,
 }
 
-/// Bytes of inputs from which on an op that takes as long as they are many is worth a task.
+/// Bytes of inputs from which on an op whose time grows with them is worth a task.
 const LARGE: usize = 1 << 16;
 
 impl OpCall {
