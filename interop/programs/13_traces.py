@@ -21,6 +21,11 @@ with session() as s:
     print(len(graphs) > 0, sorted({n.device for g in graphs for n in g.node}))
     ops = {n.op for g in graphs for n in g.node}
     print(sorted(ops & {"MatMul", "Sum"}))
+    print({name for nodes in stats.values() for name in nodes if name.startswith("_")})
+    for level in (tf.RunOptions.SOFTWARE_TRACE, tf.RunOptions.HARDWARE_TRACE):
+        metadata = tf.RunMetadata()
+        s.run(z, {x: np.eye(2)}, options=tf.RunOptions(trace_level=level), run_metadata=metadata)
+        print(level, len(metadata.step_stats.dev_stats))
     metadata = tf.RunMetadata()
     s.run(z, {x: np.eye(2)}, run_metadata=metadata)
     print(len(metadata.step_stats.dev_stats), len(metadata.partition_graphs))

@@ -84,6 +84,13 @@ def moves(b):
     x, i = b.feed(tf.float32, None), b.feed(tf.int32, None)
     b.step(raw.Transpose(x=x, perm=i), {x: ones(2, 2), i: [0, 0]}, error="1 is missing from {0,0}.")
     b.step(raw.Transpose(x=x, perm=[0, 0, 2]), {x: ones(2, 2, 2)}, error="1 is missing from {0,0,2}.")
+    b.step(raw.Transpose(x=x, perm=i), {x: ones(2, 2), i: [1, -1]}, error="0 is missing from {1,1}.")
+    b.step(raw.Transpose(x=x, perm=i), {x: ones(2, 2), i: [-3, 0]},
+           error="-1 is out of range [0 .. 2)")
+    b.step(raw.Transpose(x=x, perm=i), {x: [[1.0, 2.0, 3.0]], i: [-1, 0]})
+    b.step(raw.Transpose(x=x, perm=[-1, 0]), {x: [[1.0, 2.0, 3.0]]})
+    b.step(raw.Transpose(x=x, perm=[0]), {x: ones(2, 2)},
+           error="transpose expects a vector of size 2. But input(1) is a vector of size 1")
     b.step(raw.ReverseV2(tensor=x, axis=i), {x: ones(2), i: [1]},
            error="'axis'[0] = 1 is out of valid range [0, 0")
     b.step(raw.ReverseV2(tensor=x, axis=i), {x: ones(2), i: [0, 0]},
@@ -138,3 +145,72 @@ def missing_kernels(b):
     b.step(pool, {x: np.zeros((1, 1, 1, 1), np.int8)},
            error="No OpKernel was registered to support Op 'MaxPool' used by {{node pool}} with "
                  "these attrs: [")
+
+
+@case("v1")
+def kernels_there_are(b):
+    x = b.feed(tf.int8, None)
+    pool = raw.MaxPool(input=raw.Bitcast(input=x, type=tf.qint8), ksize=[1, 1, 1, 1],
+                       strides=[1, 1, 1, 1], padding="VALID", name="pool")
+    for kind in ("FLOAT", "INT64", "UINT8"):
+        b.step(pool, {x: np.zeros((1, 1, 1, 1), np.int8)},
+               error=f"\n  device='CPU'; T in [DT_{kind}]\n")
+
+
+@case("v1")
+def ensured_shapes(b):
+    # The message has the name of the input, which a step that feeds it gives another one.
+    x = b.feed(tf.float32, None)
+    twice = tf.multiply(x, 2.0, name="twice")
+    b.step(raw.EnsureShape(input=twice, shape=[2]), {x: ones(1)},
+           error="Shape of tensor twice [1] is not compatible with expected shape [2].")
+    halves = tf.split(x, 2, name="halves")
+    b.step(raw.EnsureShape(input=halves[1], shape=[None, 3]), {x: ones(4)},
+           error="Shape of tensor halves:1 [2] is not compatible with expected shape [?,3].")
+    same = tf.identity(x, name="same")
+    b.step(raw.EnsureShape(input=same, shape=[2]), {x: ones(1)},
+           error="Shape of tensor same [1] is not compatible with expected shape [2].")
+
+
+@case("v1")
+def destroyed(b):
+    def destroy(handle, name):
+        return raw.DestroyResourceOp(resource=handle, ignore_lookup_error=False, name=name)
+
+    here = raw.VarHandleOp(dtype=tf.float32, shape=[], shared_name="here")
+    other = raw.VarHandleOp(dtype=tf.float32, shape=[], shared_name="here", container="box")
+    queue = raw.FIFOQueueV2(component_types=[tf.float32], name="queue")
+    gone, missing = destroy(here, "gone"), destroy(other, "missing")
+    b.step(targets=[gone], error="Container localhost does not exist.")
+    b.step(targets=[raw.AssignVariableOp(resource=here, value=1.0)])
+    b.step(targets=[gone])
+    b.step(targets=[gone], error="Resource localhost/here/")
+    b.step(targets=[missing], error="Container box does not exist.")
+    b.step(targets=[destroy(queue, "first")])
+    b.step(targets=[destroy(queue, "second")])
+
+
+@case("v1")
+def no_folder(b):
+    x = b.feed(tf.float32, ())
+    path = "/no/such/folder/checkpoint"
+    save = raw.SaveV2(prefix=path, tensor_names=["a"], shape_and_slices=[""], tensors=[x])
+    b.step(targets=[save], feeds={x: 1.0}, error="/no/such/folder; No such file or directory")
+    save = raw.SaveV2(prefix="/dev/null/checkpoint", tensor_names=["a"], shape_and_slices=[""],
+                      tensors=[x])
+    b.step(targets=[save], feeds={x: 1.0}, error="; Not a directory")
+    save = raw.Save(filename=path, tensor_names=["a"], data=[x])
+    b.step(targets=[save], feeds={x: 1.0}, error="; No such file or directory")
+    write = raw.WriteFile(filename="/dev/null/file", contents="text")
+    b.step(targets=[write], error="/dev/null/file; Not a directory")
+    write = raw.WriteFile(filename="/proc/no/file", contents="text")
+    b.step(targets=[write], error="/proc/no; No such file or directory")
+
+
+@case("v1")
+def functions_of_python(b):
+    x = b.feed(tf.float32, ())
+    error = "ValueError: Could not find callback with key=nobody in the registry."
+    b.step(raw.PyFunc(input=[x], token="nobody", Tout=[tf.float32])[0], {x: 1.0}, error=error)
+    b.step(raw.PyFuncStateless(input=[x], token="nobody", Tout=[tf.float32])[0], {x: 1.0},
+           error=error)

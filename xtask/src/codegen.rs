@@ -46,6 +46,10 @@ fn protos(root: &Path, mode: Mode) -> Res {
     let descriptors = out.join("set.bin");
     prost_build::Config::new()
         .bytes(["."])
+        // Most attrs are numbers; sessions keep all of a graph's.
+        .boxed(".tensorflow.AttrValue.value.tensor")
+        .boxed(".tensorflow.AttrValue.value.list")
+        .boxed(".tensorflow.AttrValue.value.func")
         .out_dir(&out)
         .file_descriptor_set_path(&descriptors)
         .compile_fds(set)

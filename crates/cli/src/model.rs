@@ -32,7 +32,7 @@ pub struct ModelArgs {
 }
 
 /// More threads than any machine has processors are a slip of the finger.
-fn parse_threads(text: &str) -> std::result::Result<usize, String> {
+pub fn parse_threads(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(n) if n <= 4096 => Ok(n),
         _ => Err("expected a number of at most 4096".to_string()),

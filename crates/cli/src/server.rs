@@ -49,16 +49,16 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     cpus: u16,
     /// Threads that compute [default: all processors].
-    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", value_parser = crate::model::parse_threads)]
     threads: usize,
     /// Close sessions that nobody used for so many seconds; 0 keeps them.
     #[arg(long, default_value_t = 86400, value_name = "SECONDS")]
     session_gc_seconds: u64,
     /// Most sessions at one time.
-    #[arg(long, default_value_t = 100_000, value_name = "N")]
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = parse_positive)]
     max_sessions: usize,
     /// Largest message that is accepted, bytes [default: no limit].
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_positive)]
     max_message_bytes: Option<usize>,
     /// PEM file with the certificate: encrypts connections.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -69,6 +69,13 @@ pub struct Args {
     /// Write logs as JSON lines.
     #[arg(long)]
     log_json: bool,
+}
+
+fn parse_positive(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|n| *n > 0)
+        .ok_or_else(|| "expected a number of at least 1".to_string())
 }
 
 pub fn run(args: &Args) -> Result<()> {

@@ -251,6 +251,23 @@ fn errors_are_one_clear_line_and_leave_nothing() {
     );
 }
 
+/// A server that nobody could use does not start.
+#[test]
+fn servers_that_could_serve_nobody_are_refused() {
+    for flag in [
+        "--max-sessions",
+        "--max-message-bytes",
+        "--cpus",
+        "--threads",
+    ] {
+        let number = if flag == "--threads" { "99999" } else { "0" };
+        let output = ferroflow(&["server", "--port", "0", flag, number]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(flag), "{error}");
+    }
+}
+
 /// What a bfloat16 placeholder takes from files: what `--out` wrote, and numpy's form of the dtype.
 #[test]
 fn bfloat16_goes_through_files() {

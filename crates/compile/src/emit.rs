@@ -393,7 +393,7 @@ impl Body<'_, '_> {
         })?;
         self.emitter.called_by_kernels.extend(control::passed(node));
         let inputs: Vec<DType> = node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect();
-        Ok(Action::Kernel(factory(&KernelBuild {
+        let build = KernelBuild {
             node: &node.name,
             device: &node.device,
             def: &node.def,
@@ -401,7 +401,8 @@ impl Body<'_, '_> {
             inputs: &inputs,
             outputs: &node.outputs,
             constants,
-        })?))
+        };
+        Ok(Action::Kernel(build.kernel(factory)?))
     }
 
     fn emitted(&self, id: NodeId) -> Result<NodeIdx> {

@@ -60,7 +60,11 @@ pub fn optimize(
         if !is_wanted || options.disabled.iter().any(|d| d == pass.name) {
             continue;
         }
-        (pass.run)(graph, &ctx).map_err(|e| e.note(format!("in pass '{}'", pass.name)))?;
+        (pass.run)(graph, &ctx).map_err(|e| match e.node() {
+            // What a client's node says, as TensorFlow's kernel would say it.
+            Some(_) => e,
+            None => e.note(format!("in pass '{}'", pass.name)),
+        })?;
         passes::dead::remove_dead(graph);
         if cfg!(debug_assertions) {
             graph

@@ -37,10 +37,10 @@ fn factory_call(node: &mut NodeDef) -> Result<Vec<NodeDef>> {
     let factory = node.attr.remove("dataset_factory");
     let factory = factory.ok_or_else(|| invalid_argument!("the node has no dataset_factory"))?;
     let types = |types: Vec<i32>| proto::AttrValue {
-        value: Some(Value::List(ListValue {
+        value: Some(Value::List(Box::new(ListValue {
             r#type: types,
             ..Default::default()
-        })),
+        }))),
     };
     let call = NodeDef {
         name: format!("{}/_dataset", node.name),

@@ -67,6 +67,35 @@ fn source_of<'a>(node: &NodeDef, input: &'a str) -> Result<(&'a str, usize)> {
     })
 }
 
+/// Whether an output of a node is a reference.
+fn gives_reference(node: &NodeDef, slot: usize, registry: &Registry) -> bool {
+    let ports = check_node(node, registry).ok().flatten();
+    ports.is_some_and(|p| p.references[1].get(slot) == Some(&true))
+}
+
+/// [`check_edge`] for an input that must be a reference.
+fn check_reference(
+    node: &NodeDef,
+    i: usize,
+    want: DType,
+    (source, slot): (&str, usize),
+    outputs: &[DType],
+    is_reference: bool,
+) -> Result<()> {
+    let Some(&got) = outputs
+        .get(slot)
+        .filter(|got| **got != want || !is_reference)
+    else {
+        return check_edge(&node.name, i, want, (source, slot), outputs);
+    };
+    let suffix = if is_reference { "_ref" } else { "" };
+    Err(invalid_argument!(
+        "Input {i} of node {} was passed {got}{suffix} from {source}:{slot} incompatible with \
+         expected {want}_ref.",
+        node.name
+    ))
+}
+
 impl GraphExecutionState {
     /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
     ///
@@ -128,7 +157,7 @@ impl GraphExecutionState {
             };
             ports.push(checked.map_err(|e| e.at_node(&node.name, &node.op))?);
         }
-        self.check_edges(&def.node, &ports)?;
+        self.check_edges(&def.node, &ports, registry)?;
         let outputs = ports.into_iter().map(|ports| ports.map(|p| p.outputs));
         let outputs = outputs.collect();
         Ok(CheckedGraphDef { def, outputs })
@@ -154,7 +183,12 @@ impl GraphExecutionState {
     }
 
     /// Checks what new nodes read, and that they do not wait for each other in a circle.
-    fn check_edges(&self, new: &[NodeDef], ports: &[Option<Ports>]) -> Result<()> {
+    fn check_edges(
+        &self,
+        new: &[NodeDef],
+        ports: &[Option<Ports>],
+        registry: &Registry,
+    ) -> Result<()> {
         let names = new.iter().map(|n| n.name.as_str());
         let by_name: FxHashMap<&str, usize> = names.zip(0..).collect();
         let mut waits = vec![0; new.len()];
@@ -177,8 +211,17 @@ impl GraphExecutionState {
                     && let Some(outputs) = outputs
                     && let Some(ports) = &ports[at]
                 {
-                    check_edge(&node.name, i, ports.inputs[i], (name, slot), outputs)
-                        .map_err(|e| e.at_node(&node.name, &node.op))?;
+                    let from = (name, slot);
+                    let checked = match ports.references[0].get(i) {
+                        Some(true) => {
+                            let source = source.map(|s| &new[s]).or_else(|| self.node(name));
+                            let is_reference =
+                                source.is_some_and(|s| gives_reference(s, slot, registry));
+                            check_reference(node, i, ports.inputs[i], from, outputs, is_reference)
+                        }
+                        _ => check_edge(&node.name, i, ports.inputs[i], from, outputs),
+                    };
+                    checked.map_err(|e| e.at_node(&node.name, &node.op))?;
                 }
                 // The next iteration comes back to a Merge, which does not wait for it.
                 if let Some(source) = source.filter(|s| !new[*s].op.ends_with("NextIteration")) {

@@ -129,8 +129,8 @@ fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {
         AttrValue::Bool(b) => Proto::B(*b),
         AttrValue::Type(t) => Proto::Type(*t as i32),
         AttrValue::Shape(s) => Proto::Shape(shape_to_proto(s)),
-        AttrValue::Tensor(t) => Proto::Tensor(tensor_to_proto(&t.get()?)?),
-        AttrValue::Func(f) => Proto::Func(export_func(f)?),
+        AttrValue::Tensor(t) => Proto::Tensor(Box::new(tensor_to_proto(&t.get()?)?)),
+        AttrValue::Func(f) => Proto::Func(Box::new(export_func(f)?)),
         AttrValue::Placeholder(p) => Proto::Placeholder(p.clone()),
         AttrValue::List(items) => {
             let mut list = proto::attr_value::ListValue::default();
@@ -151,7 +151,7 @@ fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {
                     }
                 }
             }
-            Proto::List(list)
+            Proto::List(Box::new(list))
         }
     };
     Ok(proto::AttrValue { value: Some(value) })

@@ -284,8 +284,8 @@ pub(crate) fn check_edge(
 ) -> Result<()> {
     match outputs.get(slot) {
         None => Err(invalid_argument!(
-            "Connecting to invalid output {slot} of source node {source} which has {} outputs. Try \
-             using tf.compat.v1.experimental.output_all_intermediates(True).",
+            "Node '{node}': Connecting to invalid output {slot} of source node {source} which has {} \
+             outputs.",
             outputs.len()
         )),
         Some(&got) if got != want => Err(invalid_argument!(

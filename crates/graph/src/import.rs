@@ -155,6 +155,8 @@ pub(crate) fn is_valid_name(name: &str) -> bool {
 pub(crate) struct Ports {
     pub(crate) inputs: SmallVec<[DType; 4]>,
     pub(crate) outputs: SmallVec<[DType; 4]>,
+    /// Which inputs must be references, and which outputs are; empty when none is.
+    pub(crate) references: [Vec<bool>; 2],
 }
 
 /// Checks the attrs and the number of inputs of a node; what it takes and gives, if its op is known.
@@ -163,8 +165,7 @@ pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<O
     let after = &node.input[first_control.unwrap_or(node.input.len())..];
     if after.iter().any(|i| !i.starts_with('^')) {
         return Err(invalid_argument!(
-            "All control inputs must follow all data inputs in NodeDef: {{{{node {}}}}}",
-            node.name
+            "All control inputs must follow all data inputs"
         ));
     }
     let Some(def) = registry.def(&node.op)? else {
@@ -178,6 +179,7 @@ pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<O
         return Ok(attrs.dtype("dtype").ok().map(|dtype| Ports {
             inputs: SmallVec::new(),
             outputs: smallvec::smallvec![dtype],
+            references: Default::default(),
         }));
     }
     def.complete_attrs(&mut attrs)?;
@@ -190,8 +192,14 @@ pub(crate) fn check_node(node: &proto::NodeDef, registry: &Registry) -> Result<O
             expected.join(", ")
         ));
     }
-    let outputs = def.output_dtypes(&attrs)?;
-    Ok(Some(Ports { inputs, outputs }))
+    Ok(Some(Ports {
+        inputs,
+        outputs: def.output_dtypes(&attrs)?,
+        references: [
+            def.input_references(&attrs)?,
+            def.output_references(&attrs)?,
+        ],
+    }))
 }
 
 fn import_node(

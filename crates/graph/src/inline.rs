@@ -355,7 +355,7 @@ impl<'a> Inliner<'a> {
         results.extend(controls.iter().map(|c| c.to_string()));
         let mut attr = std::collections::HashMap::new();
         if !is_empty {
-            let value = Some(proto::attr_value::Value::List(types));
+            let value = Some(proto::attr_value::Value::List(Box::new(types)));
             attr.insert("T".to_string(), proto::AttrValue { value });
         }
         self.added.set(self.added.get() + 1);
@@ -430,10 +430,10 @@ fn as_call(mut node: NodeDef, function: &FunctionDef) -> Result<NodeDef> {
             .iter()
             .map(|a| arg_dtype(a, &node.attr))
             .collect::<Result<_>>()?;
-        let value = Some(Value::List(ListValue {
+        let value = Some(Value::List(Box::new(ListValue {
             r#type,
             ..Default::default()
-        }));
+        })));
         Ok(proto::AttrValue { value })
     };
     let (tin, tout) = (types(&signature.input_arg)?, types(&signature.output_arg)?);
@@ -441,7 +441,7 @@ fn as_call(mut node: NodeDef, function: &FunctionDef) -> Result<NodeDef> {
         name: signature.name,
         attr: std::mem::take(&mut node.attr),
     };
-    let value = Some(Value::Func(callee));
+    let value = Some(Value::Func(Box::new(callee)));
     node.attr
         .insert("f".to_string(), proto::AttrValue { value });
     node.attr.insert("Tin".to_string(), tin);

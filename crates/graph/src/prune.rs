@@ -3,7 +3,7 @@
 use crate::client_ends::internal_op;
 use crate::{Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
-use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, Registry};
 use smallvec::smallvec;
 
 /// The op that stands for a fed tensor.
@@ -34,12 +34,18 @@ pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
     match name.rsplit_once(':') {
         None => Ok((name, 0)),
         Some((node, slot)) => match slot.parse() {
-            Ok(slot) if !node.is_empty() => Ok((node, slot)),
+            Ok(n) if !node.is_empty() && !slot.starts_with('+') => Ok((node, n)),
             _ => Err(invalid_argument!(
                 "'{name}' is no tensor name; expected NODE or NODE:OUTPUT, e.g. 'x:0'"
             )),
         },
     }
+}
+
+/// As TensorFlow reads the names of feeds, fetches and targets: what does not end in an output is
+/// the name of a node.
+fn read_name(name: &str) -> (&str, usize) {
+    parse_tensor_name(name).unwrap_or((name, 0))
 }
 
 impl Graph {
@@ -63,10 +69,19 @@ impl Graph {
 
     /// The output that is fetched as `name`.
     fn find_fetch(&self, name: &str) -> Result<Output> {
-        if let Some(node) = name.strip_prefix('^')
-            && let Some(id) = self.find(node)
+        let control = name.strip_prefix('^');
+        let node = control.unwrap_or_else(|| read_name(name).0);
+        let n = self.find(node).map(|id| self.node(id).outputs.len());
+        if n == Some(0) {
+            return Err(invalid_argument!(
+                "Tried to fetch data for '{name}', which produces no output.  To run to a node but \
+                 not fetch any data, pass '{name}' as an argument to the 'target_node_names' argument \
+                 of the Session::Run API."
+            ));
+        }
+        if control.is_some()
+            && let Some(n) = n
         {
-            let n = self.node(id).outputs.len();
             return Err(invalid_argument!(
                 "Attempt to add output -1 of {node} not in range [0, {n}) to node with type _Send. \
                  Node: {{{{node {node}}}}}"
@@ -87,7 +102,7 @@ impl Graph {
         missing: impl FnOnce(&str) -> Status,
         beyond: impl FnOnce(usize) -> Status,
     ) -> Result<Output> {
-        let (node, slot) = parse_tensor_name(name)?;
+        let (node, slot) = read_name(name);
         let Some(id) = self.find(node) else {
             let near = self.nearest_name(node);
             let hint = near.map_or(String::new(), |n| format!("; did you mean '{n}'?"));
@@ -136,13 +151,18 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
         .map(|name| graph.find_fetch(name))
         .collect::<Result<_>>()?;
     let mut targets = Vec::new();
+    let mut missing = String::new();
     for name in &signature.targets {
-        let node = parse_tensor_name(name)?.0;
-        targets.push(
-            graph.find(node).ok_or_else(|| {
-                not_found!("PruneForTargets: Some target nodes not found: {name}")
-            })?,
-        );
+        let node = name.strip_prefix('^').unwrap_or_else(|| read_name(name).0);
+        match graph.find(node) {
+            Some(id) => targets.push(id),
+            None => missing.extend([name, " "]),
+        }
+    }
+    if !missing.is_empty() {
+        return Err(not_found!(
+            "PruneForTargets: Some target nodes not found: {missing}"
+        ));
     }
     if fetches.is_empty() && targets.is_empty() {
         return Err(invalid_argument!(
@@ -221,6 +241,12 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     for (_, node) in graph.iter().filter(|(id, _)| needed[id.index()]) {
         let mut copy = node.clone();
         copy.inputs = node.inputs.iter().map(map).collect();
+        if node.op() == "EnsureShape"
+            && let Some(input) = node.inputs.first()
+        {
+            let name = input_name(graph, *input, fed.contains_key(input));
+            copy.attrs.set(INPUT_NAME, AttrValue::Str(name.into()));
+        }
         copy.controls = node
             .controls
             .iter()
@@ -247,4 +273,14 @@ pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Resul
     // Targets are kept alive by a name list that passes must respect.
     out.set_targets(targets.iter().filter_map(|t| new_id[t.index()]).collect());
     Ok(out)
+}
+
+/// What TensorFlow's kernel of a node calls its input.
+fn input_name(graph: &Graph, input: Output, is_fed: bool) -> String {
+    let name = &graph.node(input.node).name;
+    match input.slot {
+        slot if is_fed => format!("_recv_{name}_{slot}"),
+        0 => name.clone(),
+        slot => format!("{name}:{slot}"),
+    }
 }

@@ -320,7 +320,7 @@ impl<'a> Lowering<'a> {
             op: "IdentityN".to_string(),
             input: vec![name, format!("{}:1", to.handle)],
             device: node.device.clone(),
-            attr: [("T".to_string(), attr(Value::List(types)))].into(),
+            attr: [("T".to_string(), attr(Value::List(Box::new(types))))].into(),
             ..Default::default()
         });
     }

@@ -83,7 +83,7 @@ impl<'a> Search<'a> {
             return Some(node.op.clone());
         }
         let called = node.attr.values().flat_map(|a| match &a.value {
-            Some(Value::Func(f)) => std::slice::from_ref(f),
+            Some(Value::Func(f)) => std::slice::from_ref(&**f),
             Some(Value::List(list)) => &list.func[..],
             _ => &[],
         });

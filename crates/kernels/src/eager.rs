@@ -72,7 +72,7 @@ impl PreparedOp {
             op: op.to_string(),
         };
         let kernel = match row.kernel {
-            Some(factory) => factory(&KernelBuild {
+            Some(factory) => KernelBuild {
                 node: op,
                 device: "",
                 def: &def,
@@ -80,7 +80,8 @@ impl PreparedOp {
                 inputs,
                 outputs: &outputs,
                 constants: &[],
-            })?,
+            }
+            .kernel(factory)?,
             None if forwards(op) => Box::new(forward),
             None => {
                 return Err(unimplemented_error!(

@@ -6,14 +6,20 @@
 
 use crate::sequence::{joined, prepended};
 use ferroflow_base::{Result, Status, cancelled, invalid_argument, out_of_range};
-use ferroflow_opdef::AsyncCall;
+use ferroflow_opdef::{AsyncCall, KernelCtx};
 use ferroflow_sync::Registration;
-use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor, dispatch_items};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One element: a tensor of each component.
 pub(crate) type Tuple = Vec<Tensor>;
+
+/// Forgets the queue that a handle names; says whether there was one.
+pub(crate) fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
+    let removed = ctx.resources().remove::<Queue>(&h.container, &h.name);
+    removed.is_ok()
+}
 
 /// Which elements come out, and when.
 pub(crate) enum Kind {

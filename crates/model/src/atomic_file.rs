@@ -22,7 +22,10 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => Code::InvalidArgument,
         _ => Code::Unknown,
     };
-    Status::new(code, format!("{}; {error}", path.display()))
+    // Rust adds the number of the system's error.
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    Status::new(code, format!("{}; {text}", path.display()))
 }
 
 /// A file that is written under another name and renamed when it is complete and on the disk. A

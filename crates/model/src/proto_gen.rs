@@ -85,11 +85,11 @@ pub mod attr_value {
         #[prost(message, tag = "7")]
         Shape(super::TensorShapeProto),
         #[prost(message, tag = "8")]
-        Tensor(super::TensorProto),
+        Tensor(::prost::alloc::boxed::Box<super::TensorProto>),
         #[prost(message, tag = "1")]
-        List(ListValue),
+        List(::prost::alloc::boxed::Box<ListValue>),
         #[prost(message, tag = "10")]
-        Func(super::NameAttrList),
+        Func(::prost::alloc::boxed::Box<super::NameAttrList>),
         #[prost(string, tag = "9")]
         Placeholder(::prost::alloc::string::String),
     }

@@ -259,6 +259,26 @@ impl OpDef {
     pub fn output_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         flat_dtypes(&self.outputs, attrs)
     }
+
+    /// Which inputs of a node with these attrs are references; empty when none is.
+    pub fn input_references(&self, attrs: &Attrs) -> Result<Vec<bool>> {
+        flat_references(&self.inputs, attrs)
+    }
+
+    /// Which outputs of a node with these attrs are references; empty when none is.
+    pub fn output_references(&self, attrs: &Attrs) -> Result<Vec<bool>> {
+        flat_references(&self.outputs, attrs)
+    }
+}
+
+fn flat_references(args: &[ArgDef], attrs: &Attrs) -> Result<Vec<bool>> {
+    let mut out = Vec::new();
+    if args.iter().any(ArgDef::is_ref) {
+        for arg in args {
+            out.resize(out.len() + arg.dtypes(attrs)?.len(), arg.is_ref());
+        }
+    }
+    Ok(out)
 }
 
 fn flat_dtypes(args: &[ArgDef], attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {

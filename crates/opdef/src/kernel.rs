@@ -1,6 +1,6 @@
 //! Kernels of tensor ops: one ABI for every engine.
 
-use crate::{AttrValue, Attrs, KernelCtx, OpDef};
+use crate::{AttrType, AttrValue, Attrs, KernelCtx, KernelFactory, OpDef};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
@@ -94,6 +94,9 @@ impl<F: Fn(&mut KernelCtx) -> Result<()> + Send + Sync> OpKernel for F {
 /// The attr that holds what [`OpKernel::packed`] gave.
 pub const PACKED: &str = "_packed";
 
+/// The attr that says what an EnsureShape calls its input in messages.
+pub const INPUT_NAME: &str = "_input_name";
+
 /// What a kernel factory may look at.
 pub struct KernelBuild<'a> {
     /// Node name, for messages.
@@ -155,14 +158,60 @@ impl KernelBuild<'_> {
         let missing = format!("there is none for {dtype}");
         no_kernel(&self.def.name, self.node, self.attrs, &missing)
     }
+
+    /// The kernel of the node. When there is none for its dtypes, the error lists those that there
+    /// are kernels for, as TensorFlow does.
+    pub fn kernel(&self, factory: KernelFactory) -> Result<Box<dyn OpKernel>> {
+        factory(self).map_err(|e| match e.message().starts_with(NO_KERNEL) {
+            true => self.registered(factory).unwrap_or(e),
+            false => e,
+        })
+    }
+
+    /// [`no_kernel`] with the dtypes of one attr that there are kernels for.
+    #[cold]
+    fn registered(&self, factory: KernelFactory) -> Option<Status> {
+        for attr in self.def.attrs.iter().filter(|a| a.ty == AttrType::Type) {
+            let candidates = match attr.allowed.is_empty() {
+                true => DType::ALL.iter().map(|t| AttrValue::Type(*t)).collect(),
+                false => attr.allowed.clone(),
+            };
+            let has_kernel = |value: &&AttrValue| {
+                let mut attrs = self.attrs.clone();
+                attrs.set(attr.name.clone(), (*value).clone());
+                let dtypes = self.def.input_dtypes(&attrs);
+                let (Ok(inputs), Ok(outputs)) = (dtypes, self.def.output_dtypes(&attrs)) else {
+                    return false;
+                };
+                let build = KernelBuild {
+                    attrs: &attrs,
+                    inputs: &inputs,
+                    outputs: &outputs,
+                    constants: &[],
+                    ..*self
+                };
+                factory(&build).is_ok()
+            };
+            let line = |value: &AttrValue| format!("device='CPU'; {} in [{value}]", attr.name);
+            let lines: Vec<String> = candidates.iter().filter(has_kernel).map(line).collect();
+            if !lines.is_empty() {
+                let lines = lines.join("\n  ");
+                return Some(no_kernel(&self.def.name, self.node, self.attrs, &lines));
+            }
+        }
+        None
+    }
 }
+
+/// How the message of [`no_kernel`] begins.
+const NO_KERNEL: &str = "No OpKernel was registered to support Op '";
 
 /// The error of a node that has no CPU kernel, in TensorFlow's words; `kernels` says which there
 /// are.
 #[cold]
 pub fn no_kernel(op: &str, node: &str, attrs: &Attrs, kernels: &str) -> Status {
     invalid_argument!(
-        "No OpKernel was registered to support Op '{op}' used by {{{{node {node}}}}} with these \
+        "{NO_KERNEL}{op}' used by {{{{node {node}}}}} with these \
          attrs: [{attrs}]\nRegistered devices: [CPU]\nRegistered kernels:\n  {kernels}\n"
     )
     .at_node(node, op)

@@ -29,7 +29,7 @@ pub use gradient::{
     Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule, Slices,
     Symbol,
 };
-pub use kernel::{AsyncCall, KernelBuild, OpKernel, PACKED, no_kernel};
+pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use registry::Registry;
 pub use resource::{DEFAULT_CONTAINER, Resources};

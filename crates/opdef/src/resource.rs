@@ -238,6 +238,17 @@ impl Resources {
         Ok(())
     }
 
+    /// Whether a container was ever filled; `counts` says what fills one, be it gone meanwhile or not.
+    pub fn is_container(
+        &self,
+        container: &str,
+        counts: impl Fn(&(dyn Any + Send + Sync)) -> bool,
+    ) -> bool {
+        let containers = self.lock();
+        let found = containers.get(container);
+        found.is_some_and(|c| c.is_empty() || c.values().any(|value| counts(&**value)))
+    }
+
     /// Removes a resource; whoever holds it keeps it.
     pub fn remove<T: Any + Send + Sync>(&self, container: &str, name: &str) -> Result<()> {
         let mut containers = self.lock();

@@ -1,9 +1,57 @@
 //! What a client's `ConfigProto` means here.
 
+use crate::device::TaskName;
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::{
-    ConfigProto, GraphDef, RewriterConfig, optimizer_options::Level, rewriter_config::Toggle,
+    ClusterDef, ConfigProto, GraphDef, RewriterConfig, optimizer_options::Level,
+    rewriter_config::Toggle,
 };
 use ferroflow_runtime::{CompileOptions, DeviceSet, Lower};
+use std::collections::BTreeMap;
+
+/// The task that a session is of whose client describes the cluster itself: the one at the address
+/// that it connected to.
+pub(crate) fn session_task(cluster: &ClusterDef, target: &str, own: &TaskName) -> Result<TaskName> {
+    let address = target.strip_prefix("grpc://").unwrap_or(target);
+    let tasks = cluster.job.iter().flat_map(|job| {
+        let tasks = job.tasks.iter();
+        tasks.map(move |(index, at)| (&job.name, *index, at))
+    });
+    let mut here = tasks.filter(|(_, _, at)| *at == address);
+    let Some((job, index, _)) = here.next() else {
+        return Err(invalid_argument!(
+            "The master (current machine) is not included in the provided cluster_def. {}",
+            cluster_text(cluster)
+        ));
+    };
+    let index = u32::try_from(index)
+        .map_err(|_| invalid_argument!("task {index} of job '{job}' has no valid number"))?;
+    let named = TaskName {
+        job: job.clone(),
+        index,
+    };
+    match named == *own {
+        true => Err(invalid_argument!(
+            "The ClusterSpec names the job and task index to be the same names that were provided when \
+             the server booted. This is currently not allowed. Job: {job}, task index: {index}"
+        )),
+        false => Ok(named),
+    }
+}
+
+/// The text form of a cluster.
+fn cluster_text(cluster: &ClusterDef) -> String {
+    let mut text = String::new();
+    for job in &cluster.job {
+        text += &format!("job {{\n  name: {:?}\n", job.name);
+        let tasks: BTreeMap<_, _> = job.tasks.iter().collect();
+        for (index, at) in tasks {
+            text += &format!("  tasks {{\n    key: {index}\n    value: {at:?}\n  }}\n");
+        }
+        text += "}\n";
+    }
+    text
+}
 
 /// The passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` mean none; each
 /// of the rewriter's toggles that is off leaves out what does its work here.

@@ -179,6 +179,7 @@ const CPU_MEMORY_LIMIT: i64 = 256 << 20;
 /// The devices of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Devices {
+    task: TaskName,
     attributes: Vec<DeviceAttributes>,
 }
 
@@ -193,6 +194,7 @@ impl Devices {
             id
         };
         Devices {
+            task: task.clone(),
             attributes: (0..cpus)
                 .map(|i| DeviceAttributes {
                     name: format!("{task}/device:CPU:{i}"),
@@ -205,6 +207,11 @@ impl Devices {
                 })
                 .collect(),
         }
+    }
+
+    /// Whose they are.
+    pub(crate) fn task(&self) -> &TaskName {
+        &self.task
     }
 
     /// The name of the device that ops run on unless they say otherwise.

@@ -1,6 +1,6 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
-use crate::config::{compile_options, log_placement};
+use crate::config::{compile_options, log_placement, session_task};
 use crate::device::{Devices, TaskName};
 use crate::monitor::Metrics;
 use crate::step_stats::StepTrace;
@@ -72,7 +72,7 @@ pub(crate) fn deadline_exceeded() -> Status {
 /// The sessions of a server and what they share.
 pub struct Master {
     options: MasterOptions,
-    devices: Devices,
+    devices: Arc<Devices>,
     pool: Arc<Pool>,
     resources: Resources,
     sessions: Mutex<HashMap<String, Arc<MasterSession>>>,
@@ -86,6 +86,7 @@ struct MasterSession {
     callables: Mutex<HashMap<i64, Arc<ClientCallable>>>,
     next_callable: AtomicI64,
     timeout: Option<Duration>,
+    devices: Arc<Devices>,
     /// The devices, when the client wants to read where nodes are.
     logs_placement: Option<DeviceSet>,
     used: Mutex<Instant>,
@@ -139,7 +140,7 @@ impl Master {
             n => n,
         };
         Master {
-            devices: Devices::cpus(&options.task, options.cpus.max(1)),
+            devices: Arc::new(Devices::cpus(&options.task, options.cpus.max(1))),
             pool: Arc::new(Pool::new(threads)),
             resources: Resources::default(),
             sessions: Mutex::default(),
@@ -166,8 +167,15 @@ impl Master {
             true => Arc::default(),
             false => Arc::new(self.resources.of_another_session()),
         };
+        let own_devices = match &config.cluster_def {
+            None => self.devices.clone(),
+            Some(cluster) => {
+                let task = session_task(cluster, &request.target, &self.options.task)?;
+                Arc::new(Devices::cpus(&task, self.options.cpus.max(1)))
+            }
+        };
         let devices = DeviceSet {
-            names: self.devices.names(),
+            names: own_devices.names(),
             soft: config.allow_soft_placement,
         };
         let graph = request.graph_def.unwrap_or_default();
@@ -191,6 +199,7 @@ impl Master {
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             timeout: millis(config.operation_timeout_in_ms),
+            devices: own_devices,
             logs_placement: config.log_device_placement.then_some(devices),
             used: Mutex::new(Instant::now()),
         });
@@ -290,42 +299,10 @@ impl Master {
         let feeds = fed(&step.signature.feeds, step.feeds)?;
         let watch = Watch::new(&step.options);
         let options = watch.run_options(&step.session, &step.options, cancel);
-        let results = self.call(session, &callable, feeds, &options)?;
+        let results = self.call(&step.session, &callable, feeds, &options)?;
         let mut answer = response(&step.signature.fetches, &results)?;
-        answer.metadata = self.metadata(&watch, session, &step.signature)?;
+        answer.metadata = step.session.metadata(&watch, &step.signature)?;
         Ok(answer)
-    }
-
-    /// What the client asked to know of a step.
-    fn metadata(
-        &self,
-        watch: &Watch,
-        session: &ClientSession,
-        signature: &Signature,
-    ) -> Result<Option<RunMetadata>> {
-        if watch.trace.is_none() && !watch.graphs {
-            return Ok(None);
-        }
-        let (asked, names) = (session.placement(), self.devices.names());
-        let callable = session.cached(signature);
-        let parts = callable.as_ref().map(|c| c.placement()).unwrap_or_default();
-        let first = self.devices.first();
-        let device_of = |node: &str| match parts.get(node) {
-            Some(part) => names.get(*part).map_or(first, String::as_str),
-            None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
-            None => first,
-        };
-        let mut metadata = RunMetadata {
-            step_stats: watch
-                .trace
-                .as_ref()
-                .map(|t| t.finish(device_of, &session.inputs())),
-            ..Default::default()
-        };
-        if watch.graphs {
-            metadata.partition_graphs = session.partition_graphs(signature)?;
-        }
-        Ok(Some(metadata))
     }
 
     /// A `RunStep` of a step that was set up before.
@@ -337,7 +314,10 @@ impl Master {
         let fetches = &step.signature.fetches;
         let session = &step.session.session;
         let results = session.partial_run(&step.partial, feeds, fetches, &options);
-        response(fetches, &results.map_err(|e| self.as_clients_hear(e))?)
+        response(
+            fetches,
+            &results.map_err(|e| step.session.as_clients_hear(e))?,
+        )
     }
 
     /// Counts a step that failed.
@@ -350,25 +330,15 @@ impl Master {
 
     fn call(
         &self,
-        session: &ClientSession,
+        session: &MasterSession,
         callable: &Callable,
         feeds: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
         let started = Instant::now();
-        let results = session.call(callable, feeds, options);
+        let results = session.session.call(callable, feeds, options);
         self.metrics.step(started.elapsed());
-        results.map_err(|e| self.as_clients_hear(e))
-    }
-
-    /// An error of a step, with the task that it comes from, as TensorFlow says it.
-    fn as_clients_hear(&self, e: Status) -> Status {
-        match e.node() {
-            // Whichever of the two clocks rings first, the client hears the same.
-            _ if e.code() == Code::DeadlineExceeded => deadline_exceeded(),
-            Some(_) => e.prefixed(&format!("From {}:\n", self.options.task)),
-            None => e,
-        }
+        results.map_err(|e| session.as_clients_hear(e))
     }
 
     /// Fails when this request came before.
@@ -427,14 +397,19 @@ impl Master {
 
     /// `ListDevices`.
     pub fn list_devices(&self, request: ListDevicesRequest) -> Result<ListDevicesResponse> {
-        if !request.session_handle.is_empty() && self.find(&request.session_handle).is_err() {
-            return Err(invalid_argument!(
-                "Session {} is not found. Possibly, this master has restarted.",
-                request.session_handle
-            ));
-        }
+        let devices = match request.session_handle.as_str() {
+            "" => self.devices.clone(),
+            handle => match self.find(handle) {
+                Ok(session) => session.devices.clone(),
+                Err(_) => {
+                    return Err(invalid_argument!(
+                        "Session {handle} is not found. Possibly, this master has restarted."
+                    ));
+                }
+            },
+        };
         Ok(ListDevicesResponse {
-            local_device: self.devices.attributes().to_vec(),
+            local_device: devices.attributes().to_vec(),
             remote_device: Vec::new(),
         })
     }
@@ -443,10 +418,11 @@ impl Master {
     pub fn reset(&self, request: ResetRequest) -> Result<ResetResponse> {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         self.metrics.sessions.set(0);
-        self.clear(&request.container);
+        // Before their queues go: steps that wait there end because their session does.
         for (_, session) in sessions {
             session.session.close();
         }
+        self.clear(&request.container);
         Ok(ResetResponse {})
     }
 
@@ -537,12 +513,12 @@ impl Master {
         let feeds = fed(&signature.feeds, request.feed)?;
         let watch = Watch::new(&callable.options);
         let options = watch.run_options(&session, &callable.options, cancel);
-        let results = self.call(&session.session, &callable.callable, feeds, &options)?;
+        let results = self.call(&session, &callable.callable, feeds, &options)?;
         let named = signature.fetches.iter().zip(&results);
         let fetch = named
             .map(|(n, t)| Ok(fetched(n, t)?.tensor.unwrap_or_default()))
             .collect::<Result<_>>()?;
-        let metadata = self.metadata(&watch, &session.session, signature)?;
+        let metadata = session.metadata(&watch, signature)?;
         Ok(RunCallableResponse { fetch, metadata })
     }
 
@@ -624,6 +600,44 @@ impl MasterSession {
     fn timeout_of(&self, options: &RunOptionsProto) -> Option<Duration> {
         millis(options.timeout_in_ms).or(self.timeout)
     }
+
+    /// What the client asked to know of a step.
+    fn metadata(&self, watch: &Watch, signature: &Signature) -> Result<Option<RunMetadata>> {
+        let session = &self.session;
+        if watch.trace.is_none() && !watch.graphs {
+            return Ok(None);
+        }
+        let (asked, names) = (session.placement(), self.devices.names());
+        let callable = session.cached(signature);
+        let parts = callable.as_ref().map(|c| c.placement()).unwrap_or_default();
+        let first = self.devices.first();
+        let device_of = |node: &str| match parts.get(node) {
+            Some(part) => names.get(*part).map_or(first, String::as_str),
+            None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
+            None => first,
+        };
+        let mut metadata = RunMetadata {
+            step_stats: watch
+                .trace
+                .as_ref()
+                .map(|t| t.finish(device_of, &session.inputs())),
+            ..Default::default()
+        };
+        if watch.graphs {
+            metadata.partition_graphs = session.partition_graphs(signature)?;
+        }
+        Ok(Some(metadata))
+    }
+
+    /// An error of a step, with the task that it comes from, as TensorFlow says it.
+    fn as_clients_hear(&self, e: Status) -> Status {
+        match e.node() {
+            // Whichever of the two clocks rings first, the client hears the same.
+            _ if e.code() == Code::DeadlineExceeded => deadline_exceeded(),
+            Some(_) => e.prefixed(&format!("From {}:\n", self.devices.task())),
+            None => e,
+        }
+    }
 }
 
 /// What a client wants to know of a step.
@@ -634,7 +648,8 @@ struct Watch {
 
 impl Watch {
     fn new(options: &RunOptionsProto) -> Self {
-        let traces = options.trace_level() != TraceLevel::NoTrace;
+        // The other levels trace what is below the ops, of which TensorFlow says nothing here.
+        let traces = options.trace_level() == TraceLevel::FullTrace;
         Watch {
             trace: traces.then(Arc::default),
             graphs: options.output_partition_graphs,

@@ -39,6 +39,10 @@ impl Default for StepTrace {
 
 impl TraceSink for StepTrace {
     fn span(&self, span: NodeSpan) {
+        // As in TensorFlow, where tensors go from device to device is no part of it.
+        if matches!(span.node.op.as_str(), "_Send" | "_Recv") {
+            return;
+        }
         let since = span.start.saturating_duration_since(self.began).as_nanos() as i64;
         let took = span.end.saturating_duration_since(span.start).as_nanos() as i64;
         let start = self.epoch_nanos + since;
@@ -83,6 +87,20 @@ fn output((slot, tensor): (i32, &TracedTensor)) -> NodeOutput {
     }
 }
 
+/// Where each device begins, which TensorFlow counts as a node.
+fn source(begins: i64) -> NodeExecStats {
+    NodeExecStats {
+        node_name: "_SOURCE".to_string(),
+        all_start_micros: begins / 1000,
+        all_start_nanos: begins,
+        all_end_rel_micros: 1,
+        scheduled_micros: begins / 1000,
+        scheduled_nanos: begins,
+        timeline_label: "_SOURCE = NoOp()".to_string(),
+        ..Default::default()
+    }
+}
+
 impl StepTrace {
     /// What was collected, by the device of each node; `inputs` says what the nodes read.
     pub(crate) fn finish<'a>(
@@ -97,12 +115,17 @@ impl StepTrace {
         let mut devices: BTreeMap<&str, Vec<NodeExecStats>> = BTreeMap::new();
         // A step whose nodes were all folded ran on a device all the same.
         devices.entry(device_of("")).or_default();
+        let begins = nodes.stats.iter().map(|n| n.all_start_nanos).min();
+        let begins = begins.unwrap_or(self.epoch_nanos);
         for mut node in nodes.stats {
             // The form that timeline.py takes apart to draw who waits for whom.
             let inputs = inputs.get(&node.node_name).map_or("", String::as_str);
             node.timeline_label = format!("{}{inputs})", node.timeline_label);
             let device = device_of(&node.node_name);
             devices.entry(device).or_default().push(node);
+        }
+        for nodes in devices.values_mut() {
+            nodes.insert(0, source(begins));
         }
         let stats = devices
             .into_iter()

@@ -6,6 +6,7 @@ use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
 use ferroflow_remote::{MasterOptions, Server, ServerOptions, TlsOptions};
 use ferroflow_tensor::Tensor;
 use prost::Message;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -245,11 +246,25 @@ fn nodes_that_do_not_fit_are_refused() {
         ),
         (
             neg("input: 'y:7'"),
-            "Connecting to invalid output 7 of source node y which has 1 outputs.",
+            "Node 'n': Connecting to invalid output 7 of source node y which has 1 outputs.",
         ),
         (
             neg("input: '^x' input: 'y'"),
             "All control inputs must follow all data inputs",
+        ),
+        (
+            node("n", "Assign", "input: 'y' input: 'y'", "DT_FLOAT"),
+            "Input 0 of node n was passed float from y:0 incompatible with expected float_ref.",
+        ),
+        (
+            node("n", "RefIdentity", "input: 'y'", "DT_INT32"),
+            "Input 0 of node n was passed float from y:0 incompatible with expected int32_ref.",
+        ),
+        (
+            "node { name: 'r' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } } attr \
+             { key: 'shape' value { shape { } } } } "
+                .to_string() + &node("n", "RefIdentity", "input: 'r'", "DT_INT32"),
+            "Input 0 of node n was passed float_ref from r:0 incompatible with expected int32_ref.",
         ),
         (neg("input: 'n'"), "1 nodes in a cycle"),
         (
@@ -325,6 +340,23 @@ fn errors_are_tensorflows() {
             "FetchOutputs node nope:0: not found",
         ),
         (
+            run(&handle, &[], &["y:x"], &[]),
+            Code::NotFound,
+            "FetchOutputs node y:x: not found",
+        ),
+        (
+            run(&handle, &[("x:x", 1.0)], &["y:0"], &[]),
+            Code::NotFound,
+            "FeedInputs: unable to find feed output x:x",
+        ),
+        (
+            run(&handle, &[], &["set:0"], &[]),
+            Code::InvalidArgument,
+            "Tried to fetch data for 'set:0', which produces no output.  To run to a node but not \
+             fetch any data, pass 'set:0' as an argument to the 'target_node_names' argument of the \
+             Session::Run API.",
+        ),
+        (
             run(&handle, &[], &["y:7"], &[]),
             Code::InvalidArgument,
             "FetchOutputs y:7: output index too large, must be < 1",
@@ -357,7 +389,12 @@ fn errors_are_tensorflows() {
         (
             run(&handle, &[], &[], &["nope"]),
             Code::NotFound,
-            "target nodes not found: nope",
+            "target nodes not found: nope ",
+        ),
+        (
+            run(&handle, &[], &[], &["nope", "y", "y:x"]),
+            Code::NotFound,
+            "PruneForTargets: Some target nodes not found: nope y:x ",
         ),
         (
             run(&handle, &[("x:0", 1.0), ("x:0", 2.0)], &["y:0"], &[]),
@@ -366,8 +403,9 @@ fn errors_are_tensorflows() {
         ),
         (
             with(|r| r.feed[0].tensor = Some(tensor_to_proto(&Tensor::scalar(1i32)).unwrap())),
-            Code::InvalidArgument,
-            "expected dtype float",
+            Code::Internal,
+            "Output 0 of type int32 does not match declared output type float for node {{node \
+             _recv_x_0}}",
         ),
         (
             with(|r| {
@@ -554,6 +592,101 @@ fn closing_a_session_ends_its_steps() {
         ..Default::default()
     });
     assert_eq!(world.step(late).unwrap_err().code(), Code::DeadlineExceeded);
+}
+
+/// Also when the queue that a step waits at is in the container that the reset clears.
+#[test]
+fn a_reset_ends_steps_as_closing_does() {
+    let world = World::new();
+    let handle = world.session(false);
+    let error = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| world.step(run(&handle, &[], &["take:0"], &[])));
+        std::thread::sleep(Duration::from_millis(300));
+        let _: ResetResponse = world.call("Reset", ResetRequest::default()).unwrap();
+        waits.join().unwrap().unwrap_err()
+    });
+    assert_eq!(error.code(), Code::Cancelled);
+    let why = "Step was cancelled by an explicit call to `Session::Close()`.";
+    assert_eq!(error.message(), why);
+}
+
+/// A client may describe the cluster; then its session is of the task at the address it called.
+#[test]
+fn a_clients_cluster_names_the_devices() {
+    let world = World::new();
+    let target = format!("grpc://{}", world.address);
+    let create = |job: &str, address: &str| {
+        let tasks = HashMap::from([(0, address.to_string())]);
+        let job = JobDef {
+            name: job.to_string(),
+            tasks,
+        };
+        let request = CreateSessionRequest {
+            graph_def: Some(graph_from_text(GRAPH).unwrap()),
+            config: Some(ConfigProto {
+                cluster_def: Some(ClusterDef { job: vec![job] }),
+                ..Default::default()
+            }),
+            target: target.clone(),
+        };
+        world.call::<_, CreateSessionResponse>("CreateSession", request)
+    };
+    let here = world.address.to_string();
+    for (job, address, part) in [
+        (
+            "worker",
+            "elsewhere:1",
+            "The master (current machine) is not included in the provided cluster_def. job {\n  name: \
+             \"worker\"\n  tasks {\n    key: 0\n    value: \"elsewhere:1\"\n  }\n}\n",
+        ),
+        (
+            "localhost",
+            &here,
+            "The ClusterSpec names the job and task index to be the same names that were provided when \
+             the server booted. This is currently not allowed. Job: localhost, task index: 0",
+        ),
+    ] {
+        let refused = create(job, address).unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert_eq!(refused.message(), part);
+    }
+    let handle = create("worker", &here).unwrap().session_handle;
+    let list = ListDevicesRequest {
+        session_handle: handle.clone(),
+    };
+    let list: ListDevicesResponse = world.call("ListDevices", list).unwrap();
+    let name = "/job:worker/replica:0/task:0/device:CPU:0";
+    assert_eq!(list.local_device[0].name, name);
+    let error = world.step(run(&handle, &[], &["y:0"], &[])).unwrap_err();
+    assert!(
+        error
+            .message()
+            .starts_with("From /job:worker/replica:0/task:0:\n")
+    );
+}
+
+/// Only a full trace says what the nodes did; it begins with the source that TensorFlow counts.
+#[test]
+fn levels_of_traces() {
+    let world = World::new();
+    let handle = world.session(true);
+    let names = |level: run_options::TraceLevel| {
+        let mut request = run(&handle, &[("x:0", 1.0)], &["y:0"], &[]);
+        request.options = Some(RunOptions {
+            trace_level: level as i32,
+            ..Default::default()
+        });
+        let answer: RunStepResponse = world.call("RunStep", request).unwrap();
+        let stats = answer.metadata.unwrap_or_default().step_stats;
+        let devices = stats.unwrap_or_default().dev_stats.into_iter();
+        let nodes = devices.flat_map(|d| d.node_stats);
+        nodes.map(|n| n.node_name).collect::<Vec<_>>()
+    };
+    use run_options::TraceLevel::*;
+    for level in [NoTrace, SoftwareTrace, HardwareTrace] {
+        assert_eq!(names(level), Vec::<String>::new());
+    }
+    assert_eq!(names(FullTrace), ["_SOURCE", "y"]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use crate::engine::Engine;
 use crate::freeze::Frozen;
 use crate::session::registry;
-use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes, parse_tensor_name};
 use ferroflow_opdef::Cost;
 use ferroflow_program::Plan;
 use ferroflow_program::bef::Port;
@@ -162,8 +162,9 @@ impl Callable {
 
     /// Whether these tensors may be fed, in the signature's order.
     ///
-    /// TensorFlow's service leaves shapes to clients; `shapes` says whether they are looked at.
-    pub(crate) fn check_feeds(&self, args: &[Tensor], shapes: bool) -> Result<()> {
+    /// TensorFlow's service leaves shapes and dtypes to clients: it looks at no shape, and finds only
+    /// in the step that a dtype is another. `is_served` says so.
+    pub(crate) fn check_feeds(&self, args: &[Tensor], is_served: bool) -> Result<()> {
         if args.len() != self.feeds.len() {
             return Err(invalid_argument!(
                 "{} tensors are fed, the signature has {} feeds",
@@ -172,6 +173,9 @@ impl Callable {
             ));
         }
         for (feed, arg) in self.feeds.iter().zip(args) {
+            if arg.dtype() != feed.dtype && is_served {
+                return Err(other_dtype(&feed.name, arg.dtype(), feed.dtype));
+            }
             if arg.dtype() != feed.dtype {
                 return Err(invalid_argument!(
                     "feed {}: expected dtype {}, got {}",
@@ -180,7 +184,7 @@ impl Callable {
                     arg.dtype()
                 ));
             }
-            if shapes && !feed.shape.matches(arg.shape()) {
+            if !is_served && !feed.shape.matches(arg.shape()) {
                 return Err(invalid_argument!(
                     "Cannot feed value of shape {} for tensor '{}', which has shape {}",
                     arg.shape(),
@@ -191,6 +195,16 @@ impl Callable {
         }
         Ok(())
     }
+}
+
+/// What TensorFlow's service says of a tensor that was fed with another dtype than its node's.
+#[cold]
+pub(crate) fn other_dtype(feed: &str, fed: DType, declared: DType) -> Status {
+    let (node, slot) = parse_tensor_name(feed).unwrap_or((feed, 0));
+    internal!(
+        "Output 0 of type {fed} does not match declared output type {declared} for node {{{{node \
+         _recv_{node}_{slot}}}}}"
+    )
 }
 
 /// A step of this length is not worth a change of threads.

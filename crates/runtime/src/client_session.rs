@@ -376,7 +376,7 @@ impl ClientSession {
         args: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        callable.check_feeds(&args, false)?;
+        callable.check_feeds(&args, true)?;
         let step = self.begin(&options.cancel)?;
         let started = Instant::now();
         let result = callable.engine.run(

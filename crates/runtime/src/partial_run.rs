@@ -1,6 +1,7 @@
 //! Steps whose feeds come and whose fetches go one by one.
 
 use crate::RunOptions;
+use crate::callable::other_dtype;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_graph::{Graph, Signature};
 use ferroflow_kernels::rendezvous::Rendezvous;
@@ -122,10 +123,7 @@ impl PartialRun {
                 return Err(invalid_argument!("The feed {name} has already been fed."));
             }
             if tensor.dtype() != *dtype {
-                return Err(invalid_argument!(
-                    "feed {name}: expected dtype {dtype}, got {}",
-                    tensor.dtype()
-                ));
+                return Err(other_dtype(name, tensor.dtype(), *dtype));
             }
         }
         for name in fetches {

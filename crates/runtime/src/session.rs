@@ -194,7 +194,7 @@ impl Session {
         args: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        callable.check_feeds(&args, true)?;
+        callable.check_feeds(&args, false)?;
         let engine = match callable.thawed.get() {
             Some(thawed) => thawed,
             None if callable.frozen.holds() => &callable.engine,

@@ -84,7 +84,7 @@ fn bad_requests_are_errors_and_the_session_goes_on() {
     let xs = [("x:0", x.clone())];
     assert_eq!(code(&xs, &["nope:0"], &[]), Code::NotFound);
     assert_eq!(code(&xs, &["a:1"], &[]), Code::InvalidArgument);
-    assert_eq!(code(&xs, &["a:x"], &[]), Code::InvalidArgument);
+    assert_eq!(code(&xs, &["a:x"], &[]), Code::NotFound);
     assert_eq!(code(&xs, &[], &[]), Code::InvalidArgument);
     assert_eq!(code(&xs, &[], &["nope"]), Code::NotFound);
     assert_eq!(code(&[("y:0", x.clone())], &["a"], &[]), Code::NotFound);

@@ -54,11 +54,10 @@ fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
         "Add" | "AddV2" if is(a, 0.0) => Some(b),
         "Transpose" => {
             let order = view.ints(b)?;
-            order
-                .iter()
-                .enumerate()
-                .all(|(i, &p)| p == i as i64)
-                .then_some(a)
+            let is_identity = order.iter().enumerate().all(|(i, &p)| p == i as i64);
+            // Of another rank it is an error.
+            let is_rank = view.shapes.get(a).rank() == Some(order.len());
+            (is_identity && is_rank).then_some(a)
         }
         _ => None,
     }

@@ -73,7 +73,7 @@ pub const OPS: &[Op] = &[
 
 /// The error of an operation on a file, with TensorFlow's code.
 #[cold]
-fn io_error(path: &str, error: &std::io::Error) -> Status {
+pub(crate) fn io_error(path: &str, error: &std::io::Error) -> Status {
     use std::io::ErrorKind as Kind;
     let code = match error.kind() {
         Kind::NotFound => Code::NotFound,
@@ -111,7 +111,11 @@ fn write_file(ctx: &mut KernelCtx) -> Result<()> {
     let (name, contents) = (scalar(ctx, 0, "filename")?, scalar(ctx, 1, "contents")?);
     let name = String::from_utf8_lossy(&name);
     if let Some(folder) = Path::new(&*name).parent() {
-        std::fs::create_dir_all(folder).map_err(|e| io_error(&name, &e))?;
+        let made = std::fs::create_dir_all(folder);
+        // A folder that is a file is found to be none when the file is written.
+        if !folder.exists() {
+            made.map_err(|e| io_error(&folder.to_string_lossy(), &e))?;
+        }
     }
     std::fs::write(&*name, &contents).map_err(|e| io_error(&name, &e))
 }

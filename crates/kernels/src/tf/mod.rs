@@ -80,6 +80,7 @@ pub mod segment_grad;
 mod segment_gradient;
 pub mod select;
 pub mod send_recv;
+pub mod session_state;
 pub mod shape_ops;
 pub mod slice;
 pub mod softmax;
@@ -173,6 +174,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     segment_grad::OPS,
     select::OPS,
     send_recv::OPS,
+    session_state::OPS,
     shape_ops::OPS,
     slice::OPS,
     softmax::OPS,

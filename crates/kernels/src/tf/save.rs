@@ -1,10 +1,12 @@
 //! Checkpoint files from tensors.
 
+use super::files::io_error;
 use crate::shapes;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_model::{BundleWriter, SavedPart, TensorSlice, merge_bundles, write_slices};
 use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
 use ferroflow_tensor::{Bytes, PartialShape, Tensor};
+use std::path::Path;
 
 /// SaveV2, Save, SaveSlices, MergeV2Checkpoints, ShardedFilename, ShardedFilespec.
 pub const OPS: &[Op] = &[
@@ -62,7 +64,9 @@ pub const OPS: &[Op] = &[
             if lenient {
                 parts.retain(|p| ferroflow_model::has_checkpoint(p.as_ref()));
             }
-            merge_bundles(&parts, &scalar(ctx, 1, "destination_prefix")?, delete)
+            let destination = scalar(ctx, 1, "destination_prefix")?;
+            make_folder(&destination)?;
+            merge_bundles(&parts, &destination, delete)
         }))
     }),
     Op::new(
@@ -171,7 +175,27 @@ fn save_old(ctx: &mut KernelCtx, n_fixed: usize) -> Result<()> {
             value,
         });
     }
+    if folder_of(&path).is_some_and(|f| !f.exists()) {
+        return Err(not_found!("{path}; No such file or directory"));
+    }
     write_slices(path.as_ref(), &parts)
+}
+
+fn folder_of(path: &str) -> Option<&Path> {
+    let folder = Path::new(path).parent();
+    folder.filter(|f| !f.as_os_str().is_empty())
+}
+
+/// Makes the folder of a checkpoint, but not what that is in: as TensorFlow does.
+fn make_folder(prefix: &str) -> Result<()> {
+    let Some(folder) = folder_of(prefix) else {
+        return Ok(());
+    };
+    match std::fs::create_dir(folder) {
+        Err(_) if folder.is_dir() => Ok(()),
+        Err(_) if folder.exists() => Err(failed_precondition!("{prefix}; Not a directory")),
+        made => made.map_err(|e| io_error(&folder.to_string_lossy(), &e)),
+    }
 }
 
 fn save(ctx: &mut KernelCtx) -> Result<()> {
@@ -201,6 +225,7 @@ fn save(ctx: &mut KernelCtx) -> Result<()> {
             ctx.num_inputs().saturating_sub(FIXED)
         ));
     }
+    make_folder(&prefix)?;
     let mut writer = BundleWriter::create(&prefix)?;
     for (i, (name, spec)) in names.iter().zip(specs).enumerate() {
         let (name, spec, tensor) = (text(name), text(spec), ctx.input(i + FIXED)?);

@@ -4,7 +4,9 @@
 use crate::indices::{self, Ints, axis_in, constant, constant_int, partial};
 use crate::shapes;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{
+    Cost, GradientCtx, INPUT_NAME, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
+};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Shape, ShapeN, Size, Rank, Reshape, ExpandDims, Squeeze, EnsureShape, Bitcast.
@@ -310,11 +312,12 @@ fn squeeze_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn ensure_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let expected = build.attrs.shape("shape")?.clone();
+    let input = build.attrs.str(INPUT_NAME).unwrap_or(build.node);
+    let input = input.to_string();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         if !expected.matches(ctx.shape(0)?) {
             return Err(invalid_argument!(
-                "Shape of tensor {} {} is not compatible with expected shape {expected}.",
-                ctx.node(),
+                "Shape of tensor {input} {} is not compatible with expected shape {expected}.",
                 ctx.shape(0)?
             ));
         }

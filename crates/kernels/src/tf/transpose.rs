@@ -77,8 +77,9 @@ fn permutation(perm: &[i64], rank: usize) -> Result<SmallVec<[usize; 8]>> {
         ));
     }
     let mut seen = SmallVec::<[bool; 8]>::from_elem(false, rank);
-    let mut out = SmallVec::new();
+    let mut out = SmallVec::<[usize; 8]>::new();
     for &p in perm {
+        let p = if p < 0 { p + rank as i64 } else { p };
         let Some(at) = usize::try_from(p).ok().filter(|&p| p < rank) else {
             return Err(invalid_argument!("{p} is out of range [0 .. {rank})"));
         };
@@ -88,8 +89,8 @@ fn permutation(perm: &[i64], rank: usize) -> Result<SmallVec<[usize; 8]>> {
     if let Some(missing) = seen.iter().position(|s| !s) {
         return Err(invalid_argument!(
             "{missing} is missing from {{{}}}.",
-            perm.iter()
-                .map(i64::to_string)
+            out.iter()
+                .map(usize::to_string)
                 .collect::<Vec<_>>()
                 .join(",")
         ));

@@ -13,6 +13,7 @@ use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, S
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
+use std::any::Any;
 
 /// VarHandleOp, _VarHandlesOp, _TemporaryVariable, DisableCopyOnRead, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
 /// AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp, ResourceGather,
@@ -353,13 +354,23 @@ fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let handle = handle(ctx, 0)?;
         let existed = match resolve::<Var>(ctx, handle) {
             // It keeps its place: kernels that remember it see it without a value.
-            Ok(var) => var.write().take().is_some(),
+            Ok(var) => var.get().is_some() && var.write().take().is_some(),
             Err(_) => {
-                crate::table::destroy(ctx, handle) || super::stub_resources::destroy(ctx, handle)
+                crate::table::destroy(ctx, handle)
+                    || super::stub_resources::destroy(ctx, handle)
+                    || crate::queue::destroy(ctx, handle)
             }
         };
         if existed || ignore {
             return Ok(());
+        }
+        // A handle alone makes no variable, and so no container, to TensorFlow.
+        let is_there = |r: &(dyn Any + Send + Sync)| {
+            let var = r.downcast_ref::<Var>();
+            var.is_none_or(|var| var.version() > 0)
+        };
+        if !ctx.resources().is_container(&handle.container, is_there) {
+            return Err(not_found!("Container {} does not exist.", handle.container));
         }
         Err(not_found!(
             "Resource {}/{}/<unknown> does not exist.",
