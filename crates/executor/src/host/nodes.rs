@@ -170,12 +170,12 @@ fn inputs(plan: &Plan) -> Vec<Inputs> {
 fn check_calls(file: &File) -> Result<()> {
     let n = file.functions().len();
     let (mut left, mut callers) = (vec![0usize; n], vec![Vec::new(); n]);
-    for caller in 0..n {
+    for (caller, n_left) in left.iter_mut().enumerate() {
         let body = file.body(caller)?;
         for callee in body.kernels().iter().flat_map(|k| body.functions(k)) {
             if let Some(list) = callers.get_mut(*callee as usize) {
                 list.push(caller);
-                left[caller] += 1;
+                *n_left += 1;
             }
         }
     }
