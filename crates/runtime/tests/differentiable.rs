@@ -17,8 +17,8 @@ const FLOW: &str = "
 const JUMPS: &str = "ArgMax ArgMin Ceil Floor FloorDiv Rint Round TruncateDiv";
 
 /// Ops that TensorFlow has a function for and Ferroflow has not, because that function fails: it
-/// gives three gradients for four inputs.
-const MISSING: &str = "QuantizeAndDequantizeV4Grad";
+/// gives three gradients for four inputs; that of EagerPyFunc is a function of Python.
+const MISSING: &str = "EagerPyFunc QuantizeAndDequantizeV4Grad";
 
 /// Ops whose inputs have no gradient in TensorFlow, while asking Ferroflow for one is an error: a
 /// second derivative through them would be wrong without a word.

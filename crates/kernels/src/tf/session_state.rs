@@ -57,8 +57,8 @@ pub const OPS: &[Op] = &[
          list(type) >= 0; Tout: list(type) >= 0 | stateful",
     )
     .cost(Cost::Cheap)
-    .kernel(no_python)
-    .not_differentiable(),
+    // Its gradient is a function of Python, too.
+    .kernel(no_python),
 ];
 
 fn no_state(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

@@ -214,7 +214,12 @@ impl Trainer {
         Ok(())
     }
 
+    /// Writes a checkpoint; SaveV2 makes one folder, this all that are missing.
     pub(super) fn save_as(&self, prefix: &Path) -> Result<()> {
+        if let Some(folder) = prefix.parent() {
+            // Where that fails, SaveV2 says what is wrong.
+            let _ = std::fs::create_dir_all(folder);
+        }
         let prefix = Tensor::string(prefix.display().to_string().into_bytes());
         self.session
             .run(&[(saver::FILENAME, prefix)], &[saver::SAVED], &[])?;
