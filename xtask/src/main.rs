@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Formatting, lints, the repository's own checks, every test.
+/// Formatting, lints, the repository's own checks, every test, the models of what threads share,
+/// AddressSanitizer, clients of TensorFlow.
 fn test() -> Res {
     cargo("formatting", &["fmt", "--all", "--check"])?;
     tidy::run(&root())?;
@@ -65,6 +66,10 @@ fn test() -> Res {
         "examples in the documentation",
         &["test", "--workspace", "--doc"],
     )?;
+    loom()?;
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        asan()?;
+    }
     interop::run_if_possible(&root())
 }
 
@@ -78,6 +83,7 @@ fn soak() -> Res {
 /// The models of what threads share, over every order of their steps. Builds in a folder of its
 /// own, for every crate is compiled differently.
 fn loom() -> Res {
+    eprintln!("== models of what threads share: cargo xtask loom");
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
     let status = Command::new(cargo)
         .args([
@@ -103,6 +109,7 @@ fn loom() -> Res {
 /// Tests of the crates that have unsafe code, and of what runs on it, under AddressSanitizer. The
 /// stable compiler has it when it is told to forget that it is stable.
 fn asan() -> Res {
+    eprintln!("== AddressSanitizer: cargo xtask asan");
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
     for package in ["sync", "tensor", "program", "executor"] {
         let status = Command::new(&cargo)

@@ -10,7 +10,7 @@ use ferroflow_program::bef::{self, File};
 use ferroflow_program::{
     Action, BuildNode, NodeIdx, Plan, PlanBuilder, Source, mlir, to_host_program,
 };
-use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_sync::{CancelToken, Pool, Registration};
 use ferroflow_tensor::Tensor;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -264,7 +264,10 @@ fn a_cancelled_step_ends() {
 
 /// What an asynchronous kernel does, by its input.
 #[derive(Default)]
-struct Waits(Arc<Mutex<Vec<AsyncCall>>>);
+struct Waits {
+    held: Arc<Mutex<Vec<AsyncCall>>>,
+    registrations: Mutex<Vec<Registration>>,
+}
 
 impl OpKernel for Waits {
     fn compute(&self, _: &mut KernelCtx) -> Result<()> {
@@ -283,7 +286,7 @@ impl OpKernel for Waits {
             Ok(4) => panic!("told to"),
             // Until the step is given up.
             _ => {
-                let (held, token) = (self.0.clone(), call.cancel.clone());
+                let (held, token) = (self.held.clone(), call.cancel.clone());
                 held.lock().expect("no panic").push(call);
                 let registration = token.clone().on_cancel(move || {
                     let calls = std::mem::take(&mut *held.lock().expect("no panic"));
@@ -292,7 +295,8 @@ impl OpKernel for Waits {
                         call.finish(Err(error));
                     }
                 });
-                std::mem::forget(registration);
+                let mut kept = self.registrations.lock().expect("no panic");
+                kept.push(registration);
             }
         }
     }
