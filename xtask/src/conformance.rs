@@ -1,7 +1,8 @@
-//! `cargo xtask conformance tfrt --suite DIR [--binary FILE]`: TFRT's own tests against our programs.
+//! `cargo xtask conformance tfrt --suite DIR [--binary FILE] [--tests FOLDER]`: TFRT's own tests against
+//! our programs.
 //!
-//! Without a FILE the binary is built first. DIR is a checkout of TFRT with `mlir_tests/` and `integrationtest/fizzbuzz/`. The RUN lines of each
-//! test run as they are, with our binary under TFRT's program names and LLVM's FileCheck (or the
+//! Without a FILE the binary is built first. DIR is a checkout of TFRT; its `mlir_tests/` and
+//! `integrationtest/fizzbuzz/` run unless FOLDER says otherwise. The RUN lines of each test run as they are, with our binary under TFRT's program names and LLVM's FileCheck (or the
 //! `filecheck` package from PyPI) from the PATH.
 
 use crate::{Res, root};
@@ -22,15 +23,19 @@ const NAMES: &[&str] = &[
 
 /// Runs the suite; an error if tests fail.
 pub fn run(args: &[String]) -> Res {
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (suite, binary) = match args[..] {
-        ["tfrt", "--suite", suite] => (suite, None),
-        ["tfrt", "--suite", suite, "--binary", binary] => (suite, Some(binary)),
-        _ => {
-            let usage = "usage: cargo xtask conformance tfrt --suite DIR [--binary FILE]";
-            return Err(usage.to_string());
+    let usage = "usage: cargo xtask conformance tfrt --suite DIR [--binary FILE] [--tests FOLDER]";
+    let (mut suite, mut binary, mut folder) = (None, None, None);
+    let mut rest = args.strip_prefix(&["tfrt".to_string()]).ok_or(usage)?;
+    while let [option, value, others @ ..] = rest {
+        match option.as_str() {
+            "--suite" => suite = Some(value),
+            "--binary" => binary = Some(value),
+            "--tests" => folder = Some(value.as_str()),
+            _ => return Err(usage.to_string()),
         }
-    };
+        rest = others;
+    }
+    let suite = suite.filter(|_| rest.is_empty()).ok_or(usage)?;
     let suite = fs::canonicalize(suite).map_err(|e| format!("{suite}: {e}"))?;
     let binary = match binary {
         Some(binary) => fs::canonicalize(binary).map_err(|e| format!("{binary}: {e}"))?,
@@ -49,7 +54,12 @@ pub fn run(args: &[String]) -> Res {
     fs::create_dir_all(&programs).map_err(|e| e.to_string())?;
     install(&programs, &binary)?;
     let mut tests = Vec::new();
-    for folder in ["mlir_tests", "integrationtest/fizzbuzz"] {
+    let usual = ["mlir_tests", "integrationtest/fizzbuzz"];
+    for folder in folder
+        .as_slice()
+        .iter()
+        .chain(usual.iter().filter(|_| folder.is_none()))
+    {
         find(&suite.join(folder), &mut tests)?;
     }
     tests.sort();

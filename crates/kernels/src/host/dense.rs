@@ -146,6 +146,9 @@ pub struct CooHostTensor {
     pub shape: TensorShape,
     /// A row of indices for each element.
     pub indices: Vec<i64>,
+    /// Whether places count with the first size running fastest, as TFRT has it where it makes a
+    /// sparse tensor of a dense one; otherwise the last does.
+    pub first_runs: bool,
     /// The elements' bytes.
     pub values: Vec<u8>,
 }
@@ -309,8 +312,15 @@ pub fn dtype_name(dtype: HostDType, state: TfrtState) -> String {
     }
 }
 
-/// Elements beyond this number are not printed.
-const MAX_PRINTED: usize = 32;
+impl TfrtState {
+    /// Elements beyond this number are not printed.
+    fn max_printed(self) -> usize {
+        match self {
+            TfrtState::Year2021 => 32,
+            TfrtState::Year2022 => 16,
+        }
+    }
+}
 
 /// A number as TFRT prints it.
 pub(super) fn number(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
@@ -345,9 +355,9 @@ pub(super) fn number(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String
 
 fn numbers(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
     let size = dtype.size().unwrap_or(1);
-    let shown = bytes.chunks(size).take(MAX_PRINTED);
+    let shown = bytes.chunks(size).take(state.max_printed());
     let shown: Vec<String> = shown.map(|b| number(dtype, b, state)).collect();
-    let more = if bytes.len() / size > MAX_PRINTED {
+    let more = if bytes.len() / size > state.max_printed() {
         ", ... "
     } else {
         ""
@@ -376,23 +386,26 @@ impl HostTensor {
         let dtype = dtype_name(self.dtype(), state);
         match self {
             HostTensor::Dense(t) => t.buffer.read(|bytes| {
-                let sum = match bytes.len() / t.dtype.size().unwrap_or(1) > MAX_PRINTED {
-                    true => format!(", md5sum = {}", md5_low(bytes)),
+                let count = bytes.len() / t.dtype.size().unwrap_or(1);
+                let sum = match state == TfrtState::Year2021 && count > state.max_printed() {
+                    true => format!(", md5sum = {}", md5_low(&[bytes]) as u32),
                     false => String::new(),
                 };
                 let values = numbers(t.dtype, bytes, state);
                 format!("DenseHostTensor dtype = {dtype}, shape = {shape}{sum}, values = {values}")
             }),
             HostTensor::String(t) => {
-                let shown = t.strings.iter().take(MAX_PRINTED);
+                let shown = t.strings.iter().take(state.max_printed());
                 let shown: Vec<String> = shown.map(|s| format!("\"{s}\"")).collect();
-                let more = if t.strings.len() > MAX_PRINTED {
-                    ", ... "
-                } else {
-                    ""
+                // Of 17 to 32, the later state leaves out some and does not say so.
+                let is_long = t.strings.len() > 32;
+                let sum = match state == TfrtState::Year2021 && is_long {
+                    true => format!(", md5sum = {}", md5_low(&t.strings)),
+                    false => String::new(),
                 };
+                let more = if is_long { ", ... " } else { "" };
                 let values = shown.join(", ");
-                format!("StringHostTensor shape = {shape}, values = [{values}{more}]")
+                format!("StringHostTensor shape = {shape}{sum}, values = [{values}{more}]")
             }
             HostTensor::Scalar(t) => {
                 let value = number(t.dtype, &t.value, state);
@@ -410,10 +423,60 @@ impl HostTensor {
     }
 }
 
-/// The low 32 bits of the MD5 sum, as LLVM counts them.
-fn md5_low(bytes: &[u8]) -> u32 {
+/// The low 64 bits of the MD5 sum of all parts, as LLVM counts them.
+fn md5_low(parts: &[impl AsRef<[u8]>]) -> u64 {
     use md5::{Digest, Md5};
-    let digest = Md5::digest(bytes);
-    let first = digest.iter().take(4).rev();
-    first.fold(0, |n, b| n << 8 | u32::from(*b))
+    let mut sum = Md5::new();
+    parts.iter().for_each(|part| sum.update(part.as_ref()));
+    let digest = sum.finalize();
+    let first = digest.iter().take(8).rev();
+    first.fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(n: usize) -> HostTensor {
+        HostTensor::String(StringHostTensor {
+            shape: TensorShape(vec![n as i64]),
+            strings: vec!["a".to_string(); n],
+        })
+    }
+
+    fn bools(n: usize) -> HostTensor {
+        let allocator: Arc<dyn HostAllocator> = Arc::new(ferroflow_tensor::MallocAllocator);
+        let shape = TensorShape(vec![n as i64]);
+        HostTensor::Dense(DenseHostTensor::new(&allocator, HostDType::I1, shape).expect("fits"))
+    }
+
+    #[test]
+    fn long_tensors_are_cut_short() {
+        let (early, late) = (TfrtState::Year2021, TfrtState::Year2022);
+        let rows = [
+            (bools(2), early, "dtype = I1, shape = [2], values = [0, 0]"),
+            (
+                bools(33),
+                early,
+                "shape = [33], md5sum = 236296713, values = [0, ",
+            ),
+            (bools(33), late, "dtype = i1, shape = [33], values = [0, "),
+            (bools(17), early, ", 0, 0]"),
+            (bools(17), late, ", 0, 0, ... ]"),
+            (
+                strings(33),
+                early,
+                "shape = [33], md5sum = 17587370740493906356, values = [\"a\", ",
+            ),
+            (strings(33), early, ", \"a\", ... ]"),
+            (strings(33), late, "shape = [33], values = [\"a\", "),
+            (strings(17), late, ", \"a\", \"a\"]"),
+        ];
+        for (tensor, state, part) in rows {
+            let text = tensor.text(state);
+            assert!(text.contains(part), "{part} in {text}");
+            let shown = text.matches("\"a\"").count() + text.matches("0,").count();
+            assert!(shown <= state.max_printed(), "{text}");
+        }
+    }
 }

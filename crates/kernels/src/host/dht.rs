@@ -1,6 +1,8 @@
 //! `tfrt_dht.*`, `tfrt_sht.*`, `coo.*`: making, filling, comparing and printing tensors.
 
-use super::dense::{CooHostTensor, DenseHostTensor, HostTensor, SharedBuffer, StringHostTensor};
+use super::dense::{
+    CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor, SharedBuffer, StringHostTensor,
+};
 use super::shape::TensorShape;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{
@@ -17,24 +19,43 @@ trait Element: AttrNumber + Copy + PartialEq + Send + Sync + 'static {
     const NAME: &'static str;
     /// Appends its bytes.
     fn put(self, bytes: &mut Vec<u8>);
+    /// Whether two are as near as `ulps` rounding errors.
+    fn is_close(self, other: Self, ulps: u32) -> bool;
 }
 
 macro_rules! elements {
-    ($($ty:ty: $name:literal),*) => {
+    ($($ty:ty: $name:literal, $is_close:expr;)*) => {
         $(impl Element for $ty {
             const NAME: &'static str = $name;
             fn put(self, bytes: &mut Vec<u8>) {
                 bytes.extend(self.to_le_bytes());
             }
+            fn is_close(self, other: Self, ulps: u32) -> bool {
+                $is_close(self, other, ulps)
+            }
         })*
     };
 }
-elements!(u8: "ui8", f32: "f32", i32: "i32", i64: "i64");
+
+fn close(a: f32, b: f32, ulps: u32) -> bool {
+    let distance = (a - b).abs();
+    a == b || distance <= f32::EPSILON * (a + b).abs() * ulps as f32 || distance < f32::MIN_POSITIVE
+}
+
+elements!(
+    u8: "ui8", |a, b, _| a == b;
+    f32: "f32", close;
+    i32: "i32", |a, b, _| a == b;
+    i64: "i64", |a, b, _| a == b;
+);
 
 impl Element for bool {
     const NAME: &'static str = "bool";
     fn put(self, bytes: &mut Vec<u8>) {
         bytes.push(self.into());
+    }
+    fn is_close(self, other: Self, _: u32) -> bool {
+        self == other
     }
 }
 
@@ -59,10 +80,44 @@ fn create<T: Element>(shape: ArrayAttr<i64>, ctx: Ctx) -> Result<HostTensor> {
     Ok(HostTensor::Dense(tensor))
 }
 
+/// A tensor of values, or of one value many times.
+fn create_with<T: Element>(
+    shape: ArrayAttr<i64>,
+    values: ArrayAttr<T>,
+    ctx: Ctx,
+) -> Result<HostTensor> {
+    let shape = TensorShape::new(shape.0)?;
+    let (allocator, bytes) = (ctx.host().allocator(), bytes_of(&values.0));
+    let tensor = match values.0.len() {
+        1 => DenseHostTensor::filled(allocator, T::DTYPE, shape, &bytes)?,
+        n if n == shape.n_elements()? => {
+            DenseHostTensor::from_bytes(allocator, T::DTYPE, shape, &bytes)?
+        }
+        n => {
+            return Err(invalid_argument!(
+                "{n} values are too few or too many for a tensor of shape {shape}"
+            ));
+        }
+    };
+    Ok(HostTensor::Dense(tensor))
+}
+
+fn create_scalar<T: Element>(shape: ArrayAttr<i64>, value: Attr<T>) -> Result<HostTensor> {
+    Ok(HostTensor::Scalar(ScalarHostTensor {
+        dtype: T::DTYPE,
+        shape: TensorShape::new(shape.0)?,
+        value: bytes_of(&[value.0]),
+    }))
+}
+
 fn make<T: Element>(
     buffer: Arg<SharedBuffer>,
     shape: Arg<TensorShape>,
 ) -> Result<(HostTensor, Chain)> {
+    make_sync::<T>(buffer, shape).map(|tensor| (tensor, Chain))
+}
+
+fn make_sync<T: Element>(buffer: Arg<SharedBuffer>, shape: Arg<TensorShape>) -> Result<HostTensor> {
     let size = T::DTYPE.size().unwrap_or(1);
     if Some(buffer.len()) != shape.n_elements()?.checked_mul(size) {
         return Err(invalid_argument!(
@@ -77,7 +132,7 @@ fn make<T: Element>(
         shape: shape.0.clone(),
         buffer: buffer.0.clone(),
     };
-    Ok((HostTensor::Dense(tensor), Chain))
+    Ok(HostTensor::Dense(tensor))
 }
 
 fn fill<T: Element>(tensor: Arg<HostTensor>, value: Attr<T>) -> Result<Chain> {
@@ -134,6 +189,19 @@ fn equal<T: Element>(a: Arg<HostTensor>, b: Arg<HostTensor>) -> Result<(bool, Ch
     Ok((same_bytes(typed::<T>(&a)?, typed::<T>(&b)?), Chain))
 }
 
+/// Whether all elements are as near as `ulps` rounding errors.
+fn all_close<T: Element>(a: &HostTensor, b: &HostTensor, ulps: u32) -> Result<(bool, Chain)> {
+    let elements = |tensor: &HostTensor| -> Result<Vec<T>> {
+        let read = |bytes: &[u8]| bytes.chunks(T::DTYPE.size()?).map(T::from_bytes).collect();
+        let elements: Option<Vec<T>> = typed::<T>(tensor)?.buffer.read(read);
+        elements.ok_or_else(|| invalid_argument!("tensor is not of {}", T::NAME))
+    };
+    let (left, right) = (elements(a)?, elements(b)?);
+    let mut pairs = left.iter().zip(&right);
+    let is_close = a.shape() == b.shape() && pairs.all(|(x, y)| x.is_close(*y, ulps));
+    Ok((is_close, Chain))
+}
+
 fn to_coo<T: Element>(tensor: Arg<HostTensor>) -> Result<(HostTensor, Chain)> {
     Ok((HostTensor::Coo(dense_to_coo(typed::<T>(&tensor)?)), Chain))
 }
@@ -149,7 +217,6 @@ pub(super) fn dense_to_coo(dense: &DenseHostTensor) -> CooHostTensor {
                 continue;
             }
             values.extend(element);
-            // The last index runs within the first size, as TFRT has it.
             let mut rest = i as i64;
             let mut row = Vec::new();
             for dim in dims {
@@ -163,6 +230,7 @@ pub(super) fn dense_to_coo(dense: &DenseHostTensor) -> CooHostTensor {
         dtype: dense.dtype,
         shape: dense.shape.clone(),
         indices,
+        first_runs: true,
         values,
     }
 }
@@ -179,10 +247,14 @@ pub(super) fn coo_to_dense(
     let dense = DenseHostTensor::new(allocator, coo.dtype, coo.shape.clone())?;
     let size = coo.dtype.size().unwrap_or(1);
     let rank = coo.shape.0.len().max(1);
+    let mut dims = coo.shape.0.clone();
+    if !coo.first_runs {
+        dims.reverse();
+    }
     dense.buffer.write(|bytes| {
         for (row, element) in coo.indices.chunks(rank).zip(coo.values.chunks(size)) {
             let (mut at, mut stride) = (0i64, 1i64);
-            for (index, dim) in row.iter().rev().zip(&coo.shape.0) {
+            for (index, dim) in row.iter().rev().zip(&dims) {
                 at += index * stride;
                 stride *= dim;
             }
@@ -334,7 +406,26 @@ fn register_type<T: Element>(registry: &mut KernelRegistry) {
             &name("tfrt_dht.set_tensor_with_values"),
             set_from_arguments::<T>,
         )
-        .add(&name("tfrt_dht.tensor_equal"), equal::<T>);
+        .add(&name("tfrt_dht.tensor_equal"), equal::<T>)
+        .add_sync(&name("tfrt_dht_sync.create_dense_tensor"), create_with::<T>)
+        .add_sync(
+            &name("tfrt_dht_sync.create_from_scalar"),
+            create_scalar::<T>,
+        )
+        .add_sync(&name("tfrt_dht_sync.make_tensor"), make_sync::<T>);
+    let precisions = [
+        ("", 2),
+        ("3ulp.", 3),
+        ("1000ulp.", 1000),
+        ("2000ulp.", 2000),
+        ("100000ulp.", 100_000),
+    ];
+    for (precision, ulps) in precisions {
+        registry.add(
+            &format!("tfrt_dht.tensor_allclose.{precision}{}", T::NAME),
+            move |a: Arg<HostTensor>, b: Arg<HostTensor>| all_close::<T>(&a, &b, ulps),
+        );
+    }
 }
 
 fn register_sparse<T: Element>(registry: &mut KernelRegistry) {
@@ -373,6 +464,7 @@ pub(super) fn register(registry: &mut KernelRegistry) {
             Ok::<_, ferroflow_base::Status>((t.dense()?.buffer.clone(), Chain))
         })
         .add("tfrt_dht.get_buffer_slice", buffer_slice)
+        .add_sync("tfrt_dht_sync.get_buffer_slice", buffer_slice)
         .add(
             "tfrt_dht.print_buffer",
             |buffer: Arg<SharedBuffer>, ctx: Ctx| {

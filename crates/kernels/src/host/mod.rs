@@ -4,12 +4,14 @@
 
 mod basic;
 mod benchmark;
+mod btf;
 mod control;
 mod core_runtime;
 mod dense;
 mod dht;
 mod parallel;
 mod shape;
+mod strings;
 mod test;
 mod tracked;
 
@@ -35,6 +37,8 @@ pub fn registry() -> KernelRegistry {
     parallel::register(&mut registry);
     shape::register(&mut registry);
     dht::register(&mut registry);
+    btf::register(&mut registry);
+    strings::register(&mut registry);
     core_runtime::register(&mut registry);
     test::register(&mut registry);
     tracked::register(&mut registry);

@@ -43,11 +43,6 @@ fn print_hello(ctx: Ctx) -> Chain {
     Chain
 }
 
-fn print_string(value: Arg<String>, ctx: Ctx) -> Chain {
-    ctx.host().print(&format!("string = {}\n", *value));
-    Chain
-}
-
 fn do_async(frame: &mut KernelFrame) -> Result<()> {
     let body = frame.function(0)?;
     body.check_arity(frame.n_args(), frame.n_results())?;
@@ -484,21 +479,17 @@ fn copy_with_delay(frame: &mut KernelFrame) -> Result<()> {
     pass(frame, 0)
 }
 
+fn sum(frame: &mut KernelFrame) -> Result<()> {
+    let numbers = (0..frame.n_args()).map(|i| frame.arg::<i32>(i).copied());
+    let total = numbers.sum::<Result<i32>>()?;
+    frame.emplace(0, total);
+    Ok(())
+}
+
 pub(super) fn register(registry: &mut KernelRegistry) {
     register_natives(registry);
     registry
         .add("tfrt_test.print_hello", print_hello)
-        .add("tfrt_test.get_string", |s: StrAttr| s.0.to_string())
-        .add_sync("tfrt_test.get_string_sync", |s: StrAttr| s.0.to_string())
-        .add("tfrt_test.print_string", print_string)
-        .add(
-            "tfrt_test.append_string",
-            |a: Arg<String>, b: Arg<String>| format!("{}{}", *a, *b),
-        )
-        .add(
-            "tfrt_test.string_equal",
-            |a: Arg<String>, b: Arg<String>| *a == *b,
-        )
         .add_raw("tfrt_test.do.async", do_async)
         .add("tfrt_test.usleep", usleep)
         .add("tfrt_test.blocking.usleep", blocking_usleep)
@@ -572,6 +563,7 @@ pub(super) fn register(registry: &mut KernelRegistry) {
         .add_raw("tfrt_test.test_cost", cost)
         .add_raw("tfrt_test.print_debug_info", print_debug_info)
         .add_raw("tfrt_test.get_uniqueness", uniqueness)
+        .add_raw("tfrt_test.sum", sum)
         .add_raw("tfrt_test.make_indirect", make_indirect)
         .add("tfrt_test.error_chain", error_chain)
         .add("tfrt_test.print_bool", print_bool)

@@ -5,15 +5,26 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{AttrNumber, HostDType, HostValue, TypedAttr};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// One attribute.
 #[derive(Clone, Debug)]
 pub(in super::super) enum OpAttr {
-    Number { dtype: HostDType, bytes: Vec<u8> },
-    Array { dtype: HostDType, bytes: Vec<u8> },
+    Number {
+        dtype: HostDType,
+        bytes: Vec<u8>,
+    },
+    Array {
+        dtype: HostDType,
+        bytes: Vec<u8>,
+    },
     String(String),
     Type(HostDType),
-    Dense { dtype: HostDType, shape: Vec<i64> },
+    Dense {
+        dtype: HostDType,
+        shape: Vec<i64>,
+        bytes: Arc<[u8]>,
+    },
     Shape(Option<Vec<i64>>),
     Aggregate(Vec<OpAttr>),
 }
@@ -36,9 +47,14 @@ impl OpAttr {
             }),
             TypedAttr::Type(dtype) => OpAttr::Type(*dtype),
             TypedAttr::Shape(dims) => OpAttr::Shape(dims.clone()),
-            TypedAttr::Dense { dtype, shape, .. } => OpAttr::Dense {
+            TypedAttr::Dense {
+                dtype,
+                shape,
+                bytes,
+            } => OpAttr::Dense {
                 dtype: *dtype,
                 shape: shape.clone(),
+                bytes: Arc::from(*bytes),
             },
             TypedAttr::Aggregate(items) => {
                 OpAttr::Aggregate(items.iter().map(OpAttr::new).collect::<Result<_>>()?)
@@ -130,7 +146,7 @@ fn show(attr: &OpAttr) -> (String, String) {
         }
         OpAttr::String(text) => ("CHAR".to_string(), format!("\"{text}\"")),
         OpAttr::Type(dtype) => ("DTYPE".to_string(), type_name(*dtype)),
-        OpAttr::Dense { dtype, shape } => ("DENSE".to_string(), dense(*dtype, shape)),
+        OpAttr::Dense { dtype, shape, .. } => ("DENSE".to_string(), dense(*dtype, shape)),
         OpAttr::Shape(None) => ("SHAPE".to_string(), "<*>".to_string()),
         OpAttr::Shape(Some(dims)) => {
             let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
@@ -138,7 +154,7 @@ fn show(attr: &OpAttr) -> (String, String) {
         }
         OpAttr::Aggregate(items) => {
             let inner = items.iter().map(|item| match item {
-                OpAttr::Dense { dtype, shape } => format!("{{{}}}", dense(*dtype, shape)),
+                OpAttr::Dense { dtype, shape, .. } => format!("{{{}}}", dense(*dtype, shape)),
                 OpAttr::Aggregate(_) => format!("{{{}}}", show(item).1),
                 _ => "{unknown}".to_string(),
             });

@@ -3,6 +3,7 @@
 mod attrs;
 mod composite;
 mod handle;
+mod into;
 mod ops;
 mod tensor_op;
 mod test;
@@ -93,6 +94,10 @@ fn register_handler(handler: Arg<OpHandler>, name: StrAttr, ctx: Ctx) -> Chain {
     let mut handlers = handlers.lock().unwrap_or_else(PoisonError::into_inner);
     handlers.insert(name.0.to_string(), handler.clone());
     Chain
+}
+
+fn register_handler_sync(handler: Arg<OpHandler>, name: StrAttr, ctx: Ctx) {
+    register_handler(handler, name, ctx);
 }
 
 fn print_handle(frame: &mut KernelFrame) -> Result<()> {
@@ -369,6 +374,7 @@ pub(super) fn register(registry: &mut KernelRegistry) {
     test::register(registry);
     transfer::register(registry);
     composite::register(registry);
+    into::register(registry);
     register_dense(registry, "ui8", HostDType::UI8);
     register_dense(registry, "ui64", HostDType::UI64);
     register_dense(registry, "i1", HostDType::I1);
@@ -384,12 +390,17 @@ pub(super) fn register(registry: &mut KernelRegistry) {
         .add("corert.create_cpu_op_handler", |next: Arg<OpHandler>| {
             OpHandler::Cpu(Box::new(next.clone()))
         })
+        .add(
+            "corert.create_cpu_op_handler_with_ordinal",
+            |next: Arg<OpHandler>, _ordinal: i32| OpHandler::Cpu(Box::new(next.clone())),
+        )
         .add("corert.create_logging_op_handler", logging)
         .add("corert.register_op_handler", register_handler)
         .add(
             "corert.get_op_handler",
             |_: Chain, name: StrAttr, ctx: Ctx| handler(&ctx, name.0),
         )
+        .add_sync("corert_sync.register_op_handler", register_handler_sync)
         .add_sync("corert_sync.get_op_handler", |name: StrAttr, ctx: Ctx| {
             handler(&ctx, name.0)
         })

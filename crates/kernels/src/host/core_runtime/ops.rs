@@ -1,13 +1,16 @@
-//! Ops of the CPU handler: those that TFRT's tests use. They count in double precision, which
-//! represents every value of the types they take.
+//! Ops of the CPU handler that work on tensors of all forms: those that TFRT's tests use, which count
+//! in double precision, for it represents every value of the types they take, and constants.
 
-use super::super::dense::{DenseHostTensor, HostTensor, ScalarHostTensor};
+use super::super::dense::{CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor};
+use super::super::dht::coo_to_dense;
 use super::super::shape::TensorShape;
 use super::attrs::{OpAttr, OpAttrs};
 use super::handle::Metadata;
+use super::transfer::{Form, convert};
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_opdef::host::{ExecutionContext, HostDType};
-use ferroflow_tensor::{f16, memory_limit};
+use ferroflow_opdef::host::{AttrNumber, ExecutionContext, HostDType};
+use ferroflow_tensor::{HostAllocator, MallocAllocator, f16, memory_limit};
+use std::sync::Arc;
 
 type MetadataFn = fn(&[Metadata], &OpAttrs) -> Result<Vec<Metadata>>;
 type RunFn = fn(&[HostTensor], &OpAttrs, &ExecutionContext) -> Result<Vec<HostTensor>>;
@@ -40,7 +43,13 @@ const OPS: &[CpuOp] = &[
     ),
     op("tfrt_test.create_from_scalar", None, create_scalar, false),
     op("tfrt_test.matmul", Some(matmul_metadata), matmul, false),
+    op("tfrt_test.create_coo_tensor", None, create_coo, false),
+    op("tfrt_test.identity_dense_only", None, dense_only, false),
     op("tfrt_test.add", Some(same_metadata), add, false),
+    // TFRT's differ in what its implementations ask for.
+    op("tfrt_test.add.denseonly", None, add_dense, false),
+    op("tfrt_test.add.denseonly2", None, add_dense, false),
+    op("tfrt_test.add.denseonly3", None, add_dense, false),
     op("tfrt_test.equal", None, equal, false),
     op("tfrt_test.relu", Some(unary_metadata), relu, false),
     op("tfrt_test.cast", None, cast, false),
@@ -48,6 +57,9 @@ const OPS: &[CpuOp] = &[
     op("tfrt_test.reduce_mean", None, reduce_mean, false),
     op("tfrt_test.odd_collector", None, odd_collector, false),
     op("tfrt_test.print", None, print, false),
+    op("tfrt_test.print_address", None, print_address, false),
+    op("tf.Const", Some(constant_metadata), constant, false),
+    op("tf.ZerosLike", Some(unary_metadata), zeros_like, false),
     op("tfrt_test.async.noop", Some(unary_metadata), noop, true),
     op("tfrt_test.async.noop_no_md", None, noop, true),
     op("tfrt_test.error.tensor", Some(unary_metadata), fail, false),
@@ -93,7 +105,12 @@ fn values(tensor: &HostTensor) -> Result<Vec<f64>> {
             }
             Ok(one.into_iter().cycle().take(n).collect())
         }
-        _ => Err(wrong("the op takes dense tensors")),
+        HostTensor::Coo(t) => {
+            let allocator: Arc<dyn HostAllocator> = Arc::new(MallocAllocator);
+            let dense = coo_to_dense(t, &allocator)?;
+            dense.buffer.read(|bytes| read(t.dtype, bytes))
+        }
+        HostTensor::String(_) => Err(wrong("the op takes numbers")),
     }
 }
 
@@ -237,7 +254,10 @@ fn create_scalar(
     attrs: &OpAttrs,
     _: &ExecutionContext,
 ) -> Result<Vec<HostTensor>> {
-    let OpAttr::Number { dtype, bytes } = attrs.get("value")? else {
+    let OpAttr::Number { dtype, bytes } = attrs
+        .get("value")
+        .map_err(|_| wrong("test.create_from_scalar must have 'value' attribute"))?
+    else {
         return Err(wrong("attribute 'value' is not a number"));
     };
     Ok(vec![HostTensor::Scalar(ScalarHostTensor {
@@ -245,6 +265,87 @@ fn create_scalar(
         shape: TensorShape::new(attrs.numbers("shape")?)?,
         value: bytes.clone(),
     })])
+}
+
+/// Coordinates, a row for each element, and the elements.
+fn create_coo(
+    inputs: &[HostTensor],
+    attrs: &OpAttrs,
+    _: &ExecutionContext,
+) -> Result<Vec<HostTensor>> {
+    let (indices, elements) = two(inputs)?;
+    let shape = TensorShape::new(attrs.numbers("shape")?)?;
+    let (indices, elements) = (indices.dense()?, elements.dense()?);
+    let rows = [elements.shape.n_elements()? as i64, shape.0.len() as i64];
+    if indices.dtype != HostDType::I64 || indices.shape.0 != rows {
+        return Err(wrong("create_coo_tensor: indices do not fit the elements"));
+    }
+    let words = |bytes: &[u8]| bytes.chunks(8).filter_map(i64::from_bytes).collect();
+    Ok(vec![HostTensor::Coo(CooHostTensor {
+        dtype: elements.dtype,
+        shape,
+        indices: indices.buffer.read(words),
+        first_runs: false,
+        values: elements.buffer.read(<[u8]>::to_vec),
+    })])
+}
+
+/// The elements that the attribute gives.
+fn constant(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+    let OpAttr::Dense { dtype, bytes, .. } = attrs.get("value")? else {
+        return Err(wrong("attribute 'value' is not dense"));
+    };
+    let [(_, shape)] = &constant_metadata(&[], attrs)?[..] else {
+        return Ok(Vec::new());
+    };
+    let allocator = ctx.host().allocator();
+    let tensor = DenseHostTensor::from_bytes(allocator, *dtype, shape.clone(), bytes)?;
+    Ok(vec![HostTensor::Dense(tensor)])
+}
+
+fn constant_metadata(_: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
+    let OpAttr::Dense { dtype, shape, .. } = attrs.get("value")? else {
+        return Err(wrong("attribute 'value' is not dense"));
+    };
+    match attrs.0.get("dtype") {
+        Some(OpAttr::Type(other)) if other != dtype => {
+            Err(wrong("attributes 'dtype' and 'value' have different types"))
+        }
+        _ => Ok(vec![(*dtype, TensorShape::new(shape.clone())?)]),
+    }
+}
+
+fn zeros_like(inputs: &[HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Vec<HostTensor>> {
+    let a = one(inputs)?;
+    if let HostTensor::String(a) = a {
+        let mut empty = a.clone();
+        empty.strings.iter_mut().for_each(String::clear);
+        return Ok(vec![HostTensor::String(empty)]);
+    }
+    let dtype = a.dtype();
+    let size = dtype.size().ok_or_else(|| wrong("the op takes numbers"))?;
+    Ok(vec![HostTensor::Scalar(ScalarHostTensor {
+        dtype,
+        shape: a.shape().clone(),
+        value: vec![0; size],
+    })])
+}
+
+fn dense_only(
+    inputs: &[HostTensor],
+    _: &OpAttrs,
+    ctx: &ExecutionContext,
+) -> Result<Vec<HostTensor>> {
+    Ok(vec![convert(one(inputs)?, Form::Dense, ctx)?])
+}
+
+fn add_dense(
+    inputs: &[HostTensor],
+    attrs: &OpAttrs,
+    ctx: &ExecutionContext,
+) -> Result<Vec<HostTensor>> {
+    let dense = inputs.iter().map(|t| convert(t, Form::Dense, ctx));
+    add(&dense.collect::<Result<Vec<_>>>()?, attrs, ctx)
 }
 
 fn add(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
@@ -368,6 +469,18 @@ fn odd_collector(
 fn print(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
     let text = one(inputs)?.show(ctx.host());
     ctx.host().print(&format!("{text}\n"));
+    Ok(Vec::new())
+}
+
+/// Where the elements lie, for those who want to know whether an op wrote over its input.
+fn print_address(
+    inputs: &[HostTensor],
+    _: &OpAttrs,
+    ctx: &ExecutionContext,
+) -> Result<Vec<HostTensor>> {
+    let address = one(inputs)?.dense()?.buffer.read(<[u8]>::as_ptr);
+    let text = format!("DenseHostTensor: buffer={address:p}\n");
+    ctx.host().print(&text);
     Ok(Vec::new())
 }
 

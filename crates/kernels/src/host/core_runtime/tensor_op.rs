@@ -2,7 +2,9 @@
 //!
 //! An op is called `tf.NAME`, or just `NAME` if no op of the core runtime is called that.
 
-use super::super::dense::{DenseHostTensor, HostTensor, SharedBuffer, StringHostTensor};
+use super::super::dense::{
+    DenseHostTensor, HostTensor, ScalarHostTensor, SharedBuffer, StringHostTensor,
+};
 use super::super::shape::TensorShape;
 use super::attrs::{OpAttr, OpAttrs};
 use super::handle::Metadata;
@@ -17,7 +19,8 @@ use std::sync::Arc;
 /// TensorFlow's name of an op, if there is such an op.
 pub(super) fn find(op: &str) -> Option<&'static str> {
     let name = op.strip_prefix("tf.").unwrap_or(op);
-    let row = registry().op(name).filter(|_| !name.starts_with('_'));
+    let is_known = !name.starts_with('_') || name == "_FusedMatMul";
+    let row = registry().op(name).filter(|_| is_known);
     row.map(|op| op.name)
 }
 
@@ -49,7 +52,12 @@ pub(super) fn metadata(
 pub(super) struct OpCall {
     op: Arc<PreparedOp>,
     inputs: Vec<Tensor>,
+    /// The shape of the result, where that is one number many times because the inputs are.
+    uniform: Option<TensorShape>,
 }
+
+/// Ops that take element by element, so that the result is one number many times if the inputs are.
+const ELEMENTWISE: &[&str] = &["AddV2", "Sub", "Mul", "RealDiv"];
 
 /// Bytes of inputs from which on an op whose time grows with them is worth a task.
 const LARGE: usize = 1 << 16;
@@ -61,10 +69,40 @@ impl OpCall {
         attrs: &OpAttrs,
         ctx: &ExecutionContext,
     ) -> Result<OpCall> {
+        let is_scalar = |t: &HostTensor| matches!(t, HostTensor::Scalar(_));
+        if ELEMENTWISE.contains(&op) && inputs.iter().all(is_scalar) {
+            return Self::of_scalars(op, inputs, attrs, ctx);
+        }
         let inputs = inputs.iter().map(tensor).collect::<Result<Vec<_>>>()?;
         let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
         let op = prepared(op, attrs, &dtypes, ctx)?;
-        Ok(OpCall { op, inputs })
+        Ok(OpCall {
+            op,
+            inputs,
+            uniform: None,
+        })
+    }
+
+    /// A call that computes one element only.
+    fn of_scalars(
+        op: &str,
+        inputs: &[HostTensor],
+        attrs: &OpAttrs,
+        ctx: &ExecutionContext,
+    ) -> Result<OpCall> {
+        let of = |t: &HostTensor| (t.dtype(), t.shape().clone());
+        let known: Vec<Metadata> = inputs.iter().map(of).collect();
+        let uniform = metadata(op, &known, attrs, ctx)?.into_iter().flatten();
+        let one = |t: &HostTensor| match t {
+            HostTensor::Scalar(t) => Tensor::from_bytes(dtype(t.dtype)?, Shape::scalar(), &t.value),
+            other => tensor(other),
+        };
+        let dtypes = known.iter().map(|(t, _)| dtype(*t));
+        Ok(OpCall {
+            op: prepared(op, attrs, &dtypes.collect::<Result<Vec<_>>>()?, ctx)?,
+            inputs: inputs.iter().map(one).collect::<Result<_>>()?,
+            uniform: uniform.map(|(_, shape)| shape).next(),
+        })
     }
 
     /// Whether the call should be a task, so that who makes it may go on.
@@ -82,14 +120,16 @@ impl OpCall {
         ctx: &ExecutionContext,
         done: impl FnOnce(Result<Vec<HostTensor>>) + Send + 'static,
     ) {
-        let finish = move |outputs: Result<Vec<Tensor>>| {
-            let host = |tensors: Vec<Tensor>| tensors.into_iter().map(host_tensor).collect();
-            done(outputs.and_then(host));
-        };
-        if self.op.cost() == Cost::Async {
-            let call = AsyncCall::new(self.inputs, ctx.token().clone(), finish);
-            return self.op.kernel().start(call);
+        if self.op.cost() != Cost::Async {
+            return done(self.run_here(ctx));
         }
+        let finish = move |outputs: Result<Vec<Tensor>>| done(outputs.and_then(host_tensors));
+        let call = AsyncCall::new(self.inputs, ctx.token().clone(), finish);
+        self.op.kernel().start(call);
+    }
+
+    /// Runs an op that does not wait for others.
+    pub(super) fn run_here(self, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
         let resources = ctx.host().shared(Resources::default);
         let services = StepServices {
             par: ctx.host().work_queue().parallelism(),
@@ -100,10 +140,25 @@ impl OpCall {
         };
         let mut values: Vec<Value> = self.inputs.into_iter().map(Value::Tensor).collect();
         let mut outputs = vec![Value::Empty; self.op.outputs().len()];
-        let outcome = self.op.run(&mut values, &mut outputs, &services);
-        let outputs = outputs.into_iter().filter_map(Value::into_tensor).collect();
-        finish(outcome.map(|()| outputs));
+        self.op.run(&mut values, &mut outputs, &services)?;
+        let outputs = outputs.into_iter().filter_map(Value::into_tensor);
+        let outputs = host_tensors(outputs.collect())?;
+        let Some(shape) = self.uniform else {
+            return Ok(outputs);
+        };
+        let scalar = |one: HostTensor| {
+            Ok(HostTensor::Scalar(ScalarHostTensor {
+                dtype: one.dtype(),
+                shape: shape.clone(),
+                value: one.dense()?.buffer.read(<[u8]>::to_vec),
+            }))
+        };
+        outputs.into_iter().map(scalar).collect()
     }
+}
+
+fn host_tensors(tensors: Vec<Tensor>) -> Result<Vec<HostTensor>> {
+    tensors.into_iter().map(host_tensor).collect()
 }
 
 fn prepared(
@@ -239,7 +294,14 @@ fn attr(value: &OpAttr) -> Result<AttrValue> {
             let items = items.iter().map(attr).collect::<Result<_>>()?;
             Some(AttrValue::List(items))
         }
-        OpAttr::Dense { .. } => None,
+        OpAttr::Dense {
+            dtype: host,
+            shape,
+            bytes,
+        } => {
+            let tensor = Tensor::from_bytes(dtype(*host)?, Shape::checked(shape)?, bytes)?;
+            Some(AttrValue::Tensor(tensor.into()))
+        }
     };
     found.ok_or_else(|| {
         unimplemented_error!("TensorFlow's ops do not take an attribute of this kind here")

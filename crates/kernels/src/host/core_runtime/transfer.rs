@@ -6,7 +6,7 @@ use super::super::dht::{coo_to_dense, dense_to_coo};
 use super::handle::TensorHandle;
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_opdef::host::{
-    ExecutionContext, Frame, HostValue, KernelFrame, KernelRegistry, StrAttr,
+    Arg, Ctx, ExecutionContext, Frame, HostValue, KernelFrame, KernelRegistry, StrAttr,
 };
 use ferroflow_sync::{AsyncValue, Chain};
 
@@ -50,7 +50,11 @@ impl Form {
 }
 
 /// The tensor in another form; itself if it has that form already.
-fn convert(tensor: &HostTensor, form: Form, ctx: &ExecutionContext) -> Result<HostTensor> {
+pub(super) fn convert(
+    tensor: &HostTensor,
+    form: Form,
+    ctx: &ExecutionContext,
+) -> Result<HostTensor> {
     let allocator = ctx.host().allocator();
     Ok(match (tensor, form) {
         (same, form) if Form::of(same) == form => same.clone(),
@@ -80,35 +84,58 @@ fn get_device(_: Chain, name: StrAttr) -> Result<Device> {
     }
 }
 
-/// The form that the tensor would have on the device: dense, unless nothing else can hold it.
+/// The form that a tensor has on the device: dense, unless nothing else can hold it.
+fn preferred(tensor: &HostTensor) -> Form {
+    match tensor {
+        HostTensor::String(_) => Form::String,
+        _ => Form::Dense,
+    }
+}
+
 fn destination_form(frame: &mut KernelFrame) -> Result<()> {
     let tensor = frame.arg::<TensorHandle>(0)?.tensor.clone();
     frame.arg::<Device>(1)?;
     let promise = frame.allocate_indirect(0);
     let waiting = tensor.clone();
     waiting.and_then(move || match tensor.get::<HostTensor>() {
-        Some(HostTensor::String(_)) => promise.forward_to(AsyncValue::new(Form::String)),
-        Some(_) => promise.forward_to(AsyncValue::new(Form::Dense)),
+        Some(value) => promise.forward_to(AsyncValue::new(preferred(value))),
         None => promise.forward_to(tensor),
     });
     Ok(())
 }
 
 fn transfer(frame: &mut KernelFrame) -> Result<()> {
+    let form = *frame.arg::<Form>(2)?;
+    transfer_to(frame, move |_| form)
+}
+
+/// To the form that the device prefers: see [`preferred`].
+fn transfer_inferred(frame: &mut KernelFrame) -> Result<()> {
+    transfer_to(frame, preferred)
+}
+
+fn transfer_to(
+    frame: &mut KernelFrame,
+    form: impl FnOnce(&HostTensor) -> Form + Send + 'static,
+) -> Result<()> {
     let handle = frame.arg::<TensorHandle>(0)?.clone();
     frame.arg::<Device>(1)?;
-    let form = *frame.arg::<Form>(2)?;
     let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
     let (promise, tensor) = ferroflow_sync::IndirectPromise::new();
     let source = handle.tensor;
     let waiting = source.clone();
-    waiting.and_then(move || match source.get::<HostTensor>() {
-        Some(value) if Form::of(value) == form => promise.forward_to(source),
-        Some(value) => match convert(value, form, &ctx) {
+    waiting.and_then(move || {
+        let Some(value) = source.get::<HostTensor>() else {
+            return promise.forward_to(source);
+        };
+        let form = form(value);
+        if Form::of(value) == form {
+            return promise.forward_to(source);
+        }
+        match convert(value, form, &ctx) {
             Ok(value) => promise.forward_to(AsyncValue::new(value)),
             Err(status) => promise.set_error(reporter.report(status)),
-        },
-        None => promise.forward_to(source),
+        }
     });
     let metadata = handle.metadata;
     frame.emplace(0, TensorHandle { tensor, metadata });
@@ -121,10 +148,19 @@ fn form(name: StrAttr) -> Result<Form> {
         .ok_or_else(|| not_found!("unknown tensor type {}", name.0))
 }
 
+fn print_form(form: Arg<Form>, ctx: Ctx) -> Chain {
+    let text = format!("tensor_type = {}\n", form.name());
+    ctx.host().print(&text);
+    Chain
+}
+
 pub(super) fn register(registry: &mut KernelRegistry) {
     registry
         .add("tfrt.get_device", get_device)
         .add("corert.get_tensor_type", form)
+        .add("tfrt_test.get_static_tensor_type", form)
+        .add("tfrt_test.print_tensor_type", print_form)
         .add_raw("corert.get_dst_tensor_type", destination_form)
-        .add_raw("corert.transfer", transfer);
+        .add_raw("corert.transfer", transfer)
+        .add_raw("corert.transfer_inferred_tensortype", transfer_inferred);
 }
