@@ -326,7 +326,7 @@ fn mangled_programs() {
         };
         n_opened += 1;
         if let Ok((module, _)) = bef::to_mlir(&file) {
-            let _ = mlir::parse(&mlir::print(&module, false), "t.mlir", 0);
+            let _ = mlir::parse(&mlir::print(&module, Default::default()), "t.mlir", 0);
         }
         let Ok(program) = Program::new(file, &registry) else {
             continue;

@@ -48,7 +48,7 @@ const SMALL: usize = 64;
 /// let y = add("Relu", Action::Kernel(Box::new(kernel)), vec![Source::Node(x, 0)]);
 /// builder.result(main, 0, Source::Node(y, 0))?;
 /// let module = to_host_program(&builder.finish()?).expect("no loops");
-/// let text = mlir::print(&module, false);
+/// let text = mlir::print(&module, mlir::PrintOptions::default());
 /// let relu = "\"tf.Relu\"(%arg1) {_tfrt_cost = 1, name = \"relu\", node = 1 : i32}";
 /// assert!(text.contains(relu), "{text}");
 /// # Ok::<(), ferroflow_base::Status>(())
@@ -134,14 +134,8 @@ pub fn dataflow_program(plan: &Plan) -> Module {
 }
 
 fn function_op(name: &str, ty: FunctionType, body: Region) -> Op {
-    let mut op = Op {
-        name: "func".into(),
-        operands: Vec::new(),
-        results: Vec::new(),
-        attrs: Vec::new(),
-        regions: vec![body],
-        loc: Loc::default(),
-    };
+    let mut op = Op::new("func", &Loc::default());
+    op.regions.push(body);
     op.set_attr("sym_name", Attr::string(name));
     op.set_attr("type", Attr::Type(Type::Function(ty.into())));
     op
@@ -227,14 +221,9 @@ impl Lowering<'_> {
         attrs: &[(&str, Attr)],
     ) -> Vec<Value> {
         let results = self.values(results);
-        let mut op = Op {
-            name: name.into(),
-            operands,
-            results: results.clone(),
-            attrs: Vec::new(),
-            regions: Vec::new(),
-            loc: Loc::default(),
-        };
+        let mut op = Op::new(name, &Loc::default());
+        op.operands = operands;
+        op.results.clone_from(&results);
         for (name, value) in attrs {
             op.set_attr(name, value.clone());
         }
@@ -270,7 +259,7 @@ impl Lowering<'_> {
             args,
             ops: body.ops,
             n_blocks: 1,
-            loc: Loc::default(),
+            ..Region::default()
         };
         function_op(name, ty, region)
     }

@@ -31,6 +31,12 @@ impl Output {
     }
 }
 
+const PLAIN: mlir::PrintOptions = mlir::PrintOptions {
+    generic: false,
+    locations: false,
+    builtin_names: false,
+};
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/host")
 }
@@ -64,14 +70,14 @@ fn run(bytes: Vec<u8>, queue: &str) -> (i32, String) {
 fn check(file: &str, text: &str) {
     let options = TextOptions::default();
     // Print is a fixed point, and going through BEF keeps the program.
-    let once = optimize(text, file, options, false).expect("valid");
-    let twice = optimize(&once, file, options, false).expect("what was printed is valid");
+    let once = optimize(text, file, options, PLAIN).expect("valid");
+    let twice = optimize(&once, file, options, PLAIN).expect("what was printed is valid");
     assert_eq!(once, twice, "{file}: printing twice");
-    let generic = optimize(text, file, options, true).expect("valid");
-    let back = optimize(&generic, file, options, false).expect("the generic form is valid");
+    let generic = optimize(text, file, options, mlir::PrintOptions::GENERIC).expect("valid");
+    let back = optimize(&generic, file, options, PLAIN).expect("the generic form is valid");
     assert_eq!(once, back, "{file}: through the generic form");
     let bytes = mlir_to_bef(text, file, options, true).expect("can be written");
-    let (from_bef, warnings) = bef_to_mlir(bytes.clone(), file, false).expect("can be read");
+    let (from_bef, warnings) = bef_to_mlir(bytes.clone(), file, PLAIN).expect("can be read");
     assert_eq!(warnings, "");
     if !text.contains("LOSES: ") {
         assert_eq!(once, from_bef, "{file}: through BEF");
@@ -119,7 +125,7 @@ fn mangled_files_do_no_harm() {
                 mangled[at] = value;
                 if let Ok(opened) = bef::File::open(Arc::new(mangled)) {
                     let _ = opened.verify();
-                    let _ = bef::to_mlir(&opened).map(|(m, _)| mlir::print(&m, false));
+                    let _ = bef::to_mlir(&opened).map(|(m, _)| mlir::print(&m, Default::default()));
                 }
             }
             let cut = bytes[..at].to_vec();
@@ -197,7 +203,7 @@ fn diagnostics_point_at_their_place() {
 #[test]
 fn carets_stand_below_characters() {
     let text = "\"é✓\"() {k = §} : () -> ()";
-    let error = optimize(text, "a.mlir", TextOptions::default(), false).expect_err(text);
+    let error = optimize(text, "a.mlir", TextOptions::default(), PLAIN).expect_err(text);
     let caret = error.lines().nth(2).map(|l| l.chars().count());
     assert_eq!(
         caret,
@@ -212,12 +218,104 @@ fn what_is_printed_says_all() {
     for text in [
         "\"x\"() {v = 0x7FF0000000000000 : f64} : () -> ()",
         "func private @native(i32, i32) -> i32 attributes {tfrt.native}",
+        "func private @native(i32 {a.b = 1 : i32}, i32) -> (i32 {c.d}) attributes {tfrt.native}",
+        "func @f(%arg0: i32 {a.b = 1 : i32}, %arg1: i32) -> (i32 {c.d}, i32) {\n  \
+         tfrt.return %arg0, %arg1 : i32, i32\n}",
+        "\"x\"() ({\n  \"a\"()[^bb2, ^bb1] : () -> ()\n^bb1:\n  \"b\"()[^bb2] : () -> ()\n^bb2:\n  \
+         \"c\"() : () -> ()\n}) : () -> ()",
+        "\"x\"() ({\n^bb0(%arg0: i32):\n  \"a\"(%arg0)[^bb1] : (i32) -> ()\n^bb1(%arg1: i32):\n  \
+         \"b\"(%arg1) : (i32) -> ()\n}) : () -> ()",
+        "\"x\"() {v = dense<[\"a\", \"b\"]> : tensor<2x!corert.string>} : () -> ()",
+        "\"x\"() {s = affine_set<(d0) : (d0 >= 0)>, v = 18446744073709551616 : i100} : () -> ()",
+        "\"x\"() {v = -1 : i128} : () -> ()",
+        "\"x\"() {l = loc(\"f\":1:2), m = loc(\"n\"(\"f\":1:2)), n = loc(\"n\")} : () -> ()",
     ] {
-        let once = optimize(text, "a.mlir", options, false).expect(text);
+        let once = optimize(text, "a.mlir", options, PLAIN).expect(text);
         assert_eq!(once.trim(), text);
-        let generic = optimize(text, "a.mlir", options, true).expect(text);
-        let back = optimize(&generic, "a.mlir", options, false).expect(text);
+        let generic = optimize(text, "a.mlir", options, mlir::PrintOptions::GENERIC).expect(text);
+        let back = optimize(&generic, "a.mlir", options, PLAIN).expect(text);
         assert_eq!(back.trim(), text, "{generic}");
+    }
+}
+
+#[test]
+fn what_is_written_in_other_ways_is_the_same() {
+    let locations = mlir::PrintOptions {
+        locations: true,
+        ..PLAIN
+    };
+    let late = mlir::PrintOptions {
+        builtin_names: true,
+        ..mlir::PrintOptions::GENERIC
+    };
+    let rows = [
+        (
+            "\"x\"() {v = dense<\"0x0000803F00000040\"> : tensor<2xf32>} : () -> ()",
+            PLAIN,
+            "dense<[1.000000e+00, 2.000000e+00]> : tensor<2xf32>",
+        ),
+        (
+            "\"x\"() {v = 0xffffffffffffffffffff : i80} : () -> ()",
+            PLAIN,
+            "v = -1 : i80}",
+        ),
+        (
+            "\"x\"() {v = loc(#here)} : () -> ()\n#here = loc(\"f\":1:2)",
+            PLAIN,
+            "v = loc(\"f\":1:2)",
+        ),
+        (
+            "\"x\"() ({\n^bb9(%a: i32 loc(\"f\":7:8)):\n  \"y\"(%a) : (i32) -> () loc(\"n\")\n}) : () -> ()",
+            locations,
+            "^bb0(%arg0: i32 loc(\"f\":7:8)):\n  \"y\"(%arg0) : (i32) -> () loc(\"n\")\n}) : () -> () \
+             loc(\"a.mlir\":1:1)",
+        ),
+        (
+            "func @f() {\n  tfrt.return\n}",
+            late,
+            "\"builtin.func\"() ({",
+        ),
+    ];
+    for (text, print, part) in rows {
+        let once = optimize(text, "a.mlir", TextOptions::default(), print).expect(text);
+        assert!(once.contains(part), "{once}");
+        // With places written down, those of the text itself do not count.
+        let again = optimize(&once, "b.mlir", TextOptions::default(), print).expect(&once);
+        assert_eq!(again, once);
+    }
+}
+
+#[test]
+fn wrong_blocks_are_named() {
+    let rows = [
+        (
+            "\"x\"() ({\n  \"a\"()[^b] : () -> ()\n}) : () -> ()",
+            "a.mlir:2:3: error: reference to an undefined block '^b'",
+        ),
+        (
+            "\"x\"() ({\n^b:\n  \"a\"() : () -> ()\n^b:\n  \"c\"() : () -> ()\n}) : () -> ()",
+            "a.mlir:4:1: error: redefinition of block '^b'",
+        ),
+        (
+            "\"x\"()[%a] : () -> ()",
+            "a.mlir:1:7: error: expected block name",
+        ),
+        (
+            "\"x\"() {v = dense<\"0x00\"> : tensor<2xf32>} : () -> ()",
+            "a.mlir:1:12: error: elements hex data size is invalid",
+        ),
+        (
+            "\"x\"() {v = 0 : i0} : () -> ()",
+            "a.mlir:1:12: error: integer constant out of range",
+        ),
+        (
+            "\"x\"() {v = 1208925819614629174706176 : i80} : () -> ()",
+            "a.mlir:1:12: error: integer constant out of range",
+        ),
+    ];
+    for (text, part) in rows {
+        let error = optimize(text, "a.mlir", TextOptions::default(), PLAIN).expect_err(text);
+        assert!(error.contains(part), "{error}");
     }
 }
 
@@ -230,12 +328,12 @@ fn deep_and_long_texts_are_errors_or_fine() {
             open.repeat(50_000),
             close.repeat(50_000)
         );
-        assert!(optimize(&text, "deep.mlir", options, false).is_err());
+        assert!(optimize(&text, "deep.mlir", options, PLAIN).is_err());
     }
     let regions = format!(
         "{}{}",
         "\"x\"() ({".repeat(20_000),
         "}) : () -> ()".repeat(20_000)
     );
-    assert!(optimize(&regions, "deep.mlir", options, false).is_err());
+    assert!(optimize(&regions, "deep.mlir", options, PLAIN).is_err());
 }

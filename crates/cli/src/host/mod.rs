@@ -4,7 +4,7 @@ mod options;
 
 use ferroflow_runtime::host::{
     AllocatorType, Config, Driver, TextOptions, TfrtState, TraceLevel, bef_to_mlir, host_registry,
-    mlir_to_bef, optimize,
+    mlir, mlir_to_bef, optimize,
 };
 use options::Options;
 use std::io::{Read, Write};
@@ -28,6 +28,7 @@ Options:
   --streams                     Says which kernels run on one thread, as programs with costs do
   --disable-optional-sections   Leaves out names and types of attributes and registers
   --mlir-print-op-generic       Writes text in the form that all operations have
+  --mlir-print-debuginfo        Writes behind each operation where it stands
 ";
 
 const EXEC: &str = "\
@@ -63,6 +64,7 @@ Options:
   --verify-diagnostics          Comments `expected-error {{...}}` must be met, and may be
   --allow-unregistered-dialect  Accepted; operations that are not known always pass
   --mlir-print-op-generic       Writes text in the form that all operations have
+  --mlir-print-debuginfo        Writes behind each operation where it stands
   --inline                      Replaces calls of functions by what the functions do
   --tfrt-print-stream           Says as remarks which stream each operation belongs to
 ";
@@ -131,6 +133,14 @@ fn text_options(options: &Options) -> TextOptions {
     }
 }
 
+fn print_options(options: &Options) -> mlir::PrintOptions {
+    mlir::PrintOptions {
+        generic: options.flag("mlir-print-op-generic"),
+        locations: options.flag("mlir-print-debuginfo"),
+        builtin_names: state() == TfrtState::Year2022,
+    }
+}
+
 /// The state of TFRT that the environment asks for.
 fn state() -> TfrtState {
     match std::env::var("FERROFLOW_TFRT_STATE").as_deref() {
@@ -149,6 +159,7 @@ pub fn translate(args: &[String]) -> Result<u8, String> {
         "disable-optional-sections",
         "streams",
         "mlir-print-op-generic",
+        "mlir-print-debuginfo",
         "allow-unregistered-dialect",
     ];
     let options = Options::parse(args, &flags, &["o"], TRANSLATE)?;
@@ -167,8 +178,7 @@ pub fn translate(args: &[String]) -> Result<u8, String> {
             }
         }
         (false, true) => {
-            let generic = options.flag("mlir-print-op-generic");
-            let (text, warnings) = bef_to_mlir(read(file)?, file, generic)?;
+            let (text, warnings) = bef_to_mlir(read(file)?, file, print_options(&options))?;
             eprint!("{warnings}");
             write(out, text.as_bytes())
         }
@@ -183,6 +193,7 @@ pub fn opt(args: &[String]) -> Result<u8, String> {
         "verify-diagnostics",
         "allow-unregistered-dialect",
         "mlir-print-op-generic",
+        "mlir-print-debuginfo",
         "inline",
         "tfrt-print-stream",
     ];
@@ -191,8 +202,7 @@ pub fn opt(args: &[String]) -> Result<u8, String> {
         return write("-", OPT.as_bytes());
     }
     let (file, settings) = (options.file(), text_options(&options));
-    let generic = options.flag("mlir-print-op-generic");
-    let text = optimize(&read_text(file)?, file, settings, generic)?;
+    let text = optimize(&read_text(file)?, file, settings, print_options(&options))?;
     match settings.verify_diagnostics {
         true => Ok(0),
         false => write(options.value("o").unwrap_or("-"), text.as_bytes()),

@@ -106,14 +106,7 @@ impl Converter<'_> {
                 inputs: types(&function.arguments),
                 results: types(&function.results),
             };
-            let mut op = Op {
-                name: "func".into(),
-                operands: Vec::new(),
-                results: Vec::new(),
-                attrs: Vec::new(),
-                regions: Vec::new(),
-                loc: Loc::default(),
-            };
+            let mut op = Op::new("func", &Loc::default());
             op.set_attr("sym_name", Attr::string(&function.name));
             op.set_attr("type", Attr::Type(Type::Function(ty.into())));
             match function.kind {
@@ -206,9 +199,9 @@ impl Converter<'_> {
         };
         let mut region = Region {
             args: values.iter().take(arguments.len()).copied().collect(),
-            ops: Vec::new(),
             n_blocks: 1,
             loc: loc.clone(),
+            ..Region::default()
         };
         let mut nested = Vec::new();
         for kernel in body.kernels() {
@@ -216,9 +209,8 @@ impl Converter<'_> {
                 name: file.kernel_name(kernel.code).into(),
                 operands: values_of(body.args(kernel)),
                 results: values_of(body.results(kernel)),
-                attrs: Vec::new(),
-                regions: Vec::new(),
                 loc: self.loc(kernel.refers.location),
+                ..Op::default()
             };
             self.attributes(body, kernel, &mut op, tables)?;
             let regions = self.functions(body, kernel, &mut op);
@@ -230,10 +222,8 @@ impl Converter<'_> {
         region.ops.push(Op {
             name: "tfrt.return".into(),
             operands: values_of(body.returns()),
-            results: Vec::new(),
-            attrs: Vec::new(),
-            regions: Vec::new(),
             loc,
+            ..Op::default()
         });
         Ok((region, nested))
     }
@@ -347,8 +337,12 @@ fn shift(op: &mut Op, base: usize) {
     move_all(&mut op.operands);
     move_all(&mut op.results);
     for region in &mut op.regions {
-        region.args.iter_mut().for_each(|v| v.shift(base));
+        move_all(&mut region.args);
         region.ops.iter_mut().for_each(|op| shift(op, base));
+        for block in &mut region.others {
+            move_all(&mut block.args);
+            block.ops.iter_mut().for_each(|op| shift(op, base));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attributes to bytes; how they lie is described where they are read, in `opdef::host`.
 
 use super::format::{PADDING, Writer};
-use crate::mlir::{Attr, Module, Type, element_size, print_operation, scalar_bytes};
+use crate::mlir::{Attr, Module, PrintOptions, Type, element_size, print_operation, scalar_bytes};
 use ferroflow_opdef::host::{AttrKind, HostDType};
 
 /// The kind of an attribute; `None` if a file cannot hold it.
@@ -84,7 +84,7 @@ fn compiled_text(path: &[String], module: &Module) -> String {
         let ops = module.ops.iter();
         ops.into_iter().find(|op| op.symbol() == Some(root))
     });
-    root.map(|op| print_operation(module, op, true))
+    root.map(|op| print_operation(module, op, PrintOptions::GENERIC))
         .unwrap_or_default()
 }
 

@@ -2,6 +2,7 @@
 
 use super::ir::{Attr, Dense, FunctionType, Type, float_bits};
 use super::lexer::Tok;
+use super::location::loc_text;
 use super::parser::{Parser, Res};
 use std::collections::HashSet;
 
@@ -56,6 +57,10 @@ impl Parser<'_> {
                     return Ok(Attr::Opaque(format!("{text} : {ty}")));
                 }
                 Ok(Attr::Opaque(text))
+            }
+            Tok::Bare("loc") => {
+                let loc = self.loc_in_parentheses()?;
+                Ok(Attr::Opaque(loc_text(&loc)))
             }
             Tok::Int(_) | Tok::Float(_) | Tok::Punct("-") => self.number(ty),
             Tok::String(value) => {
@@ -137,11 +142,13 @@ impl Parser<'_> {
         let mut previous = b' ';
         let mut in_string = false;
         for (i, b) in rest.bytes().enumerate() {
+            let next = rest.as_bytes().get(i + 1);
             match b {
                 b'"' => in_string = !in_string,
                 _ if in_string => {}
                 b'<' => depth += 1,
-                b'>' if previous != b'-' => {
+                // Neither of `->` and `>=` ends it.
+                b'>' if previous != b'-' && next != Some(&b'=') => {
                     depth = depth.saturating_sub(1);
                     if depth == 0 {
                         let text = rest.get(..=i).unwrap_or("").to_string();
@@ -196,9 +203,11 @@ impl Parser<'_> {
         self.expect("<")?;
         let mut elements = Vec::new();
         let mut shape = Vec::new();
+        let start = self.at;
         if !self.is(">") {
             self.dense_elements(&mut elements, &mut shape, 0)?;
         }
+        let written = self.lexer.text.get(start..self.at).unwrap_or("").trim();
         self.expect(">")?;
         self.expect(":")?;
         let ty = self.ty()?;
@@ -214,6 +223,24 @@ impl Parser<'_> {
         let Some(n_elements) = n_elements.filter(|n| *n <= 1 << 28) else {
             return self.error_at(&loc, "elements literal type must have static shape");
         };
+        if let [item] = &elements[..]
+            && let [Attr::String(digits)] = &item[..]
+            && shape.is_empty()
+            && let Some(bytes) = hex_bytes(digits)
+        {
+            let n_bytes = n_elements.checked_mul(super::printer::element_size(&element));
+            return match n_bytes == Some(bytes.len()) {
+                true => Ok(Attr::Dense(Dense { ty, bytes })),
+                false => self.error_at(&loc, "elements hex data size is invalid for provided type"),
+            };
+        }
+        let mut parts = elements.iter().flatten();
+        if parts.all(|part| matches!(part, Attr::String(_))) && element.dialect().is_some() {
+            if elements.len() != n_elements && !(elements.len() == 1 && shape.is_empty()) {
+                return self.error_at(&loc, "texts do not fit the shape of their type");
+            }
+            return Ok(Attr::Opaque(format!("dense<{written}> : {ty}")));
+        }
         let mut bytes = Vec::new();
         for item in &elements {
             if !element_bytes(item, &element, &mut bytes) {
@@ -350,6 +377,13 @@ impl Parser<'_> {
     }
 }
 
+/// The bytes of `0x...`, in the order of the digits.
+fn hex_bytes(digits: &[u8]) -> Option<Vec<u8>> {
+    let pairs = digits.strip_prefix(b"0x")?.chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.filter(|pair| pair.len() == 2).map(byte).collect()
+}
+
 /// The integer `text` of type `ty`, if it fits.
 fn integer(text: &str, negative: bool, ty: &Type) -> Option<Attr> {
     let magnitude = match text.strip_prefix("0x") {
@@ -365,15 +399,27 @@ fn integer(text: &str, negative: bool, ty: &Type) -> Option<Attr> {
         None if ty.is("index") => (64, false),
         None => return None,
     };
-    let limit = 1u128.checked_shl(width)?;
+    if !(1..=128).contains(&width) {
+        return None;
+    }
+    let (largest, half) = (u128::MAX >> (128 - width), 1u128 << (width - 1));
     // As in MLIR, a signless type takes what is in the range of its signed or unsigned reading.
     let in_range = match (negative, unsigned) {
         (true, true) => magnitude == 0,
-        (true, false) => magnitude <= limit >> 1,
-        (false, _) => magnitude < limit,
+        (true, false) => magnitude <= half,
+        (false, _) => magnitude <= largest,
     };
-    if !in_range || width > 64 {
+    if !in_range {
         return None;
+    }
+    if width > 64 {
+        let is_high = !unsigned && !negative && magnitude >= half;
+        let text = match (negative, is_high) {
+            (true, _) => format!("-{magnitude}"),
+            (_, true) => format!("-{}", largest - magnitude + 1),
+            _ => magnitude.to_string(),
+        };
+        return Some(Attr::Opaque(format!("{text} : {ty}")));
     }
     if width == 1 {
         return Some(Attr::Bool(magnitude != 0));

@@ -28,14 +28,7 @@ pub(super) fn operation(p: &mut Parser, name: &str) -> Res<Op> {
         return p.error_at(&loc, message);
     };
     p.bump()?;
-    let mut op = Op {
-        name: if is_return { "std.return" } else { name }.into(),
-        operands: Vec::new(),
-        results: Vec::new(),
-        attrs: Vec::new(),
-        regions: Vec::new(),
-        loc,
-    };
+    let mut op = Op::new(if is_return { "std.return" } else { name }, &loc);
     if let [Part::Special(special), ..] = &spec.form[..] {
         parse_special(p, special, &mut op)?;
     } else {
@@ -284,19 +277,12 @@ fn parse_special(p: &mut Parser, special: &str, op: &mut Op) -> Res {
 /// The body of an `else` that was left out.
 fn empty_region(p: &mut Parser, types: &[Type], loc: &Loc) -> Region {
     let args = p.new_results(types);
-    let terminator = Op {
-        name: "tfrt.return".into(),
-        operands: Vec::new(),
-        results: Vec::new(),
-        attrs: Vec::new(),
-        regions: Vec::new(),
-        loc: loc.clone(),
-    };
     Region {
         args,
-        ops: vec![terminator],
+        ops: vec![Op::new("tfrt.return", loc)],
         n_blocks: 1,
         loc: loc.clone(),
+        ..Region::default()
     }
 }
 

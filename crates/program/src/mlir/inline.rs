@@ -21,7 +21,7 @@ const MAX_VALUES: usize = 1 << 20;
 /// }";
 /// let mut module = mlir::parse(text, "f.mlir", 0).expect("well formed");
 /// mlir::inline_calls(&mut module);
-/// let text = mlir::print(&module, false);
+/// let text = mlir::print(&module, mlir::PrintOptions::default());
 /// assert!(!text.contains("tfrt.call") && !text.contains("@one"));
 /// ```
 pub fn inline_calls(module: &mut Module) {
@@ -31,7 +31,11 @@ pub fn inline_calls(module: &mut Module) {
         inlined: HashSet::new(),
         module,
     };
-    for op in ops.iter_mut().filter(|op| op.is_func()) {
+    // Host programs have no others.
+    for op in ops
+        .iter_mut()
+        .filter(|op| op.is_func() && has_single_blocks(op))
+    {
         for region in &mut op.regions {
             inliner.region(region, &mut HashMap::new());
         }
@@ -54,6 +58,15 @@ pub fn inline_calls(module: &mut Module) {
     module.ops = ops;
 }
 
+/// Whether no region within has several blocks.
+fn has_single_blocks(op: &Op) -> bool {
+    let mut all = true;
+    each_op(op, &mut |op| {
+        all &= op.regions.iter().all(|r| r.others.is_empty())
+    });
+    all
+}
+
 /// The function that `op` calls, if it is a plain call.
 fn callee(op: &Op) -> Option<&str> {
     let name = op.attr("callee").and_then(Attr::as_symbol);
@@ -62,7 +75,7 @@ fn callee(op: &Op) -> Option<&str> {
 
 fn each_op<'o>(op: &'o Op, see: &mut dyn FnMut(&'o Op)) {
     see(op);
-    for inner in op.regions.iter().flat_map(|r| &r.ops) {
+    for inner in op.regions.iter().flat_map(Region::all_ops) {
         each_op(inner, see);
     }
 }
@@ -102,7 +115,8 @@ fn callees(ops: &[Op]) -> HashMap<String, Op> {
     let functions = ops.iter().filter(|op| {
         let plain = ["tfrt.native", "tfrt.sync", "tfrt.dataflow"];
         let has_body = op.regions.first().is_some_and(|r| r.n_blocks == 1);
-        op.is_func() && has_body && plain.iter().all(|a| op.attr(a).is_none())
+        let is_plain = plain.iter().all(|a| op.attr(a).is_none());
+        op.is_func() && has_body && is_plain && has_single_blocks(op)
     });
     let named = functions.filter_map(|op| Some((op.symbol()?.to_string(), op.clone())));
     named.filter(|(name, _)| !is_recursive(name)).collect()
@@ -187,7 +201,7 @@ impl Inliner<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{parse, print, verify};
+    use super::super::{PrintOptions, parse, print, verify};
     use super::*;
 
     fn check(text: &str, want: &str) {
@@ -198,7 +212,11 @@ mod tests {
             let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
             lines.map(str::to_string).collect()
         };
-        assert_eq!(lines(&print(&module, false)), lines(want), "{text}");
+        assert_eq!(
+            lines(&print(&module, PrintOptions::default())),
+            lines(want),
+            "{text}"
+        );
     }
 
     #[test]

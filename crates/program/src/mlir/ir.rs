@@ -67,6 +67,12 @@ impl Type {
         is_number.then(|| Some((digits.parse().ok()?, unsigned)))?
     }
 
+    /// The dialect of a type that is not MLIR's own.
+    pub fn dialect(&self) -> Option<&str> {
+        let name = self.text()?.strip_prefix('!')?;
+        name.split('.').next()
+    }
+
     /// Whether this is a type of floating-point numbers.
     pub fn is_float(&self) -> bool {
         matches!(self.text(), Some("bf16" | "f16" | "f32" | "f64"))
@@ -239,21 +245,40 @@ pub struct ValueInfo {
     pub loc: Loc,
 }
 
-/// A block of operations with its arguments.
+/// Blocks of operations. Host programs have one block in each region.
 #[derive(Clone, Debug, Default)]
 pub struct Region {
-    /// The block's arguments.
+    /// The first block's arguments.
     pub args: Vec<Value>,
-    /// The operations, in order.
+    /// Its operations, in order.
     pub ops: Vec<Op>,
-    /// How many blocks were written; 0 for a declaration's missing body. Only the first is kept.
+    /// How many blocks there are; 0 for a declaration's missing body.
     pub n_blocks: usize,
+    /// The blocks behind the first.
+    pub others: Vec<Block>,
     /// Where it begins.
     pub loc: Loc,
 }
 
+/// A block behind the first of its region.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// Its arguments.
+    pub args: Vec<Value>,
+    /// Its operations, in order.
+    pub ops: Vec<Op>,
+}
+
+impl Region {
+    /// The operations of all blocks.
+    pub fn all_ops(&self) -> impl Iterator<Item = &Op> {
+        let others = self.others.iter().flat_map(|block| &block.ops);
+        self.ops.iter().chain(others)
+    }
+}
+
 /// An operation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Op {
     /// Full name, `tfrt.add.i32`.
     pub name: Arc<str>,
@@ -265,11 +290,22 @@ pub struct Op {
     pub attrs: Vec<(String, Attr)>,
     /// Nested blocks.
     pub regions: Vec<Region>,
+    /// The blocks of its region that may follow it, by their places there.
+    pub successors: Vec<usize>,
     /// Where it stands.
     pub loc: Loc,
 }
 
 impl Op {
+    /// An operation without anything.
+    pub fn new(name: &str, loc: &Loc) -> Op {
+        Op {
+            name: name.into(),
+            loc: loc.clone(),
+            ..Op::default()
+        }
+    }
+
     /// The constant called `name`.
     pub fn attr(&self, name: &str) -> Option<&Attr> {
         self.attrs.iter().find(|(n, _)| n == name).map(|(_, a)| a)

@@ -135,3 +135,18 @@ impl Parser<'_> {
         })
     }
 }
+
+/// A place as it is written: `loc("file":1:2)`.
+pub(super) fn loc_text(loc: &Loc) -> String {
+    let quoted = |text: &str| super::printer::string_text(text.as_bytes());
+    let place = (loc.line != 0).then(|| {
+        let (line, column) = (loc.line, loc.column);
+        format!("{}:{line}:{column}", quoted(&loc.file))
+    });
+    match (&loc.name, place) {
+        (Some(name), Some(place)) => format!("loc({}({place}))", quoted(name)),
+        (Some(name), None) => format!("loc({})", quoted(name)),
+        (None, Some(place)) => format!("loc({place})"),
+        (None, None) => "loc(unknown)".to_string(),
+    }
+}

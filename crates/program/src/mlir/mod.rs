@@ -19,10 +19,10 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use forms::has_typed_attributes;
 pub use inline::inline_calls;
 pub use ir::{
-    Attr, Dense, FunctionType, Loc, Module, Op, Region, Type, Value, ValueInfo, is_compiled,
+    Attr, Block, Dense, FunctionType, Loc, Module, Op, Region, Type, Value, ValueInfo, is_compiled,
 };
 pub(crate) use printer::element_size;
-pub use printer::{attr_text, print, print_operation};
+pub use printer::{PrintOptions, attr_text, print, print_operation};
 pub(crate) use streams::says_costs;
 pub use streams::{COST, Stream, Streams, stream_remarks};
 pub use verify::verify;
@@ -34,7 +34,7 @@ pub use verify::verify;
 /// let text = "func @one() -> i32 {\n  %a = tfrt.constant.i32 1\n  tfrt.return %a : i32\n}";
 /// let module = mlir::parse(text, "one.mlir", 0).expect("well formed");
 /// assert!(mlir::verify(&module).is_empty());
-/// assert!(mlir::print(&module, false).contains("%0 = tfrt.constant.i32 1"));
+/// assert!(mlir::print(&module, mlir::PrintOptions::default()).contains("%0 = tfrt.constant.i32 1"));
 /// ```
 pub fn parse(text: &str, file: &str, first_line: usize) -> Result<Module, Vec<Diagnostic>> {
     parser::Parser::new(lexer::Lexer::new(text, file, first_line)).parse_module()

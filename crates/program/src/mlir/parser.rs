@@ -2,7 +2,7 @@
 
 use super::custom_parse;
 use super::diagnostic::Diagnostic;
-use super::ir::{Attr, FunctionType, Loc, Module, Op, Region, Type, Value};
+use super::ir::{Attr, Block, FunctionType, Loc, Module, Op, Region, Type, Value};
 use super::lexer::{Lexer, Tok};
 use std::collections::HashMap;
 
@@ -37,6 +37,8 @@ pub(super) struct Parser<'a> {
     /// Places by alias; they may be used before they are defined.
     pub(super) loc_aliases: HashMap<String, Loc>,
     scopes: Vec<Scope>,
+    /// The blocks of the region that is read.
+    blocks: HashMap<String, usize>,
     depth: usize,
     /// Notes that belong to the error to come.
     pub(super) notes: Vec<Diagnostic>,
@@ -54,6 +56,7 @@ impl<'a> Parser<'a> {
             type_aliases: HashMap::new(),
             loc_aliases: HashMap::new(),
             scopes: Vec::new(),
+            blocks: HashMap::new(),
             depth: 0,
             notes: Vec::new(),
         }
@@ -406,6 +409,10 @@ impl<'a> Parser<'a> {
         self.bump()?;
         self.expect("(")?;
         let operands = self.comma_list(")", Self::operand)?;
+        let successors = match self.eat("[")? {
+            true => self.comma_list("]", Self::successor)?,
+            false => Vec::new(),
+        };
         let mut regions = Vec::new();
         if self.eat("(")? {
             let isolated = super::forms::spec(&name).is_some();
@@ -440,6 +447,7 @@ impl<'a> Parser<'a> {
             results: self.new_results(&types.results),
             attrs: Vec::new(),
             regions,
+            successors,
             loc,
         };
         for (name, value) in attrs {
@@ -457,6 +465,13 @@ impl<'a> Parser<'a> {
 
     /// `{ ... }` in a scope that the caller opened; `args` are already defined in it.
     pub(super) fn region(&mut self, args: Vec<Value>) -> Res<Region> {
+        let outer = std::mem::take(&mut self.blocks);
+        let region = self.region_of_blocks(args);
+        self.blocks = outer;
+        region
+    }
+
+    fn region_of_blocks(&mut self, args: Vec<Value>) -> Res<Region> {
         let mut region = Region {
             args,
             n_blocks: 1,
@@ -464,47 +479,94 @@ impl<'a> Parser<'a> {
             ..Region::default()
         };
         self.expect("{")?;
+        // The first block may have no name, the others by the numbers that they got.
+        let mut places = Vec::new();
         let mut is_first = true;
         loop {
-            match self.tok {
+            match self.tok.clone() {
                 Tok::Punct("}") => break,
                 Tok::End => return self.error("expected '}' to end a region"),
-                Tok::Caret(_) => {
+                Tok::Caret(name) => {
+                    let number = self.block(name);
+                    let is_new = places.iter().all(|(_, n)| *n != number);
+                    if !is_new {
+                        return self.error(format!("redefinition of block '^{name}'"));
+                    }
                     self.bump()?;
                     let mut block_args = Vec::new();
                     if self.eat("(")? {
-                        block_args = self.comma_list(")", Self::typed_argument)?;
+                        block_args = self.comma_list(")", |p| Ok(p.typed_argument()?.0))?;
                     }
                     self.expect(":")?;
-                    match is_first && region.args.is_empty() {
-                        true => region.args = block_args,
-                        false => region.n_blocks += 1,
+                    if is_first && region.args.is_empty() {
+                        region.args = block_args;
+                        places.push((0, number));
+                    } else {
+                        places.push((region.n_blocks, number));
+                        region.n_blocks += 1;
+                        region.others.push(Block {
+                            args: block_args,
+                            ops: Vec::new(),
+                        });
                     }
                 }
                 _ => {
                     let op = self.operation()?;
-                    region.ops.push(op);
+                    let ops = region.others.last_mut().map(|block| &mut block.ops);
+                    ops.unwrap_or(&mut region.ops).push(op);
                 }
             }
             is_first = false;
+        }
+        // What follows an operation was numbered as it was met.
+        let others = region.others.iter_mut().flat_map(|block| &mut block.ops);
+        for op in region.ops.iter_mut().chain(others) {
+            for successor in &mut op.successors {
+                let Some((place, _)) = places.iter().find(|(_, n)| *n == *successor) else {
+                    let name = self.blocks.iter().find(|(_, n)| **n == *successor);
+                    let name = name.map_or("", |(name, _)| name.as_str());
+                    let message = format!("reference to an undefined block '^{name}'");
+                    return self.error_at(&op.loc, message);
+                };
+                *successor = *place;
+            }
         }
         self.bump()?;
         Ok(region)
     }
 
-    /// `%name : type`
-    fn typed_argument(&mut self) -> Res<Value> {
+    /// The number of a block of the region that is read, by the order in which they are met.
+    fn block(&mut self, name: &str) -> usize {
+        let next = self.blocks.len();
+        *self.blocks.entry(name.to_string()).or_insert(next)
+    }
+
+    /// `^name`
+    fn successor(&mut self) -> Res<usize> {
+        let Tok::Caret(name) = self.tok else {
+            return self.error("expected block name");
+        };
+        self.bump()?;
+        Ok(self.block(name))
+    }
+
+    /// `%name : type {attributes} loc(...)`
+    fn typed_argument(&mut self) -> Res<(Value, Vec<(String, Attr)>)> {
         let Tok::Percent(name) = self.tok else {
             return self.error("expected SSA operand");
         };
-        let loc = self.loc.clone();
+        let mut loc = self.loc.clone();
         self.bump()?;
         self.expect(":")?;
         let ty = self.ty()?;
-        let value = self.module.add_value(ty, loc.clone());
-        self.define(name, vec![value], &loc)?;
-        self.optional_attr_dict()?;
-        Ok(value)
+        let attrs = self.optional_attr_dict()?;
+        let name_loc = loc.clone();
+        if self.is_word("loc") {
+            loc = self.loc_in_parentheses()?;
+        }
+        let value = self.module.add_value(ty, loc);
+        self.define(name, vec![value], &name_loc)?;
+        Ok((value, attrs))
     }
 
     /// A region whose arguments have the names of `operands`.
@@ -530,14 +592,7 @@ impl<'a> Parser<'a> {
 
     /// `func private @name(%a: i32) -> i32 attributes {} { ... }`, after the keyword.
     pub(super) fn function(&mut self, loc: Loc) -> Res<Op> {
-        let mut op = Op {
-            name: "func".into(),
-            operands: Vec::new(),
-            results: Vec::new(),
-            attrs: Vec::new(),
-            regions: Vec::new(),
-            loc,
-        };
+        let mut op = Op::new("func", &loc);
         for visibility in ["private", "public", "nested"] {
             if self.eat_word(visibility)? {
                 op.set_attr("sym_visibility", Attr::string(visibility));
@@ -557,6 +612,8 @@ impl<'a> Parser<'a> {
     fn function_rest(&mut self, op: &mut Op) -> Res {
         self.expect("(")?;
         let mut args = Vec::new();
+        // As MLIR has it, what arguments and results are given are attributes of the function.
+        let mut given: Vec<(String, Vec<(String, Attr)>)> = Vec::new();
         let (start, mut n_types) = (self.loc.clone(), 0);
         let inputs = self.comma_list(")", |p| {
             let is_named = matches!(p.tok, Tok::Percent(_));
@@ -566,22 +623,27 @@ impl<'a> Parser<'a> {
                     false => "expected SSA identifier",
                 });
             }
+            let name = format!("arg{n_types}");
             n_types += 1;
             if is_named {
-                let value = p.typed_argument()?;
+                let (value, attrs) = p.typed_argument()?;
                 args.push(value);
+                given.push((name, attrs));
                 return Ok(p.module.ty(value));
             }
             let ty = p.ty()?;
-            p.optional_attr_dict()?;
+            given.push((name, p.optional_attr_dict()?));
             Ok(ty)
         })?;
         let mut results = Vec::new();
         if self.eat("->")? {
             results = if self.eat("(")? {
+                let mut n_results = 0;
                 self.comma_list(")", |p| {
                     let ty = p.ty()?;
-                    p.optional_attr_dict()?;
+                    let name = format!("result{n_results}");
+                    given.push((name, p.optional_attr_dict()?));
+                    n_results += 1;
                     Ok(ty)
                 })?
             } else {
@@ -590,6 +652,9 @@ impl<'a> Parser<'a> {
         }
         let ty = FunctionType { inputs, results };
         op.set_attr("type", Attr::Type(Type::Function(ty.into())));
+        for (name, attrs) in given.into_iter().filter(|(_, attrs)| !attrs.is_empty()) {
+            op.set_attr(&name, Attr::Dict(attrs));
+        }
         if self.eat_word("attributes")? {
             for (name, value) in self.attr_dict()? {
                 op.set_attr(&name, value);
@@ -611,14 +676,7 @@ impl<'a> Parser<'a> {
 
     /// `module @name attributes {} { ... }`, after the keyword.
     pub(super) fn nested_module(&mut self, loc: Loc) -> Res<Op> {
-        let mut op = Op {
-            name: "module".into(),
-            operands: Vec::new(),
-            results: Vec::new(),
-            attrs: Vec::new(),
-            regions: Vec::new(),
-            loc,
-        };
+        let mut op = Op::new("module", &loc);
         if let Tok::At(name) = self.tok.clone() {
             self.bump()?;
             op.set_attr("sym_name", Attr::string(&name));

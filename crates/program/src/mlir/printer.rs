@@ -2,22 +2,34 @@
 
 use super::forms::{self, Part};
 use super::ir::{Attr, Dense, Module, Op, Region, Type, Value, float_value, list};
+use super::location::loc_text;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// The text of a whole program; `generic` writes every operation in the form that all have.
-pub fn print(module: &Module, generic: bool) -> String {
-    let mut p = Printer {
-        module,
-        out: String::new(),
-        names: HashMap::new(),
-        n_values: 0,
-        n_args: 0,
-        n_named: HashMap::new(),
-        generic,
-        indent: 0,
+/// How programs are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PrintOptions {
+    /// Every operation in the form that all have.
+    pub generic: bool,
+    /// Behind each operation, where it stands.
+    pub locations: bool,
+    /// In the generic form, functions and modules as `builtin.func` and `builtin.module`.
+    pub builtin_names: bool,
+}
+
+impl PrintOptions {
+    /// Every operation in the form that all have.
+    pub const GENERIC: PrintOptions = PrintOptions {
+        generic: true,
+        locations: false,
+        builtin_names: false,
     };
-    if module.attrs.is_empty() && !generic {
+}
+
+/// The text of a whole program.
+pub fn print(module: &Module, options: PrintOptions) -> String {
+    let mut p = Printer::new(module, options);
+    if module.attrs.is_empty() && !options.generic {
         p.out.push('\n');
         for op in &module.ops {
             p.operation(op);
@@ -30,30 +42,16 @@ pub fn print(module: &Module, generic: bool) -> String {
         n_blocks: 1,
         ..Region::default()
     };
-    let op = Op {
-        name: "module".into(),
-        operands: Vec::new(),
-        results: Vec::new(),
-        attrs: module.attrs.clone(),
-        regions: vec![body],
-        loc: Default::default(),
-    };
+    let mut op = Op::new("module", &Default::default());
+    op.attrs = module.attrs.clone();
+    op.regions.push(body);
     p.operation(&op);
     p.out
 }
 
-/// The generic text of one operation of `module`.
-pub fn print_operation(module: &Module, op: &Op, generic: bool) -> String {
-    let mut p = Printer {
-        module,
-        out: String::new(),
-        names: HashMap::new(),
-        n_values: 0,
-        n_args: 0,
-        n_named: HashMap::new(),
-        generic,
-        indent: 0,
-    };
+/// The text of one operation of `module`.
+pub fn print_operation(module: &Module, op: &Op, options: PrintOptions) -> String {
+    let mut p = Printer::new(module, options);
     p.operation(op);
     p.out
 }
@@ -66,8 +64,23 @@ pub(super) struct Printer<'m> {
     n_args: usize,
     /// How many values have a name that begins so.
     n_named: HashMap<String, usize>,
-    generic: bool,
+    options: PrintOptions,
     indent: usize,
+}
+
+impl<'m> Printer<'m> {
+    fn new(module: &'m Module, options: PrintOptions) -> Self {
+        Printer {
+            module,
+            out: String::new(),
+            names: HashMap::new(),
+            n_values: 0,
+            n_args: 0,
+            n_named: HashMap::new(),
+            options,
+            indent: 0,
+        }
+    }
 }
 
 impl Printer<'_> {
@@ -99,6 +112,13 @@ impl Printer<'_> {
     }
 
     fn operation(&mut self, op: &Op) {
+        self.without_location(op);
+        if self.options.locations {
+            let _ = write!(self.out, " {}", loc_text(&op.loc));
+        }
+    }
+
+    fn without_location(&mut self, op: &Op) {
         if let Some((first, rest)) = named_results(op) {
             let chain = self.unique(first);
             self.push(&chain);
@@ -123,7 +143,7 @@ impl Printer<'_> {
                 many => write!(self.out, "{base}:{} = ", many.len()),
             };
         }
-        if !self.generic {
+        if !self.options.generic && op.successors.is_empty() {
             match &*op.name {
                 "func" => return self.function(op),
                 "module" => return self.nested_module(op),
@@ -224,7 +244,15 @@ impl Printer<'_> {
 
     fn generic_operation(&mut self, op: &Op) {
         let operands = self.operands(&op.operands);
-        let _ = write!(self.out, "\"{}\"({operands})", op.name);
+        let prefix = match &*op.name {
+            "func" | "module" if self.options.builtin_names => "builtin.",
+            _ => "",
+        };
+        let _ = write!(self.out, "\"{prefix}{}\"({operands})", op.name);
+        if !op.successors.is_empty() {
+            let blocks: Vec<String> = op.successors.iter().map(|b| format!("^bb{b}")).collect();
+            let _ = write!(self.out, "[{}]", blocks.join(", "));
+        }
         if !op.regions.is_empty() {
             self.push(" (");
             for (i, region) in op.regions.iter().enumerate() {
@@ -267,9 +295,8 @@ impl Printer<'_> {
                 }
             }
             None if !region.args.is_empty() => {
-                let args: Vec<String> = region.args.iter().map(|arg| self.argument(*arg)).collect();
                 self.new_line();
-                let _ = write!(self.out, "^bb0({}):", args.join(", "));
+                self.block_name(0, &region.args);
             }
             None => {}
         }
@@ -277,20 +304,43 @@ impl Printer<'_> {
         self.push("}");
     }
 
+    /// `^bb1(%arg0: i32):`
+    fn block_name(&mut self, place: usize, args: &[Value]) {
+        let args: Vec<String> = args.iter().map(|arg| self.argument(*arg)).collect();
+        let _ = match args.is_empty() {
+            true => write!(self.out, "^bb{place}:"),
+            false => write!(self.out, "^bb{place}({}):", args.join(", ")),
+        };
+    }
+
     fn body(&mut self, region: &Region) {
+        self.block(&region.ops);
+        for (i, block) in region.others.iter().enumerate() {
+            self.new_line();
+            self.block_name(i + 1, &block.args);
+            self.block(&block.ops);
+        }
+        self.new_line();
+    }
+
+    fn block(&mut self, ops: &[Op]) {
         self.indent += 1;
-        for op in &region.ops {
+        for op in ops {
             self.new_line();
             self.operation(op);
         }
         self.indent -= 1;
-        self.new_line();
     }
 
     fn argument(&mut self, arg: Value) -> String {
         let name = format!("%arg{}", self.n_args);
         self.n_args += 1;
-        let text = format!("{name}: {}", self.module.ty(arg));
+        let mut text = format!("{name}: {}", self.module.ty(arg));
+        if self.options.locations
+            && let Some(info) = self.module.values.get(arg.index())
+        {
+            let _ = write!(text, " {}", loc_text(&info.loc));
+        }
         self.names.insert(arg, name);
         text
     }
@@ -305,21 +355,34 @@ impl Printer<'_> {
         let name = symbol_text(op.symbol().unwrap_or(""));
         let ty = op.function_type().cloned().unwrap_or_default();
         let body = op.regions.first().filter(|r| r.n_blocks > 0);
-        let inputs: Vec<String> = match body {
+        let mut inputs: Vec<String> = match body {
             Some(region) => region.args.iter().map(|arg| self.argument(*arg)).collect(),
             None => ty.inputs.iter().map(Type::to_string).collect(),
         };
-        let _ = write!(self.out, "{name}({})", inputs.join(", "));
-        match &ty.results[..] {
-            [] => {}
-            [Type::Text(one)] => {
-                let _ = write!(self.out, " -> {one}");
-            }
-            many => {
-                let _ = write!(self.out, " -> ({})", list(many));
+        let mut results: Vec<String> = ty.results.iter().map(Type::to_string).collect();
+        let mut hidden = vec!["sym_name", "sym_visibility", "type"];
+        // What arguments and results are given stands behind their types.
+        for (list, kind) in [(&mut inputs, "arg"), (&mut results, "result")] {
+            for (name, value) in &op.attrs {
+                let number = name
+                    .strip_prefix(kind)
+                    .and_then(|n| n.parse::<usize>().ok());
+                if let (Some(text), Attr::Dict(_)) = (number.and_then(|n| list.get_mut(n)), value) {
+                    let _ = write!(text, " {}", attr_text(value, true));
+                    hidden.push(name);
+                }
             }
         }
-        let hidden = ["sym_name", "sym_visibility", "type"];
+        let _ = write!(self.out, "{name}({})", inputs.join(", "));
+        match (&results[..], &ty.results[..]) {
+            ([], _) => {}
+            ([one], [Type::Text(plain)]) if **plain == **one => {
+                let _ = write!(self.out, " -> {one}");
+            }
+            (many, _) => {
+                let _ = write!(self.out, " -> ({})", many.join(", "));
+            }
+        }
         if op.attrs.iter().any(|(n, _)| !hidden.contains(&n.as_str())) {
             self.push(" attributes");
             self.attr_dict(op, &hidden);
@@ -388,7 +451,7 @@ fn named_attr((name, value): &(String, Attr)) -> String {
     }
 }
 
-fn string_text(bytes: &[u8]) -> String {
+pub(super) fn string_text(bytes: &[u8]) -> String {
     let mut text = "\"".to_string();
     for b in bytes {
         match b {

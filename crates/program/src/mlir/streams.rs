@@ -54,7 +54,7 @@ pub struct Streams {
 impl Streams {
     /// The streams of `op`, a function; `None` if it has no body.
     pub fn of(module: &Module, op: &Op) -> Option<Streams> {
-        let region = op.regions.first().filter(|r| r.n_blocks > 0)?;
+        let region = op.regions.first().filter(|r| r.n_blocks == 1)?;
         Some(Self::of_region(module, region, op))
     }
 

@@ -38,7 +38,7 @@ impl Checker<'_> {
             self.found.push(*error);
             return false;
         }
-        let mut inner = op.regions.iter().flat_map(|region| &region.ops);
+        let mut inner = op.regions.iter().flat_map(Region::all_ops);
         inner.all(|inner| self.operation(inner, Some(op)))
     }
 

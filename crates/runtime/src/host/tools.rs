@@ -2,7 +2,7 @@
 
 use super::expected::Expected;
 use ferroflow_program::bef;
-use ferroflow_program::mlir::{self, Diagnostic, Module};
+use ferroflow_program::mlir::{self, Diagnostic, Module, PrintOptions};
 use std::sync::Arc;
 
 /// How a text is read.
@@ -111,23 +111,27 @@ pub fn mlir_to_bef(
 }
 
 /// BEF to text, and warnings.
-pub fn bef_to_mlir(bytes: Vec<u8>, file: &str, generic: bool) -> Result<(String, String), String> {
+pub fn bef_to_mlir(
+    bytes: Vec<u8>,
+    file: &str,
+    print: PrintOptions,
+) -> Result<(String, String), String> {
     let opened = bef::File::open(Arc::new(bytes)).and_then(|f| bef::to_mlir(&f));
     let (module, warnings) = opened.map_err(|e| format!("{file}: error: {}\n", e.message()))?;
     let warnings: String = warnings.iter().map(|w| w.render(None)).collect();
-    Ok((mlir::print(&module, generic), warnings))
+    Ok((mlir::print(&module, print), warnings))
 }
 
-/// Text to text, checked: programs in their usual form, or the `generic` one.
+/// Text to text, checked.
 pub fn optimize(
     text: &str,
     file: &str,
     options: TextOptions,
-    generic: bool,
+    print: PrintOptions,
 ) -> Result<String, String> {
     let mut out: Vec<String> = Vec::new();
     each(text, file, options, |module| {
-        out.push(mlir::print(module, generic));
+        out.push(mlir::print(module, print));
         Ok(())
     })?;
     Ok(out.join("// -----\n"))
