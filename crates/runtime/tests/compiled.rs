@@ -461,7 +461,7 @@ fn check_text(row: &Row, parts: &[&str]) {
     let bytes = row.file(false);
     let file = bef::File::open(std::sync::Arc::new(bytes.clone())).unwrap();
     file.verify().unwrap();
-    let (text, warnings) = bef_to_mlir(bytes, row.name, false).unwrap();
+    let (text, warnings) = bef_to_mlir(bytes, row.name, Default::default()).unwrap();
     assert_eq!(warnings, "", "{}", row.name);
     for part in parts {
         assert!(
