@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let is_valid = file.verify().is_ok();
     if let Ok((module, _)) = bef::to_mlir(&file) {
-        let text = mlir::print(&module, false);
+        let text = mlir::print(&module, Default::default());
         let _ = mlir::parse(&text, "fuzz.mlir", 0);
         // What was valid can be written again.
         if is_valid {
