@@ -1,6 +1,6 @@
 //! The graph of a session that clients extend.
 
-use crate::graph::check_edge;
+use crate::graph::{EdgeSource, check_edge};
 use crate::import::{Ports, check_node, check_versions, is_valid_name};
 use crate::{Graph, Signature, import_graph, parse_tensor_name};
 use ferroflow_base::{Result, invalid_argument, not_found};
@@ -78,19 +78,20 @@ fn check_reference(
     node: &NodeDef,
     i: usize,
     want: DType,
-    (source, slot): (&str, usize),
+    source: EdgeSource,
     outputs: &[DType],
     is_reference: bool,
 ) -> Result<()> {
+    let EdgeSource { name, slot, .. } = source;
     let Some(&got) = outputs
         .get(slot)
         .filter(|got| **got != want || !is_reference)
     else {
-        return check_edge(&node.name, i, want, (source, slot), outputs);
+        return check_edge(&node.name, i, want, source, outputs);
     };
     let suffix = if is_reference { "_ref" } else { "" };
     Err(invalid_argument!(
-        "Input {i} of node {} was passed {got}{suffix} from {source}:{slot} incompatible with \
+        "Input {i} of node {} was passed {got}{suffix} from {name}:{slot} incompatible with \
          expected {want}_ref.",
         node.name
     ))
@@ -211,10 +212,11 @@ impl GraphExecutionState {
                     && let Some(outputs) = outputs
                     && let Some(ports) = &ports[at]
                 {
-                    let from = (name, slot);
+                    let source = source.map(|s| &new[s]).or_else(|| self.node(name));
+                    let op = source.map_or("", |s| s.op.as_str());
+                    let from = EdgeSource { name, op, slot };
                     let checked = match ports.references[0].get(i) {
                         Some(true) => {
-                            let source = source.map(|s| &new[s]).or_else(|| self.node(name));
                             let is_reference =
                                 source.is_some_and(|s| gives_reference(s, slot, registry));
                             check_reference(node, i, ports.inputs[i], from, outputs, is_reference)

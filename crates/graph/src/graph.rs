@@ -261,7 +261,11 @@ impl Graph {
                     node.name
                 ));
             };
-            let from = (source.name.as_str(), input.slot as usize);
+            let from = EdgeSource {
+                name: &source.name,
+                op: source.op(),
+                slot: input.slot as usize,
+            };
             check_edge(&node.name, i, want, from, &source.outputs)?;
         }
         match node.controls.iter().find(|c| self.get(**c).is_none()) {
@@ -274,22 +278,38 @@ impl Graph {
     }
 }
 
+/// Where an edge begins.
+#[derive(Clone, Copy)]
+pub(crate) struct EdgeSource<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) op: &'a str,
+    pub(crate) slot: usize,
+}
+
 /// Checks that input `i` of `node`, which is to be of dtype `want`, is an output of that dtype.
 pub(crate) fn check_edge(
     node: &str,
     i: usize,
     want: DType,
-    (source, slot): (&str, usize),
+    source: EdgeSource,
     outputs: &[DType],
 ) -> Result<()> {
+    let EdgeSource { name, op, slot } = source;
+    // The gradient of one of these adds outputs to it, which a session that has it does not see.
+    let advice = match op {
+        "If" | "StatelessIf" | "While" | "StatelessWhile" => {
+            " Try using tf.compat.v1.experimental.output_all_intermediates(True)."
+        }
+        _ => "",
+    };
     match outputs.get(slot) {
         None => Err(invalid_argument!(
-            "Node '{node}': Connecting to invalid output {slot} of source node {source} which has {} \
-             outputs.",
+            "Node '{node}': Connecting to invalid output {slot} of source node {name} which has {} \
+             outputs.{advice}",
             outputs.len()
         )),
         Some(&got) if got != want => Err(invalid_argument!(
-            "Input {i} of node {node} was passed {got} from {source}:{slot} incompatible with expected \
+            "Input {i} of node {node} was passed {got} from {name}:{slot} incompatible with expected \
              {want}."
         )),
         Some(_) => Ok(()),
