@@ -38,3 +38,21 @@ for v2 in (False, True):
         print(s.run(endless, {last: 3}))  # Once, so that the timeout is not the compiler's.
         show("endless", lambda: s.run(
             endless, {last: 9}, options=tf.RunOptions(timeout_in_ms=300)))
+
+# A reference goes where it is wanted before the variable has a value.
+from tensorflow.python.ops import control_flow_ops, gen_array_ops, gen_state_ops
+
+graph = tf.Graph()
+with graph.as_default():
+    v = gen_state_ops.variable(shape=[1], dtype=tf.float32, name="v", container="", shared_name="")
+    without, with_value = control_flow_ops.ref_switch(v, tf.is_variable_initialized(v))
+    without, with_value = gen_array_ops.ref_identity(without), gen_array_ops.ref_identity(with_value)
+    with tf.control_dependencies([without]):
+        first = tf.assign(v, [1.0])
+    with tf.control_dependencies([with_value]):
+        again = tf.identity(v)
+    value = control_flow_ops.merge([first, again]).output
+    same = gen_array_ops.ref_identity(v)
+    more = tf.assign_add(same, [2.0])
+with session(graph) as s:
+    print(s.run(value), s.run(value), s.run(more), s.run(same))

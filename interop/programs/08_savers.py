@@ -21,3 +21,19 @@ for resource in (False, True):
         show("missing", lambda: saver.restore(s, path + "-none") if tf.train.checkpoint_exists(path + "-none") else "no file")
     reader = tf.train.load_checkpoint(path + "-2")
     print(sorted(reader.get_variable_to_shape_map().items()), reader.get_tensor("n"))
+
+# Files by URI.
+uri = "file://" + os.path.join(SCRATCH, "uri")
+graph = tf.Graph()
+with graph.as_default():
+    v = tf.get_variable("v", initializer=[1.0, 2.0])
+    saver = tf.train.Saver()
+    written = tf.write_file(uri + ".txt", "text")
+    read = tf.read_file(uri + ".txt")
+with session(graph) as s:
+    s.run(v.initializer)
+    saver.save(s, uri, write_meta_graph=False)
+    s.run(v.assign([3.0, 4.0]))
+    saver.restore(s, uri)
+    s.run(written)
+    print(s.run([v, read]), os.path.exists(os.path.join(SCRATCH, "uri.index")))

@@ -10,6 +10,7 @@
 //! r = Identity(v, ^c)       r = ReadVariableOp(v/_handle, ^c)
 //! n = Neg(a)                n/_read_0 = ReadVariableOp(v/_handle, ^a), n = Neg(n/_read_0)
 //! s = RefSwitch(v, p)       s = Switch(v/_handle, p)
+//! i = RefIdentity(v)        i/_handle = Identity(v/_handle), i = ReadVariableOp(i/_handle)
 //! t = TemporaryVariable     t/_handle = _TemporaryVariable, t = ReadVariableOp(t/_handle)
 //! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
 //! ```
@@ -32,7 +33,7 @@ pub(crate) fn without_references(graph: &GraphDef) -> Result<Cow<'_, GraphDef>> 
     if !graph
         .node
         .iter()
-        .any(|n| is_variable(n) || is_ref_op(&n.op))
+        .any(|n| is_variable(n) || control_op(&n.op).is_some())
     {
         return Ok(Cow::Borrowed(graph));
     }
@@ -78,11 +79,6 @@ fn is_variable(node: &NodeDef) -> bool {
         node.op.as_str(),
         "Variable" | "VariableV2" | "TemporaryVariable"
     )
-}
-
-/// Whether an op only passes references on.
-fn is_ref_op(op: &str) -> bool {
-    op == "RefIdentity" || control_op(op).is_some()
 }
 
 /// The op on a handle that does what an op on a reference does.
@@ -131,7 +127,9 @@ fn text(value: &str) -> AttrValue {
 /// The op that does with a handle what an op of control flow does with a reference.
 fn control_op(op: &str) -> Option<&str> {
     match op {
-        "RefSwitch" | "RefMerge" | "RefEnter" | "RefExit" | "RefNextIteration" => op.get(3..),
+        "RefSwitch" | "RefMerge" | "RefEnter" | "RefExit" | "RefNextIteration" | "RefIdentity" => {
+            op.get(3..)
+        }
         _ => None,
     }
 }
@@ -172,7 +170,7 @@ fn roots<'a>(
     for node in &graph.node {
         let n_refs = match node.op.as_str() {
             "RefMerge" => node.input.len(),
-            op if control_op(op).is_some() || op == "RefIdentity" || update_op(op).is_some() => 1,
+            op if control_op(op).is_some() || update_op(op).is_some() => 1,
             _ => continue,
         };
         for input in node.input.iter().take(n_refs) {
@@ -382,7 +380,7 @@ impl<'a> Lowering<'a> {
                 return self.update(node, op, &to, controls);
             }
             match node.op.as_str() {
-                "Identity" | "RefIdentity" | "DestroyTemporaryVariable" => {
+                "Identity" | "DestroyTemporaryVariable" => {
                     let read = self.read(node.name.clone(), &to, node, controls);
                     self.out.push(read);
                     return Ok(());
@@ -414,9 +412,6 @@ impl<'a> Lowering<'a> {
             ));
         }
         let mut copy = node.clone();
-        if copy.op == "RefIdentity" {
-            copy.op = "Identity".to_string();
-        }
         copy.input = self.values(node, 0, &controls);
         copy.input.extend(controls);
         self.out.push(copy);

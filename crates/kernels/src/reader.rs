@@ -5,6 +5,7 @@
 
 use crate::queue::{Queue, Want};
 use crate::resource::Resource;
+use crate::tf::files::local_path;
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_model::{RecordCompression, RecordReader, read_compressed};
 use ferroflow_opdef::AsyncCall;
@@ -78,7 +79,8 @@ type Record = (String, Vec<u8>);
 
 impl Unit {
     fn open(format: &Format, name: String) -> Result<Unit> {
-        let whole = |c| read_compressed(Path::new(&name), c);
+        let path = Path::new(local_path(&name));
+        let whole = |c| read_compressed(path, c);
         let source = match format {
             Format::Identity => Source::Single(name.clone().into_bytes()),
             Format::Whole => Source::Single(whole(RecordCompression::None)?),
@@ -111,7 +113,7 @@ impl Unit {
                 }
             }
             Format::Records(compression) => {
-                Source::Records(RecordReader::open(Path::new(&name), *compression)?)
+                Source::Records(RecordReader::open(path, *compression)?)
             }
         };
         Ok(Unit { name, source })

@@ -1,5 +1,6 @@
 //! Text files that fill tables: a line for each entry.
 
+use crate::tf::files::local_path;
 use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
 use ferroflow_opdef::Attrs;
 use ferroflow_tensor::{Bytes, DType, Tensor, dispatch};
@@ -51,7 +52,7 @@ pub(crate) fn read(
             ));
         }
     }
-    let content = std::fs::read(path).map_err(|e| match e.kind() {
+    let content = std::fs::read(local_path(path)).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => not_found!("{path}; No such file or directory"),
         _ => invalid_argument!("{path}; {e}"),
     })?;

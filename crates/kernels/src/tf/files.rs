@@ -71,6 +71,14 @@ pub const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
+/// The path on this machine that `name` means: TensorFlow takes URIs `file://…`, too.
+pub(crate) fn local_path(name: &str) -> &str {
+    let path = name
+        .strip_prefix("file://")
+        .and_then(|rest| rest.get(rest.find('/')?..));
+    path.unwrap_or(name)
+}
+
 /// The error of an operation on a file, with TensorFlow's code.
 #[cold]
 pub(crate) fn io_error(path: &str, error: &std::io::Error) -> Status {
@@ -103,21 +111,22 @@ fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<Bytes> {
 fn read_file(ctx: &mut KernelCtx) -> Result<()> {
     let name = scalar(ctx, 0, "filename")?;
     let name = String::from_utf8_lossy(&name);
-    let contents = std::fs::read(&*name).map_err(|e| io_error(&name, &e))?;
+    let contents = std::fs::read(local_path(&name)).map_err(|e| io_error(&name, &e))?;
     ctx.set_output(0, Tensor::string(contents))
 }
 
 fn write_file(ctx: &mut KernelCtx) -> Result<()> {
     let (name, contents) = (scalar(ctx, 0, "filename")?, scalar(ctx, 1, "contents")?);
     let name = String::from_utf8_lossy(&name);
-    if let Some(folder) = Path::new(&*name).parent() {
+    let path = local_path(&name);
+    if let Some(folder) = Path::new(path).parent() {
         let made = std::fs::create_dir_all(folder);
         // A folder that is a file is found to be none when the file is written.
         if !folder.exists() {
             made.map_err(|e| io_error(&folder.to_string_lossy(), &e))?;
         }
     }
-    std::fs::write(&*name, &contents).map_err(|e| io_error(&name, &e))
+    std::fs::write(path, &contents).map_err(|e| io_error(&name, &e))
 }
 
 fn matching(ctx: &mut KernelCtx) -> Result<()> {
@@ -140,6 +149,7 @@ fn matching(ctx: &mut KernelCtx) -> Result<()> {
 
 /// The files and folders that fit a pattern, part of the path by part.
 pub(super) fn glob(pattern: &str) -> Vec<String> {
+    let pattern = local_path(pattern);
     let (mut paths, rest) = match pattern.strip_prefix('/') {
         Some(rest) => (vec![PathBuf::from("/")], rest),
         None => (vec![PathBuf::new()], pattern),
@@ -324,6 +334,21 @@ fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uris_name_local_files() {
+        let rows = [
+            ("/tmp/a", "/tmp/a"),
+            ("a/b", "a/b"),
+            ("file:///tmp/a", "/tmp/a"),
+            ("file://localhost/tmp/a", "/tmp/a"),
+            ("file://a", "file://a"),
+            ("file:/tmp/a", "file:/tmp/a"),
+        ];
+        for (name, path) in rows {
+            assert_eq!(local_path(name), path, "{name}");
+        }
+    }
 
     #[test]
     fn patterns() {

@@ -129,7 +129,7 @@ fn restore(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let wanted = names.strings()?.iter().zip(specs.strings()?);
             let text = |bytes| String::from_utf8_lossy(bytes);
             let wanted = wanted.zip(&dtypes);
-            match TensorBundle::open(&prefix) {
+            match TensorBundle::open(super::files::local_path(&prefix)) {
                 // It may be in the old format.
                 Err(e) if e.code() == Code::NotFound => {
                     let files = old_files(&prefix)?;

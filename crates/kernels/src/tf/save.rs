@@ -1,6 +1,6 @@
 //! Checkpoint files from tensors.
 
-use super::files::io_error;
+use super::files::{io_error, local_path};
 use crate::shapes;
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_model::{BundleWriter, SavedPart, TensorSlice, merge_bundles, write_slices};
@@ -60,13 +60,15 @@ pub const OPS: &[Op] = &[
                     parts.shape()
                 ));
             }
-            let mut parts: Vec<String> = parts.strings()?.iter().map(text).collect();
+            let parts = parts.strings()?.iter().map(text);
+            let mut parts: Vec<String> = parts.map(|p| local_path(&p).to_string()).collect();
             if lenient {
                 parts.retain(|p| ferroflow_model::has_checkpoint(p.as_ref()));
             }
             let destination = scalar(ctx, 1, "destination_prefix")?;
-            make_folder(&destination)?;
-            merge_bundles(&parts, &destination, delete)
+            let destination = local_path(&destination);
+            make_folder(destination)?;
+            merge_bundles(&parts, destination, delete)
         }))
     }),
     Op::new(
@@ -175,10 +177,11 @@ fn save_old(ctx: &mut KernelCtx, n_fixed: usize) -> Result<()> {
             value,
         });
     }
-    if folder_of(&path).is_some_and(|f| !f.exists()) {
+    let local = local_path(&path);
+    if folder_of(local).is_some_and(|f| !f.exists()) {
         return Err(not_found!("{path}; No such file or directory"));
     }
-    write_slices(path.as_ref(), &parts)
+    write_slices(local.as_ref(), &parts)
 }
 
 fn folder_of(path: &str) -> Option<&Path> {
@@ -225,8 +228,9 @@ fn save(ctx: &mut KernelCtx) -> Result<()> {
             ctx.num_inputs().saturating_sub(FIXED)
         ));
     }
-    make_folder(&prefix)?;
-    let mut writer = BundleWriter::create(&prefix)?;
+    let local = local_path(&prefix);
+    make_folder(local)?;
+    let mut writer = BundleWriter::create(local)?;
     for (i, (name, spec)) in names.iter().zip(specs).enumerate() {
         let (name, spec, tensor) = (text(name), text(spec), ctx.input(i + FIXED)?);
         if spec.is_empty() {

@@ -1,5 +1,6 @@
 //! Event files written by a graph: SummaryWriter and the ops that write through it.
 
+use super::files::local_path;
 use super::summaries::{counted, doubles, limits};
 use crate::resource::{HandleKernel, Place, Resource, resource};
 use crate::shapes;
@@ -125,7 +126,7 @@ fn create(ctx: &mut KernelCtx) -> Result<()> {
     let (folder, suffix) = (text(ctx, 1, "logdir")?, text(ctx, 4, "filename_suffix")?);
     let number = |i: usize| Ok::<i64, _>(ctx.input(i)?.to_scalar::<i32>()?.into());
     *slot = Some(Writer {
-        events: EventWriter::with_suffix(Path::new(&folder), &suffix)?,
+        events: EventWriter::with_suffix(Path::new(local_path(&folder)), &suffix)?,
         pending: 0,
         max_queue: number(2)?,
         flush_after: Duration::from_millis(number(3)?.max(0) as u64),
