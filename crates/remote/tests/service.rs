@@ -249,18 +249,6 @@ fn nodes_that_do_not_fit_are_refused() {
             "Node 'n': Connecting to invalid output 7 of source node y which has 1 outputs.",
         ),
         (
-            "node { name: 'c' op: 'Const' attr { key: 'dtype' value { type: DT_BOOL } } attr { key: \
-             'value' value { tensor { dtype: DT_BOOL bool_val: true tensor_shape { } } } } } node { \
-             name: 'i' op: 'StatelessIf' input: 'c' attr { key: 'Tcond' value { type: DT_BOOL } } attr \
-             { key: 'Tin' value { list { } } } attr { key: 'Tout' value { list { type: DT_FLOAT } } } \
-             attr { key: 'then_branch' value { func { name: 'f' } } } attr { key: 'else_branch' value { \
-             func { name: 'f' } } } } "
-                .to_string()
-                + &neg("input: 'i:1'"),
-            "Node 'n': Connecting to invalid output 1 of source node i which has 1 outputs. Try using \
-             tf.compat.v1.experimental.output_all_intermediates(True).",
-        ),
-        (
             neg("input: '^x' input: 'y'"),
             "All control inputs must follow all data inputs",
         ),

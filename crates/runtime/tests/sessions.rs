@@ -181,6 +181,15 @@ fn graphs_that_are_wrong_are_refused_on_import() {
             "which has 1 outputs",
         ),
         (
+            "slot of a loop",
+            &(placeholder("x", &[])
+                + "node { name: 'w' op: 'StatelessWhile' input: 'x' attr { key: 'T' value { list { \
+                   type: DT_FLOAT } } } attr { key: 'cond' value { func { name: 'f' } } } attr { key: \
+                   'body' value { func { name: 'f' } } } } "
+                + &node("a", "Neg", &["w:1"])),
+            "which has 1 outputs. Try using tf.compat.v1.experimental.output_all_intermediates(True).",
+        ),
+        (
             "cycle",
             &(node("a", "Neg", &["b"]) + &node("b", "Neg", &["a"])),
             "cycle",
