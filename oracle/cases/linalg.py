@@ -89,6 +89,8 @@ def products():
     yield case("BatchMatMulV3", r("int8", (2, 2, 3)), r("int8", (2, 3, 2)), Tout="int32")
     yield case("BatchMatMulV3", r("uint8", (2, 2, 3)), r("int8", (2, 3, 2)), Tout="int32")
     yield case("BatchMatMulV3", r("bfloat16", (2, 2, 3)), r("bfloat16", (2, 3, 2)), Tout="float")
+    yield case("BatchMatMulV3", r("int8", (2, 2, 3)), r("bfloat16", (2, 3, 2)), Tout="bfloat16")
+    yield case("BatchMatMulV3", r("bfloat16", (2, 2, 3)), r("uint8", (2, 3, 2)), Tout="bfloat16")
 
 
 def einsum():

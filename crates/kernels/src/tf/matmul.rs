@@ -525,6 +525,8 @@ fn as_type<T: Number>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
         (DType::Int16, DType::Int32) => cast::<i16, i32>(par, t, i32::from),
         (DType::Int8, DType::Int16) => cast::<i8, i16>(par, t, i16::from),
         (DType::Uint8, DType::Int16) => cast::<u8, i16>(par, t, i16::from),
+        (DType::Int8, DType::Bfloat16) => cast(par, t, |v: i8| bf16::from_f32(v.into())),
+        (DType::Uint8, DType::Bfloat16) => cast(par, t, |v: u8| bf16::from_f32(v.into())),
         (DType::Bfloat16, DType::Float) => cast(par, t, bf16::to_f32),
         (DType::Half, DType::Float) => cast(par, t, f16::to_f32),
         (DType::Float, DType::Double) => cast::<f32, f64>(par, t, f64::from),
