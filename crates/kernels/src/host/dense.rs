@@ -221,6 +221,25 @@ impl DenseHostTensor {
         Ok(tensor)
     }
 
+    /// A tensor with these elements, of which a single one stands for all.
+    pub fn of_values(
+        allocator: &Arc<dyn HostAllocator>,
+        dtype: HostDType,
+        shape: TensorShape,
+        values: &[u8],
+    ) -> Result<Self> {
+        let size = dtype.size().unwrap_or(1);
+        let whole = shape.n_elements()?.checked_mul(size);
+        match values.len() {
+            n if n == size => Self::filled(allocator, dtype, shape, values),
+            n if Some(n) == whole => Self::from_bytes(allocator, dtype, shape, values),
+            n => Err(invalid_argument!(
+                "{} values do not fit shape {shape}",
+                n / size
+            )),
+        }
+    }
+
     /// A tensor with these bytes.
     pub fn from_bytes(
         allocator: &Arc<dyn HostAllocator>,

@@ -86,19 +86,9 @@ fn create_with<T: Element>(
     values: ArrayAttr<T>,
     ctx: Ctx,
 ) -> Result<HostTensor> {
-    let shape = TensorShape::new(shape.0)?;
-    let (allocator, bytes) = (ctx.host().allocator(), bytes_of(&values.0));
-    let tensor = match values.0.len() {
-        1 => DenseHostTensor::filled(allocator, T::DTYPE, shape, &bytes)?,
-        n if n == shape.n_elements()? => {
-            DenseHostTensor::from_bytes(allocator, T::DTYPE, shape, &bytes)?
-        }
-        n => {
-            return Err(invalid_argument!(
-                "{n} values are too few or too many for a tensor of shape {shape}"
-            ));
-        }
-    };
+    let (allocator, shape) = (ctx.host().allocator(), TensorShape::new(shape.0)?);
+    let values = bytes_of(&values.0);
+    let tensor = DenseHostTensor::of_values(allocator, T::DTYPE, shape, &values)?;
     Ok(HostTensor::Dense(tensor))
 }
 

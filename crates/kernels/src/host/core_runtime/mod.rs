@@ -203,16 +203,8 @@ fn create_dense(
     values: &[u8],
     ctx: &ExecutionContext,
 ) -> Result<TensorHandle> {
-    let shape = TensorShape::new(shape.to_vec())?;
-    let (n, size) = (shape.n_elements()?, dtype.size().unwrap_or(1));
-    let bytes = match values.len() == size {
-        true => values.repeat(n.min(1 << 28)),
-        false => values.to_vec(),
-    };
-    if bytes.len() != n.saturating_mul(size) {
-        return Err(invalid_argument!("values do not fit shape {shape}"));
-    }
-    let tensor = DenseHostTensor::from_bytes(ctx.host().allocator(), dtype, shape, &bytes)?;
+    let (allocator, shape) = (ctx.host().allocator(), TensorShape::new(shape.to_vec())?);
+    let tensor = DenseHostTensor::of_values(allocator, dtype, shape, values)?;
     Ok(TensorHandle::new(HostTensor::Dense(tensor)))
 }
 

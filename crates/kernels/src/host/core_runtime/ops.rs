@@ -235,17 +235,7 @@ fn create(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<V
     let OpAttr::Array { dtype, bytes } = attrs.get("values")? else {
         return Err(wrong("attribute 'values' is not a list"));
     };
-    let n = shape.n_elements()?;
-    let size = dtype.size().unwrap_or(1);
-    let allocator = ctx.host().allocator();
-    if bytes.len() == size {
-        let tensor = DenseHostTensor::filled(allocator, *dtype, shape, bytes)?;
-        return Ok(vec![HostTensor::Dense(tensor)]);
-    }
-    if bytes.len() != n.saturating_mul(size) {
-        return Err(wrong("create_dense_tensor: values do not fit the shape"));
-    }
-    let tensor = DenseHostTensor::from_bytes(allocator, *dtype, shape, bytes)?;
+    let tensor = DenseHostTensor::of_values(ctx.host().allocator(), *dtype, shape, bytes)?;
     Ok(vec![HostTensor::Dense(tensor)])
 }
 

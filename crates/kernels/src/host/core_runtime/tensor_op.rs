@@ -10,7 +10,7 @@ use super::attrs::{OpAttr, OpAttrs};
 use super::handle::Metadata;
 use crate::eager::{PreparedOp, PreparedOps};
 use crate::registry;
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_opdef::host::{ExecutionContext, HostDType};
 use ferroflow_opdef::{AsyncCall, AttrValue, Attrs, Cost, Resources, StepServices, Value};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
@@ -92,7 +92,10 @@ impl OpCall {
     ) -> Result<OpCall> {
         let of = |t: &HostTensor| (t.dtype(), t.shape().clone());
         let known: Vec<Metadata> = inputs.iter().map(of).collect();
-        let uniform = metadata(op, &known, attrs, ctx)?.into_iter().flatten();
+        let shapes = metadata(op, &known, attrs, ctx)?;
+        let uniform = shapes.into_iter().flatten().map(|(_, shape)| shape).next();
+        let uniform =
+            uniform.ok_or_else(|| internal!("{op} does not say the shape of its result"))?;
         let one = |t: &HostTensor| match t {
             HostTensor::Scalar(t) => Tensor::from_bytes(dtype(t.dtype)?, Shape::scalar(), &t.value),
             other => tensor(other),
@@ -101,7 +104,7 @@ impl OpCall {
         Ok(OpCall {
             op: prepared(op, attrs, &dtypes.collect::<Result<Vec<_>>>()?, ctx)?,
             inputs: inputs.iter().map(one).collect::<Result<_>>()?,
-            uniform: uniform.map(|(_, shape)| shape).next(),
+            uniform: Some(uniform),
         })
     }
 
