@@ -2,8 +2,9 @@
 //! our programs.
 //!
 //! Without a FILE the binary is built first. DIR is a checkout of TFRT; its `mlir_tests/` and
-//! `integrationtest/fizzbuzz/` run unless FOLDER says otherwise. The RUN lines of each test run as they are, with our binary under TFRT's program names and LLVM's FileCheck (or the
-//! `filecheck` package from PyPI) from the PATH.
+//! `integrationtest/fizzbuzz/` run unless FOLDER says otherwise. The RUN lines of each test run as
+//! they are, with our binary under TFRT's program names and LLVM's FileCheck (or the `filecheck`
+//! package from PyPI) from the PATH.
 
 use crate::{Res, root};
 use std::fs;
@@ -54,12 +55,11 @@ pub fn run(args: &[String]) -> Res {
     fs::create_dir_all(&programs).map_err(|e| e.to_string())?;
     install(&programs, &binary)?;
     let mut tests = Vec::new();
-    let usual = ["mlir_tests", "integrationtest/fizzbuzz"];
-    for folder in folder
-        .as_slice()
-        .iter()
-        .chain(usual.iter().filter(|_| folder.is_none()))
-    {
+    let folders = match folder {
+        Some(folder) => vec![folder],
+        None => vec!["mlir_tests", "integrationtest/fizzbuzz"],
+    };
+    for folder in folders {
         find(&suite.join(folder), &mut tests)?;
     }
     tests.sort();

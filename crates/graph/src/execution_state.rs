@@ -204,24 +204,25 @@ impl GraphExecutionState {
                     }
                 };
                 let source = by_name.get(name).copied();
-                let outputs = match source {
-                    Some(source) => ports[source].as_ref().map(|p| &p.outputs),
-                    None => self.position(name).and_then(|p| self.outputs[p].as_ref()),
+                let (from, outputs) = match source {
+                    Some(i) => (Some(&new[i]), ports[i].as_ref().map(|p| &p.outputs)),
+                    None => match self.position(name) {
+                        Some(i) => (Some(&self.nodes[i]), self.outputs[i].as_ref()),
+                        None => (None, None),
+                    },
                 };
                 if is_data
-                    && let Some(outputs) = outputs
+                    && let Some((from, outputs)) = from.zip(outputs)
                     && let Some(ports) = &ports[at]
                 {
-                    let source = source.map(|s| &new[s]).or_else(|| self.node(name));
-                    let op = source.map_or("", |s| s.op.as_str());
-                    let from = EdgeSource { name, op, slot };
+                    let (op, want) = (from.op.as_str(), ports.inputs[i]);
+                    let source = EdgeSource { name, op, slot };
                     let checked = match ports.references[0].get(i) {
                         Some(true) => {
-                            let is_reference =
-                                source.is_some_and(|s| gives_reference(s, slot, registry));
-                            check_reference(node, i, ports.inputs[i], from, outputs, is_reference)
+                            let is_reference = gives_reference(from, slot, registry);
+                            check_reference(node, i, want, source, outputs, is_reference)
                         }
-                        _ => check_edge(&node.name, i, ports.inputs[i], from, outputs),
+                        _ => check_edge(&node.name, i, want, source, outputs),
                     };
                     checked.map_err(|e| e.at_node(&node.name, &node.op))?;
                 }

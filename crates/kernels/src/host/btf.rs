@@ -159,14 +159,10 @@ fn read_tensor(frame: &mut KernelFrame, expected: Expected) -> Result<()> {
     let (path, index) = (frame.arg::<String>(0)?.clone(), *frame.arg::<i32>(1)?);
     let (promise, reporter) = (frame.allocate::<HostTensor>(0), frame.reporter());
     let host = frame.ctx().host().clone();
-    let task = Box::new(move || {
+    super::blocking(frame.ctx(), move || {
         let tensor = read(path, index, expected, host.allocator());
         reporter.settle(promise, tensor);
-    });
-    frame
-        .ctx()
-        .enqueue_blocking(task)
-        .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
+    })
 }
 
 pub(super) fn register(registry: &mut KernelRegistry) {
@@ -214,7 +210,9 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, bytes).expect("a temporary file");
         let allocator: Arc<dyn HostAllocator> = Arc::new(MallocAllocator);
-        read(path.display().to_string(), index, expected, &allocator)
+        let tensor = read(path.display().to_string(), index, expected, &allocator);
+        std::fs::remove_file(&path).expect("the file is there");
+        tensor
     }
 
     fn expected(dtype: HostDType, code: u8, layout: u8) -> Expected {

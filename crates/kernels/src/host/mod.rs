@@ -16,7 +16,14 @@ mod test;
 mod tracked;
 
 pub use dense::TfrtState;
-use ferroflow_opdef::host::KernelRegistry;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::host::{ExecutionContext, KernelRegistry};
+
+/// Runs what may block, on a thread that may.
+fn blocking(ctx: &ExecutionContext, task: impl FnOnce() + Send + 'static) -> Result<()> {
+    ctx.enqueue_blocking(Box::new(task))
+        .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
+}
 
 /// The kernels of compiled models that are no nodes.
 pub fn of_models() -> KernelRegistry {

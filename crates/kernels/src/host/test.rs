@@ -61,20 +61,16 @@ fn slept(host: &HostContext, micros: i32) {
 
 fn usleep(micros: i32, ctx: Ctx) -> Result<()> {
     let host = ctx.host().clone();
-    let task = Box::new(move || slept(&host, micros));
-    ctx.enqueue_blocking(task)
-        .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
+    super::blocking(&ctx, move || slept(&host, micros))
 }
 
 fn blocking_usleep(micros: i32, ctx: Ctx) -> Result<AsyncValueRef<Chain>> {
     let (promise, value) = Promise::new();
     let host = ctx.host().clone();
-    let task = Box::new(move || {
+    super::blocking(&ctx, move || {
         slept(&host, micros);
         promise.emplace(Chain);
-    });
-    ctx.enqueue_blocking(task)
-        .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))?;
+    })?;
     Ok(value)
 }
 

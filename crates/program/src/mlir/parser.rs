@@ -488,8 +488,7 @@ impl<'a> Parser<'a> {
                 Tok::End => return self.error("expected '}' to end a region"),
                 Tok::Caret(name) => {
                     let number = self.block(name);
-                    let is_new = places.iter().all(|(_, n)| *n != number);
-                    if !is_new {
+                    if places.iter().any(|(_, n)| *n == number) {
                         return self.error(format!("redefinition of block '^{name}'"));
                     }
                     self.bump()?;

@@ -280,29 +280,33 @@ fn create_coo(
     })])
 }
 
-/// The elements that the attribute gives.
-fn constant(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
-    let OpAttr::Dense { dtype, bytes, .. } = attrs.get("value")? else {
-        return Err(wrong("attribute 'value' is not dense"));
-    };
-    let [(_, shape)] = &constant_metadata(&[], attrs)?[..] else {
-        return Ok(Vec::new());
-    };
-    let allocator = ctx.host().allocator();
-    let tensor = DenseHostTensor::from_bytes(allocator, *dtype, shape.clone(), bytes)?;
-    Ok(vec![HostTensor::Dense(tensor)])
-}
-
-fn constant_metadata(_: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
-    let OpAttr::Dense { dtype, shape, .. } = attrs.get("value")? else {
+/// Type, shape and elements of a constant.
+fn constant_value(attrs: &OpAttrs) -> Result<(HostDType, TensorShape, &[u8])> {
+    let OpAttr::Dense {
+        dtype,
+        shape,
+        bytes,
+    } = attrs.get("value")?
+    else {
         return Err(wrong("attribute 'value' is not dense"));
     };
     match attrs.0.get("dtype") {
         Some(OpAttr::Type(other)) if other != dtype => {
             Err(wrong("attributes 'dtype' and 'value' have different types"))
         }
-        _ => Ok(vec![(*dtype, TensorShape::new(shape.clone())?)]),
+        _ => Ok((*dtype, TensorShape::new(shape.clone())?, bytes)),
     }
+}
+
+fn constant(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+    let (dtype, shape, bytes) = constant_value(attrs)?;
+    let tensor = DenseHostTensor::from_bytes(ctx.host().allocator(), dtype, shape, bytes)?;
+    Ok(vec![HostTensor::Dense(tensor)])
+}
+
+fn constant_metadata(_: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
+    let (dtype, shape, _) = constant_value(attrs)?;
+    Ok(vec![(dtype, shape)])
 }
 
 fn zeros_like(inputs: &[HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Vec<HostTensor>> {
