@@ -46,9 +46,13 @@ Options:
   --test_init_function=NAME                       Runs this function first
   --host_allocator_type=malloc|test_fixed_size_1k|profiled_allocator|leak_check_allocator|
                         caching_allocator
+  --shared_libs=FILE,...                          Loads kernels from shared libraries, which are written
+                                                  against ferroflow_kernels.h
   --print_error_code                              Prints the codes of errors
   --enable_tracing [--tracing_level=default|verbose|debug]
                                                   Prints at the end what happened
+  --print_metrics                                 Prints at the end the version, and how many
+                                                  functions took less than how many seconds
 
 With FERROFLOW_TFRT_STATE=2022 in the environment, tensors are printed as TFRT does since 2022.
 ";
@@ -219,13 +223,15 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
         "shared_libs",
         "tracing_level",
     ];
-    let flags = ["print_error_code", "enable_tracing"];
+    let flags = ["print_error_code", "enable_tracing", "print_metrics"];
     let options = Options::parse(args, &flags, &values, EXEC)?;
     if options.wants_help() {
         return write("-", EXEC.as_bytes());
     }
-    if options.value("shared_libs").is_some() {
-        return Err("kernels in shared libraries are not supported".to_string());
+    let mut registry = host_registry();
+    let libraries = options.value("shared_libs").unwrap_or_default();
+    for path in libraries.split(',').filter(|p| !p.is_empty()) {
+        ferroflow_plugin::load(&mut registry, path).map_err(|e| e.to_string())?;
     }
     let mut config = Config::default();
     if let Some(queue) = options.value("work_queue_type") {
@@ -242,6 +248,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
             .ok_or_else(|| format!("there is no allocator '{name}'\n\n{EXEC}"))?;
     }
     config.print_error_code = options.flag("print_error_code");
+    config.print_metrics = options.flag("print_metrics");
     config.state = state();
     if options.flag("enable_tracing") {
         let level = options.value("tracing_level").unwrap_or("default");
@@ -251,7 +258,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
         );
     }
     let bytes = read(options.file())?;
-    let driver = Driver::new(config, host_registry());
+    let driver = Driver::new(config, registry);
     let status = driver.run(Arc::new(bytes), Box::new(std::io::stdout()));
     Ok(u8::try_from(status).unwrap_or(1))
 }

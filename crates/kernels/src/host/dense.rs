@@ -92,7 +92,7 @@ impl SharedBuffer {
     }
 
     /// How many bytes there are.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.range.len()
     }
 
@@ -113,7 +113,7 @@ impl SharedBuffer {
 impl fmt::Display for SharedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pointer = Arc::as_ptr(&self.buffer).cast::<u8>();
-        write!(f, "HostBuffer<pointer={pointer:p}, size={}>", self.len())
+        write!(f, "HostBuffer<pointer={pointer:p}, size={}>", self.size())
     }
 }
 

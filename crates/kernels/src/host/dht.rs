@@ -109,11 +109,11 @@ fn make<T: Element>(
 
 fn make_sync<T: Element>(buffer: Arg<SharedBuffer>, shape: Arg<TensorShape>) -> Result<HostTensor> {
     let size = T::DTYPE.size().unwrap_or(1);
-    if Some(buffer.len()) != shape.n_elements()?.checked_mul(size) {
+    if Some(buffer.size()) != shape.n_elements()?.checked_mul(size) {
         return Err(invalid_argument!(
             "dht.make_tensor failed: buffer_size ({}) is not equal to the number of elements in \
              shape ({}) times element size ({size})",
-            buffer.len(),
+            buffer.size(),
             *shape
         ));
     }

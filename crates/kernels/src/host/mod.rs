@@ -15,9 +15,10 @@ mod strings;
 mod test;
 mod tracked;
 
-pub use dense::TfrtState;
+pub use dense::{DenseHostTensor, HostTensor, SharedBuffer, TfrtState};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::host::{ExecutionContext, KernelRegistry};
+pub use shape::TensorShape;
 
 /// Runs what may block, on a thread that may.
 fn blocking(ctx: &ExecutionContext, task: impl FnOnce() + Send + 'static) -> Result<()> {

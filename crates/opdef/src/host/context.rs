@@ -1,5 +1,6 @@
 //! What kernels share: the host, a request, and functions to call.
 
+use super::metrics::{Buckets, Gauge, Histogram, MetricsRegistry, Nobody};
 use super::trace::{TraceLevel, TraceScope, Tracer};
 use ferroflow_base::{Code, Result, Status, cancelled};
 use ferroflow_sync::{
@@ -30,6 +31,7 @@ pub struct HostContext {
     shared: Mutex<HashMap<TypeId, Shared>>,
     allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
     tracer: OnceLock<Tracer>,
+    metrics: OnceLock<Arc<dyn MetricsRegistry>>,
 }
 
 impl HostContext {
@@ -49,6 +51,7 @@ impl HostContext {
             shared: Mutex::default(),
             allocator,
             tracer: OnceLock::new(),
+            metrics: OnceLock::new(),
         })
     }
 
@@ -70,6 +73,27 @@ impl HostContext {
     /// Tells `tracer` from now on what happens. A host has one tracer at most.
     pub fn set_tracer(&self, tracer: Tracer) {
         let _ = self.tracer.set(tracer);
+    }
+
+    /// Keeps the figures that are asked for from now on in `metrics`. A host has one registry at most.
+    pub fn set_metrics(&self, metrics: Arc<dyn MetricsRegistry>) {
+        let _ = self.metrics.set(metrics);
+    }
+
+    /// The text under `name` among the host's figures.
+    pub fn string_gauge(&self, name: &str) -> Arc<dyn Gauge> {
+        match self.metrics.get() {
+            Some(metrics) => metrics.string_gauge(name),
+            None => Arc::new(Nobody),
+        }
+    }
+
+    /// The distribution under `name` among the host's figures.
+    pub fn histogram(&self, name: &str, buckets: &Buckets) -> Arc<dyn Histogram> {
+        match self.metrics.get() {
+            Some(metrics) => metrics.histogram(name, buckets),
+            None => Arc::new(Nobody),
+        }
     }
 
     /// Tells the tracer, if somebody wants to know as much as `level`, that something begins; it

@@ -6,6 +6,7 @@
 mod attr;
 mod context;
 mod frame;
+mod metrics;
 mod registry;
 mod sync_frame;
 mod trace;
@@ -20,6 +21,7 @@ pub use frame::{
     AttrSlot, CallSite, Frame, KernelFrame, LocationId, Operand, References, Register, Reporter,
     ResultItem, Span,
 };
+pub use metrics::{Buckets, Gauge, Histogram, MetricsRegistry};
 pub use registry::{HostKernel, KernelRegistry, NativeFunction};
 pub use sync_frame::SyncKernelFrame;
 pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};

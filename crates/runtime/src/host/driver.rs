@@ -1,13 +1,14 @@
 //! What `bef_executor` does: every function without arguments runs as a test of its own.
 
 use super::expected::Expected;
+use super::metrics::TextMetrics;
 use super::tracing::TextSink;
 use ferroflow_base::failed_precondition;
 use ferroflow_executor::host::Program;
 use ferroflow_kernels::host::TfrtState;
 use ferroflow_opdef::host::{
-    ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, TraceLevel, Tracer,
-    Value, Values,
+    Buckets, ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, TraceLevel,
+    Tracer, Value, Values,
 };
 use ferroflow_program::bef::{File, FileBytes, FunctionKind, has_graph};
 use ferroflow_program::lower::PREFIX;
@@ -20,6 +21,7 @@ use ferroflow_tensor::{
 };
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Where buffers come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -96,6 +98,8 @@ pub struct Config {
     pub state: TfrtState,
     /// How much to tell, behind what the programs print, of what happened.
     pub tracing: Option<TraceLevel>,
+    /// Whether figures are printed at the end: the version, and how long functions took.
+    pub print_metrics: bool,
 }
 
 impl Default for Config {
@@ -108,6 +112,7 @@ impl Default for Config {
             print_error_code: false,
             state: TfrtState::default(),
             tracing: None,
+            print_metrics: false,
         }
     }
 }
@@ -177,6 +182,12 @@ impl Driver {
         if let Some(level) = self.config.tracing {
             host.set_tracer(Tracer::new(level, Box::new(trace.clone())));
         }
+        let metrics = Arc::new(TextMetrics::default());
+        if self.config.print_metrics {
+            host.set_metrics(metrics.clone());
+        }
+        host.string_gauge("/ferroflow/version")
+            .set(env!("CARGO_PKG_VERSION"));
         host.print(&format!("Choosing {allocator_name}.\n"));
         host.print(&format!("Choosing {queue_name} work queue.\n"));
         let mut status = 0;
@@ -193,6 +204,7 @@ impl Driver {
         host.forget_shared();
         drop(whole);
         host.print(&trace.take());
+        host.print(&metrics.print());
         if let Some((text, is_bad)) = allocator.report() {
             host.print(&format!("{text}\n"));
             if is_bad {
@@ -246,12 +258,19 @@ impl Driver {
                 }
             }
         }
+        let bounds = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0];
+        let times = Buckets::explicit(&bounds)
+            .map(|buckets| host.histogram("/ferroflow/function_seconds", &buckets));
         let init = file.function(&self.config.init_function);
         let mut status = 0;
         let others = list.into_iter().filter(|i| Some(*i) != init);
         for index in init.into_iter().chain(others) {
             let before = AsyncValue::live();
-            self.run_function(program, index, host);
+            let begin = Instant::now();
+            let has_run = self.run_function(program, index, host);
+            if let Some(times) = times.as_ref().filter(|_| has_run) {
+                times.record(begin.elapsed().as_secs_f64());
+            }
             let after = AsyncValue::live();
             if let (Some(before), Some(after)) = (before, after)
                 && before != after
@@ -267,17 +286,19 @@ impl Driver {
         status
     }
 
-    fn run_function(&self, program: &Arc<Program>, index: usize, host: &Arc<HostContext>) {
+    /// Whether the function is one that runs.
+    fn run_function(&self, program: &Arc<Program>, index: usize, host: &Arc<HostContext>) -> bool {
         let Some(entry) = program.file().functions().get(index) else {
-            return;
+            return false;
         };
         let name = &entry.name;
         if !entry.arguments.is_empty() {
             let text = format!("--- Not running '{name}' because it has arguments.\n");
-            return host.print(&text);
+            host.print(&text);
+            return false;
         }
         if name.is_empty() {
-            return;
+            return false;
         }
         host.print(&format!("--- Running '{name}':\n"));
         let ctx = ExecutionContext::new(host.clone());
@@ -295,12 +316,13 @@ impl Driver {
                 drop(results);
                 // What is not part of the results ends before the next function begins.
                 host.work_queue().quiesce();
-                return;
+                return true;
             }
         };
         if !text.is_empty() {
             host.print(&format!("'{name}' returned {text}\n"));
         }
+        true
     }
 
     fn async_results(&self, function: &Function, results: &Values) -> String {

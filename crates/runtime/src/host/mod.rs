@@ -4,6 +4,7 @@
 
 mod driver;
 mod expected;
+mod metrics;
 mod tools;
 mod tracing;
 
@@ -12,8 +13,8 @@ pub use expected::Expected;
 pub use ferroflow_executor::host::Program;
 pub use ferroflow_kernels::host::{TfrtState, registry as host_registry};
 pub use ferroflow_opdef::host::{
-    ExecutionContext, Function, HostContext, KernelFrame, KernelRegistry, TraceLevel, TraceSink,
-    Tracer, Values,
+    Buckets, ExecutionContext, Function, Gauge, Histogram, HostContext, KernelFrame,
+    KernelRegistry, MetricsRegistry, TraceLevel, TraceSink, Tracer, Values,
 };
 pub use ferroflow_program::{bef, mlir};
 pub use ferroflow_sync::{

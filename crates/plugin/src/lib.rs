@@ -1,0 +1,80 @@
+//! Host kernels in shared libraries, written in any language that can speak C.
+//!
+//! Entry point: [`load`]. What a library sees is `include/ferroflow_kernels.h`: it exports one function, which gets
+//! a table of ours and registers kernels by name. `abi.rs` repeats the header in Rust, `registration.rs` and
+//! `call.rs` have the functions of the table, `value.rs` turns values into theirs and back.
+//!
+//! Unsafe code: all that crosses the border. It rests on what the header asks of a library; what a library can get
+//! wrong without breaking that (types, numbers of arguments, names) is checked.
+//!
+//! Does not know: engines, tensor ops, where a program comes from.
+
+mod abi;
+mod call;
+mod registration;
+mod value;
+
+use abi::{Api, Register};
+use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
+use ferroflow_opdef::host::KernelRegistry;
+use libloading::Library;
+use registration::Registration;
+
+/// The symbol that a library exports.
+const REGISTER: &str = "ferroflow_register_kernels";
+
+/// The table that libraries get.
+static API: Api = Api {
+    version: 1,
+    n_bytes: size_of::<Api>() as u32,
+    add_kernel: registration::add_kernel,
+    add_sync_kernel: registration::add_sync_kernel,
+    n_args: call::n_args,
+    n_results: call::n_results,
+    n_attributes: call::n_attributes,
+    arg: call::arg,
+    set_result: call::set_result,
+    attribute: call::attribute,
+    array_attribute: call::array_attribute,
+    read_tensor: call::read_tensor,
+    set_tensor: call::set_tensor,
+    set_later: call::set_later,
+    settle: call::settle,
+    settle_error: call::settle_error,
+    fail: call::fail,
+    print: call::print,
+};
+
+/// Loads the library `path` and adds its kernels to `registry`. It stays loaded until the process ends.
+///
+/// A file that is not there or is no library is NOT_FOUND, one that does not export
+/// `ferroflow_register_kernels` INVALID_ARGUMENT; a kernel whose name is taken is ALREADY_EXISTS.
+///
+/// The library's code runs with all rights of this process: load only what you trust.
+///
+/// ```
+/// use ferroflow_opdef::host::KernelRegistry;
+/// let error = ferroflow_plugin::load(&mut KernelRegistry::default(), "/no/such/library.so");
+/// assert!(error.unwrap_err().message().contains("/no/such/library.so"));
+/// ```
+pub fn load(registry: &mut KernelRegistry, path: &str) -> Result<()> {
+    // SAFETY: the library's initialisers are code that the caller trusts.
+    let library = unsafe { Library::new(path) }
+        .map_err(|e| not_found!("cannot load the shared library '{path}': {e}"))?;
+    // SAFETY: the header gives this symbol this type.
+    let register = unsafe { library.get::<Register>(REGISTER.as_bytes()) }
+        .map_err(|_| invalid_argument!("'{path}' has no kernels: it does not export {REGISTER}"))?;
+    let mut registration = Registration::new(registry);
+    // SAFETY: both pointers hold until the call returns, and the library asks for no more.
+    let code = unsafe { register(&API, &mut registration) };
+    let result = registration.finish();
+    // Kernels and objects of the library may be called as long as the process lives.
+    std::mem::forget(library);
+    result.map_err(|e| e.prefixed(&format!("in '{path}': ")))?;
+    match code {
+        0 => Ok(()),
+        code => Err(failed_precondition!(
+            "'{path}' could not register its kernels: it says {code}"
+        )),
+    }
+}

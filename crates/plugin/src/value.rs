@@ -1,0 +1,240 @@
+//! Values on both sides of the border.
+
+use crate::abi::{self, Content, ObjectParts, Text, Value};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::host::{Attribute, Frame, HostDType, HostValue};
+use ferroflow_sync::{AsyncValue, Chain};
+use std::ffi::{CStr, CString, c_char, c_void};
+
+/// Something that only libraries know.
+pub(crate) struct Object {
+    data: *mut c_void,
+    destroy: Option<unsafe extern "C" fn(*mut c_void)>,
+    type_name: CString,
+}
+
+// SAFETY: the header says that objects are passed between threads, shared and destroyed on any.
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl HostValue for Object {}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: the library gave both together; an object is dropped once.
+            unsafe { destroy(self.data) }
+        }
+    }
+}
+
+/// A text that ends with a zero.
+///
+/// # Safety
+/// `text` is null or such a text.
+pub(crate) unsafe fn text(text: *const c_char) -> Result<String> {
+    if text.is_null() {
+        return Err(invalid_argument!("a text is a null pointer"));
+    }
+    // SAFETY: not null, so what this function asks for.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str().map(str::to_string);
+    text.map_err(|_| invalid_argument!("a text is not UTF-8"))
+}
+
+fn unknown_type(kind: u32) -> ferroflow_base::Status {
+    invalid_argument!("a library speaks of values of the unknown type {kind}")
+}
+
+fn string(text: &str) -> Content {
+    let (data, length) = (text.as_ptr().cast(), text.len());
+    let string = Text { data, length };
+    Content { string }
+}
+
+/// Argument `i` of a call, of the type that `wanted` speaks of.
+///
+/// # Safety
+/// The name of the type of an object, if one is wanted, is null or ends with a zero.
+pub(crate) unsafe fn arg(frame: &impl Frame, i: usize, wanted: &Value) -> Result<Content> {
+    Ok(match wanted.kind {
+        abi::CHAIN => frame.arg::<Chain>(i).map(|_| Content { ui64: 0 })?,
+        abi::I1 => Content {
+            ui8: u8::from(*frame.arg::<bool>(i)?),
+        },
+        abi::UI8 => Content {
+            ui8: *frame.arg(i)?,
+        },
+        abi::UI16 => Content {
+            ui16: *frame.arg(i)?,
+        },
+        abi::UI32 => Content {
+            ui32: *frame.arg(i)?,
+        },
+        abi::UI64 => Content {
+            ui64: *frame.arg(i)?,
+        },
+        abi::I8 => Content { i8: *frame.arg(i)? },
+        abi::I16 => Content {
+            i16: *frame.arg(i)?,
+        },
+        abi::I32 => Content {
+            i32: *frame.arg(i)?,
+        },
+        abi::I64 => Content {
+            i64: *frame.arg(i)?,
+        },
+        abi::F32 => Content {
+            f32: *frame.arg(i)?,
+        },
+        abi::F64 => Content {
+            f64: *frame.arg(i)?,
+        },
+        abi::STRING => string(frame.arg::<String>(i)?),
+        abi::OBJECT => {
+            let object: &Object = frame.arg(i)?;
+            // SAFETY: an object is wanted, so `object` is the field that holds, with such a name.
+            let wanted = unsafe { text(wanted.content.object.type_name) }?;
+            let found = object.type_name.to_string_lossy();
+            if found != wanted {
+                return Err(invalid_argument!(
+                    "argument {i} is a {found}, kernel expects a {wanted}"
+                ));
+            }
+            Content {
+                object: ObjectParts {
+                    data: object.data,
+                    destroy: object.destroy,
+                    type_name: object.type_name.as_ptr(),
+                },
+            }
+        }
+        kind => return Err(unknown_type(kind)),
+    })
+}
+
+/// The number or the text that an attribute is, of the type `kind`.
+pub(crate) fn attribute(attribute: Attribute<'_>, kind: u32) -> Result<Content> {
+    Ok(match kind {
+        abi::I1 => Content {
+            ui8: u8::from(attribute.number::<bool>()?),
+        },
+        abi::UI8 => Content {
+            ui8: attribute.number()?,
+        },
+        abi::UI16 => Content {
+            ui16: attribute.number()?,
+        },
+        abi::UI32 => Content {
+            ui32: attribute.number()?,
+        },
+        abi::UI64 => Content {
+            ui64: attribute.number()?,
+        },
+        abi::I8 => Content {
+            i8: attribute.number()?,
+        },
+        abi::I16 => Content {
+            i16: attribute.number()?,
+        },
+        abi::I32 => Content {
+            i32: attribute.number()?,
+        },
+        abi::I64 => Content {
+            i64: attribute.number()?,
+        },
+        abi::F32 => Content {
+            f32: attribute.number()?,
+        },
+        abi::F64 => Content {
+            f64: attribute.number()?,
+        },
+        abi::STRING => string(attribute.string()?),
+        kind => return Err(unknown_type(kind)),
+    })
+}
+
+/// The type of numbers that a library calls `kind`.
+pub(crate) fn dtype(kind: u32) -> Result<HostDType> {
+    let number = u8::try_from(kind).ok().filter(|_| kind <= abi::F64);
+    let dtype = number.map(HostDType).filter(|d| d.size().is_some());
+    dtype.ok_or_else(|| unknown_type(kind))
+}
+
+/// What becomes of a value of a library.
+pub(crate) trait Sink {
+    type Made;
+    /// Takes it.
+    fn make<T: HostValue>(self, value: T) -> Self::Made;
+}
+
+/// As a value of the engine `async`.
+pub(crate) struct IntoAsync;
+
+impl Sink for IntoAsync {
+    type Made = AsyncValue;
+    fn make<T: HostValue>(self, value: T) -> AsyncValue {
+        AsyncValue::new(value)
+    }
+}
+
+/// As a value of the engine `sync`.
+pub(crate) struct IntoSync;
+
+impl Sink for IntoSync {
+    type Made = ferroflow_opdef::host::Value;
+    fn make<T: HostValue>(self, value: T) -> Self::Made {
+        ferroflow_opdef::host::Value::new(value)
+    }
+}
+
+/// A value that a library made.
+///
+/// # Safety
+/// `value` is as the header has it: `kind` says which field of `content` holds; texts have the bytes they speak of.
+pub(crate) unsafe fn take<S: Sink>(value: &Value, sink: S) -> Result<S::Made> {
+    let content = &value.content;
+    // SAFETY: each arm reads the field that `kind` says holds, which is what this function asks for.
+    unsafe {
+        Ok(match value.kind {
+            abi::CHAIN => sink.make(Chain),
+            abi::I1 => sink.make(content.ui8 != 0),
+            abi::UI8 => sink.make(content.ui8),
+            abi::UI16 => sink.make(content.ui16),
+            abi::UI32 => sink.make(content.ui32),
+            abi::UI64 => sink.make(content.ui64),
+            abi::I8 => sink.make(content.i8),
+            abi::I16 => sink.make(content.i16),
+            abi::I32 => sink.make(content.i32),
+            abi::I64 => sink.make(content.i64),
+            abi::F32 => sink.make(content.f32),
+            abi::F64 => sink.make(content.f64),
+            abi::STRING => {
+                let Text { data, length } = content.string;
+                let bytes = match length {
+                    0 => &[],
+                    length => std::slice::from_raw_parts(data.cast::<u8>(), length),
+                };
+                let text = std::str::from_utf8(bytes);
+                let text = text.map_err(|_| invalid_argument!("a result is not UTF-8"))?;
+                sink.make(text.to_string())
+            }
+            abi::OBJECT => {
+                let parts = content.object;
+                // From here on it is destroyed whatever comes.
+                let mut object = Object {
+                    data: parts.data,
+                    destroy: parts.destroy,
+                    type_name: CString::default(),
+                };
+                if parts.type_name.is_null() {
+                    return Err(invalid_argument!("an object's type has no name"));
+                }
+                object.type_name = CStr::from_ptr(parts.type_name).to_owned();
+                sink.make(object)
+            }
+            kind => return Err(unknown_type(kind)),
+        })
+    }
+}
