@@ -87,8 +87,14 @@ impl Program {
 }
 
 impl Program {
-    /// A native function, or why the function cannot be called.
-    fn execute_otherwise(&self, function: usize, ctx: &ExecutionContext, args: Values) -> Values {
+    /// A native or a synchronous function, or why the function cannot be called.
+    fn execute_otherwise(
+        &self,
+        this: &Arc<dyn HostProgram>,
+        function: usize,
+        ctx: &ExecutionContext,
+        args: Values,
+    ) -> Values {
         let Some(entry) = self.file().functions().get(function) else {
             return Values::new();
         };
@@ -101,7 +107,9 @@ impl Program {
                 args.len()
             )
         } else if let Some(native) = self.natives.get(function).copied().flatten() {
-            return run_native(native, ctx, args, n_results);
+            return run_at_once(ctx, args, n_results, move |ctx, args| {
+                native(ctx, args, n_results)
+            });
         } else {
             match entry.kind {
                 FunctionKind::Async => match self.file().body(function) {
@@ -113,10 +121,19 @@ impl Program {
                     "function '{}' is the file's graph, which `ferroflow run` runs",
                     entry.name
                 ),
-                FunctionKind::Sync => invalid_argument!(
-                    "function '{}' is synchronous and cannot be called asynchronously",
-                    entry.name
-                ),
+                FunctionKind::Sync => {
+                    let program = this.clone();
+                    return run_at_once(ctx, args, n_results, move |ctx, args| {
+                        let args = args.iter().cloned().map(Value::Any).collect();
+                        match program.execute_sync(&program, function, ctx, args) {
+                            Ok(results) => results.into_iter().map(AsyncValue::from).collect(),
+                            Err(status) => {
+                                std::iter::repeat_n(AsyncValue::new_error(status), n_results)
+                                    .collect()
+                            }
+                        }
+                    });
+                }
             }
         };
         let error = AsyncValue::new_error(ctx.report(status, None));
@@ -124,19 +141,19 @@ impl Program {
     }
 }
 
-/// Calls native code when all its arguments are there; an erroneous one goes to the results.
-fn run_native(
-    native: NativeFunction,
+/// Calls what does not wait when all its arguments are there; an erroneous one goes to the results.
+fn run_at_once(
     ctx: &ExecutionContext,
     args: Values,
     n_results: usize,
+    run: impl FnOnce(&ExecutionContext, &Values) -> Values + Send + 'static,
 ) -> Values {
     if let Some(late) = args.iter().find(|a| !a.is_available()) {
         let (promises, values): (Vec<_>, Values) =
             (0..n_results).map(|_| IndirectPromise::new()).unzip();
         let (late, ctx) = (late.clone(), ctx.clone());
         late.and_then(move || {
-            let results = run_native(native, &ctx, args, n_results);
+            let results = run_at_once(&ctx, args, n_results, run);
             for (promise, result) in promises.into_iter().zip(results) {
                 promise.forward_to(result);
             }
@@ -146,7 +163,7 @@ fn run_native(
     if let Some(error) = args.iter().find(|a| a.is_error()) {
         return std::iter::repeat_n(error.clone(), n_results).collect();
     }
-    let mut results = native(ctx, &args, n_results);
+    let mut results = run(ctx, &args);
     let missing = AsyncValue::new_error(internal!("native result is missing"));
     results.resize(n_results, missing);
     results
@@ -224,7 +241,7 @@ impl HostProgram for Program {
             };
             return engine::execute(call, args);
         }
-        self.execute_otherwise(function, ctx, args)
+        self.execute_otherwise(this, function, ctx, args)
     }
 
     fn execute_sync(

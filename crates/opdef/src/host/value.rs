@@ -1,5 +1,6 @@
 //! Values of the engine `sync`: numbers lie in place.
 
+use ferroflow_base::internal;
 use ferroflow_sync::AsyncValue;
 use std::any::Any;
 use std::fmt;
@@ -109,6 +110,21 @@ impl Value {
     #[inline(never)]
     fn clear(&mut self) {
         *self = Value::Empty;
+    }
+}
+
+/// What the engine `sync` gives to those who wait for values. Nothing is an error.
+impl From<Value> for AsyncValue {
+    fn from(value: Value) -> AsyncValue {
+        match value {
+            Value::Empty => AsyncValue::new_error(internal!("kernel did not set a result")),
+            Value::Bool(v) => AsyncValue::new(v),
+            Value::I32(v) => AsyncValue::new(v),
+            Value::I64(v) => AsyncValue::new(v),
+            Value::F32(v) => AsyncValue::new(v),
+            Value::F64(v) => AsyncValue::new(v),
+            Value::Any(v) => v,
+        }
     }
 }
 
