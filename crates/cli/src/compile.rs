@@ -82,8 +82,14 @@ impl Args {
             if fetch_keys.is_empty() && self.target.is_empty() {
                 fetch_keys = inspect::outputs(session.graph());
             }
+            let missing = placeholders(session, &feed_keys, &fetch_keys, &self.target)?;
             if feed_keys.is_empty() {
-                feed_keys = placeholders(session, &fetch_keys, &self.target)?;
+                feed_keys = missing;
+            } else if !missing.is_empty() {
+                return Err(invalid_argument!(
+                    "the fetches need more than what is fed: add --feed {}",
+                    missing.join(" --feed ")
+                ));
             }
             let signature = Signature {
                 feeds: feed_keys,
@@ -117,23 +123,31 @@ impl Args {
     }
 }
 
-/// The placeholders that must be fed to get the fetches and run the targets.
-fn placeholders(session: &Session, fetches: &[String], targets: &[String]) -> Result<Vec<String>> {
+/// The placeholders that must be fed, besides the feeds, to get the fetches and run the targets.
+fn placeholders(
+    session: &Session,
+    feeds: &[String],
+    fetches: &[String],
+    targets: &[String],
+) -> Result<Vec<String>> {
     let graph = session.graph();
-    let mut stack = Vec::new();
-    for name in fetches.iter().chain(targets) {
-        let node = parse_tensor_name(name)?.0;
-        stack.extend(graph.find(node));
+    let mut fed = HashSet::new();
+    for name in feeds {
+        let (node, index) = parse_tensor_name(name)?;
+        fed.extend(graph.find(node).map(|id| (id, index)));
     }
-    let mut seen: HashSet<_> = stack.iter().copied().collect();
+    let (mut seen, mut stack) = (HashSet::new(), Vec::new());
+    for name in fetches.iter().chain(targets) {
+        let (node, index) = parse_tensor_name(name)?;
+        let id = graph.find(node).filter(|id| !fed.contains(&(*id, index)));
+        stack.extend(id.filter(|id| seen.insert(*id)));
+    }
     while let Some(id) = stack.pop() {
         let node = graph.node(id);
-        let sources = node.inputs.iter().map(|i| i.node);
-        for source in sources.chain(node.controls.iter().copied()) {
-            if seen.insert(source) {
-                stack.push(source);
-            }
-        }
+        let inputs = node.inputs.iter().map(|i| (i.node, i.slot as usize));
+        let controls = node.controls.iter().map(|id| (*id, 0));
+        let unfed = inputs.chain(controls).filter(|o| !fed.contains(o));
+        stack.extend(unfed.map(|o| o.0).filter(|id| seen.insert(*id)));
     }
     let needed = graph.iter().filter(|(id, _)| seen.contains(id));
     Ok(needed

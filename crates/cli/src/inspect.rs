@@ -6,8 +6,8 @@ use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
-    CompiledModel, Graph, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature, registry,
-    to_text,
+    CompiledModel, Graph, Node, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature,
+    registry, to_text,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,27 +41,39 @@ fn passes_help() -> String {
     out
 }
 
-/// The outputs of nodes that no other node reads: what a model computes.
+/// The outputs of nodes that no other node reads or waits for: what a model computes. Where all are waited for,
+/// those that nobody reads.
 pub fn outputs(graph: &Graph) -> Vec<String> {
-    let mut read = vec![false; graph.id_bound()];
+    let [mut is_read, mut is_awaited] = [(); 2].map(|()| vec![false; graph.id_bound()]);
     for (_, node) in graph.iter() {
         for input in &node.inputs {
-            read[input.node.index()] = true;
+            is_read[input.node.index()] = true;
+        }
+        for control in &node.controls {
+            is_awaited[control.index()] = true;
         }
     }
-    let is_result = |id: &NodeId| {
-        let node = graph.node(*id);
-        !read[id.index()] && !node.outputs.is_empty() && !node.op().starts_with("Placeholder")
+    // The side of a Switch that says which branch runs has no value if it is the other.
+    let is_pivot = |node: &Node| {
+        let source = node.inputs.first().map(|i| graph.node(i.node).op());
+        node.op() == "Identity" && matches!(source, Some("Switch" | "RefSwitch"))
     };
-    graph
+    let unread: Vec<NodeId> = graph
         .iter()
-        .map(|(id, _)| id)
-        .filter(is_result)
-        .flat_map(|id| {
-            let node = graph.node(id);
-            (0..node.outputs.len()).map(move |i| format!("{}:{i}", node.name))
+        .filter(|(id, node)| {
+            let is_result = !node.outputs.is_empty() && !node.op().starts_with("Placeholder");
+            !is_read[id.index()] && is_result && !is_pivot(node)
         })
-        .collect()
+        .map(|(id, _)| id)
+        .collect();
+    let last = unread.iter().copied().filter(|id| !is_awaited[id.index()]);
+    let last: Vec<NodeId> = last.collect();
+    let results = if last.is_empty() { unread } else { last };
+    let names = |id: NodeId| {
+        let node = graph.node(id);
+        (0..node.outputs.len()).map(move |i| format!("{}:{i}", node.name))
+    };
+    results.into_iter().flat_map(names).collect()
 }
 
 fn inputs(graph: &Graph) -> Vec<NodeId> {

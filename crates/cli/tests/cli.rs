@@ -319,6 +319,50 @@ fn bfloat16_goes_through_files() {
     }
 }
 
+/// A conditional of TensorFlow 1: its pivots are no results, and what must be fed is said.
+#[test]
+fn compile_finds_inputs_and_outputs() {
+    let (model, file) = (temporary("cond.pbtxt"), temporary("cond.bef"));
+    let attr = |key: &str, ty: &str| format!("attr {{ key: '{key}' value {{ type: {ty} }} }}");
+    let node = |name: &str, op: &str, inputs: &[&str], ty: &str| {
+        let inputs: String = inputs.iter().map(|i| format!("input: '{i}' ")).collect();
+        let attrs = match op {
+            "Placeholder" => attr("dtype", ty),
+            "Merge" => attr("T", ty) + " attr { key: 'N' value { i: 2 } }",
+            _ => attr("T", ty),
+        };
+        format!("node {{ name: '{name}' op: '{op}' {inputs} {attrs} }}\n")
+    };
+    let text = [
+        node("x", "Placeholder", &[], "DT_FLOAT"),
+        node("p", "Placeholder", &[], "DT_BOOL"),
+        node("switch", "Switch", &["p", "p"], "DT_BOOL"),
+        node("switch_t", "Identity", &["switch:1"], "DT_BOOL"),
+        node("switch_f", "Identity", &["switch"], "DT_BOOL"),
+        node("x_switch", "Switch", &["x", "p"], "DT_FLOAT"),
+        node("square", "Square", &["x_switch:1"], "DT_FLOAT"),
+        node("neg", "Neg", &["x_switch"], "DT_FLOAT"),
+        node("merge", "Merge", &["neg", "square"], "DT_FLOAT"),
+        node("y", "Identity", &["merge"], "DT_FLOAT"),
+        node("log", "Abs", &["merge"], "DT_FLOAT"),
+        node("done", "Identity", &["y", "^log"], "DT_FLOAT"),
+    ];
+    std::fs::write(&model, text.concat()).expect("can be written");
+    let (model, file) = (model.to_string_lossy(), file.to_string_lossy());
+    let command = ["compile", &*model, "-o", &*file];
+    let text = ok(&command);
+    assert!(text.contains("takes x:0, p:0; gives done:0"), "{text}");
+    let text = ok(&["run", &file, "--feed", "x=3", "--feed", "p=true"]);
+    assert!(text.contains('9'), "{text}");
+    let text = fails(&[&command[..], &["--feed", "x", "--fetch", "y"]].concat());
+    assert!(text.contains("add --feed p:0"), "{text}");
+    let text = ok(&[&command[..], &["--feed", "merge:0", "--fetch", "y"]].concat());
+    assert!(text.contains("takes merge:0; gives y:0"), "{text}");
+    for file in [model, file] {
+        std::fs::remove_file(&*file).expect("was written");
+    }
+}
+
 /// Text nested deeper than any stack, arguments that are no text, and a small file that stands for
 /// gigabytes: errors, and memory for what is used.
 #[test]
