@@ -7,7 +7,7 @@ use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
     CompiledModel, Graph, Node, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature,
-    registry, to_text,
+    loop_frames, registry, to_text,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,11 +58,14 @@ pub fn outputs(graph: &Graph) -> Vec<String> {
         let source = node.inputs.first().map(|i| graph.node(i.node).op());
         node.op() == "Identity" && matches!(source, Some("Switch" | "RefSwitch"))
     };
+    // What is wrong with its loops is said where the graph is compiled.
+    let loops = loop_frames(graph).unwrap_or_default();
     let unread: Vec<NodeId> = graph
         .iter()
         .filter(|(id, node)| {
             let is_result = !node.outputs.is_empty() && !node.op().starts_with("Placeholder");
-            !is_read[id.index()] && is_result && !is_pivot(node)
+            let is_outside = loops.after(graph, *id).is_none() && !is_pivot(node);
+            !is_read[id.index()] && is_result && is_outside
         })
         .map(|(id, _)| id)
         .collect();

@@ -4,7 +4,8 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_executor::host::Program;
 use ferroflow_opdef::host::{
-    Attr, Ctx, ExecutionContext, Frame, HostContext, KernelFrame, KernelRegistry, Value, Values,
+    Attr, Attribute, Ctx, ExecutionContext, Frame, HostContext, KernelFrame, KernelRegistry,
+    RemainingArgs, RemainingAttrs, RemainingFunctions, Value, Values,
 };
 use ferroflow_program::{bef, mlir};
 use ferroflow_sync::{
@@ -48,6 +49,14 @@ fn run_sync(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
+fn chain_of_calls(x: i32, functions: RemainingFunctions, ctx: Ctx) -> Result<i32> {
+    functions.0.iter().try_fold(x, |x, f| {
+        let results = f.execute_sync(&ctx, vec![Value::new(x)])?;
+        let number = results.first().and_then(|v| v.get::<i32>()).copied();
+        number.ok_or_else(|| invalid_argument!("no number"))
+    })
+}
+
 fn registry() -> KernelRegistry {
     let mut registry = KernelRegistry::default();
     registry
@@ -61,6 +70,27 @@ fn registry() -> KernelRegistry {
         .add("t.cancel", |a: i32, ctx: Ctx| {
             ctx.cancel();
             a
+        })
+        .add("t.sum", |first: i32, rest: RemainingArgs<i32>| {
+            rest.0
+                .iter()
+                .fold(first, |sum: i32, x| sum.wrapping_add(**x))
+        })
+        .add("t.numbers", |numbers: RemainingAttrs| -> Result<Values> {
+            let value = |a: &Attribute| Ok(AsyncValue::new(a.number::<i32>()?));
+            numbers.0.iter().map(value).collect()
+        })
+        .add("t.chain_of_calls", chain_of_calls)
+        .add_sync(
+            "t.numbers_s",
+            |numbers: RemainingAttrs| -> Result<Vec<Value>> {
+                let value = |a: &Attribute| Ok(Value::new(a.number::<i32>()?));
+                numbers.0.iter().map(value).collect()
+            },
+        )
+        .add("t.halves", |x: i32| -> (Result<i32>, i32) {
+            let half = (x % 2 == 0).then_some(x / 2);
+            (half.ok_or_else(|| invalid_argument!("odd")), x - x / 2)
         })
         .add_raw("t.call", call)
         .add_raw("t.run_sync", run_sync)
@@ -129,7 +159,10 @@ fn rows() -> Vec<(String, String)> {
              func @g(%a: i32) -> i32 {{\n  %b = \"t.later\"(%a) : (i32) -> i32\n  \
              tfrt.return %b : i32\n}}\n\
              func @h(%a: i32) -> i32 attributes {{tfrt.sync}} {{\n  \
-             %b = \"t.double_s\"(%a) : (i32) -> i32\n  tfrt.return %b : i32\n}}"
+             %b = \"t.double_s\"(%a) : (i32) -> i32\n  tfrt.return %b : i32\n}}\n\
+             func @k(%a: i32) -> i32 attributes {{tfrt.sync}} {{\n  \
+             %b:2 = \"t.numbers_s\"() {{x = 20 : i32, y = 3 : i32}} : () -> (i32, i32)\n  \
+             tfrt.return %b#0 : i32\n}}"
         );
         (text, want.to_string())
     };
@@ -164,6 +197,35 @@ fn rows() -> Vec<(String, String)> {
             &format!("{add}  %x = \"t.run_sync\"(%a) {{callee = @h}} : (i32) -> i32"),
             "%x",
             "4",
+        ),
+        // All that is left, and results as many as the program asks for.
+        row(
+            &format!("{add}  %x = \"t.sum\"(%a, %one, %a) : (i32, i32, i32) -> i32"),
+            "%x",
+            "5",
+        ),
+        row(
+            "  %x:2 = \"t.numbers\"() {a = 7 : i32, b = 8 : i32} : () -> (i32, i32)",
+            "%x#0, %x#1",
+            "7,8",
+        ),
+        row(
+            "  %x = \"t.numbers\"() {a = 7 : i32, b = 8 : i32} : () -> i32",
+            "%x",
+            "<kernel gives 2 results, not 1>",
+        ),
+        row(
+            &format!(
+                "{add}  %x = \"t.chain_of_calls\"(%a) {{a = @h, b = @h, c = @k}} : (i32) -> i32"
+            ),
+            "%x",
+            "20",
+        ),
+        // One of two results is an error.
+        row(
+            "  %x:2 = \"t.halves\"(%one) : (i32) -> (i32, i32)",
+            "%x#1, %x#0",
+            "1,<odd>",
         ),
         // A function that does not take what it is given.
         row(

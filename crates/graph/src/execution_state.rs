@@ -112,10 +112,20 @@ impl GraphExecutionState {
     pub fn check(&self, def: GraphDef, registry: &Registry) -> Result<CheckedGraphDef> {
         def.versions.as_ref().map_or(Ok(()), check_versions)?;
         let functions = def.library.iter().flat_map(|l| &l.function);
-        let function_names: FxHashSet<&str> = functions.clone().map(function_name).collect();
+        let mut function_names: FxHashMap<&str, &FunctionDef> = FxHashMap::default();
         for function in functions {
             let name = function_name(function);
-            if self.functions.get(name).is_some_and(|old| old != function) {
+            if registry.op(name).is_some() {
+                return Err(invalid_argument!(
+                    "Cannot add function '{name}' because an op with the same name already exists."
+                ));
+            }
+            let here = function_names.insert(name, function);
+            if [here, self.functions.get(name)]
+                .into_iter()
+                .flatten()
+                .any(|old| old != function)
+            {
                 return Err(invalid_argument!(
                     "Cannot add function '{name}' because a different function with the same name \
                      already exists."
@@ -151,7 +161,7 @@ impl GraphExecutionState {
                 }
             }
             let is_call =
-                function_names.contains(node.op.as_str()) || self.functions.contains_key(&node.op);
+                function_names.contains_key(node.op.as_str()) || self.functions.contains_key(&node.op);
             let checked = match is_call {
                 true => Ok(None),
                 false => check_node(node, registry),

@@ -15,6 +15,7 @@ pub mod eager;
 pub mod einsum;
 pub mod elementwise_program;
 mod field;
+mod float8;
 mod fused;
 mod fused_ops;
 pub mod host;

@@ -9,16 +9,24 @@ use crate::wide::{narrowed, widened};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{DType, Element, Shape, Tensor};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor};
 use num_complex::ComplexFloat;
 use std::sync::{Arc, RwLockWriteGuard};
 
 /// Elements of a parallel block.
 const BLOCK: usize = 8 * 1024;
 
-/// A floating-point type that rules compute with.
-pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Element {
+/// A type that rules compute with.
+pub(crate) trait Number: Element {
     fn of(x: f64) -> Self;
+    /// From both parts; a real number has the first one.
+    fn of_parts(re: f64, _im: f64) -> Self {
+        Self::of(re)
+    }
+}
+
+/// A floating-point type that rules compute with.
+pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Number {
     /// 1, -1, or the number itself where it is neither positive nor negative.
     #[inline(always)]
     fn sign(self) -> Self {
@@ -37,17 +45,38 @@ pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Element {
     }
 }
 
-impl Float for f32 {
+impl Number for f32 {
     #[inline(always)]
     fn of(x: f64) -> Self {
         x as f32
     }
 }
 
-impl Float for f64 {
+impl Number for f64 {
     #[inline(always)]
     fn of(x: f64) -> Self {
         x
+    }
+}
+
+impl Float for f32 {}
+impl Float for f64 {}
+
+impl Number for Complex32 {
+    fn of(x: f64) -> Self {
+        Self::of_parts(x, 0.0)
+    }
+    fn of_parts(re: f64, im: f64) -> Self {
+        Complex32::new(re as f32, im as f32)
+    }
+}
+
+impl Number for Complex64 {
+    fn of(x: f64) -> Self {
+        Self::of_parts(x, 0.0)
+    }
+    fn of_parts(re: f64, im: f64) -> Self {
+        Complex64::new(re, im)
     }
 }
 
@@ -58,6 +87,7 @@ struct Inputs {
     n_vars: usize,
     numbers: Vec<(usize, String)>,
     gradient: usize,
+    gradient_name: &'static str,
     indices: Option<usize>,
     /// The type of variables and gradient, which rules may compute in a wider one.
     dtype: DType,
@@ -66,8 +96,10 @@ struct Inputs {
 impl Inputs {
     fn new(build: &KernelBuild) -> Result<Inputs> {
         let named = |name: &str| build.def.inputs.iter().position(|arg| arg.name() == name);
-        let gradient = named("grad").or_else(|| named("delta"));
-        let gradient = gradient.ok_or_else(|| internal!("an optimizer without a gradient"))?;
+        let gradient = ["grad", "delta"].map(|name| named(name).map(|i| (i, name)));
+        let gradient = gradient.into_iter().flatten().next();
+        let (gradient, gradient_name) =
+            gradient.ok_or_else(|| internal!("an optimizer without a gradient"))?;
         let indices = named("indices");
         let is_handle = |dtype: &&DType| **dtype == DType::Resource;
         let n_vars = build.inputs.iter().take_while(is_handle).count();
@@ -79,28 +111,43 @@ impl Inputs {
                 .map(|(i, arg)| (i, arg.name().to_string()))
                 .collect(),
             gradient,
+            gradient_name,
             indices,
             dtype: build.input(gradient)?,
         })
     }
 
     /// The numbers, in the op's order.
-    fn numbers<T: Float, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
+    fn numbers<T: Number, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
         let mut numbers = [T::of(0.0); M];
         for (to, (i, name)) in numbers.iter_mut().zip(&self.numbers) {
             let t = ctx.input(*i)?;
             if !t.shape().is_scalar() {
                 return Err(invalid_argument!("{name} is not a scalar: {}", t.shape()));
             }
-            *to = T::of(match t.dtype() {
-                DType::Float => t.to_scalar::<f32>()? as f64,
-                DType::Double => t.to_scalar::<f64>()?,
-                DType::Int64 => t.to_scalar::<i64>()? as f64,
-                _ => widened(ctx.par(), t)?.to_scalar::<f32>()? as f64,
-            });
+            *to = match t.dtype() {
+                DType::Complex64 => {
+                    let z = t.to_scalar::<Complex32>()?;
+                    T::of_parts(z.re.into(), z.im.into())
+                }
+                DType::Complex128 => {
+                    let z = t.to_scalar::<Complex64>()?;
+                    T::of_parts(z.re, z.im)
+                }
+                _ => T::of(real(ctx, t)?),
+            };
         }
         Ok(numbers)
     }
+}
+
+fn real(ctx: &KernelCtx, t: &Tensor) -> Result<f64> {
+    Ok(match t.dtype() {
+        DType::Float => t.to_scalar::<f32>()?.into(),
+        DType::Double => t.to_scalar::<f64>()?,
+        DType::Int64 => t.to_scalar::<i64>()? as f64,
+        _ => widened(ctx.par(), t)?.to_scalar::<f32>()?.into(),
+    })
 }
 
 /// The kernel of a rule with `N` variables (the variable itself and its slots) and `M` numbers.
@@ -111,7 +158,7 @@ pub(crate) fn kernel<T, F, const N: usize, const M: usize>(
     rule: impl Fn([T; M]) -> F + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>>
 where
-    T: Float,
+    T: Number,
     F: Fn([&mut T; N], T) + Sync,
 {
     let inputs = Inputs::new(build)?;
@@ -131,10 +178,7 @@ where
         let mut values = Vec::with_capacity(N);
         for ((i, value), var) in locked.iter_mut().enumerate().zip(&vars) {
             if value.is_none() && !var.is_reference() {
-                return Err(ferroflow_base::failed_precondition!(
-                    "Attempting to use uninitialized variables: {}",
-                    handle(ctx, i)?.name
-                ));
+                return Err(internal!("Invalid variable reference."));
             }
             values.push(value_mut(ctx, i, value, inputs.dtype)?);
         }
@@ -166,7 +210,7 @@ fn lock<'a>(
     Ok(locked.into_iter().map(|(_, guard)| guard).collect())
 }
 
-fn step<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+fn step<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     ctx: &KernelCtx,
     inputs: &Inputs,
     mut values: Vec<&mut Tensor>,
@@ -187,7 +231,8 @@ fn step<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
         None if *gradient.shape() == shape => None,
         None => {
             return Err(invalid_argument!(
-                "var and grad do not have the same shape {shape} {}",
+                "var and {} do not have the same shape{shape} {}",
+                inputs.gradient_name,
                 gradient.shape()
             ));
         }
@@ -255,7 +300,7 @@ fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     })
 }
 
-fn apply<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+fn apply<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     values: &mut [&mut Tensor],
     gradient: &Tensor,
@@ -291,7 +336,7 @@ fn apply<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
 }
 
 /// Applies the rule to all elements, in blocks that several threads share out.
-fn blocks<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+fn blocks<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     slices: [&mut [T]; N],
     gradient: &[T],
@@ -314,7 +359,7 @@ fn blocks<T: Float, F: Fn([&mut T; N], T) + Sync, const N: usize>(
 
 /// Applies the rule to every element of slices that are as long as the gradient.
 #[inline]
-fn each<T: Float, F: Fn([&mut T; N], T), const N: usize>(
+fn each<T: Number, F: Fn([&mut T; N], T), const N: usize>(
     slices: [&mut [T]; N],
     gradient: &[T],
     rule: &F,

@@ -1,9 +1,9 @@
 //! The optimizers' rules: what becomes of one element of a variable and its slots.
 
-use crate::optimizer::{Float, kernel};
+use crate::optimizer::{Float, Number, kernel};
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, OpKernel, ShapeCtx};
-use ferroflow_tensor::DType;
+use ferroflow_tensor::{Complex32, Complex64, DType, Element};
 
 type Built = Result<Box<dyn OpKernel>>;
 
@@ -19,9 +19,9 @@ pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Defines the kernel of a rule: its name, its variables, its numbers in the op's order, attrs, and
-/// what is done, after what is the same for all elements.
+/// what is done, after what is the same for all elements. Types in brackets are supported besides the real ones.
 macro_rules! rule {
-    ($(#[$doc:meta])* $name:ident($($var:ident)*; $($number:ident)*; $($attr:ident)*)
+    ($(#[$doc:meta])* $([$($also:ident)*])? $name:ident($($var:ident)*; $($number:ident)*; $($attr:ident)*)
         |$T:ident, $g:ident| { $($before:stmt;)* } $each:block) => {
         $(#[$doc])*
         #[allow(unused_mut, redundant_semicolons, reason = "rules of one shape")]
@@ -39,6 +39,7 @@ macro_rules! rule {
             match build.attrs.dtype("T")? {
                 DType::Float | DType::Half | DType::Bfloat16 => of!(f32),
                 DType::Double => of!(f64),
+                $($(<$also as Element>::DTYPE => of!($also),)*)?
                 dtype => Err(build.unsupported(dtype)),
             }
         }
@@ -56,7 +57,7 @@ fn shrunk<T: Float>(x: T, l1: T, l2: T) -> T {
     }
 }
 
-rule! { gradient_descent(var; lr;) |T, g| {} {
+rule! { [Complex32 Complex64] gradient_descent(var; lr;) |T, g| {} {
     *var -= g * lr;
 }}
 
@@ -64,7 +65,7 @@ rule! { proximal_gradient_descent(var; lr l1 l2;) |T, g| {} {
     *var = shrunk(*var - g * lr, lr * l1, lr * l2);
 }}
 
-rule! { momentum(var accum; lr momentum; use_nesterov) |T, g| {} {
+rule! { [Complex32 Complex64] momentum(var accum; lr momentum; use_nesterov) |T, g| {} {
     *accum = *accum * momentum + g;
     if use_nesterov {
         *var -= g * lr + *accum * momentum * lr;
@@ -82,7 +83,7 @@ rule! { keras_momentum(var accum; lr momentum; use_nesterov) |T, g| {} {
     }
 }}
 
-rule! { adagrad(var accum; lr; update_slots) |T, g| {} {
+rule! { [Complex32 Complex64] adagrad(var accum; lr; update_slots) |T, g| {} {
     if update_slots {
         *accum += g * g;
     }
@@ -134,7 +135,7 @@ rule! { centered_rms_prop(var mg ms mom; lr rho momentum epsilon;)
     *var -= *mom;
 }}
 
-rule! { adam(var m v; beta1_power beta2_power lr beta1 beta2 epsilon; use_nesterov) |T, g| {
+rule! { [Complex32 Complex64] adam(var m v; beta1_power beta2_power lr beta1 beta2 epsilon; use_nesterov) |T, g| {
     let one = T::of(1.0);
     let alpha = lr * (one - beta2_power).sqrt() / (one - beta1_power);
 } {

@@ -21,12 +21,22 @@ struct OfStored {
     node: NodeInfo,
     kernel: Box<dyn OpKernel>,
     output: DType,
+    stored: fn(DType) -> DType,
 }
 
 /// A kernel of one output that sees quantized inputs as integers; its output gets the node's dtype.
 pub(crate) fn of_stored(
     build: &KernelBuild,
     kernel: Box<dyn OpKernel>,
+) -> Result<Box<dyn OpKernel>> {
+    of_stored_as(build, kernel, stored)
+}
+
+/// As [`of_stored`], for an op that knows what more dtypes are stored as.
+pub(crate) fn of_stored_as(
+    build: &KernelBuild,
+    kernel: Box<dyn OpKernel>,
+    stored: fn(DType) -> DType,
 ) -> Result<Box<dyn OpKernel>> {
     let output = build.output(0)?;
     let mut dtypes = build.inputs.iter().chain([&output]);
@@ -41,6 +51,7 @@ pub(crate) fn of_stored(
         node,
         kernel,
         output,
+        stored,
     }))
 }
 
@@ -56,7 +67,7 @@ impl OpKernel for OfStored {
         let mut inputs = Vec::with_capacity(ctx.num_inputs());
         for i in 0..ctx.num_inputs() {
             let input = ctx.take_input(i)?;
-            let dtype = stored(input.dtype());
+            let dtype = (self.stored)(input.dtype());
             inputs.push(Value::Tensor(as_dtype(input, dtype)?));
         }
         let mut output = [Value::Empty];

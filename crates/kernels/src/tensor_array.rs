@@ -107,7 +107,7 @@ impl TensorArray {
             name: format!("{}@{source}", self.name),
             dtype: self.dtype,
             identical_element_shapes: self.identical_element_shapes,
-            dynamic_size: self.dynamic_size,
+            dynamic_size: false,
             clear_after_read: true,
             adds_up: true,
             gradients: Mutex::default(),

@@ -32,26 +32,54 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
 /// file of the same name stays as it was until then; dropped before, nothing is left behind.
 pub struct AtomicFile {
     to: PathBuf,
-    temporary: PathBuf,
+    /// The other name; none for what is written straight away.
+    temporary: Option<PathBuf>,
     file: Option<BufWriter<File>>,
 }
 
 impl AtomicFile {
     /// Begins the file `to`; its folder is made if there is none.
     pub fn create(to: &Path) -> Result<AtomicFile> {
+        if let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+        }
+        Self::in_folder(to)
+    }
+
+    /// Begins a file that a user named: whole or not at all when it is a file of its own; what a link leads to
+    /// changes and not the link, and what is no file (a device, a pipe) is written to straight away. The folder
+    /// must exist.
+    pub fn create_output(to: &Path) -> Result<AtomicFile> {
+        let error = |e: &io::Error| io_error(to, e);
+        let folder = to.parent().filter(|f| !f.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|f| !f.is_dir()) {
+            return Err(io_error(folder, &io::ErrorKind::NotFound.into()));
+        }
+        match std::fs::metadata(to) {
+            Ok(found) if !found.is_file() => {
+                let file = File::options().write(true).open(to);
+                Ok(AtomicFile {
+                    to: to.to_path_buf(),
+                    temporary: None,
+                    file: Some(buffered(file.map_err(|e| error(&e))?)),
+                })
+            }
+            Ok(_) => Self::in_folder(&to.canonicalize().map_err(|e| error(&e))?),
+            Err(_) => Self::in_folder(to),
+        }
+    }
+
+    fn in_folder(to: &Path) -> Result<AtomicFile> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut name = to.as_os_str().to_os_string();
         name.push(format!(".tempstate{}-{n}", std::process::id()));
         let temporary = PathBuf::from(name);
-        if let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
-        }
         let file = File::create(&temporary).map_err(|e| io_error(&temporary, &e))?;
         Ok(AtomicFile {
             to: to.to_path_buf(),
-            temporary,
-            file: Some(BufWriter::with_capacity(1 << 18, file)),
+            temporary: Some(temporary),
+            file: Some(buffered(file)),
         })
     }
 
@@ -60,7 +88,7 @@ impl AtomicFile {
         match &mut self.file {
             Some(file) => file
                 .write_all(bytes)
-                .map_err(|e| io_error(&self.temporary, &e)),
+                .map_err(|e| io_error(self.temporary.as_deref().unwrap_or(&self.to), &e)),
             None => Ok(()),
         }
     }
@@ -70,11 +98,14 @@ impl AtomicFile {
         let Some(mut file) = self.file.take() else {
             return Ok(());
         };
+        let Some(temporary) = &self.temporary else {
+            return file.flush().map_err(|e| io_error(&self.to, &e));
+        };
         let written = file.flush().and_then(|()| file.get_ref().sync_all());
         drop(file);
-        let placed = written.and_then(|()| std::fs::rename(&self.temporary, &self.to));
+        let placed = written.and_then(|()| std::fs::rename(temporary, &self.to));
         if let Err(e) = placed {
-            let _ = std::fs::remove_file(&self.temporary);
+            let _ = std::fs::remove_file(temporary);
             return Err(io_error(&self.to, &e));
         }
         sync_folder(&self.to);
@@ -84,10 +115,14 @@ impl AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if self.file.take().is_some() {
-            let _ = std::fs::remove_file(&self.temporary);
+        if let (Some(_), Some(temporary)) = (self.file.take(), &self.temporary) {
+            let _ = std::fs::remove_file(temporary);
         }
     }
+}
+
+fn buffered(file: File) -> BufWriter<File> {
+    BufWriter::with_capacity(1 << 18, file)
 }
 
 /// How long a file of a process that is not there any more is left alone, in seconds; longer where
@@ -136,17 +171,9 @@ pub(crate) fn write_file(to: &Path, bytes: &[u8]) -> Result<()> {
     file.commit()
 }
 
-/// Writes a file that a user named: whole or not at all when it is a file of its own, straight into
-/// what a link leads to or what is no file (a device, a pipe). The folder must exist.
+/// Writes a whole file that a user named: see [`AtomicFile::create_output`].
 pub fn write_output(to: &Path, bytes: &[u8]) -> Result<()> {
-    let error = |e: &io::Error| io_error(to, e);
-    let folder = to.parent().filter(|f| !f.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|f| !f.is_dir()) {
-        return Err(io_error(folder, &io::ErrorKind::NotFound.into()));
-    }
-    match std::fs::metadata(to) {
-        Ok(found) if !found.is_file() => std::fs::write(to, bytes).map_err(|e| error(&e)),
-        Ok(_) => write_file(&to.canonicalize().map_err(|e| error(&e))?, bytes),
-        Err(_) => write_file(to, bytes),
-    }
+    let mut file = AtomicFile::create_output(to)?;
+    file.write(bytes)?;
+    file.commit()
 }

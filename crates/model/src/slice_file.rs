@@ -115,6 +115,9 @@ fn listed(tensor: &Tensor) -> Result<TensorProto> {
         DType::Int16 => proto.int_val = ints::<i16>(tensor)?,
         DType::Int8 => proto.int_val = ints::<i8>(tensor)?,
         DType::Uint8 => proto.int_val = ints::<u8>(tensor)?,
+        DType::Qint8 => return listed(&tensor.bitcast(DType::Int8)?),
+        DType::Quint8 => return listed(&tensor.bitcast(DType::Uint8)?),
+        DType::Qint32 => return listed(&tensor.bitcast(DType::Int32)?),
         DType::Uint16 => proto.int_val = ints::<u16>(tensor)?,
         DType::Half => {
             let bits = tensor.slice::<f16>()?.iter().map(|v| v.to_bits().into());
@@ -162,6 +165,14 @@ impl SliceReader {
             tensors: BTreeMap::new(),
         };
         for (i, path) in paths.iter().enumerate() {
+            if path.is_dir() {
+                return Err(data_loss!(
+                    "Unable to open table file {0}: FAILED_PRECONDITION: {0}; Is a directory: perhaps \
+                     your file is in a different file format and you need to use a different restore \
+                     operator?",
+                    path.display()
+                ));
+            }
             let file = MappedFile::open(path)?;
             let table = sstable::read(file.as_ref()).map_err(|e| {
                 data_loss!(

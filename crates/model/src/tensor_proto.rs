@@ -102,6 +102,11 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
         DType::Qint16 => fill(shape, &proto.int_val, |v| *v as i16)?.bitcast(dtype),
         DType::Quint16 => fill(shape, &proto.int_val, |v| *v as u16)?.bitcast(dtype),
         DType::Qint32 => fill(shape, &proto.int_val, |v| *v)?.bitcast(dtype),
+        // A byte each, of which the upper bits repeat the sign.
+        DType::Int4 => fill(shape, &proto.int_val, |v| (*v << 4) as i8 >> 4)?.bitcast(dtype),
+        DType::Uint4 => fill(shape, &proto.int_val, |v| (*v & 15) as u8)?.bitcast(dtype),
+        DType::Int2 => fill(shape, &proto.int_val, |v| (*v << 6) as i8 >> 6)?.bitcast(dtype),
+        DType::Uint2 => fill(shape, &proto.int_val, |v| (*v & 3) as u8)?.bitcast(dtype),
         DType::Int64 => fill(shape, &proto.int64_val, |v| *v),
         DType::Uint64 => fill(shape, &proto.uint64_val, |v| *v),
         DType::Bool => fill(shape, &proto.bool_val, |v| *v),

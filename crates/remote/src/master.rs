@@ -89,6 +89,8 @@ struct MasterSession {
     devices: Arc<Devices>,
     /// The devices, when the client wants to read where nodes are.
     logs_placement: Option<DeviceSet>,
+    /// The client asked never to give it the partitions' graphs.
+    keeps_graphs: bool,
     used: Mutex<Instant>,
 }
 
@@ -201,6 +203,9 @@ impl Master {
             timeout: millis(config.operation_timeout_in_ms),
             devices: own_devices,
             logs_placement: config.log_device_placement.then_some(devices),
+            keeps_graphs: config
+                .experimental
+                .is_some_and(|e| e.disable_output_partition_graphs),
             used: Mutex::new(Instant::now()),
         });
         let mut sessions = lock(&self.sessions);
@@ -297,7 +302,7 @@ impl Master {
             None => session.callable(&step.signature)?,
         };
         let feeds = fed(&step.signature.feeds, step.feeds)?;
-        let watch = Watch::new(&step.options);
+        let watch = Watch::new(&step.session, &step.options)?;
         let options = watch.run_options(&step.session, &step.options, cancel);
         let results = self.call(&step.session, &callable, feeds, &options)?;
         let mut answer = response(&step.signature.fetches, &results)?;
@@ -309,7 +314,7 @@ impl Master {
     fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
         let feeds = fed(&step.signature.feeds, step.feeds)?;
         let feeds = step.signature.feeds.into_iter().zip(feeds).collect();
-        let watch = Watch::new(&step.options);
+        let watch = Watch::new(&step.session, &step.options)?;
         let options = watch.run_options(&step.session, &step.options, cancel);
         let fetches = &step.signature.fetches;
         let session = &step.session.session;
@@ -511,7 +516,7 @@ impl Master {
             ));
         }
         let feeds = fed(&signature.feeds, request.feed)?;
-        let watch = Watch::new(&callable.options);
+        let watch = Watch::new(&session, &callable.options)?;
         let options = watch.run_options(&session, &callable.options, cancel);
         let results = self.call(&session, &callable.callable, feeds, &options)?;
         let named = signature.fetches.iter().zip(&results);
@@ -647,13 +652,19 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(options: &RunOptionsProto) -> Self {
+    fn new(session: &MasterSession, options: &RunOptionsProto) -> Result<Self> {
+        if session.keeps_graphs && options.output_partition_graphs {
+            return Err(invalid_argument!(
+                "RunOptions.output_partition_graphs() is not supported when \
+                 disable_output_partition_graphs is true."
+            ));
+        }
         // The other levels trace what is below the ops, of which TensorFlow says nothing here.
         let traces = options.trace_level() == TraceLevel::FullTrace;
-        Watch {
+        Ok(Watch {
             trace: traces.then(Arc::default),
             graphs: options.output_partition_graphs,
-        }
+        })
     }
 
     fn run_options(

@@ -77,7 +77,7 @@ impl Session {
     /// Variables must be such that the signature only reads them: a file has no state.
     pub fn compile_to(&self, path: &Path, request: &CompileRequest) -> Result<()> {
         let program = self.compiled_program(request)?;
-        let mut file = AtomicFile::create(path)?;
+        let mut file = AtomicFile::create_output(path)?;
         write_graph(&program, &mut |bytes| file.write(bytes))?;
         file.commit()
     }

@@ -1,7 +1,7 @@
 //! Threads: the work-stealing pool, `parallel_for`, cancellation; values that come later.
 //!
 //! Entry points, in reading order: [`Parallelism`] and [`parallel_for`], [`par_chunks_mut`],
-//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Owned`]; for the host runtime [`AsyncValue`] with [`Promise`], and
+//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Timer`], [`Owned`]; for the host runtime [`AsyncValue`] with [`Promise`], and
 //! [`WorkQueue`].
 //!
 //! Does not know: tensors, ops, graphs.
@@ -30,4 +30,5 @@ pub use parallel::{BlockSizes, Inline, Parallelism, parallel_for, parallel_for_a
 pub use pool::Pool;
 #[cfg(loom)]
 pub use sleep::{Outstanding, Sleepers};
+pub use timer::Timer;
 pub use work_queue::{MultiThreadedWorkQueue, SingleThreadedWorkQueue, Task, WorkQueue};

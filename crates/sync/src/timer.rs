@@ -1,18 +1,81 @@
-//! One thread that wakes cancellation tokens at their deadlines; started when first needed.
+//! The timer queue: one thread that calls what is due, cancellation tokens at their deadlines among it; started
+//! when first needed.
 
 use crate::cancel::Shared;
 use std::collections::BinaryHeap;
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-struct Timer {
+struct Queue {
     queue: Mutex<BinaryHeap<Entry>>,
     wake: Condvar,
 }
 
 struct Entry {
     at: Instant,
-    token: Weak<Shared>,
+    what: What,
+}
+
+enum What {
+    /// The token looks at its callbacks, unless it is gone by then.
+    Token(Weak<Shared>),
+    /// Runs, unless it was cancelled.
+    Task(Arc<Slot>),
+}
+
+type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+fn take(slot: &Slot) -> Option<Box<dyn FnOnce() + Send>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+impl What {
+    fn run(self, now: Instant) {
+        match self {
+            What::Token(token) => {
+                if let Some(token) = token.upgrade() {
+                    token.expire(now);
+                }
+            }
+            What::Task(slot) => {
+                if let Some(task) = take(&slot) {
+                    task();
+                }
+            }
+        }
+    }
+}
+
+/// Something that runs once at a point in time. Dropping this does not stop it.
+///
+/// ```
+/// use ferroflow_sync::Timer;
+/// use std::sync::mpsc;
+/// use std::time::{Duration, Instant};
+/// let (send, receive) = mpsc::channel();
+/// let (later, sooner) = (send.clone(), send);
+/// let now = Instant::now();
+/// let timer = Timer::schedule(now + Duration::from_secs(3600), move || later.send(1).unwrap());
+/// Timer::schedule(now + Duration::from_millis(1), move || sooner.send(2).unwrap());
+/// assert_eq!(receive.recv(), Ok(2));
+/// assert!(timer.cancel());
+/// assert!(receive.recv().is_err(), "the task is dropped, and with it the last sender");
+/// ```
+pub struct Timer(Arc<Slot>);
+
+impl Timer {
+    /// Runs `task` at `at`, or soon if that is past, on the thread of the timer queue, which other timers wait for
+    /// meanwhile: what takes long or may block belongs in a work queue.
+    pub fn schedule(at: Instant, task: impl FnOnce() + Send + 'static) -> Timer {
+        let slot = Arc::new(Mutex::new(Some(Box::new(task) as Box<dyn FnOnce() + Send>)));
+        add(at, What::Task(slot.clone()));
+        Timer(slot)
+    }
+
+    /// Drops the task; whether it had not begun.
+    pub fn cancel(&self) -> bool {
+        take(&self.0).is_some()
+    }
 }
 
 /// The earliest deadline is the greatest entry, for the heap has the greatest on top.
@@ -38,9 +101,13 @@ impl Eq for Entry {}
 
 /// Lets the token look at its callbacks at `at`, unless it is gone by then.
 pub(crate) fn at(at: Instant, token: Weak<Shared>) {
-    static TIMER: OnceLock<&'static Timer> = OnceLock::new();
+    add(at, What::Token(token));
+}
+
+fn add(at: Instant, what: What) {
+    static TIMER: OnceLock<&'static Queue> = OnceLock::new();
     let timer = TIMER.get_or_init(|| {
-        let timer: &'static Timer = Box::leak(Box::new(Timer {
+        let timer: &'static Queue = Box::leak(Box::new(Queue {
             queue: Mutex::default(),
             wake: Condvar::new(),
         }));
@@ -54,13 +121,13 @@ pub(crate) fn at(at: Instant, token: Weak<Shared>) {
     });
     let mut queue = timer.queue.lock().unwrap_or_else(PoisonError::into_inner);
     let is_first = queue.peek().is_none_or(|first| at < first.at);
-    queue.push(Entry { at, token });
+    queue.push(Entry { at, what });
     if is_first {
         timer.wake.notify_one();
     }
 }
 
-impl Timer {
+impl Queue {
     fn run(&self) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -77,9 +144,9 @@ impl Timer {
                 Some(_) => {
                     let due = queue.pop();
                     drop(queue);
-                    if let Some(token) = due.and_then(|entry| entry.token.upgrade()) {
-                        // A callback that panics must not take the timer with it.
-                        let run = std::panic::AssertUnwindSafe(|| token.expire(now));
+                    if let Some(entry) = due {
+                        // What panics must not take the timer with it.
+                        let run = std::panic::AssertUnwindSafe(|| entry.what.run(now));
                         drop(std::panic::catch_unwind(run));
                     }
                     self.queue.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,10 +2,12 @@
 
 mod options;
 
+use ferroflow_runtime::host::bef::FileBytes;
 use ferroflow_runtime::host::{
     AllocatorType, Config, Driver, TextOptions, TfrtState, TraceLevel, bef_to_mlir, host_registry,
     mlir, mlir_to_bef, optimize,
 };
+use ferroflow_tensor::MappedFile;
 use options::Options;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -112,6 +114,14 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     };
     result.map_err(|e| format!("cannot open input file '{file}': {e}"))?;
     Ok(bytes)
+}
+
+/// The bytes of a file where they lie, unless it is a pipe.
+fn mapped(file: &str) -> Result<FileBytes, String> {
+    match MappedFile::open(file.as_ref()) {
+        Ok(mapped) if Path::new(file).is_file() => Ok(Arc::new(mapped)),
+        _ => Ok(Arc::new(read(file)?)),
+    }
 }
 
 fn read_text(file: &str) -> Result<String, String> {
@@ -257,9 +267,8 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
                 .ok_or_else(|| format!("there is no tracing level '{level}'\n\n{EXEC}"))?,
         );
     }
-    let bytes = read(options.file())?;
     let driver = Driver::new(config, registry);
-    let status = driver.run(Arc::new(bytes), Box::new(std::io::stdout()));
+    let status = driver.run(mapped(options.file())?, Box::new(std::io::stdout()));
     Ok(u8::try_from(status).unwrap_or(1))
 }
 

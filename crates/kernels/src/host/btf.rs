@@ -138,20 +138,7 @@ fn read(
     }
     let words = indices.as_chunks::<8>().0.iter();
     let indices: Vec<i64> = words.map(|word| i64::from_le_bytes(*word)).collect();
-    let limits = shape.0.iter().cycle();
-    let beyond = |(index, limit): &(&i64, &i64)| !(0..**limit).contains(*index);
-    if let Some((index, limit)) = indices.iter().zip(limits).find(beyond) {
-        return Err(invalid_argument!(
-            "the indices have element {index}, which its dimension of size {limit} does not have"
-        ));
-    }
-    Ok(HostTensor::Coo(CooHostTensor {
-        dtype: expected.dtype,
-        shape,
-        indices,
-        first_runs: false,
-        values,
-    }))
+    CooHostTensor::new(expected.dtype, shape, indices, values).map(HostTensor::Coo)
 }
 
 /// Path and index to a tensor; reading may block.

@@ -179,6 +179,31 @@ pub enum HostTensor {
 
 impl HostValue for HostTensor {}
 
+impl CooHostTensor {
+    /// A tensor with these elements at these places, which must be places of the shape. The last size runs fastest.
+    pub fn new(
+        dtype: HostDType,
+        shape: TensorShape,
+        indices: Vec<i64>,
+        values: Vec<u8>,
+    ) -> Result<Self> {
+        let limits = shape.0.iter().cycle();
+        let beyond = |(index, limit): &(&i64, &i64)| !(0..**limit).contains(*index);
+        if let Some((index, limit)) = indices.iter().zip(limits).find(beyond) {
+            return Err(invalid_argument!(
+                "the indices have element {index}, which its dimension of size {limit} does not have"
+            ));
+        }
+        Ok(CooHostTensor {
+            dtype,
+            shape,
+            indices,
+            first_runs: false,
+            values,
+        })
+    }
+}
+
 impl DenseHostTensor {
     /// A tensor of zeros.
     pub fn new(
@@ -261,6 +286,14 @@ impl HostTensor {
         match self {
             HostTensor::Dense(tensor) => Ok(tensor),
             _ => Err(invalid_argument!("tensor is not dense")),
+        }
+    }
+
+    /// The number that all elements are, or an error.
+    pub fn scalar(&self) -> Result<&ScalarHostTensor> {
+        match self {
+            HostTensor::Scalar(tensor) => Ok(tensor),
+            _ => Err(invalid_argument!("tensor is not one number")),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use crate::map::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
 use crate::num::Half;
-use crate::quantized::{of_stored, stored};
+use crate::float8::{self, Float8};
+use crate::quantized::{self, of_stored_as};
 use crate::shapes;
 use ferroflow_base::{Result, unimplemented_error};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
@@ -160,15 +161,75 @@ fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         return kernel;
     }
     let (stored_from, stored_to) = (stored(from), stored(to));
-    let kernel = dispatch!(stored_from, S in [
+    let kernel = if let Some(format) = float8::format(from) {
+        from_float8(format, to)
+    } else if let Some(format) = float8::format(to) {
+        to_float8(format, from)
+    } else if let DType::Int4 | DType::Uint4 = to {
+        to_four_bits(stored_from, to == DType::Int4)
+    } else {
+        between(from, stored_from, stored_to)
+    };
+    let unsupported = || Err(unimplemented_error!("Cast {from} to {to} is not supported"));
+    of_stored_as(build, kernel.unwrap_or_else(unsupported)?, stored)
+}
+
+/// What elements lie in memory as.
+fn stored(dtype: DType) -> DType {
+    match dtype {
+        DType::Float8E5m2 | DType::Float8E4m3fn | DType::Uint4 => DType::Uint8,
+        DType::Int4 => DType::Int8,
+        dtype => quantized::stored(dtype),
+    }
+}
+
+fn between(from: DType, stored_from: DType, stored_to: DType) -> Option<Kernel> {
+    let is_small = matches!(from, DType::Int4 | DType::Uint4);
+    if is_small && (stored_to.is_floating() || stored_to.is_complex() || stored_to == DType::Bool) {
+        return None;
+    }
+    dispatch!(stored_from, S in [
         f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
     ] => from_plain::<S>(stored_to), else match from {
         DType::Half => from_half::<f16>(stored_to),
         DType::Bfloat16 => from_half::<bf16>(stored_to),
         _ => None,
-    });
-    let unsupported = || Err(unimplemented_error!("Cast {from} to {to} is not supported"));
-    of_stored(build, kernel.unwrap_or_else(unsupported)?)
+    })
+}
+
+fn from_float8(format: &'static Float8, to: DType) -> Option<Kernel> {
+    let decode = move |x: u8| format.decode(x);
+    if let Some(other) = float8::format(to) {
+        let convert = move |x: u8| other.encode(format.decode(x).into());
+        return Some(map_kernel::<u8, u8>(CHEAP, Convert(convert)));
+    }
+    dispatch!(stored(to), T in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => Some(map_kernel::<u8, T>(CHEAP, Convert(move |x| CastTo::<T>::cast(decode(x))))),
+    else match to {
+        DType::Half => Some(map_kernel::<u8, f16>(CHEAP, Narrowed(Convert(decode)))),
+        DType::Bfloat16 => Some(map_kernel::<u8, bf16>(CHEAP, Narrowed(Convert(decode)))),
+        _ => None,
+    })
+}
+
+fn to_float8(format: &'static Float8, from: DType) -> Option<Kernel> {
+    let encode = move |x: f64| format.encode(x);
+    Some(match from {
+        DType::Float => map_kernel::<f32, u8>(CHEAP, Convert(move |x: f32| encode(x.into()))),
+        DType::Double => map_kernel::<f64, u8>(CHEAP, Convert(encode)),
+        DType::Half => map_kernel::<f16, u8>(CHEAP, Convert(move |x: f16| encode(x.into()))),
+        DType::Bfloat16 => map_kernel::<bf16, u8>(CHEAP, Convert(move |x: bf16| encode(x.into()))),
+        _ => return None,
+    })
+}
+
+/// Integers to their lowest four bits, a byte for each; the upper bits repeat the sign if there is one.
+fn to_four_bits(from: DType, is_signed: bool) -> Option<Kernel> {
+    dispatch!(from, S in [i32, i64, u8, i8, i16, u16, u32, u64] => Some(match is_signed {
+        true => map_kernel::<S, i8>(CHEAP, Convert(|x: S| CastTo::<i8>::cast(x) << 4 >> 4)),
+        false => map_kernel::<S, u8>(CHEAP, Convert(|x: S| CastTo::<u8>::cast(x) & 15)),
+    }), else None)
 }
 
 /// Casts to a shorter float that drop the digits which do not fit instead of rounding.

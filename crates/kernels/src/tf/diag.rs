@@ -141,10 +141,11 @@ fn diag_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
     let (a, b) = shape.split_at(shape.rank() / 2);
-    if a.is_empty() || a != b {
+    let other = a.iter().zip(b).position(|(a, b)| a != b);
+    if let Some(i) = other.or(a.is_empty().then_some(0)) {
         return Err(invalid_argument!(
-            "Invalid shape {shape}: dimensions i and i + {} do not match.",
-            a.len()
+            "Invalid shape {shape}: dimensions {i} and {} do not match.",
+            i + a.len()
         ));
     }
     let out_shape = Shape::from(a);

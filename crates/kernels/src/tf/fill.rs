@@ -85,7 +85,7 @@ fn dims_input(ctx: &KernelCtx, name: &str) -> Result<Shape> {
     // An old graph may give one size as a scalar.
     if dims.shape().rank() > 1 {
         return Err(invalid_argument!(
-            "{name} must be a vector, got shape {}",
+            "{name} must represent a vector, got shape {}",
             dims.shape()
         ));
     }

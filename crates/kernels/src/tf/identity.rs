@@ -111,11 +111,15 @@ fn constant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 fn placeholder(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let message = format!(
+    let mut message = format!(
         "You must feed a value for placeholder tensor '{}' with dtype {}",
         build.node,
         build.output(0)?
     );
+    let shape = build.attrs.shape("shape")?;
+    if shape.rank().is_some_and(|rank| rank > 0) {
+        message += &format!(" and shape {shape}");
+    }
     Ok(Box::new(move |_: &mut KernelCtx| {
         Err(invalid_argument!("{message}"))
     }))

@@ -80,8 +80,8 @@ pub const OPS: &[Op] = &[
     .kernel(|_| {
         Ok(Box::new(|ctx: &mut KernelCtx| {
             let name = scalar(ctx, 0, "basename")?;
-            let number = |i: usize| ctx.input(i)?.to_scalar::<i32>();
-            let name = format!("{name}-{:05}-of-{:05}", number(1)?, number(2)?);
+            let (shard, n) = (number(ctx, 1, "shard")?, number(ctx, 2, "num_shards")?);
+            let name = format!("{name}-{shard:05}-of-{n:05}");
             ctx.set_output(0, Tensor::string(name))
         }))
     }),
@@ -93,7 +93,7 @@ pub const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(|_| {
         Ok(Box::new(|ctx: &mut KernelCtx| {
-            let n = ctx.input(1)?.to_scalar::<i32>()?;
+            let n = number(ctx, 1, "num_shards")?;
             let name = format!("{}-?????-of-{n:05}", scalar(ctx, 0, "basename")?);
             ctx.set_output(0, Tensor::string(name))
         }))
@@ -105,6 +105,17 @@ fn scalars(ctx: &mut ShapeCtx) -> Result<()> {
         ctx.with_rank(i, 0)?;
     }
     shapes::scalar(ctx)
+}
+
+fn number(ctx: &KernelCtx, i: usize, name: &str) -> Result<i32> {
+    let input = ctx.input(i)?;
+    match input.shape().is_scalar() {
+        true => input.to_scalar(),
+        false => Err(invalid_argument!(
+            "{name} must be a scalar, got shape {}",
+            input.shape()
+        )),
+    }
 }
 
 fn text(bytes: &Bytes) -> String {

@@ -343,6 +343,12 @@ fn combining(build: &KernelBuild, combine: Combine, target: Target) -> Result<Bo
                 |a, b| a - b
             )
         }
+        // Numbers of one bit, as C++ adds them up: what is not zero is true.
+        DType::Bool => match combine {
+            Combine::Add => number!(bool, bool, |v| v, |v| v, |a, b| a | b),
+            Combine::Sub => number!(bool, bool, |v| v, |v| v, |a, b| a ^ b),
+            _ => Err(build.unsupported(dtype)),
+        },
         DType::Int8 => integer!(i8, u8),
         DType::Uint8 => integer!(u8, u8),
         DType::Int16 => integer!(i16, u16),

@@ -383,7 +383,7 @@ pub(super) fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let Some(pieces) = pieces else {
             return Err(invalid_argument!(
                 "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {} \
-                 and value's shape is: {} ",
+                 and value's shape is: {}",
                 lengths.iter().fold(0i64, |a, &b| a.saturating_add(b)),
                 value.shape()
             ));

@@ -96,6 +96,11 @@ impl AttrKind {
         self.0 & Self::DENSE != 0 && self.0 < Self::AGGREGATE.0
     }
 
+    /// Whether all attributes of the kind begin with a header.
+    pub fn has_header(self) -> bool {
+        self.is_dense() || [Self::SHAPE, Self::AGGREGATE, Self::FUNC].contains(&self)
+    }
+
     /// The data type of a scalar, or of the elements of an array or a dense attribute.
     pub fn dtype(self) -> HostDType {
         HostDType((self.0 & 0xff) as u8)
@@ -293,6 +298,11 @@ impl<'a> Attribute<'a> {
 
     /// An attribute that begins with a header.
     pub fn typed(self) -> Result<TypedAttr<'a>> {
+        if let Some(kind) = self.kind.filter(|k| !k.has_header()) {
+            return Err(invalid_argument!(
+                "an attribute is {kind}, kernel expects a list, a shape or a dense one"
+            ));
+        }
         self.typed_at(self.offset, 0)
     }
 

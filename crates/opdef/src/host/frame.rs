@@ -145,6 +145,11 @@ pub trait Frame {
         self.site().attrs().len()
     }
 
+    /// How many functions the kernel may call.
+    fn n_functions(&self) -> usize {
+        self.site().functions().len()
+    }
+
     /// Function `i`.
     fn function(&self, i: usize) -> Result<Function> {
         self.site().function(i).map(FunctionRef::to_owned)
@@ -263,12 +268,6 @@ impl<'a> KernelFrame<'a> {
     #[inline]
     pub fn function_ref(&self, i: usize) -> Result<FunctionRef<'a>> {
         self.site.function(i)
-    }
-
-    /// How many functions the kernel may call.
-    #[inline]
-    pub fn n_functions(&self) -> usize {
-        self.site.functions().len()
     }
 
     /// The handle of argument `i`, borrowed.

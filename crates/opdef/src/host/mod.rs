@@ -26,7 +26,8 @@ pub use registry::{HostKernel, KernelRegistry, NativeFunction};
 pub use sync_frame::SyncKernelFrame;
 pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};
 pub use typed::{
-    Arg, ArrayAttr, AsyncKernel, Attr, Ctx, Cursor, IntoResults, IntoSyncResults, Param, StrAttr,
-    SyncKernel, TypedAttribute, TypedKernel, TypedSyncKernel,
+    Arg, ArrayAttr, AsyncKernel, Attr, Ctx, Cursor, IntoResults, IntoSyncResults, Param,
+    RemainingArgs, RemainingAttrs, RemainingFunctions, StrAttr, SyncKernel, TypedAttribute,
+    TypedKernel, TypedSyncKernel,
 };
 pub use value::{HostValue, Value};

@@ -2,8 +2,10 @@
 //!
 //! Numbers, `bool` and [`Chain`] by value and [`Arg`] are arguments, in order; [`Attr`],
 //! [`StrAttr`], [`ArrayAttr`] and [`TypedAttribute`] are attributes, in order; [`Function`] a
-//! function; [`Ctx`] the execution context. What the function gives back are the results: nothing, a
-//! value, a tuple, each in a `Result` if it can fail.
+//! function; [`RemainingArgs`], [`RemainingAttrs`] and [`RemainingFunctions`] all of them that are left;
+//! [`Ctx`] the execution context. What the function gives back are the results: nothing, a
+//! value, a tuple, or [`Values`] (`Vec<Value>` in a synchronous function) where the program says how many, each in a
+//! `Result` if it can fail.
 #![allow(
     clippy::needless_lifetimes,
     reason = "the lifetime of an item is that of the call; implementations say so as the trait does"
@@ -11,8 +13,10 @@
 
 use super::frame::{Frame, KernelFrame, LocationId, ResultItem};
 use super::sync_frame::SyncKernelFrame;
-use super::{AttrNumber, ExecutionContext, Function, HostValue, TypedAttr, Value};
-use ferroflow_base::Result;
+use super::{
+    AttrNumber, Attribute, ExecutionContext, Function, HostValue, TypedAttr, Value, Values,
+};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Chain, Location};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -134,6 +138,44 @@ impl Param for Function {
     }
 }
 
+/// All arguments that are left, which are of one type.
+pub struct RemainingArgs<'f, T>(pub Vec<&'f T>);
+
+impl<T: 'static> Param for RemainingArgs<'_, T> {
+    type Item<'f> = RemainingArgs<'f, T>;
+    fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<RemainingArgs<'f, T>> {
+        let left = std::mem::replace(&mut cursor.args, frame.n_args())..frame.n_args();
+        left.map(|i| frame.arg(i))
+            .collect::<Result<_>>()
+            .map(RemainingArgs)
+    }
+}
+
+/// All attributes that are left.
+pub struct RemainingAttrs<'f>(pub Vec<Attribute<'f>>);
+
+impl Param for RemainingAttrs<'_> {
+    type Item<'f> = RemainingAttrs<'f>;
+    fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<RemainingAttrs<'f>> {
+        let left = std::mem::replace(&mut cursor.attrs, frame.n_attributes())..frame.n_attributes();
+        let attributes = left.map(|i| frame.attribute(i));
+        attributes.collect::<Result<_>>().map(RemainingAttrs)
+    }
+}
+
+/// All functions that are left.
+pub struct RemainingFunctions(pub Vec<Function>);
+
+impl Param for RemainingFunctions {
+    type Item<'f> = RemainingFunctions;
+    fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<RemainingFunctions> {
+        let left =
+            std::mem::replace(&mut cursor.functions, frame.n_functions())..frame.n_functions();
+        let functions = left.map(|i| frame.function(i));
+        functions.collect::<Result<_>>().map(RemainingFunctions)
+    }
+}
+
 /// The execution context.
 pub struct Ctx<'f>(pub &'f ExecutionContext);
 
@@ -208,6 +250,33 @@ impl IntoResults for AsyncValue {
     fn store(self, frame: &mut KernelFrame) {
         frame.set_result(0, self);
     }
+}
+
+/// As many as the program asks for.
+impl IntoResults for Values {
+    fn store(self, frame: &mut KernelFrame) {
+        match wrong_count(self.len(), frame.n_results()) {
+            Some(error) => frame.report_error(error),
+            None => frame.set_results(self),
+        }
+    }
+}
+
+/// As many as the program asks for.
+impl IntoSyncResults for Vec<Value> {
+    fn store_sync(self, frame: &mut SyncKernelFrame) -> Result<()> {
+        if let Some(error) = wrong_count(self.len(), frame.n_results()) {
+            return Err(error);
+        }
+        for (i, value) in self.into_iter().enumerate() {
+            frame.set_result(i, value);
+        }
+        Ok(())
+    }
+}
+
+fn wrong_count(given: usize, wanted: usize) -> Option<Status> {
+    (given != wanted).then(|| invalid_argument!("kernel gives {given} results, not {wanted}"))
 }
 
 impl<T> IntoResults for AsyncValueRef<T> {

@@ -127,16 +127,21 @@ pub fn work_queue(name: &str) -> Option<Arc<dyn WorkQueue>> {
     let (mut n_blocking, mut pins) = (0, false);
     if !counts.is_empty() {
         let counts = counts.strip_prefix(':')?;
-        let (threads, rest) = counts.split_once(',').unwrap_or((counts, "0"));
-        let (blocking, pin) = rest.split_once(',').unzip();
-        n_threads = threads.parse().ok().filter(|n| (1..=1024).contains(n))?;
-        n_blocking = blocking
-            .unwrap_or(rest)
-            .parse()
-            .ok()
-            .filter(|n| *n <= 4096)?;
-        pins = pin.is_some();
-        if pins && pin != Some("pin") {
+        let mut parts = counts.split(',');
+        let mut number = |most: usize| {
+            let text = parts.next()?;
+            Some(text.parse().ok().filter(|n| (1..=most).contains(n)))
+        };
+        n_threads = number(1024)??;
+        if let Some(n) = number(4096) {
+            n_blocking = n?;
+        }
+        pins = match parts.next() {
+            Some("pin") => true,
+            Some(_) => return None,
+            None => false,
+        };
+        if parts.next().is_some() {
             return None;
         }
     }

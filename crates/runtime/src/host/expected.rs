@@ -96,9 +96,13 @@ fn row(line: &str, number: usize) -> Option<Row> {
     let place = place.trim();
     let line = match place.strip_prefix('@') {
         None => number,
-        Some("above") => number.checked_sub(1)?,
+        Some("above") => number - 1,
         Some("below") => number + 1,
-        Some(offset) => number.checked_add_signed(offset.trim().parse().ok()?)?,
+        // No diagnostic is about what lies before the first line: the comment is not met.
+        Some(offset) => {
+            let line = number.checked_add_signed(offset.trim().parse().ok()?);
+            line.unwrap_or(0)
+        }
     };
     Some(Row {
         severity,

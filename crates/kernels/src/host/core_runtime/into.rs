@@ -7,7 +7,9 @@ use super::attrs::{OpAttr, OpAttrs};
 use super::ops;
 use super::tensor_op::OpCall;
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_opdef::host::{Frame, HostDType, KernelFrame, KernelRegistry, SyncKernelFrame};
+use ferroflow_opdef::host::{
+    Attribute, Frame, HostDType, KernelFrame, KernelRegistry, SyncKernelFrame,
+};
 use ferroflow_sync::Chain;
 
 /// What `op` gives.
@@ -25,13 +27,29 @@ fn compute(
     result.ok_or_else(|| internal!("{op} gave no result"))
 }
 
-fn inputs(frame: &impl Frame, arguments: &[usize]) -> Result<Vec<HostTensor>> {
+/// These arguments, of which the first is of the type that the kernel is for.
+fn inputs(frame: &impl Frame, dtype: HostDType, arguments: &[usize]) -> Result<Vec<HostTensor>> {
     let tensor = |i: &usize| frame.arg::<HostTensor>(*i).cloned();
-    arguments.iter().map(tensor).collect()
+    let tensors: Vec<_> = arguments.iter().map(tensor).collect::<Result<_>>()?;
+    if let (Some(first), Some(i)) = (tensors.first(), arguments.first())
+        && first.dtype() != dtype
+    {
+        let name = |dtype: HostDType| dtype.name().unwrap_or("?");
+        return Err(invalid_argument!(
+            "argument {i} is a tensor of {}, kernel expects one of {}",
+            name(first.dtype()),
+            name(dtype)
+        ));
+    }
+    Ok(tensors)
 }
 
-/// Writes `result` to the argument `output`.
-fn store(frame: &impl Frame, output: usize, result: &HostTensor) -> Result<()> {
+/// `result`, and the argument `output` if it can hold that.
+fn into<'a>(
+    frame: &'a impl Frame,
+    output: usize,
+    result: &'a HostTensor,
+) -> Result<(&'a DenseHostTensor, &'a DenseHostTensor)> {
     let (from, to) = (result.dense()?, frame.arg::<HostTensor>(output)?.dense()?);
     if from.shape != to.shape {
         return Err(invalid_argument!(
@@ -48,6 +66,12 @@ fn store(frame: &impl Frame, output: usize, result: &HostTensor) -> Result<()> {
             name(from)
         ));
     }
+    Ok((from, to))
+}
+
+/// Writes `result` to the argument `output`.
+fn store(frame: &impl Frame, output: usize, result: &HostTensor) -> Result<()> {
+    let (from, to) = into(frame, output, result)?;
     let bytes = from.buffer.read(<[u8]>::to_vec);
     to.buffer.write(|to| to.copy_from_slice(&bytes));
     Ok(())
@@ -79,10 +103,10 @@ fn i32_tensor(frame: &impl Frame, value: i32) -> Result<HostTensor> {
 }
 
 /// Axis, tensors, and where they go; scalars are joined to a vector.
-fn concat(frame: &mut SyncKernelFrame) -> Result<()> {
+fn concat(frame: &mut SyncKernelFrame, dtype: HostDType) -> Result<()> {
     let output = frame.n_args().saturating_sub(1);
     let axis = i32_tensor(frame, *frame.arg::<i32>(0)?)?;
-    let mut tensors = inputs(frame, &(1..output).collect::<Vec<_>>())?;
+    let mut tensors = inputs(frame, dtype, &(1..output).collect::<Vec<_>>())?;
     for tensor in &mut tensors {
         if let HostTensor::Dense(t) = tensor
             && t.shape.0.is_empty()
@@ -95,12 +119,22 @@ fn concat(frame: &mut SyncKernelFrame) -> Result<()> {
     store(frame, output, &joined)
 }
 
+/// An attribute with a header, or a list of nothing, which has none.
+fn op_attr(attribute: Attribute) -> Result<OpAttr> {
+    match attribute.kind().filter(|k| k.is_array()) {
+        Some(kind) if attribute.array_bytes(kind.dtype())?.0 == 0 => {
+            Ok(OpAttr::Aggregate(Vec::new()))
+        }
+        _ => OpAttr::new(&attribute.typed()?),
+    }
+}
+
 /// Both factors, where the product goes, and what the ops that follow take.
 fn fused_matmul(frame: &mut SyncKernelFrame) -> Result<()> {
     let arguments: Vec<usize> = (0..frame.n_args()).filter(|i| *i != 2).collect();
-    let factors = inputs(frame, &arguments)?;
+    let factors = inputs(frame, HostDType::F32, &arguments)?;
     let attrs = named([
-        ("fused_ops", OpAttr::new(&frame.attribute(0)?.typed()?)?),
+        ("fused_ops", op_attr(frame.attribute(0)?)?),
         ("transpose_a", flag(frame.attribute(1)?.number()?)),
         ("transpose_b", flag(frame.attribute(2)?.number()?)),
     ]);
@@ -114,17 +148,23 @@ fn constant(frame: &mut SyncKernelFrame) -> Result<()> {
     store(frame, 0, &value)
 }
 
-/// `alpha a b + beta c` to `c`, of which alpha is the first argument and beta the fourth.
-fn matmul<T: Copy + PartialEq + From<bool> + 'static>(frame: &mut KernelFrame) -> Result<()> {
+/// `alpha a b + beta c` to `c`, of which alpha is the first argument and beta the fourth; `c` is not read if beta is
+/// zero. `sum` adds up for one element.
+fn matmul<T: Copy + 'static>(
+    frame: &mut KernelFrame,
+    dtype: HostDType,
+    sum: impl Fn(T, [u8; 4], T, [u8; 4]) -> [u8; 4],
+) -> Result<()> {
     let (alpha, beta) = (*frame.arg::<T>(0)?, *frame.arg::<T>(3)?);
-    if alpha != T::from(true) || beta != T::from(false) {
-        return Err(invalid_argument!(
-            "the product is computed with a factor of 1 and not added to"
-        ));
-    }
-    let factors = inputs(frame, &[1, 2])?;
+    let factors = inputs(frame, dtype, &[1, 2])?;
     let product = compute(frame, "MatMul", &factors, &OpAttrs::default())?;
-    store(frame, 4, &product)?;
+    let (from, to) = into(frame, 4, &product)?;
+    let product = from.buffer.read(<[u8]>::to_vec);
+    to.buffer.write(|to| {
+        for (to, product) in to.as_chunks_mut().0.iter_mut().zip(product.as_chunks().0) {
+            *to = sum(alpha, *product, beta, *to);
+        }
+    });
     frame.emplace(0, Chain);
     Ok(())
 }
@@ -147,7 +187,12 @@ fn max_pool(frame: &mut KernelFrame) -> Result<()> {
         ("ksize", window(1)?),
         ("strides", window(2)?),
     ]);
-    let pooled = compute(frame, "MaxPool", &inputs(frame, &[0])?, &attrs)?;
+    let pooled = compute(
+        frame,
+        "MaxPool",
+        &inputs(frame, HostDType::F32, &[0])?,
+        &attrs,
+    )?;
     store(frame, 1, &pooled)?;
     frame.emplace(0, Chain);
     Ok(())
@@ -155,6 +200,7 @@ fn max_pool(frame: &mut KernelFrame) -> Result<()> {
 
 /// The elements as they are, in another shape.
 fn flatten(frame: &mut KernelFrame) -> Result<()> {
+    inputs(frame, HostDType::F32, &[0])?;
     let (from, to) = (frame.arg::<HostTensor>(0)?, frame.arg::<HostTensor>(1)?);
     let (mut from, to) = (from.dense()?.clone(), to.dense()?);
     if from.shape.n_elements()? == to.shape.n_elements()? {
@@ -166,8 +212,8 @@ fn flatten(frame: &mut KernelFrame) -> Result<()> {
 }
 
 /// `op` along the last axis of a tensor, as a new tensor.
-fn along_last(frame: &mut KernelFrame, op: &str) -> Result<()> {
-    let tensors = inputs(frame, &[0])?;
+fn along_last(frame: &mut KernelFrame, op: &str, dtype: HostDType) -> Result<()> {
+    let tensors = inputs(frame, dtype, &[0])?;
     let rank = tensors.iter().map(|t| t.shape().0.len()).sum::<usize>();
     let axis = OpAttr::Number {
         dtype: HostDType::I32,
@@ -178,29 +224,29 @@ fn along_last(frame: &mut KernelFrame, op: &str) -> Result<()> {
     Ok(())
 }
 
-/// A kernel of a synchronous function whose last argument is the result.
+/// A kernel `tf_sync.OP.TYPE` of a synchronous function whose last argument is the result.
 fn add_sync(
     registry: &mut KernelRegistry,
-    kernel: &str,
     op: &'static str,
+    ty: (&str, HostDType),
     arguments: &'static [usize],
 ) {
-    registry.add_raw_sync(kernel, move |frame| {
-        let result = compute(frame, op, &inputs(frame, arguments)?, &OpAttrs::default())?;
+    registry.add_raw_sync(&format!("tf_sync.{op}.{}", ty.0), move |frame| {
+        let inputs = inputs(frame, ty.1, arguments)?;
+        let result = compute(frame, op, &inputs, &OpAttrs::default())?;
         store(frame, arguments.len(), &result)
     });
 }
 
-/// A kernel that takes `arguments`, writes to argument `output` and gives a chain.
+/// A kernel `tfrt_test.KERNEL.TYPE` that takes `arguments`, writes to argument `output` and gives a chain.
 fn add(
     registry: &mut KernelRegistry,
-    kernel: &str,
-    op: &'static str,
-    arguments: &'static [usize],
-    output: usize,
+    (kernel, op, arguments, output): (&str, &'static str, &'static [usize], usize),
+    ty: (&str, HostDType),
 ) {
-    registry.add_raw(kernel, move |frame| {
-        let result = compute(frame, op, &inputs(frame, arguments)?, &OpAttrs::default())?;
+    registry.add_raw(&format!("tfrt_test.{kernel}.{}", ty.0), move |frame| {
+        let inputs = inputs(frame, ty.1, arguments)?;
+        let result = compute(frame, op, &inputs, &OpAttrs::default())?;
         store(frame, output, &result)?;
         frame.emplace(0, Chain);
         Ok(())
@@ -208,18 +254,25 @@ fn add(
 }
 
 pub(super) fn register(registry: &mut KernelRegistry) {
-    for ty in ["f16", "f32", "f64"] {
+    let types = |names: &[&'static str]| {
+        let typed = |name: &&'static str| Some((*name, HostDType::from_name(name)?));
+        names.iter().filter_map(typed).collect::<Vec<_>>()
+    };
+    for ty in types(&["f16", "f32", "f64"]) {
         for op in ["Log", "Log1p", "Rsqrt", "Sigmoid", "Softmax", "LogSoftmax"] {
-            add_sync(registry, &format!("tf_sync.{op}.{ty}"), op, &[0]);
+            add_sync(registry, op, ty, &[0]);
         }
     }
-    for ty in ["ui8", "i8", "i32", "i64", "f16", "f32", "f64"] {
+    for ty in types(&["ui8", "i8", "i32", "i64", "f16", "f32", "f64"]) {
         for op in ["AddV2", "Mul", "Sub", "RealDiv", "Tile"] {
-            add_sync(registry, &format!("tf_sync.{op}.{ty}"), op, &[0, 1]);
+            add_sync(registry, op, ty, &[0, 1]);
         }
-        registry.add_raw_sync(&format!("tf_sync.ConcatV2.{ty}"), concat);
+        let (name, dtype) = ty;
+        registry.add_raw_sync(&format!("tf_sync.ConcatV2.{name}"), move |frame| {
+            concat(frame, dtype)
+        });
     }
-    for ty in ["f32", "i32"] {
+    for ty in types(&["f32", "i32"]) {
         let rows: [(&str, &'static str, &'static [usize], usize); 6] = [
             ("relu", "tfrt_test.relu", &[0], 1),
             ("relu_inplace", "tfrt_test.relu", &[0], 0),
@@ -228,28 +281,38 @@ pub(super) fn register(registry: &mut KernelRegistry) {
             ("equal", "tfrt_test.equal", &[0, 1], 2),
             ("equal_inplace", "tfrt_test.equal", &[0, 1], 1),
         ];
-        for (kernel, op, arguments, output) in rows {
-            add(
-                registry,
-                &format!("tfrt_test.{kernel}.{ty}"),
-                op,
-                arguments,
-                output,
-            );
+        for row in rows {
+            add(registry, row, ty);
         }
+        let (name, dtype) = ty;
         registry
-            .add_raw(&format!("tfrt_test.argmax.{ty}.2"), |frame| {
-                along_last(frame, "tfrt_test.argmax")
+            .add_raw(&format!("tfrt_test.argmax.{name}.2"), move |frame| {
+                along_last(frame, "tfrt_test.argmax", dtype)
             })
-            .add_raw(&format!("tfrt_test.reduce_mean.{ty}.1"), |frame| {
-                along_last(frame, "tfrt_test.reduce_mean")
+            .add_raw(&format!("tfrt_test.reduce_mean.{name}.1"), move |frame| {
+                along_last(frame, "tfrt_test.reduce_mean", dtype)
             });
     }
     registry
         .add_raw_sync("tf_sync.Const", constant)
         .add_raw_sync("tf_sync._FusedMatMul.f32", fused_matmul)
-        .add_raw("tfrt_test.matmul.f32.2", matmul::<f32>)
-        .add_raw("tfrt_test.matmul.i32.2", matmul::<i32>)
+        .add_raw("tfrt_test.matmul.f32.2", |frame| {
+            matmul(frame, HostDType::F32, |alpha: f32, product, beta, old| {
+                let product = alpha * f32::from_le_bytes(product);
+                let sum = match beta {
+                    0.0 => product,
+                    beta => product + beta * f32::from_le_bytes(old),
+                };
+                sum.to_le_bytes()
+            })
+        })
+        .add_raw("tfrt_test.matmul.i32.2", |frame| {
+            matmul(frame, HostDType::I32, |alpha: i32, product, beta, old| {
+                let product = alpha.wrapping_mul(i32::from_le_bytes(product));
+                let old = beta.wrapping_mul(i32::from_le_bytes(old));
+                product.wrapping_add(old).to_le_bytes()
+            })
+        })
         .add_raw("tfrt_test.flatten.f32", flatten)
         .add_raw("tfrt_test.max_pooling_2d.f32", max_pool);
 }

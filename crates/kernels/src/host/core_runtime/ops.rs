@@ -1,5 +1,6 @@
 //! Ops of the CPU handler that work on tensors of all forms: those that TFRT's tests use, which count
-//! in double precision, for it represents every value of the types they take, and constants.
+//! in double precision, for it represents every value of the types they take (products wrap as integers do), and
+//! constants.
 
 use super::super::dense::{CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor};
 use super::super::dht::coo_to_dense;
@@ -208,15 +209,24 @@ fn matmul(
         attrs.number::<bool>("transpose_b")?,
     );
     let element = |v: &[f64], i: usize| v.get(i).copied().unwrap_or(0.0);
-    let mut out = Vec::with_capacity(m.saturating_mul(n).min(1 << 20));
+    if m.saturating_mul(n) > memory_limit() / size_of::<f64>() {
+        return Err(wrong("Cannot allocate tensor"));
+    }
+    let is_whole = !matches!(a.dtype().name(), Some("f16" | "f32" | "f64"));
+    let mut out = Vec::with_capacity(m * n);
     for i in 0..m {
         for j in 0..n {
-            let product = |l: usize| {
+            let pairs = (0..k).map(|l| {
                 let x = element(&left, if at { l * m + i } else { i * k + l });
                 let y = element(&right, if bt { j * k + l } else { l * n + j });
-                x * y
-            };
-            out.push((0..k).map(product).sum());
+                (x, y)
+            });
+            out.push(match is_whole {
+                false => pairs.map(|(x, y)| x * y).sum(),
+                true => pairs.fold(0i32, |sum, (x, y)| {
+                    sum.wrapping_add((x as i32).wrapping_mul(y as i32))
+                }) as f64,
+            });
         }
     }
     dense(&out, a.dtype(), TensorShape(vec![m as i64, n as i64]), ctx)
@@ -271,13 +281,10 @@ fn create_coo(
         return Err(wrong("create_coo_tensor: indices do not fit the elements"));
     }
     let words = |bytes: &[u8]| bytes.chunks(8).filter_map(i64::from_bytes).collect();
-    Ok(vec![HostTensor::Coo(CooHostTensor {
-        dtype: elements.dtype,
-        shape,
-        indices: indices.buffer.read(words),
-        first_runs: false,
-        values: elements.buffer.read(<[u8]>::to_vec),
-    })])
+    let indices: Vec<i64> = indices.buffer.read(words);
+    let values = elements.buffer.read(<[u8]>::to_vec);
+    let tensor = CooHostTensor::new(elements.dtype, shape, indices, values)?;
+    Ok(vec![HostTensor::Coo(tensor)])
 }
 
 /// Type, shape and elements of a constant.

@@ -49,32 +49,41 @@ impl Form {
     }
 }
 
+type Conversion = fn(&HostTensor, &ExecutionContext) -> Result<HostTensor>;
+
+/// From which form to which.
+const CONVERSIONS: &[(Form, Form, Conversion)] = &[
+    (Form::Scalar, Form::Dense, |tensor, ctx| {
+        let t = tensor.scalar()?;
+        let (allocator, shape) = (ctx.host().allocator(), t.shape.clone());
+        DenseHostTensor::filled(allocator, t.dtype, shape, &t.value).map(HostTensor::Dense)
+    }),
+    (Form::Coo, Form::Dense, |tensor, ctx| {
+        coo_to_dense(tensor.coo()?, ctx.host().allocator()).map(HostTensor::Dense)
+    }),
+    (Form::Dense, Form::Coo, |tensor, _| {
+        Ok(HostTensor::Coo(dense_to_coo(tensor.dense()?)))
+    }),
+];
+
 /// The tensor in another form; itself if it has that form already.
 pub(super) fn convert(
     tensor: &HostTensor,
     form: Form,
     ctx: &ExecutionContext,
 ) -> Result<HostTensor> {
-    let allocator = ctx.host().allocator();
-    Ok(match (tensor, form) {
-        (same, form) if Form::of(same) == form => same.clone(),
-        (HostTensor::Scalar(t), Form::Dense) => {
-            let bytes = t.value.repeat(t.shape.n_elements()?);
-            let shape = t.shape.clone();
-            HostTensor::Dense(DenseHostTensor::from_bytes(
-                allocator, t.dtype, shape, &bytes,
-            )?)
-        }
-        (HostTensor::Coo(t), Form::Dense) => HostTensor::Dense(coo_to_dense(t, allocator)?),
-        (HostTensor::Dense(t), Form::Coo) => HostTensor::Coo(dense_to_coo(t)),
-        (other, form) => {
-            return Err(invalid_argument!(
-                "Cannot implictly convert {} to {}",
-                Form::of(other).name(),
-                form.name()
-            ));
-        }
-    })
+    let own = Form::of(tensor);
+    if own == form {
+        return Ok(tensor.clone());
+    }
+    match CONVERSIONS.iter().find(|c| (c.0, c.1) == (own, form)) {
+        Some((_, _, convert)) => convert(tensor, ctx),
+        None => Err(invalid_argument!(
+            "Cannot implictly convert {} to {}",
+            own.name(),
+            form.name()
+        )),
+    }
 }
 
 fn get_device(_: Chain, name: StrAttr) -> Result<Device> {
