@@ -87,10 +87,13 @@ with tf.Graph().as_default(), session() as s:
     show("fill", lambda: s.run(tf.fill(dims, 1.0), {dims: [[1]]}))
     show("diagonal", lambda: s.run(tf.raw_ops.DiagPart(input=x), {x: [[1, 2, 3], [4, 5, 6]]}))
     show("sharded", lambda: s.run(tf.raw_ops.ShardedFilename(basename="a", shard=dims, num_shards=2), {dims: [1, 2]}))
-    a = tf.TensorArray(tf.float32, 3, dynamic_size=True, element_shape=[], clear_after_read=False)
-    a = a.unstack([1.0, 2.0, 3.0])
-    g = a.grad("g", flow=a.flow)
-    show("gradient of an array", lambda: s.run(g.write(20, 1.0).flow))
+    raw = tf.raw_ops
+    a = raw.TensorArrayV3(size=3, dtype=tf.float32, dynamic_size=True, tensor_array_name="a")
+    flow = raw.TensorArrayWriteV3(handle=a.handle, index=5, value=1.0, flow_in=a.flow)
+    g = raw.TensorArrayGradV3(handle=a.handle, flow_in=flow, source="g")
+    last, beyond = [raw.TensorArrayWriteV3(handle=g.grad_handle, index=i, value=1.0, flow_in=g.flow_out) for i in [5, 6]]
+    show("gradient of an array", lambda: s.run(last))
+    show("gradient beyond an array", lambda: s.run(beyond))
     items = tf.raw_ops.TensorListFromTensor(tensor=[1.0, 2.0, 3.0], element_shape=tf.constant([], tf.int32))
     gathered = tf.raw_ops.TensorListGather(
         input_handle=items, indices=dims, element_shape=tf.constant([], tf.int32), element_dtype=tf.float32)

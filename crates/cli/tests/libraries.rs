@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libraries")
@@ -38,7 +39,8 @@ fn build(name: &str, defines: &[&str]) -> String {
 
 /// Translates a program of the folder and runs it with these libraries.
 fn exec(program: &str, libraries: &str, options: &[&str]) -> Output {
-    let bef = temporary(&format!("{program}-{}.bef", options.len()));
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let bef = temporary(&format!("{}.bef", COUNT.fetch_add(1, Ordering::Relaxed)));
     let ferroflow = || Command::new(env!("CARGO_BIN_EXE_ferroflow"));
     let status = ferroflow()
         .args(["translate", "--mlir-to-bef", "-o", &bef])

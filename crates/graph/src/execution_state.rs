@@ -160,8 +160,8 @@ impl GraphExecutionState {
                     ));
                 }
             }
-            let is_call =
-                function_names.contains_key(node.op.as_str()) || self.functions.contains_key(&node.op);
+            let is_call = function_names.contains_key(node.op.as_str())
+                || self.functions.contains_key(&node.op);
             let checked = match is_call {
                 true => Ok(None),
                 false => check_node(node, registry),

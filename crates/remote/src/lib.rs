@@ -12,6 +12,7 @@
 
 mod calls;
 mod config;
+mod cost_graph;
 mod device;
 mod master;
 mod monitor;

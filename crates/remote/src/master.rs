@@ -1,6 +1,7 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::config::{compile_options, log_placement, session_task};
+use crate::cost_graph::cost_graph;
 use crate::device::{Devices, TaskName};
 use crate::monitor::Metrics;
 use crate::step_stats::StepTrace;
@@ -91,6 +92,10 @@ struct MasterSession {
     logs_placement: Option<DeviceSet>,
     /// The client asked never to give it the partitions' graphs.
     keeps_graphs: bool,
+    /// `build_cost_model` and `build_cost_model_after`.
+    cost_model: (i64, i64),
+    /// Steps of each signature, if there is a cost model.
+    steps: Mutex<HashMap<Signature, i64>>,
     used: Mutex<Instant>,
 }
 
@@ -206,6 +211,11 @@ impl Master {
             keeps_graphs: config
                 .experimental
                 .is_some_and(|e| e.disable_output_partition_graphs),
+            cost_model: config
+                .graph_options
+                .as_ref()
+                .map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
+            steps: Mutex::default(),
             used: Mutex::new(Instant::now()),
         });
         let mut sessions = lock(&self.sessions);
@@ -302,7 +312,7 @@ impl Master {
             None => session.callable(&step.signature)?,
         };
         let feeds = fed(&step.signature.feeds, step.feeds)?;
-        let watch = Watch::new(&step.session, &step.options)?;
+        let watch = Watch::new(&step.session, &step.options, &step.signature)?;
         let options = watch.run_options(&step.session, &step.options, cancel);
         let results = self.call(&step.session, &callable, feeds, &options)?;
         let mut answer = response(&step.signature.fetches, &results)?;
@@ -313,8 +323,8 @@ impl Master {
     /// A `RunStep` of a step that was set up before.
     fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
         let feeds = fed(&step.signature.feeds, step.feeds)?;
+        let watch = Watch::new(&step.session, &step.options, &step.signature)?;
         let feeds = step.signature.feeds.into_iter().zip(feeds).collect();
-        let watch = Watch::new(&step.session, &step.options)?;
         let options = watch.run_options(&step.session, &step.options, cancel);
         let fetches = &step.signature.fetches;
         let session = &step.session.session;
@@ -454,8 +464,9 @@ impl Master {
         } = request.options.unwrap_or_default();
         if !feed_devices.is_empty() || !fetch_devices.is_empty() {
             return Err(unimplemented_error!(
-                "feeds and fetches of a callable cannot stay on a device of the server: \
-                 feed_devices and fetch_devices are not supported"
+                "CallableOptions::feed_devices and CallableOptions::fetch_devices to configure \
+                 feeding/fetching tensors to/from device memory is not yet supported when using a \
+                 remote session."
             ));
         }
         let signature = Signature {
@@ -516,7 +527,7 @@ impl Master {
             ));
         }
         let feeds = fed(&signature.feeds, request.feed)?;
-        let watch = Watch::new(&session, &callable.options)?;
+        let watch = Watch::new(&session, &callable.options, signature)?;
         let options = watch.run_options(&session, &callable.options, cancel);
         let results = self.call(&session, &callable.callable, feeds, &options)?;
         let named = signature.fetches.iter().zip(&results);
@@ -621,17 +632,32 @@ impl MasterSession {
             None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
             None => first,
         };
-        let mut metadata = RunMetadata {
-            step_stats: watch
-                .trace
-                .as_ref()
-                .map(|t| t.finish(device_of, &session.inputs())),
-            ..Default::default()
+        let trace = watch.trace.as_ref();
+        let stats = trace.map(|t| t.finish(device_of, &session.inputs()));
+        let graphs = match watch.graphs || watch.costs {
+            true => session.partition_graphs(signature)?,
+            false => Vec::new(),
         };
-        if watch.graphs {
-            metadata.partition_graphs = session.partition_graphs(signature)?;
+        let costs = stats.as_ref().filter(|_| watch.costs);
+        Ok(Some(RunMetadata {
+            cost_graph: costs.map(|stats| cost_graph(&graphs, stats)),
+            step_stats: stats.filter(|_| watch.stats),
+            partition_graphs: if watch.graphs { graphs } else { Vec::new() },
+            ..Default::default()
+        }))
+    }
+
+    /// Counts a step; whether it is one whose costs the client wants to know: of each signature every so many
+    /// steps, as `build_cost_model` of its configuration says, after those of `build_cost_model_after`.
+    fn wants_costs(&self, signature: &Signature) -> bool {
+        let (every, after) = self.cost_model;
+        if every <= 0 {
+            return false;
         }
-        Ok(Some(metadata))
+        let mut steps = lock(&self.steps);
+        let step = steps.entry(signature.clone()).or_insert(0);
+        *step += 1;
+        (*step - after) % every == 0
     }
 
     /// An error of a step, with the task that it comes from, as TensorFlow says it.
@@ -648,11 +674,19 @@ impl MasterSession {
 /// What a client wants to know of a step.
 struct Watch {
     trace: Option<Arc<StepTrace>>,
+    /// Whether the client gets the trace.
+    stats: bool,
     graphs: bool,
+    /// Whether this step's costs are told.
+    costs: bool,
 }
 
 impl Watch {
-    fn new(session: &MasterSession, options: &RunOptionsProto) -> Result<Self> {
+    fn new(
+        session: &MasterSession,
+        options: &RunOptionsProto,
+        signature: &Signature,
+    ) -> Result<Self> {
         if session.keeps_graphs && options.output_partition_graphs {
             return Err(invalid_argument!(
                 "RunOptions.output_partition_graphs() is not supported when \
@@ -661,9 +695,12 @@ impl Watch {
         }
         // The other levels trace what is below the ops, of which TensorFlow says nothing here.
         let traces = options.trace_level() == TraceLevel::FullTrace;
+        let costs = session.wants_costs(signature);
         Ok(Watch {
-            trace: traces.then(Arc::default),
+            trace: (traces || costs).then(Arc::default),
+            stats: traces,
             graphs: options.output_partition_graphs,
+            costs,
         })
     }
 

@@ -1,7 +1,8 @@
 //! What a step did, in the form that TensorBoard and `timeline.py` read.
 
 use ferroflow_model::proto::{
-    AllocationDescription, DeviceStepStats, NodeExecStats, NodeOutput, StepStats, TensorDescription,
+    AllocationDescription, AllocatorMemoryUsed, DeviceStepStats, MemoryStats, NodeExecStats,
+    NodeOutput, StepStats, TensorDescription,
 };
 use ferroflow_model::shape_to_proto;
 use ferroflow_runtime::{NodeSpan, TraceSink, TracedTensor};
@@ -65,6 +66,8 @@ impl TraceSink for StepTrace {
             timeline_label: format!("{} = {}(", span.node.name, span.node.op),
             thread_id: thread,
             output: (0..).zip(&span.outputs).map(output).collect(),
+            memory: memory(&span.outputs),
+            memory_stats: Some(MemoryStats::default()),
             ..Default::default()
         });
     }
@@ -85,6 +88,18 @@ fn output((slot, tensor): (i32, &TracedTensor)) -> NodeOutput {
             }),
         }),
     }
+}
+
+/// What a node's outputs take, which is all that it allocates as far as anybody knows.
+fn memory(outputs: &[TracedTensor]) -> Vec<AllocatorMemoryUsed> {
+    let bytes: i64 = outputs.iter().map(|t| t.bytes as i64).sum();
+    let used = AllocatorMemoryUsed {
+        allocator_name: "cpu".to_string(),
+        total_bytes: bytes,
+        peak_bytes: bytes,
+        ..Default::default()
+    };
+    (bytes > 0).then_some(used).into_iter().collect()
 }
 
 /// Where each device begins, which TensorFlow counts as a node.

@@ -1,8 +1,8 @@
 //! Cast between all plain number types.
 
+use crate::float8::{self, Float8};
 use crate::map::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
 use crate::num::Half;
-use crate::float8::{self, Float8};
 use crate::quantized::{self, of_stored_as};
 use crate::shapes;
 use ferroflow_base::{Result, unimplemented_error};
