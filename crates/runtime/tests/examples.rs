@@ -1,11 +1,25 @@
 //! The examples that train learn what they should, in a fraction of their time.
 
+#[path = "../examples/fib.rs"]
+mod fib;
 #[path = "../examples/train_digits.rs"]
 mod train_digits;
 #[path = "../examples/train_lstm.rs"]
 mod train_lstm;
 #[path = "../examples/train_words.rs"]
 mod train_words;
+
+#[test]
+fn a_file_inside_a_program_runs() {
+    assert_eq!(fib::fib(20), Ok(6765));
+    let text = include_str!("../examples/fib/fib.mlir");
+    let options = ferroflow_runtime::host::TextOptions::default();
+    let bytes = ferroflow_runtime::host::mlir_to_bef(text, "fib.mlir", options, false);
+    assert_eq!(
+        bytes.as_deref(),
+        Ok(&include_bytes!("../examples/fib/fib.bef")[..])
+    );
+}
 
 #[test]
 fn a_memory_in_a_loop_learns_to_add() {

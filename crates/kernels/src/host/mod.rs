@@ -33,6 +33,14 @@ pub fn of_models() -> KernelRegistry {
     registry
 }
 
+/// The kernels of numbers and control flow alone, for programs that should be small.
+pub fn basic_registry() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    basic::register(&mut registry);
+    control::register(&mut registry);
+    registry
+}
+
 /// All host kernels.
 ///
 /// ```

@@ -11,7 +11,7 @@ mod tracing;
 pub use driver::{AllocatorType, Config, Driver};
 pub use expected::Expected;
 pub use ferroflow_executor::host::Program;
-pub use ferroflow_kernels::host::{TfrtState, registry as host_registry};
+pub use ferroflow_kernels::host::{TfrtState, basic_registry, registry as host_registry};
 pub use ferroflow_opdef::host::{
     Buckets, ExecutionContext, Function, Gauge, Histogram, HostContext, KernelFrame,
     KernelRegistry, MetricsRegistry, TraceLevel, TraceSink, Tracer, Values,
