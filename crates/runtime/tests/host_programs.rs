@@ -37,6 +37,11 @@ const PLAIN: mlir::PrintOptions = mlir::PrintOptions {
     builtin_names: false,
 };
 
+const WITH_LOCATIONS: mlir::PrintOptions = mlir::PrintOptions {
+    locations: true,
+    ..PLAIN
+};
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/host")
 }
@@ -83,12 +88,23 @@ fn check(file: &str, text: &str) {
         assert_eq!(once, from_bef, "{file}: through BEF");
     }
     let stripped = mlir_to_bef(text, file, options, false).expect("can be written");
+    // Nor do calls that became bodies change what a program does.
+    let inline = TextOptions {
+        inline: true,
+        ..options
+    };
+    let inlined = optimize(text, file, inline, WITH_LOCATIONS).expect("valid");
+    let twice = optimize(&inlined, file, options, WITH_LOCATIONS).expect("printed is valid");
+    assert_eq!(inlined, twice, "{file}: printing twice without calls");
+    let inlined = mlir_to_bef(&inlined, file, options, true).expect("can be written");
     let queues: &[&str] = match text.contains("QUEUES: s\n") {
         true => &["s"],
         false => &["s", "mstd:2", "mstd:4,2", "mstd:2,1,pin"],
     };
     for queue in queues {
-        for bytes in [&bytes, &stripped] {
+        let mut files = vec![&bytes, &stripped];
+        files.extend((!text.contains("INLINED: ")).then_some(&inlined));
+        for bytes in files {
             let (status, printed) = run(bytes.clone(), queue);
             let is_said = |l: &&str| !l.is_empty() && !l.starts_with("--- ");
             let mut lines = printed.lines().skip(2).filter(is_said);
@@ -141,7 +157,7 @@ fn mangled_files_do_no_harm() {
 fn diagnostics_point_at_their_place() {
     let rows = [
         (
-            "func @f() {\n  tfrt.print.i32 %x, %x\n}",
+            "func @f() {\n  tfrt.print.i32 %x, %y\n}",
             "a.mlir:2:18: error: use of undeclared SSA value name",
         ),
         (
@@ -192,6 +208,68 @@ fn diagnostics_point_at_their_place() {
             "func @f() {\n  %a, %b = tfrt.constant.i32 1\n}",
             "a.mlir:2:3: error: operation defines 1 results but was provided 2 to bind",
         ),
+        (
+            "func @f(%n: i32) {\n  %r:2 = tfrt.repeat.i32 %n, %n, %n : i32, i32 {\n    tfrt.return %n, %n : i32, i32\n  }\n  tfrt.return\n}",
+            "a.mlir:2:34: error: region entry argument '%n' is already in use",
+        ),
+        (
+            "func @f() attributes {type = i32} {\n  tfrt.return\n}",
+            "a.mlir:1:22: error: 'type' is an inferred attribute and should not be specified in the \
+             explicit attribute dictionary",
+        ),
+        (
+            "\"func\"() ({\n^bb0(%a: i32):\n  tfrt.return\n}) {sym_name = \"f\", type = () -> ()} : () -> ()",
+            "a.mlir:1:1: error: 'func' op entry block must have 0 arguments to match function signature",
+        ),
+        (
+            "\"func\"() ({\n^bb0(%a: i32):\n  tfrt.return\n}) {sym_name = \"f\", type = (i1) -> ()} : () -> ()",
+            "a.mlir:1:1: error: 'func' op type of entry block argument #0('i32') must match the type of \
+             the corresponding argument in function signature('i1')",
+        ),
+        (
+            "\"func\"() ({\n  tfrt.return\n}) {sym_name = 1 : i32, type = () -> ()} : () -> ()",
+            "a.mlir:1:1: error: 'func' op requires string attribute 'sym_name'",
+        ),
+        (
+            "\"func\"() ({\n  tfrt.return\n}, {}) {sym_name = \"f\", type = () -> ()} : () -> ()",
+            "a.mlir:1:1: error: 'func' op requires one region",
+        ),
+        (
+            "func @f() {\n}",
+            "a.mlir:1:11: error: expected non-empty function body",
+        ),
+        (
+            "\"module\"() : () -> ()",
+            "a.mlir:1:1: error: 'module' op requires one region",
+        ),
+        (
+            "\"module\"() ({}, {}) : () -> ()",
+            "a.mlir:1:1: error: 'module' op requires one region",
+        ),
+        (
+            "func @f() {\n  \"tfrt.new.chain\"() ({\n  }) : () -> !tfrt.chain\n  tfrt.return\n}",
+            "a.mlir:2:3: error: 'tfrt.new.chain' op requires zero regions",
+        ),
+        (
+            "tfrt.return",
+            "a.mlir:1:1: error: 'tfrt.return' op expects parent op 'func'",
+        ),
+        (
+            "module {\n  return\n}",
+            "a.mlir:2:3: error: 'std.return' op expects parent op 'func'",
+        ),
+        (
+            "func @f() {\n  %b = tfrt.add.i32 %a, %a\n  %a = tfrt.constant.i32 1\n  tfrt.return\n}",
+            "a.mlir:2:8: error: 'tfrt.add.i32' op operand #0 does not dominate this use",
+        ),
+        (
+            "func @f() {\n  %b = tfrt.add.i32 %a, %a\n  %a = tfrt.constant.i64 1\n  tfrt.return\n}",
+            "a.mlir:3:3: error: definition of SSA value '%a#0' has type 'i64'",
+        ),
+        (
+            "func @f() {\n  %b = tfrt.add.i32 %a#1, %a#1\n  %a = tfrt.constant.i32 1\n  tfrt.return\n}",
+            "a.mlir:2:21: error: reference to invalid result number",
+        ),
     ];
     for (text, wanted) in rows {
         let error = mlir_to_bef(text, "a.mlir", TextOptions::default(), true).expect_err(text);
@@ -228,6 +306,20 @@ fn what_is_printed_says_all() {
         "\"x\"() {v = dense<[\"a\", \"b\"]> : tensor<2x!corert.string>} : () -> ()",
         "\"x\"() {s = affine_set<(d0) : (d0 >= 0)>, v = 18446744073709551616 : i100} : () -> ()",
         "\"x\"() {v = -1 : i128} : () -> ()",
+        // What is printed later may have been there before.
+        "func @f() -> i32 {\n  \"br\"()[^bb2] : () -> ()\n^bb1:\n  tfrt.return %0 : i32\n^bb2:\n  \
+         %0 = tfrt.constant.i32 1\n  \"br\"()[^bb1] : () -> ()\n}",
+        "\"x\"() ({\n  \"a\"()[^bb2] : () -> ()\n^bb1:\n  \"b\"(%arg0, %0#1) : (i32, i64) -> ()\n\
+         ^bb2(%arg0: i32):\n  %0:2 = \"c\"()[^bb1] : () -> (i8, i64)\n}) : () -> ()",
+        "\"a\"(%0) : (i32) -> ()\n%0 = tfrt.constant.i32 1",
+        // Each region goes on from where the one around it ends.
+        "\"x\"() ({\n  \"y\"() ({\n    %1 = \"a\"() : () -> i32\n  }, {\n    %1 = \"b\"() : () -> i32\n  \
+         }) : () -> ()\n  %0 = \"c\"() : () -> i32\n}) : () -> ()",
+        // The forms of their own of these cannot say all.
+        "func @f(%arg0: i32, %arg1: !tfrt.chain) {\n  %0 = tfrt.repeat.i32 %arg0, %arg0 attributes \
+         {a = 2 : i32} : i32 {\n    tfrt.return %arg0 : i32\n  }\n  %1 = tfrt.merge.chains %arg1 {a}\n  \
+         %2 = \"tfrt.call\"(%arg0) {callee = @g} : (i32) -> i32\n  \"tfrt.return\"() {a = 1 : i32} : () -> ()\n}\n\
+         func @g(%arg0: i32) -> i32 {\n  tfrt.return %arg0 : i32\n}",
         "\"x\"() {l = loc(\"f\":1:2), m = loc(\"n\"(\"f\":1:2)), n = loc(\"n\")} : () -> ()",
     ] {
         let once = optimize(text, "a.mlir", options, PLAIN).expect(text);
@@ -240,10 +332,6 @@ fn what_is_printed_says_all() {
 
 #[test]
 fn what_is_written_in_other_ways_is_the_same() {
-    let locations = mlir::PrintOptions {
-        locations: true,
-        ..PLAIN
-    };
     let late = mlir::PrintOptions {
         builtin_names: true,
         ..mlir::PrintOptions::GENERIC
@@ -266,9 +354,14 @@ fn what_is_written_in_other_ways_is_the_same() {
         ),
         (
             "\"x\"() ({\n^bb9(%a: i32 loc(\"f\":7:8)):\n  \"y\"(%a) : (i32) -> () loc(\"n\")\n}) : () -> ()",
-            locations,
+            WITH_LOCATIONS,
             "^bb0(%arg0: i32 loc(\"f\":7:8)):\n  \"y\"(%arg0) : (i32) -> () loc(\"n\")\n}) : () -> () \
              loc(\"a.mlir\":1:1)",
+        ),
+        (
+            "func private @f(%a: i32 {x = 1 : i32} loc(\"q\":1:1)) {\n  tfrt.return\n} loc(\"z\":1:2)",
+            WITH_LOCATIONS,
+            "func private @f(%arg0: i32 {x = 1 : i32} loc(\"q\":1:1)) {",
         ),
         (
             "func @f() {\n  tfrt.return\n}",
@@ -313,6 +406,29 @@ fn wrong_blocks_are_named() {
             "a.mlir:1:12: error: integer constant out of range",
         ),
     ];
+    let rows = rows.into_iter().chain([
+        (
+            "\"x\"() ({\n^a:\n^b:\n  \"c\"() : () -> ()\n}) : () -> ()",
+            "a.mlir:1:1: error: empty block: expect at least a terminator",
+        ),
+        (
+            "\"x\"() ({\n^a:\n  \"br\"()[^b] : () -> ()\n^b:\n  \"br\"()[^a] : () -> ()\n}) : () -> ()",
+            "a.mlir:1:1: error: 'x' op entry block of region may not have predecessors",
+        ),
+        (
+            "\"x\"() ({\n  \"br\"()[^b] : () -> ()\n  \"c\"() : () -> ()\n^b:\n  \"c\"() : () -> ()\n}) : () -> ()",
+            "a.mlir:2:3: error: 'br' op operation with block successors must terminate its parent block",
+        ),
+        (
+            "func @f() -> i32 {\n  \"br\"()[^a, ^b] : () -> ()\n^a:\n  %a = tfrt.constant.i32 1\n  \
+             \"br\"()[^b] : () -> ()\n^b:\n  tfrt.return %a : i32\n}",
+            "a.mlir:7:3: error: 'tfrt.return' op operand #0 does not dominate this use",
+        ),
+        (
+            "func @f() {\n  %b = \"x\"() ({\n    \"y\"(%b) : (i32) -> ()\n  }) : () -> i32\n  tfrt.return\n}",
+            "a.mlir:3:5: error: 'y' op operand #0 does not dominate this use",
+        ),
+    ]);
     for (text, part) in rows {
         let error = optimize(text, "a.mlir", TextOptions::default(), PLAIN).expect_err(text);
         assert!(error.contains(part), "{error}");

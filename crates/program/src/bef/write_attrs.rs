@@ -10,7 +10,7 @@ pub(super) fn kind(attr: &Attr) -> Option<AttrKind> {
     Some(match attr {
         Attr::Bool(_) => AttrKind::scalar(HostDType::I1),
         Attr::Int(_, ty) | Attr::Float(_, ty) => AttrKind::scalar(dtype(ty)?),
-        Attr::String(_) => AttrKind::scalar(HostDType::STRING),
+        Attr::String(_) | Attr::TypedString(..) => AttrKind::scalar(HostDType::STRING),
         Attr::Type(ty) => {
             dtype(ty)?;
             AttrKind::TYPE
@@ -56,7 +56,7 @@ fn untyped(attr: &Attr, module: &Module) -> Writer {
             out.align(bytes.len());
             out.bytes.extend(bytes);
         }
-        Attr::String(bytes) => out.bytes.extend(bytes),
+        Attr::String(bytes) | Attr::TypedString(bytes, _) => out.bytes.extend(bytes),
         Attr::Type(ty) => {
             let dtype = ty.text().and_then(HostDType::from_name);
             out.byte(dtype.map_or(0, |d| d.0));
@@ -102,7 +102,7 @@ pub(super) fn emit(out: &mut Writer, attr: &Attr, typed: bool, module: &Module) 
     let mut lengths = Writer::default();
     match attr {
         Attr::Array(items) => lengths.int_backwards(items.len()),
-        Attr::String(bytes) => lengths.int_backwards(bytes.len()),
+        Attr::String(bytes) | Attr::TypedString(bytes, _) => lengths.int_backwards(bytes.len()),
         Attr::Symbol(path) => {
             lengths.int_backwards(compiled_text(path, module).len());
             let names = path.get(1..).unwrap_or(&[]);

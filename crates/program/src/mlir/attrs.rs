@@ -65,9 +65,11 @@ impl Parser<'_> {
             Tok::Int(_) | Tok::Float(_) | Tok::Punct("-") => self.number(ty),
             Tok::String(value) => {
                 self.bump()?;
-                if self.is(":") && ty.is_none() {
-                    self.bump()?;
-                    self.ty()?;
+                if ty.is_none() && self.eat(":")? {
+                    let ty = self.ty()?;
+                    if !ty.is("none") {
+                        return Ok(Attr::TypedString(value, ty));
+                    }
                 }
                 Ok(Attr::String(value))
             }

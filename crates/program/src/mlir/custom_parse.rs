@@ -3,7 +3,8 @@
 use super::forms::{self, Part, Spec};
 use super::ir::{Attr, FunctionType, Loc, Op, Region, Type};
 use super::lexer::Tok;
-use super::parser::{Operand, Parser, Res};
+use super::names::Operand;
+use super::parser::{Parser, Res};
 
 const CHAIN: &str = "!tfrt.chain";
 const HANDLE: &str = "!corert.tensorhandle";
@@ -46,9 +47,7 @@ fn parse_sequence(p: &mut Parser, spec: &Spec, op: &mut Op) -> Res {
             Part::Operand(_) => operands.push(p.operand()?),
             Part::Comma => p.expect(",")?,
             Part::AttrDict => {
-                for (name, value) in p.optional_attr_dict()? {
-                    op.set_attr(&name, value);
-                }
+                op.set_attrs(p.optional_attr_dict()?);
             }
             Part::Attr { name, ty } => {
                 let value = p.attribute(ty.as_ref())?;
@@ -87,9 +86,7 @@ fn function_type(p: &mut Parser) -> Res<FunctionType> {
 }
 
 fn attributes(p: &mut Parser, op: &mut Op) -> Res {
-    for (name, value) in p.optional_attr_dict()? {
-        op.set_attr(&name, value);
-    }
+    op.set_attrs(p.optional_attr_dict()?);
     Ok(())
 }
 

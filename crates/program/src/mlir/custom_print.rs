@@ -1,7 +1,7 @@
 //! How operations are written that have a form of their own.
 
 use super::ir::{Attr, Op, Value};
-use super::printer::{Printer, attr_text};
+use super::printer::{Printer, attr_text, named_attr};
 use std::fmt::Write;
 
 fn attr(op: &Op, name: &str) -> String {
@@ -14,13 +14,13 @@ fn tail(values: &[Value], n: usize) -> &[Value] {
     values.get(n..).unwrap_or(&[])
 }
 
-/// Writes `op`; false if its form cannot express it.
-pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
+/// Writes `op`, of which its form says all.
+pub(super) fn special(p: &mut Printer, special: &str, op: &Op) {
     let operands = &op.operands[..];
     let all = p.operands(operands);
     let first = p.operands(operands.get(..1).unwrap_or(operands));
     let rest = tail(operands, 1);
-    let (rest_names, rest_types) = (p.operands(rest), p.types(rest));
+    let rest_types = p.types(rest);
     let results = p.types(&op.results);
     let name = op.name.clone();
     match special {
@@ -50,10 +50,10 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
         }
         "if" => {
             let [then, otherwise] = &op.regions[..] else {
-                return false;
+                return;
             };
             let _ = write!(p.out, "{name} {all}");
-            p.attr_dict(op, &["bef.nonstrict"]);
+            p.keyword_attr_dict(op, &["bef.nonstrict"]);
             let _ = write!(p.out, " : ({rest_types}) -> ({results}) ");
             p.region(then, Some(rest));
             p.push(" else ");
@@ -61,10 +61,10 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
         }
         "repeat" => {
             let [body] = &op.regions[..] else {
-                return false;
+                return;
             };
             let _ = write!(p.out, "{name} {all}");
-            p.attr_dict(op, &["bef.nonstrict"]);
+            p.keyword_attr_dict(op, &["bef.nonstrict"]);
             if !rest.is_empty() {
                 let _ = write!(p.out, " : {rest_types}");
             }
@@ -73,7 +73,7 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
         }
         "parallel_for" | "parallel_call" => {
             let [start, end, size, extra @ ..] = operands else {
-                return false;
+                return;
             };
             let [start_name, end_name, size_name] = [start, end, size].map(|v| p.name(*v));
             let _ = write!(p.out, "{name} {start_name} to {end_name} fixed {size_name}");
@@ -94,13 +94,10 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
         }
         "do_async" => {
             let [body] = &op.regions[..] else {
-                return false;
+                return;
             };
             let _ = write!(p.out, "{name} {all}");
-            if !op.attrs.is_empty() {
-                p.push(" attributes");
-                p.attr_dict(op, &[]);
-            }
+            p.keyword_attr_dict(op, &[]);
             let _ = write!(p.out, " : ({}) -> ({results}) ", p.types(operands));
             p.region(body, Some(operands));
         }
@@ -152,8 +149,11 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
             }
             let names = p.operands(call);
             let _ = write!(p.out, "({names})");
-            let hidden = [functions, &["parallel_iterations"]].concat();
-            p.attr_dict(op, &hidden);
+            let limit: &[&str] = match special {
+                "while" => &["parallel_iterations"],
+                _ => &[],
+            };
+            p.attr_dict(op, &[functions, limit].concat());
             if special == "while" {
                 let limit = op.attr("parallel_iterations");
                 let limit = limit.map(|a| attr_text(a, false)).unwrap_or_default();
@@ -191,46 +191,44 @@ pub(super) fn special(p: &mut Printer, special: &str, op: &Op) -> bool {
                 }
             }
         }
-        "executeop" => return execute_op(p, op),
-        _ => return false,
+        "executeop" => execute_op(p, op),
+        _ => {}
     }
-    let _ = (rest_names, &first);
-    true
 }
 
-fn execute_op(p: &mut Printer, op: &Op) -> bool {
+fn execute_op(p: &mut Printer, op: &Op) {
     let n_heads = if op.name.ends_with(".seq") { 2 } else { 1 };
     let (heads, args) = op.operands.split_at(n_heads.min(op.operands.len()));
     let (heads, args) = (p.operands(heads), p.operands(args));
-    let mut dicts = String::new();
-    for name in ["op_attrs", "op_func_attrs"] {
-        let Some(Attr::Array(items)) = op.attr(name) else {
-            continue;
-        };
-        let mut pairs = Vec::new();
-        for item in items {
-            let Attr::Array(pair) = item else {
-                return false;
-            };
-            let [Attr::String(key), value] = &pair[..] else {
-                return false;
-            };
-            let value = attr_text(value, true);
-            pairs.push(format!("{} = {value}", String::from_utf8_lossy(key)));
-        }
-        if !pairs.is_empty() {
-            let _ = write!(dicts, " {{{}}}", pairs.join(", "));
-        }
-    }
     let _ = write!(
         p.out,
-        "{}({heads}) {}({args}){dicts}",
+        "{}({heads}) {}({args})",
         op.name,
         attr(op, "op_name")
     );
-    let n_results = op.results.len() + 1 - n_heads;
+    let pairs = |name: &str| {
+        let Some(Attr::Array(items)) = op.attr(name) else {
+            return Vec::new();
+        };
+        let pair = |item: &Attr| match item {
+            Attr::Array(pair) => match &pair[..] {
+                [key, value] => Some(named_attr(key.as_str()?, value)),
+                _ => None,
+            },
+            _ => None,
+        };
+        items.iter().filter_map(pair).collect()
+    };
+    let (attrs, functions) = (pairs("op_attrs"), pairs("op_func_attrs"));
+    // The first braces are those of the attributes.
+    if !attrs.is_empty() || !functions.is_empty() {
+        let _ = write!(p.out, " {{{}}}", attrs.join(", "));
+    }
+    if !functions.is_empty() {
+        let _ = write!(p.out, " {{{}}}", functions.join(", "));
+    }
+    let n_results = (op.results.len() + 1).saturating_sub(n_heads);
     if n_results > 0 {
         let _ = write!(p.out, " : {n_results}");
     }
-    true
 }

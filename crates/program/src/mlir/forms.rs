@@ -129,6 +129,20 @@ pub(super) struct Spec {
     pub(super) typed: bool,
 }
 
+impl Spec {
+    /// How many regions the operation has.
+    pub(super) fn n_regions(&self) -> usize {
+        match self.form.first() {
+            Some(Part::Special(special)) => match special.as_str() {
+                "if" => 2,
+                "repeat" | "parallel_for" | "do_async" | "benchmark" => 1,
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+}
+
 struct Specs {
     exact: HashMap<String, Spec>,
     prefixes: Vec<(String, Spec)>,

@@ -153,6 +153,8 @@ pub enum Attr {
     Float(u64, Type),
     /// Text, or any bytes.
     String(Vec<u8>),
+    /// Text that says of which type it is.
+    TypedString(Vec<u8>, Type),
     /// A type.
     Type(Type),
     /// Several constants.
@@ -173,7 +175,7 @@ impl Attr {
     /// The text of a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {
-            Attr::String(bytes) => std::str::from_utf8(bytes).ok(),
+            Attr::String(bytes) | Attr::TypedString(bytes, _) => std::str::from_utf8(bytes).ok(),
             _ => None,
         }
     }
@@ -321,6 +323,16 @@ impl Op {
             }
             Err(i) => self.attrs.insert(i, (name.to_string(), value)),
         }
+    }
+
+    /// Sets several constants; of those with the same name, the last.
+    pub fn set_attrs(&mut self, attrs: impl IntoIterator<Item = (String, Attr)>) {
+        self.attrs.extend(attrs);
+        self.attrs.sort_by(|a, b| a.0.cmp(&b.0));
+        // Later ones stand behind.
+        self.attrs.reverse();
+        self.attrs.dedup_by(|a, b| a.0 == b.0);
+        self.attrs.reverse();
     }
 
     /// Whether this is a function.

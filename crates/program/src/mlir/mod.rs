@@ -1,14 +1,17 @@
 //! Host programs as MLIR text: the subset that TFRT's host dialects use.
 
 mod attrs;
+mod blocks;
 mod custom_parse;
 mod custom_print;
 mod diagnostic;
+mod fits;
 mod forms;
 mod inline;
 mod ir;
 mod lexer;
 mod location;
+mod names;
 mod parser;
 mod printer;
 mod streams;

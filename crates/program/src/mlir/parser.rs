@@ -4,25 +4,13 @@ use super::custom_parse;
 use super::diagnostic::Diagnostic;
 use super::ir::{Attr, Block, FunctionType, Loc, Module, Op, Region, Type, Value};
 use super::lexer::{Lexer, Tok};
+use super::names::{Operand, Scope};
 use std::collections::HashMap;
 
 pub(super) type Res<T = ()> = Result<T, Box<Diagnostic>>;
 
 /// How deep regions, lists and types may nest: programs are untrusted, the stack is not endless.
 const MAX_DEPTH: usize = 100;
-
-/// An operand as it was written: its values are known, its type was not asked for yet.
-#[derive(Clone)]
-pub(super) struct Operand {
-    pub(super) name: String,
-    pub(super) value: Value,
-    pub(super) loc: Loc,
-}
-
-struct Scope {
-    names: HashMap<String, Vec<Value>>,
-    isolated: bool,
-}
 
 pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
@@ -36,7 +24,7 @@ pub(super) struct Parser<'a> {
     pub(super) type_aliases: HashMap<String, Type>,
     /// Places by alias; they may be used before they are defined.
     pub(super) loc_aliases: HashMap<String, Loc>,
-    scopes: Vec<Scope>,
+    pub(super) scopes: Vec<Scope>,
     /// The blocks of the region that is read.
     blocks: HashMap<String, usize>,
     depth: usize,
@@ -156,7 +144,9 @@ impl<'a> Parser<'a> {
     /// The whole file.
     pub(super) fn parse_module(mut self) -> Result<Module, Vec<Diagnostic>> {
         self.find_loc_aliases();
-        let result = self.bump().and_then(|()| self.top_level());
+        let result = self
+            .bump()
+            .and_then(|()| self.in_scope(true, Self::top_level));
         match result {
             Ok(ops) => {
                 self.module.ops = ops;
@@ -164,6 +154,7 @@ impl<'a> Parser<'a> {
                 if let [only] = &mut self.module.ops[..]
                     && only.is_module()
                     && only.attr("tfrt.compiled").is_none()
+                    && super::fits::fits(&Module::default(), only)
                 {
                     self.module.attrs = std::mem::take(&mut only.attrs);
                     let body = only.regions.first_mut().map(|r| std::mem::take(&mut r.ops));
@@ -180,7 +171,6 @@ impl<'a> Parser<'a> {
     }
 
     fn top_level(&mut self) -> Res<Vec<Op>> {
-        self.push_scope(true);
         let mut ops = Vec::new();
         loop {
             match &self.tok {
@@ -211,116 +201,7 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        self.scopes.pop();
         Ok(ops)
-    }
-
-    pub(super) fn push_scope(&mut self, isolated: bool) {
-        self.scopes.push(Scope {
-            names: HashMap::new(),
-            isolated,
-        });
-    }
-
-    fn lookup(&self, name: &str) -> Option<&Vec<Value>> {
-        for scope in self.scopes.iter().rev() {
-            if let Some(values) = scope.names.get(name) {
-                return Some(values);
-            }
-            if scope.isolated {
-                break;
-            }
-        }
-        None
-    }
-
-    /// Gives `values` a name in the innermost scope.
-    pub(super) fn define(&mut self, name: &str, values: Vec<Value>, loc: &Loc) -> Res {
-        if let Some(old) = self.lookup(name) {
-            let at = old.first().and_then(|v| self.module.values.get(v.index()));
-            if let Some(info) = at {
-                let note = Diagnostic::note(&info.loc, "previously defined here");
-                self.notes.push(note);
-            }
-            return self.error_at(loc, format!("redefinition of SSA value '%{name}'"));
-        }
-        if let Some(scope) = self.scopes.last_mut() {
-            scope.names.insert(name.to_string(), values);
-        }
-        Ok(())
-    }
-
-    /// `%name` or `%name#2`
-    pub(super) fn operand(&mut self) -> Res<Operand> {
-        let Tok::Percent(text) = self.tok else {
-            return self.error("expected SSA operand");
-        };
-        let loc = self.loc.clone();
-        self.bump()?;
-        let (name, index) = match text.split_once('#') {
-            Some((name, digits)) => (name, digits.parse::<usize>().unwrap_or(usize::MAX)),
-            None => (text, 0),
-        };
-        let Some(values) = self.lookup(name) else {
-            return self.error_at(&loc, "use of undeclared SSA value name");
-        };
-        match values.get(index) {
-            Some(value) => Ok(Operand {
-                name: text.to_string(),
-                value: *value,
-                loc,
-            }),
-            None => self.error_at(&loc, "reference to invalid result number"),
-        }
-    }
-
-    /// Operands with commas; none if there is no `%`.
-    pub(super) fn operand_list(&mut self) -> Res<Vec<Operand>> {
-        let mut operands = Vec::new();
-        if !matches!(self.tok, Tok::Percent(_)) {
-            return Ok(operands);
-        }
-        loop {
-            operands.push(self.operand()?);
-            if !self.eat(",")? {
-                return Ok(operands);
-            }
-        }
-    }
-
-    /// The values of operands that must be of these types.
-    pub(super) fn resolve(
-        &mut self,
-        operands: &[Operand],
-        types: &[Type],
-        loc: &Loc,
-    ) -> Res<Vec<Value>> {
-        if operands.len() != types.len() {
-            let message = format!(
-                "{} operands present, but expected {}",
-                operands.len(),
-                types.len()
-            );
-            return self.error_at(loc, message);
-        }
-        let pairs = operands.iter().zip(types);
-        pairs.map(|(o, t)| self.resolve_one(o, t)).collect()
-    }
-
-    pub(super) fn resolve_one(&mut self, operand: &Operand, ty: &Type) -> Res<Value> {
-        let found = self.module.ty(operand.value);
-        if found != *ty {
-            if let Some(info) = self.module.values.get(operand.value.index()) {
-                let note = Diagnostic::note(&info.loc, "prior use here");
-                self.notes.push(note);
-            }
-            let message = format!(
-                "use of value '%{}' expects different type than prior uses: '{ty}' vs '{found}'",
-                operand.name
-            );
-            return self.error_at(&operand.loc, message);
-        }
-        Ok(operand.value)
     }
 
     /// One operation with the names of its results.
@@ -377,16 +258,16 @@ impl<'a> Parser<'a> {
                 };
                 return p.error_at(&start, message);
             }
-            let mut rest = &op.results[..];
+            let mut rest = &mut op.results[..];
             for (name, count, loc) in names {
-                let (mine, others) = rest.split_at(count.min(rest.len()));
+                let (mine, others) = rest.split_at_mut(count.min(rest.len()));
                 rest = others;
-                for value in mine {
+                for value in &*mine {
                     if let Some(info) = p.module.values.get_mut(value.index()) {
                         info.loc = loc.clone();
                     }
                 }
-                p.define(&name, mine.to_vec(), &loc)?;
+                p.define(&name, mine, &loc)?;
             }
             Ok(op)
         })
@@ -415,12 +296,10 @@ impl<'a> Parser<'a> {
         };
         let mut regions = Vec::new();
         if self.eat("(")? {
-            let isolated = super::forms::spec(&name).is_some();
+            let is_builtin = matches!(canonical(&name), "func" | "module");
+            let isolated = is_builtin || super::forms::spec(&name).is_some();
             loop {
-                self.push_scope(isolated);
-                let region = self.region(Vec::new());
-                self.scopes.pop();
-                regions.push(region?);
+                regions.push(self.in_scope(isolated, |p| p.region(Vec::new()))?);
                 if !self.eat(",")? {
                     self.expect(")")?;
                     break;
@@ -450,9 +329,7 @@ impl<'a> Parser<'a> {
             successors,
             loc,
         };
-        for (name, value) in attrs {
-            op.set_attr(&name, value);
-        }
+        op.set_attrs(attrs);
         Ok(op)
     }
 
@@ -563,30 +440,28 @@ impl<'a> Parser<'a> {
         if self.is_word("loc") {
             loc = self.loc_in_parentheses()?;
         }
-        let value = self.module.add_value(ty, loc);
-        self.define(name, vec![value], &name_loc)?;
+        let mut value = [self.module.add_value(ty, loc.clone())];
+        self.define(name, &mut value, &name_loc)?;
+        let [value] = value;
+        if let Some(info) = self.module.values.get_mut(value.index()) {
+            info.loc = loc;
+        }
         Ok((value, attrs))
     }
 
     /// A region whose arguments have the names of `operands`.
     pub(super) fn shadowing_region(&mut self, operands: &[Operand], types: &[Type]) -> Res<Region> {
-        self.push_scope(true);
-        let mut args = Vec::new();
-        let mut result = Ok(());
-        for (operand, ty) in operands.iter().zip(types) {
-            let value = self.module.add_value(ty.clone(), operand.loc.clone());
-            args.push(value);
-            // The same operand may be given twice; the last one has the name.
-            if let Some(scope) = self.scopes.last_mut() {
-                scope.names.insert(operand.name.clone(), vec![value]);
-            }
+        if operands.len() != types.len() {
+            return self.error("region has a different number of arguments than types");
         }
-        if result.is_ok() && operands.len() != types.len() {
-            result = self.error("region has a different number of arguments than types");
-        }
-        let region = result.and_then(|()| self.region(args));
-        self.scopes.pop();
-        region
+        let pairs = operands.iter().zip(types);
+        let args: Vec<Value> = pairs
+            .map(|(operand, ty)| self.module.add_value(ty.clone(), operand.loc.clone()))
+            .collect();
+        self.in_scope(true, |p| {
+            p.shadow(operands, &args)?;
+            p.region(args)
+        })
     }
 
     /// `func private @name(%a: i32) -> i32 attributes {} { ... }`, after the keyword.
@@ -602,10 +477,8 @@ impl<'a> Parser<'a> {
         };
         self.bump()?;
         op.set_attr("sym_name", Attr::string(&name));
-        self.push_scope(true);
-        let result = self.function_rest(&mut op);
-        self.scopes.pop();
-        result.map(|()| op)
+        self.in_scope(true, |p| p.function_rest(&mut op))?;
+        Ok(op)
     }
 
     fn function_rest(&mut self, op: &mut Op) -> Res {
@@ -651,14 +524,22 @@ impl<'a> Parser<'a> {
         }
         let ty = FunctionType { inputs, results };
         op.set_attr("type", Attr::Type(Type::Function(ty.into())));
-        for (name, attrs) in given.into_iter().filter(|(_, attrs)| !attrs.is_empty()) {
-            op.set_attr(&name, Attr::Dict(attrs));
-        }
+        let given = given.into_iter().filter(|(_, attrs)| !attrs.is_empty());
+        op.set_attrs(given.map(|(name, attrs)| (name, Attr::Dict(attrs))));
         if self.eat_word("attributes")? {
-            for (name, value) in self.attr_dict()? {
-                op.set_attr(&name, value);
+            let loc = self.loc.clone();
+            let attrs = self.attr_dict()?;
+            let is_inferred = |n: &str| matches!(n, "sym_name" | "sym_visibility" | "type");
+            if let Some((name, _)) = attrs.iter().find(|(n, _)| is_inferred(n)) {
+                let message = format!(
+                    "'{name}' is an inferred attribute and should not be specified in the explicit \
+                     attribute dictionary"
+                );
+                return self.error_at(&loc, message);
             }
+            op.set_attrs(attrs);
         }
+        let body_loc = self.loc.clone();
         let body = match self.is("{") {
             true if args.len() < n_types => {
                 let message = format!(
@@ -669,6 +550,9 @@ impl<'a> Parser<'a> {
             true => self.region(args)?,
             false => Region::default(),
         };
+        if body.n_blocks == 1 && body.ops.is_empty() {
+            return self.error_at(&body_loc, "expected non-empty function body");
+        }
         op.regions.push(body);
         Ok(())
     }
@@ -681,14 +565,10 @@ impl<'a> Parser<'a> {
             op.set_attr("sym_name", Attr::string(&name));
         }
         if self.eat_word("attributes")? {
-            for (name, value) in self.attr_dict()? {
-                op.set_attr(&name, value);
-            }
+            op.set_attrs(self.attr_dict()?);
         }
-        self.push_scope(true);
-        let body = self.region(Vec::new());
-        self.scopes.pop();
-        op.regions.push(body?);
+        let body = self.in_scope(true, |p| p.region(Vec::new()))?;
+        op.regions.push(body);
         Ok(op)
     }
 }

@@ -1,9 +1,10 @@
 //! Operations to text.
 
+use super::fits::{fits, numbered};
 use super::forms::{self, Part};
 use super::ir::{Attr, Dense, Module, Op, Region, Type, Value, float_value, list};
 use super::location::loc_text;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// How programs are written.
@@ -31,6 +32,7 @@ pub fn print(module: &Module, options: PrintOptions) -> String {
     let mut p = Printer::new(module, options);
     if module.attrs.is_empty() && !options.generic {
         p.out.push('\n');
+        p.name_block(&[], &module.ops);
         for op in &module.ops {
             p.operation(op);
             p.out.push('\n');
@@ -119,70 +121,86 @@ impl Printer<'_> {
     }
 
     fn without_location(&mut self, op: &Op) {
-        if let Some((first, rest)) = named_results(op) {
-            let chain = self.unique(first);
-            self.push(&chain);
-            self.bind(op.results.get(..1).unwrap_or(&[]), &chain);
-            let values = op.results.get(1..).unwrap_or(&[]);
-            if !values.is_empty() {
-                let name = self.unique(rest);
-                let count = match values.len() {
-                    1 => String::new(),
-                    n => format!(":{n}"),
-                };
-                let _ = write!(self.out, ", {name}{count}");
-                self.bind(values, &name);
-            }
-            self.push(" = ");
-        } else if !op.results.is_empty() {
-            let base = format!("%{}", self.n_values);
-            self.n_values += 1;
-            self.bind(&op.results, &base);
-            let _ = match &op.results[..] {
-                [_] => write!(self.out, "{base} = "),
-                many => write!(self.out, "{base}:{} = ", many.len()),
-            };
-        }
-        if !self.options.generic && op.successors.is_empty() {
-            match &*op.name {
-                "func" => return self.function(op),
-                "module" => return self.nested_module(op),
-                "std.return" => {
-                    self.push("return");
-                    if !op.operands.is_empty() {
-                        let _ = write!(
-                            self.out,
-                            " {} : {}",
-                            self.operands(&op.operands),
-                            self.types(&op.operands)
-                        );
+        self.name_results(op);
+        if !op.results.is_empty() {
+            let groups: Vec<String> = result_groups(op)
+                .map(|(_, values)| {
+                    let name = values.first().map(|v| self.name(*v)).unwrap_or_default();
+                    let base = name.split('#').next().unwrap_or("");
+                    match values.len() {
+                        1 => base.to_string(),
+                        n => format!("{base}:{n}"),
                     }
-                    return;
-                }
-                _ => {}
-            }
-            if let Some(spec) = forms::spec(&op.name) {
-                match &spec.form[..] {
-                    [Part::Special(special), ..] => {
-                        if super::custom_print::special(self, special, op) {
-                            return;
-                        }
-                    }
-                    form => return self.sequence(op, form),
-                }
-            }
+                })
+                .collect();
+            let _ = write!(self.out, "{} = ", groups.join(", "));
         }
-        self.generic_operation(op);
+        if self.options.generic || !fits(self.module, op) {
+            return self.generic_operation(op);
+        }
+        match &*op.name {
+            "func" => return self.function(op),
+            "module" => return self.nested_module(op),
+            "std.return" => {
+                self.push("return");
+                if !op.operands.is_empty() {
+                    let (names, types) = (self.operands(&op.operands), self.types(&op.operands));
+                    let _ = write!(self.out, " {names} : {types}");
+                }
+                return;
+            }
+            _ => {}
+        }
+        match forms::spec(&op.name).map(|spec| &spec.form[..]) {
+            Some([Part::Special(special), ..]) => super::custom_print::special(self, special, op),
+            Some(form) => self.sequence(op, form),
+            None => {}
+        }
     }
 
-    /// Names values `base`, or `base#0`, `base#1` and so on.
-    fn bind(&mut self, values: &[Value], base: &str) {
-        for (i, value) in values.iter().enumerate() {
-            let name = match values.len() {
-                1 => base.to_string(),
-                _ => format!("{base}#{i}"),
+    /// Names all values of a region before anything is written of it: an operation may use what a
+    /// later block defines. Regions within come behind.
+    fn name_region(&mut self, region: &Region) {
+        self.name_block(&region.args, &region.ops);
+        for block in &region.others {
+            self.name_block(&block.args, &block.ops);
+        }
+    }
+
+    fn name_block(&mut self, args: &[Value], ops: &[Op]) {
+        for arg in args {
+            if !self.names.contains_key(arg) {
+                self.names.insert(*arg, format!("%arg{}", self.n_args));
+                self.n_args += 1;
+            }
+        }
+        ops.iter().for_each(|op| self.name_results(op));
+    }
+
+    /// Gives the results of `op` names: `%0`, or `%0#0`, `%0#1` and so on.
+    fn name_results(&mut self, op: &Op) {
+        if op
+            .results
+            .first()
+            .is_none_or(|r| self.names.contains_key(r))
+        {
+            return;
+        }
+        for (base, values) in result_groups(op) {
+            let base = match base {
+                Some(base) => self.unique(base),
+                None => {
+                    self.n_values += 1;
+                    format!("%{}", self.n_values - 1)
+                }
             };
-            self.names.insert(*value, name);
+            for (i, value) in values.iter().enumerate() {
+                let name = match values.len() {
+                    1 => base.clone(),
+                    _ => format!("{base}#{i}"),
+                };
+                self.names.insert(*value, name);
+            }
         }
     }
 
@@ -229,13 +247,22 @@ impl Printer<'_> {
         }
     }
 
+    /// ` attributes {name = value}` without the attributes in `but`; nothing if none is left.
+    pub(super) fn keyword_attr_dict(&mut self, op: &Op, but: &[&str]) {
+        let length = self.out.len();
+        self.attr_dict(op, but);
+        if self.out.len() > length {
+            self.out.insert_str(length, " attributes");
+        }
+    }
+
     /// ` {name = value}` without the attributes in `but`; nothing if none is left.
     pub(super) fn attr_dict(&mut self, op: &Op, but: &[&str]) {
         let shown: Vec<String> = op
             .attrs
             .iter()
             .filter(|(name, _)| !but.contains(&name.as_str()))
-            .map(named_attr)
+            .map(|(name, value)| named_attr(name, value))
             .collect();
         if !shown.is_empty() {
             let _ = write!(self.out, " {{{}}}", shown.join(", "));
@@ -277,36 +304,25 @@ impl Printer<'_> {
 
     /// `{ ... }`; arguments that shadow operands have those names and are not written.
     pub(super) fn region(&mut self, region: &Region, shadow: Option<&[Value]>) {
+        let counts = (self.n_values, self.n_args);
         self.push("{");
-        match shadow {
-            Some(values) => {
-                for (arg, value) in region.args.iter().zip(values) {
-                    let name = self.name(*value);
-                    // A name with a number cannot be that of an argument.
-                    let name = name.split('#').next().unwrap_or("").to_string();
-                    let name = match values
-                        .iter()
-                        .any(|v| *v != *value && { self.name(*v).split('#').next() == Some(&name) })
-                    {
-                        true => self.name(*value),
-                        false => name,
-                    };
-                    self.names.insert(*arg, name);
-                }
-            }
-            None if !region.args.is_empty() => {
-                self.new_line();
-                self.block_name(0, &region.args);
-            }
-            None => {}
+        for (arg, value) in region.args.iter().zip(shadow.unwrap_or_default()) {
+            let name = self.name(*value);
+            self.names.insert(*arg, name);
+        }
+        self.name_region(region);
+        if shadow.is_none() && !region.args.is_empty() {
+            self.new_line();
+            self.block_name(0, &region.args);
         }
         self.body(region);
         self.push("}");
+        (self.n_values, self.n_args) = counts;
     }
 
     /// `^bb1(%arg0: i32):`
     fn block_name(&mut self, place: usize, args: &[Value]) {
-        let args: Vec<String> = args.iter().map(|arg| self.argument(*arg)).collect();
+        let args: Vec<String> = args.iter().map(|arg| self.argument(*arg, "")).collect();
         let _ = match args.is_empty() {
             true => write!(self.out, "^bb{place}:"),
             false => write!(self.out, "^bb{place}({}):", args.join(", ")),
@@ -332,21 +348,19 @@ impl Printer<'_> {
         self.indent -= 1;
     }
 
-    fn argument(&mut self, arg: Value) -> String {
-        let name = format!("%arg{}", self.n_args);
-        self.n_args += 1;
-        let mut text = format!("{name}: {}", self.module.ty(arg));
+    /// An argument of a block with what it is given, as text.
+    fn argument(&self, arg: Value, given: &str) -> String {
+        let mut text = format!("{}: {}{given}", self.name(arg), self.module.ty(arg));
         if self.options.locations
             && let Some(info) = self.module.values.get(arg.index())
         {
             let _ = write!(text, " {}", loc_text(&info.loc));
         }
-        self.names.insert(arg, name);
         text
     }
 
     fn function(&mut self, op: &Op) {
-        let (values, args) = (self.n_values, self.n_args);
+        let counts = (self.n_values, self.n_args);
         (self.n_values, self.n_args) = (0, 0);
         self.push("func ");
         if let Some(visibility) = op.attr("sym_visibility").and_then(Attr::as_str) {
@@ -354,25 +368,36 @@ impl Printer<'_> {
         }
         let name = symbol_text(op.symbol().unwrap_or(""));
         let ty = op.function_type().cloned().unwrap_or_default();
-        let body = op.regions.first().filter(|r| r.n_blocks > 0);
-        let mut inputs: Vec<String> = match body {
-            Some(region) => region.args.iter().map(|arg| self.argument(*arg)).collect(),
-            None => ty.inputs.iter().map(Type::to_string).collect(),
-        };
-        let mut results: Vec<String> = ty.results.iter().map(Type::to_string).collect();
-        let mut hidden = vec!["sym_name", "sym_visibility", "type"];
         // What arguments and results are given stands behind their types.
-        for (list, kind) in [(&mut inputs, "arg"), (&mut results, "result")] {
+        let mut given = [
+            vec![String::new(); ty.inputs.len()],
+            vec![String::new(); ty.results.len()],
+        ];
+        let mut hidden = HashSet::from(["sym_name", "sym_visibility", "type"]);
+        for (list, kind) in given.iter_mut().zip(["arg", "result"]) {
             for (name, value) in &op.attrs {
-                let number = name
-                    .strip_prefix(kind)
-                    .and_then(|n| n.parse::<usize>().ok());
-                if let (Some(text), Attr::Dict(_)) = (number.and_then(|n| list.get_mut(n)), value) {
-                    let _ = write!(text, " {}", attr_text(value, true));
-                    hidden.push(name);
+                let text = numbered(name, kind).and_then(|n| list.get_mut(n));
+                if let (Some(text), Attr::Dict(items)) = (text, value)
+                    && !items.is_empty()
+                {
+                    *text = format!(" {}", attr_text(value, true));
+                    hidden.insert(name);
                 }
             }
         }
+        let [of_inputs, of_results] = given;
+        let body = op.regions.first().filter(|r| r.n_blocks > 0);
+        let with = |(ty, given): (&Type, &String)| format!("{ty}{given}");
+        let inputs: Vec<String> = match body {
+            Some(region) => {
+                self.name_region(region);
+                let args = region.args.iter().zip(&of_inputs);
+                args.map(|(arg, given)| self.argument(*arg, given))
+                    .collect()
+            }
+            None => ty.inputs.iter().zip(&of_inputs).map(with).collect(),
+        };
+        let results: Vec<String> = ty.results.iter().zip(&of_results).map(with).collect();
         let _ = write!(self.out, "{name}({})", inputs.join(", "));
         match (&results[..], &ty.results[..]) {
             ([], _) => {}
@@ -383,16 +408,20 @@ impl Printer<'_> {
                 let _ = write!(self.out, " -> ({})", many.join(", "));
             }
         }
-        if op.attrs.iter().any(|(n, _)| !hidden.contains(&n.as_str())) {
-            self.push(" attributes");
-            self.attr_dict(op, &hidden);
+        let shown = op
+            .attrs
+            .iter()
+            .filter(|(n, _)| !hidden.contains(n.as_str()));
+        let shown: Vec<String> = shown.map(|(n, a)| named_attr(n, a)).collect();
+        if !shown.is_empty() {
+            let _ = write!(self.out, " attributes {{{}}}", shown.join(", "));
         }
         if let Some(region) = body {
             self.push(" {");
             self.body(region);
             self.push("}");
         }
-        (self.n_values, self.n_args) = (values, args);
+        (self.n_values, self.n_args) = counts;
     }
 
     fn nested_module(&mut self, op: &Op) {
@@ -405,27 +434,30 @@ impl Printer<'_> {
             self.attr_dict(op, &["sym_name"]);
             self.push(" ");
         }
-        self.push("{");
         if let Some(region) = op.regions.first() {
-            self.body(region);
+            self.region(region, None);
         }
-        self.push("}");
     }
 }
 
-/// Operations that name their results: the first, and the others.
-fn named_results(op: &Op) -> Option<(&'static str, &'static str)> {
-    if op.results.is_empty() {
-        return None;
-    }
-    match &*op.name {
+/// The results of `op` that have one name together, with what that begins with if it is no number.
+fn result_groups(op: &Op) -> impl Iterator<Item = (Option<&'static str>, &[Value])> {
+    let names = match &*op.name {
         "corert.executeop.seq" => Some(("out_op_chain", "results")),
         "corert.cond" | "corert.while" => Some(("out_op_chain", "fn_outputs")),
         _ => None,
-    }
+    };
+    let groups = match names {
+        Some((first, others)) => {
+            let (chain, rest) = op.results.split_at(op.results.len().min(1));
+            [(Some(first), chain), (Some(others), rest)]
+        }
+        None => [(None, &op.results[..]), (None, &[])],
+    };
+    groups.into_iter().filter(|(_, values)| !values.is_empty())
 }
 
-fn is_bare(name: &str) -> bool {
+pub(super) fn is_bare(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes
         .next()
@@ -440,9 +472,9 @@ fn symbol_text(name: &str) -> String {
     }
 }
 
-fn named_attr((name, value): &(String, Attr)) -> String {
+pub(super) fn named_attr(name: &str, value: &Attr) -> String {
     let name = match is_bare(name) {
-        true => name.clone(),
+        true => name.to_string(),
         false => string_text(name.as_bytes()),
     };
     match value {
@@ -492,13 +524,14 @@ pub fn attr_text(attr: &Attr, typed: bool) -> String {
             }
         }
         Attr::String(bytes) => string_text(bytes),
+        Attr::TypedString(bytes, ty) => format!("{} : {ty}", string_text(bytes)),
         Attr::Type(ty) => ty.to_string(),
         Attr::Array(items) => {
             let items: Vec<String> = items.iter().map(|a| attr_text(a, true)).collect();
             format!("[{}]", items.join(", "))
         }
         Attr::Dict(items) => {
-            let items: Vec<String> = items.iter().map(named_attr).collect();
+            let items: Vec<String> = items.iter().map(|(n, a)| named_attr(n, a)).collect();
             format!("{{{}}}", items.join(", "))
         }
         Attr::Symbol(path) => {

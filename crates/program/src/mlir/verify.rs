@@ -1,5 +1,6 @@
 //! What an operation must be like beyond its syntax.
 
+use super::blocks::{Dominance, check_blocks};
 use super::diagnostic::Diagnostic;
 use super::forms;
 use super::ir::{Attr, Module, Op, Region, Type};
@@ -12,8 +13,14 @@ pub fn verify(module: &Module) -> Vec<Diagnostic> {
         found: Vec::new(),
     };
     checker.symbols(&module.ops);
+    let mut dominance = Dominance::new(module);
     for op in &module.ops {
-        checker.operation(op, None);
+        if checker.operation(op, None)
+            && !super::ir::is_compiled(op)
+            && let Err(mut errors) = dominance.check(op)
+        {
+            checker.found.append(&mut errors);
+        }
     }
     checker.found
 }
@@ -23,8 +30,43 @@ struct Checker<'m> {
     found: Vec<Diagnostic>,
 }
 
-fn op_error(op: &Op, message: impl std::fmt::Display) -> Diagnostic {
+pub(super) fn op_error(op: &Op, message: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::error(&op.loc, format!("'{}' op {message}", op.name))
+}
+
+fn has_regions(op: &Op, n: usize) -> Result<(), Box<Diagnostic>> {
+    let message = match n {
+        _ if op.regions.len() == n => return Ok(()),
+        0 => "requires zero regions".to_string(),
+        1 => "requires one region".to_string(),
+        n => format!("expected {n} regions"),
+    };
+    Err(Box::new(op_error(op, message)))
+}
+
+fn has_no_values(op: &Op) -> Result<(), Box<Diagnostic>> {
+    let message = match (op.operands.is_empty(), op.results.is_empty()) {
+        (true, true) => return Ok(()),
+        (false, _) => "requires zero operands",
+        _ => "requires zero results",
+    };
+    Err(Box::new(op_error(op, message)))
+}
+
+fn check_module(op: &Op) -> Result<(), Box<Diagnostic>> {
+    let fail = |message: &str| Err(Box::new(op_error(op, message)));
+    has_regions(op, 1)?;
+    has_no_values(op)?;
+    if op.regions.iter().any(|r| !r.others.is_empty()) {
+        return fail("expects region #0 to have 0 or 1 blocks");
+    }
+    if op.regions.iter().any(|r| !r.args.is_empty()) {
+        return fail("region should have no arguments");
+    }
+    if op.attr("sym_name").is_some() && op.symbol().is_none() {
+        return fail("attribute 'sym_name' failed to satisfy constraint: string attribute");
+    }
+    Ok(())
 }
 
 impl Checker<'_> {
@@ -34,7 +76,7 @@ impl Checker<'_> {
         if super::ir::is_compiled(op) {
             return true;
         }
-        if let Err(error) = self.check(op, parent) {
+        if let Err(error) = self.check(op, parent).and_then(|()| check_blocks(op)) {
             self.found.push(*error);
             return false;
         }
@@ -62,10 +104,23 @@ impl Checker<'_> {
     }
 
     fn check(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {
+        match &*op.name {
+            "func" => return self.check_function(op),
+            "module" => return check_module(op),
+            "std.return" if !parent.is_some_and(Op::is_func) => {
+                return Err(Box::new(op_error(op, "expects parent op 'func'")));
+            }
+            _ => {}
+        }
         let Some(spec) = forms::spec(&op.name) else {
             return Ok(());
         };
         let fail = |message: String| Err(Box::new(op_error(op, message)));
+        has_regions(op, spec.n_regions())?;
+        if !op.successors.is_empty() {
+            let n = op.successors.len();
+            return fail(format!("requires 0 successors but found {n}"));
+        }
         for (what, signature, values) in [
             ("operand", &spec.operands, &op.operands),
             ("result", &spec.results, &op.results),
@@ -101,6 +156,44 @@ impl Checker<'_> {
         self.check_special(op, parent)
     }
 
+    fn check_function(&self, op: &Op) -> Result<(), Box<Diagnostic>> {
+        let fail = |message: String| Err(Box::new(op_error(op, message)));
+        has_regions(op, 1)?;
+        has_no_values(op)?;
+        if op.symbol().is_none() {
+            return fail("requires string attribute 'sym_name'".to_string());
+        }
+        let visibility = op.attr("sym_visibility").map(Attr::as_str);
+        if !matches!(
+            visibility,
+            None | Some(Some("public" | "private" | "nested"))
+        ) {
+            let message = "visibility expected to be one of [\"public\", \"private\", \"nested\"]";
+            return fail(message.to_string());
+        }
+        let Some(ty) = op.function_type() else {
+            return fail("requires a type attribute 'type'".to_string());
+        };
+        let Some(body) = op.regions.first().filter(|r| r.n_blocks > 0) else {
+            return Ok(());
+        };
+        let (args, n) = (self.module.types(&body.args), ty.inputs.len());
+        if args.len() != n {
+            return fail(format!(
+                "entry block must have {n} arguments to match function signature"
+            ));
+        }
+        for (i, (found, wanted)) in args.iter().zip(&ty.inputs).enumerate() {
+            if found != wanted {
+                return fail(format!(
+                    "type of entry block argument #{i}('{found}') must match the type of the \
+                     corresponding argument in function signature('{wanted}')"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_special(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {
         let fail = |message: &str| Err(Box::new(op_error(op, message)));
         let operands = self.module.types(&op.operands);
@@ -109,6 +202,7 @@ impl Checker<'_> {
             return fail("cost value must be larger than 0");
         }
         match &*op.name {
+            "tfrt.return" if parent.is_none_or(Op::is_module) => fail("expects parent op 'func'"),
             "tfrt.return" => {
                 let Some(function) = parent.filter(|p| p.is_func()) else {
                     return Ok(());
@@ -146,7 +240,7 @@ impl Checker<'_> {
             "tfrt.if" => {
                 let inner = operands.get(1..).unwrap_or(&[]);
                 let [then, otherwise] = &op.regions[..] else {
-                    return fail("expected 2 regions");
+                    return Ok(());
                 };
                 self.body(op, then, inner, &results, "'then'")?;
                 self.body(op, otherwise, inner, &results, "'else'")
@@ -160,19 +254,19 @@ impl Checker<'_> {
                     return fail("operand/result type mismatch");
                 }
                 let [body] = &op.regions[..] else {
-                    return fail("expected 1 region");
+                    return Ok(());
                 };
                 self.body(op, body, inner, &results, "body")
             }
             "tfrt_test.do.async" => {
                 let [body] = &op.regions[..] else {
-                    return fail("expected 1 region");
+                    return Ok(());
                 };
                 self.body(op, body, &operands, &results, "body")
             }
             "tfrt.parallel_for.i32" => {
                 let [body] = &op.regions[..] else {
-                    return fail("expected 1 region");
+                    return Ok(());
                 };
                 let Some(last) = body.ops.last().filter(|o| &*o.name == "tfrt.return") else {
                     return fail("expected tfrt.return in body");

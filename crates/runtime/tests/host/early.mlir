@@ -1,4 +1,5 @@
 // Kernels that are not strict ask for values before they are there; others read the same ones. QUEUES: s
+// INLINED: prints in another order.
 
 func @prints(%x: i32, %y: i32, %z: i32) -> !tfrt.chain {
   %ch0 = tfrt.new.chain
