@@ -306,6 +306,14 @@ fn what_is_printed_says_all() {
         "\"x\"() {v = dense<[\"a\", \"b\"]> : tensor<2x!corert.string>} : () -> ()",
         "\"x\"() {s = affine_set<(d0) : (d0 >= 0)>, v = 18446744073709551616 : i100} : () -> ()",
         "\"x\"() {v = -1 : i128} : () -> ()",
+        "\"x\"() {v = \"abc\" : !foo.type, w = #foo.bar<\"a\\\">b\">} : () -> ()",
+        "\"x\"() {t = tuple<i32,!foo.a<\"b c\", d e>>, u = tensor<2xf32,\"a b\">} : () -> ()",
+        "\"x\"() {v = dense<[-1, 170141183460469231731687303715884105727]> : tensor<2xi128>, \
+         w = dense<1> : vector<4xindex>, x = dense<[-18446744073709551616, 1]> : tensor<2xi65>, \
+         y = dense<[(1,2), (3,4)]> : tensor<2xcomplex<i32>>} : () -> ()",
+        "\"x\"() {v = dense<> : tensor<2x0xi32>, w = dense<0> : tensor<268435456xi64>} : () -> ()",
+        "\"x\"() {l = loc(callsite(\"a\"(\"f\":1:2) at \"g\":3:4)), \
+         m = loc(fused<\"md\">[\"a\":1:1, \"b\"]), n = loc(\"n\"(fused[\"a\", \"b\"]))} : () -> ()",
         // What is printed later may have been there before.
         "func @f() -> i32 {\n  \"br\"()[^bb2] : () -> ()\n^bb1:\n  tfrt.return %0 : i32\n^bb2:\n  \
          %0 = tfrt.constant.i32 1\n  \"br\"()[^bb1] : () -> ()\n}",
@@ -346,6 +354,40 @@ fn what_is_written_in_other_ways_is_the_same() {
             "\"x\"() {v = 0xffffffffffffffffffff : i80} : () -> ()",
             PLAIN,
             "v = -1 : i80}",
+        ),
+        (
+            "\"x\"() {v = dense<\"0x07\"> : tensor<1xi1>, w = dense<\"0x02\"> : tensor<2xi1>} : () -> ()",
+            PLAIN,
+            "v = dense<true> : tensor<1xi1>, w = dense<[false, true]> : tensor<2xi1>",
+        ),
+        (
+            "\"x\"() {v = dense<\"0x1F01\"> : tensor<2xi4>, w = dense<\"0xFF\"> : tensor<9xi1>} : () -> ()",
+            PLAIN,
+            "v = dense<[-1, 1]> : tensor<2xi4>, w = dense<true> : tensor<9xi1>",
+        ),
+        (
+            "!t = type i32\n\"x\"() {v = tuple<!t, !foo.a<!t>>, w = tensor<2x!t>} : () -> ()",
+            PLAIN,
+            "v = tuple<i32,!foo.a<!t>>, w = tensor<2xi32>",
+        ),
+        (
+            "\"x\"() {v = \"a\" : none, w = #here} : () -> ()\n#here = loc(\"f\":1:2)",
+            PLAIN,
+            "{v = \"a\", w = loc(\"f\":1:2)}",
+        ),
+        // Aliases of places may stand anywhere, in any order.
+        (
+            "\"x\"() : () -> () loc(#6)\n  #6 = loc(#5)\n#5=loc(#4)\n#4 = loc(#3)\n#3 = loc(#2) #2 = loc(#1)\n\
+             #1 = loc(fused[#0, \"b\":3:4, #0]) // #7 = loc(\n#0 = loc(\"a\":1:2)",
+            WITH_LOCATIONS,
+            "loc(fused[\"a\":1:2, \"b\":3:4])",
+        ),
+        (
+            "\"x\"() ({\n^bb0(%a: i32 loc(callsite(\"n\" at \"f\":7:8))):\n  \"y\"() : () -> () loc(fused[\"n\"])\n}) \
+             : () -> () loc(callsite(unknown at \"f\":7:8))",
+            WITH_LOCATIONS,
+            "^bb0(%arg0: i32 loc(callsite(\"n\" at \"f\":7:8))):\n  \"y\"() : () -> () loc(\"n\")\n}) : () -> () \
+             loc(callsite(unknown at \"f\":7:8))",
         ),
         (
             "\"x\"() {v = loc(#here)} : () -> ()\n#here = loc(\"f\":1:2)",
@@ -398,6 +440,46 @@ fn wrong_blocks_are_named() {
             "a.mlir:1:12: error: elements hex data size is invalid",
         ),
         (
+            "\"x\"() {v = dense<\"0x0702\"> : tensor<2xi1>} : () -> ()",
+            "a.mlir:1:12: error: elements hex data size is invalid",
+        ),
+        (
+            "\"x\"() {v = dense<[[1, 2], [3, 4, 5, 6]]> : tensor<2x3xi32>} : () -> ()",
+            "a.mlir:1:27: error: tensor literal is invalid; ranks are not consistent between elements",
+        ),
+        (
+            "\"x\"() {v = dense<[1, 2, 3, 4, 5, 6]> : tensor<2x3xi32>} : () -> ()",
+            "a.mlir:1:12: error: inferred shape of elements literal ([6]) does not match type ([2, 3])",
+        ),
+        (
+            "\"x\"() {v = 0x1FFFFFFFF : f32} : () -> ()",
+            "a.mlir:1:12: error: hexadecimal float constant out of range for type",
+        ),
+        (
+            "\"x\"() {v = dense<0x10000> : tensor<2xbf16>} : () -> ()",
+            "a.mlir:1:12: error: hexadecimal float constant out of range for type",
+        ),
+        (
+            "\"x\"() {v = 1 : f32} : () -> ()",
+            "a.mlir:1:12: error: unexpected decimal integer literal for a floating point value",
+        ),
+        (
+            "#a = 5 : i32\n#a = 6 : i32",
+            "a.mlir:2:1: error: redefinition of attribute alias id 'a'",
+        ),
+        (
+            "#a = loc(\"f\":1:2)\n#a = loc(\"f\":1:3)",
+            "a.mlir:2:1: error: redefinition of attribute alias id 'a'",
+        ),
+        (
+            "!t = type i32\n!t = type i64",
+            "a.mlir:2:1: error: redefinition of type alias id 't'",
+        ),
+        (
+            "\"x\"() : () -> () loc(#b)\n#a = loc(#b)\n#b = loc(#a)",
+            "a.mlir:1:22: error: undefined location alias id 'b'",
+        ),
+        (
             "\"x\"() {v = 0 : i0} : () -> ()",
             "a.mlir:1:12: error: integer constant out of range",
         ),
@@ -436,6 +518,19 @@ fn wrong_blocks_are_named() {
 }
 
 #[test]
+fn lists_with_functions_are_kept() {
+    let text = "func @f() {\n  \"x\"() {d = [1 : i32, @f, [@g, \"a\"]], e = [[@f]]} : () -> ()\n  \
+                tfrt.return\n}\nfunc @g() {\n  tfrt.return\n}";
+    let bytes = mlir_to_bef(text, "a.mlir", TextOptions::default(), true).expect("written");
+    let (back, _) = bef_to_mlir(bytes, "a.mlir", PLAIN).expect("read");
+    assert_eq!(back.trim(), text);
+    let text = "func @f() {\n  \"x\"() {d = [@a::@b, 1 : i32]} : () -> ()\n  tfrt.return\n}";
+    let error = mlir_to_bef(text, "a.mlir", TextOptions::default(), true).expect_err(text);
+    let wanted = "a.mlir:2:3: error: 'x' op BEF files cannot encode the 'd' attribute";
+    assert!(error.starts_with(wanted), "{error}");
+}
+
+#[test]
 fn deep_and_long_texts_are_errors_or_fine() {
     let options = TextOptions::default();
     for (open, close) in [("[", "]"), ("(", ")"), ("{a = ", "}")] {
@@ -446,6 +541,38 @@ fn deep_and_long_texts_are_errors_or_fine() {
         );
         assert!(optimize(&text, "deep.mlir", options, PLAIN).is_err());
     }
+    // Aliases of aliases: what they stand for would fill any memory.
+    for (first, next) in [
+        ("#a0 = [1, 1]\n", "#aI = [#aJ, #aJ]\n"),
+        ("!a0 = type i32\n", "!aI = type (!aJ) -> !aJ\n"),
+        ("!a0 = type i32\n", "!aI = type tuple<!aJ, !aJ>\n"),
+        (
+            "#a0 = loc(\"f\":1:2)\n",
+            "#aI = loc(callsite(#aJ at #aJ))\n",
+        ),
+    ] {
+        let mut text = first.to_string();
+        for i in 1..40 {
+            let next = next.replace('I', &i.to_string());
+            text += &next.replace('J', &(i - 1).to_string());
+        }
+        let error = optimize(&text, "deep.mlir", options, PLAIN).expect_err(&text);
+        assert!(
+            error.starts_with("deep.mlir:") && error.contains("too large"),
+            "{error}"
+        );
+    }
+    let many = vec!["i32 {a.b}"; 80_000].join(", ");
+    let many = format!("func private @f({many}) attributes {{tfrt.native}}");
+    let printed = optimize(&many, "long.mlir", options, PLAIN).expect("valid");
+    assert_eq!(printed.trim(), many);
+    let chain: String = (1..20_000)
+        .map(|i| format!("#l{i} = loc(#l{})\n", i - 1))
+        .rev()
+        .collect();
+    let chain = format!("\"x\"() : () -> () loc(#l19999)\n{chain}#l0 = loc(\"f\":1:2)");
+    let printed = optimize(&chain, "long.mlir", options, WITH_LOCATIONS).expect("valid");
+    assert!(printed.contains("loc(\"f\":1:2)"), "{printed}");
     let regions = format!(
         "{}{}",
         "\"x\"() ({".repeat(20_000),

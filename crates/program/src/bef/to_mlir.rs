@@ -413,14 +413,12 @@ fn from_typed(attr: &TypedAttr) -> Result<Attr> {
         } => {
             let name = dtype.name().ok_or_else(bad)?;
             let dims: String = shape.iter().map(|d| format!("{d}x")).collect();
-            Attr::Dense(Dense {
-                ty: Type::new(&format!("tensor<{dims}{name}>")),
-                bytes: bytes.to_vec(),
-            })
+            let ty = Type::new(&format!("tensor<{dims}{name}>"));
+            Attr::Dense(Dense::new(ty, bytes.to_vec()))
         }
         TypedAttr::Aggregate(items) => {
             Attr::Array(items.iter().map(from_typed).collect::<Result<_>>()?)
         }
-        TypedAttr::Func(name) => Attr::string(name),
+        TypedAttr::Func(name) => Attr::Symbol(vec![name.to_string()]),
     })
 }

@@ -315,12 +315,15 @@ impl<'m> Collector<'m> {
                     .extend(paths.map(|path| (path, loc.clone())));
                 continue;
             }
-            if write_attrs::kind(attr).is_none() {
+            // What leads into a compiled module has no form with a type.
+            let is_compiled =
+                matches!(attr, Attr::Symbol(path) if is_in_compiled(self.module, path));
+            if write_attrs::kind(attr).is_none() || (is_compiled && typed) {
                 let message = format!("BEF files cannot encode the '{attr_name}' attribute");
                 return self.op_error(op, &message);
             }
             if let Attr::Symbol(path) = attr
-                && !is_in_compiled(self.module, path)
+                && !is_compiled
             {
                 self.references.push((path.clone(), op.loc.clone()));
                 continue;

@@ -4,6 +4,9 @@ use super::format::{PADDING, Writer};
 use crate::mlir::{Attr, Module, PrintOptions, Type, element_size, print_operation, scalar_bytes};
 use ferroflow_opdef::host::{AttrKind, HostDType};
 
+/// Larger tensors than a gibibyte leave no room for the other attributes.
+const MAX_DENSE: usize = 1 << 30;
+
 /// The kind of an attribute; `None` if a file cannot hold it.
 pub(super) fn kind(attr: &Attr) -> Option<AttrKind> {
     let dtype = |ty: &Type| HostDType::from_name(ty.text()?);
@@ -18,18 +21,21 @@ pub(super) fn kind(attr: &Attr) -> Option<AttrKind> {
         Attr::Shape(_) => AttrKind::SHAPE,
         Attr::Dense(dense) => {
             let (_, element) = dense.ty.as_ranked_tensor()?;
+            if dense.n_bytes() > MAX_DENSE {
+                return None;
+            }
             AttrKind(u16::from(dtype(&element)?.0) | AttrKind::DENSE)
         }
         Attr::Array(items) => {
             let Some(first) = items.first() else {
                 return Some(AttrKind(u16::from(HostDType::I32.0) | AttrKind::ARRAY));
             };
-            let first = kind(first)?;
+            let first = item_kind(first)?;
             let is_fixed = first == AttrKind::TYPE || first.dtype().size().is_some();
             let is_fixed = is_fixed && first.0 <= u16::from(u8::MAX);
             let mut same = is_fixed;
             for item in items {
-                same &= kind(item)? == first;
+                same &= item_kind(item)? == first;
             }
             match same {
                 true => AttrKind(first.0 | AttrKind::ARRAY),
@@ -39,6 +45,14 @@ pub(super) fn kind(attr: &Attr) -> Option<AttrKind> {
         Attr::Symbol(_) => AttrKind::SYMBOL_REF,
         Attr::Unit | Attr::Dict(_) | Attr::Opaque(_) => return None,
     })
+}
+
+/// The kind of a part of a list: functions are there by their names.
+fn item_kind(attr: &Attr) -> Option<AttrKind> {
+    match attr {
+        Attr::Symbol(_) => attr.as_symbol().map(|_| AttrKind::FUNC),
+        attr => kind(attr),
+    }
 }
 
 /// Whether an attribute gets a header wherever it stands.
@@ -141,13 +155,18 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
             pad(&mut out, 12 + 4 * items.len().max(1));
             out.overwrite(8, &(items.len() as u32).to_le_bytes());
             for (i, item) in items.iter().enumerate() {
-                let kind = self::kind(item).unwrap_or(AttrKind(0));
+                let kind = item_kind(item).unwrap_or(AttrKind(0));
                 let element = with_header(item, kind, module);
                 out.align(element.alignment());
                 let offset = out.bytes.len() as u32;
                 out.overwrite(12 + 4 * i, &offset.to_le_bytes());
                 out.append(&element);
             }
+        }
+        Attr::Symbol(path) => {
+            pad(&mut out, 8);
+            let name = path.first().map_or(&[][..], |name| name.as_bytes());
+            out.bytes.extend(name);
         }
         Attr::Array(items) => {
             pad(&mut out, 16);
@@ -185,10 +204,10 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
                 _ => size.min(8),
             });
             let elements_at = out.bytes.len() as u32;
-            out.bytes.extend(&dense.bytes);
+            out.bytes.extend(dense.bytes());
             out.overwrite(8, &(shape.len() as u16).to_le_bytes());
             out.overwrite(10, &shape_at.to_le_bytes());
-            let n = (dense.bytes.len() / size) as u32;
+            let n = dense.len() as u32;
             out.overwrite(12, &n.to_le_bytes());
             out.overwrite(16, &elements_at.to_le_bytes());
         }

@@ -1,8 +1,7 @@
-//! Tokens to attributes and types.
+//! Tokens to attributes.
 
-use super::ir::{Attr, Dense, FunctionType, Type, float_bits};
+use super::ir::{Attr, Type, element_size, float_bits};
 use super::lexer::Tok;
-use super::location::loc_text;
 use super::parser::{Parser, Res};
 use std::collections::HashSet;
 
@@ -58,10 +57,7 @@ impl Parser<'_> {
                 }
                 Ok(Attr::Opaque(text))
             }
-            Tok::Bare("loc") => {
-                let loc = self.loc_in_parentheses()?;
-                Ok(Attr::Opaque(loc_text(&loc)))
-            }
+            Tok::Bare("loc") => Ok(self.loc_in_parentheses()?.into_attr()),
             Tok::Int(_) | Tok::Float(_) | Tok::Punct("-") => self.number(ty),
             Tok::String(value) => {
                 self.bump()?;
@@ -96,10 +92,15 @@ impl Parser<'_> {
     }
 
     fn dialect_attribute(&mut self, name: &str) -> Res<Attr> {
-        if let Some(alias) = self.attr_aliases.get(name) {
-            let alias = alias.clone();
+        if let Some((alias, weight)) = self.attr_aliases.get(name) {
+            let (alias, weight) = (alias.clone(), *weight);
+            self.replace_alias(weight)?;
             self.bump()?;
             return Ok(alias);
+        }
+        if let Some(place) = self.loc_alias(name)? {
+            self.bump()?;
+            return Ok(place.into_attr());
         }
         let loc = self.loc.clone();
         let body = match self.lexer.rest().starts_with('<') {
@@ -136,36 +137,6 @@ impl Parser<'_> {
         Ok(Attr::Opaque(format!("#{name}{body}")))
     }
 
-    /// The text from `<` (which comes right behind the current token) to its `>`; both consumed.
-    fn angle_text(&mut self) -> Res<String> {
-        let start = self.lexer.at;
-        let rest = self.lexer.rest();
-        let mut depth = 0usize;
-        let mut previous = b' ';
-        let mut in_string = false;
-        for (i, b) in rest.bytes().enumerate() {
-            let next = rest.as_bytes().get(i + 1);
-            match b {
-                b'"' => in_string = !in_string,
-                _ if in_string => {}
-                b'<' => depth += 1,
-                // Neither of `->` and `>=` ends it.
-                b'>' if previous != b'-' && next != Some(&b'=') => {
-                    depth = depth.saturating_sub(1);
-                    if depth == 0 {
-                        let text = rest.get(..=i).unwrap_or("").to_string();
-                        self.reread(start + i + 1)?;
-                        return Ok(text);
-                    }
-                }
-                _ if depth == 0 => break,
-                _ => {}
-            }
-            previous = b;
-        }
-        self.error("expected '<' and a matching '>'")
-    }
-
     fn number(&mut self, ty: Option<&Type>) -> Res<Attr> {
         let loc = self.loc.clone();
         let negative = self.eat("-")?;
@@ -191,288 +162,69 @@ impl Parser<'_> {
                 Ok(Attr::Float(float_bits(value, &ty), ty))
             }
             Tok::Int(text) => match integer(text, negative, &ty) {
-                Some(attr) => Ok(attr),
-                None => self.error_at(&loc, "integer constant out of range for attribute"),
+                Ok(attr) => Ok(attr),
+                Err(message) => self.error_at(&loc, message),
             },
             _ => self.error("expected a number"),
         }
     }
-
-    /// `dense<elements> : tensor<shape x type>`
-    fn dense(&mut self) -> Res<Attr> {
-        let loc = self.loc.clone();
-        self.bump()?;
-        self.expect("<")?;
-        let mut elements = Vec::new();
-        let mut shape = Vec::new();
-        let start = self.at;
-        if !self.is(">") {
-            self.dense_elements(&mut elements, &mut shape, 0)?;
-        }
-        let written = self.lexer.text.get(start..self.at).unwrap_or("").trim();
-        self.expect(">")?;
-        self.expect(":")?;
-        let ty = self.ty()?;
-        let Some((dims, element)) = ty.as_ranked_tensor() else {
-            return self.error_at(
-                &loc,
-                "elements literal must be a ranked tensor or vector type",
-            );
-        };
-        let n_elements = dims
-            .iter()
-            .try_fold(1usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
-        let Some(n_elements) = n_elements.filter(|n| *n <= 1 << 28) else {
-            return self.error_at(&loc, "elements literal type must have static shape");
-        };
-        if let [item] = &elements[..]
-            && let [Attr::String(digits)] = &item[..]
-            && shape.is_empty()
-            && let Some(bytes) = hex_bytes(digits)
-        {
-            let n_bytes = n_elements.checked_mul(super::printer::element_size(&element));
-            return match n_bytes == Some(bytes.len()) {
-                true => Ok(Attr::Dense(Dense { ty, bytes })),
-                false => self.error_at(&loc, "elements hex data size is invalid for provided type"),
-            };
-        }
-        let mut parts = elements.iter().flatten();
-        if parts.all(|part| matches!(part, Attr::String(_))) && element.dialect().is_some() {
-            if elements.len() != n_elements && !(elements.len() == 1 && shape.is_empty()) {
-                return self.error_at(&loc, "texts do not fit the shape of their type");
-            }
-            return Ok(Attr::Opaque(format!("dense<{written}> : {ty}")));
-        }
-        let mut bytes = Vec::new();
-        for item in &elements {
-            if !element_bytes(item, &element, &mut bytes) {
-                let message = format!("expected elements of type '{element}'");
-                return self.error_at(&loc, message);
-            }
-        }
-        if elements.len() == 1 && shape.is_empty() {
-            let one = bytes.clone();
-            bytes = one.repeat(n_elements);
-        } else if elements.len() != n_elements {
-            let message = format!(
-                "inferred shape of elements literal ({shape:?}) does not match type ({dims:?})"
-            );
-            return self.error_at(&loc, message);
-        }
-        Ok(Attr::Dense(Dense { ty, bytes }))
-    }
-
-    fn dense_elements(
-        &mut self,
-        elements: &mut Vec<Vec<Attr>>,
-        shape: &mut Vec<usize>,
-        depth: usize,
-    ) -> Res {
-        if self.eat("[")? {
-            let mut n = 0;
-            if shape.len() == depth {
-                shape.push(0);
-            }
-            self.comma_list("]", |p| {
-                n += 1;
-                p.nested(|p| p.dense_elements(elements, shape, depth + 1))
-            })?;
-            if let Some(dim) = shape.get_mut(depth) {
-                *dim = n;
-            }
-            return Ok(());
-        }
-        if self.eat("(")? {
-            let parts = self.comma_list(")", Self::dense_element)?;
-            elements.push(parts);
-            return Ok(());
-        }
-        let element = self.dense_element()?;
-        elements.push(vec![element]);
-        Ok(())
-    }
-
-    /// A number whose type comes later.
-    fn dense_element(&mut self) -> Res<Attr> {
-        let negative = self.eat("-")?;
-        let tok = self.tok.clone();
-        self.bump()?;
-        Ok(match tok {
-            Tok::Bare("true") => Attr::Bool(true),
-            Tok::Bare("false") => Attr::Bool(false),
-            Tok::Int(text) => {
-                let sign = if negative { "-" } else { "" };
-                Attr::Opaque(format!("{sign}{text}"))
-            }
-            Tok::Float(text) => {
-                let value: f64 = text.parse().unwrap_or(0.0);
-                let value = if negative { -value } else { value };
-                Attr::Float(value.to_bits(), Type::new("f64"))
-            }
-            Tok::String(text) => Attr::String(text),
-            _ => return self.error("expected element literal of primitive type"),
-        })
-    }
-
-    /// A list of types in parentheses, or one type.
-    pub(super) fn type_list(&mut self) -> Res<Vec<Type>> {
-        if self.eat("(")? {
-            return self.comma_list(")", Self::ty);
-        }
-        Ok(vec![self.ty()?])
-    }
-
-    /// Types with commas, without parentheses.
-    pub(super) fn open_type_list(&mut self) -> Res<Vec<Type>> {
-        let mut types = vec![self.ty()?];
-        while self.eat(",")? {
-            types.push(self.ty()?);
-        }
-        Ok(types)
-    }
-
-    /// A type.
-    pub(super) fn ty(&mut self) -> Res<Type> {
-        self.nested(Self::type_inner)
-    }
-
-    fn type_inner(&mut self) -> Res<Type> {
-        match self.tok.clone() {
-            Tok::Punct("(") => {
-                self.bump()?;
-                let inputs = self.comma_list(")", Self::ty)?;
-                self.expect("->")?;
-                let results = self.type_list()?;
-                Ok(Type::Function(FunctionType { inputs, results }.into()))
-            }
-            Tok::Bang(name) => {
-                if let Some(alias) = self.type_aliases.get(name) {
-                    let alias = alias.clone();
-                    self.bump()?;
-                    return Ok(alias);
-                }
-                let body = match self.lexer.rest().starts_with('<') {
-                    true => self.angle_text()?,
-                    false => {
-                        self.bump()?;
-                        String::new()
-                    }
-                };
-                Ok(Type::new(&format!("!{name}{body}")))
-            }
-            Tok::Bare(word @ ("tensor" | "vector" | "memref" | "complex" | "tuple")) => {
-                let body: String = self.angle_text()?.split_whitespace().collect();
-                Ok(Type::new(&format!("{word}{body}")))
-            }
-            Tok::Bare(word) => {
-                let ty = Type::new(word);
-                let known =
-                    ty.as_integer().is_some() || ty.is_float() || matches!(word, "index" | "none");
-                if !known {
-                    return self.error("expected non-function type");
-                }
-                self.bump()?;
-                Ok(ty)
-            }
-            _ => self.error("expected type"),
-        }
-    }
 }
 
-/// The bytes of `0x...`, in the order of the digits.
-fn hex_bytes(digits: &[u8]) -> Option<Vec<u8>> {
-    let pairs = digits.strip_prefix(b"0x")?.chunks(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    pairs.filter(|pair| pair.len() == 2).map(byte).collect()
-}
-
-/// The integer `text` of type `ty`, if it fits.
-fn integer(text: &str, negative: bool, ty: &Type) -> Option<Attr> {
-    let magnitude = match text.strip_prefix("0x") {
-        Some(hex) => u128::from_str_radix(hex, 16).ok()?,
-        None => text.parse().ok()?,
-    };
-    if ty.is_float() {
-        let is_hex = text.starts_with("0x") && !negative;
-        return is_hex.then_some(Attr::Float(magnitude as u64, ty.clone()));
-    }
-    let (width, unsigned) = match ty.as_integer() {
-        Some(integer) => integer,
-        None if ty.is("index") => (64, false),
-        None => return None,
-    };
+/// The number `text`, extended to 128 bits, if it fits into an integer of type `ty`.
+pub(super) fn integer_bits(text: &str, negative: bool, ty: &Type) -> Option<u128> {
+    let magnitude = magnitude(text)?;
+    let (width, unsigned) = ty.as_integer().or(ty.is("index").then_some((64, false)))?;
     if !(1..=128).contains(&width) {
         return None;
     }
-    let (largest, half) = (u128::MAX >> (128 - width), 1u128 << (width - 1));
     // As in MLIR, a signless type takes what is in the range of its signed or unsigned reading.
     let in_range = match (negative, unsigned) {
         (true, true) => magnitude == 0,
-        (true, false) => magnitude <= half,
-        (false, _) => magnitude <= largest,
+        (true, false) => magnitude <= 1 << (width - 1),
+        (false, _) => magnitude <= u128::MAX >> (128 - width),
     };
-    if !in_range {
-        return None;
-    }
-    if width > 64 {
-        let is_high = !unsigned && !negative && magnitude >= half;
-        let text = match (negative, is_high) {
-            (true, _) => format!("-{magnitude}"),
-            (_, true) => format!("-{}", largest - magnitude + 1),
-            _ => magnitude.to_string(),
-        };
-        return Some(Attr::Opaque(format!("{text} : {ty}")));
-    }
-    if width == 1 {
-        return Some(Attr::Bool(magnitude != 0));
-    }
-    let mut value = magnitude as u64;
-    if negative {
-        value = value.wrapping_neg();
-    }
-    let shift = 64 - width;
-    let value = match unsigned {
-        true => (value << shift >> shift) as i64,
-        false => ((value << shift) as i64) >> shift,
+    let bits = match negative {
+        true => magnitude.wrapping_neg(),
+        false => magnitude,
     };
-    Some(Attr::Int(value, ty.clone()))
+    in_range.then(|| extend(bits, width, unsigned))
 }
 
-/// Appends the bytes of one element (its parts, for a complex number) of type `ty`.
-fn element_bytes(parts: &[Attr], ty: &Type, bytes: &mut Vec<u8>) -> bool {
-    let complex = ty
-        .text()
-        .and_then(|t| t.strip_prefix("complex<")?.strip_suffix('>'));
-    if let Some(inner) = complex {
-        let inner = Type::new(inner);
-        let mut part = |p: &Attr| element_bytes(std::slice::from_ref(p), &inner, bytes);
-        return match parts {
-            [re, im] => part(re) && part(im),
-            [re] => part(re) && part(&Attr::Float(0, Type::new("f64"))),
-            _ => false,
+/// The lowest `width` bits, the highest of them repeated if it is a sign.
+pub(super) fn extend(bits: u128, width: u32, unsigned: bool) -> u128 {
+    let shift = 128 - width.clamp(1, 128);
+    match unsigned {
+        true => bits << shift >> shift,
+        false => (((bits << shift) as i128) >> shift) as u128,
+    }
+}
+
+fn magnitude(text: &str) -> Option<u128> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u128::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The digits `text` as a number of type `ty`; what is wrong if they are none.
+pub(super) fn integer(text: &str, negative: bool, ty: &Type) -> Result<Attr, &'static str> {
+    if ty.is_float() {
+        let width = 8 * element_size(ty) as u32;
+        return match (text.starts_with("0x"), magnitude(text)) {
+            (false, _) => Err("unexpected decimal integer literal for a floating point value"),
+            _ if negative => Err("hexadecimal float literal should not have a leading minus"),
+            (_, Some(bits)) if bits >> width == 0 => Ok(Attr::Float(bits as u64, ty.clone())),
+            _ => Err("hexadecimal float constant out of range for type"),
         };
     }
-    let [part] = parts else {
-        return false;
-    };
-    let number = match part {
-        Attr::Bool(b) if ty.is("i1") => Attr::Bool(*b),
-        Attr::Float(bits, _) if ty.is_float() => {
-            Attr::Float(float_bits(f64::from_bits(*bits), ty), ty.clone())
-        }
-        Attr::Opaque(text) => {
-            let (digits, negative) = match text.strip_prefix('-') {
-                Some(digits) => (digits, true),
-                None => (text.as_str(), false),
-            };
-            match integer(digits, negative, ty) {
-                Some(number) => number,
-                None => return false,
-            }
-        }
-        _ => return false,
-    };
-    scalar_bytes(&number, bytes)
+    let out_of_range = "integer constant out of range for attribute";
+    let bits = integer_bits(text, negative, ty).ok_or(out_of_range)?;
+    Ok(match ty.as_integer() {
+        Some((1, _)) => Attr::Bool(bits & 1 != 0),
+        Some((65.., true)) => Attr::Opaque(format!("{bits} : {ty}")),
+        Some((65.., false)) => Attr::Opaque(format!("{} : {ty}", bits as i128)),
+        _ => Attr::Int(bits as i64, ty.clone()),
+    })
 }
 
 /// Appends the little-endian bytes of a number; one byte for `i1`.

@@ -73,6 +73,12 @@ impl Type {
         name.split('.').next()
     }
 
+    /// The type of the parts of complex numbers.
+    pub fn of_complex(&self) -> Option<Type> {
+        let inner = self.text()?.strip_prefix("complex<")?.strip_suffix('>')?;
+        Some(Type::new(inner))
+    }
+
     /// Whether this is a type of floating-point numbers.
     pub fn is_float(&self) -> bool {
         matches!(self.text(), Some("bf16" | "f16" | "f32" | "f64"))
@@ -131,13 +137,73 @@ impl fmt::Display for FunctionType {
     }
 }
 
-/// One element of a dense attribute: its bytes, little endian.
+/// The elements of a dense attribute: their bytes, little endian.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Dense {
     /// A ranked tensor of known shape.
     pub ty: Type,
-    /// The elements, row by row; one byte for each `i1`.
-    pub bytes: Vec<u8>,
+    /// The elements, row by row; one byte for each `i1`. Only one if all are the same.
+    bytes: Vec<u8>,
+}
+
+impl Dense {
+    /// All elements of a tensor, or one that all are the same as.
+    pub fn new(ty: Type, mut bytes: Vec<u8>) -> Dense {
+        let size = Self::size(&ty);
+        let first = bytes.get(..size);
+        if first.is_some_and(|first| bytes.chunks(size).all(|item| item == first)) {
+            bytes.truncate(size);
+        }
+        Dense { ty, bytes }
+    }
+
+    fn size(ty: &Type) -> usize {
+        let element = ty.as_ranked_tensor().map(|(_, element)| element);
+        element.as_ref().map_or(1, element_size).max(1)
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        let shape = self.ty.as_ranked_tensor().map(|(shape, _)| shape);
+        let product = |n: usize, d: i64| n.saturating_mul(usize::try_from(d).unwrap_or(0));
+        shape.unwrap_or_default().into_iter().fold(1, product)
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements, or the only one if all are the same.
+    pub fn distinct(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.bytes.chunks(Self::size(&self.ty))
+    }
+
+    /// How many bytes all elements have.
+    pub fn n_bytes(&self) -> usize {
+        self.len().saturating_mul(Self::size(&self.ty))
+    }
+
+    /// The bytes of all elements.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self.distinct().len() {
+            1 => self.bytes.repeat(self.len()),
+            _ => self.bytes.clone(),
+        }
+    }
+}
+
+/// Bytes of one element of a dense attribute.
+pub fn element_size(ty: &Type) -> usize {
+    if let Some(inner) = ty.of_complex() {
+        return 2 * element_size(&inner);
+    }
+    match ty.text() {
+        Some("f64" | "index") => 8,
+        Some("f32") => 4,
+        Some("f16" | "bf16") => 2,
+        _ => ty.as_integer().map_or(1, |(w, _)| (w as usize).div_ceil(8)),
+    }
 }
 
 /// A constant.
@@ -245,6 +311,8 @@ pub struct ValueInfo {
     pub ty: Type,
     /// Where it is defined.
     pub loc: Loc,
+    /// The place as it was written, without `loc(...)` around it, if that says more than `loc`.
+    pub written_loc: Option<Arc<str>>,
 }
 
 /// Blocks of operations. Host programs have one block in each region.
@@ -296,6 +364,8 @@ pub struct Op {
     pub successors: Vec<usize>,
     /// Where it stands.
     pub loc: Loc,
+    /// The place as it was written, without `loc(...)` around it, if that says more than `loc`.
+    pub written_loc: Option<Arc<str>>,
 }
 
 impl Op {
@@ -386,7 +456,11 @@ impl Module {
 
     /// A new value.
     pub fn add_value(&mut self, ty: Type, loc: Loc) -> Value {
-        self.values.push(ValueInfo { ty, loc });
+        self.values.push(ValueInfo {
+            ty,
+            loc,
+            written_loc: None,
+        });
         Value(self.values.len() - 1)
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Lexer<'a> {
     first_line: usize,
 }
 
-fn is_word(b: u8) -> bool {
+pub(super) fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'$')
 }
 

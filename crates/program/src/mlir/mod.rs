@@ -4,6 +4,7 @@ mod attrs;
 mod blocks;
 mod custom_parse;
 mod custom_print;
+mod dense;
 mod diagnostic;
 mod fits;
 mod forms;
@@ -15,16 +16,17 @@ mod names;
 mod parser;
 mod printer;
 mod streams;
+mod types;
 mod verify;
 
 pub(crate) use attrs::scalar_bytes;
 pub use diagnostic::{Diagnostic, Severity};
 pub use forms::has_typed_attributes;
 pub use inline::inline_calls;
+pub(crate) use ir::element_size;
 pub use ir::{
     Attr, Block, Dense, FunctionType, Loc, Module, Op, Region, Type, Value, ValueInfo, is_compiled,
 };
-pub(crate) use printer::element_size;
 pub use printer::{PrintOptions, attr_text, print, print_operation};
 pub(crate) use streams::says_costs;
 pub use streams::{COST, Stream, Streams, stream_remarks};

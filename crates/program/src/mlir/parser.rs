@@ -4,10 +4,14 @@ use super::custom_parse;
 use super::diagnostic::Diagnostic;
 use super::ir::{Attr, Block, FunctionType, Loc, Module, Op, Region, Type, Value};
 use super::lexer::{Lexer, Tok};
+use super::location::Place;
 use super::names::{Operand, Scope};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(super) type Res<T = ()> = Result<T, Box<Diagnostic>>;
+
+/// How many bytes longer than 64 times its text a program may be without its aliases.
+const MAX_REPLACED: usize = 1 << 22;
 
 /// How deep regions, lists and types may nest: programs are untrusted, the stack is not endless.
 const MAX_DEPTH: usize = 100;
@@ -20,10 +24,13 @@ pub(super) struct Parser<'a> {
     /// The text position of `tok`.
     pub(super) at: usize,
     pub(super) module: Module,
-    pub(super) attr_aliases: HashMap<String, Attr>,
-    pub(super) type_aliases: HashMap<String, Type>,
+    /// What aliases stand for, and how long that would be as text.
+    pub(super) attr_aliases: HashMap<String, (Attr, usize)>,
+    pub(super) type_aliases: HashMap<String, (Type, usize)>,
     /// Places by alias; they may be used before they are defined.
-    pub(super) loc_aliases: HashMap<String, Loc>,
+    pub(super) loc_aliases: HashMap<String, Place>,
+    /// How much longer the text would be without aliases.
+    pub(super) replaced: usize,
     pub(super) scopes: Vec<Scope>,
     /// The blocks of the region that is read.
     blocks: HashMap<String, usize>,
@@ -43,6 +50,7 @@ impl<'a> Parser<'a> {
             attr_aliases: HashMap::new(),
             type_aliases: HashMap::new(),
             loc_aliases: HashMap::new(),
+            replaced: 0,
             scopes: Vec::new(),
             blocks: HashMap::new(),
             depth: 0,
@@ -143,9 +151,9 @@ impl<'a> Parser<'a> {
 
     /// The whole file.
     pub(super) fn parse_module(mut self) -> Result<Module, Vec<Diagnostic>> {
-        self.find_loc_aliases();
         let result = self
-            .bump()
+            .find_loc_aliases()
+            .and_then(|()| self.bump())
             .and_then(|()| self.in_scope(true, Self::top_level));
         match result {
             Ok(ops) => {
@@ -172,36 +180,64 @@ impl<'a> Parser<'a> {
 
     fn top_level(&mut self) -> Res<Vec<Op>> {
         let mut ops = Vec::new();
+        let mut known = HashSet::new();
         loop {
-            match &self.tok {
+            match self.tok {
                 Tok::End => break,
                 Tok::Hash(name) => {
-                    let name = name.to_string();
-                    self.bump()?;
-                    self.expect("=")?;
+                    self.alias_name("attribute", name, &mut known)?;
                     if self.is_word("loc") {
-                        let loc = self.loc_in_parentheses()?;
-                        self.loc_aliases.insert(name, loc);
+                        let place = self.loc_in_parentheses()?;
+                        self.loc_aliases.insert(name.to_string(), place);
                         continue;
                     }
-                    let attr = self.attribute(None)?;
-                    self.attr_aliases.insert(name, attr);
+                    let alias = self.measured(|p| p.attribute(None))?;
+                    self.attr_aliases.insert(name.to_string(), alias);
                 }
                 Tok::Bang(name) => {
-                    let name = name.to_string();
-                    self.bump()?;
-                    self.expect("=")?;
+                    self.alias_name("type", name, &mut known)?;
                     self.eat_word("type")?;
-                    let ty = self.ty()?;
-                    self.type_aliases.insert(name, ty);
+                    let alias = self.measured(Self::ty)?;
+                    self.type_aliases.insert(name.to_string(), alias);
                 }
-                _ => {
-                    let op = self.operation()?;
-                    ops.push(op);
-                }
+                _ => ops.push(self.operation()?),
             }
         }
         Ok(ops)
+    }
+
+    /// The name of a new alias and the sign behind it.
+    fn alias_name(
+        &mut self,
+        kind: &'static str,
+        name: &'a str,
+        known: &mut HashSet<(&'static str, &'a str)>,
+    ) -> Res {
+        if !known.insert((kind, name)) {
+            return self.error(format!("redefinition of {kind} alias id '{name}'"));
+        }
+        if name.contains('.') {
+            let message = "names with a '.' are reserved for dialect-defined names";
+            return self.error(format!("{kind} {message}"));
+        }
+        self.bump()?;
+        self.expect("=")
+    }
+
+    /// What `f` reads, and how long that would be without aliases.
+    fn measured<T>(&mut self, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<(T, usize)> {
+        let (start, replaced) = (self.at, self.replaced);
+        let value = f(self)?;
+        Ok((value, self.at - start + self.replaced - replaced))
+    }
+
+    /// Counts what an alias stands for: aliases of aliases could make a short text endless.
+    pub(super) fn replace_alias(&mut self, length: usize) -> Res {
+        self.replaced = self.replaced.saturating_add(length);
+        match self.replaced > MAX_REPLACED + 64 * self.lexer.text.len() {
+            true => self.error("the program is too large without its aliases"),
+            false => Ok(()),
+        }
     }
 
     /// One operation with the names of its results.
@@ -328,6 +364,7 @@ impl<'a> Parser<'a> {
             regions,
             successors,
             loc,
+            written_loc: None,
         };
         op.set_attrs(attrs);
         Ok(op)
@@ -431,20 +468,20 @@ impl<'a> Parser<'a> {
         let Tok::Percent(name) = self.tok else {
             return self.error("expected SSA operand");
         };
-        let mut loc = self.loc.clone();
+        let loc = self.loc.clone();
         self.bump()?;
         self.expect(":")?;
         let ty = self.ty()?;
         let attrs = self.optional_attr_dict()?;
-        let name_loc = loc.clone();
-        if self.is_word("loc") {
-            loc = self.loc_in_parentheses()?;
-        }
         let mut value = [self.module.add_value(ty, loc.clone())];
-        self.define(name, &mut value, &name_loc)?;
+        self.define(name, &mut value, &loc)?;
         let [value] = value;
-        if let Some(info) = self.module.values.get_mut(value.index()) {
-            info.loc = loc;
+        if self.is_word("loc") {
+            let place = self.loc_in_parentheses()?;
+            if let Some(info) = self.module.values.get_mut(value.index()) {
+                info.written_loc = place.written();
+                info.loc = place.loc;
+            }
         }
         Ok((value, attrs))
     }

@@ -1,5 +1,6 @@
 //! Operations to text.
 
+use super::attrs::extend;
 use super::fits::{fits, numbered};
 use super::forms::{self, Part};
 use super::ir::{Attr, Dense, Module, Op, Region, Type, Value, float_value, list};
@@ -116,7 +117,7 @@ impl Printer<'_> {
     fn operation(&mut self, op: &Op) {
         self.without_location(op);
         if self.options.locations {
-            let _ = write!(self.out, " {}", loc_text(&op.loc));
+            let _ = write!(self.out, " {}", loc_text(&op.loc, &op.written_loc));
         }
     }
 
@@ -354,7 +355,7 @@ impl Printer<'_> {
         if self.options.locations
             && let Some(info) = self.module.values.get(arg.index())
         {
-            let _ = write!(text, " {}", loc_text(&info.loc));
+            let _ = write!(text, " {}", loc_text(&info.loc, &info.written_loc));
         }
         text
     }
@@ -588,19 +589,11 @@ fn dense_text(dense: &Dense) -> String {
         .ty
         .as_ranked_tensor()
         .unwrap_or((Vec::new(), Type::new("i8")));
-    let size = element_size(&element);
-    let items: Vec<&[u8]> = dense.bytes.chunks(size.max(1)).collect();
-    let is_splat = items.windows(2).all(|w| matches!(w, [a, b] if a == b));
-    let body = if items.is_empty() {
-        String::new()
-    } else if is_splat {
-        items
-            .first()
-            .map(|i| element_text(i, &element))
-            .unwrap_or_default()
-    } else {
-        let mut items = items.into_iter();
-        nested_text(&shape, &element, &mut items)
+    let mut items = dense.distinct();
+    let body = match items.len() {
+        0 => String::new(),
+        1 => nested_text(&[], &element, &mut items),
+        _ => nested_text(&shape, &element, &mut items),
     };
     format!("dense<{body}> : {}", dense.ty)
 }
@@ -624,47 +617,24 @@ fn nested_text<'b>(
     }
 }
 
-/// Bytes of one element of a dense attribute.
-pub fn element_size(ty: &Type) -> usize {
-    match ty.text() {
-        Some("f64") | Some("complex<f32>") => 8,
-        Some("complex<f64>") => 16,
-        Some("f32") => 4,
-        Some("f16" | "bf16") => 2,
-        _ => ty.as_integer().map_or(1, |(w, _)| (w as usize).div_ceil(8)),
-    }
-}
-
 fn element_text(bytes: &[u8], ty: &Type) -> String {
-    let mut word = [0u8; 8];
-    for (to, from) in word.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    let bits = u64::from_le_bytes(word);
-    let complex = ty
-        .text()
-        .and_then(|t| t.strip_prefix("complex<")?.strip_suffix('>'));
-    if let Some(inner) = complex {
-        let inner = Type::new(inner);
+    if let Some(inner) = ty.of_complex() {
         let (re, im) = bytes.split_at(bytes.len() / 2);
-        return format!(
-            "({},{})",
-            element_text(re, &inner),
-            element_text(im, &inner)
-        );
+        let (re, im) = (element_text(re, &inner), element_text(im, &inner));
+        return format!("({re},{im})");
     }
+    let mut word = [0u8; 16];
+    word.iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = *from);
+    let bits = u128::from_le_bytes(word);
     if ty.is_float() {
-        return float_text(bits, ty);
-    }
-    if ty.is("i1") {
-        return (bits != 0).to_string();
+        return float_text(bits as u64, ty);
     }
     match ty.as_integer() {
+        Some((1, false)) => (bits != 0).to_string(),
         Some((_, true)) => bits.to_string(),
-        Some((width, false)) => {
-            let shift = 64 - width.clamp(1, 64);
-            (((bits << shift) as i64) >> shift).to_string()
-        }
-        None => bits.to_string(),
+        Some((width, false)) => (extend(bits, width, false) as i128).to_string(),
+        None => (bits as i64).to_string(),
     }
 }
