@@ -153,6 +153,79 @@ fn mangled_files_do_no_harm() {
     }
 }
 
+/// Texts with words in the wrong places are refused, or what is printed of them is the same again.
+#[test]
+fn mangled_texts_do_no_harm() {
+    const WORDS: [&str; 24] = [
+        "%a",
+        "%0#1",
+        "%x:2 =",
+        "^bb1:",
+        "[^bb1]",
+        "({",
+        "})",
+        "{",
+        "}",
+        "(",
+        ")",
+        ",",
+        ":",
+        "=",
+        "->",
+        "i32",
+        "\"x\"",
+        "@f",
+        "loc(\"a\")",
+        "#a",
+        "tfrt.return",
+        "attributes {a}",
+        "0x1",
+        "<",
+    ];
+    let options = TextOptions::default();
+    let mut seed = 1u64;
+    let mut random = |n: usize| {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 33) as usize % n.max(1)
+    };
+    let mut n_valid = 0;
+    for (file, text) in programs() {
+        // One function after the other, so that most of them are mangled in one place.
+        let functions: Vec<&str> = text.split("\n\n").filter(|f| f.contains("func")).collect();
+        for _ in 0..300 {
+            let function = functions
+                .get(random(functions.len()))
+                .copied()
+                .unwrap_or("");
+            let mut words: Vec<&str> = function.split(' ').collect();
+            let (at, from) = (random(words.len()), random(words.len()));
+            match random(4) {
+                0 => drop(words.remove(at)),
+                1 => words[at] = words[from],
+                2 => words[at] = WORDS[random(WORDS.len())],
+                _ => words.insert(at, WORDS[random(WORDS.len())]),
+            }
+            let text = words.join(" ");
+            for print in [PLAIN, WITH_LOCATIONS, mlir::PrintOptions::GENERIC] {
+                let Ok(once) = optimize(&text, &file, options, print) else {
+                    break;
+                };
+                n_valid += 1;
+                let twice = optimize(&once, &file, options, print);
+                assert_eq!(twice.as_ref(), Ok(&once), "{text}");
+            }
+            if let Ok(bytes) = mlir_to_bef(&text, &file, options, true) {
+                let (back, _) = bef_to_mlir(bytes, &file, PLAIN).expect(&text);
+                let again = optimize(&back, &file, options, PLAIN);
+                assert_eq!(again.as_ref(), Ok(&back), "{text}");
+            }
+        }
+    }
+    assert!(n_valid > 100, "{n_valid}");
+}
+
 #[test]
 fn diagnostics_point_at_their_place() {
     let rows = [
@@ -311,7 +384,7 @@ fn what_is_printed_says_all() {
         "\"x\"() {v = dense<[-1, 170141183460469231731687303715884105727]> : tensor<2xi128>, \
          w = dense<1> : vector<4xindex>, x = dense<[-18446744073709551616, 1]> : tensor<2xi65>, \
          y = dense<[(1,2), (3,4)]> : tensor<2xcomplex<i32>>} : () -> ()",
-        "\"x\"() {v = dense<> : tensor<2x0xi32>, w = dense<0> : tensor<268435456xi64>} : () -> ()",
+        "\"x\"() {v = dense<> : tensor<2x0xi32>, w = dense<0> : tensor<99999999999xi64>} : () -> ()",
         "\"x\"() {l = loc(callsite(\"a\"(\"f\":1:2) at \"g\":3:4)), \
          m = loc(fused<\"md\">[\"a\":1:1, \"b\"]), n = loc(\"n\"(fused[\"a\", \"b\"]))} : () -> ()",
         // What is printed later may have been there before.
@@ -323,6 +396,13 @@ fn what_is_printed_says_all() {
         // Each region goes on from where the one around it ends.
         "\"x\"() ({\n  \"y\"() ({\n    %1 = \"a\"() : () -> i32\n  }, {\n    %1 = \"b\"() : () -> i32\n  \
          }) : () -> ()\n  %0 = \"c\"() : () -> i32\n}) : () -> ()",
+        // Operands that are given twice cannot both give their names.
+        "func @f(%arg0: i32, %arg1: i32) {\n  \
+         %0 = \"tfrt.parallel_for.i32\"(%arg0, %arg0, %arg1) ({\n  ^bb0(%arg2: i32, %arg3: i32):\n    \
+         tfrt.return\n  }) : (i32, i32, i32) -> !tfrt.chain\n  \
+         %1 = tfrt.parallel_for.i32 %arg0 to %arg1 fixed %arg0 {\n    tfrt.return\n  }\n  \
+         %2 = \"tfrt_test.do.async\"(%arg0, %arg0) ({\n  ^bb0(%arg2: i32, %arg3: i32):\n    \
+         tfrt.return %arg3 : i32\n  }) : (i32, i32) -> i32\n  tfrt.return\n}",
         // The forms of their own of these cannot say all.
         "func @f(%arg0: i32, %arg1: !tfrt.chain) {\n  %0 = tfrt.repeat.i32 %arg0, %arg0 attributes \
          {a = 2 : i32} : i32 {\n    tfrt.return %arg0 : i32\n  }\n  %1 = tfrt.merge.chains %arg1 {a}\n  \
@@ -500,6 +580,10 @@ fn wrong_blocks_are_named() {
         (
             "\"x\"() ({\n  \"br\"()[^b] : () -> ()\n  \"c\"() : () -> ()\n^b:\n  \"c\"() : () -> ()\n}) : () -> ()",
             "a.mlir:2:3: error: 'br' op operation with block successors must terminate its parent block",
+        ),
+        (
+            "func @f() {\n  tfrt.return\n  tfrt.return\n}",
+            "a.mlir:2:3: error: 'tfrt.return' op must be the last operation in the parent block",
         ),
         (
             "func @f() -> i32 {\n  \"br\"()[^a, ^b] : () -> ()\n^a:\n  %a = tfrt.constant.i32 1\n  \

@@ -207,7 +207,7 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
             out.bytes.extend(dense.bytes());
             out.overwrite(8, &(shape.len() as u16).to_le_bytes());
             out.overwrite(10, &shape_at.to_le_bytes());
-            let n = dense.len() as u32;
+            let n = dense.n_elements() as u32;
             out.overwrite(12, &n.to_le_bytes());
             out.overwrite(16, &elements_at.to_le_bytes());
         }

@@ -35,6 +35,11 @@ pub(super) fn check_blocks(op: &Op) -> Result<(), Box<Diagnostic>> {
                 let message = "operation with block successors must terminate its parent block";
                 return Err(Box::new(op_error(inner, message)));
             }
+            let ends = |o: &&Op| matches!(&*o.name, "tfrt.return" | "std.return");
+            if let Some(inner) = before.iter().find(ends) {
+                let message = "must be the last operation in the parent block";
+                return Err(Box::new(op_error(inner, message)));
+            }
             let may_end = &*last.name == "tfrt.return" || forms::spec(&last.name).is_none();
             if blocks.len() > 1 && !may_end {
                 return Err(Box::new(op_error(last, "block with no terminator")));

@@ -28,7 +28,7 @@ impl Parser<'_> {
         let n_elements = dims
             .iter()
             .try_fold(1usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
-        let Some(n_elements) = n_elements.filter(|n| *n <= 1 << 28) else {
+        let Some(n_elements) = n_elements else {
             return self.error_at(&loc, "elements literal type must have static shape");
         };
         // One element stands for all, and is none if there are none.

@@ -163,15 +163,10 @@ impl Dense {
     }
 
     /// How many elements there are.
-    pub fn len(&self) -> usize {
+    pub fn n_elements(&self) -> usize {
         let shape = self.ty.as_ranked_tensor().map(|(shape, _)| shape);
         let product = |n: usize, d: i64| n.saturating_mul(usize::try_from(d).unwrap_or(0));
         shape.unwrap_or_default().into_iter().fold(1, product)
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The elements, or the only one if all are the same.
@@ -181,13 +176,13 @@ impl Dense {
 
     /// How many bytes all elements have.
     pub fn n_bytes(&self) -> usize {
-        self.len().saturating_mul(Self::size(&self.ty))
+        self.n_elements().saturating_mul(Self::size(&self.ty))
     }
 
     /// The bytes of all elements.
     pub fn bytes(&self) -> Vec<u8> {
         match self.distinct().len() {
-            1 => self.bytes.repeat(self.len()),
+            1 => self.bytes.repeat(self.n_elements()),
             _ => self.bytes.clone(),
         }
     }
