@@ -192,7 +192,7 @@ fn dominated(blocks: &[Block]) -> Vec<Vec<usize>> {
             let mut common: Option<usize> = None;
             for predecessor in predecessors.get(i).into_iter().flatten() {
                 let up = |at: usize| parent.get(at).copied().flatten();
-                if up(*predecessor).is_none() {
+                if up(*predecessor).is_none() || common == Some(n - 1) {
                     continue;
                 }
                 let Some(mut a) = common else {

@@ -394,7 +394,7 @@ impl<'a> Parser<'a> {
         };
         self.expect("{")?;
         // The first block may have no name, the others by the numbers that they got.
-        let mut places = Vec::new();
+        let mut places = HashMap::new();
         let mut is_first = true;
         loop {
             match self.tok.clone() {
@@ -402,7 +402,7 @@ impl<'a> Parser<'a> {
                 Tok::End => return self.error("expected '}' to end a region"),
                 Tok::Caret(name) => {
                     let number = self.block(name);
-                    if places.iter().any(|(_, n)| *n == number) {
+                    if places.contains_key(&number) {
                         return self.error(format!("redefinition of block '^{name}'"));
                     }
                     self.bump()?;
@@ -413,9 +413,9 @@ impl<'a> Parser<'a> {
                     self.expect(":")?;
                     if is_first && region.args.is_empty() {
                         region.args = block_args;
-                        places.push((0, number));
+                        places.insert(number, 0);
                     } else {
-                        places.push((region.n_blocks, number));
+                        places.insert(number, region.n_blocks);
                         region.n_blocks += 1;
                         region.others.push(Block {
                             args: block_args,
@@ -435,7 +435,7 @@ impl<'a> Parser<'a> {
         let others = region.others.iter_mut().flat_map(|block| &mut block.ops);
         for op in region.ops.iter_mut().chain(others) {
             for successor in &mut op.successors {
-                let Some((place, _)) = places.iter().find(|(_, n)| *n == *successor) else {
+                let Some(place) = places.get(successor) else {
                     let name = self.blocks.iter().find(|(_, n)| **n == *successor);
                     let name = name.map_or("", |(name, _)| name.as_str());
                     let message = format!("reference to an undefined block '^{name}'");
