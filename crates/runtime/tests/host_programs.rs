@@ -308,6 +308,10 @@ fn diagnostics_point_at_their_place() {
             "a.mlir:1:1: error: 'func' op requires one region",
         ),
         (
+            "func @f() {\n  %x = tfrt.constant.i32 1 {value = 2 : i32}\n}",
+            "a.mlir:2:28: error: attribute 'value' occurs more than once in the attribute list",
+        ),
+        (
             "func @f() {\n}",
             "a.mlir:1:11: error: expected non-empty function body",
         ),

@@ -46,9 +46,7 @@ fn parse_sequence(p: &mut Parser, spec: &Spec, op: &mut Op) -> Res {
             Part::Operands => operands = p.operand_list()?,
             Part::Operand(_) => operands.push(p.operand()?),
             Part::Comma => p.expect(",")?,
-            Part::AttrDict => {
-                op.set_attrs(p.optional_attr_dict()?);
-            }
+            Part::AttrDict => attributes(p, op)?,
             Part::Attr { name, ty } => {
                 let value = p.attribute(ty.as_ref())?;
                 op.set_attr(name, value);
@@ -86,7 +84,14 @@ fn function_type(p: &mut Parser) -> Res<FunctionType> {
 }
 
 fn attributes(p: &mut Parser, op: &mut Op) -> Res {
-    op.set_attrs(p.optional_attr_dict()?);
+    let loc = p.loc.clone();
+    let attrs = p.optional_attr_dict()?;
+    let differs = |(name, value): &&(String, Attr)| op.attr(name).is_some_and(|a| a != value);
+    if let Some((name, _)) = attrs.iter().find(differs) {
+        let message = format!("attribute '{name}' occurs more than once in the attribute list");
+        return p.error_at(&loc, message);
+    }
+    op.set_attrs(attrs);
     Ok(())
 }
 
@@ -229,6 +234,10 @@ fn parse_special(p: &mut Parser, special: &str, op: &mut Op) -> Res {
             p.expect_word("parallel_iterations")?;
             p.expect("(")?;
             let limit = p.attribute(Some(&Type::new("i64")))?;
+            if op.attr("parallel_iterations").is_some() {
+                let message = "attribute 'parallel_iterations' occurs more than once";
+                return p.error_at(&loc, message);
+            }
             op.set_attr("parallel_iterations", limit);
             p.expect(")")?;
             types_of_call(p, op, &operands, &[])?;
