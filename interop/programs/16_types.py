@@ -94,10 +94,6 @@ with tf.Graph().as_default(), session() as s:
     last, beyond = [raw.TensorArrayWriteV3(handle=g.grad_handle, index=i, value=1.0, flow_in=g.flow_out) for i in [5, 6]]
     show("gradient of an array", lambda: s.run(last))
     show("gradient beyond an array", lambda: s.run(beyond))
-    items = tf.raw_ops.TensorListFromTensor(tensor=[1.0, 2.0, 3.0], element_shape=tf.constant([], tf.int32))
-    gathered = tf.raw_ops.TensorListGather(
-        input_handle=items, indices=dims, element_shape=tf.constant([], tf.int32), element_dtype=tf.float32)
-    show("gather", lambda: s.run(gathered, {dims: [7]}))
 
 with tf.Graph().as_default():
     x = tf.constant(1.0, name="x")

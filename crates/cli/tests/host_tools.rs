@@ -186,7 +186,7 @@ fn text_options() {
     assert_eq!((is_well, text.as_str()), (true, "a/b.bef\n"));
     let (is_well, text) = tools.said("bef_name", &["a/b.txt"]);
     assert!(!is_well && text.contains("does not end in .mlir"), "{text}");
-    // From BEF back to text, through pipes as well.
+    // From BEF back to text.
     let bef = tools.translated("program", PROGRAM);
     let (is_well, text) = tools.said("tfrt_translate", &["--bef-to-mlir", &bef]);
     assert!(

@@ -71,6 +71,7 @@ fn libraries_have_kernels() {
             "DenseHostTensor dtype = F32, shape = [2, 2], values = [4.000000e+00, 3.000000e+00, \
              2.000000e+00, 1.000000e+00]",
             "int32 = 3",
+            "int32 = 6",
         ] {
             assert!(text.lines().any(|l| l == line), "no '{line}' in {text}");
         }
@@ -97,6 +98,16 @@ fn libraries_have_kernels() {
         assert_eq!(output.status.code(), Some(1), "{log}");
         assert!(log.contains(part), "no '{part}' in {log}");
     }
+    let refusing = Command::new(env!("CARGO_BIN_EXE_ferroflow"))
+        .args(["exec", &format!("--shared_libs={library}"), "-"])
+        .env("FERROFLOW_TEST_REFUSES", "1")
+        .output()
+        .expect("the binary starts");
+    let log = String::from_utf8_lossy(&refusing.stderr).to_string();
+    assert!(
+        log.contains("could not register its kernels: it says 7"),
+        "{log}"
+    );
     for file in [library, taken] {
         std::fs::remove_file(file).expect("was built");
     }
@@ -114,6 +125,6 @@ fn exec_prints_metrics() {
         .find_map(|l| l.strip_prefix("Metric:/ferroflow/function_seconds:"));
     let counts = times.expect("a distribution").split_whitespace();
     let counts = counts.filter_map(|word| word.parse::<u32>().ok());
-    assert_eq!(counts.sum::<u32>(), 5, "a count for each function: {text}");
+    assert_eq!(counts.sum::<u32>(), 6, "a count for each function: {text}");
     std::fs::remove_file(library).expect("was built");
 }

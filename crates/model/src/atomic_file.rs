@@ -65,7 +65,11 @@ impl AtomicFile {
                 })
             }
             Ok(_) => Self::in_folder(&to.canonicalize().map_err(|e| error(&e))?),
-            Err(_) => Self::in_folder(to),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => match std::fs::read_link(to) {
+                Ok(target) => Self::create_output(&folder.unwrap_or(Path::new("")).join(target)),
+                Err(_) => Self::in_folder(to),
+            },
+            Err(e) => Err(error(&e)),
         }
     }
 

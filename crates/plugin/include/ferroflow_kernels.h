@@ -8,7 +8,8 @@
  * return at once: the first error of a call is what the kernel fails with, and all of its results that are
  * not set become that error.
  *
- * Kernels may run on any thread, several at a time. A library stays loaded until the process ends.
+ * Kernels may run on any thread, several at a time. A library stays loaded until the process ends. No exception and
+ * no longjmp may leave a function that the host calls.
  */
 #ifndef FERROFLOW_KERNELS_H_
 #define FERROFLOW_KERNELS_H_
@@ -27,7 +28,8 @@ extern "C" {
 typedef struct ferroflow_registry ferroflow_registry;
 /* A call of a kernel; valid on the thread that the kernel was called on, until the kernel returns. */
 typedef struct ferroflow_call ferroflow_call;
-/* A result that comes later; valid until it is settled, on any thread. It must be settled once. */
+/* A result that comes later; valid until it is settled, on any thread. It must be settled once, also by a kernel that
+ * fails; who waits for it waits forever otherwise. */
 typedef struct ferroflow_later ferroflow_later;
 
 /* Types of values. Numbers have those that BEF gives them. */
@@ -89,7 +91,8 @@ typedef struct {
     } string;
     struct {
       void* data;
-      /* Called once, on any thread, when nobody has the object any more; may be null. */
+      /* Called once, on any thread, when nobody has the object any more; may be null. It must not use the table.
+       * Of an argument it is null: the object stays the host's, see `forward_arg`. */
       void (*destroy)(void* data);
       /* Ends with a zero. An argument is only taken for an object of the same name. */
       const char* type_name;
@@ -128,12 +131,16 @@ typedef struct {
   /* Sets result `i`. Text is copied; an object belongs to the host from now on, even if this fails. */
   int (*set_result)(ferroflow_call* call, size_t i, const ferroflow_value* value);
 
+  /* Makes argument `arg` result `i`, as it is. */
+  int (*forward_arg)(ferroflow_call* call, size_t arg, size_t i);
+
   /* Reads attribute `i`, a number or text of the type that `value->type` says. */
   int (*attribute)(ferroflow_call* call, size_t i, ferroflow_value* value);
   /* Reads attribute `i`, an array of numbers of type `type`. The elements may be unaligned. */
   int (*array_attribute)(ferroflow_call* call, size_t i, uint32_t type, const void** data, size_t* n_elements);
 
-  /* Calls `use` with the tensor that is argument `i`, before this returns. */
+  /* Calls `use` with the tensor that is argument `i`, before this returns. What is settled in `use` is settled when
+   * the outermost call of this kind ends. Kernels that write to the tensor must come behind this one, by a chain. */
   int (*read_tensor)(ferroflow_call* call, size_t i, ferroflow_use_tensor use, void* state);
   /* Makes result `i` a tensor of zeros with the type, rank and dims of `like`, whose `data` and `n_bytes` are not
    * looked at; calls `fill` with it before this returns. */

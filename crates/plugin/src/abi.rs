@@ -70,6 +70,15 @@ pub(crate) struct TensorParts {
     pub(crate) n_bytes: usize,
 }
 
+// `kernels.c` of the tests says the same of the header.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(
+    size_of::<Value>() == 32
+        && std::mem::offset_of!(Value, content) == 8
+        && size_of::<TensorParts>() == 32
+        && size_of::<Api>() == 8 + 17 * 8
+);
+
 pub(crate) type Kernel = unsafe extern "C" fn(*mut Call<'_, '_>, *mut c_void);
 pub(crate) type UseTensor = unsafe extern "C" fn(*const TensorParts, *mut c_void);
 type AddKernel = unsafe extern "C" fn(
@@ -92,6 +101,7 @@ pub(crate) struct Api {
     pub(crate) n_attributes: Count,
     pub(crate) arg: unsafe extern "C" fn(*mut Call<'_, '_>, usize, *mut Value) -> c_int,
     pub(crate) set_result: unsafe extern "C" fn(*mut Call<'_, '_>, usize, *const Value) -> c_int,
+    pub(crate) forward_arg: unsafe extern "C" fn(*mut Call<'_, '_>, usize, usize) -> c_int,
     pub(crate) attribute: unsafe extern "C" fn(*mut Call<'_, '_>, usize, *mut Value) -> c_int,
     pub(crate) array_attribute: unsafe extern "C" fn(
         *mut Call<'_, '_>,

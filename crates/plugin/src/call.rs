@@ -2,7 +2,8 @@
 //!
 //! Every function here is a field of `ferroflow_api` and rests on what the header asks for: `call` is the pointer
 //! that the kernel got, used on its thread before it returns, and other pointers point to what their types say.
-//! No reference to the call is alive while code of the library runs, which may use the call again.
+//! No reference to the call is alive while a kernel or one of its callbacks runs, which may use the call again;
+//! what destroys an object may not.
 
 use crate::abi::{TensorParts, UseTensor, Value};
 use crate::value::{self, IntoAsync, IntoSync};
@@ -10,8 +11,8 @@ use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_kernels::host::{DenseHostTensor, HostTensor, TensorShape};
 use ferroflow_opdef::host::{AttrKind, Frame, KernelFrame, Reporter, SyncKernelFrame};
 use ferroflow_sync::{AsyncValue, IndirectPromise};
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
-use std::slice;
 
 /// The frame of a kernel of either engine.
 pub(crate) enum AnyFrame<'a, 'b> {
@@ -44,7 +45,38 @@ pub(crate) fn run(frame: AnyFrame<'_, '_>, kernel: impl FnOnce(*mut Call<'_, '_>
 }
 
 impl Call<'_, '_> {
+    fn check_result(&self, i: usize) -> Result<()> {
+        match each!(self, f => f.n_results()) {
+            n if i < n => Ok(()),
+            n => Err(invalid_argument!(
+                "kernel has {n} results, not one of number {i}"
+            )),
+        }
+    }
+
+    /// Makes an argument a result, as it is.
+    fn forward(&mut self, arg: usize, i: usize) -> Result<()> {
+        self.check_result(i)?;
+        match &mut self.frame {
+            AnyFrame::Async(f) => {
+                let value = f.arg_value(arg)?;
+                f.set_result(i, value);
+            }
+            AnyFrame::Sync(f) => {
+                let value = f.arg_value(arg).cloned();
+                let missing = || invalid_argument!("kernel has no argument {arg}");
+                f.set_result(i, value.ok_or_else(missing)?);
+            }
+        }
+        Ok(())
+    }
+
     fn set(&mut self, i: usize, value: &Value) -> Result<()> {
+        if let Err(e) = self.check_result(i) {
+            // SAFETY: as below. The value is the host's from here on, so its object is destroyed.
+            let _ = unsafe { value::take(value, IntoAsync) };
+            return Err(e);
+        }
         // SAFETY: the header asks for such values.
         unsafe {
             match &mut self.frame {
@@ -56,15 +88,14 @@ impl Call<'_, '_> {
     }
 
     fn tensor_arg(&self, i: usize) -> Result<DenseHostTensor> {
-        each!(self, f => f.arg::<HostTensor>(i)?.dense().cloned())
+        let tensor = each!(self, f => f.arg::<HostTensor>(i)?.dense().cloned())?;
+        value::dtype(tensor.dtype.0.into())?;
+        Ok(tensor)
     }
 
     fn new_tensor(&self, like: &TensorParts) -> Result<DenseHostTensor> {
-        let dims = match like.rank {
-            0 => &[],
-            // SAFETY: the header asks for as many numbers as `rank` says.
-            rank => unsafe { slice::from_raw_parts(like.dims, rank as usize) },
-        };
+        // SAFETY: the header asks for as many numbers as `rank` says.
+        let dims = unsafe { value::list(like.dims, like.rank as usize) }?;
         let shape = TensorShape::new(dims.to_vec())?;
         let allocator = each!(self, f => f.ctx().host().allocator());
         DenseHostTensor::new(allocator, value::dtype(like.dtype)?, shape)
@@ -79,6 +110,7 @@ impl Call<'_, '_> {
     }
 
     fn later(&mut self, i: usize) -> Result<Later> {
+        self.check_result(i)?;
         match &mut self.frame {
             AnyFrame::Async(f) => Ok(Later {
                 promise: f.allocate_indirect(i),
@@ -97,7 +129,41 @@ pub(crate) struct Later {
     reporter: Reporter,
 }
 
+/// Results that come later go to other threads.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Later>();
+};
+
+thread_local! {
+    /// How many callbacks with a tensor run on this thread, and what was settled meanwhile: who waits for that may want
+    /// to write to the tensor.
+    static READS: Cell<usize> = const { Cell::new(0) };
+    static SETTLED: RefCell<Vec<(Later, Result<AsyncValue>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs a callback with a tensor.
+fn with_tensor(callback: impl FnOnce()) {
+    READS.set(READS.get() + 1);
+    callback();
+    READS.set(READS.get() - 1);
+}
+
+/// Settles what was settled during callbacks, when the last one has ended and its tensor is free again.
+fn settle_all() {
+    while READS.get() == 0
+        && let Some((later, result)) = SETTLED.with_borrow_mut(Vec::pop)
+    {
+        later.finish(result);
+    }
+}
+
 impl Later {
+    fn settle(self, result: Result<AsyncValue>) {
+        SETTLED.with_borrow_mut(|all| all.push((self, result)));
+        settle_all();
+    }
+
     fn finish(self, result: Result<AsyncValue>) {
         match result {
             Ok(value) => self.promise.forward_to(value),
@@ -156,8 +222,8 @@ unsafe fn status(code: c_int, message: *const c_char) -> Status {
     ];
     let code = codes.into_iter().find(|c| *c as c_int == code);
     // SAFETY: what this function asks for.
-    let message = unsafe { value::text(message) };
-    let message = message.unwrap_or_else(|_| "a kernel of a library failed".to_string());
+    let message = unsafe { value::lossy(message) };
+    let message = message.unwrap_or_else(|| "a kernel of a library failed".to_string());
     Status::new(code.unwrap_or(Code::Unknown), message)
 }
 
@@ -196,6 +262,15 @@ pub(crate) unsafe extern "C" fn set_result(
     // SAFETY: see the module.
     let done = unsafe { with(call, |call| call.set(i, value.as_ref().ok_or_else(null)?)) };
     code(done)
+}
+
+pub(crate) unsafe extern "C" fn forward_arg(
+    call: *mut Call<'_, '_>,
+    arg: usize,
+    i: usize,
+) -> c_int {
+    // SAFETY: see the module.
+    code(unsafe { with(call, |call| call.forward(arg, i)) })
 }
 
 pub(crate) unsafe extern "C" fn attribute(
@@ -246,7 +321,7 @@ pub(crate) unsafe extern "C" fn array_attribute(
 fn parts(tensor: &DenseHostTensor, data: *mut c_void, n_bytes: usize) -> TensorParts {
     TensorParts {
         dtype: tensor.dtype.0.into(),
-        // The format of files has ranks of 16 bits.
+        // Of files it has 16 bits, of libraries 32.
         rank: tensor.shape.0.len() as u32,
         dims: tensor.shape.0.as_ptr(),
         data,
@@ -270,8 +345,9 @@ pub(crate) unsafe extern "C" fn read_tensor(
         tensor.buffer.read(|bytes| {
             let parts = parts(tensor, bytes.as_ptr().cast_mut().cast(), bytes.len());
             // SAFETY: the library's own function and state; the bytes stay as they are meanwhile.
-            unsafe { reader(&parts, state) }
+            with_tensor(|| unsafe { reader(&parts, state) });
         });
+        settle_all();
     }
     code(found)
 }
@@ -287,6 +363,7 @@ pub(crate) unsafe extern "C" fn set_tensor(
     let made = unsafe {
         with(call, |call| {
             let like = like.as_ref().ok_or_else(null)?;
+            call.check_result(i)?;
             Ok((call.new_tensor(like)?, fill.ok_or_else(null)?))
         })
     };
@@ -294,8 +371,9 @@ pub(crate) unsafe extern "C" fn set_tensor(
         tensor.buffer.write(|bytes| {
             let parts = parts(&tensor, bytes.as_mut_ptr().cast(), bytes.len());
             // SAFETY: the library's own function and state; nobody else has the tensor yet.
-            unsafe { fill(&parts, state) }
+            with_tensor(|| unsafe { fill(&parts, state) });
         });
+        settle_all();
         // SAFETY: see the module.
         unsafe {
             with(call, |call| {
@@ -327,7 +405,7 @@ pub(crate) unsafe extern "C" fn settle(later: *mut Later, value: *const Value) {
     unsafe {
         if let Some(later) = take_later(later) {
             let value = value.as_ref().ok_or_else(null);
-            later.finish(value.and_then(|v| value::take(v, IntoAsync)));
+            later.settle(value.and_then(|v| value::take(v, IntoAsync)));
         }
     }
 }
@@ -340,7 +418,7 @@ pub(crate) unsafe extern "C" fn settle_error(
     // SAFETY: see the module, and the header for `later`.
     unsafe {
         if let Some(later) = take_later(later) {
-            later.finish(Err(status(code, message)));
+            later.settle(Err(status(code, message)));
         }
     }
 }
@@ -356,11 +434,8 @@ pub(crate) unsafe extern "C" fn print(call: *mut Call<'_, '_>, data: *const c_ch
     // SAFETY: see the module; `data` has `length` bytes.
     unsafe {
         with(call, |call| {
-            if length > 0 {
-                let bytes = slice::from_raw_parts(data.cast::<u8>(), length);
-                let text = String::from_utf8_lossy(bytes);
-                each!(call, f => f.ctx().host().print(&text));
-            }
+            let text = String::from_utf8_lossy(value::list(data.cast::<u8>(), length)?);
+            each!(call, f => f.ctx().host().print(&text));
             Ok(())
         });
     }

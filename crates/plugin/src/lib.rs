@@ -7,7 +7,7 @@
 //! Unsafe code: all that crosses the border. It rests on what the header asks of a library; what a library can get
 //! wrong without breaking that (types, numbers of arguments, names) is checked.
 //!
-//! Does not know: engines, tensor ops, where a program comes from.
+//! Does not know: engines, graphs, where a program comes from.
 
 mod abi;
 mod call;
@@ -34,6 +34,7 @@ static API: Api = Api {
     n_attributes: call::n_attributes,
     arg: call::arg,
     set_result: call::set_result,
+    forward_arg: call::forward_arg,
     attribute: call::attribute,
     array_attribute: call::array_attribute,
     read_tensor: call::read_tensor,
@@ -59,8 +60,10 @@ static API: Api = Api {
 /// ```
 pub fn load(registry: &mut KernelRegistry, path: &str) -> Result<()> {
     // SAFETY: the library's initialisers are code that the caller trusts.
-    let library = unsafe { Library::new(path) }
-        .map_err(|e| not_found!("cannot load the shared library '{path}': {e}"))?;
+    let library = unsafe { Library::new(path) }.map_err(|e| {
+        let reason = std::error::Error::source(&e).map_or(String::new(), |s| format!(": {s}"));
+        not_found!("cannot load the shared library '{path}': {e}{reason}")
+    })?;
     // SAFETY: the header gives this symbol this type.
     let register = unsafe { library.get::<Register>(REGISTER.as_bytes()) }
         .map_err(|_| invalid_argument!("'{path}' has no kernels: it does not export {REGISTER}"))?;

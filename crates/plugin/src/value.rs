@@ -43,6 +43,36 @@ pub(crate) unsafe fn text(text: *const c_char) -> Result<String> {
     text.map_err(|_| invalid_argument!("a text is not UTF-8"))
 }
 
+/// A text that ends with a zero, whatever its bytes; nothing if null.
+///
+/// # Safety
+/// `text` is null or such a text.
+pub(crate) unsafe fn lossy(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so what this function asks for.
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+/// `n` elements of a library.
+///
+/// # Safety
+/// `data` is null or has `n` elements, aligned, that do not change meanwhile.
+pub(crate) unsafe fn list<'a, T>(data: *const T, n: usize) -> Result<&'a [T]> {
+    if n == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || n > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(invalid_argument!(
+            "a library speaks of {n} elements that are not there"
+        ));
+    }
+    // SAFETY: not null, not too many, else what this function asks for.
+    Ok(unsafe { std::slice::from_raw_parts(data, n) })
+}
+
 fn unknown_type(kind: u32) -> ferroflow_base::Status {
     invalid_argument!("a library speaks of values of the unknown type {kind}")
 }
@@ -105,7 +135,8 @@ pub(crate) unsafe fn arg(frame: &impl Frame, i: usize, wanted: &Value) -> Result
             Content {
                 object: ObjectParts {
                     data: object.data,
-                    destroy: object.destroy,
+                    // It stays the host's.
+                    destroy: None,
                     type_name: object.type_name.as_ptr(),
                 },
             }
@@ -212,11 +243,7 @@ pub(crate) unsafe fn take<S: Sink>(value: &Value, sink: S) -> Result<S::Made> {
             abi::F64 => sink.make(content.f64),
             abi::STRING => {
                 let Text { data, length } = content.string;
-                let bytes = match length {
-                    0 => &[],
-                    length => std::slice::from_raw_parts(data.cast::<u8>(), length),
-                };
-                let text = std::str::from_utf8(bytes);
+                let text = std::str::from_utf8(list(data.cast::<u8>(), length)?);
                 let text = text.map_err(|_| invalid_argument!("a result is not UTF-8"))?;
                 sink.make(text.to_string())
             }

@@ -648,7 +648,7 @@ impl MasterSession {
     }
 
     /// Counts a step; whether it is one whose costs the client wants to know: of each signature every so many
-    /// steps, as `build_cost_model` of its configuration says, after those of `build_cost_model_after`.
+    /// steps, as `build_cost_model` of its configuration says, shifted by `build_cost_model_after`.
     fn wants_costs(&self, signature: &Signature) -> bool {
         let (every, after) = self.cost_model;
         if every <= 0 {
@@ -657,7 +657,7 @@ impl MasterSession {
         let mut steps = lock(&self.steps);
         let step = steps.entry(signature.clone()).or_insert(0);
         *step += 1;
-        (*step - after) % every == 0
+        step.wrapping_sub(after) % every == 0
     }
 
     /// An error of a step, with the task that it comes from, as TensorFlow says it.

@@ -112,7 +112,7 @@ fn add(at: Instant, what: What) {
             wake: Condvar::new(),
         }));
         let thread = std::thread::Builder::new().name("ferroflow-timer".into());
-        // Without the thread, waiting callers still look at their deadlines themselves.
+        // Without the thread, waiting callers still look at their deadlines themselves; timers do not run.
         drop(thread.spawn(move || {
             crate::pin::to_all_processors();
             timer.run()

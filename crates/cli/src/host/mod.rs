@@ -118,10 +118,11 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 
 /// The bytes of a file where they lie, unless it is a pipe.
 fn mapped(file: &str) -> Result<FileBytes, String> {
-    match MappedFile::open(file.as_ref()) {
-        Ok(mapped) if Path::new(file).is_file() => Ok(Arc::new(mapped)),
-        _ => Ok(Arc::new(read(file)?)),
+    if file == "-" || !Path::new(file).is_file() {
+        return Ok(Arc::new(read(file)?));
     }
+    let mapped = MappedFile::open(file.as_ref());
+    Ok(Arc::new(mapped.map_err(|e| e.to_string())?))
 }
 
 fn read_text(file: &str) -> Result<String, String> {
@@ -130,8 +131,11 @@ fn read_text(file: &str) -> Result<String, String> {
 
 fn write(file: &str, bytes: &[u8]) -> Result<u8, String> {
     let result = match file {
-        "-" => std::io::stdout().write_all(bytes),
-        file => std::fs::write(file, bytes),
+        "-" => std::io::stdout()
+            .write_all(bytes)
+            .map_err(|e| e.to_string()),
+        // Who has the file mapped keeps it as it was.
+        file => ferroflow_model::write_output(file.as_ref(), bytes).map_err(|e| e.to_string()),
     };
     result.map_err(|e| format!("cannot write '{file}': {e}"))?;
     Ok(0)

@@ -64,3 +64,21 @@ func @sync_later() -> i32 attributes {tfrt.sync} {
   %a = "my.add_later_s"(%x) : (i32) -> i32
   tfrt.return %a : i32
 }
+
+func @too_many() {
+  // expected-error @+1 {{kernel has 0 results, not one of number 7}}
+  "my.set_too_many"() : () -> ()
+  tfrt.return
+}
+
+func @null_text() -> !tfrt.string {
+  // expected-error @+1 {{a library speaks of 5 elements that are not there}}
+  %x = "my.null_text"() : () -> !tfrt.string
+  tfrt.return %x : !tfrt.string
+}
+
+func @null_dims() -> !t.tensor {
+  // expected-error @+1 {{a library speaks of 2 elements that are not there}}
+  %x = "my.null_dims"() : () -> !t.tensor
+  tfrt.return %x : !t.tensor
+}

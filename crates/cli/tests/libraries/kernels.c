@@ -7,6 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+_Static_assert(sizeof(void*) != 8 || sizeof(ferroflow_value) == 32, "as in abi.rs");
+_Static_assert(sizeof(void*) != 8 || offsetof(ferroflow_value, as) == 8, "as in abi.rs");
+_Static_assert(sizeof(void*) != 8 || sizeof(ferroflow_tensor) == 32, "as in abi.rs");
+_Static_assert(sizeof(void*) != 8 || sizeof(ferroflow_api) == 8 + 17 * 8, "as in abi.rs");
+
 static const ferroflow_api* api;
 
 /* (i32) {factor : i32} -> i32; the state is how often it ran. */
@@ -117,6 +122,56 @@ static void live_counters(ferroflow_call* call, void* state) {
   api->set_result(call, 0, &number);
 }
 
+/* (counter) -> counter: the same. */
+static void pass_on(ferroflow_call* call, void* state) {
+  (void)state;
+  api->forward_arg(call, 0, 0);
+}
+
+/* Sets a result that is not there, to an object. */
+static void set_too_many(ferroflow_call* call, void* state) {
+  (void)state;
+  ferroflow_value counter = {.type = FERROFLOW_OBJECT};
+  counter.as.object.data = calloc(1, sizeof(int));
+  counter.as.object.destroy = destroy_counter;
+  counter.as.object.type_name = "counter";
+  __atomic_add_fetch(&n_counters, 1, __ATOMIC_RELAXED);
+  api->set_result(call, 7, &counter);
+}
+
+/* A text and a tensor without bytes. */
+static void null_text(ferroflow_call* call, void* state) {
+  (void)state;
+  ferroflow_value text = {.type = FERROFLOW_STRING};
+  text.as.string.data = NULL;
+  text.as.string.length = 5;
+  api->set_result(call, 0, &text);
+}
+
+static void null_dims(ferroflow_call* call, void* state) {
+  (void)state;
+  ferroflow_tensor like = {.dtype = FERROFLOW_F32, .rank = 2};
+  api->set_tensor(call, 0, &like, fill_reversed, NULL);
+}
+
+struct settling {
+  ferroflow_call* call;
+  ferroflow_later* later;
+};
+
+static void settle_inside(const ferroflow_tensor* tensor, void* state) {
+  ferroflow_value n = {.type = FERROFLOW_I32};
+  n.as.i32 = (int32_t)(tensor->n_bytes / sizeof(float));
+  api->settle(((struct settling*)state)->later, &n);
+}
+
+/* (tensor, chain) -> i32: how many elements, settled while the tensor is read. */
+static void count_elements(ferroflow_call* call, void* state) {
+  (void)state;
+  struct settling settling = {call, api->set_later(call, 0)};
+  api->read_tensor(call, 0, settle_inside, &settling);
+}
+
 struct work {
   ferroflow_later* later;
   int number;
@@ -178,5 +233,10 @@ int ferroflow_register_kernels(const ferroflow_api* table, ferroflow_registry* r
          api->add_kernel(registry, "my.live_counters", live_counters, NULL) ||
          api->add_kernel(registry, "my.add_later", add_later, NULL) ||
          api->add_sync_kernel(registry, "my.add_later_s", add_later, NULL) ||
+         api->add_kernel(registry, "my.pass_on", pass_on, NULL) ||
+         api->add_kernel(registry, "my.set_too_many", set_too_many, NULL) ||
+         api->add_kernel(registry, "my.null_text", null_text, NULL) ||
+         api->add_kernel(registry, "my.null_dims", null_dims, NULL) ||
+         api->add_kernel(registry, "my.count_elements", count_elements, NULL) ||
          api->add_kernel(registry, "my.refuse", refuse, NULL);
 }

@@ -34,10 +34,20 @@ func @objects() {
   %ch0 = tfrt.new.chain
   %c = "my.new_counter"() : () -> !my.counter
   %n1 = "my.next"(%c) : (!my.counter) -> i32
-  %n2 = "my.next"(%c) : (!my.counter) -> i32
+  %same = "my.pass_on"(%c) : (!my.counter) -> !my.counter
+  %n2 = "my.next"(%same) : (!my.counter) -> i32
   %s = tfrt.add.i32 %n1, %n2
   %ch1 = tfrt.print.i32 %s, %ch0
   %n = "my.live_counters"(%s) : (i32) -> i32
   %ch2 = tfrt.print.i32 %n, %ch1
   tfrt.return
+}
+
+func @settled_inside() -> !tfrt.chain {
+  %ch0 = tfrt.new.chain
+  %t = "tfrt_dht.create_uninitialized_tensor.f32.2"() {shape = [2 : i64, 3 : i64]} : () -> !t.tensor
+  %n = "my.count_elements"(%t, %ch0) : (!t.tensor, !tfrt.chain) -> i32
+  %ch1 = tfrt.print.i32 %n, %ch0
+  %ch2 = "tfrt_dht.fill_tensor_with_constant.f32"(%t, %ch1) {value = 1.0 : f32} : (!t.tensor, !tfrt.chain) -> !tfrt.chain
+  tfrt.return %ch2 : !tfrt.chain
 }

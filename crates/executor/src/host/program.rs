@@ -164,7 +164,7 @@ fn run_at_once(
         return std::iter::repeat_n(error.clone(), n_results).collect();
     }
     let mut results = run(ctx, &args);
-    let missing = AsyncValue::new_error(internal!("native result is missing"));
+    let missing = AsyncValue::new_error(internal!("a function gave fewer results than it has"));
     results.resize(n_results, missing);
     results
 }

@@ -198,6 +198,9 @@ fn between(from: DType, stored_from: DType, stored_to: DType) -> Option<Kernel> 
 }
 
 fn from_float8(format: &'static Float8, to: DType) -> Option<Kernel> {
+    if let DType::Int4 | DType::Uint4 = to {
+        return None;
+    }
     let decode = move |x: u8| format.decode(x);
     if let Some(other) = float8::format(to) {
         let convert = move |x: u8| other.encode(format.decode(x).into());

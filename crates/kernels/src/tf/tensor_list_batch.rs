@@ -200,7 +200,7 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let found = usize::try_from(i).ok().and_then(|i| list.elements.get(i));
             found.ok_or_else(|| {
                 invalid_argument!(
-                    "Index {i} out o range; list only has {} elements.",
+                    "Trying to gather element {i} in a list with {} elements.",
                     list.elements.len()
                 )
             })

@@ -1,5 +1,6 @@
 // Calls of functions for ranges of numbers, of functions with arguments that nobody reads, and functions that
 // belong to another compiler.
+// LOSES: a module that no kernel refers to.
 
 module @other attributes {tfrt.compiled} {
   func @main(%x: memref<?xf32>) {
