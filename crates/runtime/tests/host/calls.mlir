@@ -16,6 +16,7 @@ func @count(%first: i32, %end: i32, %counter: !test.atomic.i32) -> !tfrt.chain {
 
 // Ten numbers in blocks of three are four calls.
 // PRINTS: int32 = 4
+// PRINTS: 'ranges' returned !tfrt.chain value
 func @ranges() -> !tfrt.chain {
   %zero = tfrt.constant.i32 0
   %ten = tfrt.constant.i32 10

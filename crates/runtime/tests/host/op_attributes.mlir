@@ -2,8 +2,9 @@
 
 // PRINTS: OpAttrs is empty
 // PRINTS: OpAttrs contains 2 entries:
-// PRINTS: 'list' type=AGGREGATE value=elt_count=2 [{dtype=I32, rank=2, elt_count=4}, {dtype=I64, rank=0, elt_count=1}]
-// PRINTS: 'n' type=I32 value=7
+// PRINTS:   'list' type=AGGREGATE value=elt_count=2 [{dtype=I32, rank=2, elt_count=4}, {dtype=I64, rank=0, elt_count=1}]
+// PRINTS:   'n' type=I32 value=7
+// PRINTS: 'attributes' returned !tfrt.chain value
 func @attributes() -> !tfrt.chain {
   %ch0 = tfrt.new.chain
   %attrs = "corert.create_op_attrs"() : () -> !corert.opattrs
@@ -15,6 +16,7 @@ func @attributes() -> !tfrt.chain {
 }
 
 // PRINTS: fixed_rank_shape = [2, 57, 92]
+// PRINTS: 'shapes' returned !tfrt.chain value
 func @shapes() -> !tfrt.chain {
   %ch0 = tfrt.new.chain
   %shape = ts.build_shape [2 : i64, 57 : i64, 92 : i64]
@@ -34,6 +36,7 @@ func @right(%ch: !tfrt.chain, %a: !corert.tensorhandle, %b: !corert.tensorhandle
 // A condition may come later; zero is false.
 // PRINTS: DenseHostTensor dtype = I32, shape = [1], values = [10]
 // PRINTS: DenseHostTensor dtype = I32, shape = [1], values = [20]
+// PRINTS: 'conditions' returned !tfrt.chain value
 func @conditions() -> !tfrt.chain {
   %ch0 = tfrt.new.chain
   %null = "corert.create_null_op_handler"() : () -> !corert.ophandler
@@ -53,6 +56,7 @@ func @conditions() -> !tfrt.chain {
 // Products of integers wrap; their scale and what they are added to.
 // PRINTS: DenseHostTensor dtype = I32, shape = [1, 1], values = [1]
 // PRINTS: DenseHostTensor dtype = F32, shape = [1, 1], values = [1.600000e+01]
+// PRINTS: 'products' returned !tfrt.chain value
 func @products() -> !tfrt.chain {
   %ch0 = tfrt.new.chain
   %null = "corert.create_null_op_handler"() : () -> !corert.ophandler
