@@ -53,14 +53,13 @@ pub struct CompileRequest {
 ///     targets: vec![],
 /// };
 /// let request = CompileRequest { signature, ..Default::default() };
-/// # let directory = std::env::temp_dir().join(format!("compiled-{}", std::process::id()));
-/// # let path = directory.join("square.bef");
+/// # let path = std::env::temp_dir().join(format!("square-{}.bef", std::process::id()));
 /// session.compile_to(&path, &request)?;
 ///
 /// let model = CompiledModel::open(&path, SessionOptions::default())?;
 /// let y = model.run(&[("x:0", Tensor::scalar(3.0f32))])?;
 /// assert_eq!(y[0].1.to_scalar::<f32>()?, 9.0);
-/// # std::fs::remove_dir_all(directory).ok();
+/// # std::fs::remove_file(path).ok();
 /// # Ok::<(), ferroflow_runtime::Status>(())
 /// ```
 pub struct CompiledModel {
