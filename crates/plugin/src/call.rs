@@ -9,7 +9,7 @@ use crate::abi::{TensorParts, UseTensor, Value};
 use crate::value::{self, IntoAsync, IntoSync};
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_kernels::host::{DenseHostTensor, HostTensor, TensorShape};
-use ferroflow_opdef::host::{AttrKind, Frame, KernelFrame, Reporter, SyncKernelFrame};
+use ferroflow_opdef::host::{Frame, KernelFrame, Reporter, SyncKernelFrame};
 use ferroflow_sync::{AsyncValue, IndirectPromise};
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
@@ -303,13 +303,7 @@ pub(crate) unsafe extern "C" fn array_attribute(
             let n_elements = n_elements.as_mut().ok_or_else(null)?;
             let dtype = value::dtype(kind)?;
             let attribute = each!(call, f => f.attribute(i)?);
-            let (n, bytes) = attribute.array_bytes(dtype)?;
-            let wanted = AttrKind(u16::from(dtype.0) | AttrKind::ARRAY);
-            if let Some(kind) = attribute.kind().filter(|k| n > 0 && *k != wanted) {
-                return Err(invalid_argument!(
-                    "an attribute is {kind}, kernel expects {wanted}"
-                ));
-            }
+            let (n, bytes) = attribute.checked_array_bytes(dtype)?;
             (*data, *n_elements) = (bytes.as_ptr().cast(), n);
             Ok(())
         })

@@ -94,15 +94,20 @@ static void destroy_counter(void* counter) {
   free(counter);
 }
 
-/* () -> counter */
-static void new_counter(ferroflow_call* call, void* state) {
-  (void)state;
+/* Makes result `i` a new counter. */
+static void set_counter(ferroflow_call* call, size_t i) {
   ferroflow_value counter = {.type = FERROFLOW_OBJECT};
   counter.as.object.data = calloc(1, sizeof(int));
   counter.as.object.destroy = destroy_counter;
   counter.as.object.type_name = "counter";
   __atomic_add_fetch(&n_counters, 1, __ATOMIC_RELAXED);
-  api->set_result(call, 0, &counter);
+  api->set_result(call, i, &counter);
+}
+
+/* () -> counter */
+static void new_counter(ferroflow_call* call, void* state) {
+  (void)state;
+  set_counter(call, 0);
 }
 
 /* (counter) -> i32: the next number */
@@ -131,12 +136,7 @@ static void pass_on(ferroflow_call* call, void* state) {
 /* Sets a result that is not there, to an object. */
 static void set_too_many(ferroflow_call* call, void* state) {
   (void)state;
-  ferroflow_value counter = {.type = FERROFLOW_OBJECT};
-  counter.as.object.data = calloc(1, sizeof(int));
-  counter.as.object.destroy = destroy_counter;
-  counter.as.object.type_name = "counter";
-  __atomic_add_fetch(&n_counters, 1, __ATOMIC_RELAXED);
-  api->set_result(call, 7, &counter);
+  set_counter(call, 7);
 }
 
 /* A text and a tensor without bytes. */

@@ -261,13 +261,18 @@ impl<'a> Attribute<'a> {
         Ok((length, self.bytes(self.offset, n)?))
     }
 
+    /// As [`array_bytes`](Self::array_bytes), of an array whose kind is `dtype`'s if the file says so.
+    pub fn checked_array_bytes(self, dtype: HostDType) -> Result<(usize, &'a [u8])> {
+        let (length, bytes) = self.array_bytes(dtype)?;
+        if length > 0 {
+            self.check(AttrKind(u16::from(dtype.0) | AttrKind::ARRAY))?;
+        }
+        Ok((length, bytes))
+    }
+
     /// An array of numbers.
     pub fn array<T: AttrNumber>(self) -> Result<Vec<T>> {
-        let wanted = AttrKind(u16::from(T::DTYPE.0) | AttrKind::ARRAY);
-        let (length, bytes) = self.array_bytes(T::DTYPE)?;
-        if length > 0 {
-            self.check(wanted)?;
-        }
+        let (_, bytes) = self.checked_array_bytes(T::DTYPE)?;
         let size = number_size(T::DTYPE).unwrap_or(1);
         let numbers = bytes.chunks(size).map(T::from_bytes);
         numbers

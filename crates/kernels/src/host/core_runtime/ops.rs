@@ -214,7 +214,9 @@ fn matmul(
     }
     let is_whole = !matches!(a.dtype().name(), Some("f16" | "f32" | "f64"));
     let mut out = Vec::with_capacity(m * n);
-    for i in 0..if n > 0 { m } else { 0 } {
+    // Without columns there is nothing to do for any number of rows.
+    let rows = if n > 0 { m } else { 0 };
+    for i in 0..rows {
         for j in 0..n {
             let pairs = (0..k).map(|l| {
                 let x = element(&left, if at { l * m + i } else { i * k + l });
