@@ -252,17 +252,26 @@ fn products(b: &Bench) {
     b.gemm(128, 768, 3072, Activation::None);
     b.gemm(128, 768, 3072, UnaryOp::GeluErf.into());
     b.gemm(3136, 24, 144, UnaryOp::Swish.into());
-    let n = 768;
-    let (x, y, mut out) = (numbers(n * n), numbers(n * n), numbers(n * n));
-    let s = GemmShape::dense(n, n, n, false, false);
-    b.run(
-        "gemm unpacked 768x768x768",
-        2.0 * (n * n * n) as f64,
-        "GFLOP/s",
-        |par| {
+    for (m, k, n, ta, tb) in [
+        (768, 768, 768, false, false),
+        (128, 784, 512, false, false),
+        (128, 512, 512, false, true),
+        (784, 128, 512, true, false),
+        (16, 512, 512, false, false),
+        (1, 512, 512, false, false),
+    ] {
+        let (x, y, mut out) = (numbers(m * k), numbers(k * n), numbers(m * n));
+        let s = GemmShape::dense(m, n, k, ta, tb);
+        let turned = |t| if t { "'" } else { "" };
+        let name = format!(
+            "gemm unpacked {m}x{k}{} · {k}x{n}{}",
+            turned(ta),
+            turned(tb)
+        );
+        b.run(&name, 2.0 * (m * n * k) as f64, "GFLOP/s", |par| {
             gemm(par, &s, &x, &y, &mut out, &Epilogue::none());
-        },
-    );
+        });
+    }
     for (m, n, k, t) in [(128, 128, 64, true), (128, 64, 128, false)] {
         let (x, y) = (numbers(12 * m * k), numbers(12 * k * n));
         let mut out = numbers(12 * m * n);

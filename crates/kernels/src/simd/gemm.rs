@@ -9,12 +9,13 @@ mod tests;
 
 pub use super::epilogue::{Activation, Epilogue};
 pub use pack::PackedB;
+use pack::Stored;
 
 use super::aligned::{Plain, Scratch, SendPtr};
 use super::math::{UnaryOp, unary_in_place};
 use super::table::{GemmTable, Table};
 use super::transpose::plane_strip;
-use drive::{RowSource, Tiles, drive};
+use drive::{Columns, RowSource, Tiles, drive};
 use ferroflow_sync::{Inline, Parallelism};
 use std::ops::Range;
 
@@ -133,40 +134,29 @@ pub fn gemm_packed<T: Element>(
     ldc: usize,
     ep: &Epilogue<'_, T>,
 ) {
-    multiply(par, (a, lda), m, b, (out, ldc), ep, false);
+    multiply(par, (a, lda), m, b.into(), (out, ldc), ep);
 }
 
-/// As [`gemm_packed`], but added to what is in `out` where it says so.
+/// As [`gemm_packed`], of a right side packed or not.
 fn multiply<T: Element>(
     par: &dyn Parallelism,
     (a, lda): (&[T], usize),
     m: usize,
-    b: &PackedB<T>,
+    b: Columns<'_, T>,
     (out, ldc): (&mut [T], usize),
     ep: &Epilogue<'_, T>,
-    add: bool,
 ) {
-    check(a.len(), m, b.k(), lda, "left-hand matrix");
-    check(out.len(), m, b.n(), ldc, "output");
-    check_epilogue(ep, m, b.n());
+    let [k, n] = b.size();
+    check(a.len(), m, k, lda, "left-hand matrix");
+    check(out.len(), m, n, ldc, "output");
+    check_epilogue(ep, m, n);
     let rows = Rows {
         ptr: SendPtr(a.as_ptr().cast_mut()),
         ld: lda,
-        k: b.k(),
+        k,
     };
     // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
-    unsafe {
-        drive(
-            par,
-            m,
-            &rows,
-            b.into(),
-            SendPtr(out.as_mut_ptr()),
-            ldc,
-            ep,
-            add,
-        )
-    }
+    unsafe { drive(par, m, &rows, b, SendPtr(out.as_mut_ptr()), ldc, ep, false) }
 }
 
 /// The sizes and layouts of a product: `out[m][n] = op(a) · op(b)`.
@@ -208,11 +198,6 @@ impl GemmShape {
     }
 }
 
-/// Bytes of the right side that are packed before they are used.
-const SLAB_BYTES: usize = 640 * 1024;
-/// Rows of the right side below which going over the output once more costs more than that saves.
-const MIN_SLAB: usize = 192;
-
 /// How many times wider than high a product must be for its transpose to be cheaper.
 const WIDE: usize = 4;
 
@@ -241,48 +226,14 @@ pub fn gemm<T: Element>(
             turn(t, s.m, [s.n, s.m], out, s.ldc);
         });
     }
-    if !s.trans_a && !s.trans_b {
-        return in_slabs(par, s, a, b, out, ep);
+    let b = Columns::Stored(Stored::new(s, b));
+    if !s.trans_a {
+        return multiply(par, (a, s.lda), s.m, b, (out, s.ldc), ep);
     }
-    PackedB::with_scratch(par, (b, s.ldb, s.trans_b), s.k, s.n, |b| {
-        if !s.trans_a {
-            return gemm_packed(par, a, s.lda, s.m, b, out, s.ldc, ep);
-        }
-        let mut scratch = Scratch::take();
-        let t = scratch.room::<T>(s.m * s.k);
-        turn(a, s.lda, [s.k, s.m], t, s.k);
-        gemm_packed(par, t, s.k, s.m, b, out, s.ldc, ep);
-    });
-}
-
-/// A product of two matrices as they are, whose right side is packed some rows at a time, so that
-/// what was packed is still in the second-level cache when it is read.
-fn in_slabs<T: Element>(
-    par: &dyn Parallelism,
-    s: &GemmShape,
-    a: &[T],
-    b: &[T],
-    out: &mut [T],
-    ep: &Epilogue<'_, T>,
-) {
-    check(b.len(), s.k, s.n, s.ldb, "right-hand matrix");
-    let fit = SLAB_BYTES / (s.n * size_of::<T>()).max(1);
-    let slabs = match fit {
-        MIN_SLAB.. => s.k.div_ceil(fit).max(1),
-        _ => 1,
-    };
-    for i in 0..slabs {
-        let (from, to) = (s.k * i / slabs, s.k * (i + 1) / slabs);
-        let (a, b) = (
-            a.get(from..).unwrap_or_default(),
-            b.get(from * s.ldb..).unwrap_or_default(),
-        );
-        let none = Epilogue::none();
-        let ep = if i + 1 == slabs { ep } else { &none };
-        PackedB::with_scratch(par, (b, s.ldb, false), to - from, s.n, |b| {
-            multiply(par, (a, s.lda), s.m, b, (out, s.ldc), ep, i > 0);
-        });
-    }
+    let mut scratch = Scratch::take();
+    let t = scratch.room::<T>(s.m * s.k);
+    turn(a, s.lda, [s.k, s.m], t, s.k);
+    multiply(par, (t, s.k), s.m, b, (out, s.ldc), ep);
 }
 
 /// `to[c][r] = from[r][c]`, both with a row stride.

@@ -1,6 +1,7 @@
 //! Cuts a product into tasks and blocks and sends them through the kernels.
 
-use super::kernel::Sweep;
+use super::kernel::{Ahead, Sweep};
+use super::pack::Stored;
 use super::{Element, Epilogue, PackedB};
 use crate::simd::aligned::{Scratch, SendPtr};
 use crate::simd::table::GemmTable;
@@ -69,6 +70,8 @@ const BLOCK_K: usize = 384;
 const BLOCK_A: usize = 32 * 1024;
 /// Multiply-adds that make a task worth handing to another thread.
 const MIN_TASK: usize = 64 * 1024;
+/// Rows to a task that packs the right side itself: what that takes vanishes beside their products.
+const STORED_ROWS: usize = 256;
 /// Columns after which an activation function goes over what was stored.
 const ACT_COLUMNS: usize = 128;
 
@@ -138,6 +141,48 @@ impl<T: Element> Right<'_, T> {
     fn panel(&self, i: usize) -> &[T] {
         self.b.panel(self.first + i)
     }
+
+    /// A block of panel `i`, to be brought closer.
+    fn ahead(&self, i: usize, block: Block) -> Ahead<T> {
+        let line = 64 / size_of::<T>();
+        Ahead {
+            first: self.panel(i)[block.k * 2 * self.b.table().lanes..].as_ptr(),
+            lines: 1,
+            share: block.taps * (block.len / 4) * line,
+            pace: line,
+        }
+    }
+}
+
+/// The right side of a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Columns<'a, T: Element> {
+    Packed(Right<'a, T>),
+    /// Each task packs the panels that it comes to.
+    Stored(Stored<'a, T>),
+}
+
+impl<'a, T: Element> From<&'a PackedB<T>> for Columns<'a, T> {
+    fn from(b: &'a PackedB<T>) -> Self {
+        Columns::Packed(b.into())
+    }
+}
+
+impl<T: Element> Columns<'_, T> {
+    /// Rows and columns.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        match self {
+            Columns::Packed(b) => [b.b.k(), b.n],
+            Columns::Stored(b) => b.size(),
+        }
+    }
+
+    fn table(&self) -> &'static GemmTable<T> {
+        match self {
+            Columns::Packed(b) => b.b.table(),
+            Columns::Stored(b) => b.table(),
+        }
+    }
 }
 
 /// `out[m][n] = epilogue(rows · b)`; added to what is in `out` where it says so.
@@ -154,28 +199,30 @@ pub(crate) unsafe fn drive<T: Element>(
     par: &dyn Parallelism,
     m: usize,
     source: &dyn RowSource<T>,
-    b: Right<'_, T>,
+    b: Columns<'_, T>,
     out: SendPtr<T>,
     ldc: usize,
     ep: &Epilogue<'_, T>,
     add: bool,
 ) {
-    let (n, k) = (b.n, b.b.k());
-    let panels = b.panels();
+    let [k, n] = b.size();
     if m == 0 || n == 0 {
         return;
     }
     let width = par.width();
-    let max_mr = b.b.table().kernels.len();
+    let panels = n.div_ceil(2 * b.table().lanes);
+    let max_mr = b.table().kernels.len();
     // Rows to a task: what fits the cache, in whole tiles.
     let fit = (BLOCK_A / k.clamp(1, BLOCK_K))
         .max(4 * max_mr)
         .next_multiple_of(max_mr);
+    let stored = matches!(b, Columns::Stored(_));
+    let fit = if stored { fit.max(STORED_ROWS) } else { fit };
     let mut row_tasks = m.div_ceil(fit);
     let mut col_tasks = 1;
     if width > 1 {
         let most = (m * n * k / MIN_TASK).clamp(1, width * 4);
-        if row_tasks < most && m >= 4 * most * max_mr {
+        if row_tasks < most && m >= 4 * most * max_mr && !stored {
             row_tasks = most;
         }
         if row_tasks < most {
@@ -286,7 +333,7 @@ pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<u
                 off: plane * p.plane_a,
                 len: k,
                 b: b.panel(panel).as_ptr(),
-                next: b.panel((panel + 1).min(panels - 1)).as_ptr(),
+                next: b.ahead((panel + 1).min(panels - 1), block(0, 1, 1, k)),
                 c: p.out.get().wrapping_add(plane * p.plane_out + col),
                 ldc: n,
                 n: width,
@@ -316,21 +363,25 @@ unsafe fn run_task<T: Element>(
     rows: Range<usize>,
     cols: Range<usize>,
     source: &dyn RowSource<T>,
-    b: Right<'_, T>,
+    b: Columns<'_, T>,
     out: SendPtr<T>,
     ldc: usize,
     ep: &Epilogue<'_, T>,
     add: bool,
 ) {
-    let table = b.b.table();
-    let (lanes, nr, n) = (table.lanes, 2 * table.lanes, b.n);
+    let table = b.table();
+    let (lanes, nr, [k, n]) = (table.lanes, 2 * table.lanes, b.size());
     let (taps, run) = (source.taps(), source.run());
     let tiles = Tiles::of(rows.len(), table.kernels.len());
     let mut pointers = Scratch::take();
     let mut spare = Scratch::take();
     let pointers = pointers.room::<SendPtr<T>>(rows.len() * taps);
     source.fill(rows.clone(), tiles, pointers, &mut spare);
-    let blocks = count_blocks(taps, run, rows.len(), table.kernels.len());
+    let mut packed = Scratch::take();
+    let blocks = match b {
+        Columns::Packed(_) => count_blocks(taps, run, rows.len(), table.kernels.len()),
+        Columns::Stored(_) => k.div_ceil(BLOCK_K).max(1),
+    };
     let limits = ep
         .act
         .limits()
@@ -349,6 +400,18 @@ unsafe fn run_task<T: Element>(
             let side = ep
                 .side
                 .map(|(s, ld)| (s[rows.start * ld + col..].as_ptr(), ld));
+            let (right, next) = match &b {
+                Columns::Packed(b) => {
+                    let next = b.ahead((panel + 1).min(cols.end - 1), block);
+                    (b.panel(panel)[block.k * nr..].as_ptr(), next)
+                }
+                Columns::Stored(b) => {
+                    let to = packed.room::<T>(block.len * nr);
+                    let rows = block.off..block.off + block.len;
+                    b.pack(rows.clone(), panel, to);
+                    (to.as_ptr(), b.ahead(rows, panel + 1))
+                }
+            };
             let mut sweep = Sweep {
                 rows: std::ptr::null(),
                 tiles: 0,
@@ -356,8 +419,8 @@ unsafe fn run_task<T: Element>(
                 taps: block.taps,
                 off: block.off,
                 len: block.len,
-                b: b.panel(panel)[block.k * nr..].as_ptr(),
-                next: b.panel((panel + 1).min(cols.end - 1))[block.k * nr..].as_ptr(),
+                b: right,
+                next,
                 c,
                 ldc,
                 n: width,

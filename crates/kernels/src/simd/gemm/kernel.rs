@@ -18,8 +18,7 @@ pub(crate) struct Sweep<T> {
     pub len: usize,
     /// The panel at this block of the reduction: `taps * len` rows of two vectors.
     pub b: *const T,
-    /// What will be read next, to be brought closer on the way: as much as `b`.
-    pub next: *const T,
+    pub next: Ahead<T>,
     /// The output of the first row, at the panel's first column.
     pub c: *mut T,
     pub ldc: usize,
@@ -40,6 +39,19 @@ pub(crate) struct Sweep<T> {
     pub limits: Option<(T, T)>,
 }
 
+/// What will be read after a sweep, as much as its `b`, to be brought closer on the way: a cache line
+/// every four steps of the reduction.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<T> {
+    pub first: *const T,
+    /// Neighboring lines that as many tiles bring in, each one of them.
+    pub lines: usize,
+    /// Elements from what those tiles bring in to what the following ones do.
+    pub share: usize,
+    /// Elements from one step to the next.
+    pub pace: usize,
+}
+
 /// `c = a · b` for `tiles` tiles of `MR` rows and `NV` vectors.
 ///
 /// `KU` accumulator sets take turns along the reduction where `MR * NV` alone would not keep the
@@ -54,17 +66,18 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
     s: &Sweep<L::T>,
 ) {
     let nr = 2 * L::N;
-    // One cache line every four steps: so many tiles to bring in the next panel.
     let line = 64 / size_of::<L::T>();
-    let share = s.taps * (s.len / 4) * line;
+    let ahead = s.next;
     for tile in 0..s.tiles {
+        // So many tiles bring in the next panel.
         let wanted = MR > 2 && tile < 4 * nr / line;
-        let mut next = if wanted {
-            s.next.wrapping_add(tile * share)
-        } else {
-            s.b
-        };
-        let pace = if wanted { line } else { 0 };
+        let mut next = s.b;
+        let mut pace = 0;
+        if wanted {
+            let (row, column) = (tile / ahead.lines, tile % ahead.lines);
+            next = ahead.first.wrapping_add(row * ahead.share + column * line);
+            pace = ahead.pace;
+        }
         // SAFETY: the caller vouches for `tiles * tile_stride` pointers, for `off + len` elements
         // behind each one, and for `taps * len` rows of `nr` elements of `b`.
         let acc = unsafe {

@@ -1,11 +1,13 @@
 //! The right-hand matrix in the order the kernels read it.
 
-use super::Element;
+use super::kernel::Ahead;
+use super::{Element, GemmShape};
 use crate::simd::aligned::{Aligned, Scratch, SendPtr};
 use crate::simd::table::GemmTable;
 use crate::simd::transpose::plane_strip;
 use bytes::Bytes;
 use ferroflow_sync::{Parallelism, parallel_for};
+use std::ops::Range;
 
 /// A constant right-hand matrix `[k, n]`, packed once.
 ///
@@ -211,6 +213,86 @@ impl<T: Element> PackedB<T> {
     pub(crate) fn panel(&self, i: usize) -> &[T] {
         let len = 2 * self.table.lanes * self.k;
         &self.data.get::<T>()[i * len..(i + 1) * len]
+    }
+}
+
+/// A right-hand matrix as it is stored, of which a task packs one panel after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'a, T: Element> {
+    b: &'a [T],
+    /// Row stride as stored.
+    ld: usize,
+    /// Whether it is stored `[n][k]` rather than `[k][n]`.
+    transposed: bool,
+    k: usize,
+    n: usize,
+    table: &'static GemmTable<T>,
+}
+
+impl<'a, T: Element> Stored<'a, T> {
+    /// The right side of a product.
+    ///
+    /// # Panics
+    /// If `b` is too short.
+    pub(crate) fn new(s: &GemmShape, b: &'a [T]) -> Self {
+        let (rows, cols) = if s.trans_b { (s.n, s.k) } else { (s.k, s.n) };
+        super::check(b.len(), rows, cols, s.ldb, "right-hand matrix");
+        Stored {
+            b,
+            ld: s.ldb,
+            transposed: s.trans_b,
+            k: s.k,
+            n: s.n,
+            table: T::table(),
+        }
+    }
+
+    /// Rows and columns.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        [self.k, self.n]
+    }
+
+    pub(crate) fn table(&self) -> &'static GemmTable<T> {
+        self.table
+    }
+
+    /// Writes rows of a panel to `dst`, as [`PackedB`] has them.
+    pub(crate) fn pack(&self, rows: Range<usize>, panel: usize, dst: &mut [T]) {
+        let nr = 2 * self.table.lanes;
+        let col = panel * nr;
+        if rows.is_empty() {
+            return;
+        }
+        if self.transposed {
+            let from = &self.b[col * self.ld + rows.start..];
+            let width = nr.min(self.n - col);
+            return pack_transposed(from, self.ld, width, nr, rows.len(), dst);
+        }
+        for (row, dst) in rows.zip(dst.chunks_exact_mut(nr)) {
+            pack_row(&self.b[row * self.ld..][..self.n], col, dst);
+        }
+    }
+
+    /// Rows of a panel, to be brought closer; where the matrix is transposed they lie in runs that the
+    /// processor follows by itself.
+    pub(crate) fn ahead(&self, rows: Range<usize>, panel: usize) -> Ahead<T> {
+        let first = self.b.as_ptr();
+        let nr = 2 * self.table.lanes;
+        let col = panel * nr;
+        if self.transposed || col >= self.n {
+            return Ahead {
+                first,
+                lines: 1,
+                share: 0,
+                pace: 0,
+            };
+        }
+        Ahead {
+            first: first.wrapping_add(rows.start * self.ld + col),
+            lines: (nr * size_of::<T>() / 64).max(1),
+            share: (rows.len() / 4) * self.ld,
+            pace: self.ld,
+        }
     }
 }
 

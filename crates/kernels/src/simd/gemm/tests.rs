@@ -56,6 +56,7 @@ fn products_of_every_shape() {
         (50, 70, 40),
         (100, 40, 30),
         (200, 20, 10),
+        (260, 35, 400),
     ];
     each_level(|level| {
         for (m, n, k) in sizes {
