@@ -142,8 +142,9 @@ fn import_function(
     Function::new(graph)
 }
 
-/// TensorFlow's rule for node names in files: letters, digits and `_ . / \ > -`.
-pub(crate) fn is_valid_name(name: &str) -> bool {
+/// TensorFlow's rule for node names in files: letters, digits and `_ . / \ > -`, the first a letter, a digit,
+/// `.` or `_`.
+pub fn is_valid_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes
         .next()

@@ -44,7 +44,7 @@ pub use export::export_graph;
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library};
 pub use graph::{Graph, Node, NodeId, Output};
-pub use import::import_graph;
+pub use import::{import_graph, is_valid_name};
 pub use order::{Consumers, topological_order};
 pub use partition::{Partition, partition};
 pub use patch::Patch;

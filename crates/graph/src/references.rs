@@ -16,7 +16,7 @@
 //! ```
 //! Names of nodes stay, so that they can be fetched and run as before.
 
-use crate::parse_tensor_name;
+use crate::{Graph, Output, parse_tensor_name};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::{
     AttrValue, DataType, GraphDef, NodeDef,
@@ -72,6 +72,19 @@ pub(crate) fn without_references(graph: &GraphDef) -> Result<Cow<'_, GraphDef>> 
         library: graph.library.clone(),
         ..Default::default()
     }))
+}
+
+/// The handle, where `output` is what a variable that handed out references became: a read of its own.
+pub(crate) fn variable(graph: &Graph, output: Output) -> Output {
+    let handle = || {
+        let node = graph.get(output.node)?;
+        let &[handle] = node.inputs.as_slice() else {
+            return None;
+        };
+        let holder = graph.get(handle.node)?.name.strip_suffix("/_handle");
+        (node.op() == "ReadVariableOp" && holder == Some(node.name.as_str())).then_some(handle)
+    };
+    handle().unwrap_or(output)
 }
 
 fn is_variable(node: &NodeDef) -> bool {

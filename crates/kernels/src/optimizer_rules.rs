@@ -207,7 +207,11 @@ impl<T: Float> Ftrl<T> {
     #[inline(always)]
     fn apply(&self, var: &mut T, accum: &mut T, linear: &mut T, g: T) {
         let two = T::of(2.0);
-        let shrunk = g + two * self.shrinkage * *var;
+        let shrunk = match self.shrinkage == T::of(0.0) {
+            // A variable may be infinite.
+            true => g,
+            false => g + two * self.shrinkage * *var,
+        };
         let next = *accum + g * g;
         let (now, before) = (self.powered(next), self.powered(*accum));
         let (l1, y) = if self.by_lr {

@@ -28,6 +28,11 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
     Status::new(code, format!("{}; {text}", path.display()))
 }
 
+/// Makes a folder and those that it lies in, as far as they are missing.
+pub fn make_folder(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))
+}
+
 /// A file that is written under another name and renamed when it is complete and on the disk. A
 /// file of the same name stays as it was until then; dropped before, nothing is left behind.
 pub struct AtomicFile {
@@ -41,7 +46,7 @@ impl AtomicFile {
     /// Begins the file `to`; its folder is made if there is none.
     pub fn create(to: &Path) -> Result<AtomicFile> {
         if let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+            make_folder(folder)?;
         }
         Self::in_folder(to)
     }

@@ -5,7 +5,9 @@
 //! data file says how many there are, so a checkpoint that replaces one of the same prefix gets data
 //! files of another count, and never touches those that the old index needs.
 
-use crate::atomic_file::{AtomicFile, io_error, remove_stale, sync_folder, write_file};
+use crate::atomic_file::{
+    AtomicFile, io_error, make_folder, remove_stale, sync_folder, write_file,
+};
 use crate::proto::{
     BundleEntryProto, BundleHeaderProto, VersionDef, bundle_header_proto::Endianness,
 };
@@ -14,8 +16,7 @@ use crate::tensor_bundle::{TensorBundle, data_path};
 use crate::tensor_proto::shape_to_proto;
 use crate::tensor_slice::TensorSlice;
 use ferroflow_base::{
-    Result, already_exists, data_loss, failed_precondition, invalid_argument, not_found,
-    unimplemented_error,
+    Result, data_loss, failed_precondition, invalid_argument, not_found, unimplemented_error,
 };
 use ferroflow_tensor::{DType, Shape, Tensor};
 use prost::Message;
@@ -113,7 +114,7 @@ impl BundleWriter {
             ..Default::default()
         });
         if full.slices.is_empty() && full.size > 0 || full.dtype != tensor.dtype() as i32 {
-            return Err(already_exists!("Adding duplicate key: {name}"));
+            return Err(invalid_argument!("Adding duplicate key: {name}"));
         }
         if full.shape != Some(shape_to_proto(&whole.into())) {
             return Err(invalid_argument!(
@@ -126,7 +127,7 @@ impl BundleWriter {
 
     fn insert(&mut self, key: Vec<u8>, name: &str, tensor: &Tensor) -> Result<()> {
         if self.entries.contains_key(&key) {
-            return Err(already_exists!("Adding duplicate key: {name}"));
+            return Err(invalid_argument!("Adding duplicate key: {name}"));
         }
         let dtype = tensor.dtype();
         let (bytes, crc) = if dtype == DType::String {
@@ -348,7 +349,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         .parent()
         .filter(|f| !f.as_os_str().is_empty())
     {
-        std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+        make_folder(folder)?;
     }
     let placed = moves
         .iter()
@@ -421,11 +422,13 @@ impl CheckpointState {
     /// Reads the file of a folder; `None` when there is none.
     pub fn read(folder: &Path) -> Result<Option<CheckpointState>> {
         let path = Self::path(folder);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match std::fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(io_error(&path, &e)),
         };
+        let text = String::from_utf8(text)
+            .map_err(|_| data_loss!("{}: is not a state of checkpoints", path.display()))?;
         let (mut state, mut latest) = (CheckpointState::default(), None);
         for line in text
             .lines()

@@ -1,6 +1,6 @@
 //! Event files, which TensorBoard shows: scalars by step, and the graph.
 
-use crate::atomic_file::io_error;
+use crate::atomic_file::make_folder;
 use crate::proto::{Event, GraphDef, Summary, event::What, summary};
 use crate::record::{RecordCompression, RecordWriter};
 use ferroflow_base::Result;
@@ -41,7 +41,7 @@ impl EventWriter {
     /// The same, with a name that ends in `suffix`.
     pub fn with_suffix(folder: &Path, suffix: &str) -> Result<EventWriter> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))?;
+        make_folder(folder)?;
         let (time, n) = (now(), COUNT.fetch_add(1, Ordering::Relaxed));
         let host = std::env::var("HOSTNAME").unwrap_or_default();
         let host = match host.is_empty() || host.contains(std::path::is_separator) {

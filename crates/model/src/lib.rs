@@ -33,7 +33,7 @@ mod text;
 #[rustfmt::skip]
 pub mod proto;
 
-pub use atomic_file::{AtomicFile, write_output};
+pub use atomic_file::{AtomicFile, make_folder, write_output};
 pub use bundle_writer::{BundleWriter, CheckpointState, merge_bundles, remove_checkpoint};
 pub use events::EventWriter;
 pub use graph_file::GraphFile;

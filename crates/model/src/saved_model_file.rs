@@ -1,6 +1,6 @@
 //! Opening a SavedModel directory.
 
-use crate::atomic_file::{io_error, write_file};
+use crate::atomic_file::{io_error, make_folder, write_file};
 use crate::graph_file::Owner;
 use crate::proto::{AssetFileDef, SavedModel};
 use crate::text::saved_model_from_text;
@@ -25,14 +25,14 @@ pub struct SavedModelFile {
 /// Writes `saved_model.pb` into `directory`, which is made if need be; the file is there when it is
 /// complete.
 pub fn write_saved_model(directory: &Path, model: &SavedModel) -> Result<()> {
-    std::fs::create_dir_all(directory).map_err(|e| io_error(directory, &e))?;
+    make_folder(directory)?;
     write_file(&directory.join(SAVED_MODEL_FILES[0]), &encode(model))
 }
 
 /// Copies a file into the folder of a model's assets; the copy is there when it is complete.
 pub fn copy_asset(directory: &Path, file: &Path, name: &str) -> Result<()> {
     let folder = directory.join("assets");
-    std::fs::create_dir_all(&folder).map_err(|e| io_error(&folder, &e))?;
+    make_folder(&folder)?;
     let bytes = std::fs::read(file).map_err(|e| io_error(file, &e))?;
     write_file(&folder.join(name), &bytes)
 }

@@ -17,6 +17,39 @@ fn float(b: &mut GraphBuilder, name: &str, shape: &[usize]) -> Output {
         .expect("a placeholder")
 }
 
+/// By a variable that hands out references, asked for by its own name or that of a read.
+#[test]
+fn reference_variables() {
+    let text = r#"
+        node { name: "v" op: "VariableV2" attr { key: "dtype" value { type: DT_FLOAT } }
+               attr { key: "shape" value { shape { } } } }
+        node { name: "three" op: "Const" attr { key: "dtype" value { type: DT_FLOAT } }
+               attr { key: "value" value { tensor { dtype: DT_FLOAT float_val: 3 tensor_shape { } } } } }
+        node { name: "set" op: "Assign" input: "v" input: "three" attr { key: "T" value { type: DT_FLOAT } } }
+        node { name: "v/read" op: "Identity" input: "v" attr { key: "T" value { type: DT_FLOAT } } }
+        node { name: "y" op: "Square" input: "v/read" attr { key: "T" value { type: DT_FLOAT } } }
+        versions { producer: 27 }"#;
+    let def = ferroflow_model::graph_from_text(text).expect("a graph");
+    let graph = ferroflow_graph::import_graph(&def, None, registry()).expect("a graph");
+    let [y, v, read] = ["y", "v", "v/read"].map(|n| Output::new(graph.find(n).expect(n), 0));
+    let mut b = GraphBuilder::from_graph(graph, registry());
+    for (name, x) in [("by_variable", v), ("by_read", read)] {
+        let dx = b.gradients(&[y], &[x], &GradientOptions::default());
+        let dx = dx.expect("a gradient")[0].expect("on the way");
+        b.op("Identity")
+            .name(name)
+            .input(dx)
+            .build()
+            .expect("a node");
+    }
+    let session = Session::new(b.finish().expect("a graph"), SessionOptions::default());
+    session.run(&[], &[], &["set"]).expect("runs");
+    for name in ["by_variable:0", "by_read:0"] {
+        let dx = session.run(&[], &[name], &[]).expect("runs");
+        assert_eq!(dx[0].to_scalar::<f32>().expect("a scalar"), 6.0, "{name}");
+    }
+}
+
 /// A variable that a loop reads in every iteration, and one that it gathers from.
 #[test]
 fn variables_in_loops() {

@@ -104,7 +104,8 @@ fn is_differentiable(dtype: DType) -> bool {
 
 impl GraphBuilder<'_> {
     /// Adds the derivatives of the sum of `ys` by each of `xs`: for an x that no y depends on
-    /// there is none. An example is at the runtime's `building`.
+    /// there is none. The handle of a variable, or a `VariableV2`, stands for all that reads the variable.
+    /// An example is at the runtime's `building`.
     pub fn gradients(
         &mut self,
         ys: &[Output],
@@ -142,8 +143,12 @@ impl GraphBuilder<'_> {
         dense: bool,
     ) -> Result<Vec<Option<Gradient>>> {
         let n_before = self.graph.id_bound();
+        let xs = xs
+            .iter()
+            .map(|x| crate::references::variable(&self.graph, *x));
+        let xs: Vec<Output> = xs.collect();
         self.gradient_functions.ignore_overrides = options.ignore_overrides;
-        let all = walk::gradients(self, ys, xs, options, dense)
+        let all = walk::gradients(self, ys, &xs, options, dense)
             .and_then(|all| self.make_gradient_functions().map(|()| all));
         let changed = std::mem::take(&mut self.changed);
         if all.is_err() {

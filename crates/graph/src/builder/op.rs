@@ -1,6 +1,7 @@
 //! One node: attrs that inputs determine are filled in.
 
 use super::GraphBuilder;
+use crate::import::is_valid_name;
 use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::{ArgDef, ArgType, AttrValue, Attrs, Name, OpDef};
@@ -84,6 +85,11 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
     fn build_counted(mut self) -> Result<(usize, NodeId)> {
         let def = self.builder.def(&self.op)?;
         let name = self.builder.name(self.name.as_deref().unwrap_or(&self.op));
+        if !is_valid_name(&name) {
+            return Err(invalid_argument!(
+                "Node '{name}': Node name contains invalid characters"
+            ));
+        }
         let at = |e: ferroflow_base::Status| e.at_node(&name, &self.op);
         let home = self.builder.current;
         let mut inputs = smallvec::SmallVec::new();

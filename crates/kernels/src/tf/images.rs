@@ -73,7 +73,10 @@ fn image_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 struct Decode {
     op: String,
+    /// 0: as many as the file has.
     channels: usize,
+    /// Whether what is missing at the end of a JPEG file does not matter.
+    truncated: bool,
     /// By how much JPEG pictures are made smaller.
     ratio: usize,
     dtype: DType,
@@ -83,11 +86,13 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
     let channels = attrs.int("channels")?;
     let is_jpeg = build.def.name == "DecodeJpeg";
-    if !matches!((channels, is_jpeg), (0 | 1 | 3, _) | (2 | 4, false)) {
+    if !matches!(channels, 0 | 1 | 3 | 4) {
         return Err(invalid_argument!(
-            "channels must be 0, 1, {}, got {channels}",
-            if is_jpeg { "or 3" } else { "2, 3 or 4" }
+            "`channels` must be 0, 1, 3 or 4 but got {channels}"
         ));
+    }
+    if is_jpeg && channels == 4 {
+        return Err(invalid_argument!("JPEG does not support 4 channels"));
     }
     let ratio = match is_jpeg {
         true => attrs.int("ratio")?,
@@ -101,6 +106,7 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let decode = Decode {
         op: build.def.name.to_string(),
         channels: channels as usize,
+        truncated: is_jpeg && attrs.bool("try_recover_truncated")?,
         ratio: ratio as usize,
         dtype: build.output(0)?,
     };
@@ -132,6 +138,9 @@ impl Decode {
     }
 
     fn run(&self, contents: &[u8]) -> Result<Tensor> {
+        if contents.is_empty() {
+            return Err(invalid_argument!("Input is empty."));
+        }
         let format = image::guess_format(contents).ok();
         let format = format.filter(|f| matches!(f, ImageFormat::Png | ImageFormat::Jpeg));
         let format = format.ok_or_else(|| {
@@ -139,9 +148,19 @@ impl Decode {
                 "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
             )
         })?;
+        if format == ImageFormat::Jpeg && !self.truncated && !is_whole_jpeg(contents) {
+            return Err(invalid_jpeg("the file ends too early"));
+        }
         let decoded = image::load_from_memory_with_format(contents, format);
-        let decoded = decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
+        let decoded = decoded.map_err(|e| match format {
+            ImageFormat::Jpeg => invalid_jpeg(e),
+            _ => self.invalid(&format!("Invalid image data: {e}")),
+        })?;
         let mut picture = Picture::of(&decoded);
+        if format == ImageFormat::Png && self.channels == 0 && has_transparent_color(contents) {
+            let colors = picture.channels - 1;
+            picture = picture.with_channels(colors, Gray::default());
+        }
         if self.ratio > 1 && format == ImageFormat::Jpeg {
             picture = picture.smaller(self.ratio);
         }
@@ -262,8 +281,51 @@ impl Picture {
     }
 }
 
+#[cold]
+fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
+    invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
+}
+
+/// Whether a JPEG file goes on to its end marker. Decoders make up what is missing.
+fn is_whole_jpeg(contents: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(&[mark, code]) = contents.get(at..at + 2) {
+        at += match (mark, code) {
+            (0xff, 0xd9) => return true,
+            // Fill bytes, restarts and what stands alone.
+            (0xff, 0xff) => 1,
+            (0xff, 0x00 | 0x01 | 0xd0..=0xd8) => 2,
+            (0xff, _) => match contents.get(at + 2..at + 4) {
+                Some(&[high, low]) => 2 + usize::from(u16::from_be_bytes([high, low])),
+                _ => return false,
+            },
+            // The data of a scan.
+            _ => 1,
+        };
+    }
+    false
+}
+
+/// Whether a PNG file without an opacity for each pixel has one color that is transparent. TensorFlow gives
+/// such a picture no channel for that unless asked to; the decoder does.
+fn has_transparent_color(contents: &[u8]) -> bool {
+    // The header's kind of colors: gray and RGB; then chunks up to the data.
+    let mut at = 8;
+    while let Some(&[a, b, c, d, ref kind @ ..]) = contents.get(at..at + 8) {
+        match kind {
+            b"IHDR" if !matches!(contents.get(at + 17), Some(0 | 2)) => return false,
+            b"tRNS" => return true,
+            b"IDAT" | b"IEND" => return false,
+            _ => {}
+        }
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        at = at.saturating_add(length).saturating_add(12);
+    }
+    false
+}
+
 /// How colors become gray.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Gray {
     /// Whether samples have 16 bits.
     deep: bool,

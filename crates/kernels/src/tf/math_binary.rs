@@ -359,12 +359,12 @@ fn mul_no_nan_grad(g: &mut GradientCtx) -> Result<()> {
     )
 }
 
+/// Of complex numbers the value is `|x - y|²`, so nothing is conjugated.
 fn squared_difference_grad(g: &mut GradientCtx) -> Result<()> {
-    both(
-        g,
-        |x, y, dz| dz * 2.0 * (x - y),
-        |x, y, dz| dz * 2.0 * (y - x),
-    )
+    let (x, y, dz) = (g.x(0), g.x(1), g.dy(0));
+    let dx = g.needs(0).then(|| dz * 2.0 * (x - y));
+    let dy = g.needs(1).then(|| dz * 2.0 * (y - x));
+    g.set_broadcast(dx, dy)
 }
 
 /// The whole gradient goes to the input that was picked; to the first if both were equal.

@@ -30,6 +30,7 @@ pub mod dilation_grad;
 pub mod dynamic;
 pub mod einsum;
 mod einsum_gradient;
+pub mod fake_quant;
 pub mod files;
 pub mod fill;
 pub mod fused_activation;
@@ -130,6 +131,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     dilation_grad::OPS,
     dynamic::OPS,
     einsum::OPS,
+    fake_quant::OPS,
     files::OPS,
     fill::OPS,
     fused_activation::OPS,

@@ -461,7 +461,7 @@ impl Batch<'_> {
             if n != wanted {
                 return Err(invalid_argument!(
                     "Name: {}, Key: {key}, Index: {i}.  Number of {dtype} values != expected.  \
-                     values size: {n} but output shape: {}",
+                     Values size: {n} but output shape: {}",
                     self.name(i),
                     shape
                 ));

@@ -42,10 +42,13 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Columns by the name of the placeholder that they feed; at least one.
+    /// Columns of numbers by the name of the placeholder that they feed; at least one.
     pub fn new(columns: Vec<(&str, Tensor)>) -> Result<Dataset> {
         let mut rows = None;
-        for (name, column) in &columns {
+        for (i, (name, column)) in columns.iter().enumerate() {
+            if columns.iter().take(i).any(|(other, _)| other == name) {
+                return Err(invalid_argument!("there are two columns '{name}'"));
+            }
             let n = column.shape().dims().first().copied();
             let n = n.ok_or_else(|| invalid_argument!("column '{name}' is a scalar"))?;
             if *rows.get_or_insert(n) != n {
@@ -54,7 +57,12 @@ impl Dataset {
                     rows.unwrap_or(0)
                 ));
             }
-            column.bytes()?;
+            if !column.dtype().is_plain() {
+                return Err(invalid_argument!(
+                    "column '{name}' holds {}, a dataset only numbers",
+                    column.dtype()
+                ));
+            }
         }
         let rows = rows.ok_or_else(|| invalid_argument!("a dataset has at least one column"))?;
         let columns = columns.into_iter().map(|(n, t)| (n.to_string(), t));

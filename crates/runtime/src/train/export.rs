@@ -86,6 +86,11 @@ impl Trainer {
             outputs,
         } in signatures
         {
+            if outputs.is_empty() {
+                return Err(invalid_argument!(
+                    "signature '{name}' has no outputs; it needs one at least"
+                ));
+            }
             let def = SignatureDef {
                 inputs: infos(graph, inputs)?,
                 outputs: infos(graph, outputs)?,
@@ -266,15 +271,10 @@ fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, Tens
         let info = TensorInfo {
             dtype: dtype as i32,
             tensor_shape: Some(shape_to_proto(&shapes.get(output))),
-            encoding: Some(Encoding::Name(name.to_string())),
+            encoding: Some(Encoding::Name(tensor_name(graph, output))),
         };
         Ok((key.to_string(), info))
     };
-    if tensors.is_empty() {
-        return Err(invalid_argument!(
-            "a signature has at least one input and one output"
-        ));
-    }
     tensors.iter().map(info).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Network, Variable};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{GraphBuilder, Output, infer_shapes};
+use ferroflow_graph::{GraphBuilder, Output};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
@@ -43,8 +43,7 @@ pub struct Conv {
 impl Network {
     /// The size of dimension `i` of `value`, which must be known.
     pub(super) fn dim(&mut self, value: Output, i: usize) -> Result<usize> {
-        let shapes = infer_shapes(self.builder.graph(), crate::registry())?;
-        let shape = shapes.get(value);
+        let shape = self.shape(value)?;
         let known = shape.dims().and_then(|d| d.get(i).copied().flatten());
         known.ok_or_else(|| {
             invalid_argument!("the layer must know dimension {i} of its input, which is {shape}")
@@ -56,9 +55,15 @@ impl Network {
         &mut self,
         name: &str,
         dims: &[usize],
-        fans: [usize; 2],
+        fans: [f32; 2],
     ) -> Result<Variable> {
-        let limit = (6.0 / (fans[0] + fans[1]) as f32).sqrt();
+        if dims.contains(&0) {
+            return Err(invalid_argument!(
+                "'{name}' would have no numbers: its shape is {}",
+                Shape::from(dims)
+            ));
+        }
+        let limit = (6.0 / (fans[0] + fans[1])).sqrt();
         let shape = Shape::from(dims);
         let initial = self.uniform(&shape, limit)?;
         self.variable(name, initial, shape)
@@ -91,8 +96,15 @@ impl Network {
         units: usize,
         activation: Option<Activation>,
     ) -> Result<Output> {
+        let shape = self.shape(x)?;
+        if shape.rank().is_some_and(|r| r != 2) {
+            return Err(invalid_argument!(
+                "dense layer '{name}' takes rows, a matrix, but its input has shape {shape}: flatten it"
+            ));
+        }
         let n = self.dim(x, 1)?;
-        let kernel = self.weight(&format!("{name}/kernel"), &[n, units], [n, units])?;
+        let fans = [n as f32, units as f32];
+        let kernel = self.weight(&format!("{name}/kernel"), &[n, units], fans)?;
         let product = self.apply("MatMul", &[x, kernel.value])?;
         self.with_bias(name, product, units, activation)
     }
@@ -107,9 +119,9 @@ impl Network {
     ) -> Result<Output> {
         let n = self.dim(x, 3)?;
         let Conv { filters, size, .. } = conv;
-        let area = size * size;
         let dims = [size, size, n, filters];
-        let kernel = self.weight(&format!("{name}/kernel"), &dims, [area * n, area * filters])?;
+        let fans = [n, filters].map(|n| size as f32 * size as f32 * n as f32);
+        let kernel = self.weight(&format!("{name}/kernel"), &dims, fans)?;
         let product = self
             .op("Conv2D")
             .input(x)
@@ -122,6 +134,9 @@ impl Network {
 
     /// The largest value of each window of `size`, windows side by side.
     pub fn max_pool(&mut self, x: Output, size: usize) -> Result<Output> {
+        if size == 0 {
+            return Err(invalid_argument!("a window must have a size"));
+        }
         self.op("MaxPool")
             .input(x)
             .attr("ksize", window(size))
@@ -132,10 +147,9 @@ impl Network {
 
     /// All but the first dimension in one.
     pub fn flatten(&mut self, x: Output) -> Result<Output> {
-        let shapes = infer_shapes(self.builder.graph(), crate::registry())?;
-        let shape = shapes.get(x);
-        let inner = shape.dims().and_then(|d| d.get(1..)).unwrap_or_default();
-        let size: Option<usize> = inner.iter().copied().product();
+        let shape = self.shape(x)?;
+        let inner = shape.dims().and_then(|d| d.get(1..));
+        let size: Option<usize> = inner.and_then(|d| d.iter().copied().product());
         let size = size.ok_or_else(|| {
             invalid_argument!("flatten must know the inner dimensions of its input, {shape}")
         })?;
@@ -187,9 +201,7 @@ impl Network {
     }
 
     fn mean(&mut self, x: Output) -> Result<Output> {
-        let rank = infer_shapes(self.builder.graph(), crate::registry())?
-            .get(x)
-            .rank();
+        let rank = self.shape(x)?.rank();
         let rank = rank.ok_or_else(|| invalid_argument!("the mean of a value of unknown rank"))?;
         let axes: Vec<i32> = (0..rank as i32).collect();
         let axes = self.ints(&axes)?;
@@ -218,8 +230,14 @@ impl Network {
         self.mean(losses)
     }
 
-    /// The mean squared difference.
+    /// The mean squared difference of two values of the same shape.
     pub fn mean_squared_error(&mut self, guess: Output, target: Output) -> Result<Output> {
+        let (of_guess, of_target) = (self.shape(guess)?, self.shape(target)?);
+        if !of_guess.is_compatible_with(&of_target) {
+            return Err(invalid_argument!(
+                "Shapes {of_guess} and {of_target} are incompatible: a guess and its target have the same"
+            ));
+        }
         let squares = self.apply("SquaredDifference", &[guess, target])?;
         self.mean(squares)
     }

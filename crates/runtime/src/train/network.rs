@@ -3,7 +3,7 @@
 use super::optimizer::Optimizer;
 use crate::registry;
 use ferroflow_base::{Result, already_exists, invalid_argument};
-use ferroflow_graph::{GraphBuilder, NodeId, Output, infer_shapes};
+use ferroflow_graph::{GraphBuilder, NodeId, Output, infer_shapes, is_valid_name};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::path::{Path, PathBuf};
@@ -89,6 +89,13 @@ impl Network {
     /// A name that a node shall have, and no other has; ALREADY_EXISTS otherwise. Training finds its
     /// own nodes by their names: `loss`, `learning_rate`, `train`, `training`, `init` and `save/…`.
     pub(super) fn claim(&self, name: &str) -> Result<()> {
+        // TensorFlow keeps names with a low line in front for itself.
+        if !is_valid_name(name) || name.starts_with('_') {
+            return Err(invalid_argument!(
+                "'{name}' cannot be the name of a node: it begins with a letter, a digit or '.', and goes on \
+                 with these and _ / \\ > -"
+            ));
+        }
         match self.builder.graph().find(name) {
             None => Ok(()),
             Some(_) => Err(already_exists!(
@@ -130,8 +137,22 @@ impl Network {
         self.builder.constant("Const", Tensor::vector(values)?)
     }
 
-    /// A variable that begins as `initial`, whose shape must be known.
+    /// What is known of a value's shape.
+    pub(super) fn shape(&self, value: Output) -> Result<PartialShape> {
+        // That the value is of this graph.
+        self.builder.dtype(value)?;
+        let shapes = infer_shapes(self.builder.graph(), registry())?;
+        Ok(shapes.get(value))
+    }
+
+    /// A variable that begins as `initial`, which must be of its shape.
     pub fn variable(&mut self, name: &str, initial: Output, shape: Shape) -> Result<Variable> {
+        let begins = self.shape(initial)?;
+        if !begins.is_compatible_with(&PartialShape::from(&shape)) {
+            return Err(invalid_argument!(
+                "variable '{name}' of shape {shape} cannot begin as a value of shape {begins}"
+            ));
+        }
         self.add_variable(name, initial, shape, true)
     }
 
@@ -154,6 +175,7 @@ impl Network {
                 "the network has a variable '{name}' already"
             ));
         }
+        self.claim(name)?;
         let dtype = self.builder.dtype(initial)?;
         let handle = self
             .op("VarHandleOp")
@@ -199,7 +221,11 @@ impl Network {
 
     /// Uniform numbers from `-limit` to `limit`, the same in every session.
     pub fn uniform(&mut self, shape: &Shape, limit: f32) -> Result<Output> {
-        let dims: Vec<i32> = shape.dims().iter().map(|d| *d as i32).collect();
+        let dims = shape.dims().iter().map(|d| i32::try_from(*d).ok());
+        let dims: Option<Vec<i32>> = dims.collect();
+        let dims = dims.ok_or_else(|| {
+            invalid_argument!("a variable of shape {shape} is too large to be drawn at random")
+        })?;
         let dims = self.ints(&dims)?;
         let [seed, seed2] = self.next_seed();
         let unit = self
@@ -214,9 +240,17 @@ impl Network {
         self.apply("AddV2", &[scaled, low])
     }
 
-    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a scalar that is averaged over
-    /// batches.
+    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar that is averaged
+    /// over batches.
     pub fn metric(&mut self, name: &str, value: Output) -> Result<()> {
+        let (dtype, shape) = (self.builder.dtype(value)?, self.shape(value)?);
+        if dtype != DType::Float || shape.rank().is_some_and(|r| r != 0) {
+            return Err(invalid_argument!(
+                "metric '{name}' must be a float scalar, but '{}' is {dtype} of shape {shape}: take its mean or \
+                 its sum, and cast it",
+                self.builder.graph().output_name(value)
+            ));
+        }
         let value = self.name(&format!("metrics/{name}"), value)?;
         self.metrics.push((name.to_string(), value));
         Ok(())

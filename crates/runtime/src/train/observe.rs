@@ -44,6 +44,9 @@ pub enum Goal {
 
 /// Somebody who is told how training goes. An error ends it too, as it is.
 pub trait Observer {
+    /// Before the first step of a call of [`Trainer::fit`](super::Trainer::fit).
+    fn begin(&mut self) {}
+
     /// After each step.
     fn step(&mut self, _step: &Step) -> Result<Goal> {
         Ok(Goal::Continue)
@@ -121,6 +124,10 @@ impl EarlyStop {
 }
 
 impl Observer for EarlyStop {
+    fn begin(&mut self) {
+        (self.best, self.worse) = (None, 0);
+    }
+
     fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
         let found = e.metrics.iter().find(|(n, _)| *n == self.metric);
         let value = match found {

@@ -98,6 +98,9 @@ impl Rate {
     /// Checks that there is a rate for every step.
     pub(super) fn check(&self) -> Result<()> {
         let steps = match self {
+            Rate::Constant(rate) if !rate.is_finite() => {
+                return Err(invalid_argument!("a learning rate cannot be {rate:?}"));
+            }
             Rate::Constant(_) => return Ok(()),
             Rate::Piecewise { boundaries, values } => {
                 if boundaries.len() + 1 != values.len() {

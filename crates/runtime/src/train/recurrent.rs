@@ -24,8 +24,9 @@ impl Network {
     /// Its gates forget little at first: their bias is one.
     pub fn lstm(&mut self, name: &str, x: Output, units: usize) -> Result<Recurrent> {
         let n = self.dim(x, 2)?;
-        let kernel = [n + units, 4 * units];
-        let kernel = self.weight(&format!("{name}/kernel"), &kernel, [n + units, 4 * units])?;
+        let kernel = [n.saturating_add(units), units.saturating_mul(4)];
+        let fans = kernel.map(|n| n as f32);
+        let kernel = self.weight(&format!("{name}/kernel"), &kernel, fans)?;
         let mut bias = vec![0f32; 4 * units];
         bias.iter_mut()
             .skip(units)

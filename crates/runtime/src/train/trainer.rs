@@ -5,7 +5,7 @@ use super::observe::{Epoch, Goal, Observer, Step};
 use super::{Dataset, Examples, Network, saver};
 use crate::{Session, SessionOptions};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
-use ferroflow_model::CheckpointState;
+use ferroflow_model::{CheckpointState, TensorBundle, make_folder};
 use ferroflow_tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -116,12 +116,15 @@ impl Trainer {
         Ok([values[0].to_scalar()?, values[1].to_scalar()?])
     }
 
-    /// The metrics over a dataset, each averaged over its examples.
+    /// The metrics over a dataset that is not empty, each averaged over its examples.
     pub fn evaluate(
         &self,
         data: &(impl Examples + ?Sized),
         batch: usize,
     ) -> Result<Vec<(String, f32)>> {
+        if data.is_empty() {
+            return Err(invalid_argument!("there are no examples to measure on"));
+        }
         let fetches: Vec<&str> = self.metrics.iter().map(|(_, v)| v.as_str()).collect();
         let mut sums = vec![0f64; fetches.len()];
         for (i, examples) in data.batches(batch, None).enumerate() {
@@ -132,7 +135,7 @@ impl Trainer {
             }
         }
         let names = self.metrics.iter().map(|(name, _)| name.clone());
-        let n = data.len().max(1) as f64;
+        let n = data.len() as f64;
         Ok(names.zip(sums.iter().map(|s| (s / n) as f32)).collect())
     }
 
@@ -149,6 +152,11 @@ impl Trainer {
         if data.is_empty() {
             return Err(invalid_argument!("there are no examples to train on"));
         }
+        let unmeasured = options.validation.as_ref().is_some_and(Dataset::is_empty);
+        if unmeasured && !self.metrics.is_empty() {
+            return Err(invalid_argument!("there are no examples to measure on"));
+        }
+        observers.iter_mut().for_each(|o| o.begin());
         let start = Instant::now();
         let of_epoch = data.len().div_ceil(options.batch.max(1));
         let mut step = self.global_step()?;
@@ -217,8 +225,7 @@ impl Trainer {
     /// Writes a checkpoint; SaveV2 makes one folder, this all that are missing.
     pub(super) fn save_as(&self, prefix: &Path) -> Result<()> {
         if let Some(folder) = prefix.parent() {
-            // Where that fails, SaveV2 says what is wrong.
-            let _ = std::fs::create_dir_all(folder);
+            make_folder(folder)?;
         }
         let prefix = Tensor::string(prefix.display().to_string().into_bytes());
         self.session
@@ -227,7 +234,7 @@ impl Trainer {
     }
 
     /// Restores the latest checkpoint of `folder`; the global step it was made at, or `None` when
-    /// there is none.
+    /// there is none. After an error all variables are as before.
     pub fn restore(&mut self, folder: &Path) -> Result<Option<i64>> {
         let Some(state) = CheckpointState::read(folder)? else {
             return Ok(None);
@@ -235,10 +242,32 @@ impl Trainer {
         let Some(latest) = state.latest() else {
             return Ok(None);
         };
-        let prefix = Tensor::string(folder.join(latest).display().to_string().into_bytes());
+        let prefix = folder.join(latest).display().to_string();
+        self.check_shapes(&prefix)?;
+        let prefix = Tensor::string(prefix.into_bytes());
         self.session
             .run(&[(saver::FILENAME, prefix)], &[], &[saver::RESTORE])?;
         self.global_step().map(Some)
+    }
+
+    /// That no variable would refuse its value once others have theirs; what else may be wrong is seen
+    /// before any is assigned.
+    fn check_shapes(&self, prefix: &str) -> Result<()> {
+        let bundle = TensorBundle::open(prefix)?;
+        for variable in &self.variables {
+            let saved = bundle.dtype_and_shape(&variable.name);
+            if let Ok((_, saved)) = saved
+                && saved != variable.shape
+            {
+                return Err(invalid_argument!(
+                    "Trying to assign to variable with tensor with wrong shape. Expected {} got {saved}: \
+                     '{}' of checkpoint {prefix}",
+                    variable.shape,
+                    variable.name
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Where the count of epochs goes on, so that a resumed run shuffles as an uninterrupted one.
