@@ -207,8 +207,43 @@ def limits():
         yield case("ClipByValue", x, r(dtype, (3, 4)), a(dtype, 1 + 1j))
 
 
+def fake_quant():
+    r = Rand("fake_quant")
+    x, dy = r("float", (4, 5), -9, 9), r("float", (4, 5), -2, 2)
+    f = np.float32
+    steps = (dict(), dict(min=-1.0, max=3.0), dict(min=0.5, max=2.0), dict(min=-3.0, max=-1.0), dict(num_bits=2),
+             dict(num_bits=16, narrow_range=True), dict(num_bits=5, narrow_range=True, min=-2.0, max=9.0))
+    for attrs in steps:
+        yield case("FakeQuantWithMinMaxArgs", x, **attrs)
+        yield case("FakeQuantWithMinMaxArgsGradient", dy, x, **attrs)
+    op = "FakeQuantWithMinMaxVars"
+    for low, high, attrs in ((-1, 1, {}), (0, 0, {}), (1, 1, {}), (2, 1, {}), (-7.5, 3.25, dict(num_bits=4)),
+                             (-2, 5, dict(num_bits=3, narrow_range=True))):
+        yield case(op, x, f(low), f(high), tol=0, **attrs)
+        yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
+    odd = np.array([np.nan, np.inf, -np.inf], f)
+    yield case(op, odd, f(-1), f(1), tol=0)
+    yield case(f"{op}Gradient", dy[0, :3], odd, f(-1), f(1))
+    yield case(op, x, np.zeros(2, f), f(1), fails=True)
+    yield case(op, x, f(0), f(1), num_bits=17, fails=True)
+    yield case("FakeQuantWithMinMaxArgs", x, min=1.0, max=1.0, fails=True)
+    yield case(f"{op}Gradient", dy, x[:3], f(0), f(1), fails=True)
+    op = "FakeQuantWithMinMaxVarsPerChannel"
+    low, high = np.array([-1, -2, 0, 0, -5], f), np.array([1, 2, 0, 3, -1], f)
+    for attrs in (dict(), dict(num_bits=4, narrow_range=True)):
+        for shape in ((4, 5), (2, 1, 2, 5), (20 // 4,)):
+            n = int(np.prod(shape))
+            part = [t.ravel()[:n].reshape(shape) for t in (dy, x)]
+            yield case(op, part[1], low, high, tol=0, **attrs)
+            yield case(f"{op}Gradient", *part, low, high, **attrs)
+    none = np.zeros((0, 5), f)
+    yield case(op, none, low, high)
+    yield case(f"{op}Gradient", none, none, low, high)
+    yield case(op, x, low[:1], high, fails=True)
+
+
 def cases():
-    parts = (limits, texts, places, assigned_slices, general_convolutions, numerics, sparse,
+    parts = (fake_quant, limits, texts, places, assigned_slices, general_convolutions, numerics, sparse,
              quantized, summaries)
     for part in parts:
         yield from part()

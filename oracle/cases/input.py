@@ -1,5 +1,7 @@
 """What feeds a training run: raw bytes, lines of text, tf.Example messages, pictures."""
 
+import zlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -106,6 +108,14 @@ def examples():
     yield fails(example(f=feature(1.0, 2.0, 3.0)), (-1, 2), a("float", [0.0]))
 
 
+def with_transparent_color(png, key):
+    """A gray or RGB picture whose pixels of the color `key`, two bytes a sample, are transparent."""
+    chunk = b"tRNS" + key
+    chunk = len(key).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    at = png.index(b"IDAT") - 4
+    return png[:at] + chunk + png[at:]
+
+
 def pictures():
     r = Rand("pictures")
     # Smooth, as photographs are.
@@ -136,6 +146,18 @@ def pictures():
     for bad in (b"", b"no picture", data[:100], b"\x89PNG\r\n\x1a\n"):
         yield case("DecodePng", np.array(bad, object), fails=True)
         yield case("DecodeJpeg", np.array(bad, object), fails=True)
+    for size, key in ((1, b"\0\3"), (3, b"\0\1\0\2\0\3")):
+        data = tf.io.encode_png(np.arange(18 * size, dtype=np.uint8).reshape(6, 3, size)).numpy()
+        data = np.array(with_transparent_color(data, key), object)
+        for wanted in (0, 1, 3, 4):
+            yield case("DecodePng", data, channels=wanted)
+        yield case("DecodePng", data, dtype="uint16")
+    yield case("DecodePng", data, channels=2, fails=True)
+    data = tf.io.encode_jpeg(np.full((4, 4, 1), 77, np.uint8)).numpy()
+    for cut in (1, 2, 9):
+        yield case("DecodeJpeg", np.array(data[:-cut], object), fails=True)
+    yield case("DecodeJpeg", np.array(data[:-2], object), try_recover_truncated=True)
+    yield case("DecodeJpeg", np.array(data, object), channels=4, fails=True)
     yield case("EncodePng", smooth[0], fails=True)
     yield case("EncodePng", np.zeros((2, 2, 5), np.uint8), fails=True)
     yield case("EncodeJpeg", np.zeros((2, 2, 2), np.uint8), fails=True)

@@ -18,6 +18,16 @@ def divisions_in_whole_numbers(b):
     return [tf.math.floordiv(x, y) + x * y, raw.TruncateDiv(x=x, y=y) * x]
 
 
+@case(numeric=False)
+def rounded_to_steps(b):
+    x = b.x(np.array([[-2.0, 0.5], [3.0, -0.5]], F))
+    low, high = b.x(np.array([-1.0, -1.0], F)), b.x(np.array([1.0, 0.25], F))
+    least, most = b.x(np.array(-0.5, F)), b.x(np.array(2.0, F))
+    return [raw.FakeQuantWithMinMaxArgs(inputs=x, min=-1.0, max=1.0, num_bits=4),
+            raw.FakeQuantWithMinMaxVars(inputs=x, min=least, max=most, narrow_range=True),
+            raw.FakeQuantWithMinMaxVarsPerChannel(inputs=x, min=low, max=high)]
+
+
 @case
 def sums_of_several(b):
     x, y = b.x([3]), b.x([3])

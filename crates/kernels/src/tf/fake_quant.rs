@@ -42,7 +42,8 @@ pub const OPS: &[Op] = &[
             let [inside, ..] = gradient(ctx, &[steps])?;
             ctx.set_output(0, inside)
         }))
-    }),
+    })
+    .not_differentiable(),
     Op::new(
         "FakeQuantWithMinMaxVars",
         "inputs: float, min: float, max: float -> outputs: float | num_bits: int = 8; \
@@ -57,7 +58,8 @@ pub const OPS: &[Op] = &[
          backprop_wrt_min: float, backprop_wrt_max: float | num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 0, 3))
-    .kernel(|build| backprops(build, Limits::Scalar)),
+    .kernel(|build| backprops(build, Limits::Scalar))
+    .not_differentiable(),
     Op::new(
         "FakeQuantWithMinMaxVarsPerChannel",
         "inputs: float, min: float, max: float -> outputs: float | num_bits: int = 8; \
@@ -72,7 +74,8 @@ pub const OPS: &[Op] = &[
          backprop_wrt_min: float, backprop_wrt_max: float | num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 1, 3))
-    .kernel(|build| backprops(build, Limits::Channels)),
+    .kernel(|build| backprops(build, Limits::Channels))
+    .not_differentiable(),
 ];
 
 /// Numbers below which a task is not worth handing to another thread.
