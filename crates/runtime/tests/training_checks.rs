@@ -162,6 +162,15 @@ fn a_metric_that_is_not_there_or_no_number() {
         goals.push(stop.epoch(&epoch).unwrap() == Goal::Stop);
     }
     assert_eq!(goals, [false, false, false, true, true, false]);
+    // Another call of `fit` has another best.
+    stop.begin();
+    let worse = Epoch {
+        epoch: 9,
+        step: 0,
+        loss: 0.0,
+        metrics: vec![("error".to_string(), 5.0)],
+    };
+    assert_eq!(stop.epoch(&worse).unwrap(), Goal::Continue);
 }
 
 /// A loss whose gradient needs no variable: what a step fetches is still what was before it.

@@ -157,7 +157,8 @@ impl Decode {
             _ => self.invalid(&format!("Invalid image data: {e}")),
         })?;
         let mut picture = Picture::of(&decoded);
-        if format == ImageFormat::Png && self.channels == 0 && has_transparent_color(contents) {
+        let has_opacity = picture.channels.is_multiple_of(2);
+        if self.channels == 0 && has_opacity && has_transparent_color(contents) {
             let colors = picture.channels - 1;
             picture = picture.with_channels(colors, Gray::default());
         }

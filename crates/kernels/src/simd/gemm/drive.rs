@@ -222,7 +222,9 @@ pub(crate) unsafe fn drive<T: Element>(
     let mut col_tasks = 1;
     if width > 1 {
         let most = (m * n * k / MIN_TASK).clamp(1, width * 4);
-        if row_tasks < most && m >= 4 * most * max_mr && !stored {
+        // Tasks of the same rows pack nothing twice.
+        let by_columns = stored && row_tasks * panels >= most;
+        if row_tasks < most && m >= 4 * most * max_mr && !by_columns {
             row_tasks = most;
         }
         if row_tasks < most {
