@@ -145,6 +145,9 @@ struct Steps {
     min: f32,
     max: f32,
     scale: f32,
+    inverse: f32,
+    /// Which step zero is.
+    zero: f32,
     /// Whether both limits were zero: then there is no other step.
     none: bool,
 }
@@ -158,10 +161,13 @@ impl Steps {
             () if zero > highest => highest,
             () => zero.round(),
         };
+        let (inverse, low) = (1.0 / scale, (lowest - zero) * scale);
         Steps {
-            min: (lowest - zero) * scale,
+            min: low,
             max: (highest - zero) * scale,
             scale,
+            inverse,
+            zero: (-low * inverse + 0.5).floor(),
             none: min == 0.0 && max == 0.0,
         }
     }
@@ -183,9 +189,7 @@ impl Steps {
         }
         let x = if x > self.max { self.max } else { x };
         let x = if x < self.min { self.min } else { x };
-        let inverse = 1.0 / self.scale;
-        let zero = (-self.min * inverse + 0.5).floor();
-        ((x - self.min) * inverse - zero + 0.5).floor() * self.scale
+        ((x - self.min) * self.inverse - self.zero + 0.5).floor() * self.scale
     }
 }
 
@@ -293,11 +297,8 @@ fn gradient(ctx: &KernelCtx, steps: &[Steps]) -> Result<[Tensor; 3]> {
     let (mut below, mut above) = (vec![0f64; steps.len()], vec![0f64; steps.len()]);
     let both = ctx.slice::<f32>(0)?.iter().zip(ctx.slice::<f32>(1)?);
     let out = inside.slice_mut::<f32>()?.iter_mut().zip(both);
-    for (i, (out, (dy, x))) in out.enumerate() {
-        let channel = i % steps.len().max(1);
-        let Some(steps) = steps.get(channel) else {
-            continue;
-        };
+    let turns = steps.iter().enumerate().cycle();
+    for ((out, (dy, x)), (channel, steps)) in out.zip(turns) {
         *out = 0.0;
         if steps.none || (*x >= steps.min && *x <= steps.max) {
             *out = *dy;

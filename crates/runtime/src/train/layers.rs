@@ -4,7 +4,7 @@ use super::{Network, Variable};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{GraphBuilder, Output};
 use ferroflow_opdef::AttrValue;
-use ferroflow_tensor::{DType, Shape, Tensor};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
 /// What follows a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,11 +43,7 @@ pub struct Conv {
 impl Network {
     /// The size of dimension `i` of `value`, which must be known.
     pub(super) fn dim(&mut self, value: Output, i: usize) -> Result<usize> {
-        let shape = self.shape(value)?;
-        let known = shape.dims().and_then(|d| d.get(i).copied().flatten());
-        known.ok_or_else(|| {
-            invalid_argument!("the layer must know dimension {i} of its input, which is {shape}")
-        })
+        known(&self.shape(value)?, i)
     }
 
     /// A weight with Glorot's uniform initial values.
@@ -66,7 +62,7 @@ impl Network {
         let limit = (6.0 / (fans[0] + fans[1])).sqrt();
         let shape = Shape::from(dims);
         let initial = self.uniform(&shape, limit)?;
-        self.variable(name, initial, shape)
+        self.add_variable(name, initial, shape, true)
     }
 
     fn with_bias(
@@ -80,7 +76,7 @@ impl Network {
         let zeros = self
             .builder
             .constant(&format!("{name}/bias/Initial"), zeros)?;
-        let bias = self.variable(&format!("{name}/bias"), zeros, Shape::from([n]))?;
+        let bias = self.add_variable(&format!("{name}/bias"), zeros, Shape::from([n]), true)?;
         let sum = self.apply("BiasAdd", &[product, bias.value])?;
         match activation {
             None => Ok(sum),
@@ -102,7 +98,7 @@ impl Network {
                 "dense layer '{name}' takes rows, a matrix, but its input has shape {shape}: flatten it"
             ));
         }
-        let n = self.dim(x, 1)?;
+        let n = known(&shape, 1)?;
         let fans = [n as f32, units as f32];
         let kernel = self.weight(&format!("{name}/kernel"), &[n, units], fans)?;
         let product = self.apply("MatMul", &[x, kernel.value])?;
@@ -161,7 +157,7 @@ impl Network {
     pub fn embedding(&mut self, name: &str, ids: Output, n: usize, width: usize) -> Result<Output> {
         let shape = Shape::from([n, width]);
         let initial = self.uniform(&shape, 0.05)?;
-        let table = self.variable(name, initial, shape)?;
+        let table = self.add_variable(name, initial, shape, true)?;
         let axis = self.builder.constant("Const", Tensor::scalar(0i32))?;
         self.apply("GatherV2", &[table.value, ids, axis])
     }
@@ -260,6 +256,14 @@ impl Network {
             .output()?;
         self.mean(right)
     }
+}
+
+/// Dimension `i` of a layer's input.
+fn known(shape: &PartialShape, i: usize) -> Result<usize> {
+    let known = shape.dims().and_then(|d| d.get(i).copied().flatten());
+    known.ok_or_else(|| {
+        invalid_argument!("the layer must know dimension {i} of its input, which is {shape}")
+    })
 }
 
 fn window(size: usize) -> AttrValue {

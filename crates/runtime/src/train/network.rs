@@ -163,7 +163,8 @@ impl Network {
         self.add_variable(name, value, shape, false)
     }
 
-    fn add_variable(
+    /// The same, of an initial value that is known to fit.
+    pub(super) fn add_variable(
         &mut self,
         name: &str,
         initial: Output,

@@ -36,7 +36,12 @@ impl Network {
         let bias = self
             .builder
             .constant(&format!("{name}/bias/Initial"), bias)?;
-        let bias = self.variable(&format!("{name}/bias"), bias, Shape::from([4 * units]))?;
+        let bias = self.add_variable(
+            &format!("{name}/bias"),
+            bias,
+            Shape::from([4 * units]),
+            true,
+        )?;
         let (kernel, bias) = (kernel.value, bias.value);
         self.builder
             .scope(name, |b| along(b, x, kernel, bias, units))

@@ -122,9 +122,7 @@ impl Trainer {
         data: &(impl Examples + ?Sized),
         batch: usize,
     ) -> Result<Vec<(String, f32)>> {
-        if data.is_empty() {
-            return Err(invalid_argument!("there are no examples to measure on"));
-        }
+        measurable(data)?;
         let fetches: Vec<&str> = self.metrics.iter().map(|(_, v)| v.as_str()).collect();
         let mut sums = vec![0f64; fetches.len()];
         for (i, examples) in data.batches(batch, None).enumerate() {
@@ -152,9 +150,8 @@ impl Trainer {
         if data.is_empty() {
             return Err(invalid_argument!("there are no examples to train on"));
         }
-        let unmeasured = options.validation.as_ref().is_some_and(Dataset::is_empty);
-        if unmeasured && !self.metrics.is_empty() {
-            return Err(invalid_argument!("there are no examples to measure on"));
+        if let (Some(data), false) = (&options.validation, self.metrics.is_empty()) {
+            measurable(data)?;
         }
         observers.iter_mut().for_each(|o| o.begin());
         let start = Instant::now();
@@ -273,6 +270,13 @@ impl Trainer {
     /// Where the count of epochs goes on, so that a resumed run shuffles as an uninterrupted one.
     pub fn set_epoch(&mut self, epoch: usize) {
         self.epochs_done = epoch;
+    }
+}
+
+fn measurable(data: &(impl Examples + ?Sized)) -> Result<()> {
+    match data.is_empty() {
+        true => Err(invalid_argument!("there are no examples to measure on")),
+        false => Ok(()),
     }
 }
 
