@@ -11,6 +11,7 @@ mod atomic;
 mod blocking;
 mod cancel;
 mod chunks;
+mod deque;
 mod owned;
 mod parallel;
 mod pin;
@@ -25,6 +26,8 @@ pub use async_value::{
 };
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
+#[cfg(loom)]
+pub use deque::{Deque, Inbox, Item, Steal, Stealer};
 pub use owned::{Owned, Owner};
 pub use parallel::{BlockSizes, Inline, Parallelism, parallel_for, parallel_for_async};
 pub use pool::Pool;

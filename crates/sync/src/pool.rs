@@ -1,14 +1,14 @@
 //! The one thread pool of a process: work-stealing tasks, and blocks of `parallel_for`.
 //!
-//! How threads sleep without losing a wake-up is in `sleep.rs`.
+//! Where tasks wait is in `deque.rs`, how threads sleep without losing a wake-up in `sleep.rs`.
 //!
 //! Protocol of blocks: [`Blocks::next`] hands out indices, each once. The caller of `run_blocks`
 //! returns only when `finished` says that every index has been run to its end, so nobody calls the
 //! borrowed closure after that: later tickets find no index left.
 
+use crate::deque::{Deque, Inbox, Item, Steal, Stealer, Words};
 use crate::sleep::{Outstanding, Sleepers};
 use crate::{Parallelism, pin};
-use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,10 +20,62 @@ use std::time::{Duration, Instant};
 /// within microseconds; waking a sleeper takes tens.
 pub(crate) const SPIN: Duration = Duration::from_micros(150);
 
+/// Tasks that may wait in the deque of a thread; from outside, for each thread.
+const MAX_WAITING: usize = 1024;
+
+/// Work that is over when it has run.
+type Work = Box<dyn FnOnce() + Send>;
+
 enum Task {
-    Run(Box<dyn FnOnce() + Send>),
-    Counted(Box<dyn FnOnce() + Send>, Arc<Outstanding>),
+    Run(Work),
+    Counted(Work, Arc<Outstanding>),
     Blocks(Arc<Blocks>),
+}
+
+// SAFETY: work has two words that are not null, of which the third, what it is counted by, is
+// taken along; blocks have one, and the second is null. What is sent is `Send`.
+unsafe impl Item for Task {
+    fn into_words(self) -> Words {
+        let null = std::ptr::null_mut();
+        let halves = |work| {
+            // SAFETY: a reference to a trait object is as large as two pointers, and both halves
+            // are pointers that keep where they come from.
+            unsafe {
+                std::mem::transmute::<*mut (dyn FnOnce() + Send), [*mut (); 2]>(Box::into_raw(work))
+            }
+        };
+        match self {
+            Task::Run(work) => {
+                let [data, table] = halves(work);
+                [data, table, null]
+            }
+            Task::Counted(work, count) => {
+                let [data, table] = halves(work);
+                [data, table, Arc::into_raw(count).cast_mut().cast()]
+            }
+            Task::Blocks(blocks) => [Arc::into_raw(blocks).cast_mut().cast(), null, null],
+        }
+    }
+
+    unsafe fn from_words([data, table, count]: Words) -> Self {
+        if table.is_null() {
+            // SAFETY: made by `into_words`, and used once as the caller says.
+            return Task::Blocks(unsafe { Arc::from_raw(data.cast()) });
+        }
+        // SAFETY: as above.
+        let work = unsafe {
+            let halves = [data, table];
+            Box::from_raw(std::mem::transmute::<
+                [*mut (); 2],
+                *mut (dyn FnOnce() + Send),
+            >(halves))
+        };
+        match count.is_null() {
+            true => Task::Run(work),
+            // SAFETY: as above.
+            false => Task::Counted(work, unsafe { Arc::from_raw(count.cast()) }),
+        }
+    }
 }
 
 struct Blocks {
@@ -61,7 +113,8 @@ impl Blocks {
 }
 
 struct Shared {
-    injector: Injector<Task>,
+    /// Tasks of threads that have no deque here, and of those whose deque is full.
+    inbox: Inbox<Task>,
     stealers: Vec<Stealer<Task>>,
     sleepers: Sleepers,
     stop: AtomicBool,
@@ -73,7 +126,7 @@ struct Shared {
 thread_local! {
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
     /// The own deque of a worker thread, with the address of the pool it belongs to.
-    static LOCAL: RefCell<Option<(usize, Worker<Task>)>> = const { RefCell::new(None) };
+    static LOCAL: RefCell<Option<(usize, Deque<Task>)>> = const { RefCell::new(None) };
 }
 
 /// Whether the thread runs a task of a work queue.
@@ -136,27 +189,27 @@ impl Pool {
     /// A pool whose threads do `begin` with their number, from 1, first.
     fn with(width: usize, begin: fn(usize)) -> Pool {
         let width = width.max(1);
-        let workers: Vec<Worker<Task>> = (1..width).map(|_| Worker::new_lifo()).collect();
+        let deques: Vec<Deque<Task>> = (1..width).map(|_| Deque::new(MAX_WAITING)).collect();
         let shared = Arc::new(Shared {
-            injector: Injector::new(),
-            stealers: workers.iter().map(Worker::stealer).collect(),
+            inbox: Inbox::default(),
+            stealers: deques.iter().map(Deque::stealer).collect(),
             sleepers: Sleepers::default(),
             stop: AtomicBool::new(false),
             width,
             is_crowded: width > 1 && width > Pool::available_threads(),
         });
-        let spawn = |(i, worker)| {
+        let spawn = |(i, deque)| {
             let shared = shared.clone();
             std::thread::Builder::new()
                 .name(format!("ferroflow-{i}"))
                 .spawn(move || {
                     begin(i + 1);
-                    LOCAL.set(Some((Arc::as_ptr(&shared) as usize, worker)));
+                    LOCAL.set(Some((Arc::as_ptr(&shared) as usize, deque)));
                     shared.work_until(&|| shared.stop.load(Ordering::Acquire));
                 })
                 .ok()
         };
-        let threads = workers.into_iter().enumerate().filter_map(spawn).collect();
+        let threads = deques.into_iter().enumerate().filter_map(spawn).collect();
         Pool { shared, threads }
     }
 
@@ -166,15 +219,25 @@ impl Pool {
     }
 
     /// Runs `task` on some thread, soon. With a width of 1 it runs when somebody helps.
-    pub fn spawn(&self, task: Box<dyn FnOnce() + Send>) {
+    pub fn spawn(&self, task: Work) {
         self.shared.push(Task::Run(task), 1);
     }
 
     /// As [`Pool::spawn`], for a task of a work queue. It is outstanding until it is over, even when
     /// it panics; the end of the last one is notified.
-    pub fn spawn_counted(&self, task: Box<dyn FnOnce() + Send>, count: &Arc<Outstanding>) {
+    pub fn spawn_counted(&self, task: Work, count: &Arc<Outstanding>) {
         count.begin();
         self.shared.push(Task::Counted(task, count.clone()), 1);
+    }
+
+    /// Whether so many tasks wait that the caller had better run its next one itself: its deque is
+    /// full, or if it has none what came from outside is as much as all deques hold.
+    pub fn is_full(&self) -> bool {
+        let outside = || self.shared.inbox.len() >= MAX_WAITING * self.shared.stealers.len().max(1);
+        self.shared.with_deque(|deque| match deque {
+            Some(deque) => deque.is_full(),
+            None => outside(),
+        })
     }
 
     /// Runs tasks on the calling thread until `done()` holds; sleeps when there are none.
@@ -252,39 +315,35 @@ impl Parallelism for Pool {
 impl Shared {
     /// Queues `task` and wakes up to `n_wanted` sleepers.
     fn push(&self, task: Task, n_wanted: usize) {
-        let me = self as *const Shared as usize;
-        let task = LOCAL.with_borrow(|local| match local {
-            Some((pool, worker)) if *pool == me => {
-                worker.push(task);
-                None
-            }
-            _ => Some(task),
+        let task = self.with_deque(|deque| match deque {
+            Some(deque) => deque.push(task).err(),
+            None => Some(task),
         });
         if let Some(task) = task {
-            self.injector.push(task);
+            self.inbox.push(task);
         }
         self.sleepers.wake(n_wanted > 1);
     }
 
-    fn find(&self) -> Option<Task> {
+    /// Calls `f` with the deque that the calling thread has in this pool.
+    fn with_deque<R>(&self, f: impl FnOnce(Option<&Deque<Task>>) -> R) -> R {
         let me = self as *const Shared as usize;
-        let own = LOCAL.with_borrow(|local| match local {
-            Some((pool, worker)) if *pool == me => worker.pop(),
-            _ => None,
-        });
-        if own.is_some() {
-            return own;
+        LOCAL.with_borrow(|local| match local {
+            Some((pool, deque)) if *pool == me => f(Some(deque)),
+            _ => f(None),
+        })
+    }
+
+    fn find(&self) -> Option<Task> {
+        let own = self.with_deque(|deque| deque.and_then(Deque::pop));
+        if let Some(task) = own.or_else(|| self.inbox.pop()) {
+            return Some(task);
         }
         let mut retry = true;
         while std::mem::take(&mut retry) {
-            match self.injector.steal() {
-                Steal::Success(task) => return Some(task),
-                Steal::Retry => retry = true,
-                Steal::Empty => {}
-            }
             for stealer in &self.stealers {
                 match stealer.steal() {
-                    Steal::Success(task) => return Some(task),
+                    Steal::Item(task) => return Some(task),
                     Steal::Retry => retry = true,
                     Steal::Empty => {}
                 }
@@ -294,7 +353,7 @@ impl Shared {
     }
 
     fn has_work(&self) -> bool {
-        !self.injector.is_empty() || self.stealers.iter().any(|s| !s.is_empty())
+        !self.inbox.is_empty() || self.stealers.iter().any(|s| !s.is_empty())
     }
 
     fn work_until(&self, done: &dyn Fn() -> bool) {

@@ -77,11 +77,6 @@ impl Outstanding {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// How many there are, about.
-    pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// Whether there are none; what the last one did is visible then.
     pub fn is_zero(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0

@@ -15,8 +15,6 @@ pub type Task = Box<dyn FnOnce() + Send>;
 
 /// Most threads for blocking work.
 const MAX_BLOCKING_THREADS: usize = 256;
-/// Tasks that may wait for each thread of a pool before the caller has to run new ones itself.
-const MAX_WAITING: usize = 1024;
 /// How deep tasks that overflow may nest on the stack.
 const MAX_OVERFLOW_DEPTH: usize = 8;
 
@@ -282,8 +280,7 @@ impl WorkQueue for MultiThreadedWorkQueue {
     }
 
     fn add_task(&self, task: Task) {
-        let n_waiting = self.pending.count();
-        if n_waiting >= MAX_WAITING * self.n_threads && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
+        if self.pool.is_full() && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
             /// Undoes the count even when the task panics.
             struct Level;
             impl Drop for Level {

@@ -1,10 +1,12 @@
-//! Models of the protocols of values, of owned state, of sleeping threads and of cancellation, run by loom over every order of their atomic steps.
+//! Models of the protocols of values, of owned state, of deques, of sleeping threads and of
+//! cancellation, run by loom over every order of their atomic steps.
 //!
 //! `cargo xtask loom` runs them; without `--cfg loom` this file is empty.
 #![cfg(loom)]
 
 use ferroflow_sync::{
-    AsyncValue, CancelToken, IndirectPromise, Outstanding, Owned, Promise, Shares, Sleepers,
+    AsyncValue, CancelToken, Deque, Inbox, IndirectPromise, Outstanding, Owned, Promise, Shares,
+    Sleepers, Steal, Stealer,
 };
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -178,11 +180,80 @@ fn a_writer_that_gives_up_wakes_its_waiters() {
     });
 }
 
-/// A pool in small: a queue, those who sleep, and what is outstanding. The queue stands for the
-/// deques, of which the pool needs only that what was pushed is seen after a fence.
+/// What waits in a deque. Loom counts its payload, so that what is lost or taken twice is found.
+struct Ticket(Arc<AtomicUsize>, usize);
+
+impl Ticket {
+    fn take(self) -> usize {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        self.1
+    }
+}
+
+/// What thieves take until there is nothing left.
+fn steal_all(thief: &Stealer<Box<Ticket>>) -> Vec<usize> {
+    let mut taken = Vec::new();
+    loop {
+        match thief.steal() {
+            Steal::Item(ticket) => taken.push(ticket.take()),
+            Steal::Retry => thread::yield_now(),
+            Steal::Empty => return taken,
+        }
+    }
+}
+
+/// The owner puts `n` tickets into a deque for two, takes one whenever `pops` says so, and all in
+/// the end, while `n_thieves` threads steal. Every ticket is taken once.
+fn check_deque(n: usize, pops: fn(usize) -> bool, n_thieves: usize) {
+    check(move || {
+        let count = Arc::new(AtomicUsize::new(0));
+        let deque = Deque::new(2);
+        let thieves: Vec<_> = (0..n_thieves)
+            .map(|_| {
+                let thief = deque.stealer();
+                thread::spawn(move || steal_all(&thief))
+            })
+            .collect();
+        let mut taken = Vec::new();
+        for i in 0..n {
+            if let Err(ticket) = deque.push(Box::new(Ticket(count.clone(), i))) {
+                taken.push(ticket.take());
+            }
+            if pops(i) {
+                taken.extend(deque.pop().map(|t| t.take()));
+            }
+        }
+        taken.extend(std::iter::from_fn(|| deque.pop()).map(|t| t.take()));
+        for thief in thieves {
+            taken.extend(thief.join().expect("no panic"));
+        }
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..n));
+        assert_eq!(count.load(Ordering::Relaxed), n);
+    });
+}
+
+#[test]
+fn owner_and_thief_do_not_both_take_the_last_item() {
+    check_deque(1, |_| true, 1);
+    check_deque(2, |_| true, 1);
+}
+
+#[test]
+fn two_thieves_and_the_owner_take_each_item_once() {
+    check_deque(2, |_| false, 2);
+}
+
+#[test]
+fn a_ring_that_goes_round_keeps_its_items() {
+    check_deque(4, |i| i == 1, 1);
+    check_deque(5, |_| false, 1);
+}
+
+/// A pool in small: a queue, those who sleep, and what is outstanding.
 #[derive(Default)]
 struct Small {
-    queue: Mutex<Vec<usize>>,
+    queue: Inbox<usize>,
     sleepers: Sleepers,
     outstanding: Outstanding,
     done: Mutex<Vec<usize>>,
@@ -191,18 +262,18 @@ struct Small {
 impl Small {
     fn push(&self, task: usize) {
         self.outstanding.begin();
-        self.queue.lock().expect("no panic").push(task);
+        self.queue.push(task);
         self.sleepers.wake(false);
     }
 
     fn has_work(&self) -> bool {
-        !self.queue.lock().expect("no panic").is_empty()
+        !self.queue.is_empty()
     }
 
     /// Runs tasks until none is outstanding; an even task queues the one behind it.
     fn quiesce(&self) {
         while !self.outstanding.is_zero() {
-            let task = self.queue.lock().expect("no panic").pop();
+            let task = self.queue.pop();
             match task {
                 Some(task) => {
                     if task % 2 == 0 {
@@ -225,18 +296,21 @@ impl Small {
 #[test]
 fn a_sleeper_is_woken_by_work_that_comes_as_it_falls_asleep() {
     check(|| {
-        // A deque shows what was pushed by an atomic store, without a lock: the fences matter.
-        let (length, sleepers) = (Arc::new(AtomicUsize::new(0)), Arc::new(Sleepers::default()));
-        let (seen, sleeper) = (length.clone(), sleepers.clone());
+        let (deque, sleepers) = (Deque::<Box<Ticket>>::new(2), Arc::new(Sleepers::default()));
+        let (thief, sleeper) = (deque.stealer(), sleepers.clone());
         let thread = thread::spawn(move || {
-            let has_work = || seen.load(Ordering::Acquire) > 0;
-            while !has_work() {
-                sleeper.sleep(has_work);
+            loop {
+                match thief.steal() {
+                    Steal::Item(ticket) => return ticket.take(),
+                    Steal::Retry => thread::yield_now(),
+                    Steal::Empty => sleeper.sleep(|| !thief.is_empty()),
+                }
             }
         });
-        length.store(1, Ordering::Release);
+        let ticket = Box::new(Ticket(Arc::new(AtomicUsize::new(0)), 7));
+        assert!(deque.push(ticket).is_ok());
         sleepers.wake(false);
-        thread.join().expect("no panic");
+        assert_eq!(thread.join().expect("no panic"), 7);
     });
 }
 
@@ -249,7 +323,7 @@ fn two_sleepers_share_what_comes() {
                 let pool = pool.clone();
                 thread::spawn(move || {
                     loop {
-                        let task = pool.queue.lock().expect("no panic").pop();
+                        let task = pool.queue.pop();
                         if let Some(task) = task {
                             return task;
                         }
