@@ -109,6 +109,18 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
         let values = row_major(&shape, values, fortran);
         return Tensor::from_strings(shape, values);
     }
+    if ty.endianness() != npyz::Endianness::Big && (!fortran || shape.rank() < 2) {
+        let n_bytes = npy.len().saturating_mul(dtype.size() as u64);
+        let mut data = npy.into_inner();
+        let mut bytes = Vec::new();
+        data.by_ref()
+            .take(n_bytes)
+            .read_to_end(&mut bytes)
+            .map_err(bad)?;
+        // The end of an archive's file is where its checksum is compared.
+        data.read(&mut [0]).map_err(bad)?;
+        return Tensor::from_bytes(dtype, shape, &bytes);
+    }
     if dtype == DType::Bfloat16 {
         let values: Vec<Vec<u8>> = npy.into_vec().map_err(bad)?;
         let values = row_major(&shape, values, fortran);
@@ -226,6 +238,52 @@ mod tests {
         folder
     }
 
+    /// How a `.npy` file of shape 2x2 begins.
+    fn header(dtype: &str, fortran: bool) -> Vec<u8> {
+        let order = if fortran { "True" } else { "False" };
+        let text = format!("{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': (2, 2), }}\n");
+        let mut file = b"\x93NUMPY\x01\x00".to_vec();
+        file.extend((text.len() as u16).to_le_bytes());
+        file.extend(text.bytes());
+        file
+    }
+
+    #[test]
+    fn bytes_of_either_order_are_read() {
+        let folder = folder("npy-bytes");
+        let path = folder.join("a.npy");
+        let rows: [(&str, bool, [u8; 8], [i16; 4]); 3] = [
+            ("<i2", false, [1, 0, 2, 0, 3, 0, 4, 1], [1, 2, 3, 260]),
+            (">i2", false, [0, 1, 0, 2, 0, 3, 1, 4], [1, 2, 3, 260]),
+            ("<i2", true, [1, 0, 2, 0, 3, 0, 4, 1], [1, 3, 2, 260]),
+        ];
+        for (dtype, fortran, bytes, expected) in rows {
+            let mut file = header(dtype, fortran);
+            file.extend(bytes);
+            std::fs::write(&path, &file).unwrap();
+            assert_eq!(read_npy(&path).unwrap().slice::<i16>().unwrap(), expected);
+            std::fs::write(&path, &file[..file.len() - 1]).unwrap();
+            assert!(read_npy(&path).is_err(), "{dtype} is cut short");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_archive_with_a_flipped_byte_is_refused() {
+        let folder = folder("npz-flipped");
+        let path = folder.join("a.npz");
+        let arrays = [("a".to_string(), Tensor::vector(&[1.5f32; 50]).unwrap())];
+        write_npz(&path, &arrays).unwrap();
+        let mut file = std::fs::read(&path).unwrap();
+        let data = 1.5f32.to_le_bytes();
+        let at = file.windows(4).position(|w| w == data).unwrap();
+        file[at + 1] ^= 1;
+        std::fs::write(&path, file).unwrap();
+        let text = read_npz_key(&path, "a").unwrap_err().to_string();
+        assert!(text.contains("hecksum"), "{text}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
     #[test]
     fn strings_go_both_ways() {
         let folder = folder("npz-strings");
@@ -253,11 +311,7 @@ mod tests {
     fn numpys_code_points_are_read() {
         let folder = folder("npy-unicode");
         let path = folder.join("u.npy");
-        let header = "{'descr': '<U2', 'fortran_order': True, 'shape': (2, 2), }";
-        let mut file = b"\x93NUMPY\x01\x00".to_vec();
-        file.extend((header.len() as u16 + 1).to_le_bytes());
-        file.extend(header.bytes());
-        file.push(b'\n');
+        let mut file = header("<U2", true);
         for code in ["ab", "c\0", "dé", "\0\0"].iter().flat_map(|s| s.chars()) {
             file.extend((code as u32).to_le_bytes());
         }
