@@ -21,6 +21,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::patterns::PASS,
     passes::fuse::PASS,
     passes::fuse_read::PASS,
+    passes::fuse_update::PASS,
     passes::elementwise::PASS,
 ];
 

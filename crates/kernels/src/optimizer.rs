@@ -1,10 +1,13 @@
 //! The engine of the optimizers: one pass over a variable and its slots, by a rule for one element.
 //!
 //! An op names its variables by handles, then come numbers and the gradient, in an order of its own.
-//! The same rule serves the whole variable and rows of it.
+//! The same rule serves the whole variable and rows of it, and a gradient that is a product of two
+//! matrices, of which each tile is used up as it is computed.
 
 use crate::indices::{Index, dispatch_index};
 use crate::resource::{Var, handle, value_mut, variable};
+use crate::simd::gemm::{Epilogue, GemmShape, MAX_UPDATE_K, gemm_update};
+use crate::tf::matmul;
 use crate::wide::{narrowed, widened};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
@@ -18,6 +21,16 @@ const BLOCK: usize = 8 * 1024;
 
 /// A type that rules compute with.
 pub(crate) trait Number: Element {
+    /// Applies `rule` to values and the product of two matrices; false if it must be made first.
+    fn update<F: Fn([&mut Self; N], Self) + Sync, const N: usize>(
+        _par: &dyn Parallelism,
+        _s: &GemmShape,
+        _factors: [&[Self]; 2],
+        _values: &mut [&mut [Self]; N],
+        _rule: &F,
+    ) -> bool {
+        false
+    }
     fn of(x: f64) -> Self;
     /// From both parts; a real number has the first one.
     fn of_parts(re: f64, _im: f64) -> Self {
@@ -46,6 +59,20 @@ pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Number {
 }
 
 impl Number for f32 {
+    fn update<F: Fn([&mut f32; N], f32) + Sync, const N: usize>(
+        par: &dyn Parallelism,
+        s: &GemmShape,
+        [a, b]: [&[f32]; 2],
+        values: &mut [&mut [f32]; N],
+        rule: &F,
+    ) -> bool {
+        if s.is_tiny() || s.k > MAX_UPDATE_K {
+            return false;
+        }
+        let values = values.each_mut().map(|v| &mut **v);
+        gemm_update(par, s, a, b, values, rule);
+        true
+    }
     #[inline(always)]
     fn of(x: f64) -> Self {
         x as f32
@@ -88,6 +115,8 @@ struct Inputs {
     numbers: Vec<(usize, String)>,
     gradient: usize,
     gradient_name: &'static str,
+    /// The other factor of a gradient that is a product, and which of the two are transposed.
+    factor: Option<(usize, [bool; 2])>,
     indices: Option<usize>,
     /// The type of variables and gradient, which rules may compute in a wider one.
     dtype: DType,
@@ -96,10 +125,25 @@ struct Inputs {
 impl Inputs {
     fn new(build: &KernelBuild) -> Result<Inputs> {
         let named = |name: &str| build.def.inputs.iter().position(|arg| arg.name() == name);
-        let gradient = ["grad", "delta"].map(|name| named(name).map(|i| (i, name)));
-        let gradient = gradient.into_iter().flatten().next();
+        // A product has the gradient's place as `a`, and is called what it stands for.
+        let names = [("grad", "grad"), ("delta", "delta")];
+        let of_product = if named("alpha").is_some() {
+            "delta"
+        } else {
+            "grad"
+        };
+        let names = names.into_iter().chain([("a", of_product)]);
+        let gradient = names.map(|(arg, name)| named(arg).map(|i| (i, name)));
+        let gradient = gradient.flatten().next();
         let (gradient, gradient_name) =
             gradient.ok_or_else(|| internal!("an optimizer without a gradient"))?;
+        let factor = match named("b") {
+            Some(b) => {
+                let is = |attr| build.attrs.bool(attr);
+                Some((b, [is("transpose_a")?, is("transpose_b")?]))
+            }
+            None => None,
+        };
         let indices = named("indices");
         let is_handle = |dtype: &&DType| **dtype == DType::Resource;
         let n_vars = build.inputs.iter().take_while(is_handle).count();
@@ -108,10 +152,12 @@ impl Inputs {
             n_vars,
             numbers: args
                 .filter(|(i, _)| *i != gradient && Some(*i) != indices)
+                .filter(|(i, _)| factor.is_none_or(|(b, _)| *i != b))
                 .map(|(i, arg)| (i, arg.name().to_string()))
                 .collect(),
             gradient,
             gradient_name,
+            factor,
             indices,
             dtype: build.input(gradient)?,
         })
@@ -216,7 +262,7 @@ fn step<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     mut values: Vec<&mut Tensor>,
     rule: &F,
 ) -> Result<()> {
-    let gradient = ctx.input(inputs.gradient)?;
+    let mut gradient = ctx.input(inputs.gradient)?;
     let shape = match values.first() {
         Some(var) => var.shape().clone(),
         None => return Ok(()),
@@ -227,14 +273,32 @@ fn step<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
             other.shape()
         ));
     }
+    let check = |gradient: &Shape| match *gradient == shape {
+        true => Ok(()),
+        false => Err(invalid_argument!(
+            "var and {} do not have the same shape{shape} {gradient}",
+            inputs.gradient_name
+        )),
+    };
+    let product;
+    if let Some((b, [ta, tb])) = inputs.factor {
+        let factors = [gradient, ctx.input(b)?];
+        let s = matmul::sizes(factors[0], factors[1], ta, tb)?;
+        check(&Shape::from([s.m, s.n]))?;
+        if inputs.dtype == T::DTYPE {
+            let mut slices = slices::<T, N>(&mut values)?;
+            let [a, b] = [factors[0].slice::<T>()?, factors[1].slice::<T>()?];
+            if T::update(ctx.par(), &s, [a, b], &mut slices, rule) {
+                return Ok(());
+            }
+        }
+        product = matmul::product::<f32>(ctx, &s, factors, &Epilogue::none())?;
+        gradient = &product;
+    }
     let rows = match inputs.indices {
-        None if *gradient.shape() == shape => None,
         None => {
-            return Err(invalid_argument!(
-                "var and {} do not have the same shape{shape} {}",
-                inputs.gradient_name,
-                gradient.shape()
-            ));
+            check(gradient.shape())?;
+            None
         }
         Some(i) => Some(rows(&shape, gradient.shape(), ctx.input(i)?)?),
     };
@@ -300,6 +364,17 @@ fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     })
 }
 
+/// The elements of all variables.
+fn slices<'a, T: Number, const N: usize>(
+    values: &'a mut [&mut Tensor],
+) -> Result<[&'a mut [T]; N]> {
+    let slices = values.iter_mut().map(|v| v.slice_mut::<T>());
+    let slices: Vec<_> = slices.collect::<Result<_>>()?;
+    slices
+        .try_into()
+        .map_err(|_| internal!("{N} variables expected"))
+}
+
 fn apply<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     values: &mut [&mut Tensor],
@@ -308,13 +383,7 @@ fn apply<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     rule: &F,
 ) -> Result<()> {
     let gradient = gradient.slice::<T>()?;
-    let mut slices = Vec::with_capacity(N);
-    for value in values {
-        slices.push(value.slice_mut::<T>()?);
-    }
-    let slices: [&mut [T]; N] = slices
-        .try_into()
-        .map_err(|_| internal!("{N} variables expected"))?;
+    let slices = slices::<T, N>(values)?;
     let Some(rows) = rows else {
         blocks(par, slices, gradient, rule);
         return Ok(());

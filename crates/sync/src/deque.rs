@@ -64,7 +64,8 @@ struct Ring<T: Item> {
     bottom: Apart<AtomicUsize>,
     /// As many as a power of two; place `i` is the slot of `i` modulo that.
     slots: Box<[[AtomicPtr<()>; WORDS]]>,
-    items: PhantomData<T>,
+    /// Invariant: what is put as one type must not be taken as another.
+    items: PhantomData<Cell<T>>,
 }
 
 // SAFETY: all fields are atomics; the items, which are `Send`, leave it once each (module text).
@@ -90,12 +91,14 @@ impl<T: Item> Ring<T> {
 
     /// Whether the place `bottom` is still in use.
     fn has_no_room(&self, bottom: usize) -> bool {
-        // Acquire: the thief that moved the top has read the place that is to be used.
+        // Acquire: the thief that moved the top has read the place that is to be used. Loom, which
+        // runs loads in program order, would not miss it.
         let top = self.top.0.load(Ordering::Acquire);
         distance(top, bottom) >= self.slots.len() as isize
     }
 
-    /// Moves the top past `place`; false if somebody else did.
+    /// Moves the top past `place`; false if somebody else did. That it releases, what was read before
+    /// included, is nothing that loom would miss, either.
     fn take(&self, place: usize) -> bool {
         let (seen, next) = (Ordering::Relaxed, place.wrapping_add(1));
         let top = &self.top.0;

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 /// within microseconds; waking a sleeper takes tens.
 pub(crate) const SPIN: Duration = Duration::from_micros(150);
 
-/// Tasks that may wait in the deque of a thread; from outside, for each thread.
+/// Tasks that may wait in the deque of a thread; in the inbox so many for each thread before others
+/// had better run theirs themselves.
 const MAX_WAITING: usize = 1024;
 
 /// Work that is over when it has run.
@@ -33,7 +34,8 @@ enum Task {
 }
 
 // SAFETY: work has two words that are not null, of which the third, what it is counted by, is
-// taken along; blocks have one, and the second is null. What is sent is `Send`.
+// taken along; blocks have one, and the second is null. Which half of a wide pointer comes first does
+// not matter. What is sent is `Send`.
 unsafe impl Item for Task {
     fn into_words(self) -> Words {
         let null = std::ptr::null_mut();
@@ -206,6 +208,8 @@ impl Pool {
                     begin(i + 1);
                     LOCAL.set(Some((Arc::as_ptr(&shared) as usize, deque)));
                     shared.work_until(&|| shared.stop.load(Ordering::Acquire));
+                    // What still waits is dropped while tasks can be pushed.
+                    drop(LOCAL.take());
                 })
                 .ok()
         };
@@ -230,8 +234,14 @@ impl Pool {
         self.shared.push(Task::Counted(task, count.clone()), 1);
     }
 
-    /// Whether so many tasks wait that the caller had better run its next one itself: its deque is
-    /// full, or if it has none what came from outside is as much as all deques hold.
+    /// As [`Pool::spawn_counted`], here and now.
+    pub fn run_counted(&self, task: Work, count: &Outstanding) {
+        count.begin();
+        self.shared.run_counted(task, count);
+    }
+
+    /// Whether so much waits, blocks of loops that are over included, that the caller had better run its
+    /// next task itself: its deque is full or, if it has none, the inbox has as much as all deques hold.
     pub fn is_full(&self) -> bool {
         let outside = || self.shared.inbox.len() >= MAX_WAITING * self.shared.stealers.len().max(1);
         self.shared.with_deque(|deque| match deque {
@@ -305,6 +315,7 @@ impl Parallelism for Pool {
                 std::thread::yield_now();
             }
         }
+        self.shared.take_back(&blocks);
         let panic = lock(&blocks.panic).take();
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -323,6 +334,16 @@ impl Shared {
             self.inbox.push(task);
         }
         self.sleepers.wake(n_wanted > 1);
+    }
+
+    /// Takes what nobody stole of `blocks` out of the caller's deque, where it would wait for nothing.
+    fn take_back(&self, blocks: &Arc<Blocks>) {
+        while let Some(task) = self.with_deque(|deque| deque.and_then(Deque::pop)) {
+            if !matches!(&task, Task::Blocks(b) if Arc::ptr_eq(b, blocks)) {
+                // Others may have looked meanwhile.
+                return self.push(task, 1);
+            }
+        }
     }
 
     /// Calls `f` with the deque that the calling thread has in this pool.
@@ -352,6 +373,14 @@ impl Shared {
         None
     }
 
+    /// Runs a task that has begun to count; if it panics it is over.
+    fn run_counted(&self, task: Work, count: &Outstanding) {
+        drop(catch_unwind(AssertUnwindSafe(|| run_task(task))));
+        if count.end() {
+            self.sleepers.wake(true);
+        }
+    }
+
     fn has_work(&self) -> bool {
         !self.inbox.is_empty() || self.stealers.iter().any(|s| !s.is_empty())
     }
@@ -364,10 +393,7 @@ impl Shared {
                     // A task that panics must not take the worker with it.
                     Task::Run(task) => drop(catch_unwind(AssertUnwindSafe(task))),
                     Task::Counted(task, count) => {
-                        drop(catch_unwind(AssertUnwindSafe(|| run_task(task))));
-                        if count.end() {
-                            self.sleepers.wake(true);
-                        }
+                        self.run_counted(task, &count);
                     }
                     Task::Blocks(blocks) => blocks.work(),
                 }
@@ -443,6 +469,60 @@ mod tests {
                 }
             }));
         }
+    }
+
+    #[test]
+    fn tasks_that_wait_are_dropped_with_the_pool() {
+        /// Counts its end, by a task of another pool.
+        struct Counted(Arc<Pool>, Arc<AtomicUsize>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                let count = self.1.clone();
+                self.0.spawn(Box::new(move || {
+                    count.fetch_add(1, Ordering::Release);
+                }));
+            }
+        }
+        let (other, ends) = (Arc::new(Pool::new(2)), Arc::new(AtomicUsize::new(0)));
+        // The last owner of the pool is a task of its own.
+        let pool = Arc::new(Pool::new(2));
+        let (of_task, of_count) = (pool.clone(), Counted(other.clone(), ends.clone()));
+        let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+        pool.spawn(Box::new(move || {
+            let _ = may_go_on.recv();
+            of_task.spawn(Box::new(move || drop(of_count)));
+        }));
+        drop(pool);
+        let _ = go_on.send(());
+        let wait_for = |n| {
+            while ends.load(Ordering::Acquire) < n {
+                std::thread::yield_now();
+            }
+        };
+        wait_for(1);
+        // In a deque, in the inbox.
+        let pool = Pool::new(1);
+        let of_count = Counted(other.clone(), ends.clone());
+        pool.spawn(Box::new(move || drop(of_count)));
+        drop(pool);
+        wait_for(2);
+    }
+
+    #[test]
+    fn loops_leave_no_tickets_in_the_deque() {
+        let pool = Arc::new(Pool::new(2));
+        let (of_task, full) = (pool.clone(), Arc::new(AtomicUsize::new(2)));
+        let result = full.clone();
+        let (is_done, done) = std::sync::mpsc::channel();
+        pool.spawn(Box::new(move || {
+            for _ in 0..2000 {
+                of_task.run_blocks(4, &|_| of_task.run_blocks(2, &|_| {}));
+            }
+            result.store(of_task.is_full().into(), Ordering::Release);
+            let _ = is_done.send(());
+        }));
+        done.recv().expect("the task ends");
+        assert_eq!(full.load(Ordering::Acquire), 0);
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub trait WorkQueue: Send + Sync {
     /// What the queue is called, for people.
     fn name(&self) -> String;
 
-    /// Queues work that does not block. A queue that is full runs it in the caller.
+    /// Queues work that does not block. A queue that is full runs it in the caller, unless that is deep
+    /// in such work already.
     fn add_task(&self, task: Task);
 
     /// Queues work that may block. Without `allow_queuing` the task is given back unless it will
@@ -281,16 +282,10 @@ impl WorkQueue for MultiThreadedWorkQueue {
 
     fn add_task(&self, task: Task) {
         if self.pool.is_full() && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
-            /// Undoes the count even when the task panics.
-            struct Level;
-            impl Drop for Level {
-                fn drop(&mut self) {
-                    OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
-                }
-            }
             OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() + 1);
-            let _level = Level;
-            return run(task);
+            self.pool.run_counted(task, &self.pending);
+            OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
+            return;
         }
         self.pool.spawn_counted(task, &self.pending);
     }

@@ -5,8 +5,8 @@ use ferroflow_sync::{
     AsyncValue, BlockSizes, Chain, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue,
     WorkQueue, parallel_for_async,
 };
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 fn queues() -> Vec<Arc<dyn WorkQueue>> {
@@ -167,4 +167,68 @@ fn a_block_that_fails_fails_the_loop() {
         }
         queue.quiesce();
     }
+}
+
+/// Counts itself and adds `fan` tasks to the queue that do the same, one level less deep.
+fn grow(queue: &Arc<MultiThreadedWorkQueue>, count: &Arc<AtomicUsize>, depth: usize, fan: usize) {
+    count.fetch_add(1, Ordering::Relaxed);
+    for i in (0..fan).take_while(|_| depth > 0) {
+        let (of_task, count) = (queue.clone(), count.clone());
+        queue.add_task(Box::new(move || {
+            if i % 4 == 0 {
+                of_task.parallelism().run_blocks(5, &|_| {});
+            }
+            grow(&of_task, &count, depth - 1, fan);
+        }));
+    }
+}
+
+#[test]
+fn what_overflows_is_run_too() {
+    for n in [1, 2, 3] {
+        let queue = Arc::new(MultiThreadedWorkQueue::new(n, 0));
+        let count = Arc::new(AtomicUsize::new(0));
+        std::thread::scope(|s| {
+            s.spawn(|| grow(&queue, &count, 2, 100));
+            s.spawn(|| grow(&queue, &count, 1, 9000));
+            let (of_task, of_count) = (queue.clone(), count.clone());
+            queue.add_task(Box::new(move || grow(&of_task, &of_count, 1, 20_000)));
+        });
+        queue.quiesce();
+        let wanted = (1 + 100 + 100 * 100) + 9001 + 20_001;
+        assert_eq!(count.load(Ordering::Relaxed), wanted, "{n} threads");
+    }
+}
+
+#[test]
+fn what_overflows_runs_at_once_and_is_waited_for() {
+    let queue = Arc::new(MultiThreadedWorkQueue::new(1, 0));
+    let (is_busy, busy) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    queue.add_task(Box::new(move || {
+        let _ = is_busy.send(());
+        let _ = may_go_on.recv();
+    }));
+    busy.recv().expect("the worker runs the task");
+    for _ in 0..1024 {
+        queue.add_task(Box::new(|| {}));
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let (is_running, running) = mpsc::channel();
+    let (of_other, is_done) = (queue.clone(), done.clone());
+    let other = std::thread::spawn(move || {
+        of_other.add_task(Box::new(move || {
+            let _ = is_running.send(());
+            std::thread::sleep(Duration::from_millis(50));
+            is_done.store(true, Ordering::Release);
+        }));
+    });
+    running.recv().expect("it does not wait for the worker");
+    let _ = go_on.send(());
+    queue.quiesce();
+    assert!(done.load(Ordering::Acquire));
+    other.join().expect("no panic");
+    // A panic stays where it is.
+    queue.add_task(Box::new(|| panic!("a task panics")));
+    queue.quiesce();
 }

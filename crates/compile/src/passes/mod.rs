@@ -7,6 +7,7 @@ pub(crate) mod elementwise;
 pub(crate) mod fold;
 pub(crate) mod fuse;
 pub(crate) mod fuse_read;
+pub(crate) mod fuse_update;
 pub(crate) mod identity;
 pub(crate) mod loop_vars;
 pub(crate) mod lower;

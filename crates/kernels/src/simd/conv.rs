@@ -11,7 +11,7 @@ mod tests;
 pub(super) mod winograd;
 
 use super::aligned::SendPtr;
-use super::gemm::drive::drive;
+use super::gemm::drive::{Out, drive};
 use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
 use bytes::Bytes;
 use ferroflow_sync::Parallelism;
@@ -346,9 +346,9 @@ pub fn conv3d(
                 .map(|(s, ld)| (s.get(col..).unwrap_or_default(), ld)),
             act: ep.act,
         };
-        let out = SendPtr(base.get().wrapping_add(col));
+        let out = Out::Matrix(SendPtr(base.get().wrapping_add(col)), p.out_c);
         // SAFETY: the sizes were checked; `Windows` only points into `input`, to zeros, or to the
         // scratch it is given; `out` is exclusively borrowed and a group's columns are its own.
-        unsafe { drive(par, m, &source, b.into(), out, p.out_c, &ep, false) };
+        unsafe { drive(par, m, &source, b.into(), out, &ep, false) };
     }
 }

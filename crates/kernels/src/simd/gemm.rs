@@ -6,16 +6,18 @@ pub(crate) mod kernel;
 mod pack;
 #[cfg(test)]
 mod tests;
+mod update;
 
 pub use super::epilogue::{Activation, Epilogue};
 pub use pack::PackedB;
 use pack::Stored;
+pub use update::{MAX_UPDATE_K, gemm_update};
 
 use super::aligned::{Plain, Scratch, SendPtr};
 use super::math::{UnaryOp, unary_in_place};
 use super::table::{GemmTable, Table};
 use super::transpose::plane_strip;
-use drive::{Columns, RowSource, Tiles, drive};
+use drive::{Columns, Out, RowSource, Tiles, drive};
 use ferroflow_sync::{Inline, Parallelism};
 use std::ops::Range;
 
@@ -134,29 +136,34 @@ pub fn gemm_packed<T: Element>(
     ldc: usize,
     ep: &Epilogue<'_, T>,
 ) {
-    multiply(par, (a, lda), m, b.into(), (out, ldc), ep);
+    check(out.len(), m, b.n(), ldc, "output");
+    let out = Out::Matrix(SendPtr(out.as_mut_ptr()), ldc);
+    // SAFETY: the size was just checked; `out` is exclusively borrowed.
+    unsafe { multiply(par, (a, lda), m, b.into(), out, ep) }
 }
 
 /// As [`gemm_packed`], of a right side packed or not.
-fn multiply<T: Element>(
+///
+/// # Safety
+/// As for [`drive`], as far as `out` is concerned.
+unsafe fn multiply<T: Element>(
     par: &dyn Parallelism,
     (a, lda): (&[T], usize),
     m: usize,
     b: Columns<'_, T>,
-    (out, ldc): (&mut [T], usize),
+    out: Out<'_, T>,
     ep: &Epilogue<'_, T>,
 ) {
     let [k, n] = b.size();
     check(a.len(), m, k, lda, "left-hand matrix");
-    check(out.len(), m, n, ldc, "output");
     check_epilogue(ep, m, n);
     let rows = Rows {
         ptr: SendPtr(a.as_ptr().cast_mut()),
         ld: lda,
         k,
     };
-    // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
-    unsafe { drive(par, m, &rows, b, SendPtr(out.as_mut_ptr()), ldc, ep, false) }
+    // SAFETY: the sizes were just checked; for `out`, the caller's promise.
+    unsafe { drive(par, m, &rows, b, out, ep, false) }
 }
 
 /// The sizes and layouts of a product: `out[m][n] = op(a) · op(b)`.
@@ -196,7 +203,15 @@ impl GemmShape {
             ldc: n,
         }
     }
+
+    /// Whether packing a matrix takes longer than the product.
+    pub fn is_tiny(&self) -> bool {
+        self.m.saturating_mul(self.n).saturating_mul(self.k) <= MAX_TINY
+    }
 }
+
+/// Products of at most so many terms take longer to be packed than to be computed.
+const MAX_TINY: usize = 64;
 
 /// How many times wider than high a product must be for its transpose to be cheaper.
 const WIDE: usize = 4;
@@ -214,10 +229,11 @@ pub fn gemm<T: Element>(
     ep: &Epilogue<'_, T>,
 ) {
     check(out.len(), s.m, s.n, s.ldc, "output");
-    let (rows, cols) = if s.trans_a { (s.k, s.m) } else { (s.m, s.k) };
-    check(a.len(), rows, cols, s.lda, "left-hand matrix");
-    if s.trans_b && !s.trans_a && s.n >= WIDE * s.m && ep.is_none() {
+    // Turning a short product around takes longer than packing the larger matrix.
+    let moves_less = s.n * s.k >= 2 * (s.k + s.n) * s.m;
+    if s.trans_b && !s.trans_a && s.n >= WIDE * s.m && moves_less && ep.is_none() {
         // The product of the transposed matrices packs the smaller one.
+        check(a.len(), s.m, s.k, s.lda, "left-hand matrix");
         check(b.len(), s.n, s.k, s.ldb, "right-hand matrix");
         return PackedB::with_scratch(par, (a, s.lda, true), s.k, s.m, |a| {
             let mut scratch = Scratch::take();
@@ -226,14 +242,34 @@ pub fn gemm<T: Element>(
             turn(t, s.m, [s.n, s.m], out, s.ldc);
         });
     }
+    let out = Out::Matrix(SendPtr(out.as_mut_ptr()), s.ldc);
+    // SAFETY: the size was checked; `out` is exclusively borrowed.
+    unsafe { multiply_into(par, s, a, b, out, ep) }
+}
+
+/// As [`gemm`], wherever the product goes.
+///
+/// # Safety
+/// As for [`drive`], as far as `out` is concerned.
+unsafe fn multiply_into<T: Element>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: Out<'_, T>,
+    ep: &Epilogue<'_, T>,
+) {
     let b = Columns::Stored(Stored::new(s, b));
     if !s.trans_a {
-        return multiply(par, (a, s.lda), s.m, b, (out, s.ldc), ep);
+        // SAFETY: the caller's promise.
+        return unsafe { multiply(par, (a, s.lda), s.m, b, out, ep) };
     }
+    check(a.len(), s.k, s.m, s.lda, "left-hand matrix");
     let mut scratch = Scratch::take();
     let t = scratch.room::<T>(s.m * s.k);
     turn(a, s.lda, [s.k, s.m], t, s.k);
-    multiply(par, (t, s.k), s.m, b, (out, s.ldc), ep);
+    // SAFETY: the caller's promise.
+    unsafe { multiply(par, (t, s.k), s.m, b, out, ep) }
 }
 
 /// `to[c][r] = from[r][c]`, both with a row stride.

@@ -375,6 +375,35 @@ pub fn softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32])
     });
 }
 
+/// As [`softmax`], and then `out[r] = f(r, [max, ln Σ e^(src[r] - max)], dst[r])`.
+///
+/// # Panics
+/// If the lengths differ, or `out` has not an element for each row.
+pub fn softmax_then(
+    par: &dyn Parallelism,
+    src: &[f32],
+    cols: usize,
+    dst: &mut [f32],
+    out: &mut [f32],
+    f: impl Fn(usize, [f32; 2], &mut [f32]) -> f32 + Sync,
+) {
+    assert!(src.len() == dst.len() && out.len() * cols == dst.len());
+    let (table, to) = (Table::current(), SendPtr(dst.as_mut_ptr()));
+    let rows_to_task = (MIN_TASK / cols.max(1)).max(1);
+    par_chunks_mut(par, out, 1, rows_to_task, &|r, out| {
+        let src = &src[r * cols..][..cols];
+        // SAFETY: row `r` of `dst`, which is exclusively borrowed and as long as all rows; each is
+        // visited once.
+        let dst = unsafe { std::slice::from_raw_parts_mut(to.get().add(r * cols), cols) };
+        let max = reduce_one(table, ReduceOp::Max, src);
+        // SAFETY: both are `cols` long; the table is this CPU's.
+        let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), cols, max) };
+        let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
+        super::math::unary_with(table, op, dst);
+        out.fill(f(r, [max, sum.ln()], dst));
+    });
+}
+
 /// `dst[r] = src[r] - max - ln Σ e^(src[r] - max)` for rows of `cols` elements.
 ///
 /// # Panics

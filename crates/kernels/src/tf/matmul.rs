@@ -110,7 +110,7 @@ fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
 }
 
 /// The sizes of `op(a) · op(b)`.
-fn sizes(a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Result<GemmShape> {
+pub(crate) fn sizes(a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Result<GemmShape> {
     check_matrices(a.dtype(), a.shape(), b.shape())?;
     let (a, b) = (a.shape(), b.shape());
     let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
@@ -251,6 +251,50 @@ impl<T: gemm::Element + Element> OpKernel for Packed<T> {
     }
 }
 
+/// The product of two matrices, as MatMul computes it; `s` is what [`sizes`] says of them.
+pub(crate) fn product<T: gemm::Element + Num>(
+    ctx: &KernelCtx,
+    s: &GemmShape,
+    [a, b]: [&Tensor; 2],
+    ep: &Epilogue<'_, T>,
+) -> Result<Tensor> {
+    let mut out = ctx.alloc(T::DTYPE, shape_of([s.m, s.n])?)?;
+    let to = out.slice_mut::<T>()?;
+    if s.k == 0 {
+        finish_zeros(to, s.n, ep);
+    } else if s.is_tiny() {
+        tiny(s, a.slice()?, b.slice()?, to, ep);
+    } else if !to.is_empty() {
+        gemm(ctx.par(), s, a.slice()?, b.slice()?, to, ep);
+    }
+    Ok(out)
+}
+
+/// A product term by term, with what follows it.
+fn tiny<T: gemm::Element + Num>(
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    to: &mut [T],
+    ep: &Epilogue<'_, T>,
+) {
+    let (row_of_a, term_of_a) = if s.trans_a { (1, s.m) } else { (s.k, 1) };
+    let (term_of_b, column_of_b) = if s.trans_b { (1, s.k) } else { (s.n, 1) };
+    for (i, row) in to.chunks_mut(s.n.max(1)).enumerate() {
+        for (j, out) in row.iter_mut().enumerate() {
+            let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a);
+            let of_b = b.iter().skip(j * column_of_b).step_by(term_of_b);
+            let terms = of_a.zip(of_b).take(s.k).map(|(x, y)| x.mul(*y));
+            let sum = terms.fold(<T as gemm::Element>::ZERO, Num::add);
+            *out = match ep.bias.and_then(|bias| bias.get(j)) {
+                Some(bias) => sum.add(*bias),
+                None => sum,
+            };
+        }
+        T::apply(ep.act.as_unary(), row);
+    }
+}
+
 /// A product of two inputs.
 struct Unpacked<T> {
     ta: bool,
@@ -258,44 +302,12 @@ struct Unpacked<T> {
     tail: Tail<T>,
 }
 
-/// Products of at most so many factors take longer to be packed than to be computed.
-const MAX_TINY: usize = 64;
-
-impl<T: gemm::Element + Num> Unpacked<T> {
-    /// A product term by term, with what follows it.
-    fn tiny(&self, s: &GemmShape, a: &[T], b: &[T], to: &mut [T], ep: &Epilogue<'_, T>) {
-        let (row_of_a, term_of_a) = if self.ta { (1, s.m) } else { (s.k, 1) };
-        let (term_of_b, column_of_b) = if self.tb { (1, s.k) } else { (s.n, 1) };
-        for (i, row) in to.chunks_mut(s.n.max(1)).enumerate() {
-            for (j, out) in row.iter_mut().enumerate() {
-                let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a);
-                let of_b = b.iter().skip(j * column_of_b).step_by(term_of_b);
-                let terms = of_a.zip(of_b).take(s.k).map(|(x, y)| x.mul(*y));
-                let sum = terms.fold(<T as gemm::Element>::ZERO, Num::add);
-                *out = match ep.bias.and_then(|bias| bias.get(j)) {
-                    Some(bias) => sum.add(*bias),
-                    None => sum,
-                };
-            }
-            T::apply(ep.act.as_unary(), row);
-        }
-    }
-}
-
 impl<T: gemm::Element + Num> OpKernel for Unpacked<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let s = sizes(a, b, self.ta, self.tb)?;
-        let mut out = ctx.alloc(T::DTYPE, shape_of([s.m, s.n])?)?;
         let ep = self.tail.epilogue(ctx, s.n)?;
-        let to = out.slice_mut::<T>()?;
-        if s.k == 0 {
-            finish_zeros(to, s.n, &ep);
-        } else if s.m.saturating_mul(s.n).saturating_mul(s.k) <= MAX_TINY {
-            self.tiny(&s, a.slice()?, b.slice()?, to, &ep);
-        } else if !to.is_empty() {
-            gemm(ctx.par(), &s, a.slice()?, b.slice()?, to, &ep);
-        }
+        let out = product(ctx, &s, [a, b], &ep)?;
         ctx.set_output(0, out)
     }
 

@@ -52,6 +52,7 @@ mod matmul_gradient;
 pub mod matrix;
 mod matrix_gradient;
 pub mod optimizers;
+pub mod optimizers_product;
 pub mod optimizers_sparse;
 pub mod optional;
 pub mod pad;
@@ -149,6 +150,7 @@ pub const ALL: &[&[ferroflow_opdef::Op]] = &[
     matmul::OPS,
     matrix::OPS,
     optimizers::OPS,
+    optimizers_product::OPS,
     optimizers_sparse::OPS,
     optional::OPS,
     pad::OPS,

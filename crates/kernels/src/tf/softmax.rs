@@ -171,6 +171,20 @@ fn dense<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
         (at(2).unwrap_or(0), at(1).unwrap_or(0))
     };
     let ((row_x, step_x), (row_l, step_l)) = (steps(a), steps(b));
+    if T::DTYPE == DType::Float && a == b {
+        let labels = ctx.input(1)?.clone();
+        let labels = labels.slice::<f32>()?;
+        return single_losses(ctx, [rows, n], |r, grad, part| {
+            let mut loss = 0.0;
+            for (j, (g, l)) in grad.iter_mut().zip(&labels[r * n..]).enumerate() {
+                if *l != 0.0 {
+                    loss += l * part(j);
+                }
+                *g -= l;
+            }
+            loss
+        });
+    }
     let (x, labels) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?);
     losses(ctx, rows, n, |r, wide, label| {
         for (j, (w, l)) in wide.iter_mut().zip(label.iter_mut()).enumerate() {
@@ -179,6 +193,24 @@ fn dense<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
         }
     })
     .and_then(|out: (Tensor, Tensor)| narrow_outputs::<T>(ctx, out))
+}
+
+/// Loss and gradient of each row of `f32`; `less(row, gradient, part)` takes the labels off the
+/// gradient and adds up their weights times `part(column)`.
+fn single_losses(
+    ctx: &mut KernelCtx,
+    [rows, n]: [usize; 2],
+    less: impl Fn(usize, &mut [f32], &dyn Fn(usize) -> f32) -> f32 + Sync,
+) -> Result<()> {
+    let mut loss = ctx.alloc(DType::Float, Shape::from([rows]))?;
+    let mut grad = ctx.alloc(DType::Float, crate::window::shape(&[rows, n])?)?;
+    let x = ctx.slice::<f32>(0)?;
+    let (to, of) = (grad.slice_mut::<f32>()?, loss.slice_mut::<f32>()?);
+    rows::softmax_then(ctx.par(), x, n, to, of, |r, [max, log], grad| {
+        less(r, grad, &|j| log - (x[r * n + j] - max))
+    });
+    ctx.set_output(0, loss)?;
+    ctx.set_output(1, grad)
 }
 
 /// Loss and gradient of each row in double precision; `read(row, logits, labels)` fills in a row.
@@ -284,6 +316,13 @@ fn sparse<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
              Label values: {}",
             all.join(" ")
         ));
+    }
+    if T::DTYPE == DType::Float {
+        return single_losses(ctx, [rows, n], |r, grad, part| {
+            let label = labels[r] as usize;
+            grad[label] -= 1.0;
+            part(label)
+        });
     }
     let x = ctx.slice::<T>(0)?;
     losses(ctx, rows, n, |r, wide, label| {

@@ -6,7 +6,7 @@
 
 use super::Conv3dShape;
 use crate::simd::aligned::{Scratch, SendPtr};
-use crate::simd::gemm::drive::{RowSource, Tiles, drive};
+use crate::simd::gemm::drive::{Out, RowSource, Tiles, drive};
 use crate::simd::gemm::{Element, Epilogue, PackedB, check};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use std::ops::{AddAssign, Range};
@@ -245,12 +245,12 @@ pub fn conv3d_filter_gradient<T: Element + AddAssign>(
                 };
                 let right = (&right[g * out_c..], p.out_c, false);
                 PackedB::with_scratch(inner, right, k, out_c, |b| {
-                    let to = SendPtr(to.get().wrapping_add(g * out_c));
+                    let to = Out::Matrix(SendPtr(to.get().wrapping_add(g * out_c)), p.out_c);
                     let (ep, add) = (Epilogue::none(), piece != lane);
                     // SAFETY: `Lines` points into `planes`, which hold every position that a window
                     // of these outputs covers; `to` has `rows` rows of stride `p.out_c`, initialized,
                     // nobody else touches it, and a group's columns are its own.
-                    unsafe { drive(inner, rows, &source, b.into(), to, p.out_c, &ep, add) };
+                    unsafe { drive(inner, rows, &source, b.into(), to, &ep, add) };
                 });
             }
         }

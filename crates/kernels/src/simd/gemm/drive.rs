@@ -65,7 +65,7 @@ struct Block {
 }
 
 /// Reduction steps to a block: so many rows of a panel stay in the first-level cache.
-const BLOCK_K: usize = 384;
+pub(crate) const BLOCK_K: usize = 384;
 /// Elements of the left side to a task, to stay in the second-level cache.
 const BLOCK_A: usize = 32 * 1024;
 /// Multiply-adds that make a task worth handing to another thread.
@@ -111,6 +111,27 @@ fn count_blocks(taps: usize, run: usize, rows: usize, mr: usize) -> usize {
     } else {
         taps * run.div_ceil(BLOCK_K)
     }
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+pub(crate) enum Out<'a, T> {
+    /// A matrix and its row stride.
+    Matrix(SendPtr<T>, usize),
+    /// Whoever takes it tile by tile; the reduction is one block then.
+    Tiles(&'a dyn TileSink<T>),
+}
+
+/// Takes the tiles of a product as they are computed.
+pub(crate) trait TileSink<T>: Sync {
+    /// The tile at this row and column, of so many rows and columns, will come next.
+    fn bring(&self, row: usize, col: usize, size: [usize; 2]);
+
+    /// A tile with its row stride.
+    ///
+    /// # Safety
+    /// `tile` is readable for its size, and each element of the product comes once.
+    unsafe fn take(&self, row: usize, col: usize, size: [usize; 2], tile: *const T, ld: usize);
 }
 
 /// Neighboring columns of a packed matrix.
@@ -188,9 +209,9 @@ impl<T: Element> Columns<'_, T> {
 /// `out[m][n] = epilogue(rows · b)`; added to what is in `out` where it says so.
 ///
 /// # Safety
-/// The rows of `source` stay readable, `out` is writable for `m` rows of stride `ldc` with `b.n`
-/// columns (and initialized, to be added to) and nobody else touches it, and the epilogue's matrices
-/// are as large.
+/// The rows of `source` stay readable, `out` is writable for `m` rows with `b.n` columns (and
+/// initialized, to be added to) and nobody else touches it, and the epilogue's matrices are as large.
+/// Tiles are taken of a reduction of at most [`BLOCK_K`], with nothing added and no function applied.
 #[allow(
     clippy::too_many_arguments,
     reason = "the usual shape of a matrix product"
@@ -200,8 +221,7 @@ pub(crate) unsafe fn drive<T: Element>(
     m: usize,
     source: &dyn RowSource<T>,
     b: Columns<'_, T>,
-    out: SendPtr<T>,
-    ldc: usize,
+    out: Out<'_, T>,
     ep: &Epilogue<'_, T>,
     add: bool,
 ) {
@@ -236,7 +256,7 @@ pub(crate) unsafe fn drive<T: Element>(
         let rows = m * r / row_tasks..m * (r + 1) / row_tasks;
         let cols = panels * c / col_tasks..panels * (c + 1) / col_tasks;
         // SAFETY: tasks own disjoint rows or columns; the rest is the caller's promise.
-        unsafe { run_task(rows, cols, source, b, out, ldc, ep, add) };
+        unsafe { run_task(rows, cols, source, b, out, ep, add) };
     };
     let tasks = row_tasks * col_tasks;
     if width == 1 || tasks == 1 {
@@ -284,6 +304,31 @@ unsafe fn sweep_tiles<T: Element>(
             }
             (table.kernels[mr - 1][vectors])(sweep);
         }
+    }
+}
+
+/// Sends one tile of `mr` rows through its kernel; `at` says where its pointers begin and which tile
+/// of the panel it is.
+///
+/// # Safety
+/// As for [`sweep_tiles`], `c` being the tile's.
+unsafe fn sweep_tile<T: Element>(
+    table: &GemmTable<T>,
+    mr: usize,
+    pointers: &[SendPtr<T>],
+    [first, tile]: [usize; 2],
+    vectors: usize,
+    sweep: &Sweep<T>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let sweep = Sweep {
+            rows: pointers.as_ptr().cast::<*const T>().add(first),
+            tiles: 1,
+            next: sweep.next.alone(tile, Ahead::<T>::tiles(table.lanes)),
+            ..*sweep
+        };
+        (table.kernels[mr - 1][vectors])(&sweep);
     }
 }
 
@@ -366,8 +411,7 @@ unsafe fn run_task<T: Element>(
     cols: Range<usize>,
     source: &dyn RowSource<T>,
     b: Columns<'_, T>,
-    out: SendPtr<T>,
-    ldc: usize,
+    out: Out<'_, T>,
     ep: &Epilogue<'_, T>,
     add: bool,
 ) {
@@ -379,7 +423,7 @@ unsafe fn run_task<T: Element>(
     let mut spare = Scratch::take();
     let pointers = pointers.room::<SendPtr<T>>(rows.len() * taps);
     source.fill(rows.clone(), tiles, pointers, &mut spare);
-    let mut packed = Scratch::take();
+    let (mut packed, mut tile) = (Scratch::take(), Scratch::take());
     let blocks = match b {
         Columns::Packed(_) => count_blocks(taps, run, rows.len(), table.kernels.len()),
         Columns::Stored(_) => k.div_ceil(BLOCK_K).max(1),
@@ -397,8 +441,11 @@ unsafe fn run_task<T: Element>(
             let col = panel * nr;
             let width = nr.min(n - col);
             let vectors = if width <= lanes { 0 } else { 1 };
-            // SAFETY: `col < n` and `rows.start < m`.
-            let c = unsafe { out.get().add(rows.start * ldc + col) };
+            let (c, ldc) = match out {
+                // SAFETY: `col < n` and `rows.start < m`.
+                Out::Matrix(out, ld) => unsafe { (out.get().add(rows.start * ld + col), ld) },
+                Out::Tiles(_) => (tile.room::<T>(tiles.mr * nr).as_mut_ptr(), nr),
+            };
             let side = ep
                 .side
                 .map(|(s, ld)| (s[rows.start * ld + col..].as_ptr(), ld));
@@ -434,6 +481,21 @@ unsafe fn run_task<T: Element>(
                 ld_side: side.map_or(0, |s| s.1),
                 limits,
             };
+            if let Out::Tiles(sink) = out {
+                debug_assert!(blocks == 1 && !add, "tiles are whole");
+                let mut tile = 0;
+                tiles.each(|row, mr| {
+                    let at = [row * taps, tile];
+                    sink.bring(rows.start + row, col, [mr, width]);
+                    // SAFETY: as below, for one tile, which has room for its rows.
+                    unsafe {
+                        sweep_tile(table, mr, pointers, at, vectors, &sweep);
+                        sink.take(rows.start + row, col, [mr, width], c, ldc);
+                    }
+                    tile += 1;
+                });
+                continue;
+            }
             // SAFETY: the table holds `taps` pointers a row, each with `run` elements; the panel has
             // the block's rows; `c` and the epilogue cover these rows and columns.
             unsafe {
@@ -447,7 +509,7 @@ unsafe fn run_task<T: Element>(
                 )
             };
             let end = col + width;
-            if let Some(op) = function
+            if let (Some(op), Out::Matrix(out, ldc)) = (function, out)
                 && last
                 && (end - done >= ACT_COLUMNS || panel + 1 == cols.end)
             {

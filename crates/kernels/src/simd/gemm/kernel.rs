@@ -52,6 +52,31 @@ pub(crate) struct Ahead<T> {
     pub pace: usize,
 }
 
+impl<T> Ahead<T> {
+    /// What the `tile`-th tile brings in, for a sweep of it alone; all is there after `tiles`.
+    pub(crate) fn alone(self, tile: usize, tiles: usize) -> Self {
+        Ahead {
+            first: self.of_tile(tile % tiles),
+            pace: if tile < tiles { self.pace } else { 0 },
+            ..self
+        }
+    }
+
+    /// How many tiles bring in all of it.
+    #[inline(always)]
+    pub(crate) const fn tiles(lanes: usize) -> usize {
+        8 * lanes * size_of::<T>() / 64
+    }
+
+    /// Where the `tile`-th tile begins.
+    #[inline(always)]
+    fn of_tile(&self, tile: usize) -> *const T {
+        let (row, column) = (tile / self.lines, tile % self.lines);
+        let line = 64 / size_of::<T>();
+        self.first.wrapping_add(row * self.share + column * line)
+    }
+}
+
 /// `c = a · b` for `tiles` tiles of `MR` rows and `NV` vectors.
 ///
 /// `KU` accumulator sets take turns along the reduction where `MR * NV` alone would not keep the
@@ -66,16 +91,14 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
     s: &Sweep<L::T>,
 ) {
     let nr = 2 * L::N;
-    let line = 64 / size_of::<L::T>();
     let ahead = s.next;
     for tile in 0..s.tiles {
         // So many tiles bring in the next panel.
-        let wanted = MR > 2 && tile < 4 * nr / line;
+        let wanted = MR > 2 && tile < Ahead::<L::T>::tiles(L::N);
         let mut next = s.b;
         let mut pace = 0;
         if wanted {
-            let (row, column) = (tile / ahead.lines, tile % ahead.lines);
-            next = ahead.first.wrapping_add(row * ahead.share + column * line);
+            next = ahead.of_tile(tile);
             pace = ahead.pace;
         }
         // SAFETY: the caller vouches for `tiles * tile_stride` pointers, for `off + len` elements

@@ -221,3 +221,50 @@ fn short_slices_are_refused() {
         &Epilogue::none(),
     );
 }
+
+#[test]
+fn an_update_by_a_product_is_that_of_the_product_made_before() {
+    let sizes = [
+        (1, 1, 1),
+        (3, 9, 5),
+        (7, 31, 129),
+        (8, 5, MAX_UPDATE_K),
+        (13, 48, 60),
+        (100, 40, 30),
+        (260, 35, 40),
+    ];
+    // Momentum and a count of how often each element came.
+    let rule = |[var, accum, count]: [&mut f32; 3], g: f32| {
+        *accum = *accum * 0.5 + g;
+        *var -= *accum * 0.25;
+        *count += 1.0;
+    };
+    each_level(|level| {
+        for (m, n, k) in sizes {
+            for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+                let s = GemmShape::dense(m, n, k, ta, tb);
+                let (a, b) = (noise(m * k, 1), noise(n * k, 2));
+                let mut product = vec![0.0; m * n];
+                let packed = Columns::Stored(Stored::new(&s, &b));
+                let mut rows = vec![0.0; m * k];
+                match ta {
+                    true => turn(&a, m, [k, m], &mut rows, k),
+                    false => rows.copy_from_slice(&a),
+                }
+                let out = Out::Matrix(SendPtr(product.as_mut_ptr()), n);
+                // SAFETY: the product has this size.
+                unsafe { multiply(&Inline, (&rows, k), m, packed, out, &Epilogue::none()) };
+                for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+                    let start = || [noise(m * n, 3), noise(m * n, 4), vec![0.0; m * n]];
+                    let (mut want, mut got) = (start(), start());
+                    for (i, g) in product.iter().enumerate() {
+                        rule(want.each_mut().map(|v| &mut v[i]), *g);
+                    }
+                    let values = got.each_mut().map(|v| &mut v[..]);
+                    gemm_update(par, &s, &a, &b, values, &rule);
+                    assert_eq!(got, want, "{level:?} {s:?}");
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,120 @@
+//! Fuses the product that an optimizer gets as its gradient into the optimizer, which then uses up the
+//! gradient as it is computed.
+//!
+//! TF1's optimizers get each gradient through an Identity that waits until all gradients of a layer are
+//! there (`tf.tuple`). Who waits for the product waits for what it would be computed from instead, as
+//! in the pass `awaited`; the optimizer waits for what the Identity waited for.
+
+use crate::view::is_switch;
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Consumers, Graph, Node, NodeId};
+use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::DType;
+use smallvec::smallvec;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "fuse_update",
+    about: "fuses matrix products into the optimizers whose gradients they are",
+    run,
+};
+
+/// Optimizers, which input is the gradient, and what they are with a product for it.
+const OPTIMIZERS: &[(&str, usize, &str)] = &[
+    (
+        "ResourceApplyGradientDescent",
+        2,
+        "_MatMulApplyGradientDescent",
+    ),
+    ("ResourceApplyMomentum", 3, "_MatMulApplyMomentum"),
+    ("ResourceApplyAdagrad", 3, "_MatMulApplyAdagrad"),
+    ("ResourceApplyRMSProp", 7, "_MatMulApplyRMSProp"),
+    ("ResourceApplyAdam", 9, "_MatMulApplyAdam"),
+];
+
+/// An optimizer and the product that becomes part of it.
+struct Update {
+    optimizer: NodeId,
+    op: &'static str,
+    gradient: usize,
+    product: NodeId,
+    /// What the optimizer has to wait for besides.
+    controls: Vec<NodeId>,
+}
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let consumers = Consumers::new(graph);
+    let updates = graph.iter().map(|(id, _)| id);
+    let updates: Vec<Update> = updates
+        .filter_map(|id| update(graph, &consumers, id))
+        .collect();
+    for update in updates {
+        let product = graph.node(update.product).clone();
+        let mut node = graph.node(update.optimizer).clone();
+        node.def = ctx.def(update.op)?;
+        for name in ["transpose_a", "transpose_b"] {
+            let value = AttrValue::Bool(product.attrs.bool(name)?);
+            node.attrs.set(name, value);
+        }
+        node.def.complete_attrs(&mut node.attrs)?;
+        node.inputs[update.gradient] = product.inputs[0];
+        node.inputs.push(product.inputs[1]);
+        wait_for(&mut node, update.controls);
+        graph.replace(update.optimizer, node);
+        let inputs = product.inputs.iter().map(|i| i.node).collect();
+        let mut waiting = Node {
+            name: product.name,
+            def: ctx.def("NoOp")?,
+            attrs: Attrs::default(),
+            inputs: smallvec![],
+            controls: product.controls,
+            device: product.device,
+            outputs: smallvec![],
+        };
+        wait_for(&mut waiting, inputs);
+        graph.replace(update.product, waiting);
+    }
+    Ok(())
+}
+
+fn wait_for(node: &mut Node, others: Vec<NodeId>) {
+    for other in others {
+        if !node.controls.contains(&other) {
+            node.controls.push(other);
+        }
+    }
+}
+
+/// What becomes of the optimizer `id`, if its gradient is a product that nobody else reads.
+fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
+    let node = graph.node(id);
+    let known = OPTIMIZERS.iter().find(|(op, ..)| *op == node.op());
+    let (_, gradient, op) = *known?;
+    let mut from = *node.inputs.get(gradient)?;
+    let mut controls = Vec::new();
+    loop {
+        let of = graph.node(from.node);
+        if of.device != node.device || graph.targets().contains(&from.node) {
+            return None;
+        }
+        controls.extend(of.controls.iter().copied());
+        let readers = consumers.of(from.node);
+        match of.op() {
+            "Identity" if readers.len() == 1 => from = *of.inputs.first()?,
+            "MatMul" if of.outputs[..] == [DType::Float] => break,
+            _ => return None,
+        }
+    }
+    let product = graph.node(from.node);
+    // Only one side of a Switch comes, which a control edge cannot name.
+    let beside_switch = product.inputs.iter().any(|i| is_switch(graph.node(i.node)));
+    let of_product = consumers.of(from.node).iter();
+    let is_read_once = of_product.filter(|(_, slot)| slot.is_some()).count() == 1;
+    (is_read_once && !beside_switch).then_some(Update {
+        optimizer: id,
+        op,
+        gradient,
+        product: from.node,
+        controls,
+    })
+}
