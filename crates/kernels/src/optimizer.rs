@@ -6,6 +6,7 @@
 
 use crate::indices::{Index, dispatch_index};
 use crate::resource::{Var, handle, value_mut, variable};
+use crate::simd::each::each;
 use crate::simd::gemm::{Epilogue, GemmShape, MAX_UPDATE_K, gemm_update};
 use crate::tf::matmul;
 use crate::wide::{narrowed, widened};
@@ -424,22 +425,4 @@ fn blocks<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
             each(slices.each_mut().map(|s| &mut **s), gradient, rule);
         }
     });
-}
-
-/// Applies the rule to every element of slices that are as long as the gradient.
-#[inline]
-fn each<T: Number, F: Fn([&mut T; N], T), const N: usize>(
-    slices: [&mut [T]; N],
-    gradient: &[T],
-    rule: &F,
-) {
-    let n = gradient.len();
-    if slices.iter().any(|s| s.len() != n) {
-        return;
-    }
-    // Cut to `n`, which the compiler then knows every index to be below.
-    let mut slices = slices.map(|s| &mut s[..n]);
-    for i in 0..n {
-        rule(slices.each_mut().map(|s| &mut s[i]), gradient[i]);
-    }
 }

@@ -45,9 +45,10 @@ struct Update {
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let consumers = Consumers::new(graph);
     let updates = graph.iter().map(|(id, _)| id);
-    let updates: Vec<Update> = updates
+    let mut updates: Vec<Update> = updates
         .filter_map(|id| update(graph, &consumers, id))
         .collect();
+    wait_for_readers(graph, &consumers, &mut updates);
     for update in updates {
         let product = graph.node(update.product).clone();
         let mut node = graph.node(update.optimizer).clone();
@@ -75,6 +76,46 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         graph.replace(update.product, waiting);
     }
     Ok(())
+}
+
+/// Makes optimizers wait for products that read the old values of their variables.
+fn wait_for_readers(graph: &Graph, consumers: &Consumers, updates: &mut [Update]) {
+    // What is in a branch may never come.
+    let is_control_flow = |node: &Node| is_switch(node) || node.op().ends_with("Enter");
+    if updates.is_empty() || graph.iter().any(|(_, node)| is_control_flow(node)) {
+        return;
+    }
+    // Who needs an optimizer, which cannot be waited for.
+    let mut is_after = vec![false; graph.id_bound()];
+    let mut next: Vec<NodeId> = updates.iter().map(|u| u.optimizer).collect();
+    while let Some(id) = next.pop() {
+        if !std::mem::replace(&mut is_after[id.index()], true) {
+            next.extend(consumers.of(id).iter().map(|(reader, _)| *reader));
+        }
+    }
+    for update in updates {
+        let variable = graph.node(update.optimizer).inputs[0].node;
+        let factors = &graph.node(update.product).inputs;
+        for (read, _) in consumers.of(variable) {
+            if graph.node(*read).op() != "ReadVariableOp" {
+                continue;
+            }
+            // A product of the same factor needs nothing that the optimizer has not.
+            let is_ready = |reader: &NodeId| {
+                let inputs = &graph.node(*reader).inputs;
+                graph.node(*reader).op() == "MatMul"
+                    && graph.node(*reader).controls.is_empty()
+                    && inputs
+                        .iter()
+                        .all(|i| i.node == *read || factors.contains(i))
+            };
+            let readers = consumers.of(*read).iter().map(|(reader, _)| *reader);
+            let others = readers
+                .filter(|r| *r != update.product && !is_after[r.index()])
+                .filter(is_ready);
+            update.controls.extend(others);
+        }
+    }
 }
 
 fn wait_for(node: &mut Node, others: Vec<NodeId>) {
@@ -108,6 +149,11 @@ fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     let product = graph.node(from.node);
     // Only one side of a Switch comes, which a control edge cannot name.
     let beside_switch = product.inputs.iter().any(|i| is_switch(graph.node(i.node)));
+    // A constant on the right is packed once, for MatMul.
+    let right = graph.node(product.inputs.get(1)?.node);
+    if right.op() == "Const" && !product.attrs.bool("transpose_a").ok()? {
+        return None;
+    }
     let of_product = consumers.of(from.node).iter();
     let is_read_once = of_product.filter(|(_, slot)| slot.is_some()).count() == 1;
     (is_read_once && !beside_switch).then_some(Update {

@@ -12,6 +12,7 @@
 mod aligned;
 pub mod conv;
 pub mod depthwise;
+pub mod each;
 mod epilogue;
 mod functions;
 pub mod gemm;

@@ -175,14 +175,14 @@ fn dense<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
         let labels = ctx.input(1)?.clone();
         let labels = labels.slice::<f32>()?;
         return single_losses(ctx, [rows, n], |r, grad, part| {
-            let mut loss = 0.0;
+            let mut loss = 0.0f64;
             for (j, (g, l)) in grad.iter_mut().zip(&labels[r * n..]).enumerate() {
                 if *l != 0.0 {
-                    loss += l * part(j);
+                    loss += f64::from(l * part(j));
                 }
                 *g -= l;
             }
-            loss
+            loss as f32
         });
     }
     let (x, labels) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?);

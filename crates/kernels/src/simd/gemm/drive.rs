@@ -482,7 +482,7 @@ unsafe fn run_task<T: Element>(
                 limits,
             };
             if let Out::Tiles(sink) = out {
-                debug_assert!(blocks == 1 && !add, "tiles are whole");
+                assert!(blocks == 1 && !add && function.is_none(), "tiles are whole");
                 let mut tile = 0;
                 tiles.each(|row, mr| {
                     let at = [row * taps, tile];

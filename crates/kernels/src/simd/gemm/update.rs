@@ -3,6 +3,7 @@
 use super::drive::{Out, TileSink};
 use super::{Element, Epilogue, GemmShape, check, multiply_into};
 use crate::simd::aligned::SendPtr;
+use crate::simd::each::each_of_tile;
 use crate::simd::level::Level;
 use ferroflow_sync::Parallelism;
 
@@ -63,16 +64,8 @@ impl<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T> for U
         let first = |value: &SendPtr<T>| value.get().wrapping_add(row * self.ld + col);
         let values = self.values.each_ref().map(first);
         let lds = [self.ld, ld];
-        // SAFETY: the caller's promise; the level is one that the CPU has.
-        unsafe {
-            match self.level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => each_avx512(values, tile, lds, size, self.rule),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => each_avx2(values, tile, lds, size, self.rule),
-                _ => each(values, tile, lds, size, self.rule),
-            }
-        }
+        // SAFETY: the caller's promise; the values were checked.
+        unsafe { each_of_tile(self.level, values, tile, lds, size, self.rule) };
     }
 }
 
@@ -88,50 +81,3 @@ fn prefetch<T>(p: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;
 }
-
-/// Applies `rule` to all elements of a tile; strides are those of the values and of the tile.
-///
-/// # Safety
-/// All matrices are readable for `rows` rows of `cols` columns, the values writable, and nobody else
-/// touches them.
-#[inline(always)]
-unsafe fn each<T: Element, F: Fn([&mut T; N], T), const N: usize>(
-    values: [*mut T; N],
-    tile: *const T,
-    [ld, ld_tile]: [usize; 2],
-    [rows, cols]: [usize; 2],
-    rule: &F,
-) {
-    for r in 0..rows {
-        for c in 0..cols {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let product = *tile.add(r * ld_tile + c);
-                rule(values.map(|v| &mut *v.add(r * ld + c)), product);
-            }
-        }
-    }
-}
-
-/// [`each`], compiled for more than every processor has.
-macro_rules! each_for {
-    ($name:ident, $features:literal) => {
-        /// # Safety
-        /// As for [`each`], on a processor with these features.
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = $features)]
-        unsafe fn $name<T: Element, F: Fn([&mut T; N], T), const N: usize>(
-            values: [*mut T; N],
-            tile: *const T,
-            lds: [usize; 2],
-            size: [usize; 2],
-            rule: &F,
-        ) {
-            // SAFETY: the caller's promise.
-            unsafe { each(values, tile, lds, size, rule) }
-        }
-    };
-}
-
-each_for!(each_avx2, "avx2");
-each_for!(each_avx512, "avx512f,avx512vl,avx512bw,avx512dq,avx2");
