@@ -91,14 +91,14 @@ impl<T: Item> Ring<T> {
 
     /// Whether the place `bottom` is still in use.
     fn has_no_room(&self, bottom: usize) -> bool {
-        // Acquire: the thief that moved the top has read the place that is to be used. Loom, which
-        // runs loads in program order, would not miss it.
+        // Acquire: the thief that moved the top has read the place that is to be used. Loom does
+        // not notice when this is gone, as it runs loads in program order.
         let top = self.top.0.load(Ordering::Acquire);
         distance(top, bottom) >= self.slots.len() as isize
     }
 
-    /// Moves the top past `place`; false if somebody else did. That it releases, what was read before
-    /// included, is nothing that loom would miss, either.
+    /// Moves the top past `place`; false if somebody else did. It releases what was read before, which
+    /// loom does not notice, either.
     fn take(&self, place: usize) -> bool {
         let (seen, next) = (Ordering::Relaxed, place.wrapping_add(1));
         let top = &self.top.0;

@@ -43,23 +43,32 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     });
     let candidates: Vec<NodeId> = candidates.map(|(id, _)| id).collect();
     for id in candidates {
-        let node = graph.node(id);
-        let mut controls = node.controls.clone();
-        for input in &node.inputs {
-            if !controls.contains(&input.node) {
-                controls.push(input.node);
-            }
-        }
-        let waiting = Node {
-            name: node.name.clone(),
-            def: ctx.def("NoOp")?,
-            attrs: Attrs::default(),
-            inputs: smallvec![],
-            controls,
-            device: node.device.clone(),
-            outputs: smallvec![],
-        };
+        let waiting = waiting(graph.node(id), ctx)?;
         graph.replace(id, waiting);
     }
     Ok(())
+}
+
+/// A node that waits for what `node` would be computed from, and computes nothing.
+pub(super) fn waiting(node: &Node, ctx: &PassCtx) -> Result<Node> {
+    let mut waiting = Node {
+        name: node.name.clone(),
+        def: ctx.def("NoOp")?,
+        attrs: Attrs::default(),
+        inputs: smallvec![],
+        controls: node.controls.clone(),
+        device: node.device.clone(),
+        outputs: smallvec![],
+    };
+    wait_for(&mut waiting, node.inputs.iter().map(|i| i.node));
+    Ok(waiting)
+}
+
+/// Makes `node` wait for `others`.
+pub(super) fn wait_for(node: &mut Node, others: impl IntoIterator<Item = NodeId>) {
+    for other in others {
+        if !node.controls.contains(&other) {
+            node.controls.push(other);
+        }
+    }
 }

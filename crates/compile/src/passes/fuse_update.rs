@@ -3,15 +3,19 @@
 //!
 //! TF1's optimizers get each gradient through an Identity that waits until all gradients of a layer are
 //! there (`tf.tuple`). Who waits for the product waits for what it would be computed from instead, as
-//! in the pass `awaited`; the optimizer waits for what the Identity waited for.
+//! in the pass `awaited`; the optimizer waits for what the Identity waited for. So when matrices
+//! do not fit, others that waited for the product may have updated their variables before the step fails.
+//!
+//! An optimizer that has its gradient earlier than before should not run while the gradient of the layer
+//! before still reads the old value of its variable, which would have to be copied: it waits for that.
 
+use crate::passes::awaited::{wait_for, waiting};
 use crate::view::is_switch;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, Node, NodeId};
-use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::DType;
-use smallvec::smallvec;
 
 pub(crate) const PASS: Pass = Pass {
     name: "fuse_update",
@@ -62,17 +66,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         node.inputs.push(product.inputs[1]);
         wait_for(&mut node, update.controls);
         graph.replace(update.optimizer, node);
-        let inputs = product.inputs.iter().map(|i| i.node).collect();
-        let mut waiting = Node {
-            name: product.name,
-            def: ctx.def("NoOp")?,
-            attrs: Attrs::default(),
-            inputs: smallvec![],
-            controls: product.controls,
-            device: product.device,
-            outputs: smallvec![],
-        };
-        wait_for(&mut waiting, inputs);
+        let waiting = waiting(&product, ctx)?;
         graph.replace(update.product, waiting);
     }
     Ok(())
@@ -114,14 +108,6 @@ fn wait_for_readers(graph: &Graph, consumers: &Consumers, updates: &mut [Update]
                 .filter(|r| *r != update.product && !is_after[r.index()])
                 .filter(is_ready);
             update.controls.extend(others);
-        }
-    }
-}
-
-fn wait_for(node: &mut Node, others: Vec<NodeId>) {
-    for other in others {
-        if !node.controls.contains(&other) {
-            node.controls.push(other);
         }
     }
 }

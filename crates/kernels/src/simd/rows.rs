@@ -367,12 +367,25 @@ pub fn reduce_middle(
 /// If the lengths differ.
 pub fn softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32]) {
     each_row(par, src, cols, dst, &|table, src, dst| {
-        let max = reduce_one(table, ReduceOp::Max, src);
-        // SAFETY: both are `cols` long; the table is this CPU's.
-        let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), dst.len(), max) };
-        let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
-        super::math::unary_with(table, op, dst);
+        softmax_row(table, src, dst);
     });
+}
+
+/// One row of [`softmax`]; returns its `max` and `Σ`.
+fn softmax_row(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
+    let [max, sum] = exponentials(table, src, dst);
+    let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
+    super::math::unary_with(table, op, dst);
+    [max, sum]
+}
+
+/// `dst = e^(src - max)`; returns `max` and the sum of `dst`.
+fn exponentials(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
+    assert_eq!(src.len(), dst.len());
+    let max = reduce_one(table, ReduceOp::Max, src);
+    // SAFETY: both are as long; the table is this CPU's.
+    let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), dst.len(), max) };
+    [max, sum]
 }
 
 /// As [`softmax`], and then `out[r] = f(r, [max, ln Σ e^(src[r] - max)], dst[r])`.
@@ -395,11 +408,7 @@ pub fn softmax_then(
         // SAFETY: row `r` of `dst`, which is exclusively borrowed and as long as all rows; each is
         // visited once.
         let dst = unsafe { std::slice::from_raw_parts_mut(to.get().add(r * cols), cols) };
-        let max = reduce_one(table, ReduceOp::Max, src);
-        // SAFETY: both are `cols` long; the table is this CPU's.
-        let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), cols, max) };
-        let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
-        super::math::unary_with(table, op, dst);
+        let [max, sum] = softmax_row(table, src, dst);
         out.fill(f(r, [max, sum.ln()], dst));
     });
 }
@@ -410,9 +419,7 @@ pub fn softmax_then(
 /// If the lengths differ.
 pub fn log_softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32]) {
     each_row(par, src, cols, dst, &|table, src, dst| {
-        let max = reduce_one(table, ReduceOp::Max, src);
-        // SAFETY: both are `cols` long; the table is this CPU's.
-        let sum = unsafe { (table.exp_sum)(src.as_ptr(), dst.as_mut_ptr(), dst.len(), max) };
+        let [max, sum] = exponentials(table, src, dst);
         let log = sum.ln();
         for (d, x) in dst.iter_mut().zip(src) {
             *d = (x - max) - log;
