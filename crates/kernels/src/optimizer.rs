@@ -41,6 +41,15 @@ pub(crate) trait Number: Element {
     fn flushed(self) -> Self;
 }
 
+#[inline(always)]
+fn flushed<T: num_traits::Float>(x: T) -> T {
+    if x.abs() < T::min_positive_value() {
+        T::zero().copysign(x)
+    } else {
+        x
+    }
+}
+
 /// A floating-point type that rules compute with.
 pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Number {
     /// 1, -1, or the number itself where it is neither positive nor negative.
@@ -82,11 +91,7 @@ impl Number for f32 {
     }
     #[inline(always)]
     fn flushed(self) -> Self {
-        if self.abs() < Self::MIN_POSITIVE {
-            Self::copysign(0.0, self)
-        } else {
-            self
-        }
+        flushed(self)
     }
 }
 
@@ -97,11 +102,7 @@ impl Number for f64 {
     }
     #[inline(always)]
     fn flushed(self) -> Self {
-        if self.abs() < Self::MIN_POSITIVE {
-            Self::copysign(0.0, self)
-        } else {
-            self
-        }
+        flushed(self)
     }
 }
 
@@ -116,7 +117,7 @@ impl Number for Complex32 {
         Complex32::new(re as f32, im as f32)
     }
     fn flushed(self) -> Self {
-        Complex32::new(self.re.flushed(), self.im.flushed())
+        Complex32::new(flushed(self.re), flushed(self.im))
     }
 }
 
@@ -128,7 +129,7 @@ impl Number for Complex64 {
         Complex64::new(re, im)
     }
     fn flushed(self) -> Self {
-        Complex64::new(self.re.flushed(), self.im.flushed())
+        Complex64::new(flushed(self.re), flushed(self.im))
     }
 }
 

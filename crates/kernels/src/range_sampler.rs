@@ -40,9 +40,7 @@ impl RangeSampler {
     /// Classes that can be drawn at all.
     pub(crate) fn n_possible(&self) -> i64 {
         match self {
-            RangeSampler::Fixed(aliases) => {
-                aliases.weights.iter().filter(|w| **w > 0.0).count() as i64
-            }
+            RangeSampler::Fixed(aliases) => aliases.n_possible as i64,
             _ => self.range(),
         }
     }
@@ -211,6 +209,8 @@ impl WeightTree {
 /// Weights of classes, each with another class to share its place with (Walker's aliases).
 pub(crate) struct Aliases {
     weights: Vec<f32>,
+    /// Weights that are not zero.
+    n_possible: usize,
     total: f32,
     places: Vec<(f32, usize)>,
 }
@@ -243,6 +243,7 @@ impl Aliases {
             }
         }
         Ok(Aliases {
+            n_possible: weights.iter().filter(|w| **w > 0.0).count(),
             weights,
             total,
             places,

@@ -22,10 +22,13 @@ impl Shape {
         Shape(SmallVec::new_const())
     }
 
-    /// A shape from dimensions that may come from outside: negative ones, more than 254 and products
-    /// beyond `i64::MAX` are errors.
+    /// The most dimensions that a tensor has in TensorFlow.
+    pub const MAX_RANK: usize = 254;
+
+    /// A shape from dimensions that may come from outside: negative ones, more than
+    /// [`Shape::MAX_RANK`] and products beyond `i64::MAX` are errors.
     pub fn checked(dims: &[i64]) -> Result<Self> {
-        if dims.len() > 254 {
+        if dims.len() > Self::MAX_RANK {
             return Err(invalid_argument!("Too many dimensions"));
         }
         let mut shape = Shape::scalar();

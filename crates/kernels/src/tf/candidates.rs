@@ -11,6 +11,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Mutex, PoisonError};
 
+/// The signature of the samplers whose distribution is known by its range.
+const OF_RANGE: &str = "true_classes: int64 -> sampled_candidates: int64, \
+    true_expected_count: float, sampled_expected_count: float | num_true: int >= 1; \
+    num_sampled: int >= 1; unique: bool; range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful";
+
 /// AllCandidateSampler, UniformCandidateSampler, LogUniformCandidateSampler,
 /// LearnedUnigramCandidateSampler, ThreadUnsafeUnigramCandidateSampler,
 /// FixedUnigramCandidateSampler, ComputeAccidentalHits.
@@ -26,44 +31,24 @@ pub const OPS: &[Op] = &[
         let range = build.attrs.int("num_sampled")?;
         sampler(build, move |_| Ok(RangeSampler::All { range }))
     }),
-    Op::new(
-        "UniformCandidateSampler",
-        "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
-         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; unique: bool; \
-         range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful",
-    )
-    .shape(shape)
-    .kernel(|build| {
-        let range = range(build)?;
-        sampler(build, move |_| Ok(RangeSampler::Uniform { range }))
-    }),
-    Op::new(
-        "LogUniformCandidateSampler",
-        "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
-         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; unique: bool; \
-         range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful",
-    )
-    .shape(shape)
-    .kernel(|build| {
-        let range = range(build)?;
-        sampler(build, move |_| Ok(RangeSampler::LogUniform { range }))
-    }),
-    Op::new(
-        "LearnedUnigramCandidateSampler",
-        "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
-         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; unique: bool; \
-         range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful",
-    )
-    .shape(shape)
-    .kernel(learned),
-    Op::new(
-        "ThreadUnsafeUnigramCandidateSampler",
-        "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
-         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; unique: bool; \
-         range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful",
-    )
-    .shape(shape)
-    .kernel(learned),
+    Op::new("UniformCandidateSampler", OF_RANGE)
+        .shape(shape)
+        .kernel(|build| {
+            let range = range(build)?;
+            sampler(build, move |_| Ok(RangeSampler::Uniform { range }))
+        }),
+    Op::new("LogUniformCandidateSampler", OF_RANGE)
+        .shape(shape)
+        .kernel(|build| {
+            let range = range(build)?;
+            sampler(build, move |_| Ok(RangeSampler::LogUniform { range }))
+        }),
+    Op::new("LearnedUnigramCandidateSampler", OF_RANGE)
+        .shape(shape)
+        .kernel(learned),
+    Op::new("ThreadUnsafeUnigramCandidateSampler", OF_RANGE)
+        .shape(shape)
+        .kernel(learned),
     Op::new(
         "FixedUnigramCandidateSampler",
         "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \

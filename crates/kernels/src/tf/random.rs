@@ -118,8 +118,13 @@ impl Seeded {
 }
 
 pub(super) fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
-    ctx.with_rank(0, 1)?;
-    let shape = shape_input(ctx, 0)?;
+    shape_from_input_at(ctx, 0)
+}
+
+/// The output has the shape that input `i` asks for.
+pub(super) fn shape_from_input_at(ctx: &mut ShapeCtx, i: usize) -> Result<()> {
+    ctx.with_rank(i, 1)?;
+    let shape = shape_input(ctx, i)?;
     ctx.set(0, shape);
     Ok(())
 }

@@ -4,38 +4,32 @@
 use crate::philox::Philox;
 use crate::random::{Integers, RESERVED};
 use crate::resource::{value_mut, variable};
-use crate::tf::random::{Floats, filled, integers, wanted_shape_at};
+use crate::tf::random::{
+    Floats, filled, integers, shape_from_input, shape_from_input_at, wanted_shape, wanted_shape_at,
+};
 use crate::tf::random_parameters::binomial;
 use crate::tf::random_stateless::check_algorithm;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch, f16};
 use std::hash::{BuildHasher, RandomState};
+
+/// The signature of the ops that make floats.
+const FLOATS: &str = "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
+    dtype: type = float; shape_dtype: type = int64 | stateful";
 
 /// StatefulStandardNormalV2, StatefulUniform, StatefulTruncatedNormal, StatefulUniformInt,
 /// StatefulUniformFullInt, StatefulRandomBinomial, RngSkip, RngReadAndSkip, NonDeterministicInts.
 pub const OPS: &[Op] = &[
-    Op::new(
-        "StatefulStandardNormalV2",
-        "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
-         dtype: type = float; shape_dtype: type = int64 | stateful",
-    )
-    .shape(|ctx| shape_in(ctx, 2))
-    .kernel(|build| floats(build, Floats::Normal)),
-    Op::new(
-        "StatefulUniform",
-        "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
-         dtype: type = float; shape_dtype: type = int64 | stateful",
-    )
-    .shape(|ctx| shape_in(ctx, 2))
-    .kernel(|build| floats(build, Floats::Uniform)),
-    Op::new(
-        "StatefulTruncatedNormal",
-        "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
-         dtype: type = float; shape_dtype: type = int64 | stateful",
-    )
-    .shape(|ctx| shape_in(ctx, 2))
-    .kernel(|build| floats(build, Floats::Truncated)),
+    Op::new("StatefulStandardNormalV2", FLOATS)
+        .shape(|ctx| shape_from_input_at(ctx, 2))
+        .kernel(|build| floats(build, Floats::Normal)),
+    Op::new("StatefulUniform", FLOATS)
+        .shape(|ctx| shape_from_input_at(ctx, 2))
+        .kernel(|build| floats(build, Floats::Uniform)),
+    Op::new("StatefulTruncatedNormal", FLOATS)
+        .shape(|ctx| shape_from_input_at(ctx, 2))
+        .kernel(|build| floats(build, Floats::Truncated)),
     Op::new(
         "StatefulUniformInt",
         "resource: resource, algorithm: int64, shape: shape_dtype, minval: dtype, maxval: dtype -> \
@@ -44,7 +38,7 @@ pub const OPS: &[Op] = &[
     .shape(|ctx| {
         ctx.with_rank(3, 0)?;
         ctx.with_rank(4, 0)?;
-        shape_in(ctx, 2)
+        shape_from_input_at(ctx, 2)
     })
     .kernel(|_| {
         Ok(Box::new(|ctx: &mut KernelCtx| {
@@ -58,7 +52,7 @@ pub const OPS: &[Op] = &[
         "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
          dtype: type = uint64; shape_dtype: type = int64 | stateful",
     )
-    .shape(|ctx| shape_in(ctx, 2))
+    .shape(|ctx| shape_from_input_at(ctx, 2))
     .kernel(full_int),
     Op::new(
         "StatefulRandomBinomial",
@@ -66,7 +60,7 @@ pub const OPS: &[Op] = &[
          S: type {int32,int64}; T: type {half,float,double,int32,int64} = double; \
          dtype: type {half,float,double,int32,int64} = int64 | stateful",
     )
-    .shape(|ctx| shape_in(ctx, 2))
+    .shape(|ctx| shape_from_input_at(ctx, 2))
     .kernel(|build| {
         let (wide, dtype) = (build.input(3)?, build.output(0)?);
         dispatch!(dtype, T in [f16, f32, f64, i32, i64] => Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -115,10 +109,10 @@ pub const OPS: &[Op] = &[
         "shape: shape_dtype -> output: dtype | dtype: type = int64; shape_dtype: type = int64 | \
          stateful",
     )
-    .shape(|ctx| shape_in(ctx, 0))
+    .shape(shape_from_input)
     .kernel(|build| {
         dispatch!(build.output(0)?, T in [i32, u32, i64, u64] => Ok(Box::new(|ctx: &mut KernelCtx| {
-            let shape = wanted_shape_at(ctx, 0)?;
+            let shape = wanted_shape(ctx)?;
             let all = Integers { low: 0 as T, range: 0 };
             let fresh = || RandomState::new().hash_one(0);
             let out = filled::<T, _>(ctx, shape, &Philox::new(fresh(), fresh()), &all)?;
@@ -134,13 +128,6 @@ const STATE: usize = 3;
 struct Reserved {
     now: Philox,
     before: [i64; STATE],
-}
-
-fn shape_in(ctx: &mut ShapeCtx, i: usize) -> Result<()> {
-    ctx.with_rank(i, 1)?;
-    let shape = crate::indices::shape_input(ctx, i)?;
-    ctx.set(0, shape);
-    Ok(())
 }
 
 fn scalar(t: &Tensor, i: usize) -> Result<&Tensor> {

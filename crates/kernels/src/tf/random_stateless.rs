@@ -143,8 +143,7 @@ pub const OPS: &[Op] = &[
 ];
 
 /// TensorFlow's number of the algorithm; 2 is ThreeFry, and with 3 it may choose.
-const PHILOX_NUMBER: i64 = 1;
-const PHILOX: i32 = PHILOX_NUMBER as i32;
+const PHILOX: i32 = 1;
 
 /// Where the stream of an op comes from, by its inputs.
 pub(super) type Source = fn(&KernelCtx) -> Result<Philox>;
@@ -242,7 +241,7 @@ pub(super) fn check_algorithm(number: &Tensor) -> Result<()> {
         ));
     }
     match int(number).unwrap_or_default() {
-        PHILOX_NUMBER | 3 => Ok(()),
+        number if number == i64::from(PHILOX) || number == 3 => Ok(()),
         2 => Err(unimplemented_error!(
             "Non-XLA devices don't support the ThreeFry algorithm."
         )),

@@ -111,9 +111,6 @@ fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// The shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
-/// TensorFlow's tensors have no more dimensions.
-const MAX_RANK: usize = 254;
-
 fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     let n = from.num_elements();
     let mut unknown = None;
@@ -167,9 +164,11 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 sizes.shape()
             ));
         }
-        if sizes.num_elements() >= MAX_RANK {
+        // One less than tensors may have.
+        if sizes.num_elements() >= Shape::MAX_RANK {
             return Err(invalid_argument!(
-                "too many dimensions: must be < {MAX_RANK}, but received {}",
+                "too many dimensions: must be < {}, but received {}",
+                Shape::MAX_RANK,
                 sizes.num_elements()
             ));
         }
