@@ -1,4 +1,4 @@
-"""Writes which ops TensorFlow differentiates: crates/kernels/rows/gradients.txt.
+"""Writes which ops TensorFlow differentiates: crates/ops/rows/gradients.txt.
 
 After a line with the version, a line is an op and `function` (it has a gradient) or `none` (its
 inputs get none, NotDifferentiable); ops that are not listed cannot be differentiated.
@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry, ops
 
-OUT = Path(__file__).resolve().parent.parent / "crates/kernels/rows/gradients.txt"
+OUT = Path(__file__).resolve().parent.parent / "crates/ops/rows/gradients.txt"
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Writes crates/kernels/rows/kernels.txt: for which types TensorFlow has CPU kernels.
+"""Writes crates/ops/rows/kernels.txt: for which types TensorFlow has CPU kernels.
 
 Usage: python oracle/kernels.py
 
@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import kernels
 
-ROOT = Path(__file__).resolve().parent.parent / "crates/kernels"
+ROOT = Path(__file__).resolve().parent.parent / "crates/ops"
 
 
 def type_name(number):

@@ -1,6 +1,6 @@
 """Writes the signatures of every op TensorFlow registers to one text file.
 
-Usage: python oracle/opdefs.py [OUT]     (default crates/kernels/rows/opdefs.txt)
+Usage: python oracle/opdefs.py [OUT]     (default crates/ops/rows/opdefs.txt)
 
 The grammar of a line is given at the top of oracle/README.md.
 """
@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-DEFAULT_OUT = Path(__file__).resolve().parents[1] / "crates/kernels/rows/opdefs.txt"
+DEFAULT_OUT = Path(__file__).resolve().parents[1] / "crates/ops/rows/opdefs.txt"
 
 FLAGS = [
     ("is_stateful", "stateful"),

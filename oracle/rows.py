@@ -2,7 +2,7 @@
 
 Usage: python oracle/rows.py [FAMILY...]     (default: all of oracle/cases)
 
-Each case of oracle/cases/<family>.py becomes one line of crates/kernels/rows/<family>.jsonl;
+Each case of oracle/cases/<family>.py becomes one line of crates/ops/rows/<family>.jsonl;
 oracle/README.md describes the format. Inputs are fed through placeholders of unknown shape, so
 nothing is folded and what refuses a bad input is the kernel.
 """
@@ -27,7 +27,7 @@ from tensorflow.python.framework import op_def_registry
 from casekit import NUMPY
 
 HERE = Path(__file__).resolve().parent
-ROWS = HERE.parent / "crates/kernels/rows"
+ROWS = HERE.parent / "crates/ops/rows"
 TOL = {"float": 1e-5, "complex64": 1e-5, "double": 1e-11, "complex128": 1e-11,
        "half": 2e-3, "bfloat16": 2e-2}
 NAME_OF = {np.dtype(v): k for k, v in NUMPY.items()}

@@ -1,4 +1,4 @@
-"""What TensorFlow's optimizers, clipping and learning rates do: crates/runtime/tests/training/rules.json.
+"""What TensorFlow's optimizers, clipping and learning rates do: crates/train/tests/training/rules.json.
 
 Usage: python oracle/training_rules.py
 
@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
-OUT = Path(__file__).resolve().parent.parent / "crates/runtime/tests/training/rules.json"
+OUT = Path(__file__).resolve().parent.parent / "crates/train/tests/training/rules.json"
 v1 = tf.compat.v1
 raw = tf.raw_ops
 STEPS = 5

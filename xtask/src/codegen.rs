@@ -1,4 +1,4 @@
-//! Generated files: the protobuf messages of `model`, and the list of op files of `kernels`.
+//! Generated files: the protobuf messages of `model`, and the lists of op files.
 
 use crate::Res;
 use std::fs;
@@ -16,7 +16,7 @@ pub enum Mode {
 /// Generates everything.
 pub fn run(root: &Path, mode: Mode) -> Res {
     protos(root, mode)?;
-    op_list(root, mode)
+    op_lists(root, mode)
 }
 
 fn emit(path: &Path, content: &[u8], mode: Mode) -> Res {
@@ -65,48 +65,65 @@ fn protos(root: &Path, mode: Mode) -> Res {
     fs::remove_dir_all(&out).map_err(|e| e.to_string())
 }
 
-/// Rewrites the marked part of `kernels/src/tf/mod.rs`: a module line and a list line per file.
-fn op_list(root: &Path, mode: Mode) -> Res {
-    let dir = root.join("crates/kernels/src/tf");
+/// Rewrites the marked parts of `crates/ops/<group>/src/lib.rs` (a module line and a list line per
+/// file) and of `crates/ops/src/lib.rs` (the groups).
+fn op_lists(root: &Path, mode: Mode) -> Res {
+    let ops = root.join("crates/ops");
+    let mut all = String::from("/// The ops of every group, file by file.\n#[rustfmt::skip]\n");
+    let mut groups = Vec::new();
+    for entry in fs::read_dir(&ops).map_err(|e| e.to_string())? {
+        let path = entry.map_err(|e| e.to_string())?.path();
+        if path.join("Cargo.toml").is_file() {
+            groups.push(path);
+        }
+    }
+    groups.sort();
+    all += "const ALL: &[&[&[Op]]] = &[\n";
+    for group in &groups {
+        op_list(group, mode)?;
+        let name = group.file_name().unwrap_or_default().to_string_lossy();
+        all += &format!("    ferroflow_ops_{name}::ALL,\n");
+    }
+    all += "];\n";
+    splice(&ops.join("src/lib.rs"), &all, mode)
+}
+
+/// The module lines of a group's crate and its list of op files.
+fn op_list(group: &Path, mode: Mode) -> Res {
+    let dir = group.join("src");
     let mut files = Vec::new();
     for entry in fs::read_dir(&dir).map_err(|e| e.to_string())? {
         let path = entry.map_err(|e| e.to_string())?.path();
-        let is_file = path.extension().is_some_and(|e| e == "rs");
-        let source = if is_file {
-            path.clone()
-        } else {
-            path.join("mod.rs")
-        };
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .to_string();
-        if name == "mod" {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        if stem == "lib" || path.extension().is_none_or(|e| e != "rs") {
             continue;
         }
-        let text = fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
-        files.push((name, text.contains("pub const OPS: &[Op]")));
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        files.push((
+            stem.to_string(),
+            text.contains("pub(crate) const OPS: &[Op]"),
+        ));
     }
     files.sort();
-    let path = dir.join("mod.rs");
-    let text = fs::read_to_string(&path).map_err(|e| e.to_string())?;
+    let mut list: String = files.iter().map(|(f, _)| format!("mod {f};\n")).collect();
+    list += "\n/// The ops of the group, file by file.\n#[rustfmt::skip]\n";
+    list += "pub const ALL: &[&[ferroflow_opdef::Op]] = &[\n";
+    for (name, _) in files.iter().filter(|f| f.1) {
+        list += &format!("    {name}::OPS,\n");
+    }
+    list += "];\n";
+    splice(&dir.join("lib.rs"), &list, mode)
+}
+
+/// Replaces what stands between the codegen marks of `path`.
+fn splice(path: &Path, content: &str, mode: Mode) -> Res {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let (head, rest) = text
         .split_once("// codegen:begin\n")
         .ok_or("no codegen:begin mark")?;
     let (_, tail) = rest
         .split_once("// codegen:end\n")
         .ok_or("no codegen:end mark")?;
-    let mut new = format!("{head}// codegen:begin\n");
-    for (name, has_ops) in &files {
-        new += &format!("{}mod {name};\n", if *has_ops { "pub " } else { "" });
-    }
-    new += "\n/// The ops of every file in this folder.\n#[rustfmt::skip]\n";
-    new += "pub const ALL: &[&[ferroflow_opdef::Op]] = &[\n";
-    for (name, _) in files.iter().filter(|f| f.1) {
-        new += &format!("    {name}::OPS,\n");
-    }
-    new += "];\n// codegen:end\n";
-    new += tail;
-    emit(&path, new.as_bytes(), mode)
+    let new = format!("{head}// codegen:begin\n{content}// codegen:end\n{tail}");
+    emit(path, new.as_bytes(), mode)
 }

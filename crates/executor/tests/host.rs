@@ -3,7 +3,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_executor::host::Program;
-use ferroflow_opdef::host::{
+use ferroflow_host_context::{
     Attr, Attribute, Ctx, ExecutionContext, Frame, HostContext, KernelFrame, KernelRegistry,
     RemainingArgs, RemainingAttrs, RemainingFunctions, Value, Values,
 };

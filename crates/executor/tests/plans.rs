@@ -4,7 +4,7 @@
 use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_executor::Executor;
 use ferroflow_executor::host::HostExecutor;
-use ferroflow_opdef::host::{Frame, KernelRegistry};
+use ferroflow_host_context::{Frame, KernelRegistry};
 use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, NodeInfo, OpKernel};
 use ferroflow_program::bef::{self, File};
 use ferroflow_program::{

@@ -12,9 +12,9 @@ mod ctx;
 mod def;
 mod function;
 mod gradient;
-pub mod host;
 mod kernel;
 mod op;
+mod prepared;
 mod registry;
 mod resource;
 mod shape;
@@ -31,6 +31,7 @@ pub use gradient::{
 };
 pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
+pub use prepared::{PreparedOp, PreparedOps};
 pub use registry::Registry;
 pub use resource::{DEFAULT_CONTAINER, Resources};
 pub use shape::ShapeCtx;

@@ -16,10 +16,10 @@ struct Entry {
 }
 
 impl Registry {
-    /// A registry of the ops in `families`; a later row replaces an earlier one of the same name.
-    pub fn new(families: &[&'static [Op]]) -> Self {
+    /// Returns a registry of the ops in `groups`, each a list of op files; a later row replaces an earlier one of the same name.
+    pub fn new(groups: &[&[&'static [Op]]]) -> Self {
         let mut ops = FxHashMap::default();
-        for op in families.iter().flat_map(|f| f.iter()) {
+        for op in groups.iter().flat_map(|g| g.iter()).flat_map(|f| f.iter()) {
             ops.insert(
                 op.name,
                 Entry {

@@ -8,8 +8,8 @@
 use crate::abi::{TensorParts, UseTensor, Value};
 use crate::value::{self, IntoAsync, IntoSync};
 use ferroflow_base::{Code, Result, Status, invalid_argument};
-use ferroflow_kernels::host::{DenseHostTensor, HostTensor, TensorShape};
-use ferroflow_opdef::host::{Frame, KernelFrame, Reporter, SyncKernelFrame};
+use ferroflow_host_context::{Frame, KernelFrame, Reporter, SyncKernelFrame};
+use ferroflow_host_kernels::{DenseHostTensor, HostTensor, TensorShape};
 use ferroflow_sync::{AsyncValue, IndirectPromise};
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
@@ -105,7 +105,7 @@ impl Call<'_, '_> {
         let tensor = HostTensor::Dense(tensor);
         match &mut self.frame {
             AnyFrame::Async(f) => f.emplace(i, tensor),
-            AnyFrame::Sync(f) => f.set_result(i, ferroflow_opdef::host::Value::new(tensor)),
+            AnyFrame::Sync(f) => f.set_result(i, ferroflow_host_context::Value::new(tensor)),
         }
     }
 

@@ -16,7 +16,7 @@ mod value;
 
 use abi::{Api, Register};
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
-use ferroflow_opdef::host::KernelRegistry;
+use ferroflow_host_context::KernelRegistry;
 use libloading::Library;
 use registration::Registration;
 
@@ -54,7 +54,7 @@ static API: Api = Api {
 /// The library's code runs with all rights of this process: load only what you trust.
 ///
 /// ```
-/// use ferroflow_opdef::host::KernelRegistry;
+/// use ferroflow_host_context::KernelRegistry;
 /// let error = ferroflow_plugin::load(&mut KernelRegistry::default(), "/no/such/library.so");
 /// assert!(error.unwrap_err().message().contains("/no/such/library.so"));
 /// ```

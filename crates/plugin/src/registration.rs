@@ -4,7 +4,7 @@ use crate::abi::Kernel;
 use crate::call::{self, AnyFrame};
 use crate::value::text;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
-use ferroflow_opdef::host::KernelRegistry;
+use ferroflow_host_context::KernelRegistry;
 use std::ffi::{c_char, c_int, c_void};
 
 /// `ferroflow_registry`

@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Content, ObjectParts, Text, Value};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::host::{Attribute, Frame, HostDType, HostValue};
+use ferroflow_host_context::{Attribute, Frame, HostDType, HostValue};
 use ferroflow_sync::{AsyncValue, Chain};
 use std::ffi::{CStr, CString, c_char, c_void};
 
@@ -214,9 +214,9 @@ impl Sink for IntoAsync {
 pub(crate) struct IntoSync;
 
 impl Sink for IntoSync {
-    type Made = ferroflow_opdef::host::Value;
+    type Made = ferroflow_host_context::Value;
     fn make<T: HostValue>(self, value: T) -> Self::Made {
-        ferroflow_opdef::host::Value::new(value)
+        ferroflow_host_context::Value::new(value)
     }
 }
 

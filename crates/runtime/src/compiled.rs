@@ -10,10 +10,10 @@ use ferroflow_base::{Result, data_loss, failed_precondition, invalid_argument};
 use ferroflow_compile::{Options, emit, optimize_all, pack, unpack};
 use ferroflow_executor::Executor;
 use ferroflow_executor::host::HostExecutor;
+use ferroflow_functors::prepack::packing;
 use ferroflow_graph::{
     ARG, Graph, Node, Output, RETVAL, Signature, infer_shapes, prune, read_compact, write_compact,
 };
-use ferroflow_kernels::packing;
 use ferroflow_model::AtomicFile;
 use ferroflow_program::bef::{
     File, FunctionKind, GraphProgram, Port, TensorTable, read_graph, write_graph,
@@ -218,7 +218,7 @@ impl CompiledModel {
         let engine = match main.map(|f| f.kind) {
             Some(FunctionKind::Dataflow) => Engine::One(Executor::new(Arc::new(plan))),
             _ => {
-                let kernels = ferroflow_kernels::host::of_models();
+                let kernels = ferroflow_host_kernels::of_models();
                 Engine::Host(HostExecutor::new(Arc::new(plan), file, kernels)?)
             }
         };

@@ -1,7 +1,7 @@
 //! Ops at once: [`Eager`] runs any op by its name on tensors that may come later.
 
 use ferroflow_base::{Result, internal};
-use ferroflow_kernels::eager::PreparedOp;
+use ferroflow_opdef::PreparedOp;
 use ferroflow_opdef::{AsyncCall, Cost, Resources, StepServices, Value};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, CancelToken, Chain, Pool, Promise};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
@@ -380,7 +380,12 @@ impl EagerOp {
         }
         drop(list);
         let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(TensorHandle::dtype).collect();
-        let op = Arc::new(PreparedOp::new(&self.name, &self.attrs, &dtypes)?);
+        let op = Arc::new(PreparedOp::new(
+            crate::registry(),
+            &self.name,
+            &self.attrs,
+            &dtypes,
+        )?);
         let mut list = self
             .prepared
             .write()

@@ -3,9 +3,9 @@
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_executor::host::HostExecutor;
 use ferroflow_executor::{Executor, TraceSink};
-use ferroflow_kernels::rendezvous::Rendezvous;
 use ferroflow_opdef::Resources;
 use ferroflow_program::Plan;
+use ferroflow_resources::rendezvous::Rendezvous;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,8 +5,8 @@
 
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Consumers, Graph, Node, NodeId};
-use ferroflow_kernels::resource::{Var, variable_place};
 use ferroflow_opdef::{AttrValue, Attrs, Registry, Resources};
+use ferroflow_resources::resource::{Var, variable_place};
 use ferroflow_tensor::Tensor;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;

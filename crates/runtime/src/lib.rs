@@ -19,7 +19,6 @@ pub mod host;
 mod partial_run;
 mod saved_model;
 mod session;
-pub mod train;
 
 pub use callable::Callable;
 pub use chrome_trace::{ChromeTrace, DeadnessLog};

@@ -4,7 +4,7 @@ use crate::RunOptions;
 use crate::callable::other_dtype;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_graph::{Graph, Signature};
-use ferroflow_kernels::rendezvous::Rendezvous;
+use ferroflow_resources::rendezvous::Rendezvous;
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;

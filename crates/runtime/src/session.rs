@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The registry of all ops.
 pub fn registry() -> &'static Registry {
-    ferroflow_kernels::registry()
+    ferroflow_ops::registry()
 }
 
 /// How a session works.

@@ -1,12 +1,10 @@
 //! Compiled models: they answer as the session that they were compiled by, and bad files are errors.
 
-mod folder;
-
 use ferroflow_runtime::{
     Code, CompileRequest, CompiledModel, DType, RunOptions, Session, SessionOptions, Shape,
     Signature, Tensor,
 };
-use folder::Folder;
+use ferroflow_testkit::folder::Folder;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -507,7 +505,7 @@ fn other_machines_pack_again() {
     for row in rows() {
         let (file, plain) = (row.file(false), row.file(true));
         assert_eq!(file.len() > plain.len(), row.packs, "{}", row.name);
-        let tag = ferroflow_kernels::packing();
+        let tag = ferroflow_functors::prepack::packing();
         let at = file.windows(tag.len()).position(|w| w == tag.as_bytes());
         let mut other = file.clone();
         other[at.unwrap()] = b'?';

@@ -1,4 +1,4 @@
-//! Which ops have gradients, against TensorFlow's list (`kernels/rows/gradients.txt`, written by
+//! Which ops have gradients, against TensorFlow's list (`ops/rows/gradients.txt`, written by
 //! `oracle/differentiable.py`).
 
 use ferroflow_model::{decode, proto::GraphDef};
@@ -35,7 +35,7 @@ fn names(list: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_op_that_tensorflow_differentiates_has_a_gradient() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/rows/gradients.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/rows/gradients.txt");
     let text = std::fs::read_to_string(path).expect("rows/gradients.txt");
     let (flow, jumps) = (names(FLOW), names(JUMPS));
     let (mut missing, mut unsaid, mut wrong) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -96,7 +96,7 @@ fn ops_of_rows() -> BTreeSet<String> {
 /// Each gradient function that an op of TensorFlow's has was held against TensorFlow's values.
 #[test]
 fn every_gradient_has_rows() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/rows/gradients.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/rows/gradients.txt");
     let text = std::fs::read_to_string(path).expect("rows/gradients.txt");
     let rows = ops_of_rows();
     let with_gradient = text.lines().filter_map(|line| {

@@ -1,10 +1,8 @@
 //! Graphs that read and write files: checkpoints, whole files, names by pattern; pictures that are
 //! encoded and decoded again.
 
-mod folder;
-
 use ferroflow_runtime::{Code, CompileOptions, Result, Session, SessionOptions, Tensor};
-use folder::Folder;
+use ferroflow_testkit::folder::Folder;
 
 fn words(name: &str, values: &[&str], scalar: bool) -> String {
     let items: String = values

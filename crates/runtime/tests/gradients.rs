@@ -3,8 +3,7 @@
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/gradients.py` writes the files.
 
-#[path = "../../kernels/tests/json/tensors.rs"]
-mod tensors;
+use ferroflow_testkit::tensors;
 
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::building::{

@@ -4,8 +4,7 @@
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
 
-#[path = "../../kernels/tests/json/tensors.rs"]
-mod tensors;
+use ferroflow_testkit::tensors;
 
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};

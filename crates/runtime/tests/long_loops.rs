@@ -3,8 +3,8 @@
 //! The tests run one after the other, for they look at the memory of the whole process.
 
 use ferroflow_runtime::building::{GraphBuilder, WhileOptions};
-use ferroflow_runtime::train::{Activation, Network, Optimizer, Trainer};
 use ferroflow_runtime::{DType, PartialShape, Session, SessionOptions, Tensor, registry};
+use ferroflow_testkit::memory::peak_kib;
 use std::sync::{Barrier, Mutex, PoisonError};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -54,14 +54,6 @@ fn sum_session(functional: bool, threads: usize) -> Session {
     Session::new(b.finish().unwrap(), options)
 }
 
-/// Most memory that the process has had, in KiB.
-fn peak_kib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|l| l.starts_with("VmHWM"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok())
-        .unwrap_or(0)
-}
-
 fn run(session: &Session, n: i64) {
     let y = session.run(&[("n:0", Tensor::scalar(n))], &["y:0"], &[]);
     let y = y.expect("the loop ends");
@@ -89,32 +81,6 @@ fn check_memory(iterations: i64) {
 #[test]
 fn long_loops_take_constant_memory() {
     check_memory(300_000);
-}
-
-#[test]
-fn ten_thousand_steps_of_training_take_constant_memory() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut net = Network::new(1);
-    let x = net.input("x", DType::Float, &[None, Some(8)]).expect("x");
-    let hidden = net.dense("hidden", x, 16, Some(Activation::Tanh));
-    let guess = hidden.and_then(|h| net.dense("guess", h, 8, None));
-    let loss = net.mean_squared_error(guess.expect("a layer"), x);
-    net.minimize(loss.expect("a loss"), &Optimizer::adam(1e-3))
-        .expect("gradients");
-    let trainer = Trainer::new(net, SessionOptions::default()).expect("a trainer");
-    let x = Tensor::from_slice([32, 8], &[0.5f32; 256]).expect("a batch");
-    let batch = [("x".to_string(), x)];
-    let train = |steps: usize| {
-        for _ in 0..steps {
-            trainer.step(&batch).expect("a step");
-        }
-    };
-    train(1_000);
-    let before = peak_kib();
-    train(10_000);
-    let grown = peak_kib() - before;
-    // A tenth of a kilobyte a step would show.
-    assert!(grown < 1024, "grown by {grown} KiB");
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! Readers and checkpoints of the V1 format, as TensorFlow answers (`oracle/readers.py` writes
 //! `readers.json`).
 
-mod folder;
-#[path = "../../kernels/tests/json/tensors.rs"]
-mod tensors;
+use ferroflow_testkit::tensors;
 
 use ferroflow_runtime::building::{AttrValue, GraphBuilder};
 use ferroflow_runtime::{
     Code, DType, Output, PartialShape, Result, Session, SessionOptions, Tensor, registry,
 };
-use folder::Folder;
+use ferroflow_testkit::folder::Folder;
 use serde_json::Value as Json;
 use std::path::Path;
 use std::time::Duration;

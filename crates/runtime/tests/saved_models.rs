@@ -1,7 +1,6 @@
 //! SavedModels that TensorFlow wrote give TensorFlow's answers.
 
-#[path = "../../kernels/tests/json/tensors.rs"]
-mod json;
+use ferroflow_testkit::tensors as json;
 
 use ferroflow_runtime::{Code, CompileOptions, DType, Result, SavedModel, SessionOptions, Tensor};
 use serde_json::Value as Json;

@@ -1,8 +1,7 @@
 //! Tables filled from text files hold what TensorFlow's hold (`table_files.jsonl`, written by
 //! `oracle/table_files.py`).
 
-#[path = "../../kernels/tests/json/tensors.rs"]
-mod json;
+use ferroflow_testkit::tensors as json;
 
 use ferroflow_runtime::{DType, Result, Session, SessionOptions, Tensor};
 use serde_json::Value as Json;

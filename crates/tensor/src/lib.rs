@@ -18,6 +18,7 @@ mod item;
 mod lazy;
 mod mapped;
 mod repr;
+pub mod rows;
 mod shape;
 mod storage;
 mod tensor;

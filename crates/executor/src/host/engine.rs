@@ -10,7 +10,7 @@ use super::program::Loaded;
 use super::registers::{Promises, Registers};
 use super::shared::Execution;
 use ferroflow_base::invalid_argument;
-use ferroflow_opdef::host::{
+use ferroflow_host_context::{
     ExecutionContext, HostKernel, HostProgram, KernelFrame, Operand, Register, TraceLevel, Values,
 };
 use ferroflow_program::bef::{Body, Kernel};

@@ -6,7 +6,7 @@ use crate::calls::is_true;
 use crate::dataflow::no_panic;
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status, data_loss, internal, invalid_argument};
-use ferroflow_opdef::host::{
+use ferroflow_host_context::{
     ExecutionContext, Frame, Function, HostContext, HostValue, KernelFrame, KernelRegistry, Values,
 };
 use ferroflow_opdef::{

@@ -3,7 +3,7 @@
 use super::engine::{self, Call};
 use super::sync_engine;
 use ferroflow_base::{Result, internal, invalid_argument, not_found};
-use ferroflow_opdef::host::{
+use ferroflow_host_context::{
     ExecutionContext, Function, HostKernel, HostProgram, KernelRegistry, NativeFunction, Value,
     Values,
 };
@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// use ferroflow_executor::host::Program;
-/// use ferroflow_opdef::host::KernelRegistry;
+/// use ferroflow_host_context::KernelRegistry;
 /// use ferroflow_program::{bef, mlir};
 /// use std::sync::Arc;
 /// let module = mlir::parse("func @f() {\n  tfrt.return\n}", "f.mlir", 0).expect("well formed");

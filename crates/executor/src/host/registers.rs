@@ -1,6 +1,6 @@
 //! The values and counts of an execution whose order nobody knows.
 
-use ferroflow_opdef::host::{Operand, Register, Values};
+use ferroflow_host_context::{Operand, Register, Values};
 use ferroflow_program::bef::{Body, Kernel};
 use ferroflow_sync::{AsyncValue, IndirectPromise, Shares};
 use smallvec::SmallVec;

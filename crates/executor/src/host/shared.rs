@@ -10,7 +10,7 @@ use super::engine::{Call, Late, kernel};
 use super::program::Loaded;
 use super::registers::{Ready, Registers, Unstored};
 use super::streams::StreamQueue;
-use ferroflow_opdef::host::{ExecutionContext, HostProgram, Operand, Register, Values};
+use ferroflow_host_context::{ExecutionContext, HostProgram, Operand, Register, Values};
 use ferroflow_program::bef::{Body, Kernel};
 use ferroflow_sync::AsyncValue;
 use smallvec::SmallVec;

@@ -2,7 +2,7 @@
 
 use super::program::Loaded;
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_opdef::host::{
+use ferroflow_host_context::{
     ExecutionContext, HostKernel, HostProgram, References, SyncKernelFrame, Value,
 };
 use ferroflow_program::bef::FunctionKind;

@@ -10,7 +10,9 @@ use super::format::{
 use super::read::File;
 use super::serial::Serial;
 use ferroflow_base::Result;
-use ferroflow_opdef::host::{AttrKind, AttrSlot, CallSite, HostProgram, Operand, References, Span};
+use ferroflow_host_context::{
+    AttrKind, AttrSlot, CallSite, HostProgram, Operand, References, Span,
+};
 use std::sync::Arc;
 
 /// A kernel of a function.

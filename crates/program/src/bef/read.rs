@@ -4,7 +4,7 @@
 use super::body::{self, Body};
 use super::format::{FunctionKind, N_SECTIONS, Reader, Section, VERSION, corrupt, sections};
 use ferroflow_base::Result;
-use ferroflow_opdef::host::{AttrKind, Attribute};
+use ferroflow_host_context::{AttrKind, Attribute};
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ops::Range;

@@ -8,7 +8,7 @@ use crate::mlir::{
     parse_type,
 };
 use ferroflow_base::Result;
-use ferroflow_opdef::host::{AttrKind, HostDType, Operand, TypedAttr};
+use ferroflow_host_context::{AttrKind, HostDType, Operand, TypedAttr};
 
 /// Turns a file into a program, with warnings.
 pub fn to_mlir(file: &File) -> Result<(Module, Vec<Diagnostic>)> {

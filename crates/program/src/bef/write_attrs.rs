@@ -2,7 +2,7 @@
 
 use super::format::{PADDING, Writer};
 use crate::mlir::{Attr, Module, PrintOptions, Type, element_size, print_operation, scalar_bytes};
-use ferroflow_opdef::host::{AttrKind, HostDType};
+use ferroflow_host_context::{AttrKind, HostDType};
 
 /// Larger tensors than a gibibyte leave no room for the other attributes.
 const MAX_DENSE: usize = 1 << 30;

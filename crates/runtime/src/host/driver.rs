@@ -5,11 +5,11 @@ use super::metrics::TextMetrics;
 use super::tracing::TextSink;
 use ferroflow_base::failed_precondition;
 use ferroflow_executor::host::Program;
-use ferroflow_kernels::host::TfrtState;
-use ferroflow_opdef::host::{
+use ferroflow_host_context::{
     Buckets, ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, TraceLevel,
     Tracer, Value, Values,
 };
+use ferroflow_host_kernels::TfrtState;
 use ferroflow_program::bef::{File, FileBytes, FunctionKind, has_graph};
 use ferroflow_program::lower::PREFIX;
 use ferroflow_program::mlir;

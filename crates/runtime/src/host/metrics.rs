@@ -1,6 +1,6 @@
 //! The figures of a host, as lines of text.
 
-use ferroflow_opdef::host::{Buckets, Gauge, Histogram, MetricsRegistry};
+use ferroflow_host_context::{Buckets, Gauge, Histogram, MetricsRegistry};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

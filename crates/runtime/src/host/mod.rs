@@ -11,11 +11,11 @@ mod tracing;
 pub use driver::{AllocatorType, Config, Driver};
 pub use expected::Expected;
 pub use ferroflow_executor::host::Program;
-pub use ferroflow_kernels::host::{TfrtState, basic_registry, registry as host_registry};
-pub use ferroflow_opdef::host::{
+pub use ferroflow_host_context::{
     Buckets, ExecutionContext, Function, Gauge, Histogram, HostContext, KernelFrame,
     KernelRegistry, MetricsRegistry, TraceLevel, TraceSink, Tracer, Values,
 };
+pub use ferroflow_host_kernels::{TfrtState, basic_registry, registry as host_registry};
 pub use ferroflow_program::{bef, mlir};
 pub use ferroflow_sync::{
     AsyncValue, IndirectPromise, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue,

@@ -1,6 +1,6 @@
 //! What happens in a host, as lines of text.
 
-use ferroflow_opdef::host::TraceSink;
+use ferroflow_host_context::TraceSink;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Collects a line for each scope that begins and for each that ends.

@@ -1,0 +1,416 @@
+//! The engine of elementwise ops with two inputs and broadcasting: scalars at once, large tensors
+//! in parallel blocks whose inner loops see plain slices or one repeated value, in place where an
+//! input's storage is free.
+
+use crate::broadcast::broadcast_shape;
+pub use crate::broadcast_walk::Plan;
+use crate::numeric::{Half, Ordered};
+use crate::unary::CHEAP;
+use ferroflow_base::Result;
+use ferroflow_opdef::{KernelCtx, OpKernel};
+use ferroflow_primitives::math::{self, BinaryOp, Operand, UnaryOp};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Element, Shape, Tensor};
+use std::sync::Arc;
+
+/// One operand of an inner loop.
+#[derive(Clone, Copy)]
+pub enum Side<'a, A> {
+    /// An element each.
+    Slice(&'a [A]),
+    /// The same element everywhere.
+    Scalar(A),
+}
+
+/// A function of two elements, over slices.
+pub trait Zip<A, R>: Send + Sync {
+    /// Returns the result for one pair of elements.
+    fn one(&self, a: A, b: A) -> R;
+    /// `out[i] = f(a[i], b[i])`; slices are as long as `out`.
+    fn all(&self, a: Side<A>, b: Side<A>, out: &mut [R]);
+    /// `a[i] = f(a[i], b[i])`; only called when [`Zip::in_place`].
+    fn left(&self, a: &mut [R], b: Side<A>);
+    /// `b[i] = f(a[i], b[i])`; only called when [`Zip::in_place`].
+    fn right(&self, a: Side<A>, b: &mut [R]);
+    /// Whether the function can overwrite an operand.
+    fn in_place(&self) -> bool;
+}
+
+fn zip_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A) -> R) {
+    match (a, b) {
+        (Side::Slice(a), Side::Slice(b)) => {
+            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+                *out = f(*a, *b);
+            }
+        }
+        (Side::Slice(a), Side::Scalar(b)) => {
+            for (out, a) in out.iter_mut().zip(a) {
+                *out = f(*a, b);
+            }
+        }
+        (Side::Scalar(a), Side::Slice(b)) => {
+            for (out, b) in out.iter_mut().zip(b) {
+                *out = f(a, *b);
+            }
+        }
+        (Side::Scalar(a), Side::Scalar(b)) => out.iter_mut().for_each(|out| *out = f(a, b)),
+    }
+}
+
+/// A closure of two elements with a result of the same type.
+pub struct Both<F>(pub F);
+
+impl<A: Element, F: Fn(A, A) -> A + Send + Sync> Zip<A, A> for Both<F> {
+    #[inline]
+    fn one(&self, a: A, b: A) -> A {
+        (self.0)(a, b)
+    }
+    fn all(&self, a: Side<A>, b: Side<A>, out: &mut [A]) {
+        zip_all(a, b, out, &self.0);
+    }
+    fn left(&self, a: &mut [A], b: Side<A>) {
+        match b {
+            Side::Slice(b) => a.iter_mut().zip(b).for_each(|(a, b)| *a = (self.0)(*a, *b)),
+            Side::Scalar(b) => a.iter_mut().for_each(|a| *a = (self.0)(*a, b)),
+        }
+    }
+    fn right(&self, a: Side<A>, b: &mut [A]) {
+        match a {
+            Side::Slice(a) => b.iter_mut().zip(a).for_each(|(b, a)| *b = (self.0)(*a, *b)),
+            Side::Scalar(a) => b.iter_mut().for_each(|b| *b = (self.0)(a, *b)),
+        }
+    }
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+/// A function of the SIMD room; the closure is the same for single elements.
+pub struct Simd<F>(pub BinaryOp, pub F);
+
+impl<'a> From<Side<'a, f32>> for Operand<'a> {
+    fn from(side: Side<'a, f32>) -> Self {
+        match side {
+            Side::Slice(s) => Operand::Slice(s),
+            Side::Scalar(x) => Operand::Scalar(x),
+        }
+    }
+}
+
+impl<F: Fn(f32, f32) -> f32 + Send + Sync> Zip<f32, f32> for Simd<F> {
+    #[inline]
+    fn one(&self, a: f32, b: f32) -> f32 {
+        (self.1)(a, b)
+    }
+    fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
+        math::binary(self.0, a, b, out);
+    }
+    fn left(&self, a: &mut [f32], b: Side<f32>) {
+        math::binary_left(self.0, a, b);
+    }
+    fn right(&self, a: Side<f32>, b: &mut [f32]) {
+        math::binary_right(self.0, a, b);
+    }
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+/// The larger (or smaller) of two numbers; a plain number on one side makes it a limit, which the
+/// SIMD room has.
+pub struct Limit {
+    /// Whether the larger of the two is kept.
+    pub larger: bool,
+}
+
+impl Limit {
+    fn bound(&self, x: f32) -> UnaryOp {
+        match self.larger {
+            true => UnaryOp::Clamp(x, f32::INFINITY),
+            false => UnaryOp::Clamp(f32::NEG_INFINITY, x),
+        }
+    }
+}
+
+impl Zip<f32, f32> for Limit {
+    #[inline]
+    fn one(&self, a: f32, b: f32) -> f32 {
+        if self.larger {
+            a.larger(b)
+        } else {
+            a.smaller(b)
+        }
+    }
+    fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
+        match (a, b) {
+            (Side::Slice(x), Side::Scalar(c)) | (Side::Scalar(c), Side::Slice(x))
+                if !c.is_nan() =>
+            {
+                math::unary(self.bound(c), x, out);
+            }
+            _ if self.larger => zip_all(a, b, out, f32::larger),
+            _ => zip_all(a, b, out, f32::smaller),
+        }
+    }
+    fn left(&self, a: &mut [f32], b: Side<f32>) {
+        match b {
+            Side::Scalar(c) if !c.is_nan() => math::unary_in_place(self.bound(c), a),
+            _ if self.larger => Both(f32::larger).left(a, b),
+            _ => Both(f32::smaller).left(a, b),
+        }
+    }
+    fn right(&self, a: Side<f32>, b: &mut [f32]) {
+        self.left(b, a);
+    }
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+/// A closure of two elements with a result of another type.
+pub struct Test<F>(pub F);
+
+impl<A: Element, R: Element, F: Fn(A, A) -> R + Send + Sync> Zip<A, R> for Test<F> {
+    #[inline]
+    fn one(&self, a: A, b: A) -> R {
+        (self.0)(a, b)
+    }
+    fn all(&self, a: Side<A>, b: Side<A>, out: &mut [R]) {
+        zip_all(a, b, out, &self.0);
+    }
+    fn left(&self, _: &mut [R], _: Side<A>) {}
+    fn right(&self, _: Side<A>, _: &mut [R]) {}
+    fn in_place(&self) -> bool {
+        false
+    }
+}
+
+/// Elements that the 16-bit floats are widened by at a time.
+const WIDE: usize = 512;
+
+/// A function of `f32` for a 16-bit float.
+pub struct Rounded(pub Box<dyn Zip<f32, f32>>);
+
+impl<H: Half> Zip<H, H> for Rounded {
+    fn one(&self, a: H, b: H) -> H {
+        H::narrow(self.0.one(a.wide(), b.wide()))
+    }
+    fn all(&self, a: Side<H>, b: Side<H>, out: &mut [H]) {
+        let (mut wide_a, mut wide_b, mut wide) = ([0.0; WIDE], [0.0; WIDE], [0.0; WIDE]);
+        for (i, out) in out.chunks_mut(WIDE).enumerate() {
+            let range = i * WIDE..i * WIDE + out.len();
+            let a = widen_side(a, range.clone(), &mut wide_a);
+            let b = widen_side(b, range, &mut wide_b);
+            let wide = &mut wide[..out.len()];
+            self.0.all(a, b, wide);
+            H::narrow_all(wide, out);
+        }
+    }
+    fn left(&self, _: &mut [H], _: Side<H>) {}
+    fn right(&self, _: Side<H>, _: &mut [H]) {}
+    fn in_place(&self) -> bool {
+        false
+    }
+}
+
+fn widen_side<'a, H: Half>(
+    side: Side<H>,
+    range: std::ops::Range<usize>,
+    wide: &'a mut [f32; WIDE],
+) -> Side<'a, f32> {
+    match side {
+        Side::Scalar(x) => Side::Scalar(x.wide()),
+        Side::Slice(x) => {
+            let wide = &mut wide[..range.len()];
+            H::widen(&x[range], wide);
+            Side::Slice(wide)
+        }
+    }
+}
+
+/// Elements of the longer row.
+const TILE: usize = 512;
+
+/// A test of the second operand's elements.
+type Check<A> = fn(&[A]) -> Result<()>;
+
+/// A two-input kernel: the function, and a test of the second operand's elements.
+pub struct ZipKernel<A, R> {
+    zip: Arc<dyn Zip<A, R>>,
+    check: Option<Check<A>>,
+    block: usize,
+}
+
+/// The kernel that applies `zip` to inputs 0 and 1 broadcast together.
+pub fn zip_kernel<A: Element, R: Element>(
+    zip: impl Zip<A, R> + 'static,
+) -> Result<Box<dyn OpKernel>> {
+    let zip = Arc::new(zip);
+    Ok(Box::new(ScalarsFirst {
+        general: ZipKernel {
+            zip: zip.clone(),
+            check: None,
+            block: CHEAP,
+        },
+        zip,
+    }))
+}
+
+/// Two scalars, which loops and small graphs are made of, take a short way in which the function is
+/// inlined.
+struct ScalarsFirst<A, R, Z> {
+    zip: Arc<Z>,
+    general: ZipKernel<A, R>,
+}
+
+impl<A: Element, R: Element, Z: Zip<A, R>> OpKernel for ScalarsFirst<A, R, Z> {
+    #[inline]
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        match (ctx.inline_scalar::<A>(0), ctx.inline_scalar::<A>(1)) {
+            (Some(x), Some(y)) => ctx.set_output(0, Tensor::scalar(self.zip.one(x, y))),
+            _ => self.general.compute(ctx),
+        }
+    }
+}
+
+/// The kernel of an `f32` function for a 16-bit float.
+pub fn half_zip_kernel<H: Half>(zip: impl Zip<f32, f32> + 'static) -> Result<Box<dyn OpKernel>> {
+    zip_kernel::<H, H>(Rounded(Box::new(zip)))
+}
+
+/// The same with a test of input 1, for outputs that are not empty.
+pub fn checked_zip_kernel<A: Element, R: Element>(
+    zip: impl Zip<A, R> + 'static,
+    check: Check<A>,
+) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(ZipKernel {
+        check: Some(check),
+        ..ZipKernel::new(zip)
+    }))
+}
+
+/// The shape of two tensors broadcast together, refusing sizes that no tensor can have.
+pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
+    if a == b {
+        return Ok(a.clone());
+    }
+    let shape = broadcast_shape(a, b)?;
+    Shape::checked(&shape.to_i64())
+}
+
+impl<A: Element, R: Element> OpKernel for ZipKernel<A, R> {
+    // One copy for all functions of these types.
+    #[inline(never)]
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+        if let ([x], [y]) = (a.slice::<A>()?, b.slice::<A>()?) {
+            if let Some(check) = self.check {
+                check(&[*y])?;
+            }
+            let z = Tensor::scalar(self.zip.one(*x, *y));
+            let z = if a.shape().is_scalar() && b.shape().is_scalar() {
+                z
+            } else {
+                z.with_shape(broadcast_shape(a.shape(), b.shape())?)?
+            };
+            return ctx.set_output(0, z);
+        }
+        let shape = checked_broadcast(a.shape(), b.shape())?;
+        let plan = Plan::broadcast(&shape, a.shape(), b.shape());
+        self.run(ctx, shape, &plan)
+    }
+}
+
+impl<A: Element, R: Element> ZipKernel<A, R> {
+    /// A kernel without a check.
+    pub fn new(zip: impl Zip<A, R> + 'static) -> Self {
+        ZipKernel {
+            zip: Arc::new(zip),
+            check: None,
+            block: CHEAP,
+        }
+    }
+
+    /// Computes output 0 of shape `shape` by `plan`, which must fit the inputs' element counts.
+    pub fn run(&self, ctx: &mut KernelCtx, shape: Shape, plan: &Plan) -> Result<()> {
+        let (zip, n, par) = (&*self.zip, shape.num_elements(), ctx.par());
+        if n == 0 {
+            let out = ctx.alloc(R::DTYPE, shape)?;
+            return ctx.set_output(0, out);
+        }
+        if let Some(check) = self.check {
+            check(ctx.slice::<A>(1)?)?;
+        }
+        let in_place = A::DTYPE == R::DTYPE && zip.in_place();
+        let (a_step, b_step) = plan.inner_strides();
+        let left = in_place && ctx.can_forward(0, A::DTYPE, n);
+        let right = !left && in_place && ctx.can_forward(1, A::DTYPE, n);
+        let mut out = match (left, right) {
+            (true, _) => ctx.take_input(0)?.with_shape(shape)?,
+            (_, true) => ctx.take_input(1)?.with_shape(shape)?,
+            _ => ctx.alloc(R::DTYPE, shape)?,
+        };
+        let values = out.slice_mut::<R>()?;
+        let a = if left { &[] } else { ctx.slice::<A>(0)? };
+        let b = if right { &[] } else { ctx.slice::<A>(1)? };
+        let tile = match plan.short_period() {
+            Some(period) if !right && n > TILE => b.repeat(TILE / period),
+            _ => Vec::new(),
+        };
+        let b = if tile.is_empty() { b } else { &tile };
+        if tile.is_empty() && plan.is_choppy() {
+            // Each operand that does not lie like the output is spread out piece by piece.
+            let (whole_a, whole_b) = (a.len() == n, b.len() == n);
+            par_chunks_mut(par, values, self.block, 1, &|i, out| {
+                let (mut copy_a, mut copy_b) = ([A::default(); TILE], [A::default(); TILE]);
+                for (k, out) in out.chunks_mut(TILE).enumerate() {
+                    let (start, len) = (i * self.block + k * TILE, out.len());
+                    let (copy_a, copy_b) = (&mut copy_a[..len], &mut copy_b[..len]);
+                    if !left && !whole_a {
+                        plan.spread(start, a, a_step, |a, _| a, copy_a);
+                    }
+                    if !right && !whole_b {
+                        plan.spread(start, b, b_step, |_, b| b, copy_b);
+                    }
+                    let a = if whole_a {
+                        &a[start..start + len]
+                    } else {
+                        copy_a
+                    };
+                    let b = if whole_b {
+                        &b[start..start + len]
+                    } else {
+                        copy_b
+                    };
+                    match (left, right) {
+                        (true, _) => zip.left(out, Side::Slice(b)),
+                        (_, true) => zip.right(Side::Slice(a), out),
+                        _ => zip.all(Side::Slice(a), Side::Slice(b), out),
+                    }
+                }
+            });
+            return ctx.set_output(0, out);
+        }
+        let run: &(dyn Fn(&mut [R], usize, usize) + Sync) = if left {
+            &|out, _, at| zip.left(out, side(b, b_step, at, out.len()))
+        } else if right {
+            &|out, at, _| zip.right(side(a, a_step, at, out.len()), out)
+        } else {
+            &|out, a_at, b_at| {
+                let n = out.len();
+                zip.all(side(a, a_step, a_at, n), side(b, b_step, b_at, n), out);
+            }
+        };
+        plan.fill(par, self.block, values, tile.len(), run);
+        ctx.set_output(0, out)
+    }
+}
+
+/// `n` elements of an operand from `at` on; with stride 0 they are all the same one.
+#[inline]
+fn side<A: Copy>(data: &[A], step: usize, at: usize, n: usize) -> Side<'_, A> {
+    match step {
+        0 => Side::Scalar(data[at]),
+        _ => Side::Slice(&data[at..at + n]),
+    }
+}

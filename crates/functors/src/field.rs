@@ -1,0 +1,245 @@
+//! Elementary functions of the real and complex element types, behind one trait each.
+
+use crate::numeric::{Num, Ordered};
+use ferroflow_primitives::special;
+use ferroflow_tensor::Complex;
+use num_complex::ComplexFloat;
+
+/// A real or complex number with the elementary functions.
+pub trait Field: Num {
+    /// e to the power of the value.
+    fn exp(self) -> Self;
+    /// `exp(x) - 1`, exact near zero.
+    fn exp_m1(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// `ln(1 + x)`, exact near zero.
+    fn ln_1p(self) -> Self;
+    /// `1 / sqrt(x)`.
+    fn rsqrt(self) -> Self;
+    /// `1 / x`.
+    fn recip(self) -> Self;
+    /// Sine.
+    fn sin(self) -> Self;
+    /// Cosine.
+    fn cos(self) -> Self;
+    /// Tangent.
+    fn tan(self) -> Self;
+    /// Inverse sine.
+    fn asin(self) -> Self;
+    /// Inverse cosine.
+    fn acos(self) -> Self;
+    /// Inverse tangent.
+    fn atan(self) -> Self;
+    /// Hyperbolic sine.
+    fn sinh(self) -> Self;
+    /// Hyperbolic cosine.
+    fn cosh(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// Inverse hyperbolic sine.
+    fn asinh(self) -> Self;
+    /// Inverse hyperbolic cosine.
+    fn acosh(self) -> Self;
+    /// Inverse hyperbolic tangent.
+    fn atanh(self) -> Self;
+    /// The value to the power of `e`.
+    fn pow(self, e: Self) -> Self;
+    /// `x / |x|`, or `x` where that is not a number.
+    fn sign(self) -> Self;
+    /// The complex conjugate.
+    fn conj(self) -> Self;
+    /// `1 / (1 + exp(-x))`.
+    #[inline]
+    fn sigmoid(self) -> Self {
+        Self::ONE.div(Self::ONE.add(self.neg().exp()))
+    }
+    /// Product; 0 where `o` is 0 (op MulNoNan).
+    #[inline]
+    fn mul_no_nan(self, o: Self) -> Self {
+        if o.is_zero() { Self::ZERO } else { self.mul(o) }
+    }
+    /// Quotient; 0 where `o` is 0 (op DivNoNan).
+    #[inline]
+    fn div_no_nan(self, o: Self) -> Self {
+        if o.is_zero() { Self::ZERO } else { self.div(o) }
+    }
+    /// `x / o`; 0 where x is 0 (op Xdivy).
+    #[inline]
+    fn xdivy(self, o: Self) -> Self {
+        if self.is_zero() {
+            Self::ZERO
+        } else {
+            self.div(o)
+        }
+    }
+    /// `x · ln(o)`; 0 where x is 0 (op Xlogy).
+    #[inline]
+    fn xlogy(self, o: Self) -> Self {
+        if self.is_zero() {
+            Self::ZERO
+        } else {
+            self.mul(o.ln())
+        }
+    }
+    /// `x · ln(1 + o)`; 0 where x is 0 (op Xlog1py).
+    #[inline]
+    fn xlog1py(self, o: Self) -> Self {
+        if self.is_zero() {
+            Self::ZERO
+        } else {
+            self.mul(o.ln_1p())
+        }
+    }
+}
+
+/// A real floating-point number.
+pub trait Real: Field + Ordered {
+    /// Converts a literal.
+    fn lit(x: f64) -> Self;
+    /// Absolute value.
+    fn abs(self) -> Self;
+    /// Largest integer not above the value.
+    fn floor(self) -> Self;
+    /// Smallest integer not below the value.
+    fn ceil(self) -> Self;
+    /// Nearest integer, ties to even.
+    fn rint(self) -> Self;
+    /// Error function.
+    fn erf(self) -> Self;
+    /// Complementary error function.
+    fn erfc(self) -> Self;
+    /// Angle of the point `(x, self)`.
+    fn atan2(self, x: Self) -> Self;
+    /// Next representable value towards `to`.
+    fn next_after(self, to: Self) -> Self;
+}
+
+macro_rules! reals {
+    ($($ty:ident, $erf:path, $erfc:path;)*) => {$(
+        impl Field for $ty {
+            #[inline]
+            fn exp(self) -> Self { $ty::exp(self) }
+            #[inline]
+            fn exp_m1(self) -> Self { $ty::exp_m1(self) }
+            #[inline]
+            fn ln(self) -> Self { $ty::ln(self) }
+            #[inline]
+            fn ln_1p(self) -> Self { $ty::ln_1p(self) }
+            #[inline]
+            fn rsqrt(self) -> Self { 1.0 / self.sqrt() }
+            #[inline]
+            fn recip(self) -> Self { 1.0 / self }
+            #[inline]
+            fn sin(self) -> Self { $ty::sin(self) }
+            #[inline]
+            fn cos(self) -> Self { $ty::cos(self) }
+            #[inline]
+            fn tan(self) -> Self { $ty::tan(self) }
+            #[inline]
+            fn asin(self) -> Self { $ty::asin(self) }
+            #[inline]
+            fn acos(self) -> Self { $ty::acos(self) }
+            #[inline]
+            fn atan(self) -> Self { $ty::atan(self) }
+            #[inline]
+            fn sinh(self) -> Self { $ty::sinh(self) }
+            #[inline]
+            fn cosh(self) -> Self { $ty::cosh(self) }
+            #[inline]
+            fn tanh(self) -> Self { $ty::tanh(self) }
+            #[inline]
+            fn asinh(self) -> Self { $ty::asinh(self) }
+            #[inline]
+            fn acosh(self) -> Self { $ty::acosh(self) }
+            #[inline]
+            fn atanh(self) -> Self { $ty::atanh(self) }
+            #[inline]
+            fn pow(self, e: Self) -> Self { self.powf(e) }
+            #[inline]
+            fn sign(self) -> Self {
+                if self > 0.0 { 1.0 } else if self < 0.0 { -1.0 } else { self }
+            }
+            #[inline]
+            fn conj(self) -> Self { self }
+        }
+        impl Real for $ty {
+            #[inline]
+            fn lit(x: f64) -> Self { x as $ty }
+            #[inline]
+            fn abs(self) -> Self { $ty::abs(self) }
+            #[inline]
+            fn floor(self) -> Self { $ty::floor(self) }
+            #[inline]
+            fn ceil(self) -> Self { $ty::ceil(self) }
+            #[inline]
+            fn rint(self) -> Self { self.round_ties_even() }
+            #[inline]
+            fn erf(self) -> Self { $erf(self) }
+            #[inline]
+            fn erfc(self) -> Self { $erfc(self) }
+            #[inline]
+            fn atan2(self, x: Self) -> Self { $ty::atan2(self, x) }
+            fn next_after(self, to: Self) -> Self {
+                if self.is_nan() || to.is_nan() {
+                    $ty::NAN
+                } else if self == to {
+                    to
+                } else if self == 0.0 {
+                    $ty::from_bits(1).copysign(to)
+                } else if (to > self) == (self > 0.0) {
+                    $ty::from_bits(self.to_bits() + 1)
+                } else {
+                    $ty::from_bits(self.to_bits() - 1)
+                }
+            }
+        }
+        impl Field for Complex<$ty> {
+            fn exp(self) -> Self { ComplexFloat::exp(self) }
+            fn exp_m1(self) -> Self {
+                // e^(a+bi) - 1 without cancellation near zero.
+                let (s, c) = self.im.sin_cos();
+                let half = (self.im / 2.0).sin();
+                let e = self.re.exp_m1();
+                Complex::new(e * c - 2.0 * half * half, self.re.exp() * s)
+            }
+            fn ln(self) -> Self { ComplexFloat::ln(self) }
+            fn ln_1p(self) -> Self { ComplexFloat::ln(self + 1.0) }
+            fn rsqrt(self) -> Self { ComplexFloat::recip(ComplexFloat::sqrt(self)) }
+            fn recip(self) -> Self { ComplexFloat::recip(self) }
+            fn sin(self) -> Self { ComplexFloat::sin(self) }
+            fn cos(self) -> Self { ComplexFloat::cos(self) }
+            fn tan(self) -> Self {
+                // tan z = -i tanh iz
+                let t = Field::tanh(Complex::new(-self.im, self.re));
+                Complex::new(t.im, -t.re)
+            }
+            fn asin(self) -> Self { ComplexFloat::asin(self) }
+            fn acos(self) -> Self { ComplexFloat::acos(self) }
+            fn atan(self) -> Self { ComplexFloat::atan(self) }
+            fn sinh(self) -> Self { ComplexFloat::sinh(self) }
+            fn cosh(self) -> Self { ComplexFloat::cosh(self) }
+            fn tanh(self) -> Self {
+                if self.re.abs() > 20.0 {
+                    // The quotient below would overflow; only the sign of the real part is left.
+                    let tail = 4.0 * (-2.0 * self.re.abs()).exp() * self.im.sin() * self.im.cos();
+                    return Complex::new((1.0 as $ty).copysign(self.re), tail);
+                }
+                ComplexFloat::tanh(self)
+            }
+            fn asinh(self) -> Self { ComplexFloat::asinh(self) }
+            fn acosh(self) -> Self { ComplexFloat::acosh(self) }
+            fn atanh(self) -> Self { ComplexFloat::atanh(self) }
+            fn pow(self, e: Self) -> Self { ComplexFloat::powc(self, e) }
+            fn sign(self) -> Self {
+                let norm = ComplexFloat::abs(self);
+                if norm == 0.0 { Self::ZERO } else { self / norm }
+            }
+            fn conj(self) -> Self { ComplexFloat::conj(self) }
+        }
+    )*};
+}
+reals! {
+    f32, libm::erff, libm::erfcf;
+    f64, special::erf, libm::erfc;
+}

@@ -1,0 +1,266 @@
+//! Rows of a tensor picked by index: the engine of the Gather ops and of reads of resource variables
+//! by row.
+
+use crate::indices::{self, Index, axis_in, shape_of};
+use crate::strided::{MIN_BLOCK, par_rows, unravel};
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_opdef::{Attrs, KernelCtx, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
+
+/// The error of an index that is not inside.
+#[cold]
+pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> Status {
+    let mut coords = vec![0; dims.len()];
+    unravel(position, dims, &mut coords);
+    let at = if dims.is_empty() {
+        String::new()
+    } else {
+        indices::list(coords)
+    };
+    invalid_argument!("indices{at} = {value} is not in [0, {limit})")
+}
+
+/// The rows of `params` along `axis` that `indices` name.
+pub fn gather_rows<T: Item, I: Index>(
+    ctx: &KernelCtx,
+    params: &Tensor,
+    indices: &Tensor,
+    axis: i64,
+    batch_dims: i64,
+) -> Result<Tensor> {
+    let (shape, index_shape) = (params.shape(), indices.shape());
+    let (at, n_batch) = gather_dims(axis, batch_dims, shape.rank(), index_shape.rank())?;
+    if let Some(i) = (0..n_batch).find(|&i| shape[i] != index_shape[i]) {
+        return Err(invalid_argument!(
+            "params.shape[{i}]: {} should be equal to indices.shape[{i}]: {}",
+            shape[i],
+            index_shape[i]
+        ));
+    }
+    let limit = shape[at];
+    let batch: usize = shape[..n_batch].iter().product();
+    let outer: usize = shape[n_batch..at].iter().product();
+    let inner: usize = shape[at + 1..].iter().product();
+    let n: usize = index_shape[n_batch..].iter().product();
+    let picked = indices.slice::<I>()?;
+    let inside = |i: &I| usize::try_from(i.to_i64()).is_ok_and(|i| i < limit);
+    if let Some(bad) = picked.iter().position(|i| !inside(i)) {
+        return Err(bad_index(bad, index_shape, picked[bad].to_i64(), limit));
+    }
+    let dims = shape[..at]
+        .iter()
+        .chain(&index_shape[n_batch..])
+        .chain(&shape[at + 1..]);
+    let mut out = ctx.alloc(params.dtype(), shape_of(dims.copied())?)?;
+    let from = params.items::<T>()?;
+    let to = out.items_mut::<T>()?;
+    let pick = |table: &[T], picked: &[I], to: &mut [T]| {
+        if inner == 1 {
+            for (o, i) in to.iter_mut().zip(picked) {
+                *o = table[i.to_i64() as usize].clone();
+            }
+        } else {
+            for (o, i) in to.chunks_mut(inner).zip(picked) {
+                o.clone_from_slice(&table[i.to_i64() as usize * inner..][..inner]);
+            }
+        }
+    };
+    if to.is_empty() {
+    } else if batch * outer == 1 {
+        let rows = (MIN_BLOCK / inner).max(1);
+        par_chunks_mut(ctx.par(), to, rows * inner, 1, &|i, chunk| {
+            pick(from, &picked[i * rows..], chunk);
+        });
+    } else {
+        par_rows(ctx.par(), to, n * inner, &|row, to| {
+            let b = row / outer;
+            pick(
+                &from[row * limit * inner..],
+                &picked[b * n..(b + 1) * n],
+                to,
+            );
+        });
+    }
+    Ok(out)
+}
+
+/// The shape of rows of `params` that input 1 picks.
+pub fn gather_shape_of(
+    ctx: &mut ShapeCtx,
+    params: &PartialShape,
+    axis: Option<i64>,
+    batch_dims: i64,
+) -> Result<()> {
+    let indices = ctx.input(1);
+    let (Some(rank), Some(index_dims)) = (params.rank(), indices.dims()) else {
+        return Ok(());
+    };
+    let Some(axis) = axis else {
+        let batch = axis_in(
+            batch_dims,
+            index_dims.len() + 1 - usize::from(batch_dims < 0),
+        );
+        if let Some(batch) = batch {
+            ctx.set(
+                0,
+                PartialShape::of_rank(rank + index_dims.len() - 1 - batch),
+            );
+        }
+        return Ok(());
+    };
+    let (at, batch) = gather_dims(axis, batch_dims, rank, index_dims.len())?;
+    let params = params.dims().unwrap_or(&[]);
+    let shape = params[..at]
+        .iter()
+        .chain(&index_dims[batch..])
+        .chain(&params[at + 1..]);
+    ctx.set(0, PartialShape::of(shape.copied()));
+    Ok(())
+}
+
+/// What to do with an index that is not inside; `true` to pass over it.
+pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
+    match attrs.str("bad_indices_policy")? {
+        "" | "DEFAULT" | "ERROR" => Ok(false),
+        "IGNORE" => Ok(true),
+        other => Err(invalid_argument!("Unknown bad_indices_policy: {other}")),
+    }
+}
+
+/// Positions of rows in a tensor: the innermost dimension of an index tensor is a coordinate of
+/// the first dimensions of `dims`. `None` for a coordinate that is not inside.
+pub fn row_position<I: Index>(coords: &[I], dims: &[usize]) -> Option<usize> {
+    coords.iter().zip(dims).try_fold(0usize, |at, (c, &d)| {
+        let c = usize::try_from(c.to_i64()).ok().filter(|&c| c < d)?;
+        Some(at * d + c)
+    })
+}
+
+#[cold]
+fn bad_coords<I: Index>(
+    node: &str,
+    i: usize,
+    coords: &[I],
+    indices: &Shape,
+    params: &Shape,
+) -> ferroflow_base::Status {
+    let outer = &indices[..indices.rank() - 1];
+    let mut at = vec![0; outer.len()];
+    unravel(i, outer, &mut at);
+    let at = if outer.is_empty() {
+        String::new()
+    } else {
+        indices::list(at)
+    };
+    let coords = indices::coordinates(coords.iter().map(|c| c.to_i64()));
+    invalid_argument!(
+        "indices{at} = {coords} does not index into param shape {params}, node name: {node}"
+    )
+}
+
+fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
+    invalid_argument!(
+        "index innermost dimension length must be <= params rank; saw: {depth} vs. {rank}"
+    )
+}
+
+/// The rows of `params` whose leading coordinates `indices` hold.
+pub fn gather_nd_rows<T: Item, I: Index>(
+    ctx: &KernelCtx,
+    params: &Tensor,
+    indices: &Tensor,
+    ignore: bool,
+) -> Result<Tensor> {
+    let (shape, index_shape) = (params.shape(), indices.shape());
+    if shape.rank() < 1 {
+        return Err(invalid_argument!("params must be at least a vector"));
+    }
+    let Some((&depth, outer)) = index_shape.split_last() else {
+        return Err(invalid_argument!("indices must be at least a vector"));
+    };
+    if depth > shape.rank() {
+        return Err(too_deep(depth, shape.rank()));
+    }
+    let out_shape = shape_of(outer.iter().chain(&shape[depth..]).copied())?;
+    let n: usize = outer.iter().product();
+    let inner: usize = shape[depth..].iter().product();
+    if params.num_elements() == 0 && out_shape.num_elements() > 0 {
+        return Err(invalid_argument!(
+            "Requested more than 0 entries, but params is empty.  Params shape: {shape}"
+        ));
+    }
+    let coords = indices.slice::<I>()?;
+    let mut positions = Vec::with_capacity(n);
+    for i in 0..n {
+        let row = &coords[i * depth..(i + 1) * depth];
+        match row_position(row, shape) {
+            None if !ignore => return Err(bad_coords(ctx.node(), i, row, index_shape, shape)),
+            position => positions.push(position),
+        }
+    }
+    let mut out = ctx.alloc(params.dtype(), out_shape)?;
+    let from = params.items::<T>()?;
+    par_rows(
+        ctx.par(),
+        out.items_mut::<T>()?,
+        inner,
+        &|i, to| match positions[i] {
+            Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
+            None => to.fill(T::default()),
+        },
+    );
+    Ok(out)
+}
+
+/// The shape of coordinates in input 1 looked up in `params`.
+pub fn gather_nd_shape_of(ctx: &mut ShapeCtx, params: &PartialShape) -> Result<()> {
+    let indices = ctx.with_rank_at_least(1, 1)?;
+    let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else {
+        return Ok(());
+    };
+    let Some((Some(depth), outer)) = index_dims.split_last().map(|(d, o)| (*d, o)) else {
+        return Ok(());
+    };
+    if depth > dims.len() {
+        return Err(too_deep(depth, dims.len()));
+    }
+    ctx.set(
+        0,
+        PartialShape::of(outer.iter().chain(&dims[depth..]).copied()),
+    );
+    Ok(())
+}
+
+/// The axis and the number of leading batch dimensions, checked.
+fn gather_dims(
+    axis: i64,
+    batch_dims: i64,
+    rank: usize,
+    indices_rank: usize,
+) -> Result<(usize, usize)> {
+    if rank == 0 {
+        return Err(invalid_argument!("params must be at least 1 dimensional"));
+    }
+    let Some(at) = axis_in(axis, rank) else {
+        return Err(invalid_argument!(
+            "Expected axis in the range [-{rank}, {rank}), but got {axis}"
+        ));
+    };
+    let Some(batch) = axis_in(batch_dims, indices_rank + 1 - usize::from(batch_dims < 0)) else {
+        return Err(invalid_argument!(
+            "Expected batch_dims in the range [-{indices_rank}, {indices_rank}], but got {batch_dims}"
+        ));
+    };
+    if batch >= rank {
+        return Err(invalid_argument!(
+            "batch_dims ({batch}) must be less than rank(params) ({rank})."
+        ));
+    }
+    if at < batch {
+        return Err(invalid_argument!(
+            "batch_dims ({batch}) must be less than or equal to axis ({at})."
+        ));
+    }
+    Ok((at, batch))
+}

@@ -1,0 +1,181 @@
+//! Axes, sizes and index tensors, as kernels and shape functions read them.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::ShapeCtx;
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch};
+use smallvec::SmallVec;
+
+/// The values of a small integer tensor.
+pub type Ints = SmallVec<[i64; 8]>;
+
+/// An integer element that indexes or counts.
+pub trait Index: Element {
+    /// As 64 bits.
+    fn to_i64(self) -> i64;
+    /// From 64 bits, cutting off what does not fit.
+    fn from_i64(v: i64) -> Self;
+}
+
+macro_rules! index {
+    ($($ty:ty),*) => {$(
+        impl Index for $ty {
+            #[inline]
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+            #[inline]
+            fn from_i64(v: i64) -> Self {
+                v as $ty
+            }
+        }
+    )*};
+}
+index!(i8, i16, i32, i64, u8, u16);
+
+pub use crate::dispatch_index;
+
+/// Runs `$body` with `$I` bound to the [`Index`](crate::indices::Index) type of `$dtype`; fails for other dtypes.
+#[macro_export]
+macro_rules! dispatch_index {
+    ($dtype:expr, $I:ident => $body:expr) => {
+        ferroflow_tensor::dispatch!($dtype, $I in [i32, i64, i16] => $body,
+            else Err(ferroflow_base::invalid_argument!("{} is not an index type", $dtype)))
+    };
+}
+
+/// The values of an integer tensor as 64-bit numbers.
+#[inline]
+pub fn ints(t: &Tensor) -> Result<Ints> {
+    match t.dtype() {
+        DType::Int32 => Ok(t.slice::<i32>()?.iter().map(|&v| v as i64).collect()),
+        DType::Int64 => Ok(SmallVec::from_slice(t.slice::<i64>()?)),
+        dtype => dispatch!(dtype, T in [i8, i16, u8, u16] =>
+            Ok(t.slice::<T>()?.iter().map(|&v| v as i64).collect()),
+            else Err(invalid_argument!("expected integers, got a {dtype} tensor"))),
+    }
+}
+
+/// A tensor of 64-bit numbers as one of `dtype`; what does not fit is cut off.
+pub fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
+    if dtype == t.dtype() {
+        return Ok(t);
+    }
+    let mut out = Tensor::for_overwrite(dtype, t.shape().clone())?;
+    dispatch!(dtype, T in [i8, i16, i32, u8, u16] => {
+        for (to, from) in out.slice_mut::<T>()?.iter_mut().zip(t.slice::<i64>()?) {
+            *to = *from as T;
+        }
+    }, else return Err(invalid_argument!("{dtype} is not an index type")));
+    Ok(out)
+}
+
+/// The value of an integer tensor that must have exactly one element.
+#[inline]
+pub fn int(t: &Tensor) -> Option<i64> {
+    match t.dtype() {
+        DType::Int32 => t.to_scalar::<i32>().ok().map(i64::from),
+        DType::Int64 => t.to_scalar::<i64>().ok(),
+        _ => match ints(t).ok()?[..] {
+            [v] => Some(v),
+            _ => None,
+        },
+    }
+}
+
+/// A 1-D integer tensor of `dtype`, which is int32 or int64.
+#[inline]
+pub fn int_vector(dtype: DType, values: impl ExactSizeIterator<Item = i64>) -> Result<Tensor> {
+    let mut out = Tensor::for_overwrite(dtype, Shape::from([values.len()]))?;
+    dispatch!(dtype, T in [i32, i64] => {
+        for (o, v) in out.slice_mut::<T>()?.iter_mut().zip(values) {
+            *o = T::try_from(v).map_err(|_| too_large_for(dtype, v))?;
+        }
+    }, else return Err(invalid_argument!("{dtype} is not int32 or int64")));
+    Ok(out)
+}
+
+/// An integer scalar of `dtype`, which is int32 or int64.
+#[inline]
+pub fn int_scalar(dtype: DType, v: i64) -> Result<Tensor> {
+    match dtype {
+        DType::Int32 => Ok(Tensor::scalar(
+            i32::try_from(v).map_err(|_| too_large_for(dtype, v))?,
+        )),
+        _ => Ok(Tensor::scalar(v)),
+    }
+}
+
+#[cold]
+fn too_large_for(dtype: DType, v: i64) -> ferroflow_base::Status {
+    invalid_argument!("the size {v} does not fit the output type {dtype}")
+}
+
+/// `axis`, counted from the end when negative, as a position in `0..rank`.
+#[inline]
+pub fn axis_in(axis: i64, rank: usize) -> Option<usize> {
+    let axis = if axis < 0 {
+        axis.checked_add(rank as i64)?
+    } else {
+        axis
+    };
+    usize::try_from(axis).ok().filter(|&a| a < rank)
+}
+
+/// The values of input `i` of a shape function when it is a constant, of any integer type.
+pub fn constant(ctx: &ShapeCtx, i: usize) -> Option<Ints> {
+    ints(ctx.constant(i)?).ok()
+}
+
+/// The value of input `i` of a shape function when it is a constant with one element.
+pub fn constant_int(ctx: &ShapeCtx, i: usize) -> Option<i64> {
+    int(ctx.constant(i)?)
+}
+
+/// A partial shape in which every dimension is looked up by `f`.
+pub fn partial(rank: usize, f: impl FnMut(usize) -> Option<usize>) -> PartialShape {
+    PartialShape::of((0..rank).map(f))
+}
+
+/// The shape that a vector of sizes describes; unlike attrs, tensors have no unknown dimensions.
+pub fn sizes(dims: &[i64]) -> Result<PartialShape> {
+    Ok((&Shape::checked(dims)?).into())
+}
+
+/// The shape that input `i` of a shape function holds as its value, as far as it is known.
+pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
+    match (constant(ctx, i), ctx.shape_value(i)) {
+        (Some(dims), _) => sizes(&dims),
+        (None, Some(dims)) => Ok(PartialShape::of(dims.iter().copied())),
+        _ => Ok(of_vector_length(&ctx.input(i))),
+    }
+}
+
+/// The rank that a shape-like vector input gives to an output, when its length is known.
+pub fn of_vector_length(shape: &PartialShape) -> PartialShape {
+    match (shape.rank(), shape.dim(0)) {
+        (Some(1), Some(rank)) if rank <= Shape::MAX_RANK => PartialShape::of_rank(rank),
+        _ => PartialShape::unknown(),
+    }
+}
+
+/// `[0,2,5]`-like text of numbers.
+pub fn list<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> String {
+    let texts: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
+    format!("[{}]", texts.join(","))
+}
+
+/// `[0, 2, 5]`-like text of a row of coordinates.
+pub fn coordinates(values: impl IntoIterator<Item = i64>) -> String {
+    let texts: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
+    format!("[{}]", texts.join(", "))
+}
+
+/// A shape from dimensions whose product may be too large.
+#[inline]
+pub fn shape_of(dims: impl IntoIterator<Item = usize>) -> Result<Shape> {
+    let dims: Ints = dims
+        .into_iter()
+        .map(|d| i64::try_from(d).unwrap_or(-1))
+        .collect();
+    Shape::checked(&dims)
+}

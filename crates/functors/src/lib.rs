@@ -1,0 +1,32 @@
+//! Functors, in TensorFlow's sense (`core/kernels/*_functor.h`): typed loops over tensors that the
+//! kernels of several op groups share, and the shape functions that go with them.
+//!
+//! Entry points, in reading order: [`indices`] (tensors of sizes and positions), [`shapes`],
+//! [`numeric`] (traits of element types), [`unary`], [`binary`], [`broadcast`], [`reduce`],
+//! [`strided`], [`gather`], [`matmul`], [`prepack`].
+//!
+//! Does not know: which ops exist, resources, graphs, engines.
+#![forbid(unsafe_code)]
+
+pub mod binary;
+pub mod broadcast;
+pub mod broadcast_walk;
+pub mod field;
+pub mod gather;
+pub mod gradients;
+pub mod half_conversion;
+pub mod indices;
+pub mod matmul;
+pub mod numeric;
+pub mod optional;
+pub mod prepack;
+pub mod product;
+pub mod ragged;
+pub mod reduce;
+pub mod sequence;
+pub mod shapes;
+pub mod strided;
+pub mod tensor_list;
+pub mod transpose;
+pub mod unary;
+pub mod window;

@@ -1,0 +1,100 @@
+//! The product of two matrices as MatMul computes it.
+
+use crate::indices::shape_of;
+use crate::numeric::Num;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::KernelCtx;
+use ferroflow_primitives::gemm::{self, Epilogue, GemmShape, gemm};
+use ferroflow_tensor::{DType, Element, Shape, Tensor};
+
+/// Both inputs must be matrices. What TensorFlow says of others depends on whether oneDNN has a
+/// kernel for the dtype.
+pub fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
+    let (m, n) = (a.rank(), b.rank());
+    if (m, n) == (2, 2) {
+        return Ok(());
+    }
+    Err(match dtype {
+        DType::Float | DType::Half | DType::Bfloat16 => {
+            invalid_argument!("In[{}] ndims must be >= 2", usize::from(m == 2))
+        }
+        _ if m != n => invalid_argument!("In[0] and In[1] has different ndims: {a} vs. {b}"),
+        _ => invalid_argument!("In[0] and In[1] ndims must be == 2: {m}"),
+    })
+}
+
+/// The sizes of `op(a) · op(b)`.
+pub fn sizes(a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Result<GemmShape> {
+    check_matrices(a.dtype(), a.shape(), b.shape())?;
+    let (a, b) = (a.shape(), b.shape());
+    let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
+    let (l, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
+    if k != l {
+        return Err(incompatible(a, b));
+    }
+    Ok(GemmShape::dense(m, n, k, ta, tb))
+}
+
+/// Returns the error of matrices whose inner dimensions differ.
+#[cold]
+pub fn incompatible(
+    a: impl std::fmt::Display,
+    b: impl std::fmt::Display,
+) -> ferroflow_base::Status {
+    invalid_argument!("Matrix size-incompatible: In[0]: {a}, In[1]: {b}")
+}
+
+/// The product of two matrices, as MatMul computes it; `s` is what [`sizes`] says of them.
+pub fn product<T: gemm::Element + Num>(
+    ctx: &KernelCtx,
+    s: &GemmShape,
+    [a, b]: [&Tensor; 2],
+    ep: &Epilogue<'_, T>,
+) -> Result<Tensor> {
+    let mut out = ctx.alloc(T::DTYPE, shape_of([s.m, s.n])?)?;
+    let to = out.slice_mut::<T>()?;
+    if s.k == 0 {
+        finish_zeros(to, s.n, ep);
+    } else if s.is_tiny() {
+        tiny(s, a.slice()?, b.slice()?, to, ep);
+    } else if !to.is_empty() {
+        gemm(ctx.par(), s, a.slice()?, b.slice()?, to, ep);
+    }
+    Ok(out)
+}
+
+/// What a product over an empty dimension comes to: zeros through the epilogue.
+pub fn finish_zeros<T: gemm::Element + Element>(out: &mut [T], n: usize, ep: &Epilogue<'_, T>) {
+    for row in out.chunks_mut(n.max(1)) {
+        match ep.bias {
+            Some(bias) => row.copy_from_slice(bias),
+            None => row.fill(<T as gemm::Element>::ZERO),
+        }
+        T::apply(ep.act.as_unary(), row);
+    }
+}
+
+/// A product term by term, with what follows it.
+fn tiny<T: gemm::Element + Num>(
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    to: &mut [T],
+    ep: &Epilogue<'_, T>,
+) {
+    let (row_of_a, term_of_a) = if s.trans_a { (1, s.m) } else { (s.k, 1) };
+    let (term_of_b, column_of_b) = if s.trans_b { (1, s.k) } else { (s.n, 1) };
+    for (i, row) in to.chunks_mut(s.n.max(1)).enumerate() {
+        for (j, out) in row.iter_mut().enumerate() {
+            let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a);
+            let of_b = b.iter().skip(j * column_of_b).step_by(term_of_b);
+            let terms = of_a.zip(of_b).take(s.k).map(|(x, y)| x.mul(*y));
+            let sum = terms.fold(<T as gemm::Element>::ZERO, Num::add);
+            *out = match ep.bias.and_then(|bias| bias.get(j)) {
+                Some(bias) => sum.add(*bias),
+                None => sum,
+            };
+        }
+        T::apply(ep.act.as_unary(), row);
+    }
+}

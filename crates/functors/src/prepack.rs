@@ -1,0 +1,102 @@
+//! Weights in the order that the kernels read them, as tensors that a file can hold.
+
+use ferroflow_base::{Result, Status, data_loss, invalid_argument};
+use ferroflow_opdef::KernelBuild;
+use ferroflow_primitives::Level;
+use ferroflow_primitives::gemm::{Element as Number, PackedB};
+use ferroflow_sync::Inline;
+use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
+
+/// What packed weights depend on besides the graph: the version of the kernels' order and the
+/// machine's instructions. Weights that were packed under another name are of no use.
+///
+/// ```
+/// assert!(ferroflow_functors::prepack::packing().starts_with("2/"));
+/// ```
+pub fn packing() -> String {
+    let level = match Level::current() {
+        Level::Portable => "portable",
+        Level::Avx2 => "avx2",
+        Level::Avx512 => "avx512",
+    };
+    format!("{VERSION}/{level}")
+}
+
+/// Goes up whenever something is packed differently than before.
+const VERSION: u32 = 2;
+
+/// The bytes of packed weights, kept alive by the tensor.
+struct Owner(Tensor);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes().unwrap_or_default()
+    }
+}
+
+/// The blocks that a kernel of this node was packed into before.
+pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
+    let Some(blocks) = build.packed().transpose()? else {
+        return Ok(None);
+    };
+    let bytes = blocks.into_iter().map(|t| Bytes::from_owner(Owner(t)));
+    Ok(Some(bytes.collect()))
+}
+
+/// A matrix that was packed before.
+pub fn matrix<T: Number>(build: &KernelBuild, k: usize, n: usize) -> Result<Option<PackedB<T>>> {
+    let Some(blocks) = blocks(build)? else {
+        return Ok(None);
+    };
+    let [block] = &blocks[..] else {
+        return Err(misfit());
+    };
+    PackedB::from_packed(k, n, block.clone())
+        .map(Some)
+        .ok_or_else(misfit)
+}
+
+/// A constant matrix as the right-hand side of products: as it was packed before, or packed now.
+pub fn weights<T: Number + Element>(
+    build: &KernelBuild,
+    weights: &LazyTensor,
+    transposed: bool,
+) -> Result<PackedB<T>> {
+    let (k, n) = sizes(weights.shape(), transposed)?;
+    match matrix(build, k, n)? {
+        Some(packed) => Ok(packed),
+        None => pack(&weights.get()?, transposed),
+    }
+}
+
+/// Packs a matrix as the right-hand side of products.
+pub fn pack<T: Number + Element>(weights: &Tensor, transposed: bool) -> Result<PackedB<T>> {
+    let (k, n) = sizes(weights.shape(), transposed)?;
+    let data = weights.slice::<T>()?;
+    Ok(match transposed {
+        false => PackedB::from_rows(&Inline, data, n, k, n),
+        true => PackedB::from_transposed(&Inline, data, k, k, n),
+    })
+}
+
+fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {
+    match (shape.dims(), transposed) {
+        (&[rows, columns], false) => Ok((rows, columns)),
+        (&[rows, columns], true) => Ok((columns, rows)),
+        _ => Err(invalid_argument!(
+            "weights must be a matrix, got shape {shape}"
+        )),
+    }
+}
+
+/// What a file keeps of a packed matrix.
+pub fn tensor<T: Number + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
+    let packed = matrix.packed();
+    Tensor::from_slice(Shape::from([packed.len()]), packed)
+}
+
+/// Returns the error of packed weights whose size is wrong.
+#[cold]
+pub fn misfit() -> Status {
+    data_loss!("the packed weights do not have the size of the weights")
+}

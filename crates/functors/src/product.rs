@@ -1,0 +1,214 @@
+//! Batches of matrix products for every number type: `simd` for `f32` and `f64`, halves through
+//! `f32`, plain loops for integers and complex numbers.
+
+use crate::strided::par_rows;
+use ferroflow_base::Result;
+use ferroflow_primitives::gemm::{Activation, BatchItem, GemmShape, batch_gemm};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{Complex32, Complex64, Element, Shape, Tensor, bf16, f16};
+
+/// A number that matrices are made of.
+pub trait Number: Element {
+    /// Zero.
+    const ZERO: Self;
+    /// Writes `batch` dense `m × n` products one after another to `out`; `item(i)` says where the
+    /// operands of the `i`-th start.
+    fn products(
+        par: &dyn Parallelism,
+        batch: usize,
+        s: &GemmShape,
+        a: &[Self],
+        b: &[Self],
+        out: &mut [Self],
+        item: &(dyn Fn(usize) -> BatchItem + Sync),
+    ) -> Result<()>;
+    /// The sum of rows of `row_len` elements.
+    fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]);
+    /// The complex conjugate.
+    fn conjugate(self) -> Self {
+        self
+    }
+}
+
+/// Products of at most this many terms are not worth packing a matrix for.
+const TINY: usize = 64;
+
+macro_rules! vectorized {
+    ($($ty:ty),*) => {$(
+        impl Number for $ty {
+            const ZERO: Self = 0.0;
+            fn products(
+                par: &dyn Parallelism,
+                batch: usize,
+                s: &GemmShape,
+                a: &[Self],
+                b: &[Self],
+                out: &mut [Self],
+                item: &(dyn Fn(usize) -> BatchItem + Sync),
+            ) -> Result<()> {
+                if s.k == 0 {
+                    out.fill(0.0);
+                } else if s.m * s.n * s.k <= TINY {
+                    loops(par, s, a, b, out, item, 0.0, |acc, a, b| acc + a * b);
+                } else {
+                    let stride = s.m * s.n;
+                    batch_gemm(par, batch, s, a, b, out, stride, item, Activation::None);
+                }
+                Ok(())
+            }
+            fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
+                sums(par, rows, row_len, out, 0.0, |a, b| a + b, |a| a);
+            }
+        }
+    )*};
+}
+vectorized!(f32, f64);
+
+macro_rules! halves {
+    ($($ty:ty),*) => {$(
+        impl Number for $ty {
+            const ZERO: Self = <$ty>::ZERO;
+            fn products(
+                par: &dyn Parallelism,
+                batch: usize,
+                s: &GemmShape,
+                a: &[Self],
+                b: &[Self],
+                out: &mut [Self],
+                item: &(dyn Fn(usize) -> BatchItem + Sync),
+            ) -> Result<()> {
+                let (a, b) = (widened(par, a, <$ty>::to_f32)?, widened(par, b, <$ty>::to_f32)?);
+                let mut wide = Tensor::for_overwrite(f32::DTYPE, Shape::from([out.len()]))?;
+                f32::products(par, batch, s, a.slice()?, b.slice()?, wide.slice_mut()?, item)?;
+                let wide = wide.slice::<f32>()?;
+                convert(par, wide, out, <$ty>::from_f32);
+                Ok(())
+            }
+            fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
+                sums(par, rows, row_len, out, 0f32, |a, b| a + b.to_f32(), <$ty>::from_f32);
+            }
+        }
+    )*};
+}
+halves!(f16, bf16);
+
+macro_rules! plain {
+    ($($ty:ty, $zero:expr, $mul_add:expr, $add:expr, $conj:expr;)*) => {$(
+        impl Number for $ty {
+            const ZERO: Self = $zero;
+            fn products(
+                par: &dyn Parallelism,
+                _: usize,
+                s: &GemmShape,
+                a: &[Self],
+                b: &[Self],
+                out: &mut [Self],
+                item: &(dyn Fn(usize) -> BatchItem + Sync),
+            ) -> Result<()> {
+                loops(par, s, a, b, out, item, $zero, $mul_add);
+                Ok(())
+            }
+            fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
+                sums(par, rows, row_len, out, $zero, $add, |a| a);
+            }
+            fn conjugate(self) -> Self {
+                $conj(self)
+            }
+        }
+    )*};
+}
+macro_rules! integers {
+    ($($ty:ty),*) => {
+        plain! {$(
+            $ty, 0, |acc: $ty, a: $ty, b: $ty| acc.wrapping_add(a.wrapping_mul(b)),
+            <$ty>::wrapping_add, |a| a;
+        )*}
+    };
+}
+integers!(i8, u8, i16, u16, i32, u32, i64, u64);
+plain! {
+    Complex32, Complex32::new(0.0, 0.0), |acc, a, b| acc + a * b, |a, b| a + b, |a: Self| a.conj();
+    Complex64, Complex64::new(0.0, 0.0), |acc, a, b| acc + a * b, |a, b| a + b, |a: Self| a.conj();
+}
+
+/// `from` converted element by element, in parallel.
+pub fn convert<A: Copy + Sync, B: Send>(
+    par: &dyn Parallelism,
+    from: &[A],
+    to: &mut [B],
+    f: impl Fn(A) -> B + Sync,
+) {
+    const BLOCK: usize = 16 * 1024;
+    par_chunks_mut(par, to, BLOCK, 1, &|i, to| {
+        for (o, v) in to.iter_mut().zip(&from[i * BLOCK..]) {
+            *o = f(*v);
+        }
+    });
+}
+
+/// A tensor of `from` as `f32`.
+pub fn widened<T: Element>(par: &dyn Parallelism, from: &[T], f: fn(T) -> f32) -> Result<Tensor> {
+    let mut wide = Tensor::for_overwrite(f32::DTYPE, Shape::from([from.len()]))?;
+    convert(par, from, wide.slice_mut::<f32>()?, f);
+    Ok(wide)
+}
+
+fn sums<T: Element, Acc: Copy + Sync>(
+    par: &dyn Parallelism,
+    rows: &[T],
+    row_len: usize,
+    out: &mut [T],
+    zero: Acc,
+    add: impl Fn(Acc, T) -> Acc + Sync,
+    finish: impl Fn(Acc) -> T + Sync,
+) {
+    let group = (16 * 1024 / row_len.max(1)).max(1);
+    par_chunks_mut(par, out, group, 1, &|i, out| {
+        for (j, o) in out.iter_mut().enumerate() {
+            let row = &rows[(i * group + j) * row_len..][..row_len];
+            *o = finish(row.iter().fold(zero, |acc, &v| add(acc, v)));
+        }
+    });
+}
+
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+fn loops<T: Element>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [T],
+    item: &(dyn Fn(usize) -> BatchItem + Sync),
+    zero: T,
+    mul_add: impl Fn(T, T, T) -> T + Sync,
+) {
+    par_rows(par, out, s.n, &|row, to| {
+        let (at, i) = (item(row / s.m), row % s.m);
+        let (a, b) = (&a[at.a..], &b[at.b..]);
+        let (step, start) = if s.trans_a {
+            (s.lda, i)
+        } else {
+            (1, i * s.lda)
+        };
+        if s.trans_b {
+            for (j, o) in to.iter_mut().enumerate() {
+                let b = &b[j * s.ldb..][..s.k];
+                *o = b
+                    .iter()
+                    .enumerate()
+                    .fold(zero, |acc, (k, &b)| mul_add(acc, a[start + k * step], b));
+            }
+        } else {
+            to.fill(zero);
+            for k in 0..s.k {
+                let x = a[start + k * step];
+                for (o, &b) in to.iter_mut().zip(&b[k * s.ldb..]) {
+                    *o = mul_add(*o, x, b);
+                }
+            }
+        }
+    });
+}

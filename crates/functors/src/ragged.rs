@@ -1,0 +1,32 @@
+//! A ragged tensor as the value of a variant.
+
+use ferroflow_tensor::{Tensor, Variant};
+use std::sync::Arc;
+
+/// What a variant holds.
+pub struct Ragged {
+    /// Row splits, outermost dimension first.
+    pub splits: Vec<Tensor>,
+    /// Values of all rows, concatenated.
+    pub values: Tensor,
+}
+
+impl Ragged {
+    /// Wraps the value as a variant.
+    pub fn variant(self) -> Variant {
+        Variant(Some(Arc::new(self)))
+    }
+
+    /// What a variant holds, if it is a ragged tensor.
+    pub fn of(variant: &Variant) -> Option<&Ragged> {
+        variant.0.as_deref()?.downcast_ref()
+    }
+
+    /// The same splits with other values.
+    pub fn with_values(&self, values: Tensor) -> Ragged {
+        Ragged {
+            splits: self.splits.clone(),
+            values,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! [`TensorList`]: what a variant of the TensorList ops holds.
+
+use crate::numeric::Num;
+use crate::optional::Optional;
+use crate::ragged::Ragged;
+use crate::sequence::{merged, shape_from_tensor};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_opdef::KernelCtx;
+use ferroflow_tensor::{
+    Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, Variant, bf16, dispatch, f16,
+};
+use std::sync::Arc;
+
+/// Tensors of one dtype and of shapes that fit one partial shape. A clone shares the tensors.
+#[derive(Clone)]
+pub struct TensorList {
+    /// Dtype of the elements.
+    pub dtype: DType,
+    /// What is known of the shape of every element.
+    pub element_shape: PartialShape,
+    /// The elements; those never written are `None` and read as zeros.
+    pub elements: Vec<Option<Tensor>>,
+    /// The most elements that may be pushed.
+    pub max_elements: Option<usize>,
+}
+
+impl TensorList {
+    /// An empty list.
+    pub fn new(dtype: DType, element_shape: PartialShape) -> Self {
+        TensorList {
+            dtype,
+            element_shape,
+            elements: Vec::new(),
+            max_elements: None,
+        }
+    }
+
+    /// The list as a variant scalar.
+    pub fn into_tensor(self) -> Result<Tensor> {
+        Tensor::from_variants(Shape::scalar(), vec![self.into_variant()])
+    }
+
+    /// Wraps the list as a variant.
+    pub fn into_variant(self) -> Variant {
+        Variant(Some(Arc::new(self)))
+    }
+
+    /// Checks the dtype that an op expects.
+    pub fn expect_dtype(&self, dtype: DType) -> Result<()> {
+        if dtype == self.dtype {
+            return Ok(());
+        }
+        Err(invalid_argument!(
+            "Invalid data types; op elements {dtype} but list elements {}",
+            self.dtype
+        ))
+    }
+
+    /// The element shape together with what input `i` says.
+    pub fn shape_with(&self, ctx: &KernelCtx, i: usize) -> Result<PartialShape> {
+        merged(&shape_from_tensor(ctx.input(i)?)?, &self.element_shape)
+    }
+
+    /// `shape` together with the shapes of `elements`.
+    pub fn shape_of<'a>(
+        mut shape: PartialShape,
+        elements: impl IntoIterator<Item = &'a Option<Tensor>>,
+    ) -> Result<PartialShape> {
+        for element in elements.into_iter().flatten() {
+            if !shape.matches(element.shape()) || shape.to_full().is_none() {
+                shape = merged(&shape, &element.shape().into())?;
+            }
+        }
+        Ok(shape)
+    }
+}
+
+#[cold]
+fn no_list(at: &str) -> Status {
+    invalid_argument!("Input handle{at} is not a list. Saw: 'no TensorList'")
+}
+
+fn list_in(variant: &Variant) -> Option<&TensorList> {
+    variant.0.as_deref()?.downcast_ref()
+}
+
+/// The list of a variant that is element `i` of a batch.
+pub fn list_at(variant: &Variant, i: usize) -> Result<&TensorList> {
+    list_in(variant).ok_or_else(|| no_list(&format!(" at index {i}")))
+}
+
+/// The list that input `i` holds.
+pub fn list_input<'c>(ctx: &'c KernelCtx, i: usize) -> Result<&'c TensorList> {
+    let t = ctx.input(i)?;
+    if !t.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "Input list must be a scalar saw: {}",
+            t.shape()
+        ));
+    }
+    t.variants()?
+        .first()
+        .and_then(list_in)
+        .ok_or_else(|| no_list(""))
+}
+
+/// Changes the list of input `i` and makes it output `o`: in place when this node is the last to
+/// hold it, else on a copy.
+pub fn change(
+    ctx: &mut KernelCtx,
+    i: usize,
+    o: usize,
+    f: impl FnOnce(&mut TensorList) -> Result<()>,
+) -> Result<()> {
+    list_input(ctx, i)?;
+    let mut handle = ctx.take_input(i)?;
+    let [slot] = handle.items_mut::<Variant>()? else {
+        return Err(internal!("a scalar without its element"));
+    };
+    change_variant(slot, 0, f)?;
+    ctx.set_output(o, handle)
+}
+
+/// Changes the list of a variant, in place when nobody else holds it.
+pub fn change_variant(
+    slot: &mut Variant,
+    i: usize,
+    f: impl FnOnce(&mut TensorList) -> Result<()>,
+) -> Result<()> {
+    let shared = slot
+        .0
+        .take()
+        .ok_or_else(|| no_list(&format!(" at index {i}")))?;
+    let mut list: Arc<TensorList> = shared
+        .downcast()
+        .map_err(|_| no_list(&format!(" at index {i}")))?;
+    f(Arc::make_mut(&mut list))?;
+    slot.0 = Some(list);
+    Ok(())
+}
+
+/// Most lists that lists may be nested in, where all of them are looked at.
+const MAX_DEPTH: usize = 64;
+
+fn too_deep() -> Status {
+    invalid_argument!("lists are nested more than {MAX_DEPTH} deep")
+}
+
+/// Lists as long as those of `t`, with zeros where they have something.
+pub fn zeros(t: &Tensor) -> Result<Tensor> {
+    zeros_at(t, MAX_DEPTH)
+}
+
+fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
+    if t.dtype() != DType::Variant {
+        return Tensor::zeros(t.dtype(), t.shape().clone());
+    }
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let zeros_of = |v: &Variant| -> Result<Variant> {
+        if let Some(optional) = Optional::of(v) {
+            let zeros = optional.map(|t| zeros_at(t, depth))?;
+            return Ok(zeros.into_variant());
+        }
+        if let Some(ragged) = Ragged::of(v) {
+            let values = zeros_at(&ragged.values, depth)?;
+            return Ok(ragged.with_values(values).variant());
+        }
+        let list = list_at(v, 0)?;
+        let elements = list.elements.iter();
+        let zeros = elements.map(|e| e.as_ref().map(|e| zeros_at(e, depth)).transpose());
+        let elements = zeros.collect::<Result<_>>()?;
+        let copy = TensorList {
+            dtype: list.dtype,
+            element_shape: list.element_shape.clone(),
+            elements,
+            max_elements: list.max_elements,
+        };
+        Ok(copy.into_variant())
+    };
+    let all = t.variants()?.iter().map(zeros_of).collect::<Result<_>>()?;
+    Tensor::from_variants(t.shape().clone(), all)
+}
+
+/// The sum of two tensors, or of the lists that they hold, element by element.
+pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    add_at(a, b, MAX_DEPTH)
+}
+
+fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
+    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+        return Err(invalid_argument!(
+            "Trying to add two list elements with different shapes. One is {}{}, the other {}{}",
+            a.dtype(),
+            a.shape(),
+            b.dtype(),
+            b.shape()
+        ));
+    }
+    if a.dtype() != DType::Variant {
+        return match a.dtype() {
+            DType::Half => sum::<f16>(a, b, |x, y| x + y),
+            DType::Bfloat16 => sum::<bf16>(a, b, |x, y| x + y),
+            dtype => dispatch!(dtype, T in [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+            ] => sum::<T>(a, b, <T as Num>::add),
+            else Err(invalid_argument!("lists of {dtype} cannot be added"))),
+        };
+    }
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let sum_of = |(a, b): (&Variant, &Variant)| -> Result<Variant> {
+        if let (Some(a), Some(b)) = (Optional::of(a), Optional::of(b)) {
+            let sum = a.zip(b, |a, b| add_at(a, b, depth))?;
+            return Ok(sum.into_variant());
+        }
+        if let (Some(a), Some(b)) = (Ragged::of(a), Ragged::of(b)) {
+            let sum = add_at(&a.values, &b.values, depth)?;
+            return Ok(a.with_values(sum).variant());
+        }
+        let (a, b) = (list_at(a, 0)?, list_at(b, 0)?);
+        if a.dtype != b.dtype || a.elements.len() != b.elements.len() {
+            return Err(invalid_argument!(
+                "Trying to add two lists of tensors with different lengths. One is size {} and \
+                 other is size {}",
+                a.elements.len(),
+                b.elements.len()
+            ));
+        }
+        let both = a.elements.iter().zip(&b.elements);
+        let sums = both.map(|pair| match pair {
+            (Some(x), Some(y)) => add_at(x, y, depth).map(Some),
+            (x, y) => Ok(x.as_ref().or(y.as_ref()).cloned()),
+        });
+        let elements = sums.collect::<Result<_>>()?;
+        let sum = TensorList {
+            dtype: a.dtype,
+            element_shape: merged(&a.element_shape, &b.element_shape)?,
+            elements,
+            max_elements: a.max_elements,
+        };
+        Ok(sum.into_variant())
+    };
+    let pairs = a.variants()?.iter().zip(b.variants()?);
+    let all = pairs.map(sum_of).collect::<Result<_>>()?;
+    Tensor::from_variants(a.shape().clone(), all)
+}
+
+fn sum<T: Element>(a: &Tensor, b: &Tensor, add: fn(T, T) -> T) -> Result<Tensor> {
+    let both = a.slice::<T>()?.iter().zip(b.slice::<T>()?);
+    let sums: Vec<T> = both.map(|(x, y)| add(*x, *y)).collect();
+    Tensor::from_slice(a.shape().clone(), &sums)
+}

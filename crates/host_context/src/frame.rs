@@ -1,0 +1,523 @@
+//! What a kernel sees of its call.
+
+use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Values};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_sync::{AsyncValue, AsyncValueRef, Diagnostic, IndirectPromise, Location, Promise};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// An attribute of a kernel: where it lies and what it is.
+#[derive(Clone, Copy, Debug)]
+pub struct AttrSlot {
+    /// Offset in the section of attributes.
+    pub offset: usize,
+    /// Its kind, if the file says so.
+    pub kind: Option<super::AttrKind>,
+    /// Whether it begins with a header.
+    pub typed: bool,
+}
+
+/// A part of a list, in half the space.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    /// The first.
+    pub start: u32,
+    /// How many.
+    pub len: u32,
+}
+
+impl Span {
+    /// `None` where a range begins or ends too far away.
+    pub fn new(range: Range<usize>) -> Option<Span> {
+        Some(Span {
+            start: u32::try_from(range.start).ok()?,
+            len: u32::try_from(range.len()).ok()?,
+        })
+    }
+
+    /// The part of `list`; nothing where the list ends before.
+    #[inline]
+    pub fn of<T>(self, list: &[T]) -> &[T] {
+        if self.len == 0 {
+            return &[];
+        }
+        let rest = list.get(self.start as usize..).unwrap_or(&[]);
+        rest.get(..self.len as usize).unwrap_or(&[])
+    }
+}
+
+/// What a kernel refers to, as parts of its function's lists.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct References {
+    /// Registers that it reads.
+    pub args: Span,
+    /// How many registers it writes: those behind `args`.
+    pub n_results: u32,
+    /// Attributes.
+    pub attrs: Span,
+    /// Functions that the kernel may call.
+    pub functions: Span,
+    /// Its position.
+    pub location: usize,
+}
+
+impl References {
+    /// Those of no kernel.
+    pub const NONE: References = References {
+        args: Span { start: 0, len: 0 },
+        n_results: 0,
+        attrs: Span { start: 0, len: 0 },
+        functions: Span { start: 0, len: 0 },
+        location: 0,
+    };
+}
+
+/// What does not change from call to call.
+#[derive(Clone, Copy)]
+pub struct CallSite<'a> {
+    /// The program that the kernel stands in.
+    pub program: &'a Arc<dyn HostProgram>,
+    /// Attributes of all kernels of its function.
+    pub attrs: &'a [AttrSlot],
+    /// Functions that they may call, as indices of the program.
+    pub functions: &'a [u32],
+    /// Which of them are the kernel's.
+    pub kernel: &'a References,
+}
+
+impl<'a> CallSite<'a> {
+    #[inline]
+    fn attrs(&self) -> &'a [AttrSlot] {
+        self.kernel.attrs.of(self.attrs)
+    }
+
+    #[inline]
+    fn functions(&self) -> &'a [u32] {
+        self.kernel.functions.of(self.functions)
+    }
+
+    fn location(&self) -> Option<Location> {
+        self.program.location(self.kernel.location)
+    }
+
+    fn location_name(&self) -> Option<&'a str> {
+        self.program.location_name(self.kernel.location)
+    }
+
+    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
+        match self.attrs().get(i) {
+            Some(slot) => Ok(Attribute::new(
+                self.program.attributes(),
+                slot.offset,
+                slot.kind.filter(|_| !slot.typed),
+            )),
+            None => Err(invalid_argument!("kernel has no attribute {i}")),
+        }
+    }
+
+    #[inline]
+    fn function(&self, i: usize) -> Result<FunctionRef<'a>> {
+        match self.functions().get(i) {
+            Some(index) => Ok(FunctionRef::new(self.program, *index as usize)),
+            None => Err(invalid_argument!("kernel has no function {i}")),
+        }
+    }
+}
+
+/// What typed kernels ask of a call, synchronous or not.
+pub trait Frame {
+    /// Argument `i` as a `T`.
+    fn arg<T: 'static>(&self, i: usize) -> Result<&T>;
+    /// How many arguments there are.
+    fn n_args(&self) -> usize;
+    /// Where the kernel stands in its program.
+    fn site(&self) -> &CallSite<'_>;
+    /// What else the kernel may use.
+    fn ctx(&self) -> &ExecutionContext;
+
+    /// Attribute `i`.
+    fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
+        self.site().attribute(i)
+    }
+
+    /// How many attributes there are.
+    fn n_attributes(&self) -> usize {
+        self.site().attrs().len()
+    }
+
+    /// How many functions the kernel may call.
+    fn n_functions(&self) -> usize {
+        self.site().functions().len()
+    }
+
+    /// Function `i`.
+    fn function(&self, i: usize) -> Result<Function> {
+        self.site().function(i).map(FunctionRef::to_owned)
+    }
+
+    /// The position in the source.
+    fn location(&self) -> Option<Location> {
+        self.site().location()
+    }
+
+    /// What the place is called where the kernel stands, if it has a name.
+    fn location_name(&self) -> Option<&str> {
+        self.site().location_name()
+    }
+
+    /// A number that no other kernel of the program has.
+    fn location_id(&self) -> LocationId {
+        LocationId(self.site().kernel.location)
+    }
+}
+
+/// Tells the kernels of a program apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LocationId(pub usize);
+
+/// What a kernel reads or writes: the number of a register, and whether this is its last use.
+///
+/// ```
+/// use ferroflow_host_context::Operand;
+/// let operand = Operand::new(7).last();
+/// assert_eq!((operand.register(), operand.is_last()), (7, true));
+/// assert!(operand.early().is_early() && !operand.is_early());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operand(u32);
+
+impl Operand {
+    const LAST: u32 = 1 << 31;
+    const EARLY: u32 = 1 << 30;
+
+    /// A use of this register, not the last one.
+    #[inline]
+    pub const fn new(register: u32) -> Operand {
+        Operand(register & !(Self::LAST | Self::EARLY))
+    }
+
+    /// The last use of the same register.
+    #[inline]
+    pub const fn last(self) -> Operand {
+        Operand(self.0 | Self::LAST)
+    }
+
+    /// The same result, which somebody may ask for before it is there.
+    #[inline]
+    pub const fn early(self) -> Operand {
+        Operand(self.0 | Self::EARLY)
+    }
+
+    /// The number of the register, less than 2³⁰.
+    #[inline]
+    pub fn register(self) -> usize {
+        (self.0 & !(Self::LAST | Self::EARLY)) as usize
+    }
+
+    /// Whether the function returns the result, or a kernel that is not strict reads it.
+    #[inline]
+    pub fn is_early(self) -> bool {
+        self.0 & Self::EARLY != 0
+    }
+
+    /// Of an argument: nobody reads the register after this. Of a result: nobody will read it.
+    #[inline]
+    pub fn is_last(self) -> bool {
+        self.0 & Self::LAST != 0
+    }
+}
+
+/// A register of the engine `async`.
+pub type Register = Option<AsyncValue>;
+
+/// A call of a kernel of the engine `async`: it reads and writes registers.
+pub struct KernelFrame<'a> {
+    registers: &'a mut [Register],
+    args: &'a [Operand],
+    results: &'a [Operand],
+    site: CallSite<'a>,
+    ctx: &'a ExecutionContext,
+}
+
+impl<'a> KernelFrame<'a> {
+    /// A call whose arguments and results are these of `registers`. Results are empty at first.
+    #[inline]
+    pub fn new(
+        site: CallSite<'a>,
+        ctx: &'a ExecutionContext,
+        registers: &'a mut [Register],
+        args: &'a [Operand],
+        results: &'a [Operand],
+    ) -> Self {
+        KernelFrame {
+            registers,
+            args,
+            results,
+            site,
+            ctx,
+        }
+    }
+
+    /// What the kernel may use beyond its arguments, for as long as the call lasts.
+    #[inline]
+    pub fn request(&self) -> &'a ExecutionContext {
+        self.ctx
+    }
+
+    /// Function `i`, for a call right now.
+    #[inline]
+    pub fn function_ref(&self, i: usize) -> Result<FunctionRef<'a>> {
+        self.site.function(i)
+    }
+
+    /// The handle of argument `i`, borrowed.
+    #[inline]
+    pub fn arg_ref(&self, i: usize) -> Option<&AsyncValue> {
+        let register = self.args.get(i)?.register();
+        self.registers.get(register)?.as_ref()
+    }
+
+    /// The handle of an argument: that of the register if nobody else reads it.
+    #[inline]
+    fn take(&mut self, operand: Operand) -> Option<AsyncValue> {
+        let register = self.registers.get_mut(operand.register())?;
+        match operand.is_last() {
+            true => register.take(),
+            false => register.clone(),
+        }
+    }
+
+    /// Argument `i`, given away: it cannot be read afterwards.
+    #[inline]
+    pub fn take_arg(&mut self, i: usize) -> Option<AsyncValue> {
+        let operand = *self.args.get(i)?;
+        self.take(operand)
+    }
+
+    /// The arguments, given away: they cannot be read afterwards.
+    #[inline]
+    pub fn take_args(&mut self) -> Values {
+        self.take_args_from(0)
+    }
+
+    /// The arguments from number `first` on, given away.
+    #[inline]
+    pub fn take_args_from(&mut self, first: usize) -> Values {
+        let mut values = Values::new();
+        for operand in self.args.get(first..).unwrap_or(&[]) {
+            if let Some(value) = self.take(*operand) {
+                values.push(value);
+            }
+        }
+        values
+    }
+
+    /// Argument `i` as a handle of its own.
+    pub fn arg_value(&self, i: usize) -> Result<AsyncValue> {
+        match self.arg_ref(i) {
+            Some(value) => Ok(value.clone()),
+            None => Err(no_arg(i)),
+        }
+    }
+
+    /// The last argument that is an error.
+    #[cold]
+    pub fn error_arg(&self) -> Option<AsyncValue> {
+        let args = (0..self.args.len()).rev().filter_map(|i| self.arg_ref(i));
+        args.into_iter().find(|a| a.is_error()).cloned()
+    }
+
+    /// Whether the kernel alone has argument `i`, which is available: its buffer may be used again.
+    pub fn is_unique_arg(&self, i: usize) -> bool {
+        let is_last = self.args.get(i).is_some_and(|a| a.is_last());
+        is_last && self.arg_ref(i).is_some_and(AsyncValue::is_unique)
+    }
+
+    /// How many results there are.
+    #[inline]
+    pub fn n_results(&self) -> usize {
+        self.results.len()
+    }
+
+    /// Sets result `i`; a result that the program does not have is dropped.
+    #[inline]
+    pub fn set_result(&mut self, i: usize, value: AsyncValue) {
+        let operand = self.results.get(i);
+        if let Some(slot) = operand.and_then(|r| self.registers.get_mut(r.register())) {
+            *slot = Some(value);
+        }
+    }
+
+    /// Sets result `i` to an available value.
+    #[inline]
+    pub fn emplace<T: Send + Sync + 'static>(&mut self, i: usize, value: T) {
+        self.set_result(i, AsyncValue::new(value));
+    }
+
+    /// Makes result `i` a value that is set later.
+    pub fn allocate<T: Send + Sync + 'static>(&mut self, i: usize) -> Promise<T> {
+        let (promise, value) = Promise::new();
+        self.set_result(i, value.into());
+        promise
+    }
+
+    /// Makes result `i` a value that will stand for another one.
+    pub fn allocate_indirect(&mut self, i: usize) -> IndirectPromise {
+        let (promise, value) = IndirectPromise::new();
+        self.set_result(i, value);
+        promise
+    }
+
+    /// Makes all results values that will stand for others.
+    pub fn allocate_all(&mut self) -> Vec<IndirectPromise> {
+        (0..self.n_results())
+            .map(|i| self.allocate_indirect(i))
+            .collect()
+    }
+
+    /// Sets all results from those of a call.
+    #[inline]
+    pub fn set_results(&mut self, mut values: Values) {
+        while let Some(value) = values.pop() {
+            self.set_result(values.len(), value);
+        }
+    }
+
+    /// Tells of an error, and gives it to all results that are not set.
+    #[cold]
+    pub fn report_error(&mut self, status: Status) {
+        let diagnostic = self.ctx.report(status, self.location());
+        self.fail(&AsyncValue::new_error(diagnostic));
+    }
+
+    /// Gives an error to all results that are not set.
+    #[cold]
+    pub fn fail(&mut self, error: &AsyncValue) {
+        for operand in self.results {
+            if let Some(slot) = self.registers.get_mut(operand.register()) {
+                slot.get_or_insert_with(|| error.clone());
+            }
+        }
+    }
+
+    /// Tells of a result that the kernel did not set, and makes it an error.
+    #[cold]
+    pub fn report_missing_result(&mut self) {
+        self.report_error(internal!("kernel did not set a result"));
+    }
+
+    /// A way to report errors after the call.
+    pub fn reporter(&self) -> Reporter {
+        Reporter {
+            ctx: self.ctx.clone(),
+            location: self.location(),
+        }
+    }
+}
+
+#[cold]
+fn unexpected_arg<T: 'static>(value: &AsyncValue, i: usize) -> Status {
+    match value.is_concrete() {
+        true => invalid_argument!(
+            "argument {i} is a {}, kernel expects a {}",
+            short_name(value.type_name()),
+            short_name(std::any::type_name::<T>())
+        ),
+        // The error that it is.
+        false => value.expect::<T>().err().unwrap_or_else(|| no_arg(i)),
+    }
+}
+
+/// A type's name without the modules that it stands in.
+pub(super) fn short_name(path: &str) -> &str {
+    let end = path.find('<').unwrap_or(path.len());
+    let start = path[..end].rfind("::").map_or(0, |at| at + 2);
+    &path[start..]
+}
+
+#[cold]
+pub(super) fn no_arg(i: usize) -> Status {
+    invalid_argument!("kernel has no argument {i}")
+}
+
+impl Frame for KernelFrame<'_> {
+    #[inline]
+    fn arg<T: 'static>(&self, i: usize) -> Result<&T> {
+        match self.arg_ref(i) {
+            Some(value) => match value.get::<T>() {
+                Some(found) => Ok(found),
+                None => Err(unexpected_arg::<T>(value, i)),
+            },
+            None => Err(no_arg(i)),
+        }
+    }
+
+    #[inline]
+    fn n_args(&self) -> usize {
+        self.args.len()
+    }
+
+    fn site(&self) -> &CallSite<'_> {
+        &self.site
+    }
+
+    fn ctx(&self) -> &ExecutionContext {
+        self.ctx
+    }
+}
+
+/// Reports errors of a kernel that has returned.
+#[derive(Clone)]
+pub struct Reporter {
+    ctx: ExecutionContext,
+    location: Option<Location>,
+}
+
+impl Reporter {
+    /// Tells of an error; what an erroneous value should hold.
+    pub fn report(&self, status: Status) -> Diagnostic {
+        self.ctx.report(status, self.location.clone())
+    }
+
+    /// Sets a promise to what a computation gave.
+    pub fn settle<T: Send + Sync + 'static>(&self, promise: Promise<T>, result: Result<T>) {
+        match result {
+            Ok(value) => promise.emplace(value),
+            Err(status) => promise.set_error(self.report(status)),
+        }
+    }
+}
+
+/// What a kernel gives back for one result.
+pub trait ResultItem {
+    /// As a value of the engine `async`.
+    fn into_async(self, reporter: &dyn Fn() -> Reporter) -> AsyncValue;
+}
+
+impl ResultItem for AsyncValue {
+    fn into_async(self, _: &dyn Fn() -> Reporter) -> AsyncValue {
+        self
+    }
+}
+
+impl<T> ResultItem for AsyncValueRef<T> {
+    fn into_async(self, _: &dyn Fn() -> Reporter) -> AsyncValue {
+        self.into()
+    }
+}
+
+impl<T: super::HostValue> ResultItem for Result<T> {
+    fn into_async(self, reporter: &dyn Fn() -> Reporter) -> AsyncValue {
+        match self {
+            Ok(value) => AsyncValue::new(value),
+            Err(status) => AsyncValue::new_error(reporter().report(status)),
+        }
+    }
+}
+
+impl<T: super::HostValue> ResultItem for T {
+    #[inline]
+    fn into_async(self, _: &dyn Fn() -> Reporter) -> AsyncValue {
+        AsyncValue::new(self)
+    }
+}

@@ -1,0 +1,35 @@
+//! What a host kernel is: its frame, its attributes, its registry.
+//!
+//! Entry points, in reading order: [`KernelRegistry`], the parameters that plain functions may have
+//! ([`Arg`], [`Attr`] and their kin), [`KernelFrame`], [`ExecutionContext`] and [`HostContext`].
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod context;
+mod frame;
+mod metrics;
+mod registry;
+mod sync_frame;
+mod trace;
+mod typed;
+mod value;
+
+pub use attr::{AttrKind, AttrNumber, Attribute, HostDType, TypedAttr};
+pub use context::{
+    ExecutionContext, Function, FunctionRef, HostContext, HostProgram, RequestContext, Values,
+};
+pub use frame::{
+    AttrSlot, CallSite, Frame, KernelFrame, LocationId, Operand, References, Register, Reporter,
+    ResultItem, Span,
+};
+pub use metrics::{Buckets, Gauge, Histogram, MetricsRegistry};
+pub use registry::{HostKernel, KernelRegistry, NativeFunction};
+pub use sync_frame::SyncKernelFrame;
+pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};
+pub use typed::{
+    Arg, ArrayAttr, AsyncKernel, Attr, Ctx, Cursor, IntoResults, IntoSyncResults, Param,
+    RemainingArgs, RemainingAttrs, RemainingFunctions, StrAttr, SyncKernel, TypedAttribute,
+    TypedKernel, TypedSyncKernel,
+};
+pub use value::{HostValue, Value};

@@ -1,0 +1,114 @@
+//! Numbers: `tfrt.constant.*`, arithmetic, comparison, casts, printing.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_host_context::{Attr, Ctx, KernelRegistry};
+use ferroflow_sync::Chain;
+
+fn divide_by_zero() -> ferroflow_base::Status {
+    invalid_argument!("Divide by zero")
+}
+
+macro_rules! integers {
+    ($registry:expr, $($ty:ty: $name:literal),*) => {
+        $({
+            fn div(a: $ty, b: $ty) -> Result<($ty, $ty)> {
+                if b == 0 {
+                    return Err(divide_by_zero());
+                }
+                Ok((a.wrapping_div(b), a.wrapping_rem(b)))
+            }
+            fn print(value: $ty, ctx: Ctx) -> Chain {
+                ctx.host().print(&format!(concat!("int", $name, " = {}\n"), value));
+                Chain
+            }
+            $registry
+                .add(concat!("tfrt.constant.i", $name), |value: Attr<$ty>| value.0)
+                .add(concat!("tfrt.add.i", $name), |a: $ty, b: $ty| a.wrapping_add(b))
+                .add(concat!("tfrt.minus.i", $name), |a: $ty, b: $ty| a.wrapping_sub(b))
+                .add(concat!("tfrt.mul.i", $name), |a: $ty, b: $ty| a.wrapping_mul(b))
+                .add(concat!("tfrt.equal.i", $name), |a: $ty, b: $ty| a == b)
+                .add(concat!("tfrt.lessequal.i", $name), |a: $ty, b: $ty| a <= b)
+                .add(concat!("tfrt.div.i", $name), div)
+                .add(concat!("tfrt.print.i", $name), print)
+                .add_sync(concat!("tfrt.constant_s.i", $name), |value: Attr<$ty>| value.0)
+                .add_sync(concat!("tfrt.add_s.i", $name), |a: $ty, b: $ty| a.wrapping_add(b))
+                .add_sync(concat!("tfrt.minus_s.i", $name), |a: $ty, b: $ty| a.wrapping_sub(b))
+                .add_sync(concat!("tfrt.mul_s.i", $name), |a: $ty, b: $ty| a.wrapping_mul(b))
+                .add_sync(concat!("tfrt.equal_s.i", $name), |a: $ty, b: $ty| a == b)
+                .add_sync(concat!("tfrt.lessequal_s.i", $name), |a: $ty, b: $ty| a <= b);
+        })*
+    };
+}
+
+macro_rules! floats {
+    ($registry:expr, $($ty:ty: $name:literal),*) => {
+        $({
+            fn div(a: $ty, b: $ty) -> Result<$ty> {
+                if b == 0.0 {
+                    return Err(divide_by_zero());
+                }
+                Ok(a / b)
+            }
+            fn print(value: $ty, ctx: Ctx) -> Chain {
+                ctx.host().print(&format!(concat!($name, " = {}\n"), fixed(value.into())));
+                Chain
+            }
+            $registry
+                .add(concat!("tfrt.constant.", $name), |value: Attr<$ty>| value.0)
+                .add(concat!("tfrt.add.", $name), |a: $ty, b: $ty| a + b)
+                .add(concat!("tfrt.minimum.", $name), |a: $ty, b: $ty| a.min(b))
+                .add(concat!("tfrt.multiply.", $name), |a: $ty, b: $ty| a * b)
+                .add(concat!("tfrt.div.", $name), div)
+                .add(concat!("tfrt.print.", $name), print)
+                .add(concat!("tfrt.cast.i64_to_", $name), |value: i64| value as $ty)
+                .add(concat!("tfrt.cast.", $name, "_to_i64"), |value: $ty| value as i64)
+                .add_sync(concat!("tfrt.constant_s.", $name), |value: Attr<$ty>| value.0);
+        })*
+    };
+}
+
+/// A number as C's `%f` writes it.
+pub(super) fn fixed(value: f64) -> String {
+    if value.is_nan() {
+        return if value.is_sign_negative() {
+            "-nan"
+        } else {
+            "nan"
+        }
+        .to_string();
+    }
+    if value.is_infinite() {
+        return if value < 0.0 { "-inf" } else { "inf" }.to_string();
+    }
+    format!("{value:.6}")
+}
+
+/// A number as LLVM's streams write it: C's `%e`.
+pub(super) fn scientific(value: f64) -> String {
+    if !value.is_finite() {
+        return fixed(value).to_uppercase().replace("NAN", "nan");
+    }
+    let text = format!("{value:.6e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    match exponent.strip_prefix('-') {
+        Some(exponent) => format!("{digits}e-{exponent:0>2}"),
+        None => format!("{digits}e+{exponent:0>2}"),
+    }
+}
+
+fn print_bool(value: bool, ctx: Ctx) -> Chain {
+    ctx.host().print(&format!("int1 = {}\n", i32::from(value)));
+    Chain
+}
+
+pub(super) fn register(registry: &mut KernelRegistry) {
+    integers!(registry, i32: "32", i64: "64");
+    floats!(registry, f32: "f32", f64: "f64");
+    registry
+        .add("tfrt.constant.i1", |value: Attr<bool>| value.0)
+        .add_sync("tfrt.constant_s.i1", |value: Attr<bool>| value.0)
+        .add("tfrt.constant.ui32", |value: Attr<u32>| value.0)
+        .add("tfrt.constant.ui64", |value: Attr<u64>| value.0)
+        .add("tfrt.and.i1", |a: bool, b: bool| a & b)
+        .add("tfrt.print.i1", print_bool);
+}

@@ -1,0 +1,65 @@
+//! Kernels of host programs, by the names that TFRT gave them.
+//!
+//! Entry point: [`registry`].
+
+#![forbid(unsafe_code)]
+
+mod basic;
+mod benchmark;
+mod btf;
+mod control;
+mod core_runtime;
+mod dense;
+mod dht;
+mod parallel;
+mod shape;
+mod strings;
+mod test;
+mod tracked;
+
+pub use dense::{DenseHostTensor, HostTensor, SharedBuffer, TfrtState};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_host_context::{ExecutionContext, KernelRegistry};
+pub use shape::TensorShape;
+
+/// Runs what may block, on a thread that may.
+fn blocking(ctx: &ExecutionContext, task: impl FnOnce() + Send + 'static) -> Result<()> {
+    ctx.enqueue_blocking(Box::new(task))
+        .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
+}
+
+/// The kernels of compiled models that are no nodes.
+pub fn of_models() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    control::register_for_models(&mut registry);
+    registry
+}
+
+/// The kernels of numbers and control flow alone, for programs that should be small.
+pub fn basic_registry() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    basic::register(&mut registry);
+    control::register(&mut registry);
+    registry
+}
+
+/// All host kernels.
+///
+/// ```
+/// assert!(ferroflow_host_kernels::registry().get("tfrt.add.i32").is_some());
+/// ```
+pub fn registry() -> KernelRegistry {
+    let mut registry = KernelRegistry::default();
+    basic::register(&mut registry);
+    control::register(&mut registry);
+    parallel::register(&mut registry);
+    shape::register(&mut registry);
+    dht::register(&mut registry);
+    btf::register(&mut registry);
+    strings::register(&mut registry);
+    core_runtime::register(&mut registry);
+    test::register(&mut registry);
+    tracked::register(&mut registry);
+    benchmark::register(&mut registry);
+    registry
+}

@@ -1,0 +1,47 @@
+//! TensorFlow's array ops: shapes, slices, concatenation, gathers and scatters, padding, diagonals, fake quantization.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod check_numerics;
+mod concat;
+mod concat_gradient;
+mod diag;
+mod diag_gradient;
+mod fake_quant;
+mod fill;
+mod gather;
+mod identity;
+mod pad;
+mod quantize;
+mod scatter;
+mod shape_ops;
+mod slice;
+mod space_batch;
+mod strided_spec;
+mod transpose;
+mod unique;
+mod unravel;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    check_numerics::OPS,
+    concat::OPS,
+    diag::OPS,
+    fake_quant::OPS,
+    fill::OPS,
+    gather::OPS,
+    identity::OPS,
+    pad::OPS,
+    quantize::OPS,
+    scatter::OPS,
+    shape_ops::OPS,
+    slice::OPS,
+    space_batch::OPS,
+    transpose::OPS,
+    unique::OPS,
+    unravel::OPS,
+];
+// codegen:end

@@ -1,0 +1,397 @@
+//! Ops that read or change shapes without moving elements: Shape, Size, Rank, Reshape, ExpandDims,
+//! Squeeze, EnsureShape, Bitcast.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::{self, Ints, axis_in, constant, constant_int, partial};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{
+    Cost, GradientCtx, INPUT_NAME, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
+};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+
+/// Shape, ShapeN, Size, Rank, Reshape, ExpandDims, Squeeze, EnsureShape, Bitcast.
+pub(crate) const OPS: &[Op] = &[
+    Op::new("Shape", "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32")
+        .shape(shape_of_shapes)
+        .cost(Cost::Cheap)
+        .kernel(shape_n)
+    .not_differentiable(),
+    Op::new(
+        "ShapeN",
+        "input: N*T -> output: N*out_type | N: int >= 1; T: type; out_type: type {int32,int64} = int32",
+    )
+    .shape(shape_of_shapes)
+    .cost(Cost::Cheap)
+    .kernel(shape_n)
+    .not_differentiable(),
+    Op::new("Size", "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap)
+        .kernel(size)
+    .not_differentiable(),
+    Op::new("Rank", "input: T -> output: int32 | T: type")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap)
+        .kernel(rank)
+    .not_differentiable(),
+    Op::new(
+        "Reshape",
+        "tensor: T, shape: Tshape -> output: T | T: type; Tshape: type {int32,int64} = int32",
+    )
+    .shape(reshape_shape)
+    .cost(Cost::Cheap)
+    .kernel(reshape)
+    .gradient(reshape_gradient),
+    Op::new(
+        "ExpandDims",
+        "input: T, dim: Tdim -> output: T | T: type; Tdim: type {int32,int64} = int32",
+    )
+    .shape(expand_dims_shape)
+    .cost(Cost::Cheap)
+    .kernel(expand_dims)
+    .gradient(reshape_gradient),
+    Op::new("Squeeze", "input: T -> output: T | T: type; squeeze_dims: list(int) >= 0 = []")
+        .shape(squeeze_shape)
+        .cost(Cost::Cheap)
+        .kernel(squeeze)
+    .gradient(reshape_gradient),
+    Op::new("EnsureShape", "input: T -> output: T | shape: shape; T: type")
+        .shape(|ctx| {
+            let shape = ctx.merge(&ctx.input(0), ctx.attrs().shape("shape")?)?;
+            ctx.set(0, shape);
+            Ok(())
+        })
+        .cost(Cost::Cheap)
+        .kernel(ensure_shape)
+    .gradient(pass_gradient),
+    Op::new(
+        "Bitcast",
+        "input: T -> output: type | T: type {bfloat16,half,float,double,int64,int32,uint8,uint16,\
+         uint32,uint64,int8,int16,complex64,complex128,qint8,quint8,qint16,quint16,qint32}; \
+         type: type {bfloat16,half,float,double,int64,int32,uint8,uint16,uint32,uint64,int8,int16,\
+         complex64,complex128,qint8,quint8,qint16,quint16,qint32}",
+    )
+    .shape(bitcast_shape)
+    .kernel(bitcast),
+];
+
+fn shape_of_shapes(ctx: &mut ShapeCtx) -> Result<()> {
+    for i in 0..ctx.num_outputs() {
+        let rank = ctx.input(i).rank();
+        ctx.set(i, PartialShape::of([rank]));
+    }
+    Ok(())
+}
+
+fn shape_n(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        for i in 0..ctx.num_outputs() {
+            let dims = ctx.shape(i)?.iter().map(|&d| d as i64);
+            let out = indices::int_vector(dtype, dims)?;
+            ctx.set_output(i, out)?;
+        }
+        Ok(())
+    }))
+}
+
+fn size(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let n = ctx.input(0)?.num_elements();
+        ctx.set_output(0, indices::int_scalar(dtype, n as i64)?)
+    }))
+}
+
+fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let rank = ctx.shape(0)?.rank();
+        ctx.set_output(0, Tensor::scalar(rank as i32))
+    }))
+}
+
+/// The shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
+fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
+    let n = from.num_elements();
+    let mut unknown = None;
+    let mut dims = Ints::from_slice(sizes);
+    for (i, d) in dims.iter_mut().enumerate() {
+        if *d == -1 {
+            if let Some(first) = unknown.replace(i) {
+                return Err(invalid_argument!(
+                    "Only one input size may be -1, not both {first} and {i}"
+                ));
+            }
+            *d = 1;
+        } else if *d < 0 {
+            return Err(invalid_argument!("Size {i} must be non-negative, not {d}"));
+        }
+    }
+    let mut shape = Shape::checked(&dims)?;
+    if let Some(i) = unknown {
+        // Where a zero is asked for, zeros are left out on both sides: what is missing can then be
+        // told from the others.
+        let left_out = usize::from(shape.contains(&0));
+        let known: usize = shape.iter().filter(|&&d| d != 0).product();
+        let given: usize = from
+            .iter()
+            .map(|&d| if d == 0 { left_out } else { d })
+            .product();
+        if n != 0 && !given.is_multiple_of(known) {
+            return Err(invalid_argument!(
+                "Input to reshape is a tensor with {n} values, but the requested shape requires a \
+                 multiple of {known}"
+            ));
+        }
+        dims[i] = (given / known) as i64;
+        shape = Shape::checked(&dims)?;
+    }
+    if shape.num_elements() != n {
+        return Err(invalid_argument!(
+            "Input to reshape is a tensor with {n} values, but the requested shape has {}",
+            shape.num_elements()
+        ));
+    }
+    Ok(shape)
+}
+
+fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let sizes = ctx.input(1)?;
+        if sizes.shape().rank() > 1 {
+            return Err(invalid_argument!(
+                "sizes input must be 1-D, not {}",
+                sizes.shape()
+            ));
+        }
+        // One less than tensors may have.
+        if sizes.num_elements() >= Shape::MAX_RANK {
+            return Err(invalid_argument!(
+                "too many dimensions: must be < {}, but received {}",
+                Shape::MAX_RANK,
+                sizes.num_elements()
+            ));
+        }
+        let from = ctx.input(0)?.shape();
+        let shape = reshape_to(&indices::ints(sizes)?, from)?;
+        let value = ctx.take_input(0)?.with_shape(shape)?;
+        ctx.set_output(0, value)
+    }))
+}
+
+fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let input = ctx.input(0);
+    let Some(sizes) = constant(ctx, 1) else {
+        let known = ctx
+            .shape_value(1)
+            .map(|dims| PartialShape::of(dims.iter().copied()));
+        ctx.set(
+            0,
+            known.unwrap_or_else(|| indices::of_vector_length(&ctx.input(1))),
+        );
+        return Ok(());
+    };
+    if let Some(full) = input.to_full() {
+        let shape = reshape_to(&sizes, &full)?;
+        ctx.set(0, (&shape).into());
+        return Ok(());
+    }
+    let mut dims: Vec<Option<usize>> = sizes.iter().map(|&d| usize::try_from(d).ok()).collect();
+    if dims.iter().all(|d| d.is_some()) {
+        Shape::checked(&sizes)?;
+    } else if sizes.iter().filter(|&&d| d == -1).count() > 1 {
+        dims = vec![None; dims.len()];
+    }
+    ctx.set(0, PartialShape::of(dims));
+    Ok(())
+}
+
+fn expand_dims(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let Some(dim) = indices::int(ctx.input(1)?) else {
+            return Err(invalid_argument!(
+                "'dim' must be a tensor with a single value"
+            ));
+        };
+        let shape = ctx.shape(0)?;
+        let at = expand_axis(dim, shape.rank())?;
+        let dims = shape[..at].iter().chain(&[1]).chain(&shape[at..]).copied();
+        let shape: Shape = dims.collect();
+        let value = ctx.take_input(0)?.with_shape(shape)?;
+        ctx.set_output(0, value)
+    }))
+}
+
+fn expand_axis(dim: i64, rank: usize) -> Result<usize> {
+    axis_in(dim, rank + 1).ok_or_else(|| {
+        invalid_argument!("Tried to expand dim index {dim} for tensor with {rank} dimensions.")
+    })
+}
+
+fn expand_dims_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let input = ctx.input(0);
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
+    let shape = match constant_int(ctx, 1) {
+        None => PartialShape::of_rank(dims.len() + 1),
+        Some(dim) => {
+            let at = expand_axis(dim, dims.len())?;
+            PartialShape::of(
+                dims[..at]
+                    .iter()
+                    .chain(&[Some(1)])
+                    .chain(&dims[at..])
+                    .copied(),
+            )
+        }
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+/// Which dimensions of a tensor of this rank the attr names; all of size 1 when it names none.
+fn squeezed(axes: &[i64], rank: usize) -> Result<Vec<bool>> {
+    let mut drop = vec![false; rank];
+    for &axis in axes {
+        let at = axis_in(axis, rank).ok_or_else(|| {
+            invalid_argument!(
+                "Tried to squeeze dim index {axis} for tensor with {rank} dimensions."
+            )
+        })?;
+        drop[at] = true;
+    }
+    Ok(drop)
+}
+
+fn not_one(i: usize, d: usize) -> ferroflow_base::Status {
+    invalid_argument!("Can not squeeze dim[{i}], expected a dimension of 1, got {d}")
+}
+
+fn squeeze(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let axes = build.attrs.ints("squeeze_dims")?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let old = ctx.shape(0)?;
+        let shape: Shape = if axes.is_empty() {
+            old.iter().copied().filter(|&d| d != 1).collect()
+        } else {
+            let drop = squeezed(&axes, old.rank())?;
+            if let Some(i) = (0..old.rank()).find(|&i| drop[i] && old[i] != 1) {
+                return Err(not_one(i, old[i]));
+            }
+            old.iter()
+                .zip(&drop)
+                .filter(|(_, drop)| !**drop)
+                .map(|(&d, _)| d)
+                .collect()
+        };
+        let value = ctx.take_input(0)?.with_shape(shape)?;
+        ctx.set_output(0, value)
+    }))
+}
+
+fn squeeze_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let axes = ctx.attrs().ints("squeeze_dims")?;
+    let input = ctx.input(0);
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
+    if axes.is_empty() {
+        if let Some(full) = input.to_full() {
+            let kept = full.iter().filter(|&&d| d != 1).map(|&d| Some(d));
+            ctx.set(0, PartialShape::of(kept));
+        }
+        return Ok(());
+    }
+    let drop = squeezed(&axes, dims.len())?;
+    for (i, d) in dims.iter().enumerate() {
+        if let Some(d) = d.filter(|&d| drop[i] && d != 1) {
+            return Err(not_one(i, d));
+        }
+    }
+    let kept = dims
+        .iter()
+        .zip(&drop)
+        .filter(|(_, drop)| !**drop)
+        .map(|(d, _)| *d);
+    ctx.set(0, PartialShape::of(kept));
+    Ok(())
+}
+
+fn ensure_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let expected = build.attrs.shape("shape")?.clone();
+    let input = build.attrs.str(INPUT_NAME).unwrap_or(build.node);
+    let input = input.to_string();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if !expected.matches(ctx.shape(0)?) {
+            return Err(invalid_argument!(
+                "Shape of tensor {input} {} is not compatible with expected shape {expected}.",
+                ctx.shape(0)?
+            ));
+        }
+        let value = ctx.take_input(0)?;
+        ctx.set_output(0, value)
+    }))
+}
+
+/// The dimensions after reading `from` as `to`: sizes that differ add or take an innermost one.
+fn bitcast_dims(from: DType, to: DType, dims: &[Option<usize>]) -> Result<PartialShape> {
+    let (a, b) = (from.size(), to.size());
+    if a == 0 || b == 0 {
+        return Err(invalid_argument!(
+            "Cannot bitcast types {from} to {to} because of type sizes"
+        ));
+    }
+    if a == b {
+        return Ok(PartialShape::of(dims.iter().copied()));
+    }
+    if a > b {
+        return Ok(PartialShape::of(dims.iter().copied().chain([Some(a / b)])));
+    }
+    match dims.split_last() {
+        Some((last, rest)) if last.is_none_or(|d| d == b / a) => {
+            Ok(PartialShape::of(rest.iter().copied()))
+        }
+        _ => Err(invalid_argument!(
+            "Cannot bitcast from {} to {}",
+            from as i32,
+            to as i32
+        )),
+    }
+}
+
+fn bitcast_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let (from, to) = (ctx.attrs().dtype("T")?, ctx.attrs().dtype("type")?);
+    if let Some(dims) = ctx.input(0).dims() {
+        let shape = bitcast_dims(from, to, dims)?;
+        ctx.set(0, shape);
+    }
+    Ok(())
+}
+
+fn bitcast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (from, to) = (build.input(0)?, build.output(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let value = ctx.take_input(0)?;
+        let dims = PartialShape::from(value.shape());
+        let shape = bitcast_dims(from, to, dims.dims().unwrap_or(&[]))?;
+        let out = if from.size() == to.size() {
+            value.bitcast(to)?
+        } else {
+            let shape = partial(shape.rank().unwrap_or(0), |i| shape.dim(i as isize));
+            let full = shape.to_full().unwrap_or_default();
+            Tensor::from_bytes(to, full, value.bytes()?)?
+        };
+        ctx.set_output(0, out)
+    }))
+}
+
+fn reshape_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).reshape(g.x(0).shape_of());
+    g.set(0, dx)
+}
+
+fn pass_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0);
+    g.set(0, dx)
+}

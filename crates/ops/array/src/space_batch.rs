@@ -1,0 +1,549 @@
+//! Blocks of pixels moved between dimensions: SpaceToDepth, DepthToSpace, SpaceToBatch(ND),
+//! BatchToSpace(ND), ExtractImagePatches.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::{self, Ints, constant, shape_of};
+use ferroflow_functors::strided::{Strided, par_rows, unravel};
+use ferroflow_opdef::{Attrs, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{Item, PartialShape, dispatch_items};
+use smallvec::SmallVec;
+
+/// SpaceToDepth, DepthToSpace, SpaceToBatchND, SpaceToBatch, BatchToSpaceND, BatchToSpace,
+/// ExtractImagePatches.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "SpaceToDepth",
+        "input: T -> output: T | T: type; block_size: int >= 2; \
+         data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'",
+    )
+    .shape(|ctx| depth_shape(ctx, true))
+    .kernel(|b| depth(b, true))
+    .gradient(depth_gradient),
+    Op::new(
+        "DepthToSpace",
+        "input: T -> output: T | T: type; block_size: int >= 2; \
+         data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'",
+    )
+    .shape(|ctx| depth_shape(ctx, false))
+    .kernel(|b| depth(b, false))
+    .gradient(depth_gradient),
+    Op::new(
+        "SpaceToBatchND",
+        "input: T, block_shape: Tblock_shape, paddings: Tpaddings -> output: T | T: type; \
+         Tblock_shape: type {int32,int64} = int32; Tpaddings: type {int32,int64} = int32",
+    )
+    .shape(|ctx| batch_shape(ctx, true))
+    .kernel(|b| batch(b, true))
+    .gradient(batch_gradient),
+    Op::new(
+        "SpaceToBatch",
+        "input: T, paddings: Tpaddings -> output: T | T: type; \
+         Tpaddings: type {int32,int64} = int32; block_size: int >= 2",
+    )
+    .shape(|ctx| batch_shape(ctx, true))
+    .kernel(|b| batch(b, true))
+    .gradient(old_batch_gradient),
+    Op::new(
+        "BatchToSpaceND",
+        "input: T, block_shape: Tblock_shape, crops: Tcrops -> output: T | T: type; \
+         Tblock_shape: type {int32,int64} = int32; Tcrops: type {int32,int64} = int32",
+    )
+    .shape(|ctx| batch_shape(ctx, false))
+    .kernel(|b| batch(b, false))
+    .gradient(batch_gradient),
+    Op::new(
+        "BatchToSpace",
+        "input: T, crops: Tidx -> output: T | T: type; block_size: int >= 2; \
+         Tidx: type {int32,int64} = int32",
+    )
+    .shape(|ctx| batch_shape(ctx, false))
+    .kernel(|b| batch(b, false))
+    .gradient(old_batch_gradient),
+    Op::new(
+        "ExtractImagePatches",
+        "images: T -> patches: T | ksizes: list(int) >= 4; strides: list(int) >= 4; \
+         rates: list(int) >= 4; T: type {bfloat16,half,float,double,int8,int16,int32,int64,uint8,\
+         uint16,uint32,uint64,complex64,complex128,bool}; padding: string {'SAME','VALID'}",
+    )
+    .shape(patches_shape)
+    .kernel(patches)
+    .gradient(patches_gradient),
+];
+
+/// The block size and whether channels come first.
+fn block_attrs(attrs: &Attrs) -> Result<(usize, bool)> {
+    let block = attrs.int("block_size")?;
+    let block = usize::try_from(block)
+        .ok()
+        .filter(|&b| b > 1 && b < 1 << 20);
+    let Some(block) = block else {
+        return Err(invalid_argument!(
+            "Block size should be > 1: {}",
+            attrs.int("block_size")?
+        ));
+    };
+    match attrs.str("data_format")? {
+        "NHWC" => Ok((block, false)),
+        "NCHW" => Ok((block, true)),
+        other => Err(invalid_argument!(
+            "Only NHWC and NCHW data_format supported on CPU. Got {other}"
+        )),
+    }
+}
+
+/// Batch, height, width and channels after moving blocks into (`pack`) or out of the channels.
+fn moved(dims: [Option<usize>; 4], block: usize, pack: bool) -> Result<[Option<usize>; 4]> {
+    let [n, h, w, c] = dims;
+    let fits = |d: Option<usize>, by: usize| d.is_none_or(|d| d.is_multiple_of(by));
+    let known = |d: Option<usize>| d.map_or("?".to_string(), |d| d.to_string());
+    if pack && !(fits(h, block) && fits(w, block)) {
+        return Err(invalid_argument!(
+            "Image width {} and height {} should be divisible by block_size: {block}",
+            known(w),
+            known(h)
+        ));
+    }
+    if !pack && !fits(c, block * block) {
+        return Err(invalid_argument!(
+            "Input depth dimension {} should be divisible by: {}",
+            known(c),
+            block * block
+        ));
+    }
+    let divided = |d: Option<usize>, by: usize| d.map(|d| d / by);
+    let times = |d: Option<usize>, by: usize| d.and_then(|d| d.checked_mul(by));
+    Ok(match pack {
+        true => [
+            n,
+            divided(h, block),
+            divided(w, block),
+            times(c, block * block),
+        ],
+        false => [
+            n,
+            times(h, block),
+            times(w, block),
+            divided(c, block * block),
+        ],
+    })
+}
+
+fn depth_shape(ctx: &mut ShapeCtx, pack: bool) -> Result<()> {
+    let (block, first) = block_attrs(ctx.attrs())?;
+    let s = ctx.with_rank(0, 4)?;
+    let order = if first { [0, 2, 3, 1] } else { [0, 1, 2, 3] };
+    let [n, h, w, c] = moved(order.map(|i| s.dim(i)), block, pack)?;
+    ctx.set(
+        0,
+        PartialShape::of(if first { [n, c, h, w] } else { [n, h, w, c] }),
+    );
+    Ok(())
+}
+
+fn depth(build: &KernelBuild, pack: bool) -> Result<Box<dyn OpKernel>> {
+    let (block, first) = block_attrs(build.attrs)?;
+    let dtype = build.input(0)?;
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let input = ctx.input(0)?;
+            let s = input.shape();
+            if s.rank() != 4 {
+                let rank = s.rank();
+                return Err(match pack {
+                    true => invalid_argument!("Input rank should be 4 instead of {rank}"),
+                    false => invalid_argument!("Input rank should be: 4 instead of: {rank}"),
+                });
+            }
+            let order = if first { [0, 2, 3, 1] } else { [0, 1, 2, 3] };
+            let [n, h, w, c] = moved(order.map(|i| Some(s[i])), block, pack)?.map(|d| d.unwrap_or(0));
+            let shape = shape_of(if first { [n, c, h, w] } else { [n, h, w, c] })?;
+            // Input and output seen as batch, coarse rows, block rows, coarse columns, block columns
+            // and channels: (size, input stride).
+            let strides = s.strides();
+            let [sn, sh, sw, sc] = order.map(|i| strides[i] as isize);
+            let b = block;
+            let view = if pack {
+                let (rows, row) = ((h, sh * b as isize), (b, sh));
+                let (cols, col) = ((w, sw * b as isize), (b, sw));
+                let depth = (c / (b * b), sc);
+                match first {
+                    true => Strided::new(0, [(n, sn), row, col, depth, rows, cols]),
+                    false => Strided::new(0, [(n, sn), rows, cols, row, col, depth]),
+                }
+            } else {
+                let (rows, cols, depth) = ((h / b, sh), (w / b, sw), (c, sc));
+                let (row, col) = ((b, sc * (b * c) as isize), (b, sc * c as isize));
+                match first {
+                    true => Strided::new(0, [(n, sn), depth, rows, row, cols, col]),
+                    false => Strided::new(0, [(n, sn), rows, row, cols, col, depth]),
+                }
+            };
+            let mut out = ctx.alloc(input.dtype(), shape)?;
+            view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
+            ctx.set_output(0, out)
+        })),
+    )
+}
+
+/// Block sizes and margins (paddings or crops), one for each spatial dimension.
+struct Blocks {
+    blocks: SmallVec<[usize; 4]>,
+    margins: SmallVec<[(usize, usize); 4]>,
+}
+
+impl Blocks {
+    fn new(blocks: &[i64], margins: &[i64]) -> Result<Self> {
+        if margins.len() != 2 * blocks.len() {
+            return Err(invalid_argument!(
+                "paddings or crops should have shape [{}, 2] instead of {} elements",
+                blocks.len(),
+                margins.len()
+            ));
+        }
+        let size =
+            |v: i64, min: usize| usize::try_from(v).ok().filter(|&v| v >= min && v < 1 << 40);
+        let blocks = blocks
+            .iter()
+            .map(|&b| {
+                size(b, 1).ok_or_else(|| {
+                    invalid_argument!("All values in block_shape must be positive, got value {b}")
+                })
+            })
+            .collect::<Result<_>>()?;
+        let margins = margins
+            .chunks_exact(2)
+            .map(|m| {
+                size(m[0], 0).zip(size(m[1], 0)).ok_or_else(|| {
+                    invalid_argument!("Paddings must be non-negative: {} {}", m[0], m[1])
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Blocks { blocks, margins })
+    }
+
+    /// The output's dimensions for an input of these.
+    fn apply(&self, dims: &[Option<usize>], to_batch: bool) -> Result<Vec<Option<usize>>> {
+        let spatial = self.blocks.len();
+        if dims.len() < 1 + spatial {
+            return Err(invalid_argument!(
+                "input rank should be >= {} instead of {}",
+                1 + spatial,
+                dims.len()
+            ));
+        }
+        let product = self
+            .blocks
+            .iter()
+            .try_fold(1usize, |p, &b| p.checked_mul(b));
+        let Some(product) = product else {
+            return Err(invalid_argument!(
+                "Product of block sizes must be positive and not overflow"
+            ));
+        };
+        let mut out = dims.to_vec();
+        let too_large = || invalid_argument!("dimensions overflow");
+        if to_batch {
+            out[0] = match dims[0] {
+                Some(d) => Some(d.checked_mul(product).ok_or_else(too_large)?),
+                None => None,
+            };
+        } else if let Some(d) = dims[0] {
+            if !d.is_multiple_of(product) {
+                return Err(invalid_argument!(
+                    "Input batch dimension ({d}) is not divisible by product of block sizes ({product})"
+                ));
+            }
+            out[0] = Some(d / product);
+        }
+        for (i, (&b, m)) in self.blocks.iter().zip(&self.margins).enumerate() {
+            let Some(d) = dims[1 + i] else { continue };
+            out[1 + i] = Some(if to_batch {
+                let padded = d.checked_add(m.0 + m.1).ok_or_else(too_large)?;
+                if !padded.is_multiple_of(b) {
+                    return Err(invalid_argument!(
+                        "padded_shape[{i}]={padded} is not divisible by block_shape[{i}]={b}"
+                    ));
+                }
+                padded / b
+            } else {
+                let full = d.checked_mul(b).ok_or_else(too_large)?;
+                full.checked_sub(m.0 + m.1).ok_or_else(|| {
+                    invalid_argument!(
+                        "cropped_shape[{i}]={} must be non-negative",
+                        full as i64 - (m.0 + m.1) as i64
+                    )
+                })?
+            });
+        }
+        Ok(out)
+    }
+}
+
+/// How many spatial dimensions the older ops, whose block size is an attr, have.
+const OLD_SPATIAL: usize = 2;
+
+fn batch_shape(ctx: &mut ShapeCtx, to_batch: bool) -> Result<()> {
+    let nd = ctx.num_inputs() > 2;
+    let input = ctx.input(0);
+    let blocks = match nd {
+        true => constant(ctx, 1),
+        false => Some(Ints::from_elem(ctx.attrs().int("block_size")?, OLD_SPATIAL)),
+    };
+    let margins = constant(ctx, if nd { 2 } else { 1 });
+    let Some(dims) = input.dims() else {
+        return Ok(());
+    };
+    let shape = match (blocks, margins) {
+        (Some(b), Some(m)) => PartialShape::of(Blocks::new(&b, &m)?.apply(dims, to_batch)?),
+        (Some(b), None) => indices::partial(dims.len(), |i| dims[i].filter(|_| i > b.len())),
+        _ => PartialShape::of_rank(dims.len()),
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn batch(build: &KernelBuild, to_batch: bool) -> Result<Box<dyn OpKernel>> {
+    let old_block = build.attrs.int("block_size").ok();
+    let dtype = build.input(0)?;
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let (blocks, margins) = match old_block {
+                Some(b) => (Ints::from_elem(b, OLD_SPATIAL), ctx.input(1)?),
+                None => {
+                    if ctx.shape(1)?.rank() != 1 {
+                        return Err(invalid_argument!("block_shape must be one-dimensional, got {}", ctx.shape(1)?));
+                    }
+                    (indices::ints(ctx.input(1)?)?, ctx.input(2)?)
+                }
+            };
+            let m = margins.shape();
+            if m.rank() != 2 || m[0] != blocks.len() || m[1] != 2 {
+                return Err(invalid_argument!("paddings or crops should have shape [{}, 2] instead of {m}", blocks.len()));
+            }
+            let blocks = Blocks::new(&blocks, &indices::ints(margins)?)?;
+            move_blocks::<T>(ctx, &blocks, to_batch)
+        })),
+    )
+}
+
+fn move_blocks<T: Item>(ctx: &mut KernelCtx, b: &Blocks, to_batch: bool) -> Result<()> {
+    let input = ctx.input(0)?;
+    let dims: SmallVec<[Option<usize>; 6]> = input.shape().iter().map(|&d| Some(d)).collect();
+    let out_shape = shape_of(
+        b.apply(&dims, to_batch)?
+            .into_iter()
+            .map(|d| d.unwrap_or(0)),
+    )?;
+    let spatial = b.blocks.len();
+    let shape = input.shape();
+    let inner: usize = shape[1 + spatial..].iter().product();
+    // The batch of the side with blocks in it is (block entries, batch of the other side).
+    let small_batch = shape[0].min(out_shape[0]).max(1);
+    let mut out = ctx.alloc(input.dtype(), out_shape.clone())?;
+    let from = input.items::<T>()?;
+    par_rows(ctx.par(), out.items_mut::<T>()?, inner, &|row, to| {
+        let mut at = SmallVec::<[usize; 6]>::from_elem(0, 1 + spatial);
+        unravel(row, &out_shape[..1 + spatial], &mut at);
+        let mut entry = SmallVec::<[usize; 6]>::from_elem(0, spatial);
+        let mut source = Some(0);
+        if to_batch {
+            unravel(at[0] / small_batch, &b.blocks, &mut entry);
+            source = Some(at[0] % small_batch);
+            for i in 0..spatial {
+                let x = (at[1 + i] * b.blocks[i] + entry[i]).checked_sub(b.margins[i].0);
+                let x = x.filter(|&x| x < shape[1 + i]);
+                source = source.zip(x).map(|(s, x)| s * shape[1 + i] + x);
+            }
+        } else {
+            let full = |i: usize| at[1 + i] + b.margins[i].0;
+            let block = (0..spatial).fold(0, |e, i| e * b.blocks[i] + full(i) % b.blocks[i]);
+            let first = block * small_batch + at[0];
+            source = source
+                .map(|_| (0..spatial).fold(first, |s, i| s * shape[1 + i] + full(i) / b.blocks[i]));
+        }
+        match source {
+            Some(s) => to.clone_from_slice(&from[s * inner..(s + 1) * inner]),
+            None => to.fill(T::default()),
+        }
+    });
+    ctx.set_output(0, out)
+}
+
+/// Windows over one spatial dimension: size, step, spacing inside the window.
+#[derive(Clone, Copy)]
+struct Window {
+    size: usize,
+    step: usize,
+    rate: usize,
+    same: bool,
+}
+
+impl Window {
+    /// Count of windows over `d` pixels, and the margin before the first pixel.
+    fn over(&self, d: usize) -> (usize, usize) {
+        let reach = (self.size - 1).saturating_mul(self.rate).saturating_add(1);
+        if !self.same {
+            return (
+                d.checked_sub(reach).map_or(0, |rest| rest / self.step + 1),
+                0,
+            );
+        }
+        let n = d.div_ceil(self.step);
+        let needed = n
+            .saturating_sub(1)
+            .saturating_mul(self.step)
+            .saturating_add(reach);
+        (n, needed.saturating_sub(d) / 2)
+    }
+}
+
+/// The windows over height and width.
+fn windows(attrs: &Attrs) -> Result<[Window; 2]> {
+    let same = attrs.str("padding")? == "SAME";
+    let list = |name: &str| -> Result<[usize; 2]> {
+        let v = attrs.ints(name)?;
+        match v[..] {
+            [1, h, w, 1] if (1..1 << 31).contains(&h) && (1..1 << 31).contains(&w) => {
+                Ok([h as usize, w as usize])
+            }
+            [_, _, _, _] => Err(ferroflow_base::unimplemented_error!(
+                "Only support {name} across space, and positive ones: {}",
+                indices::list(&v)
+            )),
+            _ => Err(invalid_argument!(
+                "{name} must have 4 elements, not {}",
+                v.len()
+            )),
+        }
+    };
+    let (size, step, rate) = (list("ksizes")?, list("strides")?, list("rates")?);
+    Ok([0, 1].map(|i| Window {
+        size: size[i],
+        step: step[i],
+        rate: rate[i],
+        same,
+    }))
+}
+
+fn patches_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let [h, w] = windows(ctx.attrs())?;
+    let s = ctx.with_rank(0, 4)?;
+    let taps = h.size.checked_mul(w.size);
+    let depth = taps.zip(s.dim(3)).and_then(|(t, c)| t.checked_mul(c));
+    ctx.set(
+        0,
+        PartialShape::of([
+            s.dim(0),
+            s.dim(1).map(|d| h.over(d).0),
+            s.dim(2).map(|d| w.over(d).0),
+            depth,
+        ]),
+    );
+    Ok(())
+}
+
+fn patches(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let windows = windows(build.attrs)?;
+    let dtype = build.input(0)?;
+    Ok(
+        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let input = ctx.input(0)?;
+            let s = input.shape();
+            if s.rank() != 4 {
+                return Err(invalid_argument!("input must be 4-dimensional{s}"));
+            }
+            let [wh, ww] = windows;
+            let ((oh, top), (ow, left)) = (wh.over(s[1]), ww.over(s[2]));
+            let (height, width, c) = (s[1], s[2], s[3]);
+            let taps = wh.size.saturating_mul(ww.size).saturating_mul(c);
+            let mut out = ctx.alloc(input.dtype(), shape_of([s[0], oh, ow, taps])?)?;
+            let from = input.items::<T>()?;
+            if c == 0 {
+                return ctx.set_output(0, out);
+            }
+            par_rows(ctx.par(), out.items_mut::<T>()?, taps, &|row, to| {
+                let mut at = [0; 3];
+                unravel(row, &[s[0], oh, ow], &mut at);
+                for (i, to) in to.chunks_mut(c).enumerate() {
+                    let (i, j) = (i / ww.size, i % ww.size);
+                    let y = (at[1] * wh.step + i * wh.rate).checked_sub(top).filter(|&y| y < height);
+                    let x = (at[2] * ww.step + j * ww.rate).checked_sub(left).filter(|&x| x < width);
+                    match y.zip(x) {
+                        Some((y, x)) => {
+                            let start = ((at[0] * height + y) * width + x) * c;
+                            to.clone_from_slice(&from[start..start + c]);
+                        }
+                        None => to.fill(T::default()),
+                    }
+                }
+            });
+            ctx.set_output(0, out)
+        })),
+    )
+}
+
+/// The op that undoes this one.
+fn inverse(op: &str) -> &'static str {
+    match op {
+        "SpaceToDepth" => "DepthToSpace",
+        "DepthToSpace" => "SpaceToDepth",
+        "SpaceToBatchND" => "BatchToSpaceND",
+        "BatchToSpaceND" => "SpaceToBatchND",
+        "SpaceToBatch" => "BatchToSpace",
+        _ => "SpaceToBatch",
+    }
+}
+
+fn depth_gradient(g: &mut GradientCtx) -> Result<()> {
+    let attrs = [g.attr("block_size"), g.attr("data_format")];
+    let dx = g.dy(0).op_with(inverse(g.op_name()), &[], &attrs);
+    g.set(0, dx)
+}
+
+fn batch_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op(inverse(g.op_name()), &[g.x(1), g.x(2)]);
+    g.set(0, dx)
+}
+
+fn old_batch_gradient(g: &mut GradientCtx) -> Result<()> {
+    let attrs = [g.attr("block_size")];
+    let dx = g.dy(0).op_with(inverse(g.op_name()), &[g.x(1)], &attrs);
+    g.set(0, dx)
+}
+
+/// Element `i` of a vector.
+fn part(v: Expr, i: i32) -> Expr {
+    v.op("Gather", &[v.int(i)])
+}
+
+fn pack<'g, const N: usize>(parts: &[Expr<'g>; N]) -> Expr<'g> {
+    parts[0].make("Pack", parts, &[])
+}
+
+/// Every place of a patch tells where it was taken from, padding that it was taken from nowhere.
+fn patches_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, d) = (g.x(0), g.dy(0));
+    let attrs = ["ksizes", "strides", "rates", "padding"].map(|name| g.attr(name));
+    let window = g.attrs().ints("ksizes")?;
+    let [_, height, width, _] = window[..] else {
+        return Err(invalid_argument!("ksizes must have 4 elements"));
+    };
+    let (own, its) = (x.shape_of(), d.op("Shape", &[]));
+    let [n, rows, columns, channels] = [0, 1, 2, 3].map(|i| part(own, i));
+    let one = x.int(1);
+    let pixels = rows * columns;
+    let places = one.op("Range", &[pixels + one, one]);
+    let places = places.reshape(pack(&[one, rows, columns, one]));
+    let places = places.op_with("ExtractImagePatches", &[], &attrs);
+    let ids = places.reshape(x.ints([-1])) - one;
+    let window = x.ints([height, width]);
+    let (height, width) = (part(window, 0), part(window, 1));
+    let came = pack(&[n, part(its, 1), part(its, 2), height, width, channels]);
+    let came = d
+        .reshape(came)
+        .op("Transpose", &[x.ints([1, 2, 3, 4, 0, 5])]);
+    let came = came.reshape(pack(&[x.int(-1), n * channels]));
+    let sums = came.op("UnsortedSegmentSum", &[ids, pixels]);
+    let sums = sums.reshape(pack(&[rows, columns, n, channels]));
+    g.set(0, sums.op("Transpose", &[x.ints([2, 0, 1, 3])]))
+}

@@ -1,0 +1,80 @@
+//! UnravelIndex: places in a flattened tensor as coordinates.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices;
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+
+/// UnravelIndex.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "UnravelIndex",
+    "indices: Tidx, dims: Tidx -> output: Tidx | Tidx: type {int32,int64} = int32",
+)
+.shape(|ctx| {
+    let dims = ctx.with_rank(1, 1)?;
+    let indices = ctx.input(0);
+    match indices.rank() {
+        Some(0) => ctx.set(0, dims),
+        Some(1) => ctx.set(0, PartialShape::of([dims.dim(0), indices.dim(0)])),
+        _ => {}
+    }
+    Ok(())
+})
+.kernel(unravel)
+.not_differentiable()];
+
+fn unravel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (at, dims) = (ctx.input(0)?, ctx.input(1)?);
+        if at.shape().rank() > 1 {
+            return Err(invalid_argument!(
+                "The indices can only be scalar or vector, got \"{}\"",
+                at.shape()
+            ));
+        }
+        if dims.shape().rank() != 1 {
+            return Err(invalid_argument!(
+                "The indices can only be 1-D, got \"{}\"",
+                dims.shape()
+            ));
+        }
+        if at.num_elements() == 0 || dims.num_elements() == 0 {
+            return Err(invalid_argument!("received an empty tensor"));
+        }
+        let sizes = indices::ints(dims)?;
+        let mut total: i64 = 1;
+        for &d in &sizes {
+            if d == 0 {
+                return Err(invalid_argument!(
+                    "Input dims cannot contain a dim of zero, but dims contains zero"
+                ));
+            }
+            let fits = |p: &i64| dtype != DType::Int32 || i32::try_from(*p).is_ok();
+            total = total.checked_mul(d).filter(fits).ok_or_else(|| {
+                invalid_argument!("Input dims product is causing integer overflow")
+            })?;
+        }
+        let at_list = indices::ints(at)?;
+        let n = at_list.len();
+        let mut out = vec![0i64; n.saturating_mul(sizes.len())];
+        for (column, &index) in at_list.iter().enumerate() {
+            if index < 0 || index >= total {
+                return Err(invalid_argument!("index is out of bound as with dims"));
+            }
+            let mut rest = index;
+            for (row, &d) in sizes.iter().enumerate().rev() {
+                if let Some(cell) = out.get_mut(row * n + column) {
+                    *cell = rest.rem_euclid(d);
+                }
+                rest = rest.div_euclid(d);
+            }
+        }
+        let shape = match at.shape().is_scalar() {
+            true => Shape::from([sizes.len()]),
+            false => Shape::from([sizes.len(), n]),
+        };
+        let flat: Tensor = indices::int_vector(dtype, out.into_iter())?;
+        ctx.set_output(0, flat.with_shape(shape)?)
+    }))
+}

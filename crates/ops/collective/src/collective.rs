@@ -1,0 +1,398 @@
+//! Collectives among nodes of one step: each waits until all members of its group are there.
+
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_functors::indices;
+use ferroflow_functors::numeric::{Num, Ordered};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{AsyncCall, Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_resources::collective::{Key, Rank, meet};
+use ferroflow_tensor::rows::{joined, prepended};
+use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// CollectiveReduce, CollectiveGather, CollectiveBcastSend, CollectiveBcastRecv, their second
+/// versions, DeviceIndex.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "CollectiveReduce",
+        "input: T -> data: T | T: type {bfloat16,float,half,double,int32,int64}; group_size: int; \
+         group_key: int; instance_key: int; merge_op: string {'Min','Max','Mul','Add'}; \
+         final_op: string {'Id','Div'}; subdiv_offsets: list(int); wait_for: list(int) = []; \
+         communication_hint: string = 'auto'; timeout_seconds: float = 0.0 | stateful distributed",
+    )
+    .shape(same_as_first)
+    .cost(Cost::Async)
+    .kernel(reduce),
+    Op::new(
+        "CollectiveReduceV2",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32, \
+         ordering_token: Nordering_token*resource -> data: T | \
+         T: type {bfloat16,float,half,double,int32,int64}; \
+         merge_op: string {'Min','Max','Mul','Add'}; final_op: string {'Id','Div'}; \
+         communication_hint: string = 'auto'; timeout_seconds: float = 0.0; \
+         is_stateless: bool = false; Nordering_token: int >= 0 = 0; \
+         max_subdivs_per_device: int = -1 | stateful distributed",
+    )
+    .shape(same_as_first)
+    .cost(Cost::Async)
+    .kernel(reduce),
+    Op::new(
+        "CollectiveGather",
+        "input: T -> data: T | T: type {float,half,double,int32,int64}; group_size: int; \
+         group_key: int; instance_key: int; shape: shape; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0 | stateful distributed",
+    )
+    .shape(shapes::from_shape_attr)
+    .cost(Cost::Async)
+    .kernel(gather),
+    Op::new(
+        "CollectiveGatherV2",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32, \
+         ordering_token: Nordering_token*resource -> data: T | \
+         T: type {float,half,double,int32,int64}; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0; is_stateless: bool = false; Nordering_token: int >= 0 = 0 \
+         | stateful distributed",
+    )
+    .cost(Cost::Async)
+    .kernel(gather),
+    Op::new(
+        "CollectiveBcastSend",
+        "input: T -> data: T | T: type {bool,float,half,double,int32,int64}; group_size: int; \
+         group_key: int; instance_key: int; shape: shape; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0 | stateful distributed",
+    )
+    .shape(shapes::from_shape_attr)
+    .cost(Cost::Async)
+    .kernel(|build| Collective::boxed(build, Kind::Send, Some(1))),
+    Op::new(
+        "CollectiveBcastSendV2",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32 -> data: T | \
+         T: type {bool,float,half,double,int32,int64}; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0 | stateful distributed",
+    )
+    .shape(same_as_first)
+    .cost(Cost::Async)
+    .kernel(|build| Collective::boxed(build, Kind::Send, Some(1))),
+    Op::new(
+        "CollectiveBcastRecv",
+        "-> data: T | T: type {bool,float,half,double,int32,int64}; group_size: int; \
+         group_key: int; instance_key: int; shape: shape; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0 | stateful distributed",
+    )
+    .shape(shapes::from_shape_attr)
+    .cost(Cost::Async)
+    .kernel(|build| Collective::boxed(build, Kind::Receive, None)),
+    Op::new(
+        "CollectiveBcastRecvV2",
+        "group_size: int32, group_key: int32, instance_key: int32, shape: Tshape -> data: T | \
+         T: type {bool,float,half,double,int32,int64}; Tshape: type {int32,int64} = int32; \
+         communication_hint: string = 'auto'; timeout_seconds: float = 0.0 \
+         | stateful distributed",
+    )
+    .shape(|ctx| {
+        let shape = indices::shape_input(ctx, 3)?;
+        ctx.set(0, shape);
+        Ok(())
+    })
+    .cost(Cost::Async)
+    .kernel(|build| Collective::boxed(build, Kind::Receive, Some(0))),
+    Op::new(
+        "DeviceIndex",
+        "-> index: int32 | device_names: list(string) | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(device_index)
+    .not_differentiable(),
+];
+
+fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.set(0, ctx.input(0));
+    Ok(())
+}
+
+/// What the group does with what its members bring.
+#[derive(Clone, Copy)]
+enum Kind {
+    Reduce { merge: Merge, divide: bool },
+    Gather,
+    Send,
+    Receive,
+}
+
+#[derive(Clone, Copy)]
+enum Merge {
+    Add,
+    Mul,
+    Min,
+    Max,
+}
+
+struct Collective {
+    kind: Kind,
+    dtype: DType,
+    /// Size, group key and instance key, where they are attrs.
+    fixed: Option<[i64; 3]>,
+    /// Where the inputs for them begin.
+    first: usize,
+    rank: Rank,
+    timeout: Option<Duration>,
+}
+
+impl Collective {
+    fn boxed(build: &KernelBuild, kind: Kind, first: Option<usize>) -> Result<Box<dyn OpKernel>> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let attrs = build.attrs;
+        let fixed = match attrs.get("group_size") {
+            Some(_) => Some(keys_of(attrs)?),
+            None => None,
+        };
+        let seconds = attrs.float("timeout_seconds")?;
+        Ok(Box::new(Collective {
+            kind,
+            dtype: build.output(0)?,
+            fixed,
+            first: first.unwrap_or(0),
+            rank: (
+                build.device.to_string(),
+                COUNT.fetch_add(1, Ordering::Relaxed),
+            ),
+            timeout: Duration::try_from_secs_f32(seconds)
+                .ok()
+                .filter(|t| !t.is_zero()),
+        }))
+    }
+
+    fn keys(&self, call: &AsyncCall) -> Result<(usize, Key)> {
+        let [size, group, instance] = match self.fixed {
+            Some(fixed) => fixed,
+            None => {
+                let int = |i: usize, name: &str| -> Result<i64> {
+                    let t = call.inputs.get(self.first + i);
+                    let t = t.ok_or_else(|| internal!("a collective without {name}"))?;
+                    if !t.shape().is_scalar() {
+                        return Err(invalid_argument!(
+                            "Unexpected dimensions on input {name}, should be a scalar, got \
+                             tensor with shape {}",
+                            t.shape()
+                        ));
+                    }
+                    Ok(t.to_scalar::<i32>()?.into())
+                };
+                [
+                    int(0, "group_size")?,
+                    int(1, "group_key")?,
+                    int(2, "instance_key")?,
+                ]
+            }
+        };
+        let size = usize::try_from(size).ok().filter(|&n| n > 0);
+        let size = size.ok_or_else(|| {
+            invalid_argument!("group_size must be positive integer but got {size:?}")
+        })?;
+        let key = Key {
+            step: call.step_id,
+            group,
+            instance,
+        };
+        Ok((size, key))
+    }
+}
+
+fn keys_of(attrs: &Attrs) -> Result<[i64; 3]> {
+    let size = attrs.int("group_size")?;
+    if size <= 0 {
+        return Err(invalid_argument!(
+            "group_size must be positive integer but got {size}"
+        ));
+    }
+    Ok([size, attrs.int("group_key")?, attrs.int("instance_key")?])
+}
+
+impl OpKernel for Collective {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        Err(internal!(
+            "node '{}' may wait and has to be started",
+            ctx.node()
+        ))
+    }
+
+    fn start(&self, call: AsyncCall) {
+        let (size, key) = match self.keys(&call) {
+            Ok(keys) => keys,
+            Err(error) => return call.finish(Err(error)),
+        };
+        let part = match self.kind {
+            Kind::Receive => None,
+            _ => call.inputs.first().cloned(),
+        };
+        let (kind, dtype) = (self.kind, self.dtype);
+        let answer =
+            Box::new(move |parts: &[Option<Tensor>]| kind.answer(key.instance, dtype, parts));
+        meet(
+            key,
+            size,
+            self.rank.clone(),
+            part,
+            call,
+            self.timeout,
+            answer,
+        );
+    }
+}
+
+impl Kind {
+    fn answer(self, instance: i64, dtype: DType, parts: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
+        let one = match self {
+            Kind::Send | Kind::Receive => sent(parts)?,
+            Kind::Reduce { merge, divide } => {
+                let parts = all(parts)?;
+                check_shapes(&parts, instance)?;
+                reduced(dtype, &parts, merge, divide)?
+            }
+            Kind::Gather => {
+                let parts = all(parts)?;
+                check_shapes(&parts, instance)?;
+                gathered(dtype, &parts)?
+            }
+        };
+        Ok(vec![one; parts.len()])
+    }
+}
+
+/// The parts of members that all have to bring one.
+fn all(parts: &[Option<Tensor>]) -> Result<Vec<&Tensor>> {
+    let all: Option<Vec<&Tensor>> = parts.iter().map(Option::as_ref).collect();
+    all.ok_or_else(|| internal!("members of one instance do different things"))
+}
+
+fn sent(parts: &[Option<Tensor>]) -> Result<Tensor> {
+    let mut sources = parts.iter().flatten();
+    match (sources.next(), sources.next()) {
+        (Some(source), None) => Ok(source.clone()),
+        (None, _) => Err(internal!(
+            "Instance found no source for broadcast.  This could mean that there were group_size={} \
+             BcastRecvs but no BcastSend.",
+            parts.len()
+        )),
+        _ => Err(internal!(
+            "Instance found more than one source for broadcast."
+        )),
+    }
+}
+
+fn check_shapes(parts: &[&Tensor], instance: i64) -> Result<()> {
+    let mut pairs = parts.iter().zip(parts.iter().skip(1));
+    match pairs.find(|(a, b)| a.shape() != b.shape() || a.dtype() != b.dtype()) {
+        None => Ok(()),
+        Some((a, b)) => Err(invalid_argument!(
+            "Shape mismatch in the collective instance {instance}. A member expected shape {} but \
+             another member in the group expected shape {}. This is likely due to different input \
+             shapes at different members of the collective op.",
+            a.shape(),
+            b.shape()
+        )),
+    }
+}
+
+fn gathered(dtype: DType, parts: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = parts.first() else {
+        return Err(internal!("a collective without members"));
+    };
+    let Some((&n, row)) = first.shape().split_first() else {
+        return Err(invalid_argument!("input should have rank > 0, received 0"));
+    };
+    let shape = prepended(n.saturating_mul(parts.len()), &Shape::from(row))?;
+    let parts: Vec<_> = parts.iter().map(|&t| (Some(t), t.num_elements())).collect();
+    joined(dtype, shape, &parts)
+}
+
+fn reduced(dtype: DType, parts: &[&Tensor], merge: Merge, divide: bool) -> Result<Tensor> {
+    fn through_f32(merge: Merge) -> fn(f32, f32) -> f32 {
+        exact::<f32>(merge)
+    }
+    fn exact<T: Ordered>(merge: Merge) -> fn(T, T) -> T {
+        match merge {
+            Merge::Add => T::add,
+            Merge::Mul => T::mul,
+            Merge::Min => T::smaller,
+            Merge::Max => T::larger,
+        }
+    }
+    let n = divide.then_some(parts.len());
+    match dtype {
+        DType::Half => {
+            let op = through_f32(merge);
+            fold(
+                parts,
+                |a: f16, b| f16::from_f32(op(a.to_f32(), b.to_f32())),
+                |a, n| f16::from_f32(a.to_f32() / n as f32),
+                n,
+            )
+        }
+        DType::Bfloat16 => {
+            let op = through_f32(merge);
+            fold(
+                parts,
+                |a: bf16, b| bf16::from_f32(op(a.to_f32(), b.to_f32())),
+                |a, n| bf16::from_f32(a.to_f32() / n as f32),
+                n,
+            )
+        }
+        _ => dispatch!(dtype, T in [f32, f64, i32, i64] =>
+            fold(parts, exact::<T>(merge), |a: T, n| a.div(T::from_count(n)), n),
+            else Err(invalid_argument!("{dtype} cannot be reduced"))),
+    }
+}
+
+fn fold<T: Element>(
+    parts: &[&Tensor],
+    op: impl Fn(T, T) -> T,
+    divide: impl Fn(T, usize) -> T,
+    n: Option<usize>,
+) -> Result<Tensor> {
+    let Some((first, rest)) = parts.split_first() else {
+        return Err(internal!("a collective without members"));
+    };
+    let mut sum = (*first).clone();
+    for part in rest {
+        let part = part.slice::<T>()?;
+        for (a, b) in sum.slice_mut::<T>()?.iter_mut().zip(part) {
+            *a = op(*a, *b);
+        }
+    }
+    if let Some(n) = n {
+        sum.slice_mut::<T>()?
+            .iter_mut()
+            .for_each(|a| *a = divide(*a, n));
+    }
+    Ok(sum)
+}
+
+fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let merge = match build.attrs.str("merge_op")? {
+        "Add" => Merge::Add,
+        "Mul" => Merge::Mul,
+        "Min" => Merge::Min,
+        _ => Merge::Max,
+    };
+    let divide = build.attrs.str("final_op")? == "Div";
+    Collective::boxed(build, Kind::Reduce { merge, divide }, Some(1))
+}
+
+fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Collective::boxed(build, Kind::Gather, Some(1))
+}
+
+fn device_index(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let names = build.attrs.strs("device_names")?;
+    let index = names
+        .iter()
+        .position(|n| *n == "CPU")
+        .unwrap_or(names.len());
+    let index = Tensor::scalar(index as i32);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        ctx.set_output(0, index.clone())
+    }))
+}

@@ -1,0 +1,16 @@
+//! TensorFlow's collective ops: collectives among the nodes of a step, _Send and _Recv.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod collective;
+mod send_recv;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    collective::OPS,
+    send_recv::OPS,
+];
+// codegen:end

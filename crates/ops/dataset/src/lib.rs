@@ -1,0 +1,16 @@
+//! TensorFlow's dataset ops: datasets, iterators, optionals.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod datasets;
+mod optional;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    datasets::OPS,
+    optional::OPS,
+];
+// codegen:end

@@ -1,0 +1,554 @@
+//! Pictures from files' bytes and back: PNG and JPEG.
+
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_functors::indices::int_vector;
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
+use image::codecs::jpeg::{JpegDecoder, JpegEncoder};
+use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::{DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat};
+use std::io::Cursor;
+
+/// DecodePng, DecodeJpeg, DecodeAndCropJpeg, ExtractJpegShape, DecodeImage, EncodePng, EncodeJpeg.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "DecodePng",
+        "contents: string -> image: dtype | channels: int = 0; dtype: type {uint8,uint16} = uint8 |",
+    )
+    .shape(image_shape)
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "DecodeJpeg",
+        "contents: string -> image: uint8 | channels: int = 0; ratio: int = 1; \
+         fancy_upscaling: bool = true; try_recover_truncated: bool = false; \
+         acceptable_fraction: float = 1.0; dct_method: string = '' |",
+    )
+    .shape(image_shape)
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "DecodeAndCropJpeg",
+        "contents: string, crop_window: int32 -> image: uint8 | channels: int = 0; ratio: int = 1; \
+         fancy_upscaling: bool = true; try_recover_truncated: bool = false; \
+         acceptable_fraction: float = 1.0; dct_method: string = '' |",
+    )
+    .shape(|ctx| {
+        image_shape(ctx)?;
+        ctx.with_rank(1, 1)?;
+        let window = ferroflow_functors::indices::constant(ctx, 1);
+        if let Some(&[_, _, height, width]) = window.as_deref() {
+            let [height, width] = [height, width].map(|n| usize::try_from(n).ok());
+            let channels = usize::try_from(ctx.attrs().int("channels")?).ok();
+            ctx.set(0, PartialShape::of([height, width, channels.filter(|&c| c > 0)]));
+        }
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "ExtractJpegShape",
+        "contents: string -> image_shape: output_type | output_type: type {int32,int64} = int32 |",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(0, 0)?;
+        ctx.set(0, PartialShape::of([Some(3)]));
+        Ok(())
+    })
+    .kernel(jpeg_shape),
+    Op::new(
+        "DecodeImage",
+        "contents: string -> image: dtype | channels: int = 0; \
+         dtype: type {uint8,uint16,float} = uint8; expand_animations: bool = true |",
+    )
+    .shape(|_| Ok(()))
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
+        "EncodePng",
+        "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} = uint8 |",
+    )
+    .shape(|ctx| {
+        let image = ctx.with_rank_at_least(0, 3)?;
+        let dims = image.dims().map(|d| d.split_at(d.len() - 3).0.to_vec());
+        ctx.set(0, dims.map_or_else(PartialShape::unknown, PartialShape::of));
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(encode_png),
+    Op::new(
+        "EncodeJpeg",
+        "image: uint8 -> contents: string | format: string {'','grayscale','rgb'} = ''; \
+         quality: int = 95; progressive: bool = false; optimize_size: bool = false; \
+         chroma_downsampling: bool = true; density_unit: string {'in','cm'} = 'in'; \
+         x_density: int = 300; y_density: int = 300; xmp_metadata: string = '' |",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(0, 3)?;
+        ctx.set(0, PartialShape::scalar());
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(encode_jpeg),
+];
+
+fn image_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(0, 0)?;
+    let channels = usize::try_from(ctx.attrs().int("channels")?).ok();
+    ctx.set(
+        0,
+        PartialShape::of([None, None, channels.filter(|&c| c > 0)]),
+    );
+    Ok(())
+}
+
+struct Decode {
+    op: String,
+    /// 0: as many as the file has.
+    channels: usize,
+    /// Whether what is missing at the end of a JPEG file does not matter.
+    truncated: bool,
+    /// By how much JPEG pictures are made smaller.
+    ratio: usize,
+    dtype: DType,
+}
+
+fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    let channels = attrs.int("channels")?;
+    let crops = build.def.name == "DecodeAndCropJpeg";
+    let is_jpeg = crops || build.def.name == "DecodeJpeg";
+    if !matches!(channels, 0 | 1 | 3 | 4) {
+        return Err(invalid_argument!(
+            "`channels` must be 0, 1, 3 or 4 but got {channels}"
+        ));
+    }
+    if is_jpeg && channels == 4 {
+        return Err(invalid_argument!("JPEG does not support 4 channels"));
+    }
+    let ratio = match is_jpeg {
+        true => attrs.int("ratio")?,
+        false => 1,
+    };
+    if !matches!(ratio, 1 | 2 | 4 | 8) {
+        return Err(invalid_argument!(
+            "ratio must be 1, 2, 4, or 8, got {ratio}"
+        ));
+    }
+    let decode = Decode {
+        op: build.def.name.to_string(),
+        channels: channels as usize,
+        truncated: is_jpeg && attrs.bool("try_recover_truncated")?,
+        ratio: ratio as usize,
+        dtype: build.output(0)?,
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let window = match crops {
+            true => Some(crop_window(ctx.input(1)?)?),
+            false => None,
+        };
+        let out = decode.run(one_string(ctx.input(0)?)?, window)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn one_string(contents: &Tensor) -> Result<&Bytes> {
+    match contents.strings()? {
+        [contents] => Ok(contents),
+        _ => Err(invalid_argument!(
+            "contents must be scalar but got shape {}",
+            contents.shape()
+        )),
+    }
+}
+
+/// First row and column, height and width.
+fn crop_window(window: &Tensor) -> Result<[usize; 4]> {
+    if window.shape().rank() != 1 {
+        return Err(invalid_argument!(
+            "crop_window must be 1-D, got shape {}",
+            window.shape()
+        ));
+    }
+    let &[y, x, height, width] = window.slice::<i32>()? else {
+        return Err(invalid_argument!(
+            "crop_size must have four elements {}",
+            window.shape()
+        ));
+    };
+    let [y, x, height, width] = [y, x, height, width].map(usize::try_from);
+    match (y, x, height, width) {
+        (Ok(y), Ok(x), Ok(height @ 1..), Ok(width @ 1..)) => Ok([y, x, height, width]),
+        _ => Err(invalid_jpeg("the window is empty or begins outside")),
+    }
+}
+
+fn jpeg_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let contents = one_string(ctx.input(0)?)?;
+        let decoder = JpegDecoder::new(Cursor::new(&contents[..]));
+        let decoder = decoder.map_err(|e| {
+            invalid_argument!("Invalid JPEG data, data size {}: {e}", contents.len())
+        })?;
+        let (width, height) = decoder.dimensions();
+        let channels = decoder.color_type().channel_count().into();
+        let shape = [height.into(), width.into(), channels];
+        ctx.set_output(0, int_vector(dtype, shape.into_iter())?)
+    }))
+}
+
+/// A picture with 16 bits for each sample.
+struct Picture {
+    width: usize,
+    height: usize,
+    channels: usize,
+    samples: Vec<u16>,
+}
+
+impl Decode {
+    #[cold]
+    fn invalid(&self, what: &str) -> Status {
+        invalid_argument!("{}: {what}", self.op)
+    }
+
+    /// The picture, or what a window shows of it.
+    fn run(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
+        if contents.is_empty() {
+            return Err(invalid_argument!("Input is empty."));
+        }
+        let format = image::guess_format(contents).ok();
+        let format = format.filter(|f| matches!(f, ImageFormat::Png | ImageFormat::Jpeg));
+        let format = format.ok_or_else(|| {
+            invalid_argument!(
+                "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
+            )
+        })?;
+        if format == ImageFormat::Jpeg && !self.truncated && !is_whole_jpeg(contents) {
+            return Err(invalid_jpeg("the file ends too early"));
+        }
+        let decoded = image::load_from_memory_with_format(contents, format);
+        let decoded = decoded.map_err(|e| match format {
+            ImageFormat::Jpeg => invalid_jpeg(e),
+            _ => self.invalid(&format!("Invalid image data: {e}")),
+        })?;
+        let mut picture = Picture::of(&decoded);
+        let has_opacity = picture.channels.is_multiple_of(2);
+        if self.channels == 0 && has_opacity && has_transparent_color(contents) {
+            let colors = picture.channels - 1;
+            picture = picture.with_channels(colors, Gray::default());
+        }
+        if self.ratio > 1 && format == ImageFormat::Jpeg {
+            picture = picture.smaller(self.ratio);
+        }
+        if let Some(window) = window {
+            if format != ImageFormat::Jpeg {
+                return Err(self.invalid("only JPEG files have windows"));
+            }
+            picture = picture.cropped(window)?;
+        }
+        let channels = match self.channels {
+            0 => picture.channels,
+            // Without a channel for it, a JPEG picture is opaque.
+            n => n,
+        };
+        let shape =
+            ferroflow_functors::indices::shape_of([picture.height, picture.width, channels])?;
+        let is_deep = matches!(
+            decoded,
+            DynamicImage::ImageLuma16(_)
+                | DynamicImage::ImageLumaA16(_)
+                | DynamicImage::ImageRgb16(_)
+                | DynamicImage::ImageRgba16(_)
+        );
+        let gray = Gray {
+            deep: is_deep,
+            rounded: is_deep || format == ImageFormat::Jpeg,
+        };
+        let picture = picture.with_channels(channels, gray);
+        // 8-bit samples are kept in the upper byte and the lower.
+        match self.dtype {
+            DType::Uint8 => {
+                let bytes: Vec<u8> = picture.samples.iter().map(|s| (s >> 8) as u8).collect();
+                Tensor::from_slice(shape, &bytes)
+            }
+            DType::Uint16 => Tensor::from_slice(shape, &picture.samples),
+            _ => {
+                let (shift, top) = if is_deep { (0, 65535.0) } else { (8, 255.0) };
+                let unit = |s: &u16| (s >> shift) as f32 / top;
+                let floats: Vec<f32> = picture.samples.iter().map(unit).collect();
+                Tensor::from_slice(shape, &floats)
+            }
+        }
+    }
+}
+
+impl Picture {
+    fn of(image: &DynamicImage) -> Picture {
+        let wide = |v: &u8| u16::from(*v) << 8 | u16::from(*v);
+        let samples: Vec<u16> = match image {
+            DynamicImage::ImageLuma16(p) => p.as_raw().clone(),
+            DynamicImage::ImageLumaA16(p) => p.as_raw().clone(),
+            DynamicImage::ImageRgb16(p) => p.as_raw().clone(),
+            DynamicImage::ImageRgba16(p) => p.as_raw().clone(),
+            other => other.as_bytes().iter().map(wide).collect(),
+        };
+        Picture {
+            width: image.width() as usize,
+            height: image.height() as usize,
+            channels: usize::from(image.color().channel_count()),
+            samples,
+        }
+    }
+
+    /// The averages of squares of pixels.
+    fn smaller(&self, ratio: usize) -> Picture {
+        let (width, height) = (self.width.div_ceil(ratio), self.height.div_ceil(ratio));
+        let mut samples = Vec::with_capacity(width * height * self.channels);
+        for y in 0..height {
+            for x in 0..width {
+                for c in 0..self.channels {
+                    let (mut sum, mut n) = (0u32, 0);
+                    for v in y * ratio..((y + 1) * ratio).min(self.height) {
+                        for u in x * ratio..((x + 1) * ratio).min(self.width) {
+                            let at = (v * self.width + u) * self.channels + c;
+                            sum += self.samples.get(at).map_or(0, |s| u32::from(s >> 8));
+                            n += 1;
+                        }
+                    }
+                    let mean = ((sum + n / 2) / n.max(1)) as u16;
+                    samples.push(mean << 8 | mean);
+                }
+            }
+        }
+        Picture {
+            width,
+            height,
+            channels: self.channels,
+            samples,
+        }
+    }
+
+    /// What a window shows: first row and column, height and width.
+    fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Picture> {
+        let fits = |from: usize, n, size| from.checked_add(n).is_some_and(|end| end <= size);
+        if !fits(y, height, self.height) || !fits(x, width, self.width) {
+            return Err(invalid_jpeg("the window goes beyond the picture"));
+        }
+        let line = self.width * self.channels;
+        let rows = self.samples.chunks_exact(line.max(1)).skip(y).take(height);
+        let (from, to) = (x * self.channels, (x + width) * self.channels);
+        let samples = rows.flat_map(|row| row.get(from..to).unwrap_or_default());
+        Ok(Picture {
+            samples: samples.copied().collect(),
+            width,
+            height,
+            channels: self.channels,
+        })
+    }
+
+    /// With another number of channels: gray, gray and opacity, colors, colors and opacity.
+    fn with_channels(self, channels: usize, gray: Gray) -> Picture {
+        if channels == self.channels || self.channels == 0 {
+            return self;
+        }
+        let mut samples = Vec::with_capacity(self.samples.len() / self.channels * channels);
+        for pixel in self.samples.chunks_exact(self.channels) {
+            let opacity = match pixel {
+                [_, a] | [_, _, _, a] => *a,
+                _ => u16::MAX,
+            };
+            let color = match pixel {
+                [r, g, b, ..] => [*r, *g, *b],
+                [gray, ..] => [*gray; 3],
+                [] => [0; 3],
+            };
+            if channels < 3 {
+                samples.push(match pixel {
+                    [gray] | [gray, _] => *gray,
+                    _ => gray.of(color),
+                });
+            } else {
+                samples.extend(color);
+            }
+            if channels.is_multiple_of(2) {
+                samples.push(opacity);
+            }
+        }
+        Picture {
+            channels,
+            samples,
+            ..self
+        }
+    }
+}
+
+#[cold]
+fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
+    invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
+}
+
+/// Whether a JPEG file goes on to its end marker. Decoders make up what is missing.
+fn is_whole_jpeg(contents: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(&[mark, code]) = contents.get(at..at + 2) {
+        at += match (mark, code) {
+            (0xff, 0xd9) => return true,
+            // Fill bytes, restarts and what stands alone.
+            (0xff, 0xff) => 1,
+            (0xff, 0x00 | 0x01 | 0xd0..=0xd8) => 2,
+            (0xff, _) => match contents.get(at + 2..at + 4) {
+                Some(&[high, low]) => 2 + usize::from(u16::from_be_bytes([high, low])),
+                _ => return false,
+            },
+            // The data of a scan.
+            _ => 1,
+        };
+    }
+    false
+}
+
+/// Whether a PNG file without an opacity for each pixel has one color that is transparent. TensorFlow gives
+/// such a picture no channel for that unless asked to; the decoder does.
+fn has_transparent_color(contents: &[u8]) -> bool {
+    // The header's kind of colors: gray and RGB; then chunks up to the data.
+    let mut at = 8;
+    while let Some(&[a, b, c, d, ref kind @ ..]) = contents.get(at..at + 8) {
+        match kind {
+            b"IHDR" if !matches!(contents.get(at + 17), Some(0 | 2)) => return false,
+            b"tRNS" => return true,
+            b"IDAT" | b"IEND" => return false,
+            _ => {}
+        }
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        at = at.saturating_add(length).saturating_add(12);
+    }
+    false
+}
+
+/// How colors become gray.
+#[derive(Clone, Copy, Default)]
+struct Gray {
+    /// Whether samples have 16 bits.
+    deep: bool,
+    /// Whether fractions are rounded, not cut off.
+    rounded: bool,
+}
+
+impl Gray {
+    /// The brightness of a color, in the fixed-point numbers of libpng.
+    fn of(self, color: [u16; 3]) -> u16 {
+        let [r, g, b] = color.map(|v| u32::from(if self.deep { v } else { v >> 8 }));
+        let half = if self.rounded { 1 << 14 } else { 0 };
+        let y = ((9797 * r + 19234 * g + 3737 * b + half) >> 15) as u16;
+        if self.deep { y } else { y << 8 | y }
+    }
+}
+
+fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let level = build.attrs.int("compression")?;
+    let compression = match level {
+        -1 => CompressionType::Default,
+        0 => CompressionType::Uncompressed,
+        1..=9 => CompressionType::Level(level as u8),
+        _ => {
+            return Err(invalid_argument!(
+                "compression should be in [-1,9], got {level}"
+            ));
+        }
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let image = ctx.input(0)?;
+        let dims = image.shape().dims();
+        let Some((batch, &[height, width, channels])) = dims.split_last_chunk::<3>() else {
+            return Err(invalid_argument!(
+                "image must be at least 3-dimensional{}",
+                image.shape()
+            ));
+        };
+        let color = match (channels, image.dtype()) {
+            (1, DType::Uint8) => ExtendedColorType::L8,
+            (2, DType::Uint8) => ExtendedColorType::La8,
+            (3, DType::Uint8) => ExtendedColorType::Rgb8,
+            (4, DType::Uint8) => ExtendedColorType::Rgba8,
+            (1, _) => ExtendedColorType::L16,
+            (2, _) => ExtendedColorType::La16,
+            (3, _) => ExtendedColorType::Rgb16,
+            (4, _) => ExtendedColorType::Rgba16,
+            _ => {
+                return Err(invalid_argument!(
+                    "image must have 1, 2, 3, or 4 channels, got {channels}"
+                ));
+            }
+        };
+        let sizes = u32::try_from(height).ok().zip(u32::try_from(width).ok());
+        let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
+        let (h, w) = sizes.ok_or_else(|| {
+            invalid_argument!("cannot encode a picture of {height} by {width} pixels")
+        })?;
+        let size = height * width * channels * image.dtype().size();
+        let pictures = image.bytes()?.chunks_exact(size);
+        let encode = |pixels: &[u8]| {
+            let mut out = Vec::new();
+            let encoder = PngEncoder::new_with_quality(&mut out, compression, FilterType::Adaptive);
+            encoder
+                .write_image(pixels, w, h, color)
+                .map_err(|e| invalid_argument!("Failed to encode PNG: {e}"))?;
+            Ok(Bytes::from(out))
+        };
+        let out = pictures.map(encode).collect::<Result<Vec<_>>>()?;
+        let batch: Shape = batch.iter().copied().collect();
+        let out = Tensor::from_strings(batch, out)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn encode_jpeg(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (quality, format) = (build.attrs.int("quality")?, build.attrs.str("format")?);
+    let quality = u8::try_from(quality).ok().filter(|q| *q <= 100);
+    let quality = quality.ok_or_else(|| {
+        invalid_argument!(
+            "quality must be in [0,100], got {:?}",
+            build.attrs.int("quality")
+        )
+    })?;
+    let wanted = match format {
+        "grayscale" => Some(1),
+        "rgb" => Some(3),
+        _ => None,
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let image = ctx.input(0)?;
+        let &[height, width, channels] = image.shape().dims() else {
+            return Err(invalid_argument!(
+                "image must be 3-dimensional{}",
+                image.shape()
+            ));
+        };
+        if wanted.is_some_and(|w| w != channels) {
+            return Err(invalid_argument!(
+                "format expects {} channels, got {channels}",
+                wanted.unwrap_or(0)
+            ));
+        }
+        let color = match channels {
+            1 => ExtendedColorType::L8,
+            3 => ExtendedColorType::Rgb8,
+            _ => {
+                return Err(invalid_argument!(
+                    "image must have 1 or 3 channels, got {channels}"
+                ));
+            }
+        };
+        let sizes = u16::try_from(height).ok().zip(u16::try_from(width).ok());
+        let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
+        let (h, w) = sizes.ok_or_else(|| {
+            invalid_argument!("cannot encode a picture of {height} by {width} pixels")
+        })?;
+        let mut out = Vec::new();
+        JpegEncoder::new_with_quality(&mut out, quality.max(1))
+            .encode(image.slice::<u8>()?, w.into(), h.into(), color)
+            .map_err(|e| invalid_argument!("JPEG encoding failed: {e}"))?;
+        ctx.set_output(0, Tensor::string(out))
+    }))
+}

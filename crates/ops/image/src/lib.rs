@@ -1,0 +1,22 @@
+//! TensorFlow's image ops: image codecs, resizing, crops.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod codecs;
+mod crop_and_resize;
+mod crop_and_resize_grad;
+mod resize;
+mod resize_grad;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    codecs::OPS,
+    crop_and_resize::OPS,
+    crop_and_resize_grad::OPS,
+    resize::OPS,
+    resize_grad::OPS,
+];
+// codegen:end

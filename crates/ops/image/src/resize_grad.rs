@@ -1,0 +1,203 @@
+//! Gradients of resized images: each pixel gives its gradient back to those that it came from.
+
+use crate::resize::{Mapping, cubics, lerps, positions};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::{narrowed, widened};
+use ferroflow_functors::indices;
+use ferroflow_functors::numeric::Num;
+use ferroflow_functors::window::shape as shape_of;
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
+
+/// ResizeBilinearGrad, ResizeBicubicGrad, ResizeNearestNeighborGrad.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "ResizeBilinearGrad",
+        "grads: float, original_image: T -> output: T | T: type {float,bfloat16,half,double}; align_corners: bool = false; half_pixel_centers: bool = false |",
+    )
+    .shape(|ctx| {
+        let image = ctx.with_rank(1, 4)?;
+        ctx.set(0, image);
+        Ok(())
+    })
+    .kernel(|build| interpolated(build, |mapping, input, output| {
+        lerps(mapping, input, output)
+            .iter()
+            .map(|l| vec![(l.lower, 1.0 - l.weight), (l.upper, l.weight)])
+            .collect()
+    })).not_differentiable(),
+    Op::new(
+        "ResizeBicubicGrad",
+        "grads: float, original_image: T -> output: T | T: type {float,double}; align_corners: bool = false; half_pixel_centers: bool = false |",
+    )
+    .shape(|ctx| {
+        let image = ctx.with_rank(1, 4)?;
+        ctx.set(0, image);
+        Ok(())
+    })
+    .kernel(|build| interpolated(build, |mapping, input, output| {
+        cubics(mapping, input, output)
+            .iter()
+            .map(|c| c.at.into_iter().zip(c.weight).collect())
+            .collect()
+    })),
+    Op::new(
+        "ResizeNearestNeighborGrad",
+        "grads: T, size: int32 -> output: T | T: type {uint8,int8,int32,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
+    )
+    .shape(|ctx| {
+        let grads = ctx.with_rank(0, 4)?;
+        ctx.with_rank(1, 1)?;
+        let size = indices::constant(ctx, 1).filter(|s| s.len() == 2);
+        let at = |i: usize| size.as_ref().and_then(|s| usize::try_from(*s.get(i)?).ok());
+        ctx.set(0, PartialShape::of([grads.dim(0), at(0), at(1), grads.dim(3)]));
+        Ok(())
+    })
+    .kernel(nearest),
+];
+
+/// For each position along an axis of the resized image, the positions of the original that it
+/// came from, and their weights.
+type Sources = Vec<Vec<(usize, f32)>>;
+
+fn check(grads: &Shape) -> Result<()> {
+    if grads.rank() != 4 {
+        return Err(invalid_argument!("input_grad must be 4-dimensional{grads}"));
+    }
+    if grads.dims().iter().skip(1).any(|&d| d == 0) {
+        return Err(invalid_argument!(
+            "input_grad must be of non-zero size, got {grads}"
+        ));
+    }
+    Ok(())
+}
+
+fn interpolated(
+    build: &KernelBuild,
+    sources: fn(Mapping, usize, usize) -> Sources,
+) -> Result<Box<dyn OpKernel>> {
+    let (mapping, dtype) = (Mapping::of(build.attrs)?, build.output(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (grads, image) = (ctx.shape(0)?.clone(), ctx.shape(1)?.clone());
+        check(&grads)?;
+        if image.rank() != 4 {
+            return Err(invalid_argument!(
+                "original_image must be 4-dimensional{image}"
+            ));
+        }
+        if image[0] != grads[0] || image[3] != grads[3] {
+            return Err(invalid_argument!(
+                "the gradient {grads} and the image {image} differ in batch or channels"
+            ));
+        }
+        if image[1] == 0 || image[2] == 0 {
+            return Err(invalid_argument!(
+                "original_image must be of non-zero size, got {image}"
+            ));
+        }
+        let ys = sources(mapping, image[1], grads[1]);
+        let xs = sources(mapping, image[2], grads[2]);
+        let grads = ctx.slice::<f32>(0)?;
+        let out = match dtype {
+            DType::Double => scatter::<f64>(ctx, grads, image, &ys, &xs, f64::from)?,
+            _ => {
+                let out = scatter::<f32>(ctx, grads, image, &ys, &xs, |g| g)?;
+                narrowed(ctx.par(), out, dtype)?
+            }
+        };
+        ctx.set_output(0, out)
+    }))
+}
+
+/// Adds up, at each place of the original, the gradients that came from it.
+fn scatter<T: Num>(
+    ctx: &KernelCtx,
+    grads: &[f32],
+    image: Shape,
+    ys: &[Vec<(usize, f32)>],
+    xs: &[Vec<(usize, f32)>],
+    wide: fn(f32) -> T,
+) -> Result<Tensor> {
+    let (width, c) = (image[2], image[3]);
+    let per_image = image[1].saturating_mul(width * c);
+    let of_grads = ys.len() * xs.len() * c;
+    let mut out = ctx.alloc(T::DTYPE, image)?;
+    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, per_image, 1, &|n, out| {
+        out.fill(T::ZERO);
+        let rows = grads[n * of_grads..][..of_grads].chunks_exact(xs.len() * c);
+        for (ys, row) in ys.iter().zip(rows) {
+            for (xs, pixel) in xs.iter().zip(row.chunks_exact(c)) {
+                for (y, v) in ys {
+                    for (x, h) in xs {
+                        let to = &mut out[(y * width + x) * c..][..c];
+                        for (to, g) in to.iter_mut().zip(pixel) {
+                            *to = to.add(wide(g * v * h));
+                        }
+                    }
+                }
+            }
+        }
+    });
+    Ok(out)
+}
+
+fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (mapping, dtype) = (Mapping::of(build.attrs)?, build.output(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let grads = ctx.shape(0)?.clone();
+        check(&grads)?;
+        let size = ctx.input(1)?;
+        if size.shape().rank() != 1 || size.num_elements() != 2 {
+            return Err(invalid_argument!(
+                "shape_t must have two elements{}",
+                size.shape()
+            ));
+        }
+        let size = Shape::checked(&indices::ints(size)?)?;
+        if size.num_elements() == 0 {
+            return Err(invalid_argument!("output dimensions must be positive"));
+        }
+        let image = shape_of(&[grads[0], size[0], size[1], grads[3]])?;
+        let ys = positions(mapping, size[0], grads[1]);
+        let xs = positions(mapping, size[1], grads[2]);
+        let t = match dtype {
+            DType::Half | DType::Bfloat16 => widened(ctx.par(), ctx.input(0)?)?,
+            _ => ctx.input(0)?.clone(),
+        };
+        let out = dispatch!(t.dtype(), T in [f32, f64, i8, i32, u8] =>
+            gather::<T>(ctx, &t, image, &ys, &xs)?,
+            else return Err(invalid_argument!("no images of {dtype}")));
+        let out = match out.dtype() == dtype {
+            true => out,
+            false => narrowed(ctx.par(), out, dtype)?,
+        };
+        ctx.set_output(0, out)
+    }))
+}
+
+fn gather<T: Num>(
+    ctx: &KernelCtx,
+    grads: &Tensor,
+    image: Shape,
+    ys: &[usize],
+    xs: &[usize],
+) -> Result<Tensor> {
+    let (width, c) = (image[2], image[3]);
+    // An image of no batch may have any size.
+    let per_image = image[1].saturating_mul(width.saturating_mul(c));
+    let of_grads = ys.len() * xs.len() * c;
+    let grads = grads.slice::<T>()?;
+    let mut out = ctx.alloc(T::DTYPE, image)?;
+    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, per_image, 1, &|n, out| {
+        out.fill(T::ZERO);
+        let rows = grads[n * of_grads..][..of_grads].chunks_exact(xs.len() * c);
+        for (y, row) in ys.iter().zip(rows) {
+            for (x, pixel) in xs.iter().zip(row.chunks_exact(c)) {
+                let to = &mut out[(y * width + x) * c..][..c];
+                to.iter_mut().zip(pixel).for_each(|(o, g)| *o = o.add(*g));
+            }
+        }
+    });
+    Ok(out)
+}

@@ -1,0 +1,20 @@
+//! TensorFlow's io ops: files, readers, saving and restoring checkpoints.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod files;
+mod readers;
+mod restore;
+mod save;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    files::OPS,
+    readers::OPS,
+    restore::OPS,
+    save::OPS,
+];
+// codegen:end

@@ -1,0 +1,509 @@
+//! Einsum: views of the operands in place of transposes, and batches of matrix products.
+
+use crate::equation::{BROADCAST, Equation, Label, Labels, Sizes};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::shape_of;
+use ferroflow_functors::prepack;
+use ferroflow_functors::product::Number;
+use ferroflow_functors::strided::{Strided, unravel};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::gemm::{self, BatchItem, Epilogue, GemmShape, PackedB, gemm_packed};
+use ferroflow_sync::{Inline, Parallelism};
+use ferroflow_tensor::{
+    Complex32, Complex64, DType, LazyTensor, PartialShape, Shape, Tensor, bf16, dispatch,
+    dispatch_items, f16,
+};
+use smallvec::SmallVec;
+
+/// Einsum.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "Einsum",
+    "inputs: N*T -> output: T | equation: string; N: int >= 1; T: type",
+)
+.shape(shape)
+.cost(Cost::Expensive)
+.kernel(einsum)
+.gradient(crate::einsum_gradient::einsum)];
+
+fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let equation = Equation::parse(ctx.attrs().str("equation")?)?;
+    let inputs: Vec<PartialShape> = (0..ctx.num_inputs()).map(|i| ctx.input(i)).collect();
+    ctx.set(0, equation.infer(&inputs)?);
+    Ok(())
+}
+
+fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let equation = Equation::parse(build.attrs.str("equation")?)?;
+    if build.inputs.len() != equation.num_inputs() {
+        return Err(invalid_argument!(
+            "Expected {} inputs for einsum but got: {}",
+            equation.num_inputs(),
+            build.inputs.len()
+        ));
+    }
+    let dtype = build.output(0)?;
+    if let Some(w) = build.constant(1).filter(|_| equation.is_dense())
+        && matches!(dtype, DType::Float | DType::Double)
+        && w.shape().num_elements() > 0
+    {
+        return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(Dense::<T>::new(build, equation, w)?)),
+            else Err(build.unsupported(dtype)));
+    }
+    dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
+        Ok(Box::new(move |ctx: &mut KernelCtx| contract::<T>(ctx, &equation))),
+        else Err(build.unsupported(dtype)))
+}
+
+/// A tensor whose dimensions have labels. Labels are unique, and none has size 1.
+struct Operand {
+    tensor: Tensor,
+    labels: Labels,
+    dims: SmallVec<[usize; 6]>,
+    strides: SmallVec<[isize; 6]>,
+}
+
+impl Operand {
+    /// Repeated labels become one that runs along the diagonal; dimensions of size 1 are left out.
+    fn new(tensor: Tensor, labels: &[Label]) -> Self {
+        let mut op = Operand {
+            labels: Labels::new(),
+            dims: SmallVec::new(),
+            strides: SmallVec::new(),
+            tensor,
+        };
+        let shape = op.tensor.shape();
+        for ((&label, &d), &stride) in labels.iter().zip(shape.iter()).zip(&shape.strides()) {
+            match op.labels.iter().position(|&l| l == label) {
+                Some(i) => op.strides[i] += stride as isize,
+                None if d == 1 => {}
+                None => {
+                    op.labels.push(label);
+                    op.dims.push(d);
+                    op.strides.push(stride as isize);
+                }
+            }
+        }
+        op
+    }
+
+    fn has(&self, label: Label) -> bool {
+        self.labels.contains(&label)
+    }
+
+    /// Size and stride of a label; a missing one is broadcast.
+    fn axis(&self, label: Label) -> (usize, isize) {
+        match self.labels.iter().position(|&l| l == label) {
+            Some(i) => (self.dims[i], self.strides[i]),
+            None => (1, 0),
+        }
+    }
+
+    fn view(&self, labels: &[Label]) -> Strided {
+        Strided::new(0, labels.iter().map(|&l| self.axis(l)))
+    }
+
+    /// The dense tensor of these labels, in this order; they must be all there are.
+    fn dense(&self, par: &dyn Parallelism, labels: &[Label]) -> Result<Tensor> {
+        let shape: Shape = labels.iter().map(|&l| self.axis(l).0).collect();
+        let view = self.view(labels);
+        if view.is_empty()
+            || (view.as_range_start().is_some() && view.len() == self.tensor.num_elements())
+        {
+            return self.tensor.clone().with_shape(shape);
+        }
+        let mut out = Tensor::for_overwrite(self.tensor.dtype(), shape)?;
+        dispatch_items!(self.tensor.dtype(), T => {
+            view.copy_to(par, self.tensor.items::<T>()?, out.items_mut::<T>()?)?;
+        });
+        Ok(out)
+    }
+
+    /// The same with only `labels`, summed over the others.
+    fn reduced<T: Number>(self, par: &dyn Parallelism, keep: &[Label]) -> Result<Operand> {
+        let gone: Labels = self
+            .labels
+            .iter()
+            .copied()
+            .filter(|l| !keep.contains(l))
+            .collect();
+        if gone.is_empty() {
+            return Ok(self);
+        }
+        let kept: Labels = self
+            .labels
+            .iter()
+            .copied()
+            .filter(|l| keep.contains(l))
+            .collect();
+        let order: Labels = kept.iter().chain(&gone).copied().collect();
+        let dense = self.dense(par, &order)?;
+        let row: usize = dense.shape()[kept.len()..].iter().product();
+        let mut out = Tensor::zeros(T::DTYPE, Shape::from(&dense.shape()[..kept.len()]))?;
+        if row > 0 {
+            T::row_sums(par, dense.slice()?, row, out.slice_mut()?);
+        }
+        Ok(Operand::new(out, &kept))
+    }
+
+    /// As a matrix with these rows and columns, if it lies so: whether transposed, and its row
+    /// stride as stored.
+    fn matrix(&self, rows: &[Label], cols: &[Label]) -> Option<(bool, usize)> {
+        let group = |labels: &[Label]| {
+            let view = self.view(labels);
+            let mut axes = view.collapsed();
+            match (axes.next(), axes.next()) {
+                (None, _) => Some((1, None)),
+                (Some((d, s)), None) => Some((d, Some(usize::try_from(s).ok()?))),
+                _ => None,
+            }
+        };
+        let ((m, row), (n, col)) = (group(rows)?, group(cols)?);
+        match (row, col) {
+            (row, None | Some(1)) => Some((false, row.unwrap_or(n))),
+            (None | Some(1), Some(col)) => Some((true, col)),
+            _ => None,
+        }
+        .filter(|&(transposed, ld)| ld >= if transposed { m } else { n })
+    }
+}
+
+fn sizes_of(operands: &[Operand]) -> Sizes {
+    let mut sizes = Sizes::default();
+    for op in operands {
+        for (&l, &d) in op.labels.iter().zip(&op.dims) {
+            // Contradictions were found when the shape was inferred.
+            let _ = sizes.add(l, Some(d));
+        }
+    }
+    sizes
+}
+
+/// The output's labels, its shape and the operands, checked against each other.
+fn operands(ctx: &KernelCtx, equation: &Equation) -> Result<(Labels, Shape, Vec<Operand>)> {
+    let n = ctx.num_inputs();
+    let shapes: SmallVec<[PartialShape; 2]> = (0..n)
+        .map(|i| Ok(ctx.shape(i)?.into()))
+        .collect::<Result<_>>()?;
+    let out = equation.infer(&shapes)?;
+    let out = shape_of(out.dims().unwrap_or(&[]).iter().map(|d| d.unwrap_or(0)))?;
+    let ranks: SmallVec<[usize; 2]> = shapes.iter().map(|s| s.rank().unwrap_or(0)).collect();
+    let operands = (0..n)
+        .map(|i| {
+            Ok(Operand::new(
+                ctx.input(i)?.clone(),
+                &equation.input_labels(i, ranks[i])?,
+            ))
+        })
+        .collect::<Result<_>>()?;
+    Ok((equation.output_labels(&ranks)?, out, operands))
+}
+
+fn contract<T: Number>(ctx: &mut KernelCtx, equation: &Equation) -> Result<()> {
+    let (out_labels, out_shape, mut ops) = operands(ctx, equation)?;
+    let par = ctx.par();
+    if out_shape.num_elements() == 0 || ops.iter().any(|op| op.tensor.num_elements() == 0) {
+        return ctx.set_output(0, Tensor::zeros(T::DTYPE, out_shape)?);
+    }
+    let y = if ops.len() == 2 { ops.pop() } else { None };
+    let Some(x) = ops.pop() else {
+        return Err(invalid_argument!("Einsum without inputs"));
+    };
+    let result = match y {
+        None => x.reduced::<T>(par, &out_labels)?,
+        Some(y) => {
+            let keep = |op: &Operand| {
+                out_labels
+                    .iter()
+                    .chain(&op.labels)
+                    .copied()
+                    .collect::<Labels>()
+            };
+            let (keep_x, keep_y) = (keep(&y), keep(&x));
+            multiply::<T>(
+                par,
+                x.reduced::<T>(par, &keep_x)?,
+                y.reduced::<T>(par, &keep_y)?,
+                &out_labels,
+            )?
+        }
+    };
+    let out = finish(par, &result, &out_labels, out_shape)?;
+    ctx.set_output(0, out)
+}
+
+/// Brings the result's labels into the order of the output, which may repeat some.
+fn finish(
+    par: &dyn Parallelism,
+    result: &Operand,
+    labels: &[Label],
+    shape: Shape,
+) -> Result<Tensor> {
+    let mut unique = Labels::new();
+    let mut repeated = false;
+    for &l in labels {
+        if unique.contains(&l) {
+            repeated = true;
+        } else {
+            unique.push(l);
+        }
+    }
+    let dense = result.dense(par, &unique)?;
+    if !repeated {
+        return dense.with_shape(shape);
+    }
+    // Everything off the diagonals is zero.
+    let mut out = Tensor::zeros(dense.dtype(), shape)?;
+    let strides = out.shape().strides();
+    let along = |label: Label| -> isize {
+        labels
+            .iter()
+            .zip(&strides)
+            .filter(|(l, _)| **l == label)
+            .map(|(_, &s)| s as isize)
+            .sum()
+    };
+    let view = Strided::new(0, unique.iter().map(|&l| (result.axis(l).0, along(l))));
+    dispatch_items!(dense.dtype(), T => {
+        view.copy_from(dense.items::<T>()?, out.items_mut::<T>()?)?;
+    });
+    Ok(out)
+}
+
+/// The product over the labels that both have and the output has not.
+fn multiply<T: Number>(
+    par: &dyn Parallelism,
+    x: Operand,
+    y: Operand,
+    out_labels: &[Label],
+) -> Result<Operand> {
+    let in_output = |keep: &dyn Fn(Label) -> bool| -> Labels {
+        let mut labels = Labels::new();
+        for &l in out_labels {
+            if keep(l) && !labels.contains(&l) {
+                labels.push(l);
+            }
+        }
+        labels
+    };
+    let batch = in_output(&|l| x.has(l) && y.has(l));
+    let rows = in_output(&|l| x.has(l) && !y.has(l));
+    let cols = in_output(&|l| !x.has(l) && y.has(l));
+    // The order in which the product comes out is free: the output's own, if it can be.
+    let first_row = out_labels.iter().position(|l| rows.contains(l));
+    let first_col = out_labels.iter().position(|l| cols.contains(l));
+    let (x, y, rows, cols) = match (first_row, first_col) {
+        (Some(r), Some(c)) if c < r => (y, x, cols, rows),
+        _ => (x, y, rows, cols),
+    };
+    let summed = |op: &Operand| -> Labels {
+        op.labels
+            .iter()
+            .copied()
+            .filter(|l| !out_labels.contains(l))
+            .collect()
+    };
+    let layouts = |inner: &Labels| (x.matrix(&rows, inner), y.matrix(inner, &cols));
+    let (in_x, in_y) = (summed(&x), summed(&y));
+    let as_they_lie = |l: &(Option<_>, Option<_>)| l.0.is_some() as u8 + l.1.is_some() as u8;
+    let inner = if as_they_lie(&layouts(&in_y)) > as_they_lie(&layouts(&in_x)) {
+        in_y
+    } else {
+        in_x
+    };
+
+    let sizes = sizes_of(std::slice::from_ref(&x));
+    let size = |op: &Operand, ls: &[Label]| -> usize { ls.iter().map(|&l| op.axis(l).0).product() };
+    let (m, k, n) = (size(&x, &rows), size(&x, &inner), size(&y, &cols));
+    let n_batch: usize = batch.iter().map(|&l| sizes.get(l).unwrap_or(1)).product();
+    let placed =
+        |op: Operand, rows: &[Label], cols: &[Label]| -> Result<(Operand, (bool, usize))> {
+            if let Some(layout) = op.matrix(rows, cols) {
+                return Ok((op, layout));
+            }
+            let order: Labels = batch.iter().chain(rows).chain(cols).copied().collect();
+            let dense = Operand::new(op.dense(par, &order)?, &order);
+            let ld = size(&dense, cols);
+            Ok((dense, (false, ld)))
+        };
+    let (x, (trans_a, lda)) = placed(x, &rows, &inner)?;
+    let (y, (trans_b, ldb)) = placed(y, &inner, &cols)?;
+    let s = GemmShape {
+        m,
+        n,
+        k,
+        trans_a,
+        trans_b,
+        lda,
+        ldb,
+        ldc: n,
+    };
+    let labels: Labels = batch.iter().chain(&rows).chain(&cols).copied().collect();
+    let axis = |l: Label| if x.has(l) { x.axis(l).0 } else { y.axis(l).0 };
+    let mut out = Tensor::for_overwrite(T::DTYPE, shape_of(labels.iter().map(|&l| axis(l)))?)?;
+    let (starts_x, starts_y) = (starts(&x, &batch, n_batch), starts(&y, &batch, n_batch));
+    let item = |i: usize| BatchItem {
+        a: starts_x[i],
+        b: starts_y[i],
+        out: 0,
+    };
+    T::products(
+        par,
+        n_batch,
+        &s,
+        x.tensor.slice()?,
+        y.tensor.slice()?,
+        out.slice_mut()?,
+        &item,
+    )?;
+    Ok(Operand::new(out, &labels))
+}
+
+/// Where the matrix of each batch entry starts.
+fn starts(op: &Operand, batch: &[Label], n: usize) -> Vec<usize> {
+    let axes: SmallVec<[(usize, isize); 6]> = batch.iter().map(|&l| op.axis(l)).collect();
+    let dims: SmallVec<[usize; 6]> = axes.iter().map(|a| a.0).collect();
+    let mut coords = SmallVec::<[usize; 6]>::from_elem(0, dims.len());
+    (0..n)
+        .map(|i| {
+            unravel(i, &dims, &mut coords);
+            coords
+                .iter()
+                .zip(&axes)
+                .map(|(&c, a)| c * a.1 as usize)
+                .sum()
+        })
+        .collect()
+}
+
+/// An equation whose second input is a constant matrix of weights, packed.
+struct Dense<T: gemm::Element> {
+    equation: Equation,
+    weights: PackedB<T>,
+    shape: Shape,
+}
+
+impl<T: Number + gemm::Element> Dense<T> {
+    fn new(build: &KernelBuild, equation: Equation, weights: &LazyTensor) -> Result<Self> {
+        let value = weights.get()?;
+        let shape = value.shape().clone();
+        let labels = equation.input_labels(1, shape.rank())?;
+        let (inner, cols) = split(&equation, &labels)?;
+        let op = Operand::new(value, &labels);
+        let size = |ls: &[Label]| -> usize { ls.iter().map(|&l| op.axis(l).0).product() };
+        let (k, n) = (size(&inner), size(&cols));
+        let packed = match (prepack::matrix(build, k, n)?, op.matrix(&inner, &cols)) {
+            (Some(packed), _) => packed,
+            (None, Some((false, ld))) => PackedB::from_rows(&Inline, op.tensor.slice()?, ld, k, n),
+            (None, Some((true, ld))) => {
+                PackedB::from_transposed(&Inline, op.tensor.slice()?, ld, k, n)
+            }
+            (None, None) => {
+                let order: Labels = inner.iter().chain(&cols).copied().collect();
+                let dense = op.dense(&Inline, &order)?;
+                PackedB::from_rows(&Inline, dense.slice()?, n, k, n)
+            }
+        };
+        weights.release();
+        Ok(Dense {
+            equation,
+            weights: packed,
+            shape,
+        })
+    }
+}
+
+/// The weights' labels that are summed over, in the order of input 0, and the others, in the order
+/// of the output.
+fn split(equation: &Equation, weights: &[Label]) -> Result<(Labels, Labels)> {
+    let letters = |labels: Labels| {
+        labels
+            .into_iter()
+            .filter(|&l| l < BROADCAST && weights.contains(&l))
+    };
+    let n = equation.letters_of_input(0);
+    let inner = letters(equation.input_labels(0, n)?).collect();
+    let cols = letters(equation.output_labels(&[n, weights.len()])?).collect();
+    Ok((inner, cols))
+}
+
+impl<T: Number + gemm::Element> OpKernel for Dense<T> {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let x = ctx.input(0)?;
+        let ranks = [x.shape().rank(), self.shape.rank()];
+        let out_shape = self
+            .equation
+            .infer(&[x.shape().into(), (&self.shape).into()])?;
+        let out_shape = shape_of(
+            out_shape
+                .dims()
+                .unwrap_or(&[])
+                .iter()
+                .map(|d| d.unwrap_or(0)),
+        )?;
+        if out_shape.num_elements() == 0 {
+            return ctx.set_output(0, Tensor::zeros(T::DTYPE, out_shape)?);
+        }
+        let out_labels = self.equation.output_labels(&ranks)?;
+        let x_labels = self.equation.input_labels(0, ranks[0])?;
+        let w_labels = self.equation.input_labels(1, ranks[1])?;
+        let (inner, cols) = split(&self.equation, &w_labels)?;
+        let rows: Labels = out_labels
+            .iter()
+            .copied()
+            .filter(|l| x_labels.contains(l))
+            .collect();
+        let natural: Labels = rows.iter().chain(&cols).copied().collect();
+
+        let x = Operand::new(x.clone(), &x_labels);
+        let (k, n) = (self.weights.k(), self.weights.n());
+        let m = out_shape.num_elements() / n;
+        let (a, lda) = match x.matrix(&rows, &inner) {
+            Some((false, ld)) => (x.tensor.clone(), ld),
+            _ => {
+                let order: Labels = rows.iter().chain(&inner).copied().collect();
+                (x.dense(ctx.par(), &order)?, k)
+            }
+        };
+        let shape: Shape = match natural == out_labels {
+            true => out_shape.clone(),
+            false => {
+                let at = |l: &Label| out_labels.iter().position(|o| o == l);
+                natural
+                    .iter()
+                    .filter_map(at)
+                    .map(|i| out_shape[i])
+                    .collect()
+            }
+        };
+        let mut out = ctx.alloc(T::DTYPE, shape)?;
+        let none = Epilogue::none();
+        gemm_packed(
+            ctx.par(),
+            a.slice()?,
+            lda,
+            m,
+            &self.weights,
+            out.slice_mut()?,
+            n,
+            &none,
+        );
+        let out = match natural == out_labels {
+            true => out,
+            false => finish(
+                ctx.par(),
+                &Operand::new(out, &natural),
+                &out_labels,
+                out_shape,
+            )?,
+        };
+        ctx.set_output(0, out)
+    }
+
+    fn absorbs(&self, i: usize) -> bool {
+        i == 1
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![prepack::tensor(&self.weights)?])
+    }
+}

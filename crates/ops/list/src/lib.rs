@@ -1,0 +1,17 @@
+//! TensorFlow's list ops: tensor lists.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod list_gradient;
+mod tensor_list;
+mod tensor_list_batch;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    tensor_list::OPS,
+    tensor_list_batch::OPS,
+];
+// codegen:end

@@ -1,0 +1,19 @@
+//! TensorFlow's logging ops: assertions, printing, summaries.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod logging;
+mod summaries;
+mod summarize;
+mod summary_writer;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    logging::OPS,
+    summaries::OPS,
+    summary_writer::OPS,
+];
+// codegen:end

@@ -1,0 +1,166 @@
+//! Ops that say something: a failed assertion, a value on its way, text made from tensors.
+
+use crate::summarize::{summary, summary_v2};
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{PartialShape, Shape, Tensor};
+use std::io::Write;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Assert, Print, PrintV2, StringFormat.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "Assert",
+        "condition: bool, data: list(T) -> | T: list(type) >= 1; summarize: int = 3 | stateful",
+    )
+    .shape(|ctx| ctx.with_rank(0, 0).map(|_| ()))
+    .kernel(assert)
+    .not_differentiable(),
+    Op::new(
+        "Print",
+        "input: T, data: list(U) -> output: T | T: type; U: list(type) >= 0; message: string = ''; \
+         first_n: int = -1; summarize: int = 3 | stateful",
+    )
+    .shape(shapes::unchanged)
+    .kernel(print)
+    .gradient(|g| match g.arrived(0) {
+        Some(gradient) => g.set_gradient(0, gradient),
+        None => Ok(()),
+    }),
+    Op::new(
+        "PrintV2",
+        "input: string -> | output_stream: string = 'stderr'; end: string = '\\n' | stateful",
+    )
+    .shape(|ctx| ctx.with_rank(0, 0).map(|_| ()))
+    .kernel(print_v2),
+    Op::new(
+        "StringFormat",
+        "inputs: list(T) -> output: string | T: list(type) >= 0; template: string = '%s'; \
+         placeholder: string = '%s'; summarize: int = 3",
+    )
+    .shape(|ctx| {
+        ctx.set(0, PartialShape::scalar());
+        Ok(())
+    })
+    .kernel(string_format),
+];
+
+fn assert(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let summarize = build.attrs.int("summarize")?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let condition = ctx.input(0)?;
+        let holds = condition
+            .to_scalar::<bool>()
+            .map_err(|_| invalid_argument!("In[0] should be a scalar: {}", condition.shape()))?;
+        if holds {
+            return Ok(());
+        }
+        let mut message = String::from("assertion failed: ");
+        for i in 1..ctx.num_inputs() {
+            let gap = if i > 1 { " " } else { "" };
+            message += &format!("{gap}[{}]", summary(ctx.input(i)?, summarize));
+        }
+        Err(invalid_argument!("{message}"))
+    }))
+}
+
+fn print(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let summarize = build.attrs.int("summarize")?;
+    let first_n = build.attrs.int("first_n")?;
+    let message = build.attrs.str("message")?.to_string();
+    let printed = AtomicI64::new(0);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if first_n < 0 || printed.fetch_add(1, Ordering::Relaxed) < first_n {
+            let mut line = message.clone();
+            for i in 1..ctx.num_inputs() {
+                line += &format!("[{}]", summary(ctx.input(i)?, summarize));
+            }
+            line.push('\n');
+            say(line.as_bytes(), std::io::stderr());
+        }
+        let value = ctx.take_input(0)?;
+        ctx.set_output(0, value)
+    }))
+}
+
+/// Where PrintV2 writes to.
+enum Stream {
+    Out,
+    Err,
+    File(String),
+}
+
+fn print_v2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let stream = match build.attrs.str("output_stream")? {
+        "stdout" => Stream::Out,
+        "stderr" | "log(info)" | "log(warning)" | "log(error)" => Stream::Err,
+        other => match other.strip_prefix("file://") {
+            Some(path) => Stream::File(path.to_string()),
+            None => {
+                return Err(invalid_argument!(
+                    "Unknown output stream: {other}, Valid streams are: stdout, stderr, \
+                     log(info), log(warning), log(error), file://<path>"
+                ));
+            }
+        },
+    };
+    let end = build.attrs.bytes("end")?.to_vec();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let input = ctx.input(0)?;
+        let [text] = input.strings()? else {
+            return Err(invalid_argument!(
+                "Input is expected to be scalar, but got {}",
+                input.shape()
+            ));
+        };
+        let line = [&text[..], &end].concat();
+        match &stream {
+            Stream::Out => say(&line, std::io::stdout()),
+            Stream::Err => say(&line, std::io::stderr()),
+            Stream::File(path) => {
+                let file = std::fs::File::options()
+                    .append(true)
+                    .create(true)
+                    .open(path);
+                let file = file.map_err(|e| not_found!("cannot write to {path}: {e}"))?;
+                say(&line, file);
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// A line goes out as one piece, so that those of several threads do not mix. A step does not fail
+/// because nobody listens.
+fn say(line: &[u8], mut to: impl Write) {
+    let _ = to.write_all(line).and_then(|()| to.flush());
+}
+
+fn string_format(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (template, placeholder) = (
+        build.attrs.str("template")?,
+        build.attrs.str("placeholder")?,
+    );
+    let parts: Vec<String> = match placeholder {
+        "" => vec![template.to_string()],
+        mark => template.split(mark).map(str::to_string).collect(),
+    };
+    if parts.len() != build.inputs.len() + 1 {
+        return Err(invalid_argument!(
+            "num placeholders in template and num inputs must match: {} vs. {}",
+            parts.len() - 1,
+            build.inputs.len()
+        ));
+    }
+    let summarize = build.attrs.int("summarize")?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let mut text = parts.first().cloned().unwrap_or_default();
+        for (i, part) in parts.iter().skip(1).enumerate() {
+            text += &summary_v2(ctx.input(i)?, summarize);
+            text += part;
+        }
+        let text = Tensor::from_strings(Shape::scalar(), vec![text.into_bytes().into()])?;
+        ctx.set_output(0, text)
+    }))
+}

@@ -1,0 +1,212 @@
+//! Messages for event files, and tensors as messages.
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::floats;
+use ferroflow_functors::shapes;
+use ferroflow_model::proto::{HistogramProto, Summary, TensorProto, summary};
+use ferroflow_model::{tensor_from_proto, tensor_to_proto};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{DType, Tensor};
+use prost::Message;
+
+/// ScalarSummary, HistogramSummary, MergeSummary, SerializeTensor, ParseTensor.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "ScalarSummary",
+        "tags: string, values: T -> summary: string | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}",
+    )
+    .shape(shapes::scalar)
+    .kernel(|_| Ok(Box::new(scalars))).not_differentiable(),
+    Op::new(
+        "HistogramSummary",
+        "tag: string, values: T -> summary: string | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float",
+    )
+    .shape(shapes::scalar)
+    .kernel(histogram).not_differentiable(),
+    Op::new("MergeSummary", "inputs: N*string -> summary: string | N: int >= 1 |")
+        .shape(shapes::scalar)
+        .kernel(|_| Ok(Box::new(merge))).not_differentiable(),
+    Op::new("SerializeTensor", "tensor: T -> serialized: string | T: type |")
+        .shape(shapes::scalar)
+        .kernel(|_| {
+            Ok(Box::new(|ctx: &mut KernelCtx| {
+                let message = tensor_to_proto(ctx.input(0)?)?.encode_to_vec();
+                ctx.set_output(0, Tensor::string(message))
+            }))
+        }).not_differentiable(),
+    Op::new("ParseTensor", "serialized: string -> output: out_type | out_type: type |")
+        .kernel(parse).not_differentiable(),
+];
+
+/// The numbers of a tensor as doubles.
+pub(crate) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
+    let t = ctx.input(i)?;
+    match t.dtype() {
+        DType::Double => Ok(t.slice::<f64>()?.to_vec()),
+        DType::Int64 => Ok(t.slice::<i64>()?.iter().map(|&x| x as f64).collect()),
+        DType::Uint64 => Ok(t.slice::<u64>()?.iter().map(|&x| x as f64).collect()),
+        DType::Uint32 => Ok(t.slice::<u32>()?.iter().map(|&x| x.into()).collect()),
+        DType::Int32 => Ok(t.slice::<i32>()?.iter().map(|&x| x.into()).collect()),
+        _ => {
+            let wide = floats(ctx.par(), t)?;
+            Ok(wide.slice::<f32>()?.iter().map(|&x| x.into()).collect())
+        }
+    }
+}
+
+fn set(ctx: &mut KernelCtx, value: Vec<summary::Value>) -> Result<()> {
+    let message = Summary { value }.encode_to_vec();
+    ctx.set_output(0, Tensor::string(message))
+}
+
+fn scalars(ctx: &mut KernelCtx) -> Result<()> {
+    let (tags, values) = (ctx.input(0)?, ctx.input(1)?);
+    let (n_tags, n_values) = (tags.num_elements(), values.num_elements());
+    let alike = tags.shape() == values.shape() || n_tags == 1 && n_values == 1;
+    if !alike {
+        return Err(invalid_argument!(
+            "tags and values are not the same shape: {} != {}",
+            tags.shape(),
+            values.shape()
+        ));
+    }
+    let tags = tags.strings()?.iter();
+    let value = tags
+        .zip(doubles(ctx, 1)?)
+        .map(|(tag, value)| summary::Value {
+            tag: String::from_utf8_lossy(tag).into_owned(),
+            value: Some(summary::value::Value::SimpleValue(value as f32)),
+            ..Default::default()
+        });
+    let value = value.collect();
+    set(ctx, value)
+}
+
+fn merge(ctx: &mut KernelCtx) -> Result<()> {
+    let mut all = Vec::new();
+    let mut tags = std::collections::BTreeSet::new();
+    for i in 0..ctx.num_inputs() {
+        for bytes in ctx.input(i)?.strings()? {
+            let part = Summary::decode(&bytes[..])
+                .map_err(|_| invalid_argument!("Could not parse one of the summary inputs"))?;
+            for value in part.value {
+                if !value.tag.is_empty() && !tags.insert(value.tag.clone()) {
+                    return Err(invalid_argument!(
+                        "Duplicate tag {} found in summary inputs",
+                        value.tag
+                    ));
+                }
+                all.push(value);
+            }
+        }
+    }
+    set(ctx, all)
+}
+
+fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let limits = limits();
+    let node = build.node.to_string();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let tag = ctx.input(0)?;
+        let [tag] = tag.strings()? else {
+            return Err(invalid_argument!("tags must be scalar"));
+        };
+        let tag = String::from_utf8_lossy(tag).into_owned();
+        let values = doubles(ctx, 1)?;
+        if values.iter().any(|v| v.is_nan()) {
+            return Err(invalid_argument!("Nan in summary histogram for: {node}"));
+        }
+        if values.iter().any(|v| v.is_infinite()) {
+            return Err(invalid_argument!(
+                "Infinity in summary histogram for: {node}"
+            ));
+        }
+        let histogram = counted(&limits, &values);
+        set(
+            ctx,
+            vec![summary::Value {
+                tag,
+                value: Some(summary::value::Value::Histo(histogram)),
+                ..Default::default()
+            }],
+        )
+    }))
+}
+
+/// The ends of the intervals that TensorFlow counts in: a tenth wider each.
+pub(crate) fn limits() -> Vec<f64> {
+    let mut positive = Vec::new();
+    let mut v = 1.0e-12;
+    while v < 1.0e20 {
+        positive.push(v);
+        v *= 1.1;
+    }
+    positive.push(f64::MAX);
+    let negative = positive.iter().rev().map(|v| -v);
+    negative
+        .chain([0.0])
+        .chain(positive.iter().copied())
+        .collect()
+}
+
+pub(crate) fn counted(limits: &[f64], values: &[f64]) -> HistogramProto {
+    let mut counts = vec![0.0; limits.len()];
+    let mut out = HistogramProto {
+        min: f64::MAX,
+        max: -f64::MAX,
+        ..Default::default()
+    };
+    for &value in values {
+        let at = limits.partition_point(|limit| *limit <= value);
+        if let Some(count) = counts.get_mut(at) {
+            *count += 1.0;
+        }
+        out.min = out.min.min(value);
+        out.max = out.max.max(value);
+        out.num += 1.0;
+        out.sum += value;
+        out.sum_squares += value * value;
+    }
+    // Runs of empty intervals become one.
+    let mut empty = false;
+    for (&limit, &count) in limits.iter().zip(&counts) {
+        if count == 0.0 && empty {
+            if let Some(last) = out.bucket_limit.last_mut() {
+                *last = limit;
+            }
+            continue;
+        }
+        out.bucket_limit.push(limit);
+        out.bucket.push(count);
+        empty = count == 0.0;
+    }
+    out
+}
+
+fn parse(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let serialized = ctx.input(0)?;
+        let [bytes] = serialized.strings()? else {
+            return Err(invalid_argument!(
+                "Expected `serialized` to be a scalar, got shape: {}",
+                serialized.shape()
+            ));
+        };
+        let message = TensorProto::decode(&bytes[..]).map_err(|_| {
+            invalid_argument!(
+                "Could not parse `serialized` as TensorProto, base64: {}",
+                BASE64_STANDARD.encode(bytes)
+            )
+        })?;
+        let value = tensor_from_proto(&message, None)?.get()?;
+        if value.dtype() != dtype {
+            return Err(invalid_argument!(
+                "Type mismatch between parsed tensor ({}) and dtype ({dtype})",
+                value.dtype()
+            ));
+        }
+        ctx.set_output(0, value)
+    }))
+}

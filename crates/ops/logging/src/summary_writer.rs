@@ -1,0 +1,242 @@
+//! Event files written by a graph: SummaryWriter and the ops that write through it.
+
+use crate::summaries::{counted, doubles, limits};
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_functors::shapes;
+use ferroflow_model::proto::{Event, GraphDef, Summary, SummaryMetadata, summary};
+use ferroflow_model::{EventWriter, tensor_to_proto};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_resources::file_system::local_path;
+use ferroflow_resources::resource::{HandleKernel, Place, Resource, resource};
+use ferroflow_tensor::Tensor;
+use prost::Message;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// SummaryWriter, CreateSummaryFileWriter, FlushSummaryWriter, CloseSummaryWriter, WriteSummary,
+/// WriteScalarSummary, WriteHistogramSummary, WriteRawProtoSummary, WriteGraphSummary, ImportEvent.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "SummaryWriter",
+        "-> writer: resource | shared_name: string = ''; container: string = '' | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(handle),
+    Op::new(
+        "CreateSummaryFileWriter",
+        "writer: resource, logdir: string, max_queue: int32, flush_millis: int32, filename_suffix: string -> | | stateful",
+    )
+    .kernel(|_| Ok(Box::new(create))),
+    Op::new("FlushSummaryWriter", "writer: resource -> | | stateful")
+        .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| with_writer(ctx, Writer::flush)))),
+    Op::new("CloseSummaryWriter", "writer: resource -> | | stateful")
+        .kernel(|_| Ok(Box::new(close))),
+    Op::new(
+        "WriteSummary",
+        "writer: resource, step: int64, tensor: T, tag: string, summary_metadata: string -> | T: type | stateful",
+    )
+    .kernel(|_| Ok(Box::new(write_tensor))),
+    Op::new(
+        "WriteScalarSummary",
+        "writer: resource, step: int64, tag: string, value: T -> | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} | stateful",
+    )
+    .kernel(|_| Ok(Box::new(write_scalar))),
+    Op::new(
+        "WriteHistogramSummary",
+        "writer: resource, step: int64, tag: string, values: T -> | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,bool} = float | stateful",
+    )
+    .kernel(|_| Ok(Box::new(write_histogram))),
+    Op::new(
+        "WriteRawProtoSummary",
+        "writer: resource, step: int64, tensor: string -> | | stateful",
+    )
+    .kernel(|_| Ok(Box::new(write_raw))),
+    Op::new(
+        "WriteGraphSummary",
+        "writer: resource, step: int64, tensor: string -> | | stateful",
+    )
+    .kernel(|_| Ok(Box::new(write_graph))),
+    Op::new("ImportEvent", "writer: resource, event: string -> | | stateful")
+        .kernel(|_| Ok(Box::new(import_event))),
+];
+
+/// A file once it is created, until it is closed.
+#[derive(Default)]
+struct SummaryFile(Mutex<Option<Writer>>);
+
+impl Resource for SummaryFile {
+    const TYPE: &'static str = "tensorflow::SummaryWriterInterface";
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// Events that become visible when there are many or the last time is long ago.
+struct Writer {
+    events: EventWriter,
+    pending: i64,
+    max_queue: i64,
+    flush_after: Duration,
+    flushed: Instant,
+}
+
+impl Writer {
+    fn flush(&mut self) -> Result<()> {
+        self.pending = 0;
+        self.flushed = Instant::now();
+        self.events.flush()
+    }
+
+    fn values(&mut self, step: i64, values: Vec<summary::Value>) -> Result<()> {
+        self.events.values(step, values)?;
+        self.written()
+    }
+
+    fn written(&mut self) -> Result<()> {
+        self.pending += 1;
+        match self.pending > self.max_queue || self.flushed.elapsed() >= self.flush_after {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+}
+
+fn handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let place = Place::of_node(build)?;
+    Ok(Box::new(HandleKernel::new(place, |_: &KernelCtx| {
+        Ok(SummaryFile::default())
+    })))
+}
+
+fn text(ctx: &KernelCtx, i: usize, what: &str) -> Result<String> {
+    match ctx.input(i)?.strings()? {
+        [text] => Ok(String::from_utf8_lossy(text).into_owned()),
+        _ => Err(invalid_argument!("{what} must be scalar")),
+    }
+}
+
+fn create(ctx: &mut KernelCtx) -> Result<()> {
+    let file = resource::<SummaryFile>(ctx, 0)?;
+    let mut slot = file.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if slot.is_some() {
+        return Ok(());
+    }
+    let (folder, suffix) = (text(ctx, 1, "logdir")?, text(ctx, 4, "filename_suffix")?);
+    let number = |i: usize| Ok::<i64, _>(ctx.input(i)?.to_scalar::<i32>()?.into());
+    *slot = Some(Writer {
+        events: EventWriter::with_suffix(Path::new(local_path(&folder)), &suffix)?,
+        pending: 0,
+        max_queue: number(2)?,
+        flush_after: Duration::from_millis(number(3)?.max(0) as u64),
+        flushed: Instant::now(),
+    });
+    Ok(())
+}
+
+fn close(ctx: &mut KernelCtx) -> Result<()> {
+    let file = resource::<SummaryFile>(ctx, 0)?;
+    let writer = file.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    writer.map_or(Ok(()), |mut w| w.flush())
+}
+
+fn with_writer(ctx: &KernelCtx, f: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
+    let file = resource::<SummaryFile>(ctx, 0)?;
+    let mut slot = file.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let writer = slot.as_mut().ok_or_else(|| {
+        not_found!("the summary writer was not created yet, or is closed: run its init op first")
+    })?;
+    f(writer)
+}
+
+fn step(ctx: &KernelCtx) -> Result<i64> {
+    ctx.input(1)?.to_scalar::<i64>()
+}
+
+/// Writes one value of a step.
+fn write(ctx: &KernelCtx, value: summary::Value) -> Result<()> {
+    let step = step(ctx)?;
+    with_writer(ctx, |w| w.values(step, vec![value]))
+}
+
+fn write_scalar(ctx: &mut KernelCtx) -> Result<()> {
+    let tag = text(ctx, 2, "tag")?;
+    let values = doubles(ctx, 3)?;
+    let [value] = values[..] else {
+        return Err(invalid_argument!("value must be scalar"));
+    };
+    let value = summary::Value {
+        tag,
+        value: Some(summary::value::Value::SimpleValue(value as f32)),
+        ..Default::default()
+    };
+    write(ctx, value)
+}
+
+fn write_histogram(ctx: &mut KernelCtx) -> Result<()> {
+    let tag = text(ctx, 2, "tag")?;
+    let values = doubles(ctx, 3)?;
+    if let Some(bad) = values.iter().find(|v| !v.is_finite()) {
+        let what = if bad.is_nan() { "Nan" } else { "Infinity" };
+        return Err(invalid_argument!("{what} in summary histogram for: {tag}"));
+    }
+    let value = summary::Value {
+        tag,
+        value: Some(summary::value::Value::Histo(counted(&limits(), &values))),
+        ..Default::default()
+    };
+    write(ctx, value)
+}
+
+/// The single message in input `i`.
+fn message<M: Message + Default>(ctx: &KernelCtx, i: usize, what: &str) -> Result<M> {
+    match ctx.input(i)?.strings()? {
+        [bytes] => M::decode(&bytes[..]).map_err(|_| invalid_argument!("Bad {what} binary proto")),
+        _ => Err(invalid_argument!("{what} must be scalar")),
+    }
+}
+
+fn write_tensor(ctx: &mut KernelCtx) -> Result<()> {
+    let (tensor, tag) = (tensor_to_proto(ctx.input(2)?)?, text(ctx, 3, "tag")?);
+    let metadata: SummaryMetadata = message(ctx, 4, "tf.SummaryMetadata")?;
+    let value = summary::Value {
+        tag,
+        metadata: Some(metadata),
+        value: Some(summary::value::Value::Tensor(tensor)),
+        ..Default::default()
+    };
+    write(ctx, value)
+}
+
+fn summaries(t: &Tensor) -> Result<Vec<summary::Value>> {
+    let mut all = Vec::new();
+    for bytes in t.strings()? {
+        let part = Summary::decode(&bytes[..]).map_err(|_| {
+            invalid_argument!("Bad tf.compat.v1.Summary binary proto tensor string")
+        })?;
+        all.extend(part.value);
+    }
+    Ok(all)
+}
+
+fn write_raw(ctx: &mut KernelCtx) -> Result<()> {
+    let (step, values) = (step(ctx)?, summaries(ctx.input(2)?)?);
+    with_writer(ctx, |w| w.values(step, values))
+}
+
+fn write_graph(ctx: &mut KernelCtx) -> Result<()> {
+    let graph: GraphDef = message(ctx, 2, "tf.GraphDef")?;
+    with_writer(ctx, |w| {
+        w.events.graph(&graph)?;
+        w.written()
+    })
+}
+
+fn import_event(ctx: &mut KernelCtx) -> Result<()> {
+    let event: Event = message(ctx, 1, "tf.Event")?;
+    with_writer(ctx, |w| {
+        w.events.write(&event)?;
+        w.written()
+    })
+}

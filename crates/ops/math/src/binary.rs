@@ -1,0 +1,466 @@
+//! Arithmetic of two tensors with broadcasting.
+
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_functors::binary::{
+    Both, Limit, Simd, Test, checked_zip_kernel, half_zip_kernel, zip_kernel,
+};
+use ferroflow_functors::field::{Field, Real};
+use ferroflow_functors::numeric::{Int, Num, Ordered};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
+use ferroflow_primitives::math::BinaryOp;
+use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
+
+/// A row of a broadcasting op.
+const fn row(
+    name: &'static str,
+    signature: &'static str,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature)
+        .shape(shapes::broadcast)
+        .kernel(kernel)
+}
+
+/// The factory of a function that every listed type and the 16-bit floats have.
+macro_rules! zip_of {
+    ($trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        zip_of!(Both(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
+    };
+    ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            match dtype {
+                DType::Half => half_zip_kernel::<f16>($single),
+                DType::Bfloat16 => half_zip_kernel::<bf16>($single),
+                DType::Float => zip_kernel::<f32, f32>($single),
+                _ => dispatch!(dtype, T in [$($ty),+] => zip_kernel::<T, T>(Both(<T as $trait>::$f)),
+                    else Err(build.unsupported(dtype))),
+            }
+        }
+    };
+}
+macro_rules! num_op {
+    ($f:ident, $simd:ident) => {
+        zip_of!(
+            Simd(BinaryOp::$simd, <f32 as Num>::$f),
+            Num::$f,
+            [
+                f64, i32, i64, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+            ]
+        )
+    };
+}
+macro_rules! field_op {
+    ($f:ident) => {
+        zip_of!(Field::$f, [f64, Complex32, Complex64])
+    };
+}
+macro_rules! real_op {
+    ($f:ident) => {
+        zip_of!(Real::$f, [f64])
+    };
+}
+macro_rules! ordered_op {
+    ($f:ident, $larger:literal) => {
+        zip_of!(
+            Limit { larger: $larger },
+            Ordered::$f,
+            [f64, i32, i64, u8, i8, i16, u16, u32, u64]
+        )
+    };
+}
+/// The factory of a division: integers must not be divided by zero.
+macro_rules! division {
+    ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
+        division!(Both(<f32 as $trait>::$f), $trait::$f, [$($ty),+], $check)
+    };
+    ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
+        |build: &KernelBuild| {
+            dispatch!(build.input(0)?, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
+                checked_zip_kernel::<T, T>(Both(<T as $trait>::$f), $check::<T>),
+                else (zip_of!($single, $trait::$f, [$($ty),+]))(build))
+        }
+    };
+}
+macro_rules! bits_op {
+    ($f:ident) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
+                zip_kernel::<T, T>(Both(<T as Int>::$f)),
+                else Err(build.unsupported(dtype)))
+        }
+    };
+}
+
+/// Add, AddV2, Sub, Mul, the divisions and remainders, Maximum, Minimum, Pow and other two-input
+/// maths, the bitwise ops, LogicalAnd, LogicalOr, Complex.
+pub(crate) const OPS: &[Op] = &[
+    row(
+        "Add",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,int16,int32,int64,complex64,complex128,string} |",
+        |build| match build.input(0)? {
+            DType::String => Ok(Box::new(crate::compare::concat_strings)),
+            _ => ADD(build),
+        },
+    )
+    .gradient(add_grad),
+    row(
+        "AddV2",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,uint16,uint32,uint64,int8,int16,int32,int64,complex64,complex128} | commutative aggregate",
+        ADD,
+    )
+    .gradient(add_grad),
+    row(
+        "Sub",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,int64,complex64,complex128,uint32,uint64} |",
+        num_op!(sub, Sub),
+    )
+    .gradient(sub_grad),
+    row(
+        "Mul",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} | commutative",
+        num_op!(mul, Mul),
+    )
+    .gradient(mul_grad),
+    row(
+        "Maximum",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
+        ordered_op!(larger, true),
+    )
+    .gradient(maximum_grad),
+    row(
+        "Minimum",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
+        ordered_op!(smaller, false),
+    )
+    .gradient(minimum_grad),
+    row(
+        "SquaredDifference",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int32,int64,complex64,complex128} | commutative",
+        zip_of!(
+            Simd(BinaryOp::SquaredDifference, Num::squared_difference),
+            Num::squared_difference,
+            [f64, i32, i64, Complex32, Complex64]
+        ),
+    )
+    .gradient(squared_difference_grad),
+    row(
+        "Div",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        division!(DIVIDE, Num::div, [f64, Complex32, Complex64], no_zero),
+    )
+    .gradient(div_grad),
+    row(
+        "RealDiv",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        zip_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]),
+    )
+    .gradient(div_grad),
+    row(
+        "FloorDiv",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        division!(Ordered::floor_div, [f64], no_zero),
+    )
+    .not_differentiable(),
+    row(
+        "TruncateDiv",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
+        division!(Ordered::trunc_div, [f64], no_zero_internal),
+    )
+    .not_differentiable(),
+    row(
+        "Mod",
+        "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |",
+        division!(Ordered::trunc_mod, [f64], no_zero),
+    )
+    .gradient(truncate_mod_grad),
+    row(
+        "FloorMod",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double} |",
+        division!(Ordered::floor_mod, [f64], no_zero),
+    )
+    .gradient(floor_mod_grad),
+    row(
+        "TruncateMod",
+        "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |",
+        division!(Ordered::trunc_mod, [f64], no_zero_internal),
+    )
+    .gradient(truncate_mod_grad),
+    row(
+        "DivNoNan",
+        "x: T, y: T -> z: T | T: type {half,float,bfloat16,double,complex64,complex128} |",
+        field_op!(div_no_nan),
+    )
+    .gradient(div_no_nan_grad),
+    row(
+        "MulNoNan",
+        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,complex64,complex128} |",
+        field_op!(mul_no_nan),
+    )
+    .gradient(mul_no_nan_grad),
+    row(
+        "Xdivy",
+        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
+        field_op!(xdivy),
+    )
+    .gradient(xdivy_grad),
+    row(
+        "Xlogy",
+        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
+        field_op!(xlogy),
+    )
+    .gradient(xlogy_grad),
+    row(
+        "Xlog1py",
+        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
+        field_op!(xlog1py),
+    )
+    .gradient(xlog1py_grad),
+    row(
+        "Atan2",
+        "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
+        real_op!(atan2),
+    )
+    .gradient(atan2_grad),
+    row(
+        "NextAfter",
+        "x1: T, x2: T -> output: T | T: type {double,float} = float |",
+        real_op!(next_after),
+    )
+    .gradient(next_after_grad),
+    row(
+        "Pow",
+        "x: T, y: T -> z: T | T: type {bfloat16,float,half,double,int8,int16,int32,int64,complex64,complex128} |",
+        |build| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i32, i64, i8, i16] =>
+            checked_zip_kernel::<T, T>(Both(<T as Int>::pow), no_negative::<T>),
+            else (field_op!(pow))(build))
+        },
+    )
+    .gradient(pow_grad),
+    row(
+        "BitwiseAnd",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
+        bits_op!(and),
+    ).not_differentiable(),
+    row(
+        "BitwiseOr",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
+        bits_op!(or),
+    ).not_differentiable(),
+    row(
+        "BitwiseXor",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
+        bits_op!(xor),
+    ).not_differentiable(),
+    row(
+        "LeftShift",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
+        bits_op!(shl),
+    ).not_differentiable(),
+    row(
+        "RightShift",
+        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
+        bits_op!(shr),
+    ).not_differentiable(),
+    row(
+        "LogicalAnd",
+        "x: bool, y: bool -> z: bool |  | commutative",
+        |_| zip_kernel::<bool, bool>(Both(|a, b| a & b)),
+    ).not_differentiable(),
+    row(
+        "LogicalOr",
+        "x: bool, y: bool -> z: bool |  | commutative",
+        |_| zip_kernel::<bool, bool>(Both(|a, b| a | b)),
+    ).not_differentiable(),
+    row(
+        "Complex",
+        "real: T, imag: T -> out: Tout | T: type {float,double} = float; Tout: type {complex64,complex128} = complex64 |",
+        |build| match (build.input(0)?, build.output(0)?) {
+            (DType::Float, DType::Complex64) => zip_kernel::<f32, Complex32>(Test(Complex::new)),
+            (DType::Double, DType::Complex128) => zip_kernel::<f64, Complex64>(Test(Complex::new)),
+            (dtype, _) => Err(build.unsupported(dtype)),
+        },
+    )
+    .gradient(complex_grad),
+];
+
+const DIVIDE: Simd<fn(f32, f32) -> f32> = Simd(BinaryOp::Div, Num::div);
+
+const ADD: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> = num_op!(add, Add);
+
+fn no_zero<T: Num>(divisors: &[T]) -> Result<()> {
+    match divisors.iter().any(|d| d.is_zero()) {
+        true => Err(invalid_argument!("Integer division by zero")),
+        false => Ok(()),
+    }
+}
+
+/// The same for the ops that TensorFlow's check does not know by name.
+fn no_zero_internal<T: Num>(divisors: &[T]) -> Result<()> {
+    no_zero(divisors).map_err(|_| {
+        internal!(
+            "Unexpected error in binary operator (only integer div and mod should have errors)"
+        )
+    })
+}
+
+fn no_negative<T: Num + PartialOrd>(exponents: &[T]) -> Result<()> {
+    match exponents.iter().any(|e| *e < T::ZERO) {
+        true => Err(invalid_argument!(
+            "Integers to negative integer powers are not allowed"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Gradients from `f(x, y, z, dz)`, each only if it is of use.
+fn both<'g>(
+    g: &mut GradientCtx<'g>,
+    dx: impl Fn(Expr<'g>, Expr<'g>, Expr<'g>) -> Expr<'g>,
+    dy: impl Fn(Expr<'g>, Expr<'g>, Expr<'g>) -> Expr<'g>,
+) -> Result<()> {
+    let (x, y, dz) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
+    let dx = g.needs(0).then(|| dx(x, y, dz));
+    let dy = g.needs(1).then(|| dy(x, y, dz));
+    g.set_broadcast(dx, dy)
+}
+
+fn add_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |_, _, dz| dz)
+}
+
+fn sub_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |_, _, dz| -dz)
+}
+
+fn mul_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, y, dz| dz * y, |x, _, dz| x * dz)
+}
+
+fn div_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, y, dz| dz / y, |x, y, dz| dz * (-x / y / y))
+}
+
+fn div_no_nan_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |_, y, dz| dz.op("DivNoNan", &[y]),
+        |x, y, dz| dz * (-x).op("DivNoNan", &[y]).op("DivNoNan", &[y]),
+    )
+}
+
+fn mul_no_nan_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |_, y, dz| dz.op("MulNoNan", &[y]),
+        |x, _, dz| x.op("MulNoNan", &[dz]),
+    )
+}
+
+/// Of complex numbers the value is `|x - y|²`, so nothing is conjugated.
+fn squared_difference_grad(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, dz) = (g.x(0), g.x(1), g.dy(0));
+    let dx = g.needs(0).then(|| dz * 2.0 * (x - y));
+    let dy = g.needs(1).then(|| dz * 2.0 * (y - x));
+    g.set_broadcast(dx, dy)
+}
+
+/// The whole gradient goes to the input that was picked; to the first if both were equal.
+fn picked_grad(g: &mut GradientCtx, first_if: &str) -> Result<()> {
+    let first = g.x(0).op(first_if, &[g.x(1)]);
+    both(
+        g,
+        |_, _, dz| dz.where_(first, dz.number(0.0)),
+        |_, _, dz| dz.number(0.0).where_(first, dz),
+    )
+}
+
+fn maximum_grad(g: &mut GradientCtx) -> Result<()> {
+    picked_grad(g, "GreaterEqual")
+}
+
+fn minimum_grad(g: &mut GradientCtx) -> Result<()> {
+    picked_grad(g, "LessEqual")
+}
+
+fn floor_mod_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |x, y, dz| -dz * x.op("FloorDiv", &[y]))
+}
+
+fn truncate_mod_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |x, y, dz| -dz * x.op("TruncateDiv", &[y]))
+}
+
+/// 1 where `x` is not 0.
+fn not_zero(x: Expr) -> Expr {
+    x.op("NotEqual", &[x.number(0.0)]).cast(x.dtype())
+}
+
+fn xdivy_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| not_zero(x).op("Xdivy", &[y]) * dz,
+        |x, y, dz| (-x).op("Xdivy", &[y.op("Square", &[])]) * dz,
+    )
+}
+
+fn xlogy_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| not_zero(x).op("Xlogy", &[y]) * dz,
+        |x, y, dz| x.op("Xdivy", &[y]) * dz,
+    )
+}
+
+fn xlog1py_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |x, y, dz| not_zero(x).op("Xlog1py", &[y]) * dz,
+        |x, y, dz| x.op("Xdivy", &[y + 1.0]) * dz,
+    )
+}
+
+/// The inputs are y and x, in this order.
+fn atan2_grad(g: &mut GradientCtx) -> Result<()> {
+    both(
+        g,
+        |y, x, dz| x * (dz / (x.op("Square", &[]) + y.op("Square", &[]))),
+        |y, x, dz| -y * (dz / (x.op("Square", &[]) + y.op("Square", &[]))),
+    )
+}
+
+fn next_after_grad(g: &mut GradientCtx) -> Result<()> {
+    both(g, |_, _, dz| dz, |_, _, dz| dz.zeros_like())
+}
+
+fn pow_grad(g: &mut GradientCtx) -> Result<()> {
+    let z = g.y(0).conj();
+    both(
+        g,
+        |x, y, dz| dz * y * x.op("Pow", &[y - 1.0]),
+        |x, _, dz| {
+            // What x^y is near a base that has no logarithm counts as constant.
+            let test = if x.dtype().is_complex() {
+                "NotEqual"
+            } else {
+                "Greater"
+            };
+            let has_log = x.op(test, &[x.number(0.0)]);
+            let log = x.where_(has_log, x.number(1.0)).op("Log", &[]);
+            dz * z * log.where_(has_log, x.number(0.0))
+        },
+    )
+}
+
+fn complex_grad(g: &mut GradientCtx) -> Result<()> {
+    let dtype = g.x(0).dtype();
+    both(
+        g,
+        |_, _, dz| dz.op_with("Real", &[], &[("Tout", dtype.into())]),
+        |_, _, dz| dz.op_with("Imag", &[], &[("Tout", dtype.into())]),
+    )
+}

@@ -1,0 +1,329 @@
+//! Cast between all plain number types.
+
+use crate::float8::{self, Float8};
+use crate::quantized::{self, of_stored_as};
+use ferroflow_base::{Result, unimplemented_error};
+use ferroflow_functors::numeric::Half;
+use ferroflow_functors::shapes;
+use ferroflow_functors::unary::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
+
+/// Cast.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "Cast",
+    "x: SrcT -> y: DstT | SrcT: type; DstT: type; Truncate: bool = false |",
+)
+.shape(shapes::unchanged)
+.kernel(cast)
+.gradient(cast_gradient)];
+
+/// A conversion with the result that C++ on x86 gives. What a float has no room for becomes what
+/// the processor's instructions make of it, as in TensorFlow's vectorized loops.
+trait CastTo<T> {
+    fn cast(self) -> T;
+}
+
+macro_rules! primitives {
+    ($($from:ty),*) => {$(
+        impl CastTo<bool> for $from {
+            #[inline(always)]
+            fn cast(self) -> bool { self != 0 as $from }
+        }
+        impl CastTo<$from> for bool {
+            #[inline(always)]
+            fn cast(self) -> $from { self as u8 as $from }
+        }
+        primitives!(@complex $from: f32, f64);
+    )*};
+    (@to $from:ty: $($to:ty),*) => {$(
+        impl CastTo<$to> for $from {
+            #[inline(always)]
+            fn cast(self) -> $to { self as $to }
+        }
+    )*};
+    (@complex $from:ty: $($part:ty),*) => {$(
+        impl CastTo<Complex<$part>> for $from {
+            #[inline(always)]
+            fn cast(self) -> Complex<$part> { Complex::new(self as $part, 0.0) }
+        }
+        impl CastTo<$from> for Complex<$part> {
+            #[inline(always)]
+            fn cast(self) -> $from { self.re.cast() }
+        }
+    )*};
+}
+primitives!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! integers {
+    ($($from:ty),*) => {
+        $(primitives!(@to $from: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);)*
+    };
+}
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! floats {
+    ($($from:ty),*) => {$(
+        primitives!(@to $from: f32, f64);
+        impl CastTo<i32> for $from {
+            #[inline(always)]
+            fn cast(self) -> i32 {
+                match (-2147483648.0..2147483648.0).contains(&self) {
+                    true => self as i32,
+                    false => i32::MIN,
+                }
+            }
+        }
+        impl CastTo<i64> for $from {
+            #[inline(always)]
+            fn cast(self) -> i64 {
+                match (i64::MIN as $from..-(i64::MIN as $from)).contains(&self) {
+                    true => self as i64,
+                    false => i64::MIN,
+                }
+            }
+        }
+        impl CastTo<u32> for $from {
+            #[inline(always)]
+            fn cast(self) -> u32 {
+                match (-2147483648.0..4294967296.0).contains(&self) {
+                    true => self as i64 as u32,
+                    false => 1 << 31,
+                }
+            }
+        }
+        impl CastTo<u64> for $from {
+            #[inline(always)]
+            fn cast(self) -> u64 {
+                let half = -(i64::MIN as $from);
+                match self {
+                    x if (-half..half).contains(&x) => x as i64 as u64,
+                    x if (half..2.0 * half).contains(&x) => x as u64,
+                    _ => 1 << 63,
+                }
+            }
+        }
+        floats!(@small $from: i8, i16, u8, u16);
+    )*};
+    (@small $from:ty: $($to:ty),*) => {$(
+        impl CastTo<$to> for $from {
+            #[inline(always)]
+            fn cast(self) -> $to {
+                let wide: i32 = self.cast();
+                wide.clamp(<$to>::MIN.into(), <$to>::MAX.into()) as $to
+            }
+        }
+    )*};
+}
+floats!(f32, f64);
+
+macro_rules! complexes {
+    ($($from:ty => $to:ty;)*) => {$(
+        impl CastTo<Complex<$to>> for Complex<$from> {
+            #[inline(always)]
+            fn cast(self) -> Complex<$to> { Complex::new(self.re as $to, self.im as $to) }
+        }
+    )*};
+}
+complexes! { f32 => f32; f32 => f64; f64 => f32; f64 => f64; }
+
+macro_rules! complex_bools {
+    ($($part:ty),*) => {$(
+        impl CastTo<bool> for Complex<$part> {
+            #[inline(always)]
+            fn cast(self) -> bool { self.re != 0.0 || self.im != 0.0 }
+        }
+        impl CastTo<Complex<$part>> for bool {
+            #[inline(always)]
+            fn cast(self) -> Complex<$part> { Complex::new(self as u8 as $part, 0.0) }
+        }
+    )*};
+}
+complex_bools!(f32, f64);
+
+impl CastTo<bool> for bool {
+    fn cast(self) -> bool {
+        self
+    }
+}
+
+fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (from, to) = (build.input(0)?, build.output(0)?);
+    if from == to {
+        return Ok(Box::new(|ctx: &mut KernelCtx| {
+            let x = ctx.take_input(0)?;
+            ctx.set_output(0, x)
+        }));
+    }
+    if build.attrs.bool("Truncate")?
+        && let Some(kernel) = truncating(from, to)
+    {
+        return kernel;
+    }
+    let (stored_from, stored_to) = (stored(from), stored(to));
+    let kernel = if let Some(format) = float8::format(from) {
+        from_float8(format, to)
+    } else if let Some(format) = float8::format(to) {
+        to_float8(format, from)
+    } else if let DType::Int4 | DType::Uint4 = to {
+        to_four_bits(stored_from, to == DType::Int4)
+    } else {
+        between(from, stored_from, stored_to)
+    };
+    let unsupported = || Err(unimplemented_error!("Cast {from} to {to} is not supported"));
+    of_stored_as(build, kernel.unwrap_or_else(unsupported)?, stored)
+}
+
+/// What elements lie in memory as.
+fn stored(dtype: DType) -> DType {
+    match dtype {
+        DType::Float8E5m2 | DType::Float8E4m3fn | DType::Uint4 => DType::Uint8,
+        DType::Int4 => DType::Int8,
+        dtype => quantized::stored(dtype),
+    }
+}
+
+fn between(from: DType, stored_from: DType, stored_to: DType) -> Option<Kernel> {
+    let is_small = matches!(from, DType::Int4 | DType::Uint4);
+    if is_small && (stored_to.is_floating() || stored_to.is_complex() || stored_to == DType::Bool) {
+        return None;
+    }
+    dispatch!(stored_from, S in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => from_plain::<S>(stored_to), else match from {
+        DType::Half => from_half::<f16>(stored_to),
+        DType::Bfloat16 => from_half::<bf16>(stored_to),
+        _ => None,
+    })
+}
+
+fn from_float8(format: &'static Float8, to: DType) -> Option<Kernel> {
+    if let DType::Int4 | DType::Uint4 = to {
+        return None;
+    }
+    let decode = move |x: u8| format.decode(x);
+    if let Some(other) = float8::format(to) {
+        let convert = move |x: u8| other.encode(format.decode(x).into());
+        return Some(map_kernel::<u8, u8>(CHEAP, Convert(convert)));
+    }
+    dispatch!(stored(to), T in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => Some(map_kernel::<u8, T>(CHEAP, Convert(move |x| CastTo::<T>::cast(decode(x))))),
+    else match to {
+        DType::Half => Some(map_kernel::<u8, f16>(CHEAP, Narrowed(Convert(decode)))),
+        DType::Bfloat16 => Some(map_kernel::<u8, bf16>(CHEAP, Narrowed(Convert(decode)))),
+        _ => None,
+    })
+}
+
+fn to_float8(format: &'static Float8, from: DType) -> Option<Kernel> {
+    let encode = move |x: f64| format.encode(x);
+    Some(match from {
+        DType::Float => map_kernel::<f32, u8>(CHEAP, Convert(move |x: f32| encode(x.into()))),
+        DType::Double => map_kernel::<f64, u8>(CHEAP, Convert(encode)),
+        DType::Half => map_kernel::<f16, u8>(CHEAP, Convert(move |x: f16| encode(x.into()))),
+        DType::Bfloat16 => map_kernel::<bf16, u8>(CHEAP, Convert(move |x: bf16| encode(x.into()))),
+        _ => return None,
+    })
+}
+
+/// Integers to their lowest four bits, a byte for each; the upper bits repeat the sign if there is one.
+fn to_four_bits(from: DType, is_signed: bool) -> Option<Kernel> {
+    dispatch!(from, S in [i32, i64, u8, i8, i16, u16, u32, u64] => Some(match is_signed {
+        true => map_kernel::<S, i8>(CHEAP, Convert(|x: S| CastTo::<i8>::cast(x) << 4 >> 4)),
+        false => map_kernel::<S, u8>(CHEAP, Convert(|x: S| CastTo::<u8>::cast(x) & 15)),
+    }), else None)
+}
+
+/// Casts to a shorter float that drop the digits which do not fit instead of rounding.
+fn truncating(from: DType, to: DType) -> Option<Kernel> {
+    fn single(digits: u32) -> impl Fn(f32) -> f32 {
+        move |x| {
+            if x.is_nan() {
+                x
+            } else {
+                f32::from_bits(x.to_bits() >> digits << digits)
+            }
+        }
+    }
+    fn double(digits: u32) -> impl Fn(f64) -> f32 {
+        move |x| {
+            if x.is_nan() {
+                f32::NAN
+            } else {
+                f64::from_bits(x.to_bits() >> digits << digits) as f32
+            }
+        }
+    }
+    Some(match (from, to) {
+        (DType::Float, DType::Half) => map_kernel::<f32, f16>(CHEAP, Narrowed(Each(single(13)))),
+        (DType::Float, DType::Bfloat16) => {
+            map_kernel::<f32, bf16>(CHEAP, Narrowed(Each(single(16))))
+        }
+        (DType::Double, DType::Float) => map_kernel::<f64, f32>(CHEAP, Convert(double(29))),
+        (DType::Double, DType::Half) => {
+            map_kernel::<f64, f16>(CHEAP, Narrowed(Convert(double(42))))
+        }
+        (DType::Double, DType::Bfloat16) => {
+            map_kernel::<f64, bf16>(CHEAP, Narrowed(Convert(double(45))))
+        }
+        _ => return None,
+    })
+}
+
+/// A type that converts to all others.
+trait CastAll:
+    Element
+    + CastTo<f32>
+    + CastTo<f64>
+    + CastTo<i32>
+    + CastTo<i64>
+    + CastTo<bool>
+    + CastTo<u8>
+    + CastTo<i8>
+    + CastTo<i16>
+    + CastTo<u16>
+    + CastTo<u32>
+    + CastTo<u64>
+    + CastTo<Complex32>
+    + CastTo<Complex64>
+{
+}
+
+macro_rules! all {
+    ($($ty:ty),*) => { $(impl CastAll for $ty {})* };
+}
+all!(
+    f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+);
+
+type Kernel = Result<Box<dyn OpKernel>>;
+
+fn from_plain<S: CastAll>(to: DType) -> Option<Kernel> {
+    dispatch!(to, T in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => Some(map_kernel::<S, T>(CHEAP, Convert(<S as CastTo<T>>::cast))),
+    else match to {
+        DType::Half => Some(map_kernel::<S, f16>(CHEAP, Narrowed(Convert(<S as CastTo<f32>>::cast)))),
+        DType::Bfloat16 => {
+            Some(map_kernel::<S, bf16>(CHEAP, Narrowed(Convert(<S as CastTo<f32>>::cast))))
+        }
+        _ => None,
+    })
+}
+
+fn from_half<H: Half>(to: DType) -> Option<Kernel> {
+    dispatch!(to, T in [
+        f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
+    ] => Some(map_kernel::<H, T>(CHEAP, Widened(Convert(<f32 as CastTo<T>>::cast)))),
+    else match to {
+        DType::Half => Some(map_kernel::<H, f16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
+        DType::Bfloat16 => Some(map_kernel::<H, bf16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
+        _ => None,
+    })
+}
+
+fn cast_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).cast(g.x(0).dtype());
+    g.set(0, dx)
+}

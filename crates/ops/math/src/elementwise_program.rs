@@ -1,0 +1,293 @@
+//! Small programs of elementwise instructions, interpreted block by block.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+
+/// A value of one block: one number for each element, or the same for all.
+#[derive(Clone, Copy)]
+pub(crate) enum Block<'a> {
+    /// One number for each element.
+    Slice(&'a [f32]),
+    /// The same for all.
+    Scalar(f32),
+}
+
+/// One step; operands count inputs first, then the results of earlier steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Instruction {
+    Unary(UnaryOp, usize),
+    Binary(BinaryOp, usize, usize),
+}
+
+/// A sequence of instructions; the last one's result is the program's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    n_inputs: usize,
+    steps: Vec<Instruction>,
+    /// For each step, the scratch row that its result goes to; rows are reused when free.
+    rows: Vec<usize>,
+    n_rows: usize,
+}
+
+fn unary_op(name: &str, parameter: f32) -> Option<UnaryOp> {
+    Some(match name {
+        "Neg" => UnaryOp::Neg,
+        "Abs" => UnaryOp::Abs,
+        "Square" => UnaryOp::Square,
+        "Sqrt" => UnaryOp::Sqrt,
+        "Rsqrt" => UnaryOp::Rsqrt,
+        "Reciprocal" | "Inv" => UnaryOp::Reciprocal,
+        "Exp" => UnaryOp::Exp,
+        "Expm1" => UnaryOp::Expm1,
+        "Log" => UnaryOp::Log,
+        "Log1p" => UnaryOp::Log1p,
+        "Sin" => UnaryOp::Sin,
+        "Cos" => UnaryOp::Cos,
+        "Tanh" => UnaryOp::Tanh,
+        "Sigmoid" => UnaryOp::Sigmoid,
+        "Erf" => UnaryOp::Erf,
+        "Erfc" => UnaryOp::Erfc,
+        "Floor" => UnaryOp::Floor,
+        "Ceil" => UnaryOp::Ceil,
+        "Rint" | "Round" => UnaryOp::Round,
+        "Sign" => UnaryOp::Sign,
+        "Relu" => UnaryOp::Relu,
+        "Relu6" => UnaryOp::Relu6,
+        "LeakyRelu" => UnaryOp::LeakyRelu(parameter),
+        "Elu" => UnaryOp::Elu(1.0),
+        "Selu" => UnaryOp::Selu,
+        "Softplus" => UnaryOp::Softplus,
+        "Softsign" => UnaryOp::Softsign,
+        "_Swish" => UnaryOp::Swish,
+        "_HardSwish" => UnaryOp::HardSwish,
+        "_Gelu" => UnaryOp::GeluErf,
+        "_GeluTanh" => UnaryOp::GeluTanh,
+        _ => return None,
+    })
+}
+
+fn binary_op(name: &str) -> Option<BinaryOp> {
+    Some(match name {
+        "Add" | "AddV2" | "BiasAdd" => BinaryOp::Add,
+        "Sub" => BinaryOp::Sub,
+        "Mul" => BinaryOp::Mul,
+        "RealDiv" | "Div" => BinaryOp::Div,
+        "Maximum" => BinaryOp::Max,
+        "Minimum" => BinaryOp::Min,
+        "SquaredDifference" => BinaryOp::SquaredDifference,
+        "Pow" => BinaryOp::Pow,
+        _ => return None,
+    })
+}
+
+impl Program {
+    /// Reads `Mul(0,1);LeakyRelu[0.2](2);AddV2(3,0)`: op names with the positions of their
+    /// operands, inputs first, then results; a number in brackets is a parameter.
+    ///
+    /// ```
+    /// use ferroflow_kernels::elementwise_program::Program;
+    /// assert!(Program::parse("Mul(0,1);Relu(2)", 2).is_ok());
+    /// assert!(Program::parse("Mul(0,5)", 2).is_err());
+    /// ```
+    pub fn parse(text: &str, n_inputs: usize) -> Result<Program> {
+        let bad = || invalid_argument!("malformed elementwise program '{text}'");
+        let mut steps = Vec::new();
+        for part in text.split(';') {
+            let (head, operands) = part.split_once('(').ok_or_else(bad)?;
+            let operands: SmallVec<[usize; 2]> = operands
+                .strip_suffix(')')
+                .ok_or_else(bad)?
+                .split(',')
+                .map(|o| o.parse().map_err(|_| bad()))
+                .collect::<Result<_>>()?;
+            if operands.iter().any(|&o| o >= n_inputs + steps.len()) {
+                return Err(bad());
+            }
+            let (name, parameter) = match head.split_once('[') {
+                Some((name, p)) => (
+                    name,
+                    p.strip_suffix(']')
+                        .and_then(|p| p.parse().ok())
+                        .ok_or_else(bad)?,
+                ),
+                None => (head, 0.0),
+            };
+            steps.push(match operands[..] {
+                [a] => Instruction::Unary(unary_op(name, parameter).ok_or_else(bad)?, a),
+                [a, b] => Instruction::Binary(binary_op(name).ok_or_else(bad)?, a, b),
+                _ => return Err(bad()),
+            });
+        }
+        let (rows, n_rows) = assign_rows(&steps, n_inputs);
+        Ok(Program {
+            n_inputs,
+            steps,
+            rows,
+            n_rows,
+        })
+    }
+
+    /// Computes one block.
+    pub(crate) fn run(&self, inputs: &[Block], out: &mut [f32]) {
+        thread_local! {
+            static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let len = out.len();
+            if scratch.len() < self.n_rows * len {
+                scratch.resize(self.n_rows * len, 0.0);
+            }
+            let last = self.steps.len() - 1;
+            for (i, step) in self.steps.iter().enumerate() {
+                // The destination row is taken out of the scratch, so that the others can be read.
+                if i == last {
+                    self.step(step, inputs, scratch, len, out);
+                } else {
+                    let row = self.rows[i];
+                    let (head, tail) = scratch.split_at_mut(row * len);
+                    let (dst, tail) = tail.split_at_mut(len);
+                    let view = Split { head, tail, row };
+                    self.step_split(step, inputs, &view, len, dst);
+                }
+            }
+        });
+    }
+
+    fn step(
+        &self,
+        step: &Instruction,
+        inputs: &[Block],
+        scratch: &[f32],
+        len: usize,
+        dst: &mut [f32],
+    ) {
+        self.execute(
+            step,
+            inputs,
+            &|row| &scratch[row * len..(row + 1) * len],
+            dst,
+        );
+    }
+
+    fn step_split(
+        &self,
+        step: &Instruction,
+        inputs: &[Block],
+        view: &Split,
+        len: usize,
+        dst: &mut [f32],
+    ) {
+        self.execute(step, inputs, &|row| view.row(row, len), dst);
+    }
+
+    #[inline]
+    fn execute<'s>(
+        &self,
+        step: &Instruction,
+        inputs: &[Block<'s>],
+        row: &dyn Fn(usize) -> &'s [f32],
+        dst: &mut [f32],
+    ) {
+        let operand = |at: usize| -> Operand<'s> {
+            match at.checked_sub(self.n_inputs) {
+                Some(step) => Operand::Slice(row(self.rows[step])),
+                None => match inputs[at] {
+                    Block::Slice(s) => Operand::Slice(s),
+                    Block::Scalar(v) => Operand::Scalar(v),
+                },
+            }
+        };
+        match *step {
+            Instruction::Unary(op, a) => match operand(a) {
+                Operand::Slice(src) => unary(op, src, dst),
+                Operand::Scalar(v) => {
+                    dst.fill(v);
+                    ferroflow_primitives::math::unary_in_place(op, dst);
+                }
+            },
+            Instruction::Binary(op, a, b) => binary(op, operand(a), operand(b), dst),
+        }
+    }
+}
+
+/// The scratch without the row that is being written.
+struct Split<'a> {
+    head: &'a [f32],
+    tail: &'a [f32],
+    row: usize,
+}
+
+impl<'a> Split<'a> {
+    fn row(&self, row: usize, len: usize) -> &'a [f32] {
+        debug_assert_ne!(row, self.row);
+        if row < self.row {
+            &self.head[row * len..(row + 1) * len]
+        } else {
+            &self.tail[(row - self.row - 1) * len..(row - self.row) * len]
+        }
+    }
+}
+
+/// Gives each step a scratch row that no value still needed occupies.
+fn assign_rows(steps: &[Instruction], n_inputs: usize) -> (Vec<usize>, usize) {
+    let mut last_use = vec![0usize; steps.len()];
+    for (i, step) in steps.iter().enumerate() {
+        let operands: &[usize] = match step {
+            Instruction::Unary(_, a) => &[*a],
+            Instruction::Binary(_, a, b) => &[*a, *b],
+        };
+        for at in operands.iter().filter_map(|o| o.checked_sub(n_inputs)) {
+            last_use[at] = i;
+        }
+    }
+    let mut rows: Vec<usize> = Vec::with_capacity(steps.len());
+    let mut n_rows = 0;
+    for i in 0..steps.len() {
+        // A row is taken while the step that wrote it is still to be read, this step included:
+        // the destination must differ from the operands.
+        let taken = |row: usize| (0..i).any(|j| rows[j] == row && last_use[j] >= i);
+        let row = (0..).find(|&r| !taken(r)).unwrap_or(0);
+        n_rows = n_rows.max(row + 1);
+        rows.push(row);
+    }
+    (rows, n_rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_compute_what_they_say() {
+        let p = Program::parse(
+            "Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)",
+            2,
+        )
+        .unwrap();
+        let a: Vec<f32> = (0..37).map(|i| i as f32 - 18.0).collect();
+        let mut out = vec![0.0; 37];
+        p.run(&[Block::Slice(&a), Block::Scalar(0.5)], &mut out);
+        for (a, out) in a.iter().zip(out) {
+            let (m, s) = (a * 0.5, 0.5);
+            let want = ((m + s).max(0.0) - m - a).powi(2);
+            assert!((want - out).abs() < 1e-4, "{a}: {want} {out}");
+        }
+    }
+
+    #[test]
+    fn malformed_programs_are_errors() {
+        for text in [
+            "",
+            "Mul",
+            "Mul(0",
+            "Mul(0,1,2)",
+            "Nope(0)",
+            "Relu(x)",
+            "LeakyRelu[z](0)",
+        ] {
+            assert!(Program::parse(text, 3).is_err(), "{text}");
+        }
+    }
+}

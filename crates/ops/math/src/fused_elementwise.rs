@@ -1,0 +1,196 @@
+//! A chain (or tree) of elementwise ops as one pass over cache-sized blocks.
+
+use crate::elementwise_program::{Block, Program};
+use ferroflow_base::Result;
+use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, Shape, Tensor};
+use smallvec::SmallVec;
+
+/// `_FusedElementwise`: internal; runs `program` (see
+/// [`Program::parse`](crate::elementwise_program::Program::parse)) on its inputs, broadcast
+/// together.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "_FusedElementwise",
+    "inputs: N*T -> y: T | T: type {float}; N: int >= 1; program: string",
+)
+.shape(shape)
+.kernel(build)];
+
+fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let mut shape = ctx.input(0);
+    for i in 1..ctx.num_inputs() {
+        shape = broadcast_partial(&shape, &ctx.input(i))?;
+    }
+    ctx.set(0, shape);
+    Ok(())
+}
+
+/// Elements of a block: small enough that a few blocks stay in the first-level cache.
+const BLOCK: usize = 1024;
+/// Blocks that one task computes at least.
+const GROUP: usize = 8;
+
+fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let program = Program::parse(build.attrs.str("program")?, build.inputs.len())?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let out = compute(ctx, &program)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn compute(ctx: &KernelCtx, program: &Program) -> Result<Tensor> {
+    let inputs: SmallVec<[&Tensor; 8]> = (0..ctx.num_inputs())
+        .map(|i| ctx.input(i))
+        .collect::<Result<_>>()?;
+    let mut shape = Shape::scalar();
+    for input in &inputs {
+        shape = broadcast_shape(&shape, input.shape())?;
+    }
+    let mut out = ctx.alloc(DType::Float, shape)?;
+    if out.num_elements() > 0 {
+        let shape = out.shape().clone();
+        Loops::new(&shape, &inputs)?.run(ctx, program, out.slice_mut()?);
+    }
+    Ok(out)
+}
+
+/// The output as rows of one length, and where each input's part of a row is.
+struct Loops<'a> {
+    row: usize,
+    /// Outer extents, outermost first.
+    outer: SmallVec<[usize; 4]>,
+    inputs: SmallVec<[Walk<'a>; 8]>,
+}
+
+struct Walk<'a> {
+    data: std::borrow::Cow<'a, [f32]>,
+    /// Stride over each outer extent.
+    outer: SmallVec<[usize; 4]>,
+    /// Whether the row is one repeated number.
+    repeats: bool,
+}
+
+impl<'a> Loops<'a> {
+    /// Joins neighbouring dimensions over which every input walks alike.
+    fn new(shape: &Shape, inputs: &[&'a Tensor]) -> Result<Loops<'a>> {
+        let rank = shape.rank();
+        let strides: Vec<SmallVec<[usize; 4]>> = inputs
+            .iter()
+            .map(|t| {
+                let own = t.shape().strides();
+                let lead = rank - t.shape().rank();
+                let at = |d: usize| match d.checked_sub(lead) {
+                    Some(i) if t.shape()[i] != 1 => own[i],
+                    _ => 0,
+                };
+                (0..rank).map(at).collect()
+            })
+            .collect();
+        // Groups of dimensions, innermost first: (extent, stride of each input).
+        let mut groups: Vec<(usize, SmallVec<[usize; 8]>)> = Vec::new();
+        for d in (0..rank).rev().filter(|&d| shape[d] != 1) {
+            let here: SmallVec<[usize; 8]> = strides.iter().map(|s| s[d]).collect();
+            match groups.last_mut() {
+                Some((extent, inner))
+                    if here
+                        .iter()
+                        .zip(inner.iter())
+                        .all(|(h, i)| *h == i * *extent) =>
+                {
+                    *extent *= shape[d];
+                }
+                _ => groups.push((shape[d], here)),
+            }
+        }
+        if groups.is_empty() {
+            groups.push((1, SmallVec::from_elem(0, inputs.len())));
+        }
+        let (mut row, inner) = groups.remove(0);
+        let mut outer: SmallVec<[usize; 4]> = groups.iter().rev().map(|g| g.0).collect();
+        let mut walks: SmallVec<[Walk; 8]> = SmallVec::new();
+        for (i, t) in inputs.iter().enumerate() {
+            walks.push(Walk {
+                data: t.slice::<f32>()?.into(),
+                outer: groups.iter().rev().map(|g| g.1[i]).collect(),
+                repeats: inner[i] == 0,
+            });
+        }
+        // Short rows are joined until they fill a block: what repeats from row to row is copied.
+        if let Some(&last) = outer.last()
+            && row * 2 <= BLOCK / 2
+            && last > 1
+        {
+            let n = (1..=(BLOCK / row).min(last))
+                .rev()
+                .find(|n| last % n == 0)
+                .unwrap_or(1);
+            let joins = |w: &Walk| match w.outer.last() {
+                Some(0) => w.repeats || w.data.len() == row,
+                Some(&s) => !w.repeats && s == row,
+                None => false,
+            };
+            if n > 1 && walks.iter().all(joins) {
+                for w in walks.iter_mut() {
+                    if let Some(stride) = w.outer.last_mut() {
+                        if *stride == 0 && !w.repeats {
+                            w.data = w.data.repeat(n).into();
+                        }
+                        *stride *= n;
+                    }
+                }
+                row *= n;
+                if let Some(last) = outer.last_mut() {
+                    *last /= n;
+                }
+            }
+        }
+        Ok(Loops {
+            row,
+            outer,
+            inputs: walks,
+        })
+    }
+
+    fn run(&self, ctx: &KernelCtx, program: &Program, out: &mut [f32]) {
+        let blocks_per_row = self.row.div_ceil(BLOCK);
+        let last_block = self.row - (blocks_per_row - 1) * BLOCK;
+        if blocks_per_row == 1 || last_block == BLOCK || out.len() == self.row {
+            // All blocks but the very last have the same length: one chunk is one block.
+            let chunk = if blocks_per_row == 1 { self.row } else { BLOCK };
+            par_chunks_mut(ctx.par(), out, chunk, GROUP, &|i, out| {
+                let start = i * chunk;
+                self.block(program, start / self.row, start % self.row, out);
+            });
+        } else {
+            par_chunks_mut(ctx.par(), out, self.row, 1, &|r, row| {
+                for (b, out) in row.chunks_mut(BLOCK).enumerate() {
+                    self.block(program, r, b * BLOCK, out);
+                }
+            });
+        }
+    }
+
+    /// Computes elements `start..start + out.len()` of row `r`.
+    fn block(&self, program: &Program, r: usize, start: usize, out: &mut [f32]) {
+        let mut index: SmallVec<[usize; 4]> = SmallVec::from_elem(0, self.outer.len());
+        let mut rest = r;
+        for (i, extent) in self.outer.iter().enumerate().rev() {
+            index[i] = rest % extent;
+            rest /= extent;
+        }
+        let inputs: SmallVec<[Block; 8]> = self
+            .inputs
+            .iter()
+            .map(|w| {
+                let at: usize = index.iter().zip(&w.outer).map(|(i, s)| i * s).sum();
+                match w.repeats {
+                    true => Block::Scalar(w.data[at]),
+                    false => Block::Slice(&w.data[at + start..][..out.len()]),
+                }
+            })
+            .collect();
+        program.run(&inputs, out);
+    }
+}

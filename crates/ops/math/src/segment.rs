@@ -1,0 +1,498 @@
+//! Rows gathered into segments: SegmentSum and its kin, the unsorted and the sparse ones.
+
+use crate::segment_gradient;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::{Ints, constant_int, int, ints};
+use ferroflow_functors::numeric::{Half, Num};
+use ferroflow_functors::reduce::{Max, Min, Prod, Reduce, Sum};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{
+    Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, f16,
+};
+
+/// How the ids of an op say which row goes where.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// `data, segment_ids`: ascending, a row each.
+    Sorted,
+    /// `data, segment_ids, num_segments`: any order; negative ids drop rows.
+    Unsorted,
+    /// `data, indices, segment_ids`: ascending, rows by index.
+    Sparse,
+    /// The same with `num_segments`.
+    SparseCounted,
+}
+
+/// What becomes of a segment's sum.
+#[derive(Clone, Copy, PartialEq)]
+enum Scale {
+    None,
+    Mean,
+    SqrtN,
+}
+
+macro_rules! number_segments {
+    ($form:expr, $reduce:ty, $gap:ident, $scale:expr) => {
+        |build| match build.input(0)? {
+            DType::Half => half_kernel::<f16, $reduce>($form, <f32 as Num>::$gap, $scale),
+            DType::Bfloat16 => half_kernel::<bf16, $reduce>($form, <f32 as Num>::$gap, $scale),
+            dtype => dispatch!(dtype, T in [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+            ] => kernel::<T, $reduce>($form, <T as Num>::$gap, $scale),
+            else Err(build.unsupported(dtype))),
+        }
+    };
+}
+macro_rules! ordered_segments {
+    ($form:expr, $reduce:ty, $gap:ident) => {
+        |build| match build.input(0)? {
+            DType::Half => half_kernel::<f16, $reduce>($form, <f16 as Limits>::$gap.wide(), Scale::None),
+            DType::Bfloat16 => half_kernel::<bf16, $reduce>($form, <bf16 as Limits>::$gap.wide(), Scale::None),
+            dtype => dispatch!(dtype, T in [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+            ] => kernel::<T, $reduce>($form, <T as Limits>::$gap, Scale::None),
+            else Err(build.unsupported(dtype))),
+        }
+    };
+}
+
+macro_rules! ordered_sum {
+    ($form:expr, $scale:expr) => {
+        |build| match build.input(0)? {
+            DType::Half => half_kernel::<f16, Sum>($form, 0.0, $scale),
+            DType::Bfloat16 => half_kernel::<bf16, Sum>($form, 0.0, $scale),
+            dtype => dispatch!(dtype, T in [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+            ] => kernel::<T, Sum>($form, <T as Num>::ZERO, $scale),
+            else Err(build.unsupported(dtype))),
+        }
+    };
+}
+
+const fn row(
+    name: &'static str,
+    signature: &'static str,
+    shape: fn(&mut ShapeCtx) -> Result<()>,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature).shape(shape).kernel(kernel)
+}
+
+const SORTED: &str = "data: T, segment_ids: Tindices -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64} |";
+const SORTED_ORDERED: &str = "data: T, segment_ids: Tindices -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tindices: type {int32,int64} |";
+const UNSORTED_SUM: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int16,int32,int64}; Tnumsegments: type {int32,int64} = int32 |";
+const UNSORTED: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; Tnumsegments: type {int32,int64} = int32 |";
+const UNSORTED_ORDERED: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tindices: type {int32,int64}; Tnumsegments: type {int32,int64} = int32 |";
+const SPARSE_SUM: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tidx: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
+const SPARSE: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids -> output: T | T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
+const COUNTED_SUM: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tidx: type {int32,int64} = int32; Tnumsegments: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
+const COUNTED: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids, num_segments: Tnumsegments -> output: T | T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32; Tnumsegments: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
+
+/// SegmentSum, SegmentMean, SegmentProd, SegmentMax, SegmentMin, UnsortedSegmentSum,
+/// UnsortedSegmentProd, UnsortedSegmentMax, UnsortedSegmentMin, SparseSegmentSum,
+/// SparseSegmentMean, SparseSegmentSqrtN and their forms with a number of segments.
+pub(crate) const OPS: &[Op] = &[
+    row(
+        "SegmentSum",
+        SORTED,
+        sorted_shape,
+        number_segments!(Form::Sorted, Sum, ZERO, Scale::None),
+    )
+    .gradient(segment_gradient::sum),
+    row(
+        "SegmentMean",
+        SORTED,
+        sorted_shape,
+        number_segments!(Form::Sorted, Sum, ZERO, Scale::Mean),
+    )
+    .gradient(segment_gradient::mean),
+    row(
+        "SegmentProd",
+        SORTED,
+        sorted_shape,
+        number_segments!(Form::Sorted, Prod, ONE, Scale::None),
+    )
+    .gradient(segment_gradient::prod),
+    row(
+        "SegmentMax",
+        SORTED_ORDERED,
+        sorted_shape,
+        ordered_segments!(Form::Sorted, Max, ZERO),
+    )
+    .gradient(segment_gradient::extreme),
+    row(
+        "SegmentMin",
+        SORTED_ORDERED,
+        sorted_shape,
+        ordered_segments!(Form::Sorted, Min, ZERO),
+    )
+    .gradient(segment_gradient::extreme),
+    row(
+        "UnsortedSegmentSum",
+        UNSORTED_SUM,
+        unsorted_shape,
+        number_segments!(Form::Unsorted, Sum, ZERO, Scale::None),
+    )
+    .gradient(segment_gradient::sum),
+    row(
+        "UnsortedSegmentProd",
+        UNSORTED,
+        unsorted_shape,
+        number_segments!(Form::Unsorted, Prod, ONE, Scale::None),
+    )
+    .gradient(segment_gradient::prod),
+    row(
+        "UnsortedSegmentMax",
+        UNSORTED_ORDERED,
+        unsorted_shape,
+        ordered_segments!(Form::Unsorted, Max, LOWEST),
+    )
+    .gradient(segment_gradient::extreme),
+    row(
+        "UnsortedSegmentMin",
+        UNSORTED_ORDERED,
+        unsorted_shape,
+        ordered_segments!(Form::Unsorted, Min, HIGHEST),
+    )
+    .gradient(segment_gradient::extreme),
+    row(
+        "SparseSegmentSum",
+        SPARSE_SUM,
+        sparse_shape,
+        ordered_sum!(Form::Sparse, Scale::None),
+    )
+    .gradient(segment_gradient::sparse),
+    row(
+        "SparseSegmentMean",
+        SPARSE,
+        sparse_shape,
+        ordered_sum!(Form::Sparse, Scale::Mean),
+    )
+    .gradient(segment_gradient::sparse),
+    row(
+        "SparseSegmentSqrtN",
+        SPARSE,
+        sparse_shape,
+        ordered_sum!(Form::Sparse, Scale::SqrtN),
+    )
+    .gradient(segment_gradient::sparse),
+    row(
+        "SparseSegmentSumWithNumSegments",
+        COUNTED_SUM,
+        counted_shape,
+        ordered_sum!(Form::SparseCounted, Scale::None),
+    )
+    .gradient(segment_gradient::sparse),
+    row(
+        "SparseSegmentMeanWithNumSegments",
+        COUNTED,
+        counted_shape,
+        ordered_sum!(Form::SparseCounted, Scale::Mean),
+    )
+    .gradient(segment_gradient::sparse),
+    row(
+        "SparseSegmentSqrtNWithNumSegments",
+        COUNTED,
+        counted_shape,
+        ordered_sum!(Form::SparseCounted, Scale::SqrtN),
+    )
+    .gradient(segment_gradient::sparse),
+];
+
+/// `[segments, data.shape[skip..]]`, as far as known.
+fn rows_shape(ctx: &mut ShapeCtx, segments: Option<usize>, skip: usize) -> Result<()> {
+    let data = ctx.with_rank_at_least(0, skip)?;
+    let shape = match data.dims() {
+        Some(dims) => PartialShape::of([segments].into_iter().chain(dims[skip..].iter().copied())),
+        None => PartialShape::unknown(),
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn sorted_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(1, 1)?;
+    rows_shape(ctx, None, 1)
+}
+
+fn sparse_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(1, 1)?;
+    sparse_ids(ctx)?;
+    rows_shape(ctx, None, 1)
+}
+
+fn sparse_ids(ctx: &ShapeCtx) -> Result<()> {
+    let ids = ctx.with_rank(2, 1)?;
+    ctx.merge(&ctx.input(1), &ids).map(|_| ())
+}
+
+fn num_segments(value: i64) -> Result<usize> {
+    usize::try_from(value)
+        .map_err(|_| invalid_argument!("Input num_segments == {value} must not be negative."))
+}
+
+fn counted_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    sparse_ids(ctx)?;
+    let segments = constant_int(ctx, 3).map(num_segments).transpose()?;
+    rows_shape(ctx, segments, 1)
+}
+
+fn unsorted_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let segments = constant_int(ctx, 2).map(num_segments).transpose()?;
+    match ctx.input(1).rank() {
+        Some(rank) => rows_shape(ctx, segments, rank),
+        None => Ok(()),
+    }
+}
+
+/// What segments without rows hold: finite, unlike the limits of reductions.
+trait Limits {
+    const ZERO: Self;
+    const LOWEST: Self;
+    const HIGHEST: Self;
+}
+
+macro_rules! limits {
+    ($($ty:ty = $zero:expr;)*) => {$(
+        impl Limits for $ty {
+            const ZERO: Self = $zero;
+            const LOWEST: Self = <$ty>::MIN;
+            const HIGHEST: Self = <$ty>::MAX;
+        }
+    )*};
+}
+limits! {
+    f32 = 0.0; f64 = 0.0; f16 = f16::ZERO; bf16 = bf16::ZERO;
+    i8 = 0; i16 = 0; i32 = 0; i64 = 0; u8 = 0; u16 = 0; u32 = 0; u64 = 0;
+}
+
+/// The work of one call.
+struct Job {
+    /// Target segment and source row.
+    moves: Vec<(usize, usize)>,
+    out: Shape,
+    row_len: usize,
+}
+
+fn job(ctx: &KernelCtx, form: Form) -> Result<Job> {
+    match form {
+        Form::Sorted => sorted_job(ctx),
+        Form::Unsorted => unsorted_job(ctx),
+        Form::Sparse | Form::SparseCounted => sparse_job(ctx, form == Form::SparseCounted),
+    }
+}
+
+/// The shape of the output: `segments` rows like those of `data` without `skip` dimensions.
+fn out_shape(segments: i64, data: &Shape, skip: usize) -> Result<(Shape, usize)> {
+    let rest = &data[skip..];
+    let dims: Vec<i64> = std::iter::once(segments)
+        .chain(rest.iter().map(|&d| d as i64))
+        .collect();
+    Ok((Shape::checked(&dims)?, rest.iter().product()))
+}
+
+/// Ascending ids with the number of segments they reach.
+fn ascending(ids: &[i64], limit: Option<usize>) -> Result<i64> {
+    let Some(&last) = ids.last() else {
+        return Ok(limit.unwrap_or(0) as i64);
+    };
+    let segments = last.checked_add(1).filter(|n| *n > 0);
+    let Some(segments) = segments else {
+        return Err(invalid_argument!("segment ids must be >= 0"));
+    };
+    if let Some(limit) = limit.filter(|&l| segments > l as i64) {
+        return Err(invalid_argument!(
+            "segment ids must be < num_segments ({limit})"
+        ));
+    }
+    if ids[0] < 0 {
+        return Err(invalid_argument!(
+            "Segment id {} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted.",
+            ids[0]
+        ));
+    }
+    match ids.windows(2).any(|w| w[1] < w[0]) {
+        true => Err(invalid_argument!("segment ids are not increasing")),
+        false => Ok(limit.map_or(segments, |l| l as i64)),
+    }
+}
+
+fn sorted_job(ctx: &KernelCtx) -> Result<Job> {
+    let (data, ids) = (ctx.shape(0)?, ctx.input(1)?);
+    if ids.shape().rank() != 1 {
+        return Err(invalid_argument!("segment_ids should be a vector."));
+    }
+    let Some(&rows) = data.first() else {
+        return Err(invalid_argument!("data must be at least 1-D, got a scalar"));
+    };
+    let ids = ints(ids)?;
+    if ids.len() != rows {
+        return Err(invalid_argument!(
+            "segment_ids should be the same size as dimension 0 of input."
+        ));
+    }
+    let (out, row_len) = out_shape(ascending(&ids, None)?, data, 1)?;
+    let moves = ids
+        .iter()
+        .enumerate()
+        .map(|(i, &id)| (id as usize, i))
+        .collect();
+    Ok(Job {
+        moves,
+        out,
+        row_len,
+    })
+}
+
+fn unsorted_job(ctx: &KernelCtx) -> Result<Job> {
+    let (data, ids, count) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
+    let ids_shape = ids.shape();
+    if data.rank() < ids_shape.rank() || data[..ids_shape.rank()] != ids_shape[..] {
+        return Err(invalid_argument!(
+            "data.shape = {data} does not start with segment_ids.shape = {ids_shape}"
+        ));
+    }
+    let segments = int(count).ok_or_else(|| {
+        invalid_argument!(
+            "num_segments should be a scalar, not shape {}",
+            count.shape()
+        )
+    })?;
+    num_segments(segments)?;
+    let ids = ints(ids)?;
+    let mut moves = Vec::with_capacity(ids.len());
+    for (i, &id) in ids.iter().enumerate() {
+        if id >= segments {
+            let position = position(i, ids_shape);
+            return Err(invalid_argument!(
+                "segment_ids{position} = {id} is out of range [0, {segments})"
+            ));
+        }
+        if id >= 0 {
+            moves.push((id as usize, i));
+        }
+    }
+    let (out, row_len) = out_shape(segments, data, ids_shape.rank())?;
+    Ok(Job {
+        moves,
+        out,
+        row_len,
+    })
+}
+
+/// Position `i` as TensorFlow writes it: `[1,2]`, or nothing for a scalar.
+fn position(i: usize, shape: &Shape) -> String {
+    let mut coords = vec![0; shape.rank()];
+    ferroflow_functors::strided::unravel(i, shape, &mut coords);
+    match coords[..] {
+        [] => String::new(),
+        _ => Shape::from(&coords[..]).to_string(),
+    }
+}
+
+fn sparse_job(ctx: &KernelCtx, counted: bool) -> Result<Job> {
+    let (data, indices, ids) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
+    if indices.shape().rank() != 1 {
+        return Err(invalid_argument!("indices should be a vector."));
+    }
+    if ids.shape().rank() != 1 {
+        return Err(invalid_argument!("segment_ids should be a vector."));
+    }
+    let Some(&rows) = data.first() else {
+        return Err(invalid_argument!("data must be at least 1-D, got a scalar"));
+    };
+    let (indices, ids): (Ints, Ints) = (ints(indices)?, ints(ids)?);
+    if indices.len() != ids.len() {
+        return Err(invalid_argument!(
+            "segment_ids and indices should have same size."
+        ));
+    }
+    let limit = match counted {
+        true => {
+            let count = ctx.input(3)?;
+            let value = int(count).ok_or_else(|| {
+                invalid_argument!(
+                    "num_segments should be a scalar, not shape {}",
+                    count.shape()
+                )
+            })?;
+            Some(num_segments(value)?)
+        }
+        false => None,
+    };
+    let (out, row_len) = out_shape(ascending(&ids, limit)?, data, 1)?;
+    let mut moves = Vec::with_capacity(ids.len());
+    for (i, (&index, &id)) in indices.iter().zip(&ids).enumerate() {
+        let Some(index) = usize::try_from(index).ok().filter(|&x| x < rows) else {
+            return Err(invalid_argument!(
+                "Bad: indices[{i}] == {index} out of range [0, {rows})"
+            ));
+        };
+        moves.push((id as usize, index));
+    }
+    Ok(Job {
+        moves,
+        out,
+        row_len,
+    })
+}
+
+/// Does `job` on rows `x`.
+fn gather<T: Num, R: Reduce<T>>(job: &Job, x: &[T], out: &mut [T], gap: T, scale: Scale) {
+    let n = job.row_len;
+    if n == 0 || out.is_empty() {
+        return;
+    }
+    let mut counts = vec![0usize; out.len() / n];
+    for &(segment, source) in &job.moves {
+        let to = &mut out[segment * n..(segment + 1) * n];
+        let from = &x[source * n..(source + 1) * n];
+        match counts[segment] {
+            0 => to.copy_from_slice(from),
+            _ => {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = R::step(*to, *from);
+                }
+            }
+        }
+        counts[segment] += 1;
+    }
+    for (row, &count) in out.chunks_exact_mut(n).zip(&counts) {
+        match (count, scale) {
+            (0, _) => row.fill(gap),
+            (1, _) | (_, Scale::None) => {}
+            (_, Scale::Mean) => row.iter_mut().for_each(|x| *x = x.average(count)),
+            (_, Scale::SqrtN) => {
+                let root = T::from_count(count).root();
+                row.iter_mut().for_each(|x| *x = x.div(root));
+            }
+        }
+    }
+}
+
+fn kernel<T: Num, R: Reduce<T>>(form: Form, gap: T, scale: Scale) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let job = job(ctx, form)?;
+        let mut out = ctx.alloc(T::DTYPE, job.out.clone())?;
+        gather::<T, R>(&job, ctx.slice(0)?, out.slice_mut()?, gap, scale);
+        ctx.set_output(0, out)
+    }))
+}
+
+fn half_kernel<H: Half, R: Reduce<f32>>(
+    form: Form,
+    gap: f32,
+    scale: Scale,
+) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let job = job(ctx, form)?;
+        let x = ctx.slice::<H>(0)?;
+        let mut wide = Tensor::for_overwrite(DType::Float, [x.len()].into())?;
+        H::widen(x, wide.slice_mut()?);
+        let mut sums = ctx.alloc(DType::Float, job.out.clone())?;
+        gather::<f32, R>(&job, wide.slice()?, sums.slice_mut()?, gap, scale);
+        let mut out = ctx.alloc(H::DTYPE, job.out)?;
+        H::narrow_all(sums.slice()?, out.slice_mut()?);
+        ctx.set_output(0, out)
+    }))
+}

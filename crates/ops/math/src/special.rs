@@ -1,0 +1,170 @@
+//! Special functions of several tensors: Igamma, Igammac, Betainc, Zeta, Polygamma.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::binary::{Both, half_zip_kernel, zip_kernel};
+use ferroflow_functors::shapes;
+use ferroflow_functors::unary::COSTLY;
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::special;
+use ferroflow_primitives::special_gamma;
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
+
+/// Igamma, Igammac, IgammaGradA, RandomGammaGrad, Betainc, Zeta, Polygamma.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "Igamma",
+        "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
+    )
+    .shape(shapes::broadcast)
+    .kernel(|build| kernel(build, special::igamma))
+    .gradient(igamma_gradient),
+    Op::new(
+        "Igammac",
+        "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
+    )
+    .shape(shapes::broadcast)
+    .kernel(|build| kernel(build, special::igammac))
+    .gradient(igammac_gradient),
+    Op::new(
+        "IgammaGradA",
+        "a: T, x: T -> z: T | T: type {float,double} |",
+    )
+    .shape(shapes::broadcast)
+    .kernel(|build| kernel(build, special_gamma::igamma_by_shape)),
+    Op::new(
+        "RandomGammaGrad",
+        "alpha: T, sample: T -> output: T | T: type {float,double} |",
+    )
+    .shape(shapes::broadcast)
+    .kernel(|build| kernel(build, special_gamma::sample_by_shape)),
+    Op::new("Zeta", "x: T, q: T -> z: T | T: type {float,double} |")
+        .shape(shapes::broadcast)
+        .kernel(|build| kernel(build, special::zeta))
+        .gradient(zeta_gradient),
+    Op::new("Polygamma", "a: T, x: T -> z: T | T: type {float,double} |")
+        .shape(shapes::broadcast)
+        .kernel(|build| kernel(build, special::polygamma))
+        .gradient(polygamma_gradient),
+    Op::new(
+        "Betainc",
+        "a: T, b: T, x: T -> z: T | T: type {float,double} |",
+    )
+    .shape(betainc_shape)
+    .kernel(|build| {
+        let dtype = build.input(0)?;
+        dispatch!(dtype, T in [f32, f64] => Ok(Box::new(betainc::<T>)),
+                else Err(build.unsupported(dtype)))
+    })
+    .gradient(betainc_gradient),
+];
+
+fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
+    let single = move |a: f32, b: f32| f(a.into(), b.into()) as f32;
+    match build.input(0)? {
+        DType::Float => zip_kernel::<f32, f32>(Both(single)),
+        DType::Double => zip_kernel::<f64, f64>(Both(f)),
+        DType::Half => half_zip_kernel::<f16>(Both(single)),
+        DType::Bfloat16 => half_zip_kernel::<bf16>(Both(single)),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// All inputs have one shape, except scalars.
+fn betainc_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let mut shape = PartialShape::scalar();
+    for i in 0..3 {
+        let input = ctx.input(i);
+        shape = match (shape.rank(), input.rank()) {
+            (_, None) | (None, _) => PartialShape::unknown(),
+            (_, Some(0)) => shape,
+            (Some(0), _) => input,
+            _ => ctx.merge(&shape, &input)?,
+        };
+    }
+    ctx.set(0, shape);
+    Ok(())
+}
+
+/// A float type that special functions convert to and from `f64`.
+trait Float: Element + Into<f64> {
+    fn from_f64(x: f64) -> Self;
+}
+impl Float for f32 {
+    fn from_f64(x: f64) -> Self {
+        x as f32
+    }
+}
+impl Float for f64 {
+    fn from_f64(x: f64) -> Self {
+        x
+    }
+}
+
+fn betainc<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
+    let mut shape = Shape::scalar();
+    let mut from = "";
+    for (i, name) in ["a", "b", "x"].into_iter().enumerate() {
+        let input = ctx.shape(i)?;
+        if shape.is_scalar() {
+            shape = input.clone();
+            from = name;
+        } else if !input.is_scalar() && *input != shape {
+            return Err(invalid_argument!(
+                "Shapes of {from} and {name} are inconsistent: {shape} vs. {input}"
+            ));
+        }
+    }
+    let mut out = ctx.alloc(T::DTYPE, shape)?;
+    let (a, b, x) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
+    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, COSTLY, 1, &|i, out| {
+        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)].into();
+        for (k, out) in out.iter_mut().enumerate() {
+            *out = T::from_f64(special::betainc(at(a, k), at(b, k), at(x, k)));
+        }
+    });
+    ctx.set_output(0, out)
+}
+
+/// `x^(a-1) e^-x / Γ(a)`, the derivative of Igamma by x.
+fn density<'g>(a: Expr<'g>, x: Expr<'g>) -> Expr<'g> {
+    ((a - 1.0) * x.op("Log", &[]) - x - a.op("Lgamma", &[])).op("Exp", &[])
+}
+
+fn igamma_gradient(g: &mut GradientCtx) -> Result<()> {
+    of_igamma(g, g.dy(0))
+}
+
+fn igammac_gradient(g: &mut GradientCtx) -> Result<()> {
+    of_igamma(g, -g.dy(0))
+}
+
+fn of_igamma<'g>(g: &mut GradientCtx<'g>, d: Expr<'g>) -> Result<()> {
+    let (a, x) = (g.x(0), g.x(1));
+    let da = g.needs(0).then(|| d * a.op("IgammaGradA", &[x]));
+    let dx = g.needs(1).then(|| d * density(a, x));
+    g.set_broadcast(da, dx)
+}
+
+/// Whole numbers count as constants, as they do in TensorFlow.
+fn zeta_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, q) = (g.x(0), g.x(1));
+    let dq = g.dy(0) * -x * (x + 1.0).op("Zeta", &[q]);
+    g.set_broadcast(None, Some(dq))
+}
+
+fn polygamma_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (n, x) = (g.x(0), g.x(1));
+    let dx = g.dy(0) * (n + 1.0).op("Polygamma", &[x]);
+    g.set_broadcast(None, Some(dx))
+}
+
+/// By x only, as in TensorFlow.
+fn betainc_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (a, b, x) = (g.x(0), g.x(1), g.x(2));
+    let lgamma = |e: Expr<'_>| e.op("Lgamma", &[]).symbol();
+    let log_beta = x.at(lgamma(a)) + x.at(lgamma(b)) - x.at(lgamma(a + b));
+    let log = (b - 1.0) * (-x).op("Log1p", &[]) + (a - 1.0).op("Xlogy", &[x]) - log_beta;
+    let dx = g.dy(0) * log.op("Exp", &[]);
+    g.set(2, dx.sum_to(x))
+}

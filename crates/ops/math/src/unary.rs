@@ -1,0 +1,492 @@
+//! Elementary functions of one tensor.
+
+use ferroflow_base::Result;
+use ferroflow_functors::field::{Field, Real};
+use ferroflow_functors::numeric::{Int, Num};
+use ferroflow_functors::shapes;
+use ferroflow_functors::unary::{
+    CHEAP, COSTLY, Convert, Each, Map, Simd, Widened, half_kernel, map_kernel,
+};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
+use ferroflow_primitives::math::UnaryOp;
+use ferroflow_primitives::special;
+use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
+
+/// A row of an op whose output has the shape of its input.
+pub(crate) const fn row(
+    name: &'static str,
+    signature: &'static str,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature)
+        .shape(shapes::unchanged)
+        .kernel(kernel)
+}
+
+/// The factory of a function that every listed type and the 16-bit floats have.
+macro_rules! map_of {
+    ($block:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        map_of!($block, Each(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
+    };
+    ($block:expr, $single:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        |build: &KernelBuild| {
+            let dtype = build.input(0)?;
+            match dtype {
+                DType::Half => half_kernel::<f16>($block, $single),
+                DType::Bfloat16 => half_kernel::<bf16>($block, $single),
+                DType::Float => map_kernel::<f32, f32>($block, $single),
+                _ => dispatch!(dtype, T in [$($ty),+] =>
+                    map_kernel::<T, T>($block, Each(<T as $trait>::$f)),
+                    else Err(build.unsupported(dtype))),
+            }
+        }
+    };
+}
+macro_rules! field_op {
+    ($f:ident, $simd:ident) => {
+        map_of!(
+            COSTLY,
+            Simd(UnaryOp::$simd),
+            Field::$f,
+            [f64, Complex32, Complex64]
+        )
+    };
+    ($f:ident) => {
+        map_of!(COSTLY, Field::$f, [f64, Complex32, Complex64])
+    };
+}
+macro_rules! real_op {
+    ($block:expr, $f:ident, $simd:ident) => {
+        map_of!($block, Simd(UnaryOp::$simd), Real::$f, [f64])
+    };
+}
+macro_rules! special_op {
+    ($f:path) => {
+        |build: &KernelBuild| special_kernel(build, $f)
+    };
+}
+/// The factory of a function that integers have from one trait and the others from another.
+macro_rules! mixed_op {
+    ([$($int:ty),+], $int_trait:ident :: $g:ident, $simd:ident, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
+        |build: &KernelBuild| {
+            dispatch!(build.input(0)?, T in [$($int),+] =>
+                map_kernel::<T, T>(CHEAP, Each(<T as $int_trait>::$g)),
+                else (map_of!(CHEAP, Simd(UnaryOp::$simd), $trait::$f, [$($ty),+]))(build))
+        }
+    };
+}
+
+pub(crate) const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
+const FIELD: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,complex64,complex128} |";
+const SIGNED: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,complex64,complex128} |";
+const TESTED: &str = "x: T -> y: bool | T: type {bfloat16,half,float,double} |";
+const INTEGERS: &str =
+    "x: T -> y: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |";
+
+/// Roots, exponentials, logarithms, trigonometry, rounding, signs and number tests.
+pub(crate) const OPS: &[Op] = &[
+    row(
+        "Sqrt",
+        FIELD,
+        map_of!(
+            CHEAP,
+            Simd(UnaryOp::Sqrt),
+            Num::root,
+            [f64, Complex32, Complex64]
+        ),
+    )
+    .gradient(sqrt_grad),
+    row("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt))
+    .gradient(rsqrt_grad),
+    row("Exp", FIELD, field_op!(exp, Exp))
+    .gradient(exp_grad),
+    row("Expm1", FIELD, field_op!(exp_m1, Expm1))
+    .gradient(expm1_grad),
+    row("Log", FIELD, field_op!(ln, Log))
+    .gradient(log_grad),
+    row("Log1p", FIELD, field_op!(ln_1p, Log1p))
+    .gradient(log1p_grad),
+    row("Sin", FIELD, field_op!(sin, Sin))
+    .gradient(sin_grad),
+    row("Cos", FIELD, field_op!(cos, Cos))
+    .gradient(cos_grad),
+    row("Tan", FIELD, field_op!(tan))
+    .gradient(tan_grad),
+    row("Asin", FIELD, field_op!(asin))
+    .gradient(asin_grad),
+    row("Acos", FIELD, field_op!(acos))
+    .gradient(acos_grad),
+    row("Atan", FIELD, field_op!(atan))
+    .gradient(atan_grad),
+    row("Sinh", FIELD, field_op!(sinh))
+    .gradient(sinh_grad),
+    row("Cosh", FIELD, field_op!(cosh))
+    .gradient(cosh_grad),
+    row("Tanh", FIELD, field_op!(tanh, Tanh))
+    .gradient(tanh_grad),
+    row("Asinh", FIELD, field_op!(asinh))
+    .gradient(asinh_grad),
+    row("Acosh", FIELD, field_op!(acosh))
+    .gradient(acosh_grad),
+    row("Atanh", FIELD, field_op!(atanh))
+    .gradient(atanh_grad),
+    row("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid))
+    .gradient(sigmoid_grad),
+    row("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
+    .gradient(erf_grad),
+    row("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc))
+    .gradient(erfc_grad),
+    row("Erfinv", FLOATS, special_op!(special::erfinv))
+    .gradient(erfinv_grad),
+    row("Ndtri", FLOATS, special_op!(special::ndtri))
+    .gradient(ndtri_grad),
+    row("Lgamma", FLOATS, special_op!(special::lgamma))
+    .gradient(lgamma_grad),
+    row("Digamma", FLOATS, special_op!(special::digamma))
+    .gradient(digamma_grad),
+    row("Reciprocal", SIGNED, field_op!(recip, Reciprocal))
+    .gradient(reciprocal_grad),
+    row("Inv", SIGNED, field_op!(recip, Reciprocal))
+    .gradient(reciprocal_grad),
+    row("Floor", FLOATS, real_op!(CHEAP, floor, Floor))
+    .not_differentiable(),
+    row("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil))
+    .not_differentiable(),
+    row("Rint", FLOATS, real_op!(CHEAP, rint, Round))
+    .not_differentiable(),
+    row(
+        "Round",
+        SIGNED,
+        mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]),
+    )
+    .not_differentiable(),
+    row(
+        "Abs",
+        "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |",
+        mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]),
+    )
+    .gradient(abs_grad),
+    row(
+        "Neg",
+        SIGNED,
+        map_of!(
+            CHEAP,
+            Simd(UnaryOp::Neg),
+            Num::neg,
+            [f64, i8, i16, i32, i64, Complex32, Complex64]
+        ),
+    )
+    .gradient(neg_grad),
+    row(
+        "Sign",
+        SIGNED,
+        mixed_op!(
+            [i8, i16, i32, i64],
+            Int::sign,
+            Sign,
+            Field::sign,
+            [f64, Complex32, Complex64]
+        ),
+    )
+    .gradient(sign_grad),
+    row(
+        "Square",
+        "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128} |",
+        map_of!(
+            CHEAP,
+            Simd(UnaryOp::Square),
+            Num::square,
+            [
+                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+            ]
+        ),
+    )
+    .gradient(square_grad),
+    row("IsNan", TESTED, |build| {
+        test(build, f32::is_nan, f64::is_nan)
+    }),
+    row("IsInf", TESTED, |build| {
+        test(build, f32::is_infinite, f64::is_infinite)
+    }),
+    row("IsFinite", TESTED, |build| {
+        test(build, f32::is_finite, f64::is_finite)
+    }),
+    row("LogicalNot", "x: bool -> y: bool |  |", |_| {
+        map_kernel::<bool, bool>(CHEAP, Each(|x: bool| !x))
+    }).not_differentiable(),
+    row("Invert", INTEGERS, |build| {
+        let dtype = build.input(0)?;
+        dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
+            map_kernel::<T, T>(CHEAP, Each(<T as Int>::not)),
+            else Err(build.unsupported(dtype)))
+    }).not_differentiable(),
+    row(
+        "PopulationCount",
+        "x: T -> y: uint8 | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
+        |build| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
+            map_kernel::<T, u8>(CHEAP, Convert(<T as Int>::ones)),
+            else Err(build.unsupported(dtype)))
+        },
+    ).not_differentiable(),
+    row(
+        "Conj",
+        "input: T -> output: T | T: type {complex64,complex128,variant} = complex64 |",
+        |build| {
+            let dtype = build.input(0)?;
+            dispatch!(dtype, T in [Complex32, Complex64] =>
+            map_kernel::<T, T>(CHEAP, Each(<T as Field>::conj)),
+            else Err(build.unsupported(dtype)))
+        },
+    )
+    .gradient(conj_grad),
+    row("Real", PART, |build| part(build, |z| z.re, |z| z.re))
+    .gradient(real_grad),
+    row("Imag", PART, |build| part(build, |z| z.im, |z| z.im))
+    .gradient(imag_grad),
+    row("Angle", PART, |build| part(build, |z| z.arg(), |z| z.arg()))
+    .gradient(angle_grad),
+    row(
+        "ComplexAbs",
+        "x: T -> y: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |",
+        |build| part(build, |z| z.norm(), |z| z.norm()),
+    )
+    .gradient(complex_abs_grad),
+];
+
+const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |";
+
+/// A real function of complex numbers.
+fn part(
+    build: &KernelBuild,
+    single: fn(Complex32) -> f32,
+    double: fn(Complex64) -> f64,
+) -> Result<Box<dyn OpKernel>> {
+    match (build.input(0)?, build.output(0)?) {
+        (DType::Complex64, DType::Float) => map_kernel::<Complex32, f32>(CHEAP, Convert(single)),
+        (DType::Complex128, DType::Double) => map_kernel::<Complex64, f64>(CHEAP, Convert(double)),
+        (dtype, _) => Err(build.unsupported(dtype)),
+    }
+}
+
+fn test(
+    build: &KernelBuild,
+    single: fn(f32) -> bool,
+    double: fn(f64) -> bool,
+) -> Result<Box<dyn OpKernel>> {
+    match build.input(0)? {
+        DType::Float => map_kernel::<f32, bool>(CHEAP, Convert(single)),
+        DType::Double => map_kernel::<f64, bool>(CHEAP, Convert(double)),
+        DType::Half => map_kernel::<f16, bool>(CHEAP, Widened(Convert(single))),
+        DType::Bfloat16 => map_kernel::<bf16, bool>(CHEAP, Widened(Convert(single))),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// The kernel of a function that every float type computes in `f64`.
+pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<Box<dyn OpKernel>> {
+    let single =
+        move || -> Box<dyn Map<f32, f32>> { Box::new(Each(move |x: f32| f(x.into()) as f32)) };
+    match build.input(0)? {
+        DType::Float => map_kernel::<f32, f32>(COSTLY, single()),
+        DType::Double => map_kernel::<f64, f64>(COSTLY, Each(f)),
+        DType::Half => half_kernel::<f16>(COSTLY, single()),
+        DType::Bfloat16 => half_kernel::<bf16>(COSTLY, single()),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// A gradient of the form `dx = dy * f(x, y)`, with `x` and `y` conjugated.
+pub(crate) fn times<'g>(
+    g: &mut GradientCtx<'g>,
+    f: impl Fn(Expr<'g>, Expr<'g>) -> Expr<'g>,
+) -> Result<()> {
+    let factor = f(g.x(0).conj(), g.y(0).conj());
+    let dx = g.dy(0) * factor;
+    g.set(0, dx)
+}
+
+fn sqrt_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).op("SqrtGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn rsqrt_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).op("RsqrtGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn tanh_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).conj().op("TanhGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn sigmoid_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).conj().op("SigmoidGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn reciprocal_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.y(0).op("ReciprocalGrad", &[g.dy(0)]);
+    g.set(0, dx)
+}
+
+fn exp_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| y)
+}
+
+fn expm1_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Exp", &[]))
+}
+
+fn log_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Reciprocal", &[]))
+}
+
+fn log1p_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| (1.0 + x).op("Reciprocal", &[]))
+}
+
+fn sin_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Cos", &[]))
+}
+
+fn cos_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| -x.op("Sin", &[]))
+}
+
+fn tan_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        x.op("Cos", &[]).op("Reciprocal", &[]).op("Square", &[])
+    })
+}
+
+fn asin_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        (1.0 - x.op("Square", &[]))
+            .op("Sqrt", &[])
+            .op("Reciprocal", &[])
+    })
+}
+
+fn acos_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        -(1.0 - x.op("Square", &[]))
+            .op("Sqrt", &[])
+            .op("Reciprocal", &[])
+    })
+}
+
+fn atan_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| (1.0 + x.op("Square", &[])).op("Reciprocal", &[]))
+}
+
+fn sinh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Cosh", &[]))
+}
+
+fn cosh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Sinh", &[]))
+}
+
+fn asinh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| y.op("Cosh", &[]).op("Reciprocal", &[]))
+}
+
+fn acosh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| y.op("Sinh", &[]).op("Reciprocal", &[]))
+}
+
+fn atanh_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| (1.0 - x.op("Square", &[])).op("Reciprocal", &[]))
+}
+
+fn erf_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        (-x.op("Square", &[])).op("Exp", &[]) * std::f64::consts::FRAC_2_SQRT_PI
+    })
+}
+
+fn erfc_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| {
+        (-x.op("Square", &[])).op("Exp", &[]) * -std::f64::consts::FRAC_2_SQRT_PI
+    })
+}
+
+fn erfinv_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |_, y| {
+        y.op("Square", &[]).op("Exp", &[]) / std::f64::consts::FRAC_2_SQRT_PI
+    })
+}
+
+fn ndtri_grad(g: &mut GradientCtx) -> Result<()> {
+    let root = (2.0 * std::f64::consts::PI).sqrt();
+    times(g, move |_, y| {
+        (y.op("Square", &[]) * 0.5).op("Exp", &[]) * root
+    })
+}
+
+fn lgamma_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Digamma", &[]))
+}
+
+fn digamma_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.number(1.0).op("Polygamma", &[x]))
+}
+
+fn abs_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x.op("Sign", &[]))
+}
+
+fn square_grad(g: &mut GradientCtx) -> Result<()> {
+    times(g, |x, _| x * 2.0)
+}
+
+fn neg_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = -g.dy(0);
+    g.set(0, dx)
+}
+
+fn sign_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.x(0).zeros_like();
+    g.set(0, dx)
+}
+
+fn conj_grad(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).conj();
+    g.set(0, dx)
+}
+
+/// Real and imaginary part as a number of dtype `like`.
+fn complex<'g>(re: Expr<'g>, im: Expr<'g>, like: Expr<'g>) -> Expr<'g> {
+    re.op_with("Complex", &[im], &[("Tout", like.dtype().into())])
+}
+
+fn real_grad(g: &mut GradientCtx) -> Result<()> {
+    let dy = g.dy(0);
+    g.set(0, complex(dy, dy.number(0.0), g.x(0)))
+}
+
+fn imag_grad(g: &mut GradientCtx) -> Result<()> {
+    let dy = g.dy(0);
+    g.set(0, complex(dy.number(0.0), dy, g.x(0)))
+}
+
+fn angle_grad(g: &mut GradientCtx) -> Result<()> {
+    let (x, dy) = (g.x(0), g.dy(0));
+    let of_part = [("Tout", dy.dtype().into())];
+    let (re, im) = (
+        x.op_with("Real", &[], &of_part),
+        x.op_with("Imag", &[], &of_part),
+    );
+    let turned = complex(im, re, x).op("Reciprocal", &[]);
+    g.set(0, -(complex(dy, dy.number(0.0), x) * turned))
+}
+
+fn complex_abs_grad(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, dy) = (g.x(0), g.y(0), g.dy(0));
+    let zero = dy.number(0.0);
+    let dx = (complex(dy, zero, x) * x).op("DivNoNan", &[complex(y, zero, x)]);
+    g.set(0, dx)
+}

@@ -1,0 +1,408 @@
+//! Convolutions: Conv2D, Conv3D and their fused forms.
+
+use crate::conv_gradient;
+use crate::conv_reference::{self, direct, geometry, output_dims, over_nothing};
+use crate::dense::add_broadcast;
+use crate::fused::{Fused, Scaled};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_functors::half_conversion::{narrowed, widened};
+use ferroflow_functors::numeric::Num;
+use ferroflow_functors::prepack;
+use ferroflow_functors::window::{Layout, Placed, Rules, conv_rules, shape as shape_of};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::conv::{Conv3dShape, PackedFilter, conv3d};
+use ferroflow_primitives::gemm::{Activation, Epilogue};
+use ferroflow_primitives::math::unary_in_place;
+use ferroflow_primitives::scalar::unary_f64;
+use ferroflow_sync::{Inline, Parallelism};
+use ferroflow_tensor::{Bytes, DType, LazyTensor, Shape, Tensor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Conv2D, Conv, Conv3D; and the internal _FusedConv2D and _FusedConv3D, which apply `fused_ops` to the
+/// output and keep constant filters packed.
+pub(crate) const OPS: &[Op] = &[
+    row(
+        "Conv2D",
+        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+    )
+    .gradient(conv_gradient::conv2d),
+    row(
+        "_FusedConv2D",
+        "input: T, filter: T, args: list(TArgs), host_args: num_host_args*float -> output: T | T: type {half,float,double,int8,qint8}; TArgs: list(type) >= 1; num_args: int >= 0; num_host_args: int >= 0 = 0; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'; filter_format: string {'HWIO','OIHW','OIHW_VECT_I'} = 'HWIO'; dilations: list(int) = [1,1,1,1]; use_cudnn_on_gpu: bool = true; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
+    ),
+    row(
+        "Conv",
+        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'CHANNELS_FIRST','CHANNELS_LAST'} = 'CHANNELS_LAST'; dilations: list(int) = []; batch_dims: int = 1; groups: int = 1 |",
+    ),
+    row(
+        "Conv3D",
+        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1] |",
+    )
+    .gradient(conv_gradient::conv3d),
+    row(
+        "_FusedConv3D",
+        "input: T, filter: T, args: num_args*T -> output: T | T: type {bfloat16,float,half}; num_args: int >= 0; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; padding_list: list(int) = []; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
+    ),
+    // Import makes several nodes of these.
+    Op::new("FusedPadConv2D", "input: T, paddings: int32, filter: T -> output: T | T: type {half,bfloat16,float,double}; mode: string {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'} |"),
+    Op::new("FusedResizeAndPadConv2D", "input: T, size: int32, paddings: int32, filter: T -> output: T | T: type {half,float,double}; resize_align_corners: bool = false; mode: string {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'} |"),
+];
+
+const fn row(name: &'static str, signature: &'static str) -> Op {
+    Op::new(name, signature)
+        .shape(shape)
+        .cost(Cost::Expensive)
+        .kernel(build)
+}
+
+fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let layout = Layout::of(ctx.attrs())?;
+    let rules = conv_rules(ctx.attrs(), layout)?;
+    conv_reference::shape(ctx, layout, &rules, conv_reference::grouped)
+}
+
+/// What is known of a convolution before it runs.
+struct Plan {
+    layout: Layout,
+    rules: Rules,
+    fused: Fused,
+    dtype: DType,
+}
+
+fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    if attrs.int("batch_dims").is_ok_and(|n| n != 1) {
+        return Err(unimplemented_error!(
+            "Conv with more than one batch dimension is not supported"
+        ));
+    }
+    let layout = Layout::of(attrs)?;
+    let n_host_args = attrs.int("num_host_args").unwrap_or(0).max(0) as usize;
+    if attrs.get("filter_format").is_some() && attrs.str("filter_format")? != "HWIO" {
+        return Err(unimplemented_error!(
+            "Only HWIO filters are supported on the CPU"
+        ));
+    }
+    let n_args = build.inputs.len().saturating_sub(2 + n_host_args);
+    let plan = Plan {
+        layout,
+        rules: conv_rules(attrs, layout)?,
+        fused: Fused::of(attrs, n_args)?,
+        dtype: build.input(0)?,
+    };
+    if build.inputs.iter().any(|&t| t != plan.dtype) {
+        return Err(invalid_argument!(
+            "The inputs of {} differ in type",
+            build.node
+        ));
+    }
+    match plan.dtype {
+        DType::Float | DType::Half | DType::Bfloat16 => Conv::build(build, plan),
+        DType::Double if !plan.fused.has_factor() => Ok(Box::new(Plain::<f64> {
+            plan,
+            finish: finish_double,
+        })),
+        DType::Int32 => Ok(Box::new(Plain::<i32> {
+            plan,
+            finish: |_, _, _, _| Ok(()),
+        })),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// A convolution in single precision.
+struct Conv {
+    plan: Plan,
+    filter: Option<ConstFilter>,
+    /// Channel parameters that are constants.
+    scaled: Option<Scaled>,
+}
+
+/// A constant filter.
+struct ConstFilter {
+    shape: Shape,
+    /// For one group, which is what nearly all convolutions have; the input decides.
+    packed: PackedFilter,
+    /// Packed for another number of groups.
+    grouped: Mutex<Option<(usize, Arc<PackedFilter>)>>,
+    /// The filter itself, until the first step with one group.
+    source: Mutex<Option<LazyTensor>>,
+}
+
+impl Conv {
+    fn build(build: &KernelBuild, plan: Plan) -> Result<Box<dyn OpKernel>> {
+        let params = plan.fused.constants(build)?;
+        // Malformed filters fail when run.
+        let constant = build
+            .constant(1)
+            .filter(|f| f.shape().rank() == plan.layout.rank() && f.shape().num_elements() > 0);
+        let mut scaled = None;
+        if let Some(params) = &params {
+            let wide = widen_all(params)?;
+            let n = wide[0].num_elements();
+            scaled = Some(plan.fused.scaled(&wide, n)?);
+            (2..2 + params.len())
+                .filter_map(|i| build.constant(i))
+                .for_each(|c| c.release());
+        }
+        let filter = match constant {
+            Some(constant) => {
+                let shape = constant.shape().clone();
+                let packed = match prepack::blocks(build)? {
+                    Some(blocks) => unpacked(&plan, &shape, blocks)?,
+                    None => pack(&Inline, &plan, &widened(&Inline, &constant.get()?)?, 1)?,
+                };
+                constant.release();
+                Some(ConstFilter {
+                    shape,
+                    packed,
+                    grouped: Mutex::new(None),
+                    source: Mutex::new(Some(constant.clone())),
+                })
+            }
+            None => None,
+        };
+        Ok(Box::new(Conv {
+            plan,
+            filter,
+            scaled,
+        }))
+    }
+
+    /// The channel parameters, which fit `n` channels.
+    fn scaled(&self, ctx: &KernelCtx, n: usize) -> Result<Scaled> {
+        let args = (2..2 + self.plan.fused.n_channel_args())
+            .map(|i| widened(ctx.par(), ctx.input(i)?))
+            .collect::<Result<Vec<_>>>()?;
+        self.plan.fused.scaled(&args, n)
+    }
+}
+
+fn widen_all(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+    tensors.iter().map(|t| widened(&Inline, t)).collect()
+}
+
+/// Packs `[…, in_c / groups, out_c]` for the strides and dilations of `plan`.
+fn pack(
+    par: &dyn Parallelism,
+    plan: &Plan,
+    filter: &Tensor,
+    groups: usize,
+) -> Result<PackedFilter> {
+    let s = filter_sizes(plan, filter.shape(), groups)?;
+    Ok(match plan.layout.spatial {
+        2 => PackedFilter::new(par, filter.slice()?, &s.plane),
+        _ => PackedFilter::new_3d(par, filter.slice()?, &s),
+    })
+}
+
+/// A filter that was packed before, for one group.
+fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilter> {
+    let s = filter_sizes(plan, shape, 1)?;
+    let filter = match plan.layout.spatial {
+        2 => PackedFilter::from_packed(blocks, &s.plane),
+        _ => PackedFilter::from_packed_3d(blocks, &s),
+    };
+    filter.ok_or_else(prepack::misfit)
+}
+
+/// A convolution with a filter of this shape, of which only what concerns the filter is right.
+fn filter_sizes(plan: &Plan, shape: &Shape, groups: usize) -> Result<Conv3dShape> {
+    let mut axes = [Placed::ONE; 3];
+    for (i, axis) in axes[3 - plan.layout.spatial..].iter_mut().enumerate() {
+        *axis = Placed {
+            window: shape[i],
+            stride: plan.rules[i].stride as usize,
+            dilation: plan.rules[i].dilation as usize,
+            ..Placed::ONE
+        };
+    }
+    let rank = shape.rank();
+    let in_c = shape[rank - 2]
+        .checked_mul(groups)
+        .ok_or_else(|| invalid_argument!("{groups} groups of {shape} are too many"))?;
+    Ok(conv_reference::sizes(
+        1,
+        axes,
+        [in_c, shape[rank - 1], groups],
+    ))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ConstFilter {
+    /// The filter packed for more than one group.
+    fn grouped(
+        &self,
+        par: &dyn Parallelism,
+        plan: &Plan,
+        groups: usize,
+    ) -> Result<Arc<PackedFilter>> {
+        let mut slot = lock(&self.grouped);
+        if let Some((n, packed)) = &*slot
+            && *n == groups
+        {
+            return Ok(packed.clone());
+        }
+        let constant = lock(&self.source).clone().ok_or_else(|| {
+            unimplemented_error!("The number of groups changes from 1 to {groups} between steps")
+        })?;
+        let filter = widened(par, &constant.get()?)?;
+        let packed = Arc::new(pack(par, plan, &filter, groups)?);
+        *slot = Some((groups, packed.clone()));
+        Ok(packed)
+    }
+}
+
+impl OpKernel for Conv {
+    fn absorbs(&self, i: usize) -> bool {
+        match i {
+            1 => self.filter.is_some(),
+            _ => i >= 2 && self.scaled.is_some() && i < 2 + self.plan.fused.n_channel_args(),
+        }
+    }
+
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        let parts = self.filter.iter().flat_map(|f| f.packed.parts());
+        parts.map(prepack::tensor).collect()
+    }
+
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let (par, plan) = (ctx.par(), &self.plan);
+        let filter_shape = match &self.filter {
+            Some(f) => f.shape.clone(),
+            None => ctx.shape(1)?.clone(),
+        };
+        let mut s = geometry(plan.layout, &plan.rules, ctx.shape(0)?, &filter_shape)?;
+        let (own_scaled, grouped, own_packed);
+        let scaled = match &self.scaled {
+            Some(scaled) => scaled.check(&filter_shape)?,
+            None => {
+                own_scaled = self.scaled(ctx, s.plane.out_c)?;
+                &own_scaled
+            }
+        };
+        let packed = match &self.filter {
+            Some(f) if s.plane.groups == 1 => {
+                drop(lock(&f.source).take());
+                &f.packed
+            }
+            Some(f) => {
+                grouped = f.grouped(par, plan, s.plane.groups)?;
+                &*grouped
+            }
+            None => {
+                let value = widened(par, ctx.input(1)?)?;
+                own_packed = match plan.layout.spatial {
+                    2 => PackedFilter::for_one_use(par, value.slice()?, &s.plane),
+                    _ => PackedFilter::new_3d(par, value.slice()?, &s),
+                };
+                &own_packed
+            }
+        };
+        let mut x = plan.layout.to_last(ctx, widened(par, ctx.input(0)?)?)?;
+        if x.num_elements() == 0 {
+            s = over_nothing(&s);
+            x = Tensor::zeros(DType::Float, shape_of(&[s.plane.batch, s.plane.in_c])?)?;
+        }
+        let dims = shape_of(&output_dims(plan.layout, &s))?;
+        let side = match plan.fused.ops.side {
+            true => Some(widened(par, ctx.input(2 + plan.fused.n_channel_args())?)?),
+            false => None,
+        };
+        // A side input of another shape broadcasts, as the Add that was fused would.
+        let direct = side
+            .as_ref()
+            .filter(|side| *side.shape() == in_layout(plan.layout, &dims))
+            .map(|side| plan.layout.to_last(ctx, side.clone()))
+            .transpose()?;
+        let late = side.is_some() && direct.is_none();
+        let mut out = ctx.alloc(DType::Float, dims)?;
+        let act = plan.fused.ops.activation;
+        let epilogue = Epilogue {
+            scale: scaled.factor.as_deref(),
+            bias: scaled.bias.as_deref(),
+            side: match &direct {
+                Some(side) => Some((side.slice::<f32>()?, s.plane.out_c)),
+                None => None,
+            },
+            act: if late { Activation::None } else { act },
+        };
+        if out.num_elements() > 0 {
+            conv3d(par, &s, x.slice()?, packed, out.slice_mut()?, &epilogue);
+        }
+        let mut out = plan.layout.restored(ctx, out)?;
+        if let (true, Some(side)) = (late, side) {
+            out = add_broadcast(&out, &side)?;
+            unary_in_place(act.as_unary(), out.slice_mut()?);
+        }
+        let out = narrowed(par, out, plan.dtype)?;
+        ctx.set_output(0, out)
+    }
+}
+
+/// The shape in `layout` of a tensor whose shape with channels last is `dims`.
+fn in_layout(layout: Layout, dims: &Shape) -> Shape {
+    let last = dims.rank() - 1;
+    let spatial = dims[1..last].iter().copied();
+    layout
+        .shape(dims[0], spatial, dims[last])
+        .into_iter()
+        .collect()
+}
+
+/// What follows a convolution of `T`: fused steps over the channels-last output.
+type Finish<T> = fn(&KernelCtx, &Plan, &Conv3dShape, &mut [T]) -> Result<()>;
+
+/// A convolution in plain loops.
+struct Plain<T> {
+    plan: Plan,
+    finish: Finish<T>,
+}
+
+impl<T: Num> OpKernel for Plain<T> {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let (par, layout) = (ctx.par(), self.plan.layout);
+        let s = geometry(layout, &self.plan.rules, ctx.shape(0)?, ctx.shape(1)?)?;
+        let x = layout.to_last(ctx, ctx.input(0)?.clone())?;
+        let mut out = ctx.alloc(T::DTYPE, shape_of(&output_dims(layout, &s))?)?;
+        let values = out.slice_mut::<T>()?;
+        direct(par, &s, x.slice()?, ctx.slice(1)?, values);
+        (self.finish)(ctx, &self.plan, &s, values)?;
+        let out = layout.restored(ctx, out)?;
+        ctx.set_output(0, out)
+    }
+}
+
+fn finish_double(ctx: &KernelCtx, plan: &Plan, s: &Conv3dShape, out: &mut [f64]) -> Result<()> {
+    let (ops, n) = (&plan.fused.ops, s.plane.out_c);
+    if ops.bias {
+        let bias = ctx.slice::<f64>(2)?;
+        if bias.len() != n {
+            return Err(invalid_argument!("the bias must have {n} elements"));
+        }
+        for row in out.chunks_exact_mut(n) {
+            row.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+        }
+    }
+    if ops.side {
+        let side = ctx.input(2 + usize::from(ops.bias))?.clone();
+        let expected = in_layout(plan.layout, &shape_of(&output_dims(plan.layout, s))?);
+        if *side.shape() != expected {
+            return Err(invalid_argument!(
+                "Incompatible shapes: {expected} vs. {}",
+                side.shape()
+            ));
+        }
+        let side = plan.layout.to_last(ctx, side)?;
+        let side = side.slice::<f64>()?;
+        out.iter_mut().zip(side).for_each(|(o, x)| *o += x);
+    }
+    if ops.activation != Activation::None {
+        let op = ops.activation.as_unary();
+        out.iter_mut().for_each(|o| *o = unary_f64(op, *o));
+    }
+    Ok(())
+}

@@ -1,0 +1,469 @@
+//! Gradients of convolutions. Those by the input are transposed convolutions, which networks also
+//! use on their way forward.
+
+use crate::conv_filter;
+use crate::conv_gradient;
+use crate::conv_reference::{each_origin, each_pair, geometry, input_pixel};
+use crate::depthwise::{depthwise_geometry, depthwise_rules};
+use crate::transposed::TransposedFilter;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::{narrowed, widened};
+use ferroflow_functors::indices;
+use ferroflow_functors::numeric::Num;
+use ferroflow_functors::window::{Layout, Rules, conv_rules};
+use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Conv2DBackpropInput, Conv2DBackpropFilter, Conv3DBackpropInputV2, Conv3DBackpropFilterV2,
+/// DepthwiseConv2dNativeBackpropInput, DepthwiseConv2dNativeBackpropFilter.
+pub(crate) const OPS: &[Op] = &[
+    row(
+        "Conv2DBackpropInput",
+        "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+        shape_input,
+        |build| build_input(build, conv_rules, Kind::Full),
+    )
+    .gradient(conv_gradient::of_input),
+    row(
+        "Conv2DBackpropFilter",
+        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+        shape_filter,
+        |build| build_filter(build, conv_rules, Kind::Full),
+    )
+    .gradient(conv_gradient::of_filter),
+    row(
+        "Conv3DBackpropInputV2",
+        "input_sizes: Tshape, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; Tshape: type {int32,int64} = int32 |",
+        shape_input,
+        |build| build_input(build, conv_rules, Kind::Full),
+    )
+    .gradient(conv_gradient::of_input),
+    row(
+        "Conv3DBackpropFilterV2",
+        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1] |",
+        shape_filter,
+        |build| build_filter(build, conv_rules, Kind::Full),
+    )
+    .gradient(conv_gradient::of_filter),
+    row(
+        "DepthwiseConv2dNativeBackpropInput",
+        "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+        shape_input,
+        |build| build_input(build, depthwise_rules, Kind::Depthwise),
+    )
+    .gradient(conv_gradient::of_input),
+    row(
+        "DepthwiseConv2dNativeBackpropFilter",
+        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+        shape_filter,
+        |build| build_filter(build, depthwise_rules, Kind::Depthwise),
+    )
+    .gradient(conv_gradient::of_filter),
+];
+
+const fn row(
+    name: &'static str,
+    signature: &'static str,
+    shape: fn(&mut ShapeCtx) -> Result<()>,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature)
+        .shape(shape)
+        .cost(Cost::Expensive)
+        .kernel(kernel)
+}
+
+/// The shape that a constant vector of sizes gives.
+fn constant_shape(ctx: &ShapeCtx, i: usize, rank: usize) -> Result<Option<Shape>> {
+    ctx.with_rank(i, 1)?;
+    match ctx.constant_ints(i) {
+        Some(sizes) if sizes.len() == rank => Ok(Some(Shape::checked(&sizes)?)),
+        _ => Ok(None),
+    }
+}
+
+fn shape_input(ctx: &mut ShapeCtx) -> Result<()> {
+    let layout = Layout::of(ctx.attrs())?;
+    let rank = layout.rank();
+    let dy = ctx.with_rank(2, rank)?;
+    let filter = ctx.with_rank(1, rank)?;
+    let shape = match constant_shape(ctx, 0, rank)? {
+        Some(shape) => PartialShape::from(&shape),
+        // A vector of the spatial sizes says nothing of the others.
+        None => {
+            let sizes = ctx.constant_ints(0).filter(|s| s.len() == layout.spatial);
+            let spatial: Vec<_> = (0..layout.spatial)
+                .map(|i| sizes.as_ref().and_then(|s| usize::try_from(s[i]).ok()))
+                .collect();
+            let channels = sizes.as_ref().and_then(|_| filter.dim(-2));
+            let batch = sizes.as_ref().and_then(|_| dy.dim(0));
+            PartialShape::of(layout.shape(batch, spatial, channels))
+        }
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn shape_filter(ctx: &mut ShapeCtx) -> Result<()> {
+    let rank = Layout::of(ctx.attrs())?.rank();
+    ctx.with_rank(0, rank)?;
+    ctx.with_rank(2, rank)?;
+    let shape = match constant_shape(ctx, 1, rank)? {
+        Some(shape) => PartialShape::from(&shape),
+        None => PartialShape::of_rank(rank),
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+/// Whether every output channel sees all input channels (of its group), or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Full,
+    Depthwise,
+}
+
+struct Gradient {
+    layout: Layout,
+    rules: Rules,
+    kind: Kind,
+    dtype: DType,
+    op: String,
+    /// A constant filter.
+    filter: Option<Tensor>,
+    packed: Mutex<Option<Arc<TransposedFilter>>>,
+}
+
+impl Gradient {
+    fn new(
+        build: &KernelBuild,
+        rules: fn(&Attrs, Layout) -> Result<Rules>,
+        kind: Kind,
+    ) -> Result<Gradient> {
+        let layout = Layout::of(build.attrs)?;
+        let dtype = build.output(0)?;
+        match dtype {
+            DType::Float | DType::Double | DType::Half | DType::Bfloat16 | DType::Int32 => {}
+            dtype => return Err(build.unsupported(dtype)),
+        }
+        Ok(Gradient {
+            layout,
+            rules: rules(build.attrs, layout)?,
+            kind,
+            dtype,
+            op: build.def.name.to_string(),
+            filter: None,
+            packed: Mutex::new(None),
+        })
+    }
+
+    /// The sizes of the convolution whose gradient this is.
+    fn geometry(&self, input: &Shape, filter: &Shape, dy: &Shape) -> Result<Conv3dShape> {
+        let s = match self.kind {
+            Kind::Full => geometry(self.layout, &self.rules, input, filter)?,
+            Kind::Depthwise => depthwise_geometry(self.layout, &self.rules, input, filter)?,
+        };
+        let (op, rank) = (&self.op, self.layout.rank());
+        if dy.rank() != rank {
+            return Err(invalid_argument!(
+                "{op}: out_backprop must be {rank}-dimensional"
+            ));
+        }
+        if dy[0] != s.plane.batch {
+            return Err(invalid_argument!(
+                "{op}: input and out_backprop must have the same batch size. Input batch: {}, \
+                 outbackprop batch: {}",
+                s.plane.batch,
+                dy[0]
+            ));
+        }
+        if dy[self.layout.channel()] != s.plane.out_c {
+            return Err(invalid_argument!(
+                "{op}: filter and out_backprop must have the same out_depth"
+            ));
+        }
+        let p = &s.plane;
+        let computed = [
+            (s.out_d, s.stride_d, s.dil_d),
+            (p.out_h, p.stride_h, p.dil_h),
+            (p.out_w, p.stride_w, p.dil_w),
+        ];
+        for i in 0..self.layout.spatial {
+            let at = self.layout.axis(i);
+            let (output, stride, dilation) = computed[3 - self.layout.spatial + i];
+            if dy[at] != output {
+                return Err(invalid_argument!(
+                    "{op}: Size of out_backprop doesn't match computed: actual = {}, computed = \
+                     {output} spatial_dim: {at} input: {} filter: {} output: {} stride: {stride} \
+                     dilation: {dilation}",
+                    dy[at],
+                    input[at],
+                    filter[i],
+                    dy[at]
+                ));
+            }
+        }
+        Ok(s)
+    }
+
+    /// An operand as the kernels compute with it.
+    fn operand(&self, ctx: &KernelCtx, t: &Tensor) -> Result<Tensor> {
+        match self.dtype {
+            DType::Half | DType::Bfloat16 => widened(ctx.par(), t),
+            _ => Ok(t.clone()),
+        }
+    }
+
+    fn finish(&self, ctx: &mut KernelCtx, out: Tensor) -> Result<()> {
+        let out = match self.dtype {
+            DType::Half | DType::Bfloat16 => narrowed(ctx.par(), out, self.dtype)?,
+            _ => out,
+        };
+        ctx.set_output(0, out)
+    }
+}
+
+fn sizes_input(ctx: &KernelCtx, i: usize, op: &str) -> Result<indices::Ints> {
+    let t = ctx.input(i)?;
+    if t.shape().rank() != 1 {
+        return Err(invalid_argument!(
+            "{op}: sizes input must be 1-dim, not {}",
+            t.shape().rank()
+        ));
+    }
+    indices::ints(t)
+}
+
+struct ByInput(Gradient);
+
+fn build_input(
+    build: &KernelBuild,
+    rules: fn(&Attrs, Layout) -> Result<Rules>,
+    kind: Kind,
+) -> Result<Box<dyn OpKernel>> {
+    let mut gradient = Gradient::new(build, rules, kind)?;
+    gradient.filter = build.constant(1).map(|f| f.get()).transpose()?;
+    Ok(Box::new(ByInput(gradient)))
+}
+
+impl OpKernel for ByInput {
+    fn absorbs(&self, i: usize) -> bool {
+        i == 1 && self.0.filter.is_some()
+    }
+
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let k = &self.0;
+        let (layout, par) = (k.layout, ctx.par());
+        let filter = match &k.filter {
+            Some(f) => f.clone(),
+            None => ctx.input(1)?.clone(),
+        };
+        let dy = ctx.input(2)?;
+        let sizes = sizes_input(ctx, 0, &k.op)?;
+        let shape = if sizes.len() == layout.spatial && k.kind == Kind::Full {
+            if dy.shape().rank() != layout.rank() || filter.shape().rank() != layout.rank() {
+                return Err(invalid_argument!(
+                    "{}: out_backprop must be {}-dimensional",
+                    k.op,
+                    layout.rank()
+                ));
+            }
+            let in_c = filter.shape()[layout.rank() - 2] as i64;
+            let batch = dy.shape()[0] as i64;
+            Shape::checked(&layout.shape(batch, sizes.iter().copied(), in_c))?
+        } else {
+            Shape::checked(&sizes)?
+        };
+        let s = k.geometry(&shape, filter.shape(), dy.shape())?;
+        let dy = layout.to_last(ctx, k.operand(ctx, dy)?)?;
+        let mut dims = shape.to_vec();
+        let channels = dims.remove(layout.channel());
+        dims.push(channels);
+        let filter = k.operand(ctx, &filter)?;
+        let mut out = ctx.alloc(dy.dtype(), ferroflow_functors::window::shape(&dims)?)?;
+        if out.num_elements() > 0 {
+            match dy.dtype() {
+                DType::Float => k.by_input_float(par, &s, &filter, &dy, &mut out)?,
+                DType::Double => by_input::<f64>(par, k.kind, &s, &filter, &dy, &mut out)?,
+                _ => by_input::<i32>(par, k.kind, &s, &filter, &dy, &mut out)?,
+            }
+        }
+        let out = layout.restored(ctx, out)?;
+        k.finish(ctx, out)
+    }
+}
+
+impl Gradient {
+    fn by_input_float(
+        &self,
+        par: &dyn Parallelism,
+        s: &Conv3dShape,
+        filter: &Tensor,
+        dy: &Tensor,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        if self.kind == Kind::Full && dy.num_elements() > 0 {
+            let kept = |slot: &Option<Arc<TransposedFilter>>| {
+                slot.as_ref().filter(|p| p.serves(s)).cloned()
+            };
+            let mut packed = kept(&self.packed.lock().unwrap_or_else(PoisonError::into_inner));
+            if packed.is_none() {
+                let pack = match self.filter {
+                    Some(_) => TransposedFilter::new,
+                    None => TransposedFilter::for_one_use,
+                };
+                packed = pack(par, filter.slice()?, s).map(Arc::new);
+                if self.filter.is_some() {
+                    let mut slot = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+                    *slot = packed.clone();
+                }
+            }
+            if let Some(packed) = packed {
+                packed.run(par, s, dy.slice()?, out.slice_mut()?);
+                return Ok(());
+            }
+        }
+        by_input::<f32>(par, self.kind, s, filter, dy, out)
+    }
+}
+
+fn by_input<T: Num>(
+    par: &dyn Parallelism,
+    kind: Kind,
+    s: &Conv3dShape,
+    filter: &Tensor,
+    dy: &Tensor,
+    out: &mut Tensor,
+) -> Result<()> {
+    let (filter, dy) = (filter.slice::<T>()?, dy.slice::<T>()?);
+    let (in_c, out_c, groups) = (s.plane.in_c, s.plane.out_c, s.plane.groups);
+    let dot = |a: &[T], b: &[T]| {
+        a.iter()
+            .zip(b)
+            .fold(T::ZERO, |sum, (a, b)| sum.add(a.mul(*b)))
+    };
+    par_chunks_mut(par, out.slice_mut::<T>()?, in_c, 8, &|i, out| {
+        out.fill(T::ZERO);
+        each_origin(s, input_pixel(s, i), |tap, to| {
+            let dy = &dy[to * out_c..][..out_c];
+            if kind == Kind::Depthwise {
+                let m = out_c / in_c;
+                let filter = &filter[tap * out_c..][..out_c];
+                if m == 1 {
+                    for ((o, d), f) in out.iter_mut().zip(dy).zip(filter) {
+                        *o = o.add(d.mul(*f));
+                    }
+                    return;
+                }
+                for (c, o) in out.iter_mut().enumerate() {
+                    *o = o.add(dot(&dy[c * m..][..m], &filter[c * m..][..m]));
+                }
+                return;
+            }
+            let (per_in, per_out) = (in_c / groups, out_c / groups);
+            for (c, o) in out.iter_mut().enumerate() {
+                let (g, i) = (c / per_in, c % per_in);
+                let row = &filter[(tap * per_in + i) * out_c + g * per_out..][..per_out];
+                *o = o.add(dot(&dy[g * per_out..][..per_out], row));
+            }
+        });
+    });
+    Ok(())
+}
+
+struct ByFilter(Gradient);
+
+fn build_filter(
+    build: &KernelBuild,
+    rules: fn(&Attrs, Layout) -> Result<Rules>,
+    kind: Kind,
+) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(ByFilter(Gradient::new(build, rules, kind)?)))
+}
+
+impl OpKernel for ByFilter {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let k = &self.0;
+        let par = ctx.par();
+        let (x, dy) = (ctx.input(0)?, ctx.input(2)?);
+        let filter = Shape::checked(&sizes_input(ctx, 1, &k.op)?)?;
+        let s = k.geometry(x.shape(), &filter, dy.shape())?;
+        let x = k.layout.to_last(ctx, k.operand(ctx, x)?)?;
+        let dy = k.layout.to_last(ctx, k.operand(ctx, dy)?)?;
+        let mut out = ctx.alloc(dy.dtype(), filter)?;
+        match dy.dtype() {
+            DType::Float if k.kind == Kind::Full && s.plane.groups == 1 => {
+                conv_filter::by_filter(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
+            DType::Float if k.kind == Kind::Full && suits_filter_gradient(&s) => {
+                conv3d_filter_gradient::<f32>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
+            DType::Double if k.kind == Kind::Full && suits_filter_gradient(&s) => {
+                conv3d_filter_gradient::<f64>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
+            DType::Float => by_filter::<f32>(par, k.kind, &s, &x, &dy, &mut out)?,
+            DType::Double => by_filter::<f64>(par, k.kind, &s, &x, &dy, &mut out)?,
+            _ => by_filter::<i32>(par, k.kind, &s, &x, &dy, &mut out)?,
+        }
+        k.finish(ctx, out)
+    }
+}
+
+fn by_filter<T: Num>(
+    par: &dyn Parallelism,
+    kind: Kind,
+    s: &Conv3dShape,
+    x: &Tensor,
+    dy: &Tensor,
+    out: &mut Tensor,
+) -> Result<()> {
+    let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
+    let (in_c, out_c, groups) = (s.plane.in_c, s.plane.out_c, s.plane.groups);
+    if kind == Kind::Depthwise {
+        // A filter pixel at a time, all of its channels side by side.
+        let m = out_c / in_c.max(1);
+        par_chunks_mut(par, out.slice_mut::<T>()?, out_c, 1, &|tap, out| {
+            out.fill(T::ZERO);
+            each_pair(s, tap, |from, to| {
+                let (x, dy) = (&x[from * in_c..][..in_c], &dy[to * out_c..][..out_c]);
+                if m == 1 {
+                    for ((o, x), d) in out.iter_mut().zip(x).zip(dy) {
+                        *o = o.add(x.mul(*d));
+                    }
+                    return;
+                }
+                let rows = out.chunks_exact_mut(m).zip(dy.chunks_exact(m));
+                for ((out, dy), x) in rows.zip(x) {
+                    for (o, d) in out.iter_mut().zip(dy) {
+                        *o = o.add(x.mul(*d));
+                    }
+                }
+            });
+        });
+        return Ok(());
+    }
+    // Rows of a filter pixel.
+    let rows = in_c / groups.max(1);
+    par_chunks_mut(par, out.slice_mut::<T>()?, out_c, 1, &|i, out| {
+        let (tap, row) = (i / rows, i % rows);
+        out.fill(T::ZERO);
+        each_pair(s, tap, |from, to| {
+            let (x, dy) = (&x[from * in_c..][..in_c], &dy[to * out_c..][..out_c]);
+            let per_out = out_c / groups;
+            for (g, (out, dy)) in out
+                .chunks_exact_mut(per_out)
+                .zip(dy.chunks_exact(per_out))
+                .enumerate()
+            {
+                let x = x[g * rows + row];
+                for (o, d) in out.iter_mut().zip(dy) {
+                    *o = o.add(x.mul(*d));
+                }
+            }
+        });
+    });
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Gradients of convolutions by their filter as matrix products: the input pixels under each window,
+//! side by side, times the gradients of the windows.
+
+use crate::conv_reference::{each_tap, pixel};
+use ferroflow_primitives::conv::{
+    Conv3dShape, conv2d_filter_gradient_in_tiles, conv3d_filter_gradient, suits_filter_gradient,
+    suits_filter_gradient_in_tiles,
+};
+use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm};
+use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
+
+/// Numbers in the matrix of windows that is made at a time.
+const WINDOWS: usize = 1 << 18;
+
+/// Writes the gradient by the filter of an ungrouped convolution to `out`, which is
+/// `[taps * in_c, out_c]`.
+pub(crate) fn by_filter(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    x: &[f32],
+    dy: &[f32],
+    out: &mut [f32],
+) {
+    let p = &s.plane;
+    let (in_c, out_c) = (p.in_c, p.out_c);
+    let taps = s.filter_d * p.filter_h * p.filter_w;
+    let width = taps * in_c;
+    let n_pixels = dy.len() / out_c.max(1);
+    out.fill(0.0);
+    if width == 0 || out_c == 0 || n_pixels == 0 {
+        return;
+    }
+    // A pixel of the output is a row; of windows that touch the border a part stays zero.
+    let is_plain = taps == 1
+        && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
+        && (s.in_d, p.in_h, p.in_w) == (s.out_d, p.out_h, p.out_w)
+        && (s.pad_front, p.pad_top, p.pad_left) == (0, 0, 0);
+    if [s.in_d, s.filter_d, s.out_d] == [1; 3] && suits_filter_gradient_in_tiles(p) {
+        return conv2d_filter_gradient_in_tiles(par, p, x, dy, out);
+    }
+    if !is_plain && suits_filter_gradient(s) {
+        return conv3d_filter_gradient(par, s, x, dy, out);
+    }
+    let slab = (WINDOWS / width).clamp(64, n_pixels.max(64)).min(n_pixels);
+    let n_slabs = n_pixels.div_ceil(slab);
+    // Slabs are added up in sums of their own, one for each thread that may work on one.
+    let n_sums = if n_slabs > 1 {
+        par.width().min(n_slabs)
+    } else {
+        1
+    };
+    let size = width * out_c;
+    let mut sums = vec![0f32; size * n_sums];
+    par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
+        let mut windows = vec![0f32; if is_plain { 0 } else { slab * width }];
+        let mut product = vec![0f32; size];
+        for n in (lane..n_slabs).step_by(n_sums) {
+            let start = n * slab;
+            let rows = slab.min(n_pixels - start);
+            let left = if is_plain {
+                &x[start * in_c..][..rows * in_c]
+            } else {
+                for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
+                    fill_row(s, start + i, x, row);
+                }
+                &windows[..rows * width]
+            };
+            let right = &dy[start * out_c..][..rows * out_c];
+            // The transposed product turns the gradients, which are fewer than the windows.
+            let shape = GemmShape::dense(out_c, width, rows, true, false);
+            let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
+            gemm(inner, &shape, right, left, &mut product, &Epilogue::none());
+            sum.iter_mut().zip(&product).for_each(|(s, p)| *s += p);
+        }
+    });
+    for sum in sums.chunks_exact(size) {
+        for (o, sum) in sum.chunks_exact(width).enumerate() {
+            for (out, sum) in out.chunks_exact_mut(out_c).zip(sum) {
+                out[o] += sum;
+            }
+        }
+    }
+}
+
+/// The input pixels under the window of output pixel `i`; zero where there is none.
+fn fill_row(s: &Conv3dShape, i: usize, x: &[f32], row: &mut [f32]) {
+    let c = s.plane.in_c;
+    // Taps come in order, so runs of missing ones lie between them.
+    let mut next = 0;
+    each_tap(s, pixel(s, i), |tap, from| {
+        if tap > next {
+            row[next * c..tap * c].fill(0.0);
+        }
+        row[tap * c..][..c].copy_from_slice(&x[from * c..][..c]);
+        next = tap + 1;
+    });
+    row[next * c..].fill(0.0);
+}

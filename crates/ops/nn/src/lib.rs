@@ -1,0 +1,52 @@
+//! TensorFlow's nn ops: convolutions, pooling, normalization, activations, losses.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod activation;
+mod batch_norm;
+mod batch_norm_grad;
+mod bias;
+mod conv;
+mod conv_backprop;
+mod conv_filter;
+mod conv_gradient;
+mod conv_reference;
+mod dense;
+mod depthwise;
+mod dilation;
+mod dilation_grad;
+mod fused;
+mod fused_activation;
+mod fused_ops;
+mod layer_norm;
+mod lrn;
+mod pool;
+mod pool_grad;
+mod softmax;
+mod topk;
+mod transposed;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    activation::OPS,
+    batch_norm::OPS,
+    batch_norm_grad::OPS,
+    bias::OPS,
+    conv::OPS,
+    conv_backprop::OPS,
+    dense::OPS,
+    depthwise::OPS,
+    dilation::OPS,
+    dilation_grad::OPS,
+    fused_activation::OPS,
+    layer_norm::OPS,
+    lrn::OPS,
+    pool::OPS,
+    pool_grad::OPS,
+    softmax::OPS,
+    topk::OPS,
+];
+// codegen:end

@@ -1,0 +1,508 @@
+//! Gradients of pooling: the largest takes all, an average is shared out.
+
+use crate::conv_reference::{each_tap, output_dims, pixel};
+use crate::pool::{Spec, window};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_functors::half_conversion::{narrowed, widened};
+use ferroflow_functors::indices::{self, Index, dispatch_index};
+use ferroflow_functors::numeric::Ordered;
+use ferroflow_functors::window::{Layout, shape as shape_of};
+use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::conv::Conv3dShape;
+use ferroflow_primitives::pool::PoolKind;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
+
+/// MaxPoolGrad, MaxPoolGradV2, MaxPoolGradGrad, MaxPoolGradGradV2, MaxPool3DGrad,
+/// MaxPool3DGradGrad, MaxPoolGradWithArgmax, AvgPoolGrad, AvgPool3DGrad.
+pub(crate) const OPS: &[Op] = &[
+    row(
+        "MaxPoolGrad",
+        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
+        like_input,
+        |build| max_grad(build, Order::First),
+    )
+    .gradient(max_grad_gradient),
+    row(
+        "MaxPoolGradV2",
+        "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
+        like_input,
+        |build| max_grad(build, Order::First),
+    )
+    .gradient(max_grad_gradient),
+    row(
+        "MaxPoolGradGrad",
+        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
+        like_output,
+        |build| max_grad(build, Order::Second),
+    )
+    .gradient(max_grad_grad_gradient),
+    row(
+        "MaxPoolGradGradV2",
+        "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
+        like_output,
+        |build| max_grad(build, Order::Second),
+    ),
+    row(
+        "MaxPool3DGrad",
+        "orig_input: TInput, orig_output: TInput, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float} = float; TInput: type {half,bfloat16,float} = float |",
+        like_input,
+        |build| max_grad(build, Order::First),
+    )
+    .gradient(max_grad_gradient),
+    row(
+        "MaxPool3DGradGrad",
+        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
+        like_output,
+        |build| max_grad(build, Order::Second),
+    )
+    .gradient(max_grad_grad_gradient),
+    row(
+        "MaxPoolGradWithArgmax",
+        "input: T, grad: T, argmax: Targmax -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; include_batch_in_index: bool = false; Targmax: type {int32,int64}; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
+        |ctx| {
+            let input = ctx.with_rank(0, 4)?;
+            ctx.set(0, input);
+            Ok(())
+        },
+        argmax_grad,
+    ),
+    row(
+        "AvgPoolGrad",
+        "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {half,bfloat16,float,double} |",
+        average_shape,
+        average_grad,
+    )
+    .gradient(average_grad_gradient),
+    row(
+        "AvgPool3DGrad",
+        "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float,double} |",
+        average_shape,
+        average_grad,
+    )
+    .gradient(average_grad_gradient),
+];
+
+const fn row(
+    name: &'static str,
+    signature: &'static str,
+    shape: fn(&mut ShapeCtx) -> Result<()>,
+    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
+) -> Op {
+    Op::new(name, signature)
+        .shape(shape)
+        .cost(Cost::Expensive)
+        .kernel(kernel)
+}
+
+fn like_input(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = ctx.with_rank(0, Layout::of(ctx.attrs())?.rank())?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn like_output(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = ctx.with_rank(1, Layout::of(ctx.attrs())?.rank())?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn average_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let rank = Layout::of(ctx.attrs())?.rank();
+    let shape = match ctx.constant_ints(0) {
+        Some(sizes) if sizes.len() == rank => (&Shape::checked(&sizes)?).into(),
+        _ => PartialShape::of_rank(rank),
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+/// Whether what is largest hands its gradient down to its window's place, or fetches it from there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    First,
+    Second,
+}
+
+/// The windows over `input`, whose pooling must have the shape `output`.
+fn placed(spec: &Spec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
+    let rank = spec.layout.rank();
+    if input.rank() != rank {
+        return Err(invalid_argument!("tensor_in must be {rank}-dimensional"));
+    }
+    let s = spec.place(input)?;
+    if s.plane.out_c != s.plane.in_c {
+        return Err(unimplemented_error!(
+            "Depthwise max pooling has no gradient on the CPU"
+        ));
+    }
+    let dims = shape_of(&output_dims(spec.layout, &s))?;
+    let mut expected = dims.to_vec();
+    if !spec.layout.channels_last
+        && let Some(channels) = expected.pop()
+    {
+        expected.insert(1, channels);
+    }
+    if output.dims() != expected {
+        return Err(invalid_argument!(
+            "Expected orig_output and grad of shape {}, got {output}",
+            shape_of(&expected)?
+        ));
+    }
+    Ok(s)
+}
+
+/// Elements of one image of the input and of the output.
+fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
+    let (p, c) = (&s.plane, s.plane.in_c);
+    // An image of no batch may have any size.
+    let size = |dims: [usize; 4]| dims.into_iter().fold(1, usize::saturating_mul);
+    (
+        size([s.in_d, p.in_h, p.in_w, c]),
+        size([s.out_d, p.out_h, p.out_w, c]),
+    )
+}
+
+/// Whether no pixel is in two windows, and whether each is in one.
+fn windows(s: &Conv3dShape) -> (bool, bool) {
+    let p = &s.plane;
+    let axes = [
+        [s.filter_d, s.stride_d, s.in_d + s.pad_front, s.out_d],
+        [p.filter_h, p.stride_h, p.in_h + p.pad_top, p.out_h],
+        [p.filter_w, p.stride_w, p.in_w + p.pad_left, p.out_w],
+    ];
+    let disjoint = axes.iter().all(|[window, stride, ..]| window <= stride);
+    let covering = axes.iter().all(|[window, stride, input, output]| {
+        window >= stride && output.saturating_mul(*stride) >= *input
+    });
+    (disjoint, covering)
+}
+
+/// `f(output pixel, where the pixels of its window begin, which of them is the first largest in each
+/// channel)`, for the output pixels of image `n` whose window has any.
+fn each_largest<T: Ordered>(
+    s: &Conv3dShape,
+    n: usize,
+    x: &[T],
+    mut f: impl FnMut(usize, &[usize], &[u32]),
+) {
+    let (c, per_image) = (s.plane.in_c, s.out_d * s.plane.out_h * s.plane.out_w);
+    let (mut window, mut which) = (Vec::new(), vec![0; c]);
+    for i in n * per_image..(n + 1) * per_image {
+        window.clear();
+        each_tap(s, pixel(s, i), |_, from| window.push(from * c));
+        if window.is_empty() {
+            continue;
+        }
+        let (blocks, rest) = which.as_chunks_mut::<TOGETHER>();
+        let whole = blocks.len() * TOGETHER;
+        for (block, which) in blocks.iter_mut().enumerate() {
+            *which = first_largest::<T, TOGETHER>(&window, &x[block * TOGETHER..]);
+        }
+        for (j, which) in rest.iter_mut().enumerate() {
+            [*which] = first_largest::<T, 1>(&window, &x[whole + j..]);
+        }
+        f(i, &window, &which);
+    }
+}
+
+/// Channels that are compared at once.
+const TOGETHER: usize = 16;
+
+/// Which pixel of a window has the first largest element in each of `N` channels; the window gives
+/// where pixels begin.
+#[inline(always)]
+fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
+    let pixel = |from: usize| -> [T; N] { std::array::from_fn(|i| x[from..][..N][i]) };
+    let mut best = pixel(window[0]);
+    let mut which = [0; N];
+    for (k, from) in (1..).zip(&window[1..]) {
+        let x = pixel(*from);
+        for i in 0..N {
+            let larger = x[i] > best[i];
+            best[i] = if larger { x[i] } else { best[i] };
+            which[i] = if larger { k } else { which[i] };
+        }
+    }
+    which
+}
+
+/// Gives a pixel the gradients of the channels in which it is the `k`-th and largest of its window,
+/// and zeros in the others.
+#[inline]
+fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
+    let (places, rest) = place.as_chunks_mut::<TOGETHER>();
+    let (grads, rest_grad) = grad.as_chunks::<TOGETHER>();
+    let (whiches, rest_which) = which.as_chunks::<TOGETHER>();
+    for ((place, grad), which) in places.iter_mut().zip(grads).zip(whiches) {
+        for i in 0..TOGETHER {
+            let kept = grad[i];
+            place[i] = if which[i] == k { kept } else { T::ZERO };
+        }
+    }
+    for ((place, grad), which) in rest.iter_mut().zip(rest_grad).zip(rest_which) {
+        *place = if *which == k { *grad } else { T::ZERO };
+    }
+}
+
+struct MaxGrad {
+    order: Order,
+    /// None when window and strides are inputs.
+    spec: Option<Spec>,
+    attrs: Attrs,
+    dtype: DType,
+}
+
+fn max_grad(build: &KernelBuild, order: Order) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    if !dtype.is_floating() && !dtype.is_integer() {
+        return Err(build.unsupported(dtype));
+    }
+    let spec = match build.inputs.len() {
+        3 => Some(Spec::of(build.attrs, PoolKind::Max)?),
+        _ => None,
+    };
+    Ok(Box::new(MaxGrad {
+        order,
+        spec,
+        attrs: build.attrs.clone(),
+        dtype,
+    }))
+}
+
+impl OpKernel for MaxGrad {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let own;
+        let spec = match &self.spec {
+            Some(spec) => spec,
+            None => {
+                let (k, s) = (indices::ints(ctx.input(3)?)?, indices::ints(ctx.input(4)?)?);
+                own = Spec::new(&self.attrs, PoolKind::Max, &k, &s)?;
+                &own
+            }
+        };
+        let s = placed(spec, ctx.shape(0)?, ctx.shape(1)?)?;
+        let of_grad = if self.order == Order::First { 1 } else { 0 };
+        if ctx.shape(2)? != ctx.shape(of_grad)? {
+            return Err(invalid_argument!(
+                "Expected grad shape to be {}, but got {}",
+                ctx.shape(of_grad)?,
+                ctx.shape(2)?
+            ));
+        }
+        let par = ctx.par();
+        let wide = |i: usize| match ctx.input(i)?.dtype() {
+            DType::Half | DType::Bfloat16 => widened(par, ctx.input(i)?),
+            _ => Ok(ctx.input(i)?.clone()),
+        };
+        let (x, grad) = (wide(0)?, wide(2)?);
+        let x = spec.layout.to_last(ctx, x)?;
+        let grad = spec.layout.to_last(ctx, grad)?;
+        let out = dispatch!(grad.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
+            self.run::<T>(ctx, &s, spec.layout, &x, &grad)?,
+            else return Err(invalid_argument!("no pooling of {}", grad.dtype())));
+        let out = spec.layout.restored(ctx, out)?;
+        let out = match self.dtype == out.dtype() {
+            true => out,
+            false => narrowed(par, out, self.dtype)?,
+        };
+        ctx.set_output(0, out)
+    }
+}
+
+impl MaxGrad {
+    fn run<T: Ordered>(
+        &self,
+        ctx: &KernelCtx,
+        s: &Conv3dShape,
+        layout: Layout,
+        x: &Tensor,
+        grad: &Tensor,
+    ) -> Result<Tensor> {
+        let (x_slice, grad, c) = (x.slice::<T>()?, grad.slice::<T>()?, s.plane.in_c);
+        let (in_image, out_image) = image_sizes(s);
+        let dims = match self.order {
+            Order::First => x.shape().clone(),
+            Order::Second => shape_of(&output_dims(layout, s))?,
+        };
+        let mut out = ctx.alloc(T::DTYPE, dims)?;
+        let image = match self.order {
+            Order::First => in_image,
+            Order::Second => out_image,
+        };
+        let (disjoint, covering) = windows(s);
+        par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, image, 1, &|n, out| {
+            if self.order == Order::Second || !(disjoint && covering) {
+                out.fill(T::ZERO);
+            }
+            each_largest(s, n, x_slice, |to, window, which| match self.order {
+                Order::First if disjoint => {
+                    let grad = &grad[to * c..][..c];
+                    for (k, from) in (0..).zip(window) {
+                        let place = &mut out[from - n * in_image..][..c];
+                        hand_down(k, which, grad, place);
+                    }
+                }
+                Order::First => {
+                    let grad = &grad[to * c..][..c];
+                    for (j, (k, g)) in which.iter().zip(grad).enumerate() {
+                        let place = &mut out[window[*k as usize] + j - n * in_image];
+                        *place = place.add(*g);
+                    }
+                }
+                Order::Second => {
+                    let out = &mut out[to * c - n * out_image..][..c];
+                    for (j, (k, o)) in which.iter().zip(out).enumerate() {
+                        *o = grad[window[*k as usize] + j];
+                    }
+                }
+            });
+        });
+        Ok(out)
+    }
+}
+
+fn argmax_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let spec = Spec::of(build.attrs, PoolKind::Max)?;
+    let with_batch = build.attrs.bool("include_batch_in_index")?;
+    let (dtype, index) = (build.output(0)?, build.input(2)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        placed(&spec, ctx.shape(0)?, ctx.shape(1)?)?;
+        if ctx.shape(1)? != ctx.shape(2)? {
+            return Err(invalid_argument!(
+                "Expected argmax shape to be {}, but got {}",
+                ctx.shape(1)?,
+                ctx.shape(2)?
+            ));
+        }
+        let grad = match dtype {
+            DType::Half | DType::Bfloat16 => widened(ctx.par(), ctx.input(1)?)?,
+            _ => ctx.input(1)?.clone(),
+        };
+        let out = dispatch!(grad.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
+            dispatch_index!(index, I => scatter::<T, I>(ctx, with_batch, &grad))?,
+            else return Err(invalid_argument!("no pooling of {dtype}")));
+        let out = match dtype == out.dtype() {
+            true => out,
+            false => narrowed(ctx.par(), out, dtype)?,
+        };
+        ctx.set_output(0, out)
+    }))
+}
+
+fn scatter<T: Ordered, I: Index>(
+    ctx: &KernelCtx,
+    with_batch: bool,
+    grad: &Tensor,
+) -> Result<Tensor> {
+    let shape = ctx.shape(0)?.clone();
+    let batch = shape.dims().first().copied().unwrap_or(0).max(1);
+    let mut out = Tensor::zeros(T::DTYPE, shape)?;
+    let (image, of_grad) = (out.num_elements() / batch, grad.num_elements() / batch);
+    let to = out.slice_mut::<T>()?;
+    for (i, (g, at)) in grad
+        .slice::<T>()?
+        .iter()
+        .zip(ctx.slice::<I>(2)?)
+        .enumerate()
+    {
+        let n = if with_batch { 0 } else { i / of_grad.max(1) };
+        let at = usize::try_from(at.to_i64()).ok();
+        let place = at.and_then(|at| to.get_mut((n * image).checked_add(at)?));
+        let place = place.ok_or_else(|| {
+            invalid_argument!(
+                "Invalid input_backprop index: {:?}, max: {}",
+                at,
+                batch * image
+            )
+        })?;
+        *place = place.add(*g);
+    }
+    Ok(out)
+}
+
+fn average_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let spec = Spec::of(build.attrs, PoolKind::Average)?;
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (sizes, rank) = (ctx.input(0)?, spec.layout.rank());
+        if sizes.shape().rank() != 1 || sizes.num_elements() != rank {
+            return Err(invalid_argument!(
+                "out_backprop must be 1-dimensional and {rank} elements"
+            ));
+        }
+        let shape = Shape::checked(&indices::ints(sizes)?)?;
+        let s = placed(&spec, &shape, ctx.shape(1)?)?;
+        let mut dims = shape.to_vec();
+        let channels = dims.remove(spec.layout.channel());
+        dims.push(channels);
+        let dims = shape_of(&dims)?;
+        let out = match dtype {
+            DType::Double => {
+                let grad = spec.layout.to_last(ctx, ctx.input(1)?.clone())?;
+                share_out::<f64>(ctx.par(), &s, dims, &grad)?
+            }
+            _ => {
+                let grad = widened(ctx.par(), ctx.input(1)?)?;
+                let grad = spec.layout.to_last(ctx, grad)?;
+                let out = share_out::<f32>(ctx.par(), &s, dims, &grad)?;
+                narrowed(ctx.par(), out, dtype)?
+            }
+        };
+        let out = spec.layout.restored(ctx, out)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn share_out<T: Ordered>(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    dims: Shape,
+    grad: &Tensor,
+) -> Result<Tensor> {
+    let (grad, c) = (grad.slice::<T>()?, s.plane.in_c);
+    let (in_image, out_image) = image_sizes(s);
+    let per_image = out_image / c.max(1);
+    let mut out = Tensor::for_overwrite(T::DTYPE, dims)?;
+    par_chunks_mut(par, out.slice_mut::<T>()?, in_image, 1, &|n, out| {
+        out.fill(T::ZERO);
+        let mut shares = vec![T::ZERO; c];
+        for i in n * per_image..(n + 1) * per_image {
+            let mut count = 0;
+            each_tap(s, pixel(s, i), |_, _| count += 1);
+            let count = T::from_count(count);
+            for (share, g) in shares.iter_mut().zip(&grad[i * c..]) {
+                *share = g.div(count);
+            }
+            each_tap(s, pixel(s, i), |_, to| {
+                for (o, share) in out[to * c - n * in_image..].iter_mut().zip(&shares) {
+                    *o = o.add(*share);
+                }
+            });
+        }
+    });
+    Ok(out)
+}
+
+/// What was the largest stays so; the op is linear in what came.
+fn max_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = g.op_name().replace("Grad", "GradGrad");
+    let mut inputs = g.xs();
+    if let Some(came) = inputs.get_mut(2) {
+        *came = g.dy(0);
+    }
+    g.set(2, g.x(0).make(&op, &inputs, &window(g)))
+}
+
+fn max_grad_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = g.op_name().trim_end_matches("Grad");
+    let op = format!("{op}Grad");
+    let d = g.x(0).op_with(&op, &[g.x(1), g.dy(0)], &window(g));
+    g.set(2, d)
+}
+
+fn average_grad_gradient(g: &mut GradientCtx) -> Result<()> {
+    let op = g.op_name().trim_end_matches("Grad");
+    let d = g.dy(0).op_with(op, &[], &window(g));
+    g.set(1, d)
+}

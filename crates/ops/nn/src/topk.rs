@@ -1,0 +1,249 @@
+//! The largest elements of rows, and counting: TopK, TopKV2, InTopK, InTopKV2, Bincount.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::{constant_int, int, ints, narrowed};
+use ferroflow_functors::numeric::Num;
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use std::cmp::Ordering;
+
+/// TopK, TopKV2, InTopK, InTopKV2, Bincount.
+pub(crate) const OPS: &[Op] = &[
+    Op::new("TopK", "input: T -> values: T, indices: int32 | k: int >= 0; sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |")
+        .shape(|ctx| {
+            let k = ctx.attrs().int("k")?;
+            top_k_shape(ctx, Some(k))
+        })
+        .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?)))
+    .gradient(top_k_gradient),
+    Op::new("TopKV2", "input: T, k: Tk -> values: T, indices: index_type | sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tk: type {int16,int32,int64} = int32; index_type: type {int16,int32,int64} = int32 |")
+        .shape(|ctx| {
+            let k = constant_int(ctx, 1);
+            top_k_shape(ctx, k)
+        })
+        .kernel(|build| top_k_factory(build, None))
+    .gradient(top_k_gradient),
+    Op::new("InTopK", "predictions: float, targets: T -> precision: bool | k: int; T: type {int32,int64} = int32 |")
+        .shape(in_top_k_shape)
+        .kernel(|build| in_top_k_factory(build, Some(build.attrs.int("k")?))),
+    Op::new("InTopKV2", "predictions: float, targets: T, k: T -> precision: bool | T: type {int32,int64} = int32 |")
+        .shape(in_top_k_shape)
+        .kernel(|build| in_top_k_factory(build, None)),
+    Op::new("Bincount", "arr: int32, size: int32, weights: T -> bins: T | T: type {int32,int64,float,double} |")
+        .shape(|ctx| {
+            let size = constant_int(ctx, 1);
+            if let Some(size) = size.filter(|&s| s < 0) {
+                return Err(invalid_argument!("size ({size}) must be non-negative"));
+            }
+            ctx.set(0, PartialShape::of([size.map(|s| s as usize)]));
+            Ok(())
+        })
+        .kernel(|build| {
+            let dtype = build.input(2)?;
+            dispatch!(dtype, T in [i32, i64, f32, f64] => Ok(Box::new(bincount::<T>)),
+                else Err(build.unsupported(dtype)))
+        }),
+];
+
+fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
+    let input = ctx.with_rank_at_least(0, 1)?;
+    let k = match k {
+        Some(k) if k < 0 => return Err(invalid_argument!("Need k >= 0, got {k}")),
+        k => k.map(|k| k as usize),
+    };
+    let shape = match input.dims() {
+        Some([rows @ .., last]) => {
+            if let (Some(k), Some(n)) = (k, last)
+                && k > *n
+            {
+                return Err(invalid_argument!(
+                    "input must have last dimension >= k = {k} but is {n}"
+                ));
+            }
+            PartialShape::of(rows.iter().copied().chain([k]))
+        }
+        _ => PartialShape::unknown(),
+    };
+    ctx.set(0, shape.clone());
+    ctx.set(1, shape);
+    Ok(())
+}
+
+fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
+    let (dtype, index) = (build.input(0)?, build.output(1)?);
+    dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16] =>
+        Ok(Box::new(move |ctx: &mut KernelCtx| top_k::<T>(ctx, k, index))),
+        else Err(build.unsupported(dtype)))
+}
+
+/// The order of elements in the result: larger first, what is not a number last.
+fn before<T: PartialOrd>(a: T, b: T) -> Ordering {
+    b.partial_cmp(&a).unwrap_or_else(|| {
+        #[allow(
+            clippy::eq_op,
+            reason = "only what is not a number differs from itself"
+        )]
+        (a != a).cmp(&(b != b))
+    })
+}
+
+fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
+    let k = ctx.input(i)?;
+    int(k)
+        .filter(|_| k.shape().is_scalar())
+        .ok_or_else(|| invalid_argument!("k must be scalar, got shape {}", k.shape()))
+}
+
+fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
+    let k = match k {
+        Some(k) => k,
+        None => scalar_k(ctx, 1)?,
+    };
+    let Ok(k) = usize::try_from(k) else {
+        return Err(invalid_argument!("Need k >= 0, got {k}"));
+    };
+    let x = ctx.input(0)?;
+    let Some((&n, rows)) = x.shape().split_last() else {
+        return Err(invalid_argument!(
+            "input must be >= 1-D, got shape {}",
+            x.shape()
+        ));
+    };
+    if k > n {
+        return Err(invalid_argument!(
+            "input must have at least k columns. Had {n}, needed {k}"
+        ));
+    }
+    let shape: Shape = rows.iter().copied().chain([k]).collect();
+    let x = x.slice::<T>()?;
+    let n_rows = shape.num_elements().checked_div(k).unwrap_or(0);
+    let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
+    let mut indices = ctx.alloc(DType::Int64, shape)?;
+    let mut order: Vec<usize> = Vec::new();
+    let (v, ix) = (values.slice_mut::<T>()?, indices.slice_mut::<i64>()?);
+    for r in 0..n_rows {
+        let row = &x[r * n..(r + 1) * n];
+        find_top(row, k, &mut order);
+        for (c, &i) in order.iter().enumerate() {
+            v[r * k + c] = row[i];
+            ix[r * k + c] = i as i64;
+        }
+    }
+    ctx.set_output(0, values)?;
+    let indices = narrowed(indices, index)?;
+    ctx.set_output(1, indices)
+}
+
+/// The positions of the `k` first elements of `row` in [`before`]'s order, at least one.
+fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
+    let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
+    order.clear();
+    if k == 1 {
+        let better = |best, i| if compare(&i, &best).is_lt() { i } else { best };
+        return order.push((1..row.len()).fold(0, better));
+    }
+    order.extend(0..row.len());
+    if k < row.len() {
+        order.select_nth_unstable_by(k - 1, compare);
+        order.truncate(k);
+    }
+    order.sort_unstable_by(compare);
+}
+
+fn in_top_k_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let rows = ctx.with_rank(0, 2)?.dim(0);
+    let targets = ctx.with_rank(1, 1)?;
+    let shape = ctx.merge(&PartialShape::of([rows]), &targets)?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn in_top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
+    match build.input(1)? {
+        DType::Int32 | DType::Int64 => {}
+        dtype => return Err(build.unsupported(dtype)),
+    }
+    Ok(Box::new(move |ctx: &mut KernelCtx| in_top_k(ctx, k)))
+}
+
+fn in_top_k(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
+    let (x, targets) = (ctx.input(0)?, ctx.input(1)?);
+    let &[rows, n] = x.shape().dims() else {
+        return Err(invalid_argument!("predictions must be 2-dimensional"));
+    };
+    if targets.shape().rank() != 1 {
+        return Err(invalid_argument!("targets must be 1-dimensional"));
+    }
+    if targets.num_elements() != rows {
+        return Err(invalid_argument!(
+            "First dimension of predictions {rows} must match length of targets {}",
+            targets.num_elements()
+        ));
+    }
+    let k = match k {
+        Some(k) => k,
+        None => scalar_k(ctx, 2)?,
+    };
+    let (x, targets) = (x.slice::<f32>()?, ints(targets)?);
+    let mut out = ctx.alloc(DType::Bool, [rows].into())?;
+    for (r, (out, target)) in out.slice_mut::<bool>()?.iter_mut().zip(targets).enumerate() {
+        let row = &x[r * n..(r + 1) * n];
+        let target = usize::try_from(target).ok().and_then(|t| row.get(t));
+        *out = target.is_some_and(|target| {
+            let ahead = row.iter().filter(|x| *x > target).count() as i64;
+            target.is_finite() && ahead < k && row.iter().all(|x| x.is_finite())
+        });
+    }
+    ctx.set_output(0, out)
+}
+
+fn bincount<T: Num>(ctx: &mut KernelCtx) -> Result<()> {
+    let (arr, size, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let size = int(size).ok_or_else(|| {
+        invalid_argument!("Shape must be rank 0 but is rank {}", size.shape().rank())
+    })?;
+    let Ok(size) = usize::try_from(size) else {
+        return Err(invalid_argument!("size ({size}) must be non-negative"));
+    };
+    let (arr, weights) = (arr.slice::<i32>()?, weights.slice::<T>()?);
+    if !weights.is_empty() && weights.len() != arr.len() {
+        return Err(invalid_argument!(
+            "Input indices and weights must have the same size."
+        ));
+    }
+    if arr.iter().any(|&v| v < 0) {
+        return Err(invalid_argument!("Input arr must be non-negative!"));
+    }
+    let mut out = Tensor::zeros(T::DTYPE, [size].into())?;
+    let bins = out.slice_mut::<T>()?;
+    for (i, &v) in arr.iter().enumerate() {
+        if let Some(bin) = bins.get_mut(v as usize) {
+            *bin = bin.add(weights.get(i).copied().unwrap_or(T::ONE));
+        }
+    }
+    ctx.set_output(0, out)
+}
+
+/// The gradient of each value goes to where the value was found.
+fn top_k_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, indices, d) = (g.x(0), g.y(1), g.dy(0));
+    let shape = x.shape_of();
+    let width = shape.op(
+        "GatherV2",
+        &[shape.op("Size", &[]) - shape.int(1), shape.int(0)],
+    );
+    let all = shape.op("Prod", &[shape.int(0)]);
+    let n_rows = all.op("FloorDiv", &[width.op("Maximum", &[shape.int(1)])]);
+    let starts = shape.int(0).op("Range", &[n_rows, shape.int(1)]) * width;
+    let counts = indices
+        .op("Size", &[])
+        .op("FloorDiv", &[n_rows.op("Maximum", &[shape.int(1)])]);
+    let matrix = n_rows.op("Pack", &[counts]);
+    let places = indices.cast(DType::Int32).reshape(matrix);
+    let places = (places + starts.op("ExpandDims", &[shape.int(1)])).reshape(shape.ints([-1, 1]));
+    let flat = places.op(
+        "ScatterNd",
+        &[d.reshape(shape.ints([-1])), all.reshape(shape.ints([1]))],
+    );
+    g.set(0, flat.reshape(shape))
+}

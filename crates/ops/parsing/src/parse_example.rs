@@ -1,0 +1,547 @@
+//! Tensors from serialized `tf.Example` messages.
+
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_model::proto::{Example, Feature, feature::Kind};
+use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
+use prost::Message;
+
+/// ParseExample, ParseExampleV2, ParseSingleExample.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "ParseExample",
+        "serialized: string, names: string, sparse_keys: Nsparse*string, dense_keys: Ndense*string, \
+         dense_defaults: list(Tdense) -> sparse_indices: Nsparse*int64, \
+         sparse_values: list(sparse_types), sparse_shapes: Nsparse*int64, \
+         dense_values: list(Tdense) | Nsparse: int >= 0; Ndense: int >= 0; \
+         sparse_types: list(type) >= 0 {float,int64,string}; \
+         Tdense: list(type) >= 0 {float,int64,string}; dense_shapes: list(shape) >= 0 |",
+    )
+    .shape(|ctx| {
+        let records = ctx.with_rank(0, 1)?;
+        shape(ctx, 2, &records)
+    })
+    .cost(Cost::Expensive)
+    .kernel(|b| build(b, Form::V1)),
+    Op::new(
+        "ParseExampleV2",
+        "serialized: string, names: string, sparse_keys: string, dense_keys: string, \
+         ragged_keys: string, dense_defaults: list(Tdense) -> sparse_indices: num_sparse*int64, \
+         sparse_values: list(sparse_types), sparse_shapes: num_sparse*int64, \
+         dense_values: list(Tdense), ragged_values: list(ragged_value_types), \
+         ragged_row_splits: list(ragged_split_types) | \
+         Tdense: list(type) >= 0 {float,int64,string}; num_sparse: int >= 0; \
+         sparse_types: list(type) >= 0 {float,int64,string}; \
+         ragged_value_types: list(type) >= 0 {float,int64,string}; \
+         ragged_split_types: list(type) >= 0 {int32,int64}; dense_shapes: list(shape) >= 0 |",
+    )
+    .shape(|ctx| {
+        let records = ctx.input(0);
+        match records.rank() {
+            Some(0) => shape(ctx, 1, &records),
+            Some(1) => shape(ctx, 2, &records),
+            Some(_) => Err(invalid_argument!(
+                "Shape must be at most rank 1 but is {records}"
+            )),
+            None => Ok(()),
+        }
+    })
+    .cost(Cost::Expensive)
+    .kernel(|b| build(b, Form::V2)),
+    Op::new(
+        "ParseSingleExample",
+        "serialized: string, dense_defaults: list(Tdense) -> sparse_indices: num_sparse*int64, \
+         sparse_values: list(sparse_types), sparse_shapes: num_sparse*int64, \
+         dense_values: list(Tdense) | num_sparse: int >= 0; sparse_keys: list(string) >= 0; \
+         dense_keys: list(string) >= 0; sparse_types: list(type) >= 0 {float,int64,string}; \
+         Tdense: list(type) >= 0 {float,int64,string}; dense_shapes: list(shape) >= 0 |",
+    )
+    .shape(|ctx| {
+        let records = ctx.with_rank(0, 0)?;
+        shape(ctx, 1, &records)
+    })
+    .cost(Cost::Expensive)
+    .kernel(|b| build(b, Form::Single)),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    V1,
+    V2,
+    Single,
+}
+
+fn shape(ctx: &mut ShapeCtx, coordinates: usize, records: &PartialShape) -> Result<()> {
+    let attrs = ctx.attrs();
+    let (n_sparse, dense) = (
+        attrs.dtypes("sparse_types")?.len(),
+        attrs.shapes("dense_shapes")?,
+    );
+    for i in 0..n_sparse {
+        ctx.set(i, PartialShape::of([None, Some(coordinates)]));
+        ctx.set(n_sparse + i, PartialShape::of([None]));
+        ctx.set(2 * n_sparse + i, PartialShape::of([Some(coordinates)]));
+    }
+    for (i, shape) in dense.iter().enumerate() {
+        if let (Some(a), Some(b)) = (records.dims(), shape.dims()) {
+            let dims = a.iter().chain(b).copied();
+            ctx.set(3 * n_sparse + i, PartialShape::of(dims));
+        }
+    }
+    let n_ragged = match attrs.get("ragged_value_types") {
+        Some(_) => attrs.dtypes("ragged_value_types")?.len(),
+        None => 0,
+    };
+    let first = 3 * n_sparse + dense.len();
+    for i in 0..n_ragged {
+        ctx.set(first + i, PartialShape::of([None]));
+        let splits = records.dim(0).map(|n| n + 1).filter(|_| coordinates == 2);
+        ctx.set(first + n_ragged + i, PartialShape::of([splits]));
+    }
+    Ok(())
+}
+
+/// A feature with values in every record.
+struct Dense {
+    dtype: DType,
+    /// The shape of one record's values; the first dimension may depend on the record.
+    shape: PartialShape,
+}
+
+struct Parser {
+    form: Form,
+    sparse: Vec<DType>,
+    dense: Vec<Dense>,
+    /// Dtypes of values and of row splits.
+    ragged: Vec<(DType, DType)>,
+    /// The keys, where they are attrs.
+    keys: Option<[Vec<String>; 2]>,
+}
+
+fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
+    let attrs: &Attrs = build.attrs;
+    let owned = |name: &str| -> Result<Vec<String>> {
+        Ok(attrs.strs(name)?.into_iter().map(str::to_string).collect())
+    };
+    let (dtypes, shapes) = (attrs.dtypes("Tdense")?, attrs.shapes("dense_shapes")?);
+    if dtypes.len() != shapes.len() {
+        return Err(invalid_argument!(
+            "len(dense_keys) != len(dense_shapes): {} vs. {}",
+            dtypes.len(),
+            shapes.len()
+        ));
+    }
+    for shape in &shapes {
+        let known = |dims: &[Option<usize>]| dims.iter().skip(1).all(Option::is_some);
+        if !shape.dims().is_some_and(known) {
+            return Err(invalid_argument!(
+                "dense_shapes may only be unknown in their first dimension, got {shape}"
+            ));
+        }
+    }
+    let dense = dtypes.into_iter().zip(shapes);
+    let ragged = match form {
+        Form::V2 => {
+            let splits = attrs.dtypes("ragged_split_types")?;
+            let values = attrs.dtypes("ragged_value_types")?;
+            if splits.len() != values.len() {
+                return Err(invalid_argument!(
+                    "len(ragged_value_types) != len(ragged_split_types)"
+                ));
+            }
+            values.into_iter().zip(splits).collect()
+        }
+        _ => Vec::new(),
+    };
+    let parser = Parser {
+        form,
+        sparse: attrs.dtypes("sparse_types")?,
+        dense: dense.map(|(dtype, shape)| Dense { dtype, shape }).collect(),
+        ragged,
+        keys: match form {
+            Form::Single => Some([owned("sparse_keys")?, owned("dense_keys")?]),
+            _ => None,
+        },
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        for (i, out) in parser.parse(ctx)?.into_iter().enumerate() {
+            ctx.set_output(i, out)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Values of one of the three types that features have.
+enum Values {
+    Floats(Vec<f32>),
+    Ints(Vec<i64>),
+    Words(Vec<Bytes>),
+}
+
+impl Values {
+    fn new(dtype: DType) -> Values {
+        match dtype {
+            DType::Float => Values::Floats(Vec::new()),
+            DType::Int64 => Values::Ints(Vec::new()),
+            _ => Values::Words(Vec::new()),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Values::Floats(_) => DType::Float,
+            Values::Ints(_) => DType::Int64,
+            Values::Words(_) => DType::String,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Values::Floats(v) => v.len(),
+            Values::Ints(v) => v.len(),
+            Values::Words(v) => v.len(),
+        }
+    }
+
+    /// Appends a feature's values; gives their number, or the type that the feature has instead.
+    fn append(&mut self, feature: &Feature) -> std::result::Result<usize, DType> {
+        let before = self.len();
+        match (&mut *self, &feature.kind) {
+            (_, None) => {}
+            (Values::Floats(v), Some(Kind::FloatList(list))) => v.extend(&list.value),
+            (Values::Ints(v), Some(Kind::Int64List(list))) => v.extend(&list.value),
+            (Values::Words(v), Some(Kind::BytesList(list))) => {
+                v.extend(list.value.iter().map(|b| Bytes::copy_from_slice(b)));
+            }
+            (_, Some(Kind::FloatList(_))) => return Err(DType::Float),
+            (_, Some(Kind::Int64List(_))) => return Err(DType::Int64),
+            (_, Some(Kind::BytesList(_))) => return Err(DType::String),
+        }
+        Ok(self.len() - before)
+    }
+
+    /// Appends the elements of a default, over and over, up to `n` in all.
+    fn fill(&mut self, default: &Tensor, n: usize) -> Result<()> {
+        fn more<T: Clone + Default>(values: &mut Vec<T>, from: &[T], n: usize) {
+            let missing = n.saturating_sub(values.len());
+            match from {
+                [] => values.resize(n, T::default()),
+                from => values.extend(from.iter().cycle().take(missing).cloned()),
+            }
+        }
+        match self {
+            Values::Floats(v) => more(v, default.slice()?, n),
+            Values::Ints(v) => more(v, default.slice()?, n),
+            Values::Words(v) => more(v, default.strings()?, n),
+        }
+        Ok(())
+    }
+
+    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+        match self {
+            Values::Floats(v) => Tensor::from_slice(shape, &v),
+            Values::Ints(v) => Tensor::from_slice(shape, &v),
+            Values::Words(v) => Tensor::from_strings(shape, v),
+        }
+    }
+}
+
+/// The messages of a step.
+struct Batch<'a> {
+    records: &'a [Example],
+    names: &'a [Bytes],
+    /// Whether there is one message and no dimension for it.
+    single: bool,
+}
+
+impl Batch<'_> {
+    /// The feature of a record, if it has values.
+    fn feature(&self, i: usize, key: &str) -> Option<&Feature> {
+        let feature = self.records.get(i)?.features.as_ref()?.feature.get(key)?;
+        feature.kind.as_ref().map(|_| feature)
+    }
+
+    fn name(&self, i: usize) -> String {
+        match self.names.get(i) {
+            Some(name) => String::from_utf8_lossy(name).into_owned(),
+            None => "<unknown>".to_string(),
+        }
+    }
+
+    #[cold]
+    fn other_type(&self, i: usize, key: &str, expected: DType, actual: DType) -> Status {
+        invalid_argument!(
+            "Name: {}, Key: {key}, Index: {i}.  Data types don't match. Expected type: {expected}, \
+             Actual type: {actual}",
+            self.name(i)
+        )
+    }
+}
+
+impl Parser {
+    fn parse(&self, ctx: &KernelCtx) -> Result<Vec<Tensor>> {
+        let serialized = ctx.input(0)?;
+        let single = serialized.shape().is_scalar();
+        let fits = match self.form {
+            Form::V1 => serialized.shape().rank() == 1,
+            Form::V2 => serialized.shape().rank() <= 1,
+            Form::Single => single,
+        };
+        if !fits {
+            return Err(invalid_argument!(
+                "Expected serialized to be a {}, got shape: {}",
+                if self.form == Form::Single {
+                    "scalar"
+                } else {
+                    "vector"
+                },
+                serialized.shape()
+            ));
+        }
+        let serialized = serialized.strings()?;
+        let records = decoded(ctx, serialized)?;
+        let (n_sparse, n_dense) = (self.sparse.len(), self.dense.len());
+        let words = |i: usize| -> Result<Vec<String>> {
+            let words = ctx.input(i)?.strings()?;
+            Ok(words
+                .iter()
+                .map(|w| String::from_utf8_lossy(w).into_owned())
+                .collect())
+        };
+        let list = |first: usize, n: usize| -> Result<Vec<String>> {
+            Ok((first..first + n)
+                .map(words)
+                .collect::<Result<Vec<_>>>()?
+                .concat())
+        };
+        let none: &[Bytes] = &[];
+        let (names, sparse, dense, ragged, defaults) = match (&self.keys, self.form) {
+            (Some([sparse, dense]), _) => (none, sparse.clone(), dense.clone(), Vec::new(), 1),
+            (None, Form::V2) => (ctx.input(1)?.strings()?, words(2)?, words(3)?, words(4)?, 5),
+            (None, _) => {
+                let dense = list(2 + n_sparse, n_dense)?;
+                let defaults = 2 + n_sparse + n_dense;
+                (
+                    ctx.input(1)?.strings()?,
+                    list(2, n_sparse)?,
+                    dense,
+                    Vec::new(),
+                    defaults,
+                )
+            }
+        };
+        if !names.is_empty() && names.len() != serialized.len() {
+            return Err(invalid_argument!(
+                "Expected len(names) == len(serialized), but got {} vs. {}",
+                names.len(),
+                serialized.len()
+            ));
+        }
+        let wanted = [
+            ("sparse_keys", sparse.len(), n_sparse),
+            ("dense_keys", dense.len(), n_dense),
+            ("ragged_keys", ragged.len(), self.ragged.len()),
+        ];
+        for (what, got, wanted) in wanted {
+            if got != wanted {
+                return Err(invalid_argument!("Expected {wanted} {what}, got {got}"));
+            }
+        }
+        let batch = Batch {
+            records: &records,
+            names,
+            single,
+        };
+        let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+        for (key, dtype) in sparse.iter().zip(&self.sparse) {
+            for (part, tensor) in parts.iter_mut().zip(batch.sparse(key, *dtype)?) {
+                part.push(tensor);
+            }
+        }
+        let mut out = parts.concat();
+        for (i, (key, dense)) in dense.iter().zip(&self.dense).enumerate() {
+            out.push(batch.dense(key, dense, ctx.input(defaults + i)?)?);
+        }
+        let mut splits = Vec::new();
+        for (key, (dtype, split)) in ragged.iter().zip(&self.ragged) {
+            let (values, rows) = batch.ragged(key, *dtype, *split)?;
+            out.push(values);
+            splits.push(rows);
+        }
+        out.extend(splits);
+        Ok(out)
+    }
+}
+
+fn decoded(ctx: &KernelCtx, serialized: &[Bytes]) -> Result<Vec<Example>> {
+    let mut records: Vec<Option<Example>> = vec![None; serialized.len()];
+    par_chunks_mut(ctx.par(), &mut records, 8, 1, &|chunk, records| {
+        for (record, bytes) in records.iter_mut().zip(serialized.iter().skip(chunk * 8)) {
+            *record = Example::decode(&bytes[..]).ok();
+        }
+    });
+    let whole = records.into_iter().zip(serialized);
+    whole
+        .map(|(record, bytes)| {
+            record.ok_or_else(|| {
+                invalid_argument!(
+                    "Could not parse example input, value: '{}'",
+                    String::from_utf8_lossy(bytes)
+                )
+            })
+        })
+        .collect()
+}
+
+impl Batch<'_> {
+    fn sparse(&self, key: &str, dtype: DType) -> Result<[Tensor; 3]> {
+        let (mut values, mut indices, mut longest) = (Values::new(dtype), Vec::new(), 0);
+        for i in 0..self.records.len() {
+            let Some(feature) = self.feature(i, key) else {
+                continue;
+            };
+            let n = values.append(feature);
+            let n = n.map_err(|actual| self.other_type(i, key, dtype, actual))?;
+            longest = longest.max(n);
+            for j in 0..n {
+                if !self.single {
+                    indices.push(i as i64);
+                }
+                indices.push(j as i64);
+            }
+        }
+        let n = values.len();
+        let (coordinates, shape) = match self.single {
+            true => (1, vec![longest as i64]),
+            false => (2, vec![self.records.len() as i64, longest as i64]),
+        };
+        Ok([
+            Tensor::from_slice([n, coordinates], &indices)?,
+            values.into_tensor(Shape::from([n]))?,
+            Tensor::vector(&shape)?,
+        ])
+    }
+
+    fn dense(&self, key: &str, dense: &Dense, default: &Tensor) -> Result<Tensor> {
+        let Dense { dtype, shape } = dense;
+        if default.dtype() != *dtype {
+            return Err(invalid_argument!(
+                "dense_defaults[{key}].dtype() == {} != dense_types == {dtype}",
+                default.dtype()
+            ));
+        }
+        let dims = shape.dims().unwrap_or_default();
+        let batch: &[usize] = if self.single {
+            &[]
+        } else {
+            &[self.records.len()]
+        };
+        let known: Vec<usize> = dims.iter().flatten().copied().collect();
+        if let Some(None) = dims.first() {
+            return self.padded(key, dense, default, batch, &known);
+        }
+        let wanted = ferroflow_functors::indices::shape_of(known.iter().copied())?.num_elements();
+        let out = ferroflow_functors::indices::shape_of(batch.iter().chain(&known).copied())?;
+        let mut values = Values::new(*dtype);
+        for i in 0..self.records.len() {
+            let Some(feature) = self.feature(i, key) else {
+                if default.num_elements() != wanted || default.num_elements() == 0 {
+                    return Err(invalid_argument!(
+                        "Name: {}, Feature: {key} (data type: {dtype}) is required but could not be \
+                         found.",
+                        self.name(i)
+                    ));
+                }
+                values.fill(default, (i + 1) * wanted)?;
+                continue;
+            };
+            let n = values.append(feature);
+            let n = n.map_err(|actual| self.other_type(i, key, *dtype, actual))?;
+            if n != wanted {
+                return Err(invalid_argument!(
+                    "Name: {}, Key: {key}, Index: {i}.  Number of {dtype} values != expected.  \
+                     Values size: {n} but output shape: {}",
+                    self.name(i),
+                    shape
+                ));
+            }
+        }
+        values.into_tensor(out)
+    }
+
+    /// Values whose number depends on the record, with the default after the shorter ones.
+    fn padded(
+        &self,
+        key: &str,
+        dense: &Dense,
+        default: &Tensor,
+        batch: &[usize],
+        rest: &[usize],
+    ) -> Result<Tensor> {
+        if default.num_elements() > 1 {
+            return Err(invalid_argument!(
+                "dense_shapes of {key} has a variable length, so its default must have one element, \
+                 got {}",
+                default.shape()
+            ));
+        }
+        let row = ferroflow_functors::indices::shape_of(rest.iter().copied())?
+            .num_elements()
+            .max(1);
+        let mut parts = Vec::with_capacity(self.records.len());
+        for i in 0..self.records.len() {
+            let mut values = Values::new(dense.dtype);
+            if let Some(feature) = self.feature(i, key) {
+                let n = values.append(feature);
+                let n = n.map_err(|actual| self.other_type(i, key, dense.dtype, actual))?;
+                if !n.is_multiple_of(row) {
+                    return Err(invalid_argument!(
+                        "Name: {}, Key: {key}, Index: {i}.  Number of {} values is not a multiple of \
+                         stride length. Saw {n} values but output shape is: {}",
+                        self.name(i),
+                        dense.dtype,
+                        dense.shape
+                    ));
+                }
+            }
+            parts.push(values);
+        }
+        let longest = parts.iter().map(Values::len).max().unwrap_or(0);
+        let mut all = Values::new(dense.dtype);
+        for (i, part) in parts.into_iter().enumerate() {
+            match (&mut all, part) {
+                (Values::Floats(all), Values::Floats(part)) => all.extend(part),
+                (Values::Ints(all), Values::Ints(part)) => all.extend(part),
+                (Values::Words(all), Values::Words(part)) => all.extend(part),
+                _ => {}
+            }
+            all.fill(default, (i + 1) * longest)?;
+        }
+        let dims = batch
+            .iter()
+            .copied()
+            .chain([longest / row])
+            .chain(rest.iter().copied());
+        all.into_tensor(ferroflow_functors::indices::shape_of(dims)?)
+    }
+
+    fn ragged(&self, key: &str, dtype: DType, split: DType) -> Result<(Tensor, Tensor)> {
+        let (mut values, mut splits) = (Values::new(dtype), vec![0]);
+        for i in 0..self.records.len() {
+            if let Some(feature) = self.feature(i, key) {
+                let n = values.append(feature);
+                n.map_err(|actual| self.other_type(i, key, values.dtype(), actual))?;
+            }
+            splits.push(values.len() as i64);
+        }
+        if self.single {
+            splits.clear();
+        }
+        let n = values.len();
+        Ok((
+            values.into_tensor(Shape::from([n]))?,
+            ferroflow_functors::indices::int_vector(split, splits.into_iter())?,
+        ))
+    }
+}

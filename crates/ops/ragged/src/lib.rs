@@ -1,0 +1,14 @@
+//! TensorFlow's ragged ops: ragged tensors.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod ragged;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    ragged::OPS,
+];
+// codegen:end

@@ -1,0 +1,236 @@
+//! Random tensors, number for number TensorFlow's.
+//!
+//! A tensor is filled in groups, the numbers that one block of the generator makes. Each group is a
+//! function of its position alone, so it does not matter which thread fills it.
+
+use ferroflow_primitives::philox::Philox;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{bf16, f16};
+use std::f64::consts::PI;
+
+/// Blocks of the generator that are set aside for one number of a distribution that rejects.
+pub(crate) const RESERVED: u128 = 256;
+/// Elements of a parallel chunk; a multiple of every group.
+const CHUNK: usize = 4096;
+
+/// How one group of numbers is made.
+pub(crate) trait Distribution<T>: Sync {
+    /// Numbers in a group.
+    const GROUP: usize;
+    /// Blocks of the generator from one group to the next.
+    const STRIDE: u128 = 1;
+    /// Fills a group, which may be cut short at the end of the tensor.
+    fn group(&self, random: &mut Philox, out: &mut [T]);
+}
+
+/// Fills `out` from the stream's present block on.
+pub(crate) fn fill<T: Send, D: Distribution<T>>(
+    par: &dyn Parallelism,
+    random: &Philox,
+    distribution: &D,
+    out: &mut [T],
+) {
+    par_chunks_mut(par, out, CHUNK, 1, &|i, chunk| {
+        let first = (i * (CHUNK / D::GROUP)) as u128;
+        for (g, group) in chunk.chunks_mut(D::GROUP).enumerate() {
+            let mut random = random.skipped((first + g as u128) * D::STRIDE);
+            distribution.group(&mut random, group);
+        }
+    });
+}
+
+/// A float between 0 and 1, 1 excluded, from random bits.
+#[inline]
+pub(crate) fn unit_f32(x: u32) -> f32 {
+    f32::from_bits(0x3F80_0000 | (x & 0x7F_FFFF)) - 1.0
+}
+
+/// A double between 0 and 1, 1 excluded, from random bits.
+#[inline]
+pub(crate) fn unit_f64(x0: u32, x1: u32) -> f64 {
+    let mantissa = ((x0 & 0xF_FFFF) as u64) << 32 | x1 as u64;
+    f64::from_bits(1023 << 52 | mantissa) - 1.0
+}
+
+/// Two floats of the normal distribution.
+#[inline]
+fn normal_f32(x0: u32, x1: u32) -> [f32; 2] {
+    let u = unit_f32(x0).max(1.0e-7);
+    let v = (2.0 * PI * unit_f32(x1) as f64) as f32;
+    let r = (-2.0 * u.ln()).sqrt();
+    let (sin, cos) = v.sin_cos();
+    [sin * r, cos * r]
+}
+
+/// Two doubles of the normal distribution.
+#[inline]
+pub(crate) fn normal_f64([x0, x1, x2, x3]: [u32; 4]) -> [f64; 2] {
+    let u = unit_f64(x0, x1).max(1.0e-7);
+    let v = 2.0 * PI * unit_f64(x2, x3);
+    let r = (-2.0 * u.ln()).sqrt();
+    let (sin, cos) = v.sin_cos();
+    [sin * r, cos * r]
+}
+
+fn copy<T: Copy>(out: &mut [T], values: &[T]) {
+    out.iter_mut().zip(values).for_each(|(o, v)| *o = *v);
+}
+
+#[inline]
+fn long([a, b, c, d]: [u32; 4]) -> [u64; 2] {
+    [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
+}
+
+/// Between 0 and 1, 1 excluded.
+pub(crate) struct Uniform;
+
+macro_rules! uniform {
+    ($($ty:ty: $from:expr),*) => {$(
+        impl Distribution<$ty> for Uniform {
+            const GROUP: usize = 4;
+            #[inline]
+            fn group(&self, random: &mut Philox, out: &mut [$ty]) {
+                let from: fn(u32) -> $ty = $from;
+                copy(out, &random.next_block().map(from));
+            }
+        }
+    )*};
+}
+uniform! {
+    f32: unit_f32,
+    f16: |x| f16::from_bits(15 << 10 | (x & 0x3FF) as u16) - f16::ONE,
+    bf16: |x| bf16::from_bits(127 << 7 | (x & 0x7F) as u16) - bf16::ONE
+}
+
+impl Distribution<f64> for Uniform {
+    const GROUP: usize = 2;
+    #[inline]
+    fn group(&self, random: &mut Philox, out: &mut [f64]) {
+        let [a, b, c, d] = random.next_block();
+        copy(out, &[unit_f64(a, b), unit_f64(c, d)]);
+    }
+}
+
+/// Mean 0, deviation 1.
+pub(crate) struct Normal;
+
+macro_rules! normal {
+    ($($ty:ty: $from:expr),*) => {$(
+        impl Distribution<$ty> for Normal {
+            const GROUP: usize = 4;
+            #[inline]
+            fn group(&self, random: &mut Philox, out: &mut [$ty]) {
+                let [a, b, c, d] = random.next_block();
+                let ([a, b], [c, d]) = (normal_f32(a, b), normal_f32(c, d));
+                copy(out, &[a, b, c, d].map($from));
+            }
+        }
+        impl Distribution<$ty> for Truncated {
+            const GROUP: usize = 4;
+            const STRIDE: u128 = RESERVED;
+            fn group(&self, random: &mut Philox, out: &mut [$ty]) {
+                let mut numbers = std::iter::from_fn(|| {
+                    let (a, b) = (random.next_u32(), random.next_u32());
+                    Some(normal_f32(a, b))
+                })
+                .flatten()
+                .filter(|x| x.abs() < 2.0)
+                .map($from);
+                out.iter_mut().for_each(|o| *o = numbers.next().unwrap_or_default());
+            }
+        }
+    )*};
+}
+normal! {
+    f32: |x: f32| x,
+    f16: f16::from_f32,
+    bf16: bf16::from_f32
+}
+
+impl Distribution<f64> for Normal {
+    const GROUP: usize = 2;
+    #[inline]
+    fn group(&self, random: &mut Philox, out: &mut [f64]) {
+        copy(out, &normal_f64(random.next_block()));
+    }
+}
+
+/// Mean 0, deviation 1, drawn again from 2 deviations on.
+pub(crate) struct Truncated;
+
+impl Distribution<f64> for Truncated {
+    const GROUP: usize = 2;
+    const STRIDE: u128 = RESERVED / 2;
+    fn group(&self, random: &mut Philox, out: &mut [f64]) {
+        let mut numbers = std::iter::from_fn(|| Some(normal_f64(random.next_block())))
+            .flatten()
+            .filter(|x| x.abs() < 2.0);
+        out.iter_mut()
+            .for_each(|o| *o = numbers.next().unwrap_or_default());
+    }
+}
+
+/// Integers from `low` on, `range` of them; zero stands for all that the type has.
+pub(crate) struct Integers<T, U> {
+    pub low: T,
+    pub range: U,
+}
+
+macro_rules! integers {
+    ($($ty:ty, $unsigned:ty, $n:literal, $split:expr;)*) => {$(
+        impl Distribution<$ty> for Integers<$ty, $unsigned> {
+            const GROUP: usize = $n;
+            #[inline]
+            fn group(&self, random: &mut Philox, out: &mut [$ty]) {
+                let split: fn([u32; 4]) -> [$unsigned; $n] = $split;
+                for (o, x) in out.iter_mut().zip(split(random.next_block())) {
+                    let x = if self.range == 0 { x } else { x % self.range };
+                    *o = (self.low as $unsigned).wrapping_add(x) as $ty;
+                }
+            }
+        }
+    )*};
+}
+integers! {
+    i32, u32, 4, |block| block;
+    u32, u32, 4, |block| block;
+    i64, u64, 2, long;
+    u64, u64, 2, long;
+}
+
+/// The positions that the elements of a shuffled vector come from.
+pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in 0..n.saturating_sub(1) {
+        let left = u32::try_from(n - i).unwrap_or(u32::MAX);
+        order.swap(i, i + (random.next_u32() % left) as usize);
+    }
+    order
+}
+
+/// An integer below `n`, all of them equally likely, from 32 random bits a try.
+pub(crate) fn below_u32(random: &mut Philox, n: u32) -> u32 {
+    below(n.into(), u32::MAX.into(), || random.next_u32().into()) as u32
+}
+
+/// An integer below `n`, all of them equally likely, from 64 random bits a try.
+pub(crate) fn below_u64(random: &mut Philox, n: u64) -> u64 {
+    below(n, u64::MAX, || {
+        let (low, high) = (random.next_u32(), random.next_u32());
+        u64::from(low) | u64::from(high) << 32
+    })
+}
+
+/// Takes bits up to `max` until they are none of those that would favor small numbers.
+fn below(n: u64, max: u64, mut bits: impl FnMut() -> u64) -> u64 {
+    if n.is_power_of_two() || n == 0 {
+        return bits() & n.saturating_sub(1);
+    }
+    let surplus = max % n + 1;
+    loop {
+        let x = bits();
+        if x >= surplus {
+            return x % n;
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Random ops whose generator is a variable: `tf.random.Generator`. Its value is a counter of two
+//! 64-bit words and a key.
+
+use crate::distributions::{Integers, RESERVED};
+use crate::parameterized::binomial;
+use crate::random_ops::{
+    Floats, filled, integers, shape_from_input, shape_from_input_at, wanted_shape, wanted_shape_at,
+};
+use crate::stateless::check_algorithm;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_primitives::philox::Philox;
+use ferroflow_resources::resource::{value_mut, variable};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch, f16};
+use std::hash::{BuildHasher, RandomState};
+
+/// The signature of the ops that make floats.
+const FLOATS: &str = "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
+    dtype: type = float; shape_dtype: type = int64 | stateful";
+
+/// StatefulStandardNormalV2, StatefulUniform, StatefulTruncatedNormal, StatefulUniformInt,
+/// StatefulUniformFullInt, StatefulRandomBinomial, RngSkip, RngReadAndSkip, NonDeterministicInts.
+pub(crate) const OPS: &[Op] = &[
+    Op::new("StatefulStandardNormalV2", FLOATS)
+        .shape(|ctx| shape_from_input_at(ctx, 2))
+        .kernel(|build| floats(build, Floats::Normal)),
+    Op::new("StatefulUniform", FLOATS)
+        .shape(|ctx| shape_from_input_at(ctx, 2))
+        .kernel(|build| floats(build, Floats::Uniform)),
+    Op::new("StatefulTruncatedNormal", FLOATS)
+        .shape(|ctx| shape_from_input_at(ctx, 2))
+        .kernel(|build| floats(build, Floats::Truncated)),
+    Op::new(
+        "StatefulUniformInt",
+        "resource: resource, algorithm: int64, shape: shape_dtype, minval: dtype, maxval: dtype -> \
+         output: dtype | dtype: type = int64; shape_dtype: type = int64 | stateful",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(3, 0)?;
+        ctx.with_rank(4, 0)?;
+        shape_from_input_at(ctx, 2)
+    })
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let shape = wanted_shape_at(ctx, 2)?;
+            let out = integers(ctx, 3, shape, |n| Ok(reserve(ctx, n as u64)?.now))?;
+            ctx.set_output(0, out)
+        }))
+    }),
+    Op::new(
+        "StatefulUniformFullInt",
+        "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
+         dtype: type = uint64; shape_dtype: type = int64 | stateful",
+    )
+    .shape(|ctx| shape_from_input_at(ctx, 2))
+    .kernel(full_int),
+    Op::new(
+        "StatefulRandomBinomial",
+        "resource: resource, algorithm: int64, shape: S, counts: T, probs: T -> output: dtype | \
+         S: type {int32,int64}; T: type {half,float,double,int32,int64} = double; \
+         dtype: type {half,float,double,int32,int64} = int64 | stateful",
+    )
+    .shape(|ctx| shape_from_input_at(ctx, 2))
+    .kernel(|build| {
+        let (wide, dtype) = (build.input(3)?, build.output(0)?);
+        dispatch!(dtype, T in [f16, f32, f64, i32, i64] => Ok(Box::new(move |ctx: &mut KernelCtx| {
+            let out = binomial::<T>(ctx, [2, 3], wide, |[batches, samples]| {
+                let numbers = batches as u128 * 200 * (samples as u128 + 3) / 4;
+                Ok(reserve(ctx, numbers as u64)?.now)
+            })?;
+            ctx.set_output(0, out)
+        })), else Err(build.unsupported(dtype)))
+    }),
+    Op::new(
+        "RngSkip",
+        "resource: resource, algorithm: int64, delta: int64 -> | | stateful",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(1, 0)?;
+        ctx.with_rank(2, 0)?;
+        Ok(())
+    })
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let n = scalar(ctx.input(2)?, 2)?.to_scalar::<i64>()?;
+            reserve(ctx, n as u64)?;
+            Ok(())
+        }))
+    }),
+    Op::new(
+        "RngReadAndSkip",
+        "resource: resource, alg: int32, delta: uint64 -> value: int64 | | stateful",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(1, 0)?;
+        ctx.with_rank(2, 0)?;
+        ctx.set(0, PartialShape::of([Some(STATE)]));
+        Ok(())
+    })
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let n = scalar(ctx.input(2)?, 2)?.to_scalar::<u64>()?;
+            let before = reserve(ctx, n)?.before;
+            ctx.set_output(0, Tensor::vector(&before)?)
+        }))
+    }),
+    Op::new(
+        "NonDeterministicInts",
+        "shape: shape_dtype -> output: dtype | dtype: type = int64; shape_dtype: type = int64 | \
+         stateful",
+    )
+    .shape(shape_from_input)
+    .kernel(|build| {
+        dispatch!(build.output(0)?, T in [i32, u32, i64, u64] => Ok(Box::new(|ctx: &mut KernelCtx| {
+            let shape = wanted_shape(ctx)?;
+            let all = Integers { low: 0 as T, range: 0 };
+            let fresh = || RandomState::new().hash_one(0);
+            let out = filled::<T, _>(ctx, shape, &Philox::new(fresh(), fresh()), &all)?;
+            ctx.set_output(0, out)
+        })), else Err(build.unsupported(build.output(0)?)))
+    }),
+];
+
+/// Words of a state.
+const STATE: usize = 3;
+
+/// A generator before numbers are taken from it.
+struct Reserved {
+    now: Philox,
+    before: [i64; STATE],
+}
+
+fn scalar(t: &Tensor, i: usize) -> Result<&Tensor> {
+    if t.shape().is_scalar() {
+        return Ok(t);
+    }
+    Err(invalid_argument!(
+        "input {i} (0-based) must have shape [], not {}",
+        t.shape()
+    ))
+}
+
+/// The generator in input 0, of the algorithm in input 1, which goes on `n` numbers later for whoever
+/// comes next.
+fn reserve(ctx: &KernelCtx, n: u64) -> Result<Reserved> {
+    check_algorithm(ctx.input(1)?)?;
+    let var = variable(ctx, 0)?;
+    let mut value = var.write();
+    if let Some(state) = value.as_ref() {
+        check_state(state)?;
+    }
+    let state = value_mut(ctx, 0, &mut value, DType::Int64)?.slice_mut::<i64>()?;
+    let n_given = state.len();
+    let Some(words) = state.first_chunk_mut::<STATE>() else {
+        return Err(invalid_argument!(
+            "For the Philox algorithm, the size of state must be at least {STATE}; got {n_given}"
+        ));
+    };
+    let before = *words;
+    let [low, high, key] = before.map(|word| word as u64);
+    let counter = u128::from(low) | u128::from(high) << 64;
+    let next = counter.wrapping_add(n.wrapping_mul(RESERVED as u64).into());
+    *words = [next as u64, (next >> 64) as u64, key].map(|word| word as i64);
+    let now = Philox::at(key, counter);
+    Ok(Reserved { now, before })
+}
+
+fn check_state(state: &Tensor) -> Result<()> {
+    if state.dtype() != DType::Int64 {
+        return Err(invalid_argument!(
+            "dtype of RNG state variable must be int64, not {}",
+            state.dtype()
+        ));
+    }
+    if state.shape().rank() != 1 {
+        return Err(invalid_argument!(
+            "RNG state must have one and only one dimension, not {}",
+            state.shape().rank()
+        ));
+    }
+    Ok(())
+}
+
+/// A shape that there is memory for, and the generator for so many numbers.
+fn reserved(ctx: &KernelCtx, dtype: DType) -> Result<(Shape, Philox)> {
+    let shape = wanted_shape_at(ctx, 2)?;
+    // A step that fails for want of memory leaves the generator where it was.
+    ctx.alloc(dtype, shape.clone())?;
+    let from = reserve(ctx, shape.num_elements() as u64)?.now;
+    Ok((shape, from))
+}
+
+fn floats(build: &KernelBuild, kind: Floats) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (shape, from) = reserved(ctx, dtype)?;
+        let out = kind.fill(ctx, dtype, shape, &from)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn full_int(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    dispatch!(build.output(0)?, T in [i32, i64, u32, u64] => Ok(Box::new(|ctx: &mut KernelCtx| {
+        let (shape, from) = reserved(ctx, T::DTYPE)?;
+        let all = Integers { low: 0 as T, range: 0 };
+        let out = filled::<T, _>(ctx, shape, &from, &all)?;
+        ctx.set_output(0, out)
+    })), else Err(build.unsupported(build.output(0)?)))
+}

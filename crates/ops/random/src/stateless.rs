@@ -1,0 +1,284 @@
+//! Random ops whose numbers depend on nothing but a seed that is given as an input.
+
+use crate::distributions::Integers;
+use crate::random_ops::{
+    Floats, draw, filled, integers, multinomial_shape, shape_from_input, shuffle, wanted_shape,
+};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_functors::indices::{dispatch_index, int, ints};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::philox::{Philox, scrambled};
+use ferroflow_tensor::{DType, PartialShape, Tensor, dispatch};
+
+/// StatelessRandomUniform, StatelessRandomNormal, StatelessTruncatedNormal,
+/// StatelessRandomUniformInt, StatelessRandomUniformFullInt, StatelessMultinomial, the same with a
+/// key and a counter (V2), StatelessShuffle, StatelessRandomGetKeyCounter, StatelessRandomGetAlg,
+/// StatelessRandomGetKeyCounterAlg.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "StatelessRandomUniform",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| floats(b, Floats::Uniform, seeded)).not_differentiable(),
+    Op::new(
+        "StatelessRandomNormal",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| floats(b, Floats::Normal, seeded)).not_differentiable(),
+    Op::new(
+        "StatelessTruncatedNormal",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| floats(b, Floats::Truncated, seeded)).not_differentiable(),
+    Op::new(
+        "StatelessRandomUniformInt",
+        "shape: T, seed: Tseed, minval: dtype, maxval: dtype -> output: dtype | \
+         dtype: type {int32,int64}; T: type {int32,int64}; Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|_| uniform_int(2, seeded)).not_differentiable(),
+    Op::new(
+        "StatelessRandomUniformFullInt",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type {int32,int64,uint32,uint64} = uint64; \
+         T: type {int32,int64} = int32; Tseed: type {int32,int64,uint32,uint64} = int64 |",
+    )
+    .shape(seeded_shape)
+    .kernel(|b| full_int(b, seeded)).not_differentiable(),
+    Op::new(
+        "StatelessMultinomial",
+        "logits: T, num_samples: int32, seed: Tseed -> output: output_dtype | \
+         T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; \
+         Tseed: type {int32,int64} = int64; output_dtype: type {int32,int64} = int64 |",
+    )
+    .shape(|ctx| {
+        check_seed(ctx, 2)?;
+        multinomial_shape(ctx)
+    })
+    .kernel(|build| {
+        dispatch_index!(build.output(0)?, I => Ok(Box::new(|ctx: &mut KernelCtx| {
+            let from = seed_input(ctx, 2)?;
+            let out = draw::<I>(ctx, |_| Ok(from))?;
+            ctx.set_output(0, out)
+        })))
+    }).not_differentiable(),
+    Op::new(
+        "StatelessRandomUniformV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| floats(b, Floats::Uniform, keyed)).not_differentiable(),
+    Op::new(
+        "StatelessRandomNormalV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| floats(b, Floats::Normal, keyed)).not_differentiable(),
+    Op::new(
+        "StatelessTruncatedNormalV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| floats(b, Floats::Truncated, keyed)).not_differentiable(),
+    Op::new(
+        "StatelessRandomUniformIntV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32, minval: dtype, maxval: dtype -> \
+         output: dtype | dtype: type {int32,int64,uint32,uint64}; \
+         Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|_| uniform_int(4, keyed)).not_differentiable(),
+    Op::new(
+        "StatelessRandomUniformFullIntV2",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
+         dtype: type {int32,int64,uint32,uint64} = uint64; Tshape: type {int32,int64} = int32 |",
+    )
+    .shape(keyed_shape)
+    .kernel(|b| full_int(b, keyed)).not_differentiable(),
+    Op::new(
+        "StatelessShuffle",
+        "value: T, key: uint64, counter: uint64, alg: int32 -> output: T | T: type |",
+    )
+    .shape(|ctx| {
+        check_key(ctx)?;
+        shapes::unchanged(ctx)
+    })
+    .kernel(|build| shuffle(build, |ctx, _| keyed(ctx))),
+    Op::new(
+        "StatelessRandomGetKeyCounter",
+        "seed: Tseed -> key: uint64, counter: uint64 | Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(key_counter_shape)
+    .cost(Cost::Cheap)
+    .kernel(|_| Ok(Box::new(key_counter))),
+    Op::new("StatelessRandomGetAlg", "-> alg: int32 | | stateful")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap)
+        .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| ctx.set_output(0, Tensor::scalar(PHILOX))))),
+    Op::new(
+        "StatelessRandomGetKeyCounterAlg",
+        "seed: Tseed -> key: uint64, counter: uint64, alg: int32 | \
+         Tseed: type {int32,int64} = int64 |",
+    )
+    .shape(|ctx| {
+        ctx.set(2, PartialShape::scalar());
+        key_counter_shape(ctx)
+    })
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            ctx.set_output(2, Tensor::scalar(PHILOX))?;
+            key_counter(ctx)
+        }))
+    }),
+];
+
+/// TensorFlow's number of the algorithm; 2 is ThreeFry, and with 3 it may choose.
+const PHILOX: i32 = 1;
+
+/// Where the stream of an op comes from, by its inputs.
+pub(crate) type Source = fn(&KernelCtx) -> Result<Philox>;
+
+pub(crate) fn check_seed(ctx: &ShapeCtx, i: usize) -> Result<()> {
+    match ctx.with_rank(i, 1)?.dim(0) {
+        None | Some(2) => Ok(()),
+        Some(n) => Err(invalid_argument!("Dimension must be 2 but is {n}")),
+    }
+}
+
+fn seeded_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    check_seed(ctx, 1)?;
+    for i in 2..ctx.num_inputs() {
+        ctx.with_rank(i, 0)?;
+    }
+    shape_from_input(ctx)
+}
+
+/// Checks key, counter and algorithm in the inputs 1 to 3.
+pub(crate) fn check_key(ctx: &ShapeCtx) -> Result<()> {
+    ctx.with_rank(1, 1)?;
+    ctx.with_rank(2, 1)?;
+    ctx.with_rank(3, 0)?;
+    Ok(())
+}
+
+fn keyed_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    check_key(ctx)?;
+    for i in 4..ctx.num_inputs() {
+        ctx.with_rank(i, 0)?;
+    }
+    shape_from_input(ctx)
+}
+
+fn key_counter_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    check_seed(ctx, 0)?;
+    ctx.set(0, PartialShape::of([Some(1)]));
+    ctx.set(1, PartialShape::of([Some(2)]));
+    Ok(())
+}
+
+/// The two seeds in input `i`.
+fn seeds(ctx: &KernelCtx, i: usize) -> Result<[u64; 2]> {
+    let seed = ctx.input(i)?;
+    if seed.shape().dims() != [2] {
+        return Err(invalid_argument!(
+            "seed must have shape [2], not {}",
+            seed.shape()
+        ));
+    }
+    let values: Vec<u64> = match seed.dtype() {
+        DType::Uint32 => seed.slice::<u32>()?.iter().map(|&x| x.into()).collect(),
+        DType::Uint64 => seed.slice::<u64>()?.to_vec(),
+        _ => ints(seed)?.iter().map(|&x| x as u64).collect(),
+    };
+    values
+        .try_into()
+        .map_err(|_| invalid_argument!("seed must have shape [2]"))
+}
+
+fn seed_input(ctx: &KernelCtx, i: usize) -> Result<Philox> {
+    let [seed, seed2] = seeds(ctx, i)?;
+    Ok(Philox::stateless(seed, seed2))
+}
+
+pub(crate) fn seeded(ctx: &KernelCtx) -> Result<Philox> {
+    seed_input(ctx, 1)
+}
+
+pub(crate) fn keyed(ctx: &KernelCtx) -> Result<Philox> {
+    let (key, counter, alg) = (ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
+    check_algorithm(alg)?;
+    let (1, &[key]) = (key.shape().rank(), key.slice::<u64>()?) else {
+        return Err(invalid_argument!(
+            "key must have shape [1], not {}. (Note that batched keys are not supported yet.)",
+            key.shape()
+        ));
+    };
+    let (1, &[low, high, ..]) = (counter.shape().rank(), counter.slice::<u64>()?) else {
+        return Err(invalid_argument!(
+            "counter must be a vector of at least 2 elements, got shape {}",
+            counter.shape()
+        ));
+    };
+    Ok(Philox::at(key, (low as u128) | ((high as u128) << 64)))
+}
+
+/// Checks the number of an algorithm, a scalar.
+pub(crate) fn check_algorithm(number: &Tensor) -> Result<()> {
+    if !number.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "algorithm must be of shape [], not {}",
+            number.shape()
+        ));
+    }
+    match int(number).unwrap_or_default() {
+        number if number == i64::from(PHILOX) || number == 3 => Ok(()),
+        2 => Err(unimplemented_error!(
+            "Non-XLA devices don't support the ThreeFry algorithm."
+        )),
+        other => Err(invalid_argument!("Unsupported algorithm id: {other}")),
+    }
+}
+
+fn floats(build: &KernelBuild, kind: Floats, source: Source) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let out = kind.fill(ctx, dtype, wanted_shape(ctx)?, &source(ctx)?)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn uniform_int(at: usize, source: Source) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let from = source(ctx)?;
+        let out = integers(ctx, at, wanted_shape(ctx)?, |_| Ok(from))?;
+        ctx.set_output(0, out)
+    }))
+}
+
+fn full_int(build: &KernelBuild, source: Source) -> Result<Box<dyn OpKernel>> {
+    dispatch!(build.output(0)?, T in [i32, i64, u32, u64] => Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let all = Integers { low: 0 as T, range: 0 };
+        let out = filled::<T, _>(ctx, wanted_shape(ctx)?, &source(ctx)?, &all)?;
+        ctx.set_output(0, out)
+    })), else Err(build.unsupported(build.output(0)?)))
+}
+
+fn key_counter(ctx: &mut KernelCtx) -> Result<()> {
+    let [seed, seed2] = seeds(ctx, 0)?;
+    let (key, counter) = scrambled(seed, seed2);
+    ctx.set_output(0, Tensor::vector(&[key])?)?;
+    ctx.set_output(
+        1,
+        Tensor::vector(&[counter as u64, (counter >> 64) as u64])?,
+    )
+}

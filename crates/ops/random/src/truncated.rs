@@ -1,0 +1,187 @@
+//! Normal numbers between bounds, with a mean and a deviation of their own, number for number
+//! TensorFlow's.
+
+use crate::distributions::{Distribution, Normal, Uniform};
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_primitives::philox::Philox;
+use ferroflow_tensor::{Element, Tensor};
+use num_traits::Float;
+
+/// Tries for one number.
+pub(crate) const MAX_TRIES: usize = 1000;
+
+/// A normal distribution that is cut off at both ends.
+pub(crate) struct Cut<T> {
+    mean: T,
+    deviation: T,
+    min: T,
+    max: T,
+}
+
+/// Distributions whose parameters are numbers each, or one for all of them.
+pub(crate) struct Cuts<'a, T> {
+    mean: &'a [T],
+    deviation: &'a [T],
+    min: &'a [T],
+    max: &'a [T],
+}
+
+impl<'a, T: Element + Float> Cuts<'a, T> {
+    /// Of the tensors of means, deviations and both bounds.
+    pub(crate) fn new([mean, deviation, min, max]: [&'a Tensor; 4]) -> Result<Self> {
+        Ok(Cuts {
+            mean: mean.slice()?,
+            deviation: deviation.slice()?,
+            min: min.slice()?,
+            max: max.slice()?,
+        })
+    }
+
+    /// The `i`-th one.
+    pub(crate) fn at(&self, i: usize) -> Cut<T> {
+        let of = |values: &[T]| match values {
+            [one] => *one,
+            several => several.get(i).copied().unwrap_or_else(T::nan),
+        };
+        Cut {
+            mean: of(self.mean),
+            deviation: of(self.deviation),
+            min: of(self.min),
+            max: of(self.max),
+        }
+    }
+}
+
+/// Where numbers come from: a group of the generator at a time, what is left of it goes to nobody.
+struct Groups<'a>(&'a mut Philox);
+
+impl Groups<'_> {
+    fn next<T: Copy + Default, D: Distribution<T>>(&mut self, of: &D) -> [T; 4] {
+        let mut group = [T::default(); 4];
+        if let Some(out) = group.get_mut(..D::GROUP) {
+            of.group(self.0, out);
+        }
+        group
+    }
+}
+
+/// Numbers as they are accepted, up to a given count.
+struct Accepted<F> {
+    n: usize,
+    wanted: usize,
+    tries: usize,
+    put: F,
+}
+
+impl<F> Accepted<F> {
+    /// Takes a number or notes that it was refused; whether all are there now.
+    fn offer<T>(&mut self, x: Option<T>, from: &str) -> Result<bool>
+    where
+        F: FnMut(usize, T),
+    {
+        match x {
+            Some(x) => {
+                (self.put)(self.n, x);
+                self.n += 1;
+                self.tries = 0;
+            }
+            None => self.tries += 1,
+        }
+        if self.tries > MAX_TRIES {
+            return Err(internal!(
+                "TruncatedNormal {from} rejection sampler failed to accept a sample."
+            ));
+        }
+        Ok(self.n >= self.wanted)
+    }
+}
+
+impl<T: Float + Default> Cut<T>
+where
+    Uniform: Distribution<T>,
+    Normal: Distribution<T>,
+{
+    /// Draws `wanted` numbers from where `random` is and gives them to `put`, with their index.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for bounds that are none, INTERNAL where no number is accepted.
+    pub(crate) fn draw(
+        self,
+        random: &mut Philox,
+        wanted: usize,
+        put: impl FnMut(usize, T),
+    ) -> Result<()> {
+        if wanted == 0 {
+            return Ok(());
+        }
+        let of = |x: f64| T::from(x).unwrap_or_else(T::nan);
+        let (zero, two) = (T::zero(), of(2.0));
+        let Cut {
+            mean,
+            mut deviation,
+            mut min,
+            mut max,
+        } = self;
+        if !(deviation > zero && min < max && (min.is_finite() || max.is_finite())) {
+            return Err(invalid_argument!("Invalid parameters"));
+        }
+        // A bound on one side only is the lower one then, and two on one side are positive.
+        if (min.is_infinite() && min < zero) || max < mean {
+            (min, max) = (max, min);
+            deviation = -deviation;
+        }
+        let (low, high) = ((min - mean) / deviation, (max - mean) / deviation);
+        let root = (low * low + of(4.0)).sqrt();
+        let cutoff = two * (of(0.5) + (low * (low - root)) / of(4.0)).exp() / (low + root);
+        let width = high - low;
+        let back = |x: T| x * deviation + mean;
+        let mut groups = Groups(random);
+        let mut out = Accepted {
+            n: 0,
+            wanted,
+            tries: 0,
+            put,
+        };
+        let inside = of(1.3);
+        if (low < -inside && high >= zero) || (high > inside && low <= zero) {
+            // Much of the normal distribution is inside.
+            let n = <Normal as Distribution<T>>::GROUP;
+            loop {
+                for x in groups.next(&Normal).into_iter().take(n) {
+                    let ok = x >= low && x <= high;
+                    if out.offer(ok.then(|| back(x)), "randn")? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        let n = <Uniform as Distribution<T>>::GROUP;
+        if width < cutoff {
+            let plus = if low < zero { zero } else { low * low };
+            loop {
+                let (places, tries) =
+                    (groups.next::<T, _>(&Uniform), groups.next::<T, _>(&Uniform));
+                for (x, u) in places.into_iter().zip(tries).take(n) {
+                    let z = x * width + low;
+                    let ok = u <= ((plus - z * z) / two).exp();
+                    if out.offer(ok.then(|| back(z)), "uniform")? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        // The exponential distribution that accepts most.
+        let alpha = (low + root) / two;
+        loop {
+            let group = groups.next::<T, _>(&Uniform);
+            for pair in group[..n.min(4)].chunks_exact(2) {
+                let z = -pair[0].ln() / alpha + low;
+                let x = if low < alpha { alpha - z } else { low - alpha };
+                let ok = pair[1] <= (-x * x / two).exp() && z < high;
+                if out.offer(ok.then(|| back(z)), "exponential distribution")? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A sparse matrix times a dense one.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::{narrowed, widened};
+use ferroflow_functors::indices::{Index, dispatch_index};
+use ferroflow_functors::numeric::Num;
+use ferroflow_functors::product::Number;
+use ferroflow_opdef::{AttrValue, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, Tensor, dispatch};
+
+/// SparseTensorDenseMatMul.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "SparseTensorDenseMatMul",
+    "a_indices: Tindices, a_values: T, a_shape: int64, b: T -> product: T | T: type; \
+     Tindices: type {int32,int64} = int64; adjoint_a: bool = false; adjoint_b: bool = false |",
+)
+.shape(|ctx| {
+    let (adjoint_a, adjoint_b) = (
+        ctx.attrs().bool("adjoint_a")?,
+        ctx.attrs().bool("adjoint_b")?,
+    );
+    ctx.with_rank(0, 2)?;
+    ctx.with_rank(1, 1)?;
+    let a = ferroflow_functors::indices::shape_input(ctx, 2)?;
+    if a.rank().is_some_and(|rank| rank != 2) {
+        return Err(invalid_argument!("Tensor 'a_shape' must have 2 elements"));
+    }
+    let b = ctx.with_rank(3, 2)?;
+    let rows = a.dims().and_then(|_| a.dim(adjoint_a.into()));
+    ctx.set(0, PartialShape::of([rows, b.dim((!adjoint_b).into())]));
+    Ok(())
+})
+.kernel(kernel)
+.gradient(gradient)];
+
+fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let adjoint = [
+        build.attrs.bool("adjoint_a")?,
+        build.attrs.bool("adjoint_b")?,
+    ];
+    let (dtype, index) = (build.output(0)?, build.input(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (mut values, mut b) = (ctx.input(1)?.clone(), ctx.input(3)?.clone());
+        let is_half = matches!(dtype, DType::Half | DType::Bfloat16);
+        if is_half {
+            (values, b) = (widened(ctx.par(), &values)?, widened(ctx.par(), &b)?);
+        }
+        let out = dispatch_index!(index, I => dispatch!(values.dtype(), T in
+            [f32, f64, i32, Complex32, Complex64] => product::<I, T>(ctx, &values, &b, adjoint),
+            else Err(invalid_argument!("no sparse products of type {dtype}"))))?;
+        let out = match is_half {
+            true => narrowed(ctx.par(), out, dtype)?,
+            false => out,
+        };
+        ctx.set_output(0, out)
+    }))
+}
+
+fn product<I: Index, T: Num + Number>(
+    ctx: &KernelCtx,
+    values: &Tensor,
+    b: &Tensor,
+    [adjoint_a, adjoint_b]: [bool; 2],
+) -> Result<Tensor> {
+    let (at, shape) = (ctx.input(0)?, ctx.input(2)?);
+    let &[b_rows, b_cols] = b.shape().dims() else {
+        return Err(invalid_argument!("Tensor 'b' is not a matrix"));
+    };
+    if shape.shape().rank() != 1 {
+        return Err(invalid_argument!("Tensor 'a_shape' is not a vector"));
+    }
+    let &[a_rows, a_cols] = shape.slice::<i64>()? else {
+        return Err(invalid_argument!("Tensor 'a_shape' must have 2 elements"));
+    };
+    if values.shape().rank() != 1 {
+        return Err(invalid_argument!("Tensor 'a_values' is not a vector"));
+    }
+    let &[n, width] = at.shape().dims() else {
+        return Err(invalid_argument!("Tensor 'a_indices' is not a matrix"));
+    };
+    if n != values.num_elements() {
+        return Err(invalid_argument!(
+            "Number of rows of a_indices does not match number of entries in a_values"
+        ));
+    }
+    if width != 2 {
+        return Err(invalid_argument!(
+            "Number of columns of a_indices does not match number of entries in a_shape"
+        ));
+    }
+    let (rows, inner) = if adjoint_a {
+        (a_cols, a_rows)
+    } else {
+        (a_rows, a_cols)
+    };
+    let (b_inner, cols) = if adjoint_b {
+        (b_cols, b_rows)
+    } else {
+        (b_rows, b_cols)
+    };
+    if inner != b_inner as i64 {
+        return Err(invalid_argument!(
+            "Cannot multiply A and B because inner dimension does not match: {inner} vs. {b_inner}.  \
+             Did you forget a transpose?  Dimensions of A: [{a_rows}, {a_cols}).  Dimensions of B: {}",
+            b.shape()
+        ));
+    }
+    let shape = Shape::checked(&[rows, cols as i64])?;
+    let mut out = ctx.alloc(T::DTYPE, shape)?;
+    let to = out.slice_mut::<T>()?;
+    to.fill(<T as Num>::ZERO);
+    if to.is_empty() {
+        return Ok(out);
+    }
+    let (b, values) = (b.slice::<T>()?, values.slice::<T>()?);
+    for (i, (place, &value)) in at.slice::<I>()?.chunks_exact(2).zip(values).enumerate() {
+        let [row, col] = [place[0], place[1]].map(Index::to_i64);
+        let (row, row_at, col, col_at) = match adjoint_a {
+            true => (col, 1, row, 0),
+            false => (row, 0, col, 1),
+        };
+        let inside = |x: i64, limit: usize, name: &str, column: usize| {
+            let found = usize::try_from(x).ok().filter(|&x| x < limit);
+            found.ok_or_else(|| {
+                invalid_argument!("{name} ({x}) from index[{i},{column}] out of bounds (>={limit})")
+            })
+        };
+        let k = inside(col, b_inner, "k", col_at)?;
+        let row = inside(row, rows as usize, "m", row_at)?;
+        let value = if adjoint_a { value.conjugate() } else { value };
+        let to = &mut to[row * cols..][..cols];
+        if adjoint_b {
+            let from = b[k..].iter().step_by(b_cols);
+            for (to, &x) in to.iter_mut().zip(from) {
+                *to = to.add(value.mul(x.conjugate()));
+            }
+        } else {
+            for (to, &x) in to.iter_mut().zip(&b[k * cols..][..cols]) {
+                *to = to.add(value.mul(x));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Of the sparse values only those places of the product's gradient that exist.
+fn gradient(g: &mut GradientCtx) -> Result<()> {
+    let (at, values, shape, b, dy) = (g.x(0), g.x(1), g.x(2), g.x(3), g.dy(0));
+    let (adjoint_a, adjoint_b) = (g.attrs().bool("adjoint_a")?, g.attrs().bool("adjoint_b")?);
+    if g.needs(3) {
+        let attrs = [("adjoint_a", AttrValue::Bool(!adjoint_a))];
+        let db = at.make("SparseTensorDenseMatMul", &[at, values, shape, dy], &attrs);
+        let db = match adjoint_b {
+            true => db.op("ConjugateTranspose", &[db.ints([1, 0])]),
+            false => db,
+        };
+        g.set(3, db)?;
+    }
+    if g.needs(1) {
+        let zero = at.int(0);
+        let [rows, cols] = [0, 1].map(|i| at.op("GatherV2", &[at.int(i), at.int(1)]));
+        let pick = |e: Expr<'_>, along: Expr<'_>| e.op("GatherV2", &[along, zero]).symbol();
+        let (of_dy, of_b) = match adjoint_a {
+            true => (cols, rows),
+            false => (rows, cols),
+        };
+        let b = match adjoint_b {
+            true => b.op("Transpose", &[b.ints([1, 0])]),
+            false => b.conj(),
+        };
+        let product = dy.at(pick(dy, of_dy)) * dy.at(pick(b, of_b));
+        let da = product.sum(product.int(1), false);
+        g.set(1, if adjoint_a { da.conj() } else { da })?;
+    }
+    Ok(())
+}

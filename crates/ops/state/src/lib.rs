@@ -1,0 +1,20 @@
+//! TensorFlow's state ops: variables by handle and by reference.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod stub_resources;
+mod variables;
+mod variables_ref;
+mod variables_scatter;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    stub_resources::OPS,
+    variables::OPS,
+    variables_ref::OPS,
+    variables_scatter::OPS,
+];
+// codegen:end

@@ -1,0 +1,94 @@
+//! Resources that hold nothing: with them TensorFlow's tests look at how resources live and die.
+
+use ferroflow_base::{Result, already_exists, not_found};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{Cost, KernelCtx, Op};
+use ferroflow_resources::resource::{Resource, handle, variable_place};
+use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
+use std::sync::Arc;
+
+/// StubResourceHandleOp, ResourceInitializedOp, ResourceCreateOp, ResourceUsingOp.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "StubResourceHandleOp",
+        "-> resource: resource | container: string = ''; shared_name: string = '' | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|build| {
+        let (container, name) = variable_place(build.attrs)?;
+        Ok(Box::new(move |ctx: &mut KernelCtx| {
+            // Only a name: the resource is made by another op.
+            let handle = ResourceHandle {
+                container: container.as_str().into(),
+                name: name.as_str().into(),
+                value: None,
+            };
+            ctx.set_output(0, Tensor::from_resources(Shape::scalar(), vec![handle])?)
+        }))
+    })
+    .not_differentiable(),
+    Op::new(
+        "ResourceInitializedOp",
+        "resource: resource -> initialized: bool | | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let exists = find(ctx)?.is_some();
+            ctx.set_output(0, Tensor::scalar(exists))
+        }))
+    })
+    .not_differentiable(),
+    Op::new("ResourceCreateOp", "resource: resource -> | | stateful")
+        .cost(Cost::Cheap)
+        .kernel(|_| {
+            Ok(Box::new(|ctx: &mut KernelCtx| {
+                let h = handle(ctx, 0)?;
+                let made = ctx
+                    .resources()
+                    .create(&h.container, &h.name, Arc::new(Stub));
+                made.map_err(|_| already_exists!("Resource {}", path(h)))
+            }))
+        })
+        .not_differentiable(),
+    Op::new("ResourceUsingOp", "resource: resource -> | | stateful")
+        .cost(Cost::Cheap)
+        .kernel(|_| {
+            Ok(Box::new(|ctx: &mut KernelCtx| match find(ctx)? {
+                Some(_) => Ok(()),
+                None => Err(not_found!(
+                    "Resource {} does not exist.",
+                    path(handle(ctx, 0)?)
+                )),
+            }))
+        })
+        .not_differentiable(),
+];
+
+struct Stub;
+
+impl Resource for Stub {
+    const TYPE: &'static str = "tensorflow::StubResource";
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+fn find(ctx: &KernelCtx) -> Result<Option<Arc<Stub>>> {
+    let h = handle(ctx, 0)?;
+    Ok(ctx.resources().lookup(&h.container, &h.name).ok())
+}
+
+/// Removes a stub; whether there was one.
+pub(crate) fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
+    let removed = ctx.resources().remove::<Stub>(&h.container, &h.name);
+    removed.is_ok()
+}
+
+/// What TensorFlow's messages call it.
+fn path(h: &ResourceHandle) -> String {
+    format!("{}/{}/N10tensorflow12StubResourceE", h.container, h.name)
+}

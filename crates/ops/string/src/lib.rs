@@ -1,0 +1,16 @@
+//! TensorFlow's string ops: strings and regular expressions.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod regex;
+mod strings;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    regex::OPS,
+    strings::OPS,
+];
+// codegen:end

@@ -1,0 +1,222 @@
+//! Regular expressions: RegexFullMatch and RegexReplace, their patterns fixed or fed.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{Bytes, Tensor};
+use regex::bytes::{Captures, Regex, RegexBuilder};
+
+/// StaticRegexFullMatch, RegexFullMatch, StaticRegexReplace, RegexReplace.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "StaticRegexFullMatch",
+        "input: string -> output: bool | pattern: string",
+    )
+    .shape(shapes::unchanged)
+    .kernel(|build| {
+        let whole = compile(build.attrs.str("pattern")?, true)?;
+        Ok(Box::new(move |ctx: &mut KernelCtx| full_match(ctx, &whole)))
+    })
+    .not_differentiable(),
+    Op::new(
+        "RegexFullMatch",
+        "input: string, pattern: string -> output: bool",
+    )
+    .shape(|ctx| fed_shape(ctx, 1))
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let whole = compile(&fed(ctx, 1, "Pattern")?, true)?;
+            full_match(ctx, &whole)
+        }))
+    })
+    .not_differentiable(),
+    Op::new(
+        "StaticRegexReplace",
+        "input: string -> output: string | pattern: string; rewrite: string; \
+         replace_global: bool = true",
+    )
+    .shape(shapes::unchanged)
+    .kernel(static_replace)
+    .not_differentiable(),
+    Op::new(
+        "RegexReplace",
+        "input: string, pattern: string, rewrite: string -> output: string | \
+         replace_global: bool = true",
+    )
+    .shape(|ctx| fed_shape(ctx, 2))
+    .kernel(|build| {
+        let all = build.attrs.bool("replace_global")?;
+        Ok(Box::new(move |ctx: &mut KernelCtx| {
+            let pattern = compile(&fed(ctx, 1, "Pattern")?, false)?;
+            let rewrite = Rewrite::new(fed(ctx, 2, "Rewrite")?.as_bytes());
+            replace(ctx, &pattern, &rewrite, all)
+        }))
+    })
+    .not_differentiable(),
+];
+
+fn fed_shape(ctx: &mut ShapeCtx, n: usize) -> Result<()> {
+    for i in 1..=n {
+        ctx.with_rank(i, 0)?;
+    }
+    shapes::unchanged(ctx)
+}
+
+/// The only string of input `i`.
+fn fed(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
+    match ctx.input(i)?.strings()? {
+        [one] => Ok(String::from_utf8_lossy(one).into_owned()),
+        _ => Err(invalid_argument!(
+            "{name} must be scalar, but received {}",
+            ctx.shape(i)?
+        )),
+    }
+}
+
+/// What RE2, whose patterns these are in TensorFlow, says is wrong with `pattern`.
+fn complaint(pattern: &str) -> Option<String> {
+    use regex_syntax::ast::ErrorKind;
+    let error = regex_syntax::ast::parse::Parser::new()
+        .parse(pattern)
+        .err()?;
+    let (start, end) = (error.span().start.offset, error.span().end.offset);
+    let (at, rest) = (pattern.get(start..end)?, pattern.get(start..)?);
+    let group = |open: &str| Some(&pattern[pattern.get(..end)?.rfind(open)?..]);
+    Some(match error.kind() {
+        ErrorKind::GroupUnclosed => format!("missing ): {pattern}"),
+        ErrorKind::GroupUnopened => format!("unexpected ): {pattern}"),
+        ErrorKind::ClassUnclosed => format!("missing ]: {rest}"),
+        ErrorKind::ClassRangeInvalid => format!("invalid character class range: {at}"),
+        ErrorKind::EscapeUnexpectedEof => "trailing \\".to_string(),
+        ErrorKind::EscapeUnrecognized | ErrorKind::UnsupportedBackreference => {
+            format!("invalid escape sequence: {at}")
+        }
+        ErrorKind::RepetitionMissing => {
+            let first = match rest.starts_with('{') {
+                true => rest.find('}')? + 1,
+                false => rest.chars().next()?.len_utf8(),
+            };
+            let is_lazy = rest[first..].starts_with('?');
+            let operator = &rest[..first + usize::from(is_lazy)];
+            format!("no argument for repetition operator: {operator}")
+        }
+        ErrorKind::RepetitionCountInvalid => format!("invalid repetition size: {at}"),
+        ErrorKind::GroupNameUnexpectedEof | ErrorKind::GroupNameInvalid => {
+            let group = group("(?P<").or_else(|| group("(?<"))?;
+            let len = group.find('>').map_or(group.len(), |at| at + 1);
+            format!("invalid named capture group: {}", &group[..len])
+        }
+        ErrorKind::UnsupportedLookAround => format!("invalid perl operator: {at}"),
+        _ => return None,
+    })
+}
+
+/// A pattern, of a whole text or of a part of one. It finds whole characters of UTF-8.
+fn compile(pattern: &str, whole: bool) -> Result<Regex> {
+    let bad = |e: &regex::Error| {
+        let why = complaint(pattern).unwrap_or_else(|| {
+            let text = e.to_string();
+            text.lines().last().unwrap_or_default().to_string()
+        });
+        invalid_argument!("Invalid pattern: {pattern}, error: {why}")
+    };
+    let compiled = RegexBuilder::new(pattern).build().map_err(|e| bad(&e))?;
+    match whole {
+        false => Ok(compiled),
+        true => RegexBuilder::new(&format!(r"\A(?:{pattern})\z"))
+            .build()
+            .map_err(|e| bad(&e)),
+    }
+}
+
+fn full_match(ctx: &mut KernelCtx, whole: &Regex) -> Result<()> {
+    let input = ctx.input(0)?;
+    let found: Vec<bool> = input.strings()?.iter().map(|s| whole.is_match(s)).collect();
+    let out = Tensor::from_slice(input.shape().clone(), &found)?;
+    ctx.set_output(0, out)
+}
+
+/// What takes the place of a match.
+struct Rewrite {
+    /// Text, or the number of a group.
+    parts: Vec<std::result::Result<Vec<u8>, usize>>,
+    largest: usize,
+}
+
+impl Rewrite {
+    /// `\0` is the match, `\1` to `\9` are groups, `\\` is a backslash. Something else behind a
+    /// backslash ends it, as in TensorFlow.
+    fn new(text: &[u8]) -> Rewrite {
+        let (mut parts, mut largest) = (Vec::new(), 0);
+        let mut literal = Vec::new();
+        let mut bytes = text.iter();
+        while let Some(byte) = bytes.next() {
+            if *byte != b'\\' {
+                literal.push(*byte);
+                continue;
+            }
+            match bytes.next() {
+                Some(digit @ b'0'..=b'9') => {
+                    let group = usize::from(digit - b'0');
+                    largest = largest.max(group);
+                    parts.push(Ok(std::mem::take(&mut literal)));
+                    parts.push(Err(group));
+                }
+                Some(b'\\') => literal.push(b'\\'),
+                _ => break,
+            }
+        }
+        parts.push(Ok(literal));
+        Rewrite { parts, largest }
+    }
+
+    fn write(&self, captures: &Captures, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Ok(text) => out.extend(text),
+                Err(group) => {
+                    let found = captures.get(*group).map_or(&b""[..], |m| m.as_bytes());
+                    out.extend(found);
+                }
+            }
+        }
+    }
+}
+
+fn static_replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    let pattern = compile(attrs.str("pattern")?, false)?;
+    let rewrite = Rewrite::new(attrs.bytes("rewrite")?);
+    let all = attrs.bool("replace_global")?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        replace(ctx, &pattern, &rewrite, all)
+    }))
+}
+
+fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -> Result<()> {
+    let input = ctx.input(0)?;
+    let changed = |text: &Bytes| -> Bytes {
+        // A group that the pattern does not have leaves the text as it is.
+        if rewrite.largest >= pattern.captures_len() {
+            return text.clone();
+        }
+        let (mut out, mut at) = (Vec::new(), 0);
+        let most = if all { usize::MAX } else { 1 };
+        for captures in pattern.captures_iter(text).take(most) {
+            let Some(found) = captures.get(0) else {
+                continue;
+            };
+            out.extend(text.get(at..found.start()).unwrap_or_default());
+            rewrite.write(&captures, &mut out);
+            at = found.end();
+        }
+        if at == 0 && out.is_empty() {
+            return text.clone();
+        }
+        out.extend(text.get(at..).unwrap_or_default());
+        out.into()
+    };
+    let values = input.strings()?.iter().map(changed).collect();
+    let out = Tensor::from_strings(input.shape().clone(), values)?;
+    ctx.set_output(0, out)
+}

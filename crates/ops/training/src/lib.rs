@@ -1,0 +1,22 @@
+//! TensorFlow's training ops: optimizers.
+//!
+//! Does not know: other groups, graphs, engines.
+#![forbid(unsafe_code)]
+
+// codegen:begin
+mod optimizers;
+mod optimizers_product;
+mod optimizers_ref;
+mod optimizers_sparse;
+mod rules;
+mod update;
+
+/// The ops of the group, file by file.
+#[rustfmt::skip]
+pub const ALL: &[&[ferroflow_opdef::Op]] = &[
+    optimizers::OPS,
+    optimizers_product::OPS,
+    optimizers_ref::OPS,
+    optimizers_sparse::OPS,
+];
+// codegen:end

@@ -1,0 +1,235 @@
+//! Windows of an input as the rows of a matrix.
+
+use crate::aligned::{Scratch, SendPtr};
+use crate::gemm::drive::{RowSource, Tiles};
+use std::ops::Range;
+
+/// One spatial axis of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    pub input: usize,
+    pub output: usize,
+    pub filter: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub pad: usize,
+}
+
+impl Axis {
+    /// Whether output positions are input positions.
+    pub(super) fn is_identity(&self) -> bool {
+        self.filter == 1 && self.stride == 1 && self.pad == 0 && self.output == self.input
+    }
+
+    /// Where a window starts, possibly before the input.
+    fn start(&self, out: usize) -> isize {
+        (out * self.stride) as isize - self.pad as isize
+    }
+
+    /// The input position of a filter position, if it exists.
+    fn at(&self, out: usize, tap: usize) -> Option<usize> {
+        let i = self.start(out) + (tap * self.dilation) as isize;
+        (0..self.input as isize).contains(&i).then_some(i as usize)
+    }
+}
+
+pub(super) static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
+
+/// The windows of one channel group.
+pub(super) struct Windows<'a> {
+    input: &'a [f32],
+    /// Channels of a pixel, and those of the group.
+    pixel: usize,
+    first: usize,
+    channels: usize,
+    axes: [Axis; 3],
+    /// Whether a whole filter row is one run of input elements.
+    merged: bool,
+    /// Zeros, where the static ones are too few.
+    zeros: Vec<f32>,
+}
+
+impl<'a> Windows<'a> {
+    pub(super) fn new(
+        input: &'a [f32],
+        pixel: usize,
+        first: usize,
+        channels: usize,
+        axes: [Axis; 3],
+    ) -> Self {
+        let merged = channels == pixel && (axes[2].dilation == 1 || axes[2].filter == 1);
+        let run = if merged {
+            channels * axes[2].filter
+        } else {
+            channels
+        };
+        let zeros = if run > ZEROS.len() {
+            vec![0.0; run]
+        } else {
+            Vec::new()
+        };
+        Windows {
+            input,
+            pixel,
+            first,
+            channels,
+            axes,
+            merged,
+            zeros,
+        }
+    }
+
+    /// The output position of a row: image, plane, row, column.
+    fn position(&self, row: usize) -> [usize; 4] {
+        let [d, h, w] = self.axes.map(|a| a.output);
+        [row / w / h / d, row / w / h % d, row / w % h, row % w]
+    }
+
+    /// Whether the filter row at this output column lies inside the input.
+    fn inside(&self, x: usize) -> bool {
+        let w = &self.axes[2];
+        let x = w.start(x);
+        x >= 0 && x as usize + w.filter <= w.input
+    }
+}
+
+fn pointer(s: &[f32]) -> SendPtr<f32> {
+    SendPtr(s.as_ptr().cast_mut())
+}
+
+impl RowSource<f32> for Windows<'_> {
+    fn taps(&self) -> usize {
+        let [d, h, w] = self.axes.map(|a| a.filter);
+        if self.merged { d * h } else { d * h * w }
+    }
+
+    fn run(&self) -> usize {
+        if self.merged {
+            self.channels * self.axes[2].filter
+        } else {
+            self.channels
+        }
+    }
+
+    fn fill(
+        &self,
+        rows: Range<usize>,
+        tiles: Tiles,
+        out: &mut [SendPtr<f32>],
+        spare: &mut Scratch,
+    ) {
+        let (taps, run) = (self.taps(), self.run());
+        let [depth, height, width] = &self.axes;
+        let zeros = if self.zeros.is_empty() {
+            &ZEROS[..run]
+        } else {
+            &self.zeros
+        };
+        let edges = if self.merged {
+            let mut x = self.position(rows.start)[3];
+            let mut n = 0;
+            for _ in rows.clone() {
+                n += usize::from(!self.inside(x));
+                x = if x + 1 == width.output { 0 } else { x + 1 };
+            }
+            n
+        } else {
+            0
+        };
+        let mut patches = spare
+            .room::<f32>(edges * taps * run)
+            .chunks_exact_mut(run.max(1));
+        let mut pos = self.position(rows.start);
+        // Where the input lines under the filter rows start; they change with the output row.
+        let mut lines = vec![None; depth.filter * height.filter];
+        self.lines(pos, &mut lines);
+        let base = self.input.as_ptr().cast_mut();
+        let line_len = width.input * self.pixel;
+        tiles.each(|row, mr| {
+            for r in 0..mr {
+                let x = pos[3];
+                if self.merged && self.inside(x) {
+                    let start = width.start(x) as usize * self.pixel;
+                    let mut slot = row * taps + r;
+                    for line in &lines {
+                        // Inside the line, as the whole window is.
+                        out[slot] = match line {
+                            Some(line) => SendPtr(base.wrapping_add(line + start)),
+                            None => pointer(zeros),
+                        };
+                        slot += mr;
+                    }
+                    self.next(&mut pos, &mut lines);
+                    continue;
+                }
+                let mut slots = out[row * taps + r..].iter_mut().step_by(mr);
+                if self.merged {
+                    for (slot, line) in slots.zip(&lines) {
+                        *slot = match line {
+                            Some(line) => {
+                                let patch = patches.next().unwrap_or_default();
+                                let line = &self.input[*line..*line + line_len];
+                                self.copy(line, width.start(x), patch);
+                                pointer(patch)
+                            }
+                            None => pointer(zeros),
+                        };
+                    }
+                } else {
+                    for line in &lines {
+                        for kx in 0..width.filter {
+                            let Some(slot) = slots.next() else { break };
+                            *slot = match line.zip(width.at(x, kx)) {
+                                Some((line, x)) => {
+                                    let at = line + x * self.pixel + self.first;
+                                    pointer(&self.input[at..at + run])
+                                }
+                                None => pointer(zeros),
+                            };
+                        }
+                    }
+                }
+                self.next(&mut pos, &mut lines);
+            }
+        });
+    }
+}
+
+impl Windows<'_> {
+    /// The element where the input line under each filter row starts, if there is one.
+    fn lines(&self, [n, z, y, _]: [usize; 4], lines: &mut [Option<usize>]) {
+        let [depth, height, width] = &self.axes;
+        for (i, line) in lines.iter_mut().enumerate() {
+            let plane = depth.at(z, i / height.filter);
+            *line = plane.zip(height.at(y, i % height.filter)).map(|(z, y)| {
+                ((n * depth.input + z) * height.input + y) * width.input * self.pixel
+            });
+        }
+    }
+
+    /// Steps to the next output pixel.
+    fn next(&self, pos: &mut [usize; 4], lines: &mut [Option<usize>]) {
+        let [_, height, width] = &self.axes;
+        pos[3] += 1;
+        if pos[3] == width.output {
+            let [n, z, y, _] = *pos;
+            let row = ((n * self.axes[0].output + z) * height.output + y + 1) * width.output;
+            *pos = self.position(row);
+            self.lines(*pos, lines);
+        }
+    }
+
+    /// Copies the part of a window that lies in `line`, zeros elsewhere.
+    fn copy(&self, line: &[f32], start: isize, patch: &mut [f32]) {
+        let c = self.pixel as isize;
+        let len = patch.len() as isize;
+        let from = (-start * c).clamp(0, len) as usize;
+        let to = (line.len() as isize - start * c).clamp(from as isize, len) as usize;
+        patch[..from].fill(0.0);
+        let at = (start * c + from as isize) as usize;
+        if from < to {
+            patch[from..to].copy_from_slice(&line[at..at + to - from]);
+        }
+        patch[to..].fill(0.0);
+    }
+}

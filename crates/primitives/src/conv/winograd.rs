@@ -1,0 +1,422 @@
+//! Winograd's way for 3×3 and 5×5 filters with stride 1: four outputs of a tile of 4×4 or 6×6 inputs
+//! take 16 multiplications instead of 36, or 36 instead of 100; sixteen of a tile of 8×8 inputs take
+//! 64 instead of 400.
+//!
+//! The tiles are transformed, multiplied channel by channel as a matrix product for each of their
+//! positions, and transformed back: the product of two polynomials from its values at as many points.
+//! For 3×3 all factors are 0, ½ or 1, and the result is about as accurate as the direct sum; 5×5 loses
+//! about a digit in tiles of six, a little more in tiles of eight, which are therefore left to training.
+
+mod gradient;
+pub(crate) mod tile;
+
+pub use gradient::{conv2d_filter_gradient_in_tiles, suits_filter_gradient_in_tiles};
+
+use super::Conv2dShape;
+use super::rows::ZEROS;
+use crate::aligned::{Scratch, SendPtr};
+use crate::gemm::drive::{Planes, drive_planes};
+use crate::gemm::{Epilogue, PackedB};
+use crate::math::unary_with;
+use crate::table::Table;
+use ferroflow_sync::{Inline, Parallelism, parallel_for};
+use tile::{GradientJob, InputJob, OutputJob};
+
+/// Channels below which the transforms cost more than they save.
+const MIN_CHANNELS: usize = 32;
+/// Tiles below which reading the filter for tiles of eight costs more than they save.
+const MANY_TILES: usize = 64;
+/// Elements of the transformed tiles of a block, to stay in the second-level cache.
+const BLOCK: usize = 96 * 1024;
+
+/// Elements between planes, so that the places of a tile do not fall into the same set of the cache.
+const GAP: usize = 16;
+
+/// The transforms for one size of filter.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// Rows and columns of the filter.
+    taps: usize,
+    /// Rows and columns of a tile.
+    tile: usize,
+    /// Tiles to a block at least, so that reading the filter pays.
+    together: usize,
+    /// Its place in the tables of functions.
+    index: usize,
+    /// What transforms a filter, `[tile][taps]`.
+    filter: &'static [&'static [f32]],
+    /// What makes the gradient of a filter of a sum of products, `[taps][tile]`.
+    sum: &'static [&'static [f32]],
+}
+
+const SIXTH: f32 = 1.0 / 6.0;
+/// The factors of the points ±1, ±½ and ±2 of tiles of eight.
+const ONE: f32 = -2.0 / 9.0;
+const NEAR: f32 = 32.0 / 45.0;
+const FAR: f32 = 1.0 / 90.0;
+
+/// With the points 0, 1, -1, ∞; with those and 2, -2; and with those and ½, -½.
+static FORMS: [Form; 3] = [
+    Form {
+        taps: 3,
+        tile: 4,
+        together: 32,
+        index: 0,
+        filter: &[
+            &[1.0, 0.0, 0.0],
+            &[0.5, 0.5, 0.5],
+            &[0.5, -0.5, 0.5],
+            &[0.0, 0.0, 1.0],
+        ],
+        sum: &[
+            &[1.0, 1.0, 1.0, 0.0],
+            &[0.0, 1.0, -1.0, 0.0],
+            &[0.0, 1.0, 1.0, 1.0],
+        ],
+    },
+    Form {
+        taps: 5,
+        tile: 6,
+        together: 32,
+        index: 1,
+        filter: &[
+            &[0.25, 0.0, 0.0, 0.0, 0.0],
+            &[-SIXTH, -SIXTH, -SIXTH, -SIXTH, -SIXTH],
+            &[-SIXTH, SIXTH, -SIXTH, SIXTH, -SIXTH],
+            &[SIXTH / 4.0, SIXTH / 2.0, SIXTH, SIXTH * 2.0, SIXTH * 4.0],
+            &[SIXTH / 4.0, -SIXTH / 2.0, SIXTH, -SIXTH * 2.0, SIXTH * 4.0],
+            &[0.0, 0.0, 0.0, 0.0, 1.0],
+        ],
+        sum: &[
+            &[1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
+            &[0.0, 1.0, -1.0, 2.0, -2.0, 0.0],
+            &[0.0, 1.0, 1.0, 4.0, 4.0, 0.0],
+            &[0.0, 1.0, -1.0, 8.0, -8.0, 0.0],
+            &[0.0, 1.0, 1.0, 16.0, 16.0, 1.0],
+        ],
+    },
+    Form {
+        taps: 5,
+        tile: 8,
+        together: 16,
+        index: 2,
+        filter: &[
+            &[1.0, 0.0, 0.0, 0.0, 0.0],
+            &[ONE; 5],
+            &[ONE, -ONE, ONE, -ONE, ONE],
+            &[FAR, FAR * 2.0, FAR * 4.0, FAR * 8.0, FAR * 16.0],
+            &[FAR, FAR * -2.0, FAR * 4.0, FAR * -8.0, FAR * 16.0],
+            &[NEAR, NEAR / 2.0, NEAR / 4.0, NEAR / 8.0, NEAR / 16.0],
+            &[NEAR, NEAR / -2.0, NEAR / 4.0, NEAR / -8.0, NEAR / 16.0],
+            &[0.0, 0.0, 0.0, 0.0, 1.0],
+        ],
+        sum: &[
+            &[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
+            &[0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 0.0],
+            &[0.0, 1.0, 1.0, 4.0, 4.0, 0.25, 0.25, 0.0],
+            &[0.0, 1.0, -1.0, 8.0, -8.0, 0.125, -0.125, 0.0],
+            &[0.0, 1.0, 1.0, 16.0, 16.0, 0.0625, 0.0625, 1.0],
+        ],
+    },
+];
+
+impl Form {
+    /// Positions of a tile, each with a matrix of its own.
+    pub(super) fn planes(&self) -> usize {
+        self.tile * self.tile
+    }
+
+    /// Rows and columns of a tile's outputs.
+    fn step(&self) -> usize {
+        self.tile + 1 - self.taps
+    }
+
+    /// Whether a convolution can be done in this form, and is better so than directly.
+    pub(super) fn suits(&self, s: &Conv2dShape) -> bool {
+        [self.taps; 2] == [s.filter_h, s.filter_w]
+            && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
+            && s.in_c >= MIN_CHANNELS
+            && s.out_c >= MIN_CHANNELS
+            && s.in_c <= ZEROS.len()
+    }
+
+    /// How many products of matrices' rows a convolution takes.
+    fn rows(&self, s: &Conv2dShape) -> usize {
+        self.planes() * Grid::new(self, s).tiles()
+    }
+}
+
+/// The forms in which a convolution can be done.
+pub(super) fn suiting(s: &Conv2dShape) -> impl Iterator<Item = &'static Form> {
+    FORMS.iter().filter(|f| f.suits(s))
+}
+
+/// The form in which a convolution whose filter alone is known should be done.
+pub(super) fn form(s: &Conv2dShape) -> Option<&'static Form> {
+    suiting(s).next()
+}
+
+/// The form that takes the least, where all sizes are known and some accuracy may be lost.
+pub(super) fn fastest_form(s: &Conv2dShape) -> Option<&'static Form> {
+    let is_paid = |f: &&Form| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
+    suiting(s).filter(is_paid).min_by_key(|f| f.rows(s))
+}
+
+/// `M X Mᵀ` for each of `size` square matrices `X`, whose elements lie in planes.
+fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
+    const TOGETHER: usize = 64;
+    let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
+    let mut half = vec![[0.0; TOGETHER]; rows * cols];
+    for start in (0..size).step_by(TOGETHER) {
+        let n = TOGETHER.min(size - start);
+        for (u, factors) in m.iter().enumerate() {
+            for x in 0..cols {
+                let plane = |y: usize| &from[(y * cols + x) * size + start..][..n];
+                combine(factors, plane, &mut half[u * cols + x][..n]);
+            }
+        }
+        for u in 0..rows {
+            for (v, factors) in m.iter().enumerate() {
+                let plane = |x: usize| &half[u * cols + x][..n];
+                combine(
+                    factors,
+                    plane,
+                    &mut to[(u * rows + v) * size + start..][..n],
+                );
+            }
+        }
+    }
+}
+
+/// The sum of planes times factors.
+fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f32]) {
+    sum.fill(0.0);
+    for (i, factor) in factors.iter().enumerate().filter(|(_, f)| **f != 0.0) {
+        sum.iter_mut()
+            .zip(plane(i))
+            .for_each(|(s, x)| *s += factor * x);
+    }
+}
+
+/// The transformed filter: a matrix for each position of a tile.
+pub(super) fn pack(
+    par: &dyn Parallelism,
+    form: &Form,
+    filter: &[f32],
+    in_c: usize,
+    out_c: usize,
+) -> Vec<PackedB> {
+    let size = in_c * out_c;
+    let mut planes = vec![0.0; form.planes() * size];
+    sandwich(form.filter, filter, &mut planes, size);
+    planes
+        .chunks_exact(size)
+        .map(|p| PackedB::from_rows(par, p, out_c, in_c, out_c))
+        .collect()
+}
+
+/// The tiles of a convolution, image after image.
+struct Grid<'a> {
+    s: &'a Conv2dShape,
+    form: &'a Form,
+    rows: usize,
+    cols: usize,
+}
+
+impl<'a> Grid<'a> {
+    fn new(form: &'a Form, s: &'a Conv2dShape) -> Self {
+        Grid {
+            s,
+            form,
+            rows: s.out_h.div_ceil(form.step()),
+            cols: s.out_w.div_ceil(form.step()),
+        }
+    }
+
+    fn tiles(&self) -> usize {
+        self.s.batch * self.rows * self.cols
+    }
+
+    /// The image and the first output pixel of a tile.
+    fn corner(&self, tile: usize) -> [usize; 3] {
+        let (image, rest) = (
+            tile / (self.rows * self.cols),
+            tile % (self.rows * self.cols),
+        );
+        let step = self.form.step();
+        [image, rest / self.cols * step, rest % self.cols * step]
+    }
+
+    /// A tile's output pixels, as far as they exist, and nothing after the last.
+    fn outputs(&self, tile: usize) -> [Option<usize>; 16] {
+        let ([image, y, x], s, step) = (self.corner(tile), self.s, self.form.step());
+        std::array::from_fn(|i| {
+            let (y, x) = (y + i / step, x + i % step);
+            (i < step * step && y < s.out_h && x < s.out_w)
+                .then_some((image * s.out_h + y) * s.out_w + x)
+        })
+    }
+
+    /// Transforms the input of a tile.
+    ///
+    /// # Safety
+    /// `dst` is valid for the input channels in each plane, which are `plane` elements apart.
+    unsafe fn input(&self, table: &Table, tile: usize, input: &[f32], dst: *mut f32, plane: usize) {
+        let ([image, y, x], s, form) = (self.corner(tile), self.s, self.form);
+        let pixels: [SendPtr<f32>; 64] = std::array::from_fn(|i| {
+            if i >= form.planes() {
+                return SendPtr(std::ptr::null_mut());
+            }
+            let iy = (y + i / form.tile).wrapping_sub(s.pad_top);
+            let ix = (x + i % form.tile).wrapping_sub(s.pad_left);
+            let pixel = if iy < s.in_h && ix < s.in_w {
+                &input[((image * s.in_h + iy) * s.in_w + ix) * s.in_c..][..s.in_c]
+            } else {
+                &ZEROS[..s.in_c]
+            };
+            SendPtr(pixel.as_ptr().cast_mut())
+        });
+        let job = InputJob {
+            pixels: pixels.as_ptr(),
+            n: s.in_c,
+            dst,
+            plane,
+        };
+        // SAFETY: the pixels are checked slices; the rest is the caller's promise.
+        unsafe { (table.winograd_input[form.index])(&job) };
+    }
+
+    /// Transforms the gradient of a tile's output.
+    ///
+    /// # Safety
+    /// `dst` is valid for a row of each panel of each plane, which are so many elements apart.
+    unsafe fn gradient(
+        &self,
+        table: &Table,
+        tile: usize,
+        dy: &[f32],
+        dst: *mut f32,
+        [panel, plane]: [usize; 2],
+    ) {
+        let out_c = self.s.out_c;
+        let pixels = self.outputs(tile).map(|at| {
+            let pixel = match at {
+                Some(pixel) => &dy[pixel * out_c..][..out_c],
+                None => &ZEROS[..out_c],
+            };
+            SendPtr(pixel.as_ptr().cast_mut())
+        });
+        let job = GradientJob {
+            pixels: pixels.as_ptr(),
+            n: out_c,
+            dst,
+            panel,
+            plane,
+        };
+        // SAFETY: the pixels are checked slices; the rest is the caller's promise.
+        unsafe { (table.winograd_gradient[self.form.index])(&job) };
+    }
+}
+
+/// The convolution; the sizes are checked.
+///
+/// # Safety
+/// `out` is valid for the output and nobody else touches it.
+pub(super) unsafe fn run(
+    par: &dyn Parallelism,
+    form: &Form,
+    s: &Conv2dShape,
+    input: &[f32],
+    filter: &[PackedB],
+    out: SendPtr<f32>,
+    ep: &Epilogue<'_>,
+) {
+    let grid = Grid::new(form, s);
+    let (tiles, planes) = (grid.tiles(), form.planes());
+    if tiles == 0 || s.out_c == 0 {
+        return;
+    }
+    let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(form.together);
+    let blocks = tiles.div_ceil(fit);
+    // Few blocks: all threads work on one, and each matrix is read by one thread only.
+    let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
+        (&Inline, par)
+    } else {
+        (par, &Inline)
+    };
+    let table = Table::current();
+    let (lo, hi) = ep
+        .act
+        .limits()
+        .unwrap_or((f32::NEG_INFINITY, f32::INFINITY));
+    let work = |i: usize| {
+        let block = tiles * i / blocks..tiles * (i + 1) / blocks;
+        let n = block.len();
+        let (mut a, mut b) = (Scratch::take(), Scratch::take());
+        let (plane_a, plane_b) = (n * s.in_c + GAP, n * s.out_c + GAP);
+        let a = SendPtr(a.room::<f32>(planes * plane_a).as_mut_ptr());
+        let b = SendPtr(b.room::<f32>(planes * plane_b).as_mut_ptr());
+        let input_tile = |t: usize| {
+            let dst = a.get().wrapping_add(t * s.in_c);
+            // SAFETY: tile `t` of each plane is inside `a`.
+            unsafe { grid.input(table, block.start + t, input, dst, plane_a) };
+        };
+        let products = Planes {
+            size: [n, s.out_c, s.in_c],
+            a,
+            plane_a,
+            b: &|i| (&filter[i]).into(),
+            out: b,
+            plane_out: plane_b,
+            add: false,
+        };
+        let output_tile = |t: usize, spare: &mut [f32]| {
+            let spare = SendPtr(spare.as_mut_ptr());
+            let pixels = grid.outputs(block.start + t);
+            let places = pixels.map(|at| match at {
+                Some(pixel) => SendPtr(out.get().wrapping_add(pixel * s.out_c)),
+                None => spare,
+            });
+            let sides = pixels.map(|at| match (ep.side, at) {
+                (Some((side, ld)), Some(pixel)) => {
+                    SendPtr(side[pixel * ld..][..s.out_c].as_ptr().cast_mut())
+                }
+                _ => SendPtr(std::ptr::null_mut()),
+            });
+            let job = OutputJob {
+                src: b.get().wrapping_add(t * s.out_c),
+                plane: plane_b,
+                n: s.out_c,
+                scale: ep.scale.map_or(std::ptr::null(), <[f32]>::as_ptr),
+                bias: ep.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+                side: sides.as_ptr(),
+                out: places.as_ptr(),
+                limits: [lo, hi],
+            };
+            // SAFETY: tile `t` of each plane is inside `b`; a tile's pixels belong to it alone,
+            // and are inside the output, which the caller vouches for, or are `spare`.
+            unsafe { (table.winograd_output[form.index])(&job) };
+            if let Some(op) = ep.act.function() {
+                for pixel in pixels.into_iter().flatten() {
+                    let p = out.get().wrapping_add(pixel * s.out_c);
+                    // SAFETY: a pixel of this tile.
+                    unary_with(table, op, unsafe {
+                        std::slice::from_raw_parts_mut(p, s.out_c)
+                    });
+                }
+            }
+        };
+        parallel_for(inner, n, 4, &|tiles| tiles.for_each(input_tile));
+        parallel_for(inner, planes, 4, &|planes| {
+            // SAFETY: the planes of `a` are complete; only this call writes these of `b`.
+            unsafe { drive_planes(&products, planes) }
+        });
+        parallel_for(inner, n, 4, &|tiles| {
+            // Where pixels beyond the edge are written.
+            let mut spare = Scratch::take();
+            let spare = spare.room::<f32>(s.out_c);
+            tiles.for_each(|t| output_tile(t, spare));
+        });
+    };
+    outer.run_blocks(blocks, &work);
+}

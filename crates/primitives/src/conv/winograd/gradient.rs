@@ -1,0 +1,153 @@
+//! Gradients by the filter: tiles of the input against tiles of the output's gradient.
+
+use super::{GAP, Grid, fastest_form, sandwich};
+use crate::aligned::{Scratch, SendPtr};
+use crate::conv::Conv2dShape;
+use crate::gemm::drive::{Planes, Right, drive_planes};
+use crate::gemm::{PackedB, check, turn};
+use crate::table::Table;
+use ferroflow_sync::{Inline, Parallelism, par_chunks_mut, parallel_for};
+use std::ops::Range;
+
+/// Tiles to a block at least: the length of the reductions.
+const MIN_TILES: usize = 64;
+/// Tiles below which transforming the sums back costs too much.
+const FEW_TILES: usize = 48;
+
+/// Whether [`conv2d_filter_gradient_in_tiles`] is a good way.
+pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
+    fastest_form(s).is_some_and(|form| {
+        s.out_c <= super::ZEROS.len() && Grid::new(form, s).tiles() >= FEW_TILES
+    })
+}
+
+/// Writes the gradient of a convolution by its filter, `[filter_h, filter_w, in_c, out_c]`, given
+/// its input and the gradient of its output; in Winograd's way, where
+/// [`suits_filter_gradient_in_tiles`] says that it is a good one.
+///
+/// # Panics
+/// If a slice is too short or the filter has no such form.
+pub fn conv2d_filter_gradient_in_tiles(
+    par: &dyn Parallelism,
+    s: &Conv2dShape,
+    input: &[f32],
+    dy: &[f32],
+    out: &mut [f32],
+) {
+    let form = fastest_form(s).expect("a filter that has a form");
+    let grid = Grid::new(form, s);
+    check(
+        input.len(),
+        s.batch * s.in_h * s.in_w,
+        s.in_c,
+        s.in_c,
+        "input",
+    );
+    check(
+        dy.len(),
+        s.batch * s.out_h * s.out_w,
+        s.out_c,
+        s.out_c,
+        "gradient",
+    );
+    check(
+        out.len(),
+        s.filter_h * s.filter_w * s.in_c,
+        s.out_c,
+        s.out_c,
+        "filter",
+    );
+    assert!(
+        s.in_c.max(s.out_c) <= super::ZEROS.len(),
+        "so many channels"
+    );
+    let (tiles, planes) = (grid.tiles(), form.planes());
+    if tiles == 0 {
+        return out.fill(0.0);
+    }
+    let (channels, size) = (s.in_c + s.out_c, s.in_c * s.out_c);
+    // What is added to should not be larger than what is added up. Odd, so that the places of a tile
+    // do not fall into the same set of the cache.
+    let fit = (super::BLOCK / (planes * channels))
+        .max(size / channels)
+        .max(MIN_TILES)
+        | 1;
+    let blocks = tiles.div_ceil(fit);
+    // Blocks are added up in sums of their own, one for each thread that may work on one.
+    let lanes = par.width().min(blocks);
+    let inner: &dyn Parallelism = if lanes > 1 { &Inline } else { par };
+    let mut sums = vec![0.0; planes * size * lanes];
+    par_chunks_mut(par, &mut sums, planes * size, 1, &|lane, sums| {
+        for i in (lane..blocks).step_by(lanes) {
+            let block = i * fit..((i + 1) * fit).min(tiles);
+            add_block(inner, &grid, block, input, dy, sums);
+        }
+    });
+    let (sum, others) = sums.split_at_mut(planes * size);
+    for other in others.chunks_exact(planes * size) {
+        sum.iter_mut().zip(other).for_each(|(s, o)| *s += *o);
+    }
+    sandwich(form.sum, sum, out, size);
+}
+
+/// Adds what some tiles contribute to the sums, `[plane][in_c][out_c]`.
+fn add_block(
+    par: &dyn Parallelism,
+    grid: &Grid,
+    block: Range<usize>,
+    input: &[f32],
+    dy: &[f32],
+    sums: &mut [f32],
+) {
+    let (s, n, planes, table) = (grid.s, block.len(), grid.form.planes(), Table::current());
+    let row = 2 * table.gemm.lanes;
+    let (panels, panel) = (s.out_c.div_ceil(row), row * n);
+    let (mut tiles, mut left) = (Scratch::take(), Scratch::take());
+    let plane = n * s.in_c + GAP;
+    let tiles = SendPtr(tiles.room::<f32>(planes * plane).as_mut_ptr());
+    let left = SendPtr(left.room::<f32>(planes * n * s.in_c).as_mut_ptr());
+    let sums = SendPtr(sums.as_mut_ptr());
+    PackedB::<f32>::in_scratch(n, planes * panels * row, |right| {
+        let packed = SendPtr(right.room().as_mut_ptr());
+        parallel_for(par, n, 4, &|range| {
+            for t in range {
+                let number = block.start + t;
+                // SAFETY: tile `t` of each plane, and row `t` of each panel, are visited once.
+                unsafe {
+                    let dst = tiles.get().add(t * s.in_c);
+                    grid.input(table, number, input, dst, plane);
+                    let dst = packed.get().add(t * row);
+                    grid.gradient(table, number, dy, dst, [panel, panels * panel]);
+                }
+            }
+        });
+        let right = &*right;
+        let products = Planes {
+            size: [s.in_c, s.out_c, n],
+            a: left,
+            plane_a: n * s.in_c,
+            b: &|i| Right {
+                b: right,
+                first: i * panels,
+                n: s.out_c,
+            },
+            out: sums,
+            plane_out: s.in_c * s.out_c,
+            add: true,
+        };
+        parallel_for(par, planes, 4, &|planes| {
+            // SAFETY: the planes of the tiles are complete, and only this call has these of `left`
+            // and of the sums; each product is `in_c × out_c` over `n` tiles.
+            unsafe {
+                for i in planes.clone() {
+                    let from = tiles.get().add(i * plane);
+                    let from = std::slice::from_raw_parts(from, n * s.in_c);
+                    let turned = left.get().add(i * n * s.in_c);
+                    let turned = std::slice::from_raw_parts_mut(turned, n * s.in_c);
+                    turn(&Inline, from, s.in_c, [n, s.in_c], turned, n);
+                }
+                drive_planes(&products, planes);
+            }
+        });
+    });
+}

@@ -1,0 +1,527 @@
+//! Cuts a product into tasks and blocks and sends them through the kernels.
+
+use super::kernel::{Ahead, Sweep};
+use super::pack::Stored;
+use super::{Element, Epilogue, PackedB};
+use crate::aligned::{Scratch, SendPtr};
+use crate::table::GemmTable;
+use ferroflow_sync::Parallelism;
+use std::ops::Range;
+
+/// Where the left rows of a product are.
+pub(crate) trait RowSource<T>: Sync {
+    /// Pointers to a row, each with `run` elements behind it.
+    fn taps(&self) -> usize;
+    /// Elements behind each pointer.
+    fn run(&self) -> usize;
+    /// Writes the pointers of the rows `rows` tile after tile, `[tap][row of the tile]`.
+    ///
+    /// `spare` is memory for rows that do not exist as such; it must not be grown more than once
+    /// a call.
+    fn fill(&self, rows: Range<usize>, tiles: Tiles, out: &mut [SendPtr<T>], spare: &mut Scratch);
+}
+
+/// Consecutive rows as tiles: first `big` tiles of `mr` rows, then `small` ones of `mr - 1`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiles {
+    pub mr: usize,
+    pub big: usize,
+    pub small: usize,
+}
+
+impl Tiles {
+    /// As few tiles as possible, all of nearly the same height.
+    pub(crate) fn of(rows: usize, max: usize) -> Tiles {
+        let n = rows.div_ceil(max).max(1);
+        let mr = rows.div_ceil(n);
+        let small = n * mr - rows;
+        Tiles {
+            mr,
+            big: n - small,
+            small,
+        }
+    }
+
+    /// Calls `f(first row, rows)` for each tile in order.
+    pub(crate) fn each(self, mut f: impl FnMut(usize, usize)) {
+        let mut row = 0;
+        for i in 0..self.big + self.small {
+            let mr = if i < self.big { self.mr } else { self.mr - 1 };
+            f(row, mr);
+            row += mr;
+        }
+    }
+}
+
+/// A block of the reduction: taps `tap..tap + taps`, elements `off..off + len` of each.
+#[derive(Clone, Copy)]
+struct Block {
+    tap: usize,
+    taps: usize,
+    off: usize,
+    len: usize,
+    /// Its first row in the panel.
+    k: usize,
+}
+
+/// Reduction steps to a block: so many rows of a panel stay in the first-level cache.
+pub(crate) const BLOCK_K: usize = 384;
+/// Elements of the left side to a task, to stay in the second-level cache.
+const BLOCK_A: usize = 32 * 1024;
+/// Multiply-adds that make a task worth handing to another thread.
+const MIN_TASK: usize = 64 * 1024;
+/// Rows to a task that packs the right side itself: what that takes vanishes beside their products.
+const STORED_ROWS: usize = 256;
+/// Columns after which an activation function goes over what was stored.
+const ACT_COLUMNS: usize = 128;
+
+/// The `i`-th block of the reduction.
+fn block(i: usize, blocks: usize, taps: usize, run: usize) -> Block {
+    if blocks <= taps {
+        let (t0, t1) = (taps * i / blocks, taps * (i + 1) / blocks);
+        Block {
+            tap: t0,
+            taps: t1 - t0,
+            off: 0,
+            len: run,
+            k: t0 * run,
+        }
+    } else {
+        let pieces = blocks / taps;
+        let (tap, p) = (i / pieces, i % pieces);
+        let (a, b) = (run * p / pieces, run * (p + 1) / pieces);
+        Block {
+            tap,
+            taps: 1,
+            off: a,
+            len: b - a,
+            k: tap * run + a,
+        }
+    }
+}
+
+/// How many blocks; more than `taps` only as a multiple of it.
+fn count_blocks(taps: usize, run: usize, rows: usize, mr: usize) -> usize {
+    let k = taps * run;
+    if rows <= 2 * mr || k <= BLOCK_K + BLOCK_K / 2 {
+        return 1;
+    }
+    if run <= BLOCK_K + BLOCK_K / 2 {
+        k.div_ceil(BLOCK_K).clamp(1, taps)
+    } else {
+        taps * run.div_ceil(BLOCK_K)
+    }
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+pub(crate) enum Out<'a, T> {
+    /// A matrix and its row stride.
+    Matrix(SendPtr<T>, usize),
+    /// Whoever takes it tile by tile; the reduction is one block then.
+    Tiles(&'a dyn TileSink<T>),
+}
+
+/// Takes the tiles of a product as they are computed.
+pub(crate) trait TileSink<T>: Sync {
+    /// The tile at this row and column, of so many rows and columns, will come next.
+    fn bring(&self, row: usize, col: usize, size: [usize; 2]);
+
+    /// A tile with its row stride.
+    ///
+    /// # Safety
+    /// `tile` is readable for its size, and each element of the product comes once.
+    unsafe fn take(&self, row: usize, col: usize, size: [usize; 2], tile: *const T, ld: usize);
+}
+
+/// Neighboring columns of a packed matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Right<'a, T: Element> {
+    pub b: &'a PackedB<T>,
+    /// The panel where they begin.
+    pub first: usize,
+    /// How many they are.
+    pub n: usize,
+}
+
+impl<'a, T: Element> From<&'a PackedB<T>> for Right<'a, T> {
+    fn from(b: &'a PackedB<T>) -> Self {
+        Right {
+            b,
+            first: 0,
+            n: b.n(),
+        }
+    }
+}
+
+impl<T: Element> Right<'_, T> {
+    fn panels(&self) -> usize {
+        self.n.div_ceil(2 * self.b.table().lanes)
+    }
+
+    fn panel(&self, i: usize) -> &[T] {
+        self.b.panel(self.first + i)
+    }
+
+    /// A block of panel `i`, to be brought closer.
+    fn ahead(&self, i: usize, block: Block) -> Ahead<T> {
+        let line = 64 / size_of::<T>();
+        Ahead {
+            first: self.panel(i)[block.k * 2 * self.b.table().lanes..].as_ptr(),
+            lines: 1,
+            share: block.taps * (block.len / 4) * line,
+            pace: line,
+        }
+    }
+}
+
+/// The right side of a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Columns<'a, T: Element> {
+    Packed(Right<'a, T>),
+    /// Each task packs the panels that it comes to.
+    Stored(Stored<'a, T>),
+}
+
+impl<'a, T: Element> From<&'a PackedB<T>> for Columns<'a, T> {
+    fn from(b: &'a PackedB<T>) -> Self {
+        Columns::Packed(b.into())
+    }
+}
+
+impl<T: Element> Columns<'_, T> {
+    /// Rows and columns.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        match self {
+            Columns::Packed(b) => [b.b.k(), b.n],
+            Columns::Stored(b) => b.size(),
+        }
+    }
+
+    fn table(&self) -> &'static GemmTable<T> {
+        match self {
+            Columns::Packed(b) => b.b.table(),
+            Columns::Stored(b) => b.table(),
+        }
+    }
+}
+
+/// `out[m][n] = epilogue(rows · b)`; added to what is in `out` where it says so.
+///
+/// # Safety
+/// The rows of `source` stay readable, `out` is writable for `m` rows with `b.n` columns (and
+/// initialized, to be added to) and nobody else touches it, and the epilogue's matrices are as large.
+/// Tiles are taken of a reduction of at most [`BLOCK_K`], with nothing added and no function applied.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+pub(crate) unsafe fn drive<T: Element>(
+    par: &dyn Parallelism,
+    m: usize,
+    source: &dyn RowSource<T>,
+    b: Columns<'_, T>,
+    out: Out<'_, T>,
+    ep: &Epilogue<'_, T>,
+    add: bool,
+) {
+    let [k, n] = b.size();
+    if m == 0 || n == 0 {
+        return;
+    }
+    let width = par.width();
+    let panels = n.div_ceil(2 * b.table().lanes);
+    let max_mr = b.table().kernels.len();
+    // Rows to a task: what fits the cache, in whole tiles.
+    let fit = (BLOCK_A / k.clamp(1, BLOCK_K))
+        .max(4 * max_mr)
+        .next_multiple_of(max_mr);
+    let stored = matches!(b, Columns::Stored(_));
+    let fit = if stored { fit.max(STORED_ROWS) } else { fit };
+    let mut row_tasks = m.div_ceil(fit);
+    let mut col_tasks = 1;
+    if width > 1 {
+        let most = (m * n * k / MIN_TASK).clamp(1, width * 4);
+        // Tasks of the same rows pack nothing twice.
+        let by_columns = stored && row_tasks * panels >= most;
+        if row_tasks < most && m >= 4 * most * max_mr && !by_columns {
+            row_tasks = most;
+        }
+        if row_tasks < most {
+            col_tasks = most.div_ceil(row_tasks).min(panels);
+        }
+    }
+    let task = |i: usize| {
+        let (r, c) = (i / col_tasks, i % col_tasks);
+        let rows = m * r / row_tasks..m * (r + 1) / row_tasks;
+        let cols = panels * c / col_tasks..panels * (c + 1) / col_tasks;
+        // SAFETY: tasks own disjoint rows or columns; the rest is the caller's promise.
+        unsafe { run_task(rows, cols, source, b, out, ep, add) };
+    };
+    let tasks = row_tasks * col_tasks;
+    if width == 1 || tasks == 1 {
+        (0..tasks).for_each(task);
+    } else {
+        par.run_blocks(tasks, &task);
+    }
+}
+
+/// Sends the tiles of a panel through the kernels for so many vectors; `sweep` says all but where the
+/// tiles are.
+///
+/// # Safety
+/// `pointers` has `taps` pointers for each row of `tiles`, of which the sweep takes some from the
+/// `tap`-th on; what it points to is valid for all rows.
+unsafe fn sweep_tiles<T: Element>(
+    table: &GemmTable<T>,
+    tiles: Tiles,
+    pointers: &[SendPtr<T>],
+    [taps, tap]: [usize; 2],
+    vectors: usize,
+    sweep: &mut Sweep<T>,
+) {
+    let table_ptr = pointers.as_ptr().cast::<*const T>();
+    if tiles.big > 0 && tiles.mr > 0 {
+        sweep.tiles = tiles.big;
+        sweep.tile_stride = taps * tiles.mr;
+        // SAFETY: the caller's promise.
+        unsafe {
+            sweep.rows = table_ptr.add(tap * tiles.mr);
+            (table.kernels[tiles.mr - 1][vectors])(sweep);
+        }
+    }
+    if tiles.small > 0 && tiles.mr > 1 {
+        let mr = tiles.mr - 1;
+        let first = tiles.big * tiles.mr;
+        sweep.tiles = tiles.small;
+        sweep.tile_stride = taps * mr;
+        // SAFETY: the caller's promise, for the rows after the big tiles.
+        unsafe {
+            sweep.rows = table_ptr.add(first * taps + tap * mr);
+            sweep.c = sweep.c.add(first * sweep.ldc);
+            if !sweep.side.is_null() {
+                sweep.side = sweep.side.add(first * sweep.ld_side);
+            }
+            (table.kernels[mr - 1][vectors])(sweep);
+        }
+    }
+}
+
+/// Sends one tile of `mr` rows through its kernel; `at` says where its pointers begin and which tile
+/// of the panel it is.
+///
+/// # Safety
+/// As for [`sweep_tiles`], `c` being the tile's.
+unsafe fn sweep_tile<T: Element>(
+    table: &GemmTable<T>,
+    mr: usize,
+    pointers: &[SendPtr<T>],
+    [first, tile]: [usize; 2],
+    vectors: usize,
+    sweep: &Sweep<T>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let sweep = Sweep {
+            rows: pointers.as_ptr().cast::<*const T>().add(first),
+            tiles: 1,
+            next: sweep.next.alone(tile, Ahead::<T>::tiles(table.lanes)),
+            ..*sweep
+        };
+        (table.kernels[mr - 1][vectors])(&sweep);
+    }
+}
+
+/// Many small products of one size, `out = a · b` or `out += a · b`, whose matrices lie in planes.
+pub(crate) struct Planes<'a, T: Element> {
+    /// Rows of `a`, columns of `b`, and the length of the reduction.
+    pub size: [usize; 3],
+    pub a: SendPtr<T>,
+    /// From one plane of `a` to the next; its rows are dense.
+    pub plane_a: usize,
+    /// The right side of a plane.
+    pub b: &'a (dyn Fn(usize) -> Right<'a, T> + Sync),
+    pub out: SendPtr<T>,
+    /// From one plane of `out` to the next; its rows are dense.
+    pub plane_out: usize,
+    pub add: bool,
+}
+
+/// The products of some planes.
+///
+/// # Safety
+/// `a` is readable and `out` writable (and initialized, to be added to) in these planes, and nobody
+/// else touches them.
+pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<usize>) {
+    let [m, n, k] = p.size;
+    if m == 0 || n == 0 || planes.is_empty() {
+        return;
+    }
+    let table = (p.b)(planes.start).b.table();
+    let (lanes, nr) = (table.lanes, 2 * table.lanes);
+    let tiles = Tiles::of(m, table.kernels.len());
+    let mut pointers = Scratch::take();
+    let pointers = pointers.room::<SendPtr<T>>(m);
+    for (row, pointer) in pointers.iter_mut().enumerate() {
+        *pointer = SendPtr(p.a.get().wrapping_add(row * k));
+    }
+    for plane in planes {
+        let b = (p.b)(plane);
+        debug_assert_eq!((b.n, b.b.k()), (n, k));
+        let panels = b.panels();
+        for panel in 0..panels {
+            let col = panel * nr;
+            let width = nr.min(n - col);
+            let mut sweep = Sweep {
+                rows: std::ptr::null(),
+                tiles: 0,
+                tile_stride: 0,
+                taps: 1,
+                off: plane * p.plane_a,
+                len: k,
+                b: b.panel(panel).as_ptr(),
+                next: b.ahead((panel + 1).min(panels - 1), block(0, 1, 1, k)),
+                c: p.out.get().wrapping_add(plane * p.plane_out + col),
+                ldc: n,
+                n: width,
+                accumulate: p.add,
+                last: true,
+                scale: std::ptr::null(),
+                bias: std::ptr::null(),
+                side: std::ptr::null(),
+                ld_side: 0,
+                limits: None,
+            };
+            let vectors = if width <= lanes { 0 } else { 1 };
+            // SAFETY: a pointer a row, and the plane's offset leads to `k` elements of it; the panel
+            // has `k` rows; `c` covers these rows and columns.
+            unsafe { sweep_tiles(table, tiles, pointers, [1, 0], vectors, &mut sweep) };
+        }
+    }
+}
+
+/// # Safety
+/// As for [`drive`], for the task's rows and panels.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+unsafe fn run_task<T: Element>(
+    rows: Range<usize>,
+    cols: Range<usize>,
+    source: &dyn RowSource<T>,
+    b: Columns<'_, T>,
+    out: Out<'_, T>,
+    ep: &Epilogue<'_, T>,
+    add: bool,
+) {
+    let table = b.table();
+    let (lanes, nr, [k, n]) = (table.lanes, 2 * table.lanes, b.size());
+    let (taps, run) = (source.taps(), source.run());
+    let tiles = Tiles::of(rows.len(), table.kernels.len());
+    let mut pointers = Scratch::take();
+    let mut spare = Scratch::take();
+    let pointers = pointers.room::<SendPtr<T>>(rows.len() * taps);
+    source.fill(rows.clone(), tiles, pointers, &mut spare);
+    let (mut packed, mut tile) = (Scratch::take(), Scratch::take());
+    let blocks = match b {
+        Columns::Packed(_) => count_blocks(taps, run, rows.len(), table.kernels.len()),
+        Columns::Stored(_) => k.div_ceil(BLOCK_K).max(1),
+    };
+    let limits = ep
+        .act
+        .limits()
+        .map(|(lo, hi)| (T::from_f32(lo), T::from_f32(hi)));
+    let function = ep.act.function();
+    for i in 0..blocks {
+        let block = block(i, blocks, taps, run);
+        let last = i + 1 == blocks;
+        let mut done = cols.start * nr;
+        for panel in cols.clone() {
+            let col = panel * nr;
+            let width = nr.min(n - col);
+            let vectors = if width <= lanes { 0 } else { 1 };
+            let (c, ldc) = match out {
+                // SAFETY: `col < n` and `rows.start < m`.
+                Out::Matrix(out, ld) => unsafe { (out.get().add(rows.start * ld + col), ld) },
+                Out::Tiles(_) => (tile.room::<T>(tiles.mr * nr).as_mut_ptr(), nr),
+            };
+            let side = ep
+                .side
+                .map(|(s, ld)| (s[rows.start * ld + col..].as_ptr(), ld));
+            let (right, next) = match &b {
+                Columns::Packed(b) => {
+                    let next = b.ahead((panel + 1).min(cols.end - 1), block);
+                    (b.panel(panel)[block.k * nr..].as_ptr(), next)
+                }
+                Columns::Stored(b) => {
+                    let to = packed.room::<T>(block.len * nr);
+                    let rows = block.off..block.off + block.len;
+                    b.pack(rows.clone(), panel, to);
+                    (to.as_ptr(), b.ahead(rows, panel + 1))
+                }
+            };
+            let mut sweep = Sweep {
+                rows: std::ptr::null(),
+                tiles: 0,
+                tile_stride: 0,
+                taps: block.taps,
+                off: block.off,
+                len: block.len,
+                b: right,
+                next,
+                c,
+                ldc,
+                n: width,
+                accumulate: add || i > 0,
+                last,
+                scale: ep.scale.map_or(std::ptr::null(), |s| s[col..].as_ptr()),
+                bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),
+                side: side.map_or(std::ptr::null(), |s| s.0),
+                ld_side: side.map_or(0, |s| s.1),
+                limits,
+            };
+            if let Out::Tiles(sink) = out {
+                assert!(blocks == 1 && !add && function.is_none(), "tiles are whole");
+                let mut tile = 0;
+                tiles.each(|row, mr| {
+                    let at = [row * taps, tile];
+                    sink.bring(rows.start + row, col, [mr, width]);
+                    // SAFETY: as below, for one tile, which has room for its rows.
+                    unsafe {
+                        sweep_tile(table, mr, pointers, at, vectors, &sweep);
+                        sink.take(rows.start + row, col, [mr, width], c, ldc);
+                    }
+                    tile += 1;
+                });
+                continue;
+            }
+            // SAFETY: the table holds `taps` pointers a row, each with `run` elements; the panel has
+            // the block's rows; `c` and the epilogue cover these rows and columns.
+            unsafe {
+                sweep_tiles(
+                    table,
+                    tiles,
+                    pointers,
+                    [taps, block.tap],
+                    vectors,
+                    &mut sweep,
+                )
+            };
+            let end = col + width;
+            if let (Some(op), Out::Matrix(out, ldc)) = (function, out)
+                && last
+                && (end - done >= ACT_COLUMNS || panel + 1 == cols.end)
+            {
+                for r in rows.clone() {
+                    // SAFETY: columns `done..end` of a row of this task.
+                    let row = unsafe {
+                        std::slice::from_raw_parts_mut(out.get().add(r * ldc + done), end - done)
+                    };
+                    T::apply(op, row);
+                }
+                done = end;
+            }
+        }
+    }
+}

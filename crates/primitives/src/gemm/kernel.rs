@@ -1,0 +1,282 @@
+//! The register-blocked inner loop of every matrix product and convolution.
+
+use crate::vector::Lanes;
+
+/// One column panel times several row tiles, for one block of the reduction.
+///
+/// The left rows are given by pointers, `taps` of them to a row, so the same loop serves a plain
+/// matrix (one tap) and an implicit convolution (a tap per filter row or filter pixel).
+pub(crate) struct Sweep<T> {
+    /// `[tiles][tile_stride]` pointers of which the first `taps * MR` are used: `[taps][MR]`.
+    pub rows: *const *const T,
+    pub tiles: usize,
+    pub tile_stride: usize,
+    pub taps: usize,
+    /// Elements to skip at every row pointer.
+    pub off: usize,
+    /// Elements to read at every row pointer.
+    pub len: usize,
+    /// The panel at this block of the reduction: `taps * len` rows of two vectors.
+    pub b: *const T,
+    pub next: Ahead<T>,
+    /// The output of the first row, at the panel's first column.
+    pub c: *mut T,
+    pub ldc: usize,
+    /// Columns that exist.
+    pub n: usize,
+    /// Whether to add to what `c` holds.
+    pub accumulate: bool,
+    /// Whether to apply `scale`, `bias`, `side` and the limits.
+    pub last: bool,
+    /// `n` values, or null.
+    pub scale: *const T,
+    /// `n` values, or null.
+    pub bias: *const T,
+    /// A matrix like `c`, or null.
+    pub side: *const T,
+    pub ld_side: usize,
+    /// Lower and upper limit of the result.
+    pub limits: Option<(T, T)>,
+}
+
+/// What will be read after a sweep, as much as its `b`, to be brought closer on the way: a cache line
+/// every four steps of the reduction.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<T> {
+    pub first: *const T,
+    /// Neighboring lines that as many tiles bring in, each one of them.
+    pub lines: usize,
+    /// Elements from what those tiles bring in to what the following ones do.
+    pub share: usize,
+    /// Elements from one step to the next.
+    pub pace: usize,
+}
+
+impl<T> Ahead<T> {
+    /// What the `tile`-th tile brings in, for a sweep of it alone; all is there after `tiles`.
+    pub(crate) fn alone(self, tile: usize, tiles: usize) -> Self {
+        Ahead {
+            first: self.of_tile(tile % tiles),
+            pace: if tile < tiles { self.pace } else { 0 },
+            ..self
+        }
+    }
+
+    /// How many tiles bring in all of it.
+    #[inline(always)]
+    pub(crate) const fn tiles(lanes: usize) -> usize {
+        8 * lanes * size_of::<T>() / 64
+    }
+
+    /// Where the `tile`-th tile begins.
+    #[inline(always)]
+    fn of_tile(&self, tile: usize) -> *const T {
+        let (row, column) = (tile / self.lines, tile % self.lines);
+        let line = 64 / size_of::<T>();
+        self.first.wrapping_add(row * self.share + column * line)
+    }
+}
+
+/// `c = a · b` for `tiles` tiles of `MR` rows and `NV` vectors.
+///
+/// `KU` accumulator sets take turns along the reduction where `MR * NV` alone would not keep the
+/// multipliers busy.
+///
+/// # Safety
+/// Every pointer of `s` is valid for what its description says, and `c` is not accessed by anyone
+/// else meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU: usize>(
+    l: L,
+    s: &Sweep<L::T>,
+) {
+    let nr = 2 * L::N;
+    let ahead = s.next;
+    for tile in 0..s.tiles {
+        // So many tiles bring in the next panel.
+        let wanted = MR > 2 && tile < Ahead::<L::T>::tiles(L::N);
+        let mut next = s.b;
+        let mut pace = 0;
+        if wanted {
+            next = ahead.of_tile(tile);
+            pace = ahead.pace;
+        }
+        // SAFETY: the caller vouches for `tiles * tile_stride` pointers, for `off + len` elements
+        // behind each one, and for `taps * len` rows of `nr` elements of `b`.
+        let acc = unsafe {
+            let mut acc = [[[l.zero(); NV]; MR]; KU];
+            let mut rows = s.rows.add(tile * s.tile_stride);
+            let mut b = s.b;
+            for _ in 0..s.taps {
+                let p: [*const L::T; MR] = std::array::from_fn(|r| (*rows.add(r)).add(s.off));
+                rows = rows.add(MR);
+                let mut k = 0;
+                while k + 4 <= s.len {
+                    l.prefetch(next);
+                    next = next.wrapping_add(pace);
+                    let mut u = 0;
+                    while u < 4 {
+                        step::<L, MR, NV>(l, &mut acc[u % KU], &p, k + u, b.add(u * nr));
+                        u += 1;
+                    }
+                    b = b.add(4 * nr);
+                    k += 4;
+                }
+                while k < s.len {
+                    step::<L, MR, NV>(l, &mut acc[0], &p, k, b);
+                    b = b.add(nr);
+                    k += 1;
+                }
+            }
+            let mut u = 1;
+            while u < KU {
+                let mut r = 0;
+                while r < MR {
+                    let mut v = 0;
+                    while v < NV {
+                        acc[0][r][v] = l.add(acc[0][r][v], acc[u][r][v]);
+                        v += 1;
+                    }
+                    r += 1;
+                }
+                u += 1;
+            }
+            acc[0]
+        };
+        // SAFETY: `c` and `side` are valid for `tiles * MR` rows of `n` columns, `scale` and
+        // `bias` for `n`.
+        unsafe { finish::<L, MR, NV>(l, s, acc, tile * MR) };
+    }
+}
+
+/// # Safety
+/// `p[..][k]` and `NV` vectors at `b` can be read.
+#[inline(always)]
+unsafe fn step<L: Lanes, const MR: usize, const NV: usize>(
+    l: L,
+    acc: &mut [[L::V; NV]; MR],
+    p: &[*const L::T; MR],
+    k: usize,
+    b: *const L::T,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bv: [L::V; NV] = std::array::from_fn(|v| l.load(b.add(v * L::N)));
+        let mut r = 0;
+        while r < MR {
+            let x = l.splat(*p[r].add(k));
+            let mut v = 0;
+            while v < NV {
+                acc[r][v] = l.fma(x, bv[v], acc[r][v]);
+                v += 1;
+            }
+            r += 1;
+        }
+    }
+}
+
+/// # Safety
+/// Rows `row..row + MR` of `s.c` can be written, and `s.side`, `s.scale` and `s.bias` read where
+/// not null.
+#[inline(always)]
+unsafe fn finish<L: Lanes, const MR: usize, const NV: usize>(
+    l: L,
+    s: &Sweep<L::T>,
+    acc: [[L::V; NV]; MR],
+    row: usize,
+) {
+    // SAFETY: column `v * N` is only touched below `n`; rows are the caller's promise.
+    unsafe {
+        if s.n == NV * L::N {
+            finish_with(s, acc, row, l, |p, _| l.load(p), |p, x, _| l.store(p, x));
+        } else {
+            let left = s.n - (NV - 1) * L::N;
+            finish_with(
+                s,
+                acc,
+                row,
+                l,
+                |p, v| {
+                    if v + 1 < NV || left == L::N {
+                        l.load(p)
+                    } else {
+                        l.load_part(p, left)
+                    }
+                },
+                |p, x, v| {
+                    if v + 1 < NV || left == L::N {
+                        l.store(p, x)
+                    } else {
+                        l.store_part(p, x, left)
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// # Safety
+/// As for [`finish`], `load` and `store` touching only columns that exist.
+#[inline(always)]
+unsafe fn finish_with<L: Lanes, const MR: usize, const NV: usize>(
+    s: &Sweep<L::T>,
+    mut acc: [[L::V; NV]; MR],
+    row: usize,
+    l: L,
+    load: impl Fn(*const L::T, usize) -> L::V,
+    store: impl Fn(*mut L::T, L::V, usize),
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let c = s.c.add(row * s.ldc);
+        if s.accumulate {
+            for (r, row) in acc.iter_mut().enumerate() {
+                for (v, x) in row.iter_mut().enumerate() {
+                    *x = l.add(*x, load(c.add(r * s.ldc + v * L::N), v));
+                }
+            }
+        }
+        if s.last {
+            if !s.scale.is_null() {
+                let scale: [L::V; NV] = std::array::from_fn(|v| load(s.scale.add(v * L::N), v));
+                let bias: [L::V; NV] = std::array::from_fn(|v| match s.bias.is_null() {
+                    true => l.zero(),
+                    false => load(s.bias.add(v * L::N), v),
+                });
+                for row in acc.iter_mut() {
+                    for (v, x) in row.iter_mut().enumerate() {
+                        *x = l.fma(*x, scale[v], bias[v]);
+                    }
+                }
+            } else if !s.bias.is_null() {
+                let bias: [L::V; NV] = std::array::from_fn(|v| load(s.bias.add(v * L::N), v));
+                for row in acc.iter_mut() {
+                    for (x, y) in row.iter_mut().zip(bias) {
+                        *x = l.add(*x, y);
+                    }
+                }
+            }
+            if !s.side.is_null() {
+                let side = s.side.add(row * s.ld_side);
+                for (r, row) in acc.iter_mut().enumerate() {
+                    for (v, x) in row.iter_mut().enumerate() {
+                        *x = l.add(*x, load(side.add(r * s.ld_side + v * L::N), v));
+                    }
+                }
+            }
+            if let Some((lo, hi)) = s.limits {
+                let (lo, hi) = (l.splat(lo), l.splat(hi));
+                for row in acc.iter_mut() {
+                    for x in row.iter_mut() {
+                        *x = l.min(hi, l.max(lo, *x));
+                    }
+                }
+            }
+        }
+        for (r, row) in acc.iter().enumerate() {
+            for (v, x) in row.iter().enumerate() {
+                store(c.add(r * s.ldc + v * L::N), *x, v);
+            }
+        }
+    }
+}

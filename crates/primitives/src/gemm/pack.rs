@@ -1,0 +1,348 @@
+//! The right-hand matrix in the order the kernels read it.
+
+use super::kernel::Ahead;
+use super::{Element, GemmShape};
+use crate::aligned::{Aligned, Scratch, SendPtr};
+use crate::table::GemmTable;
+use crate::transpose::plane_strip;
+use bytes::Bytes;
+use ferroflow_sync::{Parallelism, parallel_for};
+use std::ops::Range;
+
+/// A constant right-hand matrix `[k, n]`, packed once.
+///
+/// The columns lie in panels two vectors wide, each panel row after row, the last one padded with
+/// zeros, so that a kernel reads one panel from front to back.
+pub struct PackedB<T: Element = f32> {
+    data: Aligned,
+    k: usize,
+    n: usize,
+    table: &'static GemmTable<T>,
+    marker: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> Clone for PackedB<T> {
+    fn clone(&self) -> Self {
+        PackedB {
+            data: self.data.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<T: Element> std::fmt::Debug for PackedB<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedB[{}, {}]", self.k, self.n)
+    }
+}
+
+impl<T: Element> PackedB<T> {
+    /// Packs `b[k][n]` with row stride `ldb`.
+    ///
+    /// # Panics
+    /// If `b` is too short.
+    pub fn from_rows(par: &dyn Parallelism, b: &[T], ldb: usize, k: usize, n: usize) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        p.pack(par, b, ldb, false, k, n);
+        p
+    }
+
+    /// Packs the transpose of `b[n][k]` with row stride `ldb`.
+    ///
+    /// # Panics
+    /// If `b` is too short.
+    pub fn from_transposed(par: &dyn Parallelism, b: &[T], ldb: usize, k: usize, n: usize) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        p.pack(par, b, ldb, true, k, n);
+        p
+    }
+
+    /// Packs the matrix whose element in row `k` and column `n` is `f(k, n)`.
+    pub fn from_fn(k: usize, n: usize, f: impl Fn(usize, usize) -> T) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        let nr = p.shape(k, n);
+        let dst = p.data.room::<T>(k * n.next_multiple_of(nr));
+        for (i, x) in dst.iter_mut().enumerate() {
+            let (panel, r) = (i / (nr * k), i % (nr * k));
+            let col = panel * nr + r % nr;
+            *x = if col < n { f(r / nr, col) } else { T::ZERO };
+        }
+        p
+    }
+
+    /// The matrix whose [`PackedB::packed`] is `bytes`; `None` if there are more or fewer of them.
+    pub fn from_packed(k: usize, n: usize, bytes: Bytes) -> Option<Self> {
+        let mut p = Self::empty(Aligned::default());
+        let nr = p.shape(k, n);
+        let size = n.checked_next_multiple_of(nr)?.checked_mul(k)?;
+        if size.checked_mul(size_of::<T>())? != bytes.len() {
+            return None;
+        }
+        p.data = Aligned::shared(bytes);
+        Some(p)
+    }
+
+    /// All elements in the order of the kernels, which depends on [`Level`](crate::Level).
+    pub fn packed(&self) -> &[T] {
+        let len = self.panels() * 2 * self.table.lanes * self.k;
+        self.data.get::<T>().get(..len).unwrap_or_default()
+    }
+
+    /// An empty matrix that keeps its elements in `data`.
+    fn empty(data: Aligned) -> Self {
+        PackedB {
+            data,
+            k: 0,
+            n: 0,
+            table: T::table(),
+            marker: std::marker::PhantomData,
+        }
+    }
+
+    /// Sets the size; returns the panel width.
+    fn shape(&mut self, k: usize, n: usize) -> usize {
+        (self.k, self.n) = (k, n);
+        2 * self.table.lanes
+    }
+
+    /// Packs into the memory of a scratch buffer, runs `f` and gives the memory back.
+    pub(crate) fn with_scratch<R>(
+        par: &dyn Parallelism,
+        (b, ldb, transposed): (&[T], usize, bool),
+        k: usize,
+        n: usize,
+        f: impl FnOnce(&Self) -> R,
+    ) -> R {
+        Self::in_scratch(k, n, |p| {
+            p.pack(par, b, ldb, transposed, k, n);
+            f(p)
+        })
+    }
+
+    /// Runs `f` on a matrix whose elements, in a scratch buffer, are unspecified.
+    pub(crate) fn in_scratch<R>(k: usize, n: usize, f: impl FnOnce(&mut Self) -> R) -> R {
+        let mut scratch = Scratch::take();
+        let mut p = Self::empty(std::mem::take(scratch.inner()));
+        p.shape(k, n);
+        p.room();
+        let r = f(&mut p);
+        *scratch.inner() = p.data;
+        r
+    }
+
+    /// All elements, to be written in the order of the kernels.
+    pub(crate) fn room(&mut self) -> &mut [T] {
+        self.data
+            .room(self.panels() * 2 * self.table.lanes * self.k)
+    }
+
+    fn pack(
+        &mut self,
+        par: &dyn Parallelism,
+        b: &[T],
+        ldb: usize,
+        transposed: bool,
+        k: usize,
+        n: usize,
+    ) {
+        let nr = self.shape(k, n);
+        let (rows, cols) = if transposed { (n, k) } else { (k, n) };
+        super::check(b.len(), rows, cols, ldb, "right-hand matrix");
+        if k == 0 || n == 0 {
+            return;
+        }
+        let panels = n.div_ceil(nr);
+        let dst = SendPtr(self.data.room::<T>(panels * nr * k).as_mut_ptr());
+        if transposed {
+            let per_task = (16 * 1024 / (nr * k)).max(1);
+            return parallel_for(par, panels, per_task, &|range| {
+                for panel in range {
+                    // SAFETY: panel `panel` of the buffer just made, visited by one task only.
+                    let dst = unsafe {
+                        std::slice::from_raw_parts_mut(dst.get().add(panel * nr * k), nr * k)
+                    };
+                    let col = panel * nr;
+                    pack_transposed(&b[col * ldb..], ldb, nr.min(n - col), nr, k, dst);
+                }
+            });
+        }
+        // A row of all panels at a time, so that what is read lies together; of many panels some rows,
+        // so that what is written does, too.
+        let rows = if panels <= MANY_PANELS { 1 } else { ROWS };
+        let per_task = (16 * 1024 / (n * rows)).max(1);
+        parallel_for(par, k.div_ceil(rows), per_task, &|range| {
+            for block in range {
+                for panel in 0..panels {
+                    for row in block * rows..(block * rows + rows).min(k) {
+                        // SAFETY: a row of a panel of the buffer just made, visited once.
+                        let dst = unsafe {
+                            let at = (panel * k + row) * nr;
+                            std::slice::from_raw_parts_mut(dst.get().add(at), nr)
+                        };
+                        pack_row(&b[row * ldb..][..n], panel * nr, dst);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Rows (the length of the reduction).
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Columns.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data.bytes()
+    }
+
+    pub(crate) fn panels(&self) -> usize {
+        self.n.div_ceil(2 * self.table.lanes)
+    }
+
+    pub(crate) fn table(&self) -> &'static GemmTable<T> {
+        self.table
+    }
+
+    /// All rows of a panel.
+    pub(crate) fn panel(&self, i: usize) -> &[T] {
+        let len = 2 * self.table.lanes * self.k;
+        &self.data.get::<T>()[i * len..(i + 1) * len]
+    }
+}
+
+/// A right-hand matrix as it is stored, of which a task packs one panel after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'a, T: Element> {
+    b: &'a [T],
+    /// Row stride as stored.
+    ld: usize,
+    /// Whether it is stored `[n][k]` rather than `[k][n]`.
+    transposed: bool,
+    k: usize,
+    n: usize,
+    table: &'static GemmTable<T>,
+}
+
+impl<'a, T: Element> Stored<'a, T> {
+    /// The right side of a product.
+    ///
+    /// # Panics
+    /// If `b` is too short.
+    pub(crate) fn new(s: &GemmShape, b: &'a [T]) -> Self {
+        let (rows, cols) = if s.trans_b { (s.n, s.k) } else { (s.k, s.n) };
+        super::check(b.len(), rows, cols, s.ldb, "right-hand matrix");
+        Stored {
+            b,
+            ld: s.ldb,
+            transposed: s.trans_b,
+            k: s.k,
+            n: s.n,
+            table: T::table(),
+        }
+    }
+
+    /// Rows and columns.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        [self.k, self.n]
+    }
+
+    pub(crate) fn table(&self) -> &'static GemmTable<T> {
+        self.table
+    }
+
+    /// Writes rows of a panel to `dst`, as [`PackedB`] has them.
+    pub(crate) fn pack(&self, rows: Range<usize>, panel: usize, dst: &mut [T]) {
+        let nr = 2 * self.table.lanes;
+        let col = panel * nr;
+        if rows.is_empty() {
+            return;
+        }
+        if self.transposed {
+            let from = &self.b[col * self.ld + rows.start..];
+            let width = nr.min(self.n - col);
+            return pack_transposed(from, self.ld, width, nr, rows.len(), dst);
+        }
+        for (row, dst) in rows.zip(dst.chunks_exact_mut(nr)) {
+            pack_row(&self.b[row * self.ld..][..self.n], col, dst);
+        }
+    }
+
+    /// Rows of a panel, to be brought closer; where the matrix is transposed they lie in runs that the
+    /// processor follows by itself.
+    pub(crate) fn ahead(&self, rows: Range<usize>, panel: usize) -> Ahead<T> {
+        let first = self.b.as_ptr();
+        let nr = 2 * self.table.lanes;
+        let col = panel * nr;
+        if self.transposed || col >= self.n {
+            return Ahead {
+                first,
+                lines: 1,
+                share: 0,
+                pace: 0,
+            };
+        }
+        Ahead {
+            first: first.wrapping_add(rows.start * self.ld + col),
+            lines: (nr * size_of::<T>() / 64).max(1),
+            share: (rows.len() / 4) * self.ld,
+            pace: self.ld,
+        }
+    }
+}
+
+/// Rows that are packed together, of so many panels.
+const ROWS: usize = 8;
+const MANY_PANELS: usize = 32;
+
+/// Copies what a panel has of a row, from column `col` on.
+#[inline]
+fn pack_row<T: Element>(row: &[T], col: usize, dst: &mut [T]) {
+    let width = dst.len().min(row.len() - col);
+    let src = &row[col..col + width];
+    if width == dst.len() {
+        // In pieces whose size is known: a call would take longer than the copy.
+        let (pieces, rest) = dst.as_chunks_mut::<4>();
+        let (from, from_rest) = src.as_chunks::<4>();
+        pieces.iter_mut().zip(from).for_each(|(d, s)| *d = *s);
+        rest.copy_from_slice(from_rest);
+        return;
+    }
+    dst[..width].copy_from_slice(src);
+    dst[width..].fill(T::ZERO);
+}
+
+/// `dst[row][c] = src[c][row]` for `width` columns, the others zero.
+fn pack_transposed<T: Element>(
+    src: &[T],
+    ld: usize,
+    width: usize,
+    nr: usize,
+    k: usize,
+    dst: &mut [T],
+) {
+    if width < nr {
+        dst.fill(T::ZERO);
+    }
+    super::check(src.len(), width, k, ld, "right-hand matrix");
+    // Blocks of rows, so that both sides stay in the first-level cache.
+    for (block, dst) in dst.chunks_mut(64 * nr).enumerate() {
+        let (from, rows) = (block * 64, dst.len() / nr);
+        // SAFETY: just checked; `dst` has so many rows of `nr >= width`.
+        unsafe {
+            plane_strip(
+                src.as_ptr().add(from),
+                ld,
+                dst.as_mut_ptr(),
+                nr,
+                rows,
+                width,
+            )
+        };
+    }
+}

@@ -1,0 +1,83 @@
+//! A product that is used up as it is computed: [`gemm_update`].
+
+use super::drive::{Out, TileSink};
+use super::{Element, Epilogue, GemmShape, check, multiply_into};
+use crate::aligned::SendPtr;
+use crate::each::each_of_tile;
+use crate::level::Level;
+use ferroflow_sync::Parallelism;
+
+/// The longest reduction that [`gemm_update`] can do: its sums must not need several rounds.
+pub const MAX_UPDATE_K: usize = super::drive::BLOCK_K;
+
+/// Calls `rule(values, product)` for each element of the dense matrices `values`, where the product is
+/// that element of `op(a) · op(b)`, which is never stored as a whole: `s.ldc` must be `s.n`.
+///
+/// An optimizer that gets its gradient from a product reads and writes its variables only.
+///
+/// # Panics
+/// If a slice is too short for its matrix, or the reduction longer than [`MAX_UPDATE_K`] or empty.
+pub fn gemm_update<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    values: [&mut [T]; N],
+    rule: &F,
+) {
+    assert!((1..=MAX_UPDATE_K).contains(&s.k), "a reduction of {}", s.k);
+    assert!(s.ldc == s.n, "values with gaps");
+    for v in &values {
+        check(v.len(), s.m, s.n, s.n, "values");
+    }
+    let update = Update {
+        values: values.map(|v| SendPtr(v.as_mut_ptr())),
+        ld: s.n,
+        rule,
+        level: Level::current(),
+    };
+    // SAFETY: the values were checked and are exclusively borrowed, and tiles do not overlap.
+    unsafe { multiply_into(par, s, a, b, Out::Tiles(&update), &Epilogue::none()) };
+}
+
+/// Values that are updated tile by tile.
+struct Update<'a, T, F, const N: usize> {
+    values: [SendPtr<T>; N],
+    ld: usize,
+    rule: &'a F,
+    level: Level,
+}
+
+impl<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T> for Update<'_, T, F, N> {
+    fn bring(&self, row: usize, col: usize, [rows, cols]: [usize; 2]) {
+        let line = 64 / size_of::<T>();
+        for value in &self.values {
+            for r in row..row + rows {
+                for c in (0..cols).step_by(line) {
+                    prefetch(value.get().wrapping_add(r * self.ld + col + c));
+                }
+            }
+        }
+    }
+
+    unsafe fn take(&self, row: usize, col: usize, size: [usize; 2], tile: *const T, ld: usize) {
+        let first = |value: &SendPtr<T>| value.get().wrapping_add(row * self.ld + col);
+        let values = self.values.each_ref().map(first);
+        let lds = [self.ld, ld];
+        // SAFETY: the caller's promise; the values were checked.
+        unsafe { each_of_tile(self.level, values, tile, lds, size, self.rule) };
+    }
+}
+
+/// Asks for the cache line at `p`, which need not be valid, to come to the second-level cache.
+#[inline(always)]
+fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch of an address that is not valid does nothing.
+        unsafe { _mm_prefetch(p.cast(), _MM_HINT_T1) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}

@@ -1,0 +1,33 @@
+//! SIMD primitives over plain slices: matrix products, convolutions, pooling, elementwise
+//! functions, row operations and transposes.
+//!
+//! Entry points, in reading order: [`gemm`], [`conv`], [`depthwise`], [`pool`], [`math`],
+//! [`rows`], [`transpose`]. Every algorithm is written once against the vector traits of
+//! `vector.rs` and compiled for each instruction set of [`Level`]; `table.rs` picks one at run
+//! time.
+//!
+//! Beside them: [`philox`] (random bits), [`special`] and [`special_gamma`] (special functions).
+//!
+//! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
+//! given.
+
+mod aligned;
+pub mod conv;
+pub mod depthwise;
+pub mod each;
+mod epilogue;
+mod functions;
+pub mod gemm;
+mod level;
+pub mod math;
+pub mod philox;
+pub mod pool;
+pub mod rows;
+pub mod scalar;
+pub mod special;
+pub mod special_gamma;
+mod table;
+pub mod transpose;
+mod vector;
+
+pub use level::Level;

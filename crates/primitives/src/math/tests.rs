@@ -1,0 +1,213 @@
+//! The elementary functions against double precision.
+
+use super::*;
+use crate::level::testing::{each_level, noise};
+use crate::scalar::unary_f64;
+
+/// Numbers of every size, and the special ones.
+fn arguments() -> Vec<f32> {
+    let mut v = vec![
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        -2.5,
+        88.7,
+        88.8,
+        -87.4,
+        -103.0,
+        -104.5,
+        1e-40,
+        -1e-40,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        8191.9,
+        8192.1,
+        1e9,
+        -1e20,
+    ];
+    for scale in [1e-20, 1e-6, 1e-3, 0.1, 1.0, 4.0, 20.0, 100.0, 5000.0] {
+        v.extend(noise(701, 77).iter().map(|x| x * scale));
+    }
+    v
+}
+
+/// The largest error in units of the last place, and absolute error that is let pass.
+fn check(op: UnaryOp, ulps: f64, slack: f64) {
+    let x = arguments();
+    let mut worst = (0.0, 0.0f32, 0.0f32, 0.0);
+    each_level(|level| {
+        let mut y = vec![0.0; x.len()];
+        unary(op, &x, &mut y);
+        let mut z = x.clone();
+        unary_in_place(op, &mut z);
+        for i in 0..x.len() {
+            assert_eq!(y[i].to_bits(), z[i].to_bits());
+            let want = unary_f64(op, f64::from(x[i]));
+            let near = want as f32;
+            if near.is_nan() || near.is_infinite() || y[i].is_nan() || y[i].is_infinite() {
+                let same = y[i] == near || (y[i].is_nan() && near.is_nan());
+                let edge = y[i].abs() == f32::INFINITY && near.abs() > 3.4e38;
+                assert!(
+                    same || edge,
+                    "{op:?} {level:?}: {} -> {}, not {near}",
+                    x[i],
+                    y[i]
+                );
+                continue;
+            }
+            let unit = f64::from(near.abs().max(f32::MIN_POSITIVE)) * f64::from(f32::EPSILON);
+            let error = ((f64::from(y[i]) - want).abs() - slack).max(0.0) / unit;
+            if error > worst.0 {
+                worst = (error, x[i], y[i], want);
+            }
+        }
+        assert!(worst.0 <= ulps, "{op:?} {level:?}: {worst:?}");
+    });
+    println!("{op:?}: {worst:?}");
+}
+
+#[test]
+fn exact_functions() {
+    for op in [
+        UnaryOp::Identity,
+        UnaryOp::Neg,
+        UnaryOp::Abs,
+        UnaryOp::Square,
+        UnaryOp::Sqrt,
+        UnaryOp::Reciprocal,
+        UnaryOp::Floor,
+        UnaryOp::Ceil,
+        UnaryOp::Round,
+        UnaryOp::Trunc,
+        UnaryOp::Sign,
+        UnaryOp::Relu,
+        UnaryOp::Relu6,
+        UnaryOp::Clamp(-2.0, 3.0),
+        UnaryOp::LeakyRelu(0.25),
+    ] {
+        check(op, 0.51, 0.0);
+    }
+}
+
+#[test]
+fn elementary_functions() {
+    check(UnaryOp::Rsqrt, 1.5, 0.0);
+    check(UnaryOp::Exp, 2.0, 2e-45);
+    check(UnaryOp::Expm1, 3.0, 0.0);
+    check(UnaryOp::Log, 2.0, 0.0);
+    check(UnaryOp::Log1p, 3.0, 0.0);
+    check(UnaryOp::Sin, 2.0, 1e-7);
+    check(UnaryOp::Cos, 2.0, 1e-7);
+    check(UnaryOp::Tanh, 5.0, 0.0);
+    check(UnaryOp::Sigmoid, 3.0, 2e-38);
+    check(UnaryOp::Erf, 6.0, 0.0);
+    check(UnaryOp::Erfc, 8.0, 2e-45);
+    check(UnaryOp::Pow(2.0), 0.6, 0.0);
+    check(UnaryOp::Pow(3.0), 2.0, 2e-45);
+}
+
+#[test]
+fn activation_functions() {
+    check(UnaryOp::Elu(1.0), 3.0, 0.0);
+    check(UnaryOp::Elu(0.5), 4.0, 0.0);
+    check(UnaryOp::Selu, 4.0, 0.0);
+    check(UnaryOp::Softplus, 4.0, 2e-45);
+    check(UnaryOp::Softsign, 2.0, 0.0);
+    check(UnaryOp::Affine(2.0, 3.0), 2.0, 3e-7);
+    // Where these are the difference of nearly equal numbers, only the absolute error counts.
+    for x in noise(4001, 5) {
+        let mut y = [0.0];
+        for op in [
+            UnaryOp::Swish,
+            UnaryOp::HardSwish,
+            UnaryOp::HardSigmoid,
+            UnaryOp::GeluErf,
+            UnaryOp::GeluTanh,
+        ] {
+            let x = x * 8.0;
+            unary(op, &[x], &mut y);
+            let want = unary_f64(op, x.into());
+            let error = (f64::from(y[0]) - want).abs();
+            assert!(
+                error < 4e-7 * f64::from(x).abs().max(0.5),
+                "{op:?}: {x} -> {}, not {want}",
+                y[0]
+            );
+        }
+    }
+}
+
+#[test]
+fn every_length() {
+    each_level(|_| {
+        for n in 0..70 {
+            let x = noise(n, 3);
+            let mut y = vec![9.0; n + 1];
+            unary(UnaryOp::Neg, &x, &mut y[..n]);
+            assert!(x.iter().zip(&y).all(|(x, y)| *x == -*y) && y[n] == 9.0);
+            let b = noise(n, 4);
+            for op in [
+                BinaryOp::Add,
+                BinaryOp::Sub,
+                BinaryOp::Mul,
+                BinaryOp::Div,
+                BinaryOp::Max,
+                BinaryOp::Min,
+                BinaryOp::SquaredDifference,
+                BinaryOp::Pow,
+            ] {
+                let want = |a: f32, b: f32| match op {
+                    BinaryOp::Add => a + b,
+                    BinaryOp::Sub => a - b,
+                    BinaryOp::Mul => a * b,
+                    BinaryOp::Div => a / b,
+                    BinaryOp::Max => a.max(b),
+                    BinaryOp::Min => a.min(b),
+                    BinaryOp::SquaredDifference => (a - b) * (a - b),
+                    BinaryOp::Pow => a.powf(b),
+                };
+                let same = |x: f32, y: f32| {
+                    assert!(x == y || (x.is_nan() && y.is_nan()), "{op:?}: {x} {y}")
+                };
+                binary(op, &x[..], &b[..], &mut y[..n]);
+                (0..n).for_each(|i| same(y[i], want(x[i], b[i])));
+                binary(op, &x[..], 2.0, &mut y[..n]);
+                (0..n).for_each(|i| same(y[i], want(x[i], 2.0)));
+                binary(op, 2.0, &b[..], &mut y[..n]);
+                (0..n).for_each(|i| same(y[i], want(2.0, b[i])));
+                binary(op, 2.0, 3.0, &mut y[..n]);
+                (0..n).for_each(|i| same(y[i], want(2.0, 3.0)));
+                let mut z = x.clone();
+                binary_left(op, &mut z, &b[..]);
+                (0..n).for_each(|i| same(z[i], want(x[i], b[i])));
+                let mut z = b.clone();
+                binary_right(op, &x[..], &mut z);
+                (0..n).for_each(|i| same(z[i], want(x[i], b[i])));
+                assert_eq!(y[n], 9.0);
+            }
+        }
+    });
+}
+
+#[test]
+fn rows_scaled_and_shifted() {
+    each_level(|_| {
+        for c in [1, 7, 8, 33] {
+            let (x, a, b) = (noise(3 * c, 1), noise(c, 2), noise(c, 3));
+            let mut y = vec![0.0; 3 * c];
+            scale_offset(&x, &a, &b, &mut y);
+            for (i, y) in y.iter().enumerate() {
+                assert!((y - (x[i] * a[i % c] + b[i % c])).abs() < 1e-6);
+            }
+        }
+    });
+}

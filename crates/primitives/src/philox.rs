@@ -1,0 +1,109 @@
+//! The counter-based generator Philox 4x32-10, keyed as TensorFlow keys it.
+
+/// A stream of random 32-bit numbers: a key and a counter of blocks of four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Philox {
+    key: [u32; 2],
+    counter: u128,
+    block: [u32; 4],
+    n_used: usize,
+}
+
+impl Philox {
+    /// The stream of `seed` (the key) and `seed2` (the upper half of the counter).
+    pub fn new(seed: u64, seed2: u64) -> Self {
+        Philox::at(seed, (seed2 as u128) << 64)
+    }
+
+    /// The stream of `key` from `counter` on.
+    pub fn at(key: u64, counter: u128) -> Self {
+        Philox {
+            key: [key as u32, (key >> 32) as u32],
+            counter,
+            block: [0; 4],
+            n_used: 4,
+        }
+    }
+
+    /// The stream of the two seeds of a stateless op, which are mixed so that it does not matter
+    /// where in them the difference is.
+    pub fn stateless(seed: u64, seed2: u64) -> Self {
+        let (key, counter) = scrambled(seed, seed2);
+        Philox::at(key, counter)
+    }
+
+    /// The stream `n_blocks` further on. Nothing of the block that was begun is left.
+    pub fn skipped(&self, n_blocks: u128) -> Self {
+        Philox {
+            counter: self.counter.wrapping_add(n_blocks),
+            n_used: 4,
+            ..*self
+        }
+    }
+
+    /// The next four numbers at once.
+    #[inline]
+    pub fn next_block(&mut self) -> [u32; 4] {
+        let block = rounds(self.counter, self.key);
+        self.counter = self.counter.wrapping_add(1);
+        block
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn next_u32(&mut self) -> u32 {
+        if self.n_used >= self.block.len() {
+            self.block = self.next_block();
+            self.n_used = 0;
+        }
+        let value = self.block.get(self.n_used).copied().unwrap_or(0);
+        self.n_used += 1;
+        value
+    }
+}
+
+/// The key and the counter that two seeds of a stateless op stand for.
+pub fn scrambled(seed: u64, seed2: u64) -> (u64, u128) {
+    let counter = (seed as u128) | ((seed2 as u128) << 64);
+    let [a, b, c, d] = rounds(counter, [0x3EC8_F720, 0x0246_1E29]);
+    let pair = |low: u32, high: u32| (low as u64) | ((high as u64) << 32);
+    (pair(a, b), (pair(c, d) as u128) << 64)
+}
+
+/// Ten rounds over one counter.
+#[inline]
+fn rounds(counter: u128, [mut k0, mut k1]: [u32; 2]) -> [u32; 4] {
+    let word = |i: u32| (counter >> (32 * i)) as u32;
+    let [mut a, mut b, mut c, mut d] = [word(0), word(1), word(2), word(3)];
+    for _ in 0..10 {
+        let p = a as u64 * 0xD251_1F53;
+        let q = c as u64 * 0xCD9E_8D57;
+        (a, b, c, d) = (
+            (q >> 32) as u32 ^ b ^ k0,
+            q as u32,
+            (p >> 32) as u32 ^ d ^ k1,
+            p as u32,
+        );
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers() {
+        // The first vectors of the authors' test file.
+        assert_eq!(
+            rounds(0, [0, 0]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            rounds(u128::MAX, [u32::MAX, u32::MAX]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+    }
+}

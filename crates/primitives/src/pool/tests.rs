@@ -1,0 +1,75 @@
+//! Pooling against naive loops, at every level the CPU has.
+
+use super::*;
+use crate::level::testing::{TwoThreads, each_level, noise};
+use ferroflow_sync::Inline;
+
+fn compare(batch: usize, axes: [PoolAxis; 3], channels: usize) {
+    let [d, h, w] = axes;
+    let input = noise(batch * d.input * h.input * w.input * channels, 1);
+    let n_out = batch * d.output * h.output * w.output * channels;
+    for kind in [PoolKind::Max, PoolKind::Average] {
+        let mut want = Vec::new();
+        for i in 0..n_out {
+            let (c, p) = (i % channels, i / channels);
+            let (x, p) = (p % w.output, p / w.output);
+            let (y, p) = (p % h.output, p / h.output);
+            let (z, n) = (p % d.output, p / d.output);
+            let mut values = Vec::new();
+            for z in d.range(z) {
+                for y in h.range(y) {
+                    for x in w.range(x) {
+                        let at = (((n * d.input + z) * h.input + y) * w.input + x) * channels + c;
+                        values.push(f64::from(input[at]));
+                    }
+                }
+            }
+            want.push(match kind {
+                PoolKind::Max => values.iter().copied().fold(f64::from(f32::MIN), f64::max),
+                PoolKind::Average => values.iter().sum::<f64>() / (values.len().max(1) as f64),
+            });
+        }
+        each_level(|level| {
+            for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+                let mut out = vec![f32::NAN; n_out];
+                pool3d(par, kind, batch, axes, channels, &input, &mut out);
+                for (got, want) in out.iter().zip(&want) {
+                    let ok = (f64::from(*got) - want).abs() < 1e-6;
+                    assert!(ok, "{level:?} {kind:?} {axes:?}: {got} for {want}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn ranges_leave_padding_out() {
+    let a = PoolAxis {
+        input: 5,
+        output: 4,
+        window: 3,
+        stride: 2,
+        pad: 2,
+    };
+    assert_eq!([0, 1, 2, 3].map(|i| a.range(i)), [0..1, 0..3, 2..5, 4..5]);
+}
+
+#[test]
+fn windows_of_every_kind() {
+    let one = PoolAxis::identity(1);
+    let axis = |input, window, stride, pad| PoolAxis {
+        input,
+        output: (input + 2 * pad - window) / stride + 1,
+        window,
+        stride,
+        pad,
+    };
+    for c in [1, 7, 8, 33, 70] {
+        compare(2, [one, axis(7, 3, 2, 1), axis(9, 3, 2, 1)], c);
+        compare(1, [one, axis(8, 2, 2, 0), axis(6, 2, 2, 0)], c);
+        compare(2, [one, axis(5, 3, 1, 1), axis(5, 3, 1, 1)], c);
+        compare(1, [axis(4, 2, 2, 0), axis(5, 3, 1, 1), axis(5, 3, 2, 1)], c);
+        compare(3, [one, axis(7, 7, 1, 0), axis(7, 7, 1, 0)], c);
+    }
+    compare(0, [one, axis(7, 3, 2, 1), axis(9, 3, 2, 1)], 4);
+}

@@ -1,0 +1,332 @@
+//! The functions of each level, compiled for it, behind one table of pointers.
+
+use super::conv::winograd::tile::{
+    GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
+};
+use super::depthwise::{DepthwiseJob, PIXELS, PixelJob, pixel, tiles};
+use super::functions as f;
+use super::gemm::kernel::{Sweep, sweep};
+use super::level::Level;
+use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
+use super::pool::{PoolJob, pool_pixel};
+use super::rows::{NormJob, exp_sum, normalize, reduce, reduce_columns};
+use super::vector::{Lanes, Simd};
+
+pub(crate) type UnaryFn = unsafe fn(*const f32, *mut f32, usize, [f32; 2]);
+pub(crate) type BinaryFn = unsafe fn(Side, Side, *mut f32, usize);
+pub(crate) type SweepFn<T> = unsafe fn(&Sweep<T>);
+pub(crate) type DepthwiseFn = unsafe fn(&DepthwiseJob);
+pub(crate) type ColumnsFn = unsafe fn(*const f32, usize, usize, *mut f32, usize);
+
+/// Matrix kernels of one element type: `kernels[rows - 1][vectors - 1]`.
+pub(crate) struct GemmTable<T: 'static> {
+    /// Elements in a vector; panels are two vectors wide.
+    pub lanes: usize,
+    pub kernels: &'static [[SweepFn<T>; 2]],
+}
+
+/// Everything one level can do.
+pub(crate) struct Table {
+    pub unary: [UnaryFn; 34],
+    pub binary: [BinaryFn; 8],
+    pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
+    pub gemm: GemmTable<f32>,
+    pub gemm_double: GemmTable<f64>,
+    /// Filter 3 with stride 1 and 2, then filter 5 likewise.
+    depthwise: [DepthwiseFn; 4],
+    pub depthwise_pixel: unsafe fn(&PixelJob),
+    /// Tiles of four, of six and of eight.
+    pub winograd_input: [unsafe fn(&InputJob); 3],
+    pub winograd_gradient: [unsafe fn(&GradientJob); 3],
+    pub winograd_output: [unsafe fn(&OutputJob); 3],
+    pub pool_max: unsafe fn(&PoolJob),
+    pub pool_average: unsafe fn(&PoolJob),
+    pub reduce: [unsafe fn(*const f32, usize, f32) -> f32; 4],
+    pub reduce_columns: [ColumnsFn; 4],
+    pub exp_sum: unsafe fn(*const f32, *mut f32, usize, f32) -> f32,
+    pub normalize: unsafe fn(&NormJob),
+}
+
+impl Table {
+    /// The functions of [`Level::current`].
+    #[inline]
+    pub(crate) fn current() -> &'static Table {
+        Table::of(Level::current())
+    }
+
+    /// The kernel of a square depthwise filter, if there is one.
+    pub(crate) fn depthwise(&self, filter: usize, stride: usize) -> Option<DepthwiseFn> {
+        match (filter, stride) {
+            (3, 1) => Some(self.depthwise[0]),
+            (3, 2) => Some(self.depthwise[1]),
+            (5, 1) => Some(self.depthwise[2]),
+            (5, 2) => Some(self.depthwise[3]),
+            _ => None,
+        }
+    }
+
+    /// The functions of a level the CPU has.
+    #[inline]
+    fn of(level: Level) -> &'static Table {
+        match level {
+            Level::Portable => &portable::TABLE,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => &avx2::TABLE,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => &avx512::TABLE,
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => &portable::TABLE,
+        }
+    }
+}
+
+/// One module of functions compiled for one level.
+macro_rules! level {
+    ($module:ident, $single:ty = $new:expr, $double:ty = $new_double:expr,
+     [$($feature:literal)?], [$($mr:literal)*]) => {
+        mod $module {
+            use super::*;
+            type One = $single;
+            type Two = $double;
+
+            /// Wraps an expression in the type-erased form the table holds.
+            macro_rules! unary {
+                ($s:ident, $x:ident, $p:ident, $e:expr) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(src: *const f32, dst: *mut f32, n: usize, $p: [f32; 2]) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        struct Op(One, [f32; 2]);
+                        impl Fun<One> for Op {
+                            #[inline(always)]
+                            #[allow(unused_variables, reason = "most functions have no parameter")]
+                            fn call(&self, $x: <One as Lanes>::V) -> <One as Lanes>::V {
+                                let ($s, $p) = (self.0, self.1);
+                                $e
+                            }
+                        }
+                        // SAFETY: the caller's promise is the one `map` asks for.
+                        unsafe { map(s, src, dst, n, Op(s, $p)) }
+                    }
+                    run as UnaryFn
+                }};
+            }
+            macro_rules! binary {
+                ($s:ident, $a:ident, $b:ident, $e:expr) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(a: Side, b: Side, dst: *mut f32, n: usize) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let $s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one `zip` asks for.
+                        unsafe { zip($s, a, b, dst, n, |$a, $b| $e) }
+                    }
+                    run as BinaryFn
+                }};
+            }
+            macro_rules! kernel {
+                ($token:ty, $create:expr, $mr_:literal, $nv:literal) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(job: &Sweep<<$token as Lanes>::T>) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let l: $token = unsafe { $create };
+                        const KU: usize = match $mr_ * $nv {
+                            1 | 2 => 4,
+                            3 | 4 => 2,
+                            _ => 1,
+                        };
+                        // SAFETY: the caller's promise is the one `sweep` asks for.
+                        unsafe { sweep::<$token, $mr_, $nv, KU>(l, job) }
+                    }
+                    run as SweepFn<<$token as Lanes>::T>
+                }};
+            }
+
+            /// A generic function of a token and a job, compiled for this level.
+            macro_rules! job {
+                ($algo:expr, $job:ty) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(j: &$job) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { $algo(s, j) }
+                    }
+                    run
+                }};
+            }
+            macro_rules! reduce {
+                ($op:literal) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(x: *const f32, n: usize, p: f32) -> f32 {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { reduce::<One, $op>(s, x, n, p) }
+                    }
+                    run
+                }};
+            }
+            macro_rules! columns {
+                ($op:literal) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(x: *const f32, rows: usize, ld: usize, y: *mut f32, n: usize) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { reduce_columns::<One, $op>(s, x, rows, ld, y, n) }
+                    }
+                    run
+                }};
+            }
+            $(#[target_feature(enable = $feature)])?
+                    unsafe fn run_exp_sum(x: *const f32, y: *mut f32, n: usize, p: f32) -> f32 {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { exp_sum(s, x, y, n, p) }
+                    }
+            $(#[target_feature(enable = $feature)])?
+                    unsafe fn run_scale_offset(x: *const f32, a: *const f32, b: *const f32, y: *mut f32, n: usize) {
+                        // SAFETY: the table is only reached on a CPU with this level.
+                        #[allow(unused_unsafe, reason = "the portable token is free")]
+                        let s: One = unsafe { $new };
+                        // SAFETY: the caller's promise is the one the function asks for.
+                        unsafe { scale_offset_row(s, x, a, b, y, n) }
+                    }
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn run_pow(src: *const f32, dst: *mut f32, n: usize, p: [f32; 2]) {
+                // SAFETY: the table is only reached on a CPU with this level.
+                #[allow(unused_unsafe, reason = "the portable token is free")]
+                let s: One = unsafe { $new };
+                // SAFETY: the caller's promise.
+                unsafe { pow_const(s, src, dst, n, p[0]) }
+            }
+
+            pub(super) static TABLE: Table = Table {
+                unary: [
+                    unary!(s, x, p, x),
+                    unary!(s, x, p, s.neg(x)),
+                    unary!(s, x, p, s.abs(x)),
+                    unary!(s, x, p, s.mul(x, x)),
+                    unary!(s, x, p, s.sqrt(x)),
+                    unary!(s, x, p, s.div(s.splat(1.0), s.sqrt(x))),
+                    unary!(s, x, p, s.div(s.splat(1.0), x)),
+                    unary!(s, x, p, f::exp(s, x)),
+                    unary!(s, x, p, f::expm1(s, x)),
+                    unary!(s, x, p, f::log(s, x)),
+                    unary!(s, x, p, f::log1p(s, x)),
+                    unary!(s, x, p, f::sin(s, x, 0)),
+                    unary!(s, x, p, f::sin(s, x, 1)),
+                    unary!(s, x, p, f::tanh(s, x)),
+                    unary!(s, x, p, f::sigmoid(s, x)),
+                    unary!(s, x, p, f::erf(s, x)),
+                    unary!(s, x, p, f::erfc(s, x)),
+                    unary!(s, x, p, s.floor(x)),
+                    unary!(s, x, p, s.ceil(x)),
+                    unary!(s, x, p, s.round(x)),
+                    unary!(s, x, p, s.trunc(x)),
+                    unary!(s, x, p, f::sign(s, x)),
+                    unary!(s, x, p, s.min(s.splat(p[1]), s.max(s.splat(p[0]), x))),
+                    unary!(s, x, p, s.select(s.lt(x, s.zero()), s.mul(x, s.splat(p[0])), x)),
+                    unary!(s, x, p, {
+                        let low = s.mul(f::expm1(s, s.min(s.zero(), x)), s.splat(p[1]));
+                        s.select(s.lt(x, s.zero()), low, s.mul(x, s.splat(p[0])))
+                    }),
+                    unary!(s, x, p, f::softplus(s, x)),
+                    unary!(s, x, p, s.div(x, s.add(s.splat(1.0), s.abs(x)))),
+                    unary!(s, x, p, f::swish(s, x)),
+                    unary!(s, x, p, s.mul(x, f::hard_sigmoid(s, x))),
+                    unary!(s, x, p, f::hard_sigmoid(s, x)),
+                    unary!(s, x, p, f::gelu_erf(s, x)),
+                    unary!(s, x, p, f::gelu_tanh(s, x)),
+                    unary!(s, x, p, s.fma(x, s.splat(p[0]), s.splat(p[1]))),
+                    run_pow,
+                ],
+                binary: [
+                    binary!(s, a, b, s.add(a, b)),
+                    binary!(s, a, b, s.sub(a, b)),
+                    binary!(s, a, b, s.mul(a, b)),
+                    binary!(s, a, b, s.div(a, b)),
+                    binary!(s, a, b, s.max(b, a)),
+                    binary!(s, a, b, s.min(b, a)),
+                    binary!(s, a, b, {
+                        let d = s.sub(a, b);
+                        s.mul(d, d)
+                    }),
+                    pow_loop,
+                ],
+                scale_offset: run_scale_offset,
+                gemm: GemmTable {
+                    lanes: <One as Lanes>::N,
+                    kernels: &[$([kernel!(One, $new, $mr, 1), kernel!(One, $new, $mr, 2)],)*],
+                },
+                gemm_double: GemmTable {
+                    lanes: <Two as Lanes>::N,
+                    kernels: &[$([
+                        kernel!(Two, $new_double, $mr, 1),
+                        kernel!(Two, $new_double, $mr, 2),
+                    ],)*],
+                },
+                depthwise: [
+                    job!(tiles::<One, 3, 1, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 3, 2, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 5, 1, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 5, 2, PIXELS>, DepthwiseJob),
+                ],
+                depthwise_pixel: job!(pixel::<One>, PixelJob),
+                winograd_input: [
+                    job!(input_tile::<One, 4>, InputJob),
+                    job!(input_tile::<One, 6>, InputJob),
+                    job!(input_tile::<One, 8>, InputJob),
+                ],
+                winograd_gradient: [
+                    job!(gradient_tile::<One, 4, 2>, GradientJob),
+                    job!(gradient_tile::<One, 6, 2>, GradientJob),
+                    job!(gradient_tile::<One, 8, 4>, GradientJob),
+                ],
+                winograd_output: [
+                    job!(output_tile::<One, 4, 2>, OutputJob),
+                    job!(output_tile::<One, 6, 2>, OutputJob),
+                    job!(output_tile::<One, 8, 4>, OutputJob),
+                ],
+                pool_max: job!(pool_pixel::<One, true>, PoolJob),
+                pool_average: job!(pool_pixel::<One, false>, PoolJob),
+                reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],
+                reduce_columns: [columns!(0), columns!(1), columns!(2), columns!(3)],
+                exp_sum: run_exp_sum,
+                normalize: job!(normalize::<One>, NormJob),
+            };
+        }
+    };
+}
+
+level!(
+    portable,
+    crate::vector::portable::Portable = crate::vector::portable::Portable,
+    crate::vector::portable::PortableDouble = crate::vector::portable::PortableDouble,
+    [],
+    [1 2 3 4 5 6]
+);
+#[cfg(target_arch = "x86_64")]
+level!(
+    avx2,
+    crate::vector::avx2::Avx2 = crate::vector::avx2::Avx2::new(),
+    crate::vector::avx2::Avx2Double = crate::vector::avx2::Avx2Double::new(),
+    ["avx2,fma"],
+    [1 2 3 4 5 6]
+);
+#[cfg(target_arch = "x86_64")]
+level!(
+    avx512,
+    crate::vector::avx512::Avx512 = crate::vector::avx512::Avx512::new(),
+    crate::vector::avx512::Avx512Double = crate::vector::avx512::Avx512Double::new(),
+    ["avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"],
+    [1 2 3 4 5 6 7 8]
+);

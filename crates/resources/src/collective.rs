@@ -1,0 +1,163 @@
+//! Where the members of a collective meet: each brings its part and is answered when all are there.
+
+use ferroflow_base::{Code, Result, Status, cancelled, deadline_exceeded, internal};
+use ferroflow_opdef::AsyncCall;
+use ferroflow_sync::Registration;
+use ferroflow_tensor::Tensor;
+use rustc_hash::FxHashMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Which members belong together: those of one step with the same keys.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Step id.
+    pub step: u64,
+    /// Group key.
+    pub group: i64,
+    /// Instance key.
+    pub instance: i64,
+}
+
+/// What members are ordered by: their device, then their place in the plan.
+pub type Rank = (String, u64);
+
+/// A member that has come.
+pub struct Member {
+    /// Rank of the caller.
+    pub rank: Rank,
+    /// What it brings; a receiver brings nothing.
+    pub part: Option<Tensor>,
+    /// The kernel call to complete.
+    pub call: AsyncCall,
+    id: u64,
+    registration: Option<Registration>,
+}
+
+/// Answers all members, in the order of their ranks, from what they brought.
+pub type Answer = Box<dyn FnOnce(&[Option<Tensor>]) -> Result<Vec<Tensor>> + Send>;
+
+struct Meeting {
+    size: usize,
+    members: Vec<Member>,
+}
+
+#[derive(Default)]
+struct Table {
+    next_id: u64,
+    meetings: FxHashMap<Key, Meeting>,
+}
+
+fn table() -> MutexGuard<'static, Table> {
+    static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
+    let table = TABLE.get_or_init(Mutex::default);
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Enters a member of a group of `size`. The last one to come has `answer` make the results.
+pub fn meet(
+    key: Key,
+    size: usize,
+    rank: Rank,
+    part: Option<Tensor>,
+    call: AsyncCall,
+    timeout: Option<Duration>,
+    answer: Answer,
+) {
+    if let Err(error) = call.cancel.check() {
+        return call.finish(Err(error));
+    }
+    let cancel = match timeout {
+        Some(timeout) => call.cancel.clone().with_timeout(timeout),
+        None => call.cancel.clone(),
+    };
+    let mut table_now = table();
+    let id = table_now.next_id;
+    table_now.next_id += 1;
+    let meeting = table_now.meetings.entry(key).or_insert(Meeting {
+        size,
+        members: Vec::new(),
+    });
+    if meeting.size != size {
+        let other = meeting.size;
+        drop(table_now);
+        return call.finish(Err(internal!(
+            "Collective Op has group_size {size} and group_key {}, but that group has size {other}",
+            key.group
+        )));
+    }
+    meeting.members.push(Member {
+        rank,
+        part,
+        call,
+        id,
+        registration: None,
+    });
+    if meeting.members.len() >= size {
+        let members = table_now.meetings.remove(&key).map(|m| m.members);
+        drop(table_now);
+        return finish(members.unwrap_or_default(), answer);
+    }
+    drop(table_now);
+    let token = cancel.clone();
+    let registration = cancel.on_cancel(move || {
+        if let Some(member) = leave(key, id) {
+            let reason = token.check().err();
+            member.call.finish(Err(given_up(reason)));
+        }
+    });
+    let mut table_now = table();
+    let meeting = table_now.meetings.get_mut(&key);
+    let member = meeting.and_then(|m| m.members.iter_mut().find(|m| m.id == id));
+    let unused = match member {
+        Some(member) => member.registration.replace(registration),
+        None => Some(registration),
+    };
+    drop(table_now);
+    drop(unused);
+}
+
+/// Takes a member out that waits no more.
+fn leave(key: Key, id: u64) -> Option<Member> {
+    let mut table = table();
+    let meeting = table.meetings.get_mut(&key)?;
+    let at = meeting.members.iter().position(|m| m.id == id)?;
+    let member = meeting.members.swap_remove(at);
+    if meeting.members.is_empty() {
+        table.meetings.remove(&key);
+    }
+    Some(member)
+}
+
+fn given_up(reason: Option<Status>) -> Status {
+    match reason {
+        Some(e) if e.code() == Code::DeadlineExceeded => {
+            deadline_exceeded!("Collective has timed out waiting for other workers.")
+        }
+        _ => cancelled!("the collective was given up before all members came"),
+    }
+}
+
+fn finish(mut members: Vec<Member>, answer: Answer) {
+    members.sort_by(|a, b| a.rank.cmp(&b.rank));
+    let parts: Vec<Option<Tensor>> = members.iter().map(|m| m.part.clone()).collect();
+    let n = members.len();
+    let results = answer(&parts).and_then(|results| match results.len() {
+        found if found == n => Ok(results),
+        found => Err(internal!("a collective of {n} has {found} results")),
+    });
+    match results {
+        Ok(results) => {
+            for (member, result) in members.into_iter().zip(results) {
+                drop(member.registration);
+                member.call.finish(Ok(vec![result]));
+            }
+        }
+        Err(error) => {
+            for member in members {
+                drop(member.registration);
+                member.call.finish(Err(error.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Datasets: what a variant of the dataset ops holds, and walks through it.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{Callable, StepServices};
+use ferroflow_tensor::rows::{joined, prepended, rows};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, Variant};
+use std::sync::Arc;
+
+/// The components of one element.
+pub type Element = Vec<Tensor>;
+
+/// Elements that can be walked through any number of times.
+pub struct Dataset {
+    /// How elements are made.
+    pub source: Source,
+    /// Dtypes of the components.
+    pub dtypes: Vec<DType>,
+    /// Shapes of the components.
+    pub shapes: Vec<PartialShape>,
+}
+
+/// Where the elements come from.
+pub enum Source {
+    /// From the first number to before the second in steps of the third.
+    Range([i64; 3]),
+    /// One element.
+    Tensors(Element),
+    /// A row of every component for each element.
+    Slices(Vec<Element>),
+    /// Consecutive elements stacked.
+    Batch {
+        /// Input dataset.
+        input: Arc<Dataset>,
+        /// Elements per batch.
+        size: usize,
+        /// Whether a last, smaller batch is dropped.
+        drop_remainder: bool,
+    },
+    /// So many times, or for ever.
+    Repeat(Arc<Dataset>, Option<u64>),
+    /// At most so many elements.
+    Take(Arc<Dataset>, Option<u64>),
+    /// Without so many at the beginning.
+    Skip(Arc<Dataset>, Option<u64>),
+    /// Elements of all inputs side by side.
+    Zip(Vec<Arc<Dataset>>),
+    /// The first dataset, then the second.
+    Concatenate(Arc<Dataset>, Arc<Dataset>),
+    /// What the function makes of each element and the tensors that it captured.
+    Map {
+        /// Input dataset.
+        input: Arc<Dataset>,
+        /// Function applied to each element.
+        function: Arc<dyn Callable>,
+        /// Captured inputs of the function.
+        captured: Element,
+    },
+}
+
+/// A walk through a dataset.
+pub trait Walk: Send {
+    /// The next element; `None` at the end.
+    fn next(&mut self, services: &StepServices) -> Result<Option<Element>>;
+}
+
+impl<F: FnMut(&StepServices) -> Result<Option<Element>> + Send> Walk for F {
+    fn next(&mut self, services: &StepServices) -> Result<Option<Element>> {
+        self(services)
+    }
+}
+
+impl Dataset {
+    /// The dataset that a variant scalar holds.
+    pub fn of(t: &Tensor) -> Result<Arc<Dataset>> {
+        let found = match t.variants()? {
+            [Variant(Some(value))] => value.clone().downcast().ok(),
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            invalid_argument!(
+                "The given dataset variant tensor must be a scalar that holds a dataset."
+            )
+        })
+    }
+
+    /// As a variant scalar.
+    pub fn into_tensor(self) -> Result<Tensor> {
+        Tensor::from_variants(Shape::scalar(), vec![Variant(Some(Arc::new(self)))])
+    }
+
+    /// A walk from the beginning.
+    pub fn walk(self: &Arc<Self>) -> Box<dyn Walk> {
+        match &self.source {
+            Source::Range([start, stop, step]) => {
+                let (mut at, stop, step) = (Some(*start), *stop, *step);
+                let dtype = self.dtypes.first().copied().unwrap_or(DType::Int64);
+                Box::new(move |_: &StepServices| {
+                    let Some(now) =
+                        at.filter(|&now| if step > 0 { now < stop } else { now > stop })
+                    else {
+                        return Ok(None);
+                    };
+                    at = now.checked_add(step);
+                    Ok(Some(vec![range_value(dtype, now)?]))
+                })
+            }
+            Source::Tensors(_) | Source::Slices(_) => {
+                let (dataset, mut i) = (self.clone(), 0);
+                Box::new(move |_: &StepServices| {
+                    i += 1;
+                    Ok(match &dataset.source {
+                        Source::Tensors(element) if i == 1 => Some(element.clone()),
+                        Source::Slices(elements) => elements.get(i - 1).cloned(),
+                        _ => None,
+                    })
+                })
+            }
+            Source::Batch {
+                input,
+                size,
+                drop_remainder,
+            } => {
+                let (mut inner, size, drop_remainder) = (input.walk(), *size, *drop_remainder);
+                let dtypes = self.dtypes.clone();
+                Box::new(move |services: &StepServices| {
+                    let mut elements = Vec::new();
+                    while elements.len() < size
+                        && let Some(element) = inner.next(services)?
+                    {
+                        elements.push(element);
+                    }
+                    match elements.len() {
+                        0 => Ok(None),
+                        n if n < size && drop_remainder => Ok(None),
+                        _ => batched(&dtypes, &elements).map(Some),
+                    }
+                })
+            }
+            Source::Repeat(input, count) => {
+                let (input, mut left) = (input.clone(), *count);
+                let (mut inner, mut is_empty) = (None::<Box<dyn Walk>>, false);
+                Box::new(move |services: &StepServices| {
+                    loop {
+                        if is_empty {
+                            return Ok(None);
+                        }
+                        let walk = match &mut inner {
+                            Some(walk) => walk,
+                            None if left == Some(0) => return Ok(None),
+                            None => {
+                                left = left.map(|n| n - 1);
+                                is_empty = true;
+                                inner.insert(input.walk())
+                            }
+                        };
+                        match walk.next(services)? {
+                            Some(element) => {
+                                is_empty = false;
+                                return Ok(Some(element));
+                            }
+                            // Nothing comes from repeating nothing.
+                            None => inner = None,
+                        }
+                    }
+                })
+            }
+            Source::Take(input, count) => {
+                let (mut inner, mut left) = (input.walk(), *count);
+                Box::new(move |services: &StepServices| match left {
+                    Some(0) => Ok(None),
+                    _ => {
+                        left = left.map(|n| n - 1);
+                        inner.next(services)
+                    }
+                })
+            }
+            Source::Skip(input, count) => {
+                let (mut inner, mut left) = (input.walk(), *count);
+                Box::new(move |services: &StepServices| {
+                    let Some(n) = left else {
+                        return Ok(None);
+                    };
+                    for _ in 0..n {
+                        if inner.next(services)?.is_none() {
+                            break;
+                        }
+                    }
+                    left = Some(0);
+                    inner.next(services)
+                })
+            }
+            Source::Zip(inputs) => {
+                let mut walks: Vec<_> = inputs.iter().map(Dataset::walk).collect();
+                Box::new(move |services: &StepServices| {
+                    let mut all = Vec::new();
+                    for walk in &mut walks {
+                        match walk.next(services)? {
+                            Some(element) => all.extend(element),
+                            None => return Ok(None),
+                        }
+                    }
+                    Ok((!all.is_empty()).then_some(all))
+                })
+            }
+            Source::Map {
+                input,
+                function,
+                captured,
+            } => {
+                let (mut inner, function, captured) =
+                    (input.walk(), function.clone(), captured.clone());
+                let n = self.dtypes.len();
+                Box::new(move |services: &StepServices| {
+                    let Some(mut element) = inner.next(services)? else {
+                        return Ok(None);
+                    };
+                    element.extend(captured.iter().cloned());
+                    let made = function.call(element, services)?;
+                    match made.len() == n {
+                        true => Ok(Some(made)),
+                        false => Err(invalid_argument!(
+                            "the function gives {} tensors, but the dataset's elements have {n}",
+                            made.len()
+                        )),
+                    }
+                })
+            }
+            Source::Concatenate(first, second) => {
+                let (mut first, mut second) = (Some(first.walk()), second.walk());
+                Box::new(move |services: &StepServices| {
+                    if let Some(walk) = &mut first {
+                        if let Some(element) = walk.next(services)? {
+                            return Ok(Some(element));
+                        }
+                        first = None;
+                    }
+                    second.next(services)
+                })
+            }
+        }
+    }
+}
+
+fn range_value(dtype: DType, value: i64) -> Result<Tensor> {
+    match dtype {
+        DType::Int64 => Ok(Tensor::scalar(value)),
+        DType::Int32 => i32::try_from(value)
+            .map(Tensor::scalar)
+            .map_err(|_| invalid_argument!("{value} does not fit the output type {dtype}")),
+        DType::Float => Ok(Tensor::scalar(value as f32)),
+        DType::Double => Ok(Tensor::scalar(value as f64)),
+        DType::Int8 => Ok(Tensor::scalar(value as i8)),
+        DType::Int16 => Ok(Tensor::scalar(value as i16)),
+        DType::Uint8 => Ok(Tensor::scalar(value as u8)),
+        DType::Uint16 => Ok(Tensor::scalar(value as u16)),
+        DType::Uint32 => Ok(Tensor::scalar(value as u32)),
+        DType::Uint64 => Ok(Tensor::scalar(value as u64)),
+        _ => Err(invalid_argument!("Unsupported data type: {dtype}")),
+    }
+}
+
+/// The elements of tensors whose first dimensions count them.
+pub fn slices(components: &[Tensor]) -> Result<Vec<Element>> {
+    let mut elements: Vec<Element> = Vec::new();
+    for (i, component) in components.iter().enumerate() {
+        if component.shape().is_scalar() {
+            return Err(invalid_argument!(
+                "All components must be at least 1-dimensional"
+            ));
+        }
+        let rows = rows(component)?;
+        if i == 0 {
+            elements.resize_with(rows.len(), Vec::new);
+        }
+        if rows.len() != elements.len() {
+            return Err(invalid_argument!(
+                "All components must have the same size in the 0th dimension"
+            ));
+        }
+        for (element, row) in elements.iter_mut().zip(rows) {
+            element.push(row);
+        }
+    }
+    Ok(elements)
+}
+
+fn batched(dtypes: &[DType], elements: &[Element]) -> Result<Element> {
+    let component = |(c, &dtype): (usize, &DType)| -> Result<Tensor> {
+        let items: Vec<&Tensor> = elements.iter().filter_map(|e| e.get(c)).collect();
+        let shape = items.first().map(|t| t.shape().clone()).unwrap_or_default();
+        if let Some((i, other)) = items.iter().enumerate().find(|(_, t)| *t.shape() != shape) {
+            return Err(invalid_argument!(
+                "Cannot batch tensors with different shapes in component {c}. First element had \
+                 shape {shape} and element {i} had shape {}.",
+                other.shape()
+            ));
+        }
+        let n = shape.num_elements();
+        let parts: Vec<_> = items.iter().map(|&t| (Some(t), n)).collect();
+        joined(dtype, prepended(items.len(), &shape)?, &parts)
+    };
+    dtypes.iter().enumerate().map(component).collect()
+}

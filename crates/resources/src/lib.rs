@@ -1,0 +1,17 @@
+//! State of graphs that outlives a step, and what several ops need to reach it.
+//!
+//! Entry points, in reading order: [`resource`] (handles and variables), [`queue`], [`table`],
+//! [`reader`], [`dataset`], [`rendezvous`], [`collective`].
+//!
+//! Does not know: which ops exist, graphs, engines.
+#![forbid(unsafe_code)]
+
+pub mod collective;
+pub mod dataset;
+pub mod file_system;
+pub mod queue;
+pub mod reader;
+pub mod rendezvous;
+pub mod resource;
+pub mod string_handle;
+pub mod table;

@@ -1,0 +1,573 @@
+//! [`Queue`]: elements that wait to be taken, and the executions that wait for them.
+//!
+//! Attempts to put are served in their order, so are attempts to take; only the first of each kind
+//! makes progress. A close that lets pending puts finish stands in line behind them. Nothing that
+//! belongs to others (answers, registrations) runs or drops under the lock.
+
+use crate::string_handle;
+use ferroflow_base::{Result, Status, cancelled, internal, invalid_argument, out_of_range};
+use ferroflow_opdef::{AsyncCall, KernelCtx};
+use ferroflow_sync::Registration;
+use ferroflow_tensor::rows::{joined, prepended};
+use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor, dispatch_items};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One element: a tensor of each component.
+pub type Tuple = Vec<Tensor>;
+
+/// Forgets the queue that a handle names; says whether there was one.
+pub fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
+    let removed = ctx.resources().remove::<Queue>(&h.container, &h.name);
+    removed.is_ok()
+}
+
+/// Which elements come out, and when.
+pub enum Kind {
+    /// In their order.
+    Fifo,
+    /// In their order; batches pad elements of different shapes.
+    Padding,
+    /// At random, while more than this many are there.
+    Shuffle {
+        /// Elements that stay in an open queue.
+        min_after_dequeue: usize,
+        /// Makes the random stream from two seeds.
+        random: fn(u64, u64) -> Random,
+        /// Seeds.
+        seeds: (u64, u64),
+    },
+}
+
+/// A source of random 32-bit numbers.
+pub type Random = Box<dyn FnMut() -> u32 + Send>;
+
+impl Kind {
+    /// The name of the op without its version.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Fifo => "FIFOQueue",
+            Kind::Padding => "PaddingFIFOQueue",
+            Kind::Shuffle { .. } => "RandomShuffleQueue",
+        }
+    }
+}
+
+/// A queue, shared by all nodes that name it.
+pub struct Queue {
+    /// Order of the elements.
+    pub kind: Kind,
+    /// Name in messages.
+    pub name: String,
+    /// Dtypes of the components.
+    pub dtypes: Vec<DType>,
+    /// Empty when not specified.
+    pub shapes: Vec<PartialShape>,
+    /// Most elements at a time.
+    pub capacity: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    closed: bool,
+    elements: VecDeque<Tuple>,
+    random: Option<Random>,
+    next_id: u64,
+    puts: VecDeque<Attempt<Put>>,
+    takes: VecDeque<Attempt<Take>>,
+}
+
+struct Attempt<W> {
+    id: u64,
+    work: W,
+    call: AsyncCall,
+    /// Set once the attempt has to wait.
+    registration: Option<Registration>,
+}
+
+enum Put {
+    Elements(VecDeque<Tuple>),
+    Close,
+}
+
+/// What a dequeue asks for.
+pub enum Want {
+    /// One element.
+    One,
+    /// A batch of exactly `n`.
+    Many(usize),
+    /// A batch of `n`, or of what is left when the queue is closed.
+    UpTo(usize),
+}
+
+struct Take {
+    want: Want,
+    missing: usize,
+    taken: Vec<Tuple>,
+}
+
+/// An attempt that ended: who waits for it, and with what.
+struct Ended {
+    call: AsyncCall,
+    answer: Answer,
+    _registration: Option<Registration>,
+}
+
+enum Answer {
+    Nothing,
+    Elements(Want, Vec<Tuple>),
+    Error(Status),
+}
+
+enum Progress {
+    /// Nothing to do now.
+    None,
+    Some,
+    Complete(Answer),
+}
+
+impl<W> Attempt<W> {
+    fn ended(self, answer: Answer) -> Ended {
+        Ended {
+            call: self.call,
+            answer,
+            _registration: self.registration,
+        }
+    }
+}
+
+impl Queue {
+    /// An empty queue.
+    pub fn new(
+        kind: Kind,
+        name: String,
+        dtypes: Vec<DType>,
+        shapes: Vec<PartialShape>,
+        capacity: usize,
+    ) -> Queue {
+        let random = match &kind {
+            Kind::Shuffle { random, seeds, .. } => Some(random(seeds.0, seeds.1)),
+            _ => None,
+        };
+        Queue {
+            kind,
+            name,
+            dtypes,
+            shapes,
+            capacity,
+            state: Mutex::new(State {
+                closed: false,
+                elements: VecDeque::new(),
+                random,
+                next_id: 0,
+                puts: VecDeque::new(),
+                takes: VecDeque::new(),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.lock().elements.len()
+    }
+
+    /// Whether the queue has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether nothing can be put in any more.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Puts elements in, all of them or, when the queue is closed meanwhile, the first ones.
+    pub fn put(self: &Arc<Self>, elements: Vec<Tuple>, call: AsyncCall) {
+        self.attempt(call, |state, id, call| {
+            state.puts.push_back(Attempt {
+                id,
+                work: Put::Elements(elements.into()),
+                call,
+                registration: None,
+            });
+        });
+    }
+
+    /// Takes elements out.
+    pub fn take(self: &Arc<Self>, want: Want, call: AsyncCall) {
+        let missing = match want {
+            Want::One => 1,
+            Want::Many(n) | Want::UpTo(n) => n,
+        };
+        if missing == 0 {
+            call.finish(self.batch(Vec::new()));
+            return;
+        }
+        self.attempt(call, |state, id, call| {
+            let work = Take {
+                want,
+                missing,
+                taken: Vec::new(),
+            };
+            state.takes.push_back(Attempt {
+                id,
+                work,
+                call,
+                registration: None,
+            });
+        });
+    }
+
+    /// Closes the queue: behind the pending puts, or instead of them.
+    pub fn close(self: &Arc<Self>, cancel_pending: bool, call: AsyncCall) {
+        if !cancel_pending {
+            self.attempt(call, |state, id, call| {
+                state.puts.push_back(Attempt {
+                    id,
+                    work: Put::Close,
+                    call,
+                    registration: None,
+                });
+            });
+            return;
+        }
+        let mut ended = Vec::new();
+        let mut state = self.lock();
+        let answer = match std::mem::replace(&mut state.closed, true) {
+            true => Err(self.already_closed()),
+            false => Ok(Vec::new()),
+        };
+        for pending in std::mem::take(&mut state.puts) {
+            let error = cancelled!("Enqueue operation was cancelled");
+            ended.push(pending.ended(Answer::Error(error)));
+        }
+        state.serve(self, &mut ended);
+        drop(state);
+        self.finish(ended);
+        call.finish(answer);
+    }
+
+    /// Enters an attempt and does what can be done; the attempt may have to wait afterwards.
+    fn attempt(self: &Arc<Self>, call: AsyncCall, enter: impl FnOnce(&mut State, u64, AsyncCall)) {
+        if let Err(error) = call.cancel.check() {
+            call.finish(Err(error));
+            return;
+        }
+        let cancel = call.cancel.clone();
+        let mut ended = Vec::new();
+        let (id, waits) = {
+            let mut state = self.lock();
+            let id = state.next_id;
+            state.next_id += 1;
+            enter(&mut state, id, call);
+            state.serve(self, &mut ended);
+            (id, state.is_waiting(id))
+        };
+        self.finish(ended);
+        if !waits {
+            return;
+        }
+        let queue = Arc::downgrade(self);
+        let check = cancel.clone();
+        let registration = cancel.on_cancel(move || {
+            if let Some(queue) = queue.upgrade() {
+                queue.give_up(id, check.check().err());
+            }
+        });
+        let unused = self.lock().keep(id, registration);
+        drop(unused);
+    }
+
+    /// Ends a waiting attempt because its step was given up.
+    fn give_up(self: &Arc<Self>, id: u64, reason: Option<Status>) {
+        let mut ended = Vec::new();
+        let mut state = self.lock();
+        let error = |what: &str| {
+            Answer::Error(match &reason {
+                Some(e) if e.code() == ferroflow_base::Code::DeadlineExceeded => e.clone(),
+                _ => cancelled!("{what} operation was cancelled"),
+            })
+        };
+        if let Some(at) = state.puts.iter().position(|a| a.id == id)
+            && let Some(attempt) = state.puts.remove(at)
+        {
+            ended.push(attempt.ended(error("Enqueue")));
+        } else if let Some(at) = state.takes.iter().position(|a| a.id == id)
+            && let Some(mut attempt) = state.takes.remove(at)
+        {
+            state.restore(&mut attempt.work.taken);
+            ended.push(attempt.ended(error("Dequeue")));
+        }
+        state.serve(self, &mut ended);
+        drop(state);
+        self.finish(ended);
+    }
+
+    fn finish(&self, ended: Vec<Ended>) {
+        for Ended { call, answer, .. } in ended {
+            call.finish(match answer {
+                Answer::Nothing => Ok(Vec::new()),
+                Answer::Error(error) => Err(error),
+                Answer::Elements(Want::One, mut taken) => Ok(taken.pop().unwrap_or_default()),
+                Answer::Elements(_, taken) => self.batch(taken),
+            });
+        }
+    }
+
+    /// Elements as one tensor for each component, the first dimension being that of the batch.
+    fn batch(&self, taken: Vec<Tuple>) -> Result<Vec<Tensor>> {
+        let component = |(c, &dtype): (usize, &DType)| {
+            let items: Vec<&Tensor> = taken.iter().filter_map(|tuple| tuple.get(c)).collect();
+            let spec = self.shapes.get(c).cloned().unwrap_or_default();
+            batch_of(dtype, &spec, &items)
+        };
+        self.dtypes.iter().enumerate().map(component).collect()
+    }
+
+    #[cold]
+    fn closed_error(&self) -> Status {
+        cancelled!("{} '{}' is closed.", self.kind.name(), self.name)
+    }
+
+    #[cold]
+    fn already_closed(&self) -> Status {
+        cancelled!("{} '{}' is already closed.", self.kind.name(), self.name)
+    }
+
+    #[cold]
+    fn insufficient(&self, requested: usize, left: usize) -> Status {
+        out_of_range!(
+            "{} '{}' is closed and has insufficient elements (requested {requested}, current size \
+             {left})",
+            self.kind.name(),
+            self.name
+        )
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Whoever waits for a queue that nobody can reach any more waits for nothing; their calls
+        // answer CANCELLED when they drop. Registrations must not drop inside the state's drop.
+        let mut state = self.lock();
+        let waiting = (
+            std::mem::take(&mut state.puts),
+            std::mem::take(&mut state.takes),
+        );
+        drop(state);
+        drop(waiting);
+    }
+}
+
+impl State {
+    /// Serves the first attempts as long as one of them gets on.
+    fn serve(&mut self, queue: &Queue, ended: &mut Vec<Ended>) {
+        loop {
+            let mut changed = false;
+            while let Some(mut attempt) = self.puts.pop_front() {
+                match self.try_put(queue, &mut attempt.work) {
+                    Progress::Complete(answer) => ended.push(attempt.ended(answer)),
+                    progress => {
+                        changed |= matches!(progress, Progress::Some);
+                        self.puts.push_front(attempt);
+                        break;
+                    }
+                }
+            }
+            while let Some(mut attempt) = self.takes.pop_front() {
+                match self.try_take(queue, &mut attempt.work) {
+                    Progress::Complete(answer) => {
+                        changed = true;
+                        ended.push(attempt.ended(answer));
+                    }
+                    progress => {
+                        changed |= matches!(progress, Progress::Some);
+                        self.takes.push_front(attempt);
+                        break;
+                    }
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    fn try_put(&mut self, queue: &Queue, put: &mut Put) -> Progress {
+        let elements = match put {
+            Put::Close if self.closed => {
+                return Progress::Complete(Answer::Error(queue.already_closed()));
+            }
+            Put::Close => {
+                self.closed = true;
+                return Progress::Complete(Answer::Nothing);
+            }
+            Put::Elements(elements) => elements,
+        };
+        if self.closed {
+            return Progress::Complete(Answer::Error(queue.closed_error()));
+        }
+        let room = queue.capacity.saturating_sub(self.elements.len());
+        let n = room.min(elements.len());
+        self.elements.extend(elements.drain(..n));
+        match (elements.is_empty(), n) {
+            (true, _) => Progress::Complete(Answer::Nothing),
+            (false, 0) => Progress::None,
+            (false, _) => Progress::Some,
+        }
+    }
+
+    fn try_take(&mut self, queue: &Queue, take: &mut Take) -> Progress {
+        let kept = match queue.kind {
+            Kind::Shuffle {
+                min_after_dequeue, ..
+            } if !self.closed => min_after_dequeue,
+            _ => 0,
+        };
+        let available = self.elements.len().saturating_sub(kept);
+        if self.closed && available < take.missing {
+            let left = self.elements.len();
+            if !matches!(take.want, Want::UpTo(_)) || left + take.taken.len() == 0 {
+                let error = queue.insufficient(take.missing, left);
+                self.restore(&mut take.taken);
+                return Progress::Complete(Answer::Error(error));
+            }
+            take.missing = left;
+        }
+        let n = available.min(take.missing);
+        for _ in 0..n {
+            if let Some(tuple) = self.next() {
+                take.taken.push(tuple);
+            }
+        }
+        take.missing -= n;
+        match (take.missing, n) {
+            (0, _) => {
+                let want = std::mem::replace(&mut take.want, Want::One);
+                Progress::Complete(Answer::Elements(want, std::mem::take(&mut take.taken)))
+            }
+            (_, 0) => Progress::None,
+            _ => Progress::Some,
+        }
+    }
+
+    /// The next element out.
+    fn next(&mut self) -> Option<Tuple> {
+        match &mut self.random {
+            None => self.elements.pop_front(),
+            Some(random) => {
+                let n = self.elements.len().max(1);
+                self.elements.swap_remove_back(random() as usize % n)
+            }
+        }
+    }
+
+    /// Puts back what a batch had taken.
+    fn restore(&mut self, taken: &mut Vec<Tuple>) {
+        for tuple in taken.drain(..).rev() {
+            self.elements.push_front(tuple);
+        }
+    }
+
+    fn is_waiting(&self, id: u64) -> bool {
+        self.puts.iter().any(|a| a.id == id) || self.takes.iter().any(|a| a.id == id)
+    }
+
+    /// Gives a waiting attempt its registration; gives it back when the attempt has ended.
+    fn keep(&mut self, id: u64, registration: Registration) -> Option<Registration> {
+        let put = self.puts.iter_mut().find(|a| a.id == id);
+        let slot = match put {
+            Some(a) => &mut a.registration,
+            None => match self.takes.iter_mut().find(|a| a.id == id) {
+                Some(a) => &mut a.registration,
+                None => return Some(registration),
+            },
+        };
+        slot.replace(registration)
+    }
+}
+
+/// A batch of one component; items smaller than the others are padded with zeros where the
+/// specified shape leaves a dimension open.
+fn batch_of(dtype: DType, spec: &PartialShape, items: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = items.first() else {
+        let row: Shape = match spec.dims() {
+            Some(dims) => dims.iter().map(|d| d.unwrap_or(0)).collect(),
+            None => Shape::scalar(),
+        };
+        return Tensor::zeros(dtype, prepended(0, &row)?);
+    };
+    let mut largest: Vec<usize> = first.shape().to_vec();
+    for item in items {
+        if item.shape().rank() != largest.len() {
+            return Err(invalid_argument!(
+                "elements of shapes {} and {} cannot be batched",
+                first.shape(),
+                item.shape()
+            ));
+        }
+        for (most, &d) in largest.iter_mut().zip(item.shape().iter()) {
+            *most = d.max(*most);
+        }
+    }
+    let row = Shape::from(&largest[..]);
+    let n = row.num_elements();
+    let whole = prepended(items.len(), &row)?;
+    if items.iter().all(|item| *item.shape() == row) {
+        let parts: Vec<_> = items.iter().map(|&item| (Some(item), n)).collect();
+        return joined(dtype, whole, &parts);
+    }
+    let mut out = Tensor::zeros(dtype, whole)?;
+    let strides = row.strides();
+    dispatch_items!(dtype, T => {
+        let all = out.items_mut::<T>()?;
+        for (to, item) in all.chunks_mut(n.max(1)).zip(items) {
+            pad(to, &strides, item.shape(), item.items::<T>()?);
+        }
+    });
+    Ok(out)
+}
+
+/// Copies a block into the corner of a larger one with these strides.
+fn pad<T: Clone>(to: &mut [T], strides: &[usize], dims: &[usize], from: &[T]) {
+    let [.., inner] = dims else {
+        to.clone_from_slice(from);
+        return;
+    };
+    if from.is_empty() {
+        return;
+    }
+    for (i, row) in from.chunks(*inner).enumerate() {
+        // The position of row `i` of the item, with the strides of the whole.
+        let (mut rest, mut start) = (i, 0);
+        for d in (0..dims.len() - 1).rev() {
+            start += rest % dims[d] * strides[d];
+            rest /= dims[d];
+        }
+        to[start..start + row.len()].clone_from_slice(row);
+    }
+}
+
+/// Fails: the synchronous entry of kernels that may wait.
+pub fn only_async(ctx: &KernelCtx) -> Result<()> {
+    Err(internal!(
+        "node '{}' may wait and has to be started",
+        ctx.node()
+    ))
+}
+
+/// The queue that a handle refers to.
+pub fn queue_of(handle: &Tensor) -> Result<Arc<Queue>> {
+    if handle.dtype() == DType::String {
+        return string_handle::named(handle, "queue");
+    }
+    let handle = handle.resources()?.first();
+    handle
+        .and_then(|h| h.value.clone())
+        .and_then(|value| value.downcast().ok())
+        .ok_or_else(|| invalid_argument!("the resource handle does not refer to a queue"))
+}

@@ -1,0 +1,349 @@
+//! Resources as kernels see them: handles that carry what they name, and variables.
+//!
+//! An op that makes a handle looks its resource up once for each session. The handle carries the
+//! resource along, so reading a variable needs no search.
+
+use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
+use ferroflow_opdef::{Attrs, DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
+use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
+use std::any::Any;
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The name of variables that belong to nobody but their handle.
+pub const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+
+/// A variable: a tensor, or nothing before it is assigned and after it is destroyed.
+///
+/// Readers share the tensor's storage; writers copy it when somebody still reads it.
+#[derive(Default)]
+pub struct Var {
+    value: RwLock<Option<Tensor>>,
+    /// How often somebody has begun to write; changes only under the lock.
+    version: AtomicU64,
+    is_reference: bool,
+}
+
+impl Var {
+    /// The variable of an op `Variable` or `VariableV2`.
+    pub fn reference() -> Var {
+        Var {
+            is_reference: true,
+            ..Var::default()
+        }
+    }
+
+    /// Whether it is one of [`Var::reference`]: TensorFlow words errors otherwise then.
+    pub fn is_reference(&self) -> bool {
+        self.is_reference
+    }
+
+    /// The value now.
+    #[inline]
+    pub fn get(&self) -> Option<Tensor> {
+        self.read().clone()
+    }
+
+    /// The value, as long as nobody writes.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, Option<Tensor>> {
+        self.value.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value for changing.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, Option<Tensor>> {
+        let guard = self.value.write().unwrap_or_else(PoisonError::into_inner);
+        self.version.fetch_add(1, Ordering::Release);
+        guard
+    }
+
+    /// A number that is another after every write.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The value now, with its version.
+    pub fn get_with_version(&self) -> (Option<Tensor>, u64) {
+        let value = self.read();
+        (value.clone(), self.version())
+    }
+}
+
+/// Container and name of the variable that a VarHandleOp with these attrs stands for.
+pub fn variable_place(attrs: &Attrs) -> Result<(String, String)> {
+    let name = attrs.str("shared_name")?.to_string();
+    Ok((container(attrs.str("container")?), name))
+}
+
+/// What handles name.
+pub trait Resource: Any + Send + Sync + Sized {
+    /// TensorFlow's name of the type, for messages.
+    const TYPE: &'static str;
+    /// Whether it was destroyed, so that whoever wants it makes a new one.
+    fn is_gone(&self) -> bool;
+    /// Checks that it can be what a node under the same name wants.
+    fn check_same(&self, _wanted: &Self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Resource for Var {
+    const TYPE: &'static str = "tensorflow::Var";
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// The single handle in input `i`.
+#[inline]
+pub fn handle<'a>(ctx: &'a KernelCtx, i: usize) -> Result<&'a ResourceHandle> {
+    match ctx.input(i)?.resources()? {
+        [handle] => Ok(handle),
+        handles => Err(invalid_argument!(
+            "expected a scalar resource handle, got {} handles",
+            handles.len()
+        )),
+    }
+}
+
+/// What a handle names, which must be a `T`.
+pub fn resolve<T: Resource>(ctx: &KernelCtx, handle: &ResourceHandle) -> Result<Arc<T>> {
+    let Some(value) = &handle.value else {
+        return ctx.resources().lookup(&handle.container, &handle.name);
+    };
+    let found = value.clone().downcast::<T>();
+    found.map_err(|_| {
+        invalid_argument!(
+            "Trying to access a handle's resource using the wrong type. The handle points to a \
+             resource (name '{}') of another type, but you are trying to access the resource as \
+             type '{}'",
+            handle.name,
+            T::TYPE
+        )
+    })
+}
+
+/// The `T` that the handle in input `i` names.
+pub fn resource<T: Resource>(ctx: &KernelCtx, i: usize) -> Result<Arc<T>> {
+    resolve(ctx, handle(ctx, i)?)
+}
+
+/// The variable that the handle in input `i` names.
+pub fn variable(ctx: &KernelCtx, i: usize) -> Result<Arc<Var>> {
+    resource(ctx, i)
+}
+
+/// The value of a variable that must have one.
+pub fn value_of<'a>(
+    ctx: &KernelCtx,
+    i: usize,
+    value: &'a Option<Tensor>,
+    dtype: DType,
+) -> Result<&'a Tensor> {
+    let value = value.as_ref().ok_or_else(|| unassigned(ctx, i))?;
+    check_dtype(value, dtype)?;
+    Ok(value)
+}
+
+/// [`value_of`] for writing.
+pub fn value_mut<'a>(
+    ctx: &KernelCtx,
+    i: usize,
+    value: &'a mut Option<Tensor>,
+    dtype: DType,
+) -> Result<&'a mut Tensor> {
+    let value = value.as_mut().ok_or_else(|| unassigned(ctx, i))?;
+    check_dtype(value, dtype)?;
+    Ok(value)
+}
+
+#[inline]
+fn check_dtype(value: &Tensor, dtype: DType) -> Result<()> {
+    if value.dtype() == dtype {
+        return Ok(());
+    }
+    Err(invalid_argument!(
+        "Trying to read variable with wrong dtype. Expected {dtype} got {}",
+        value.dtype()
+    ))
+}
+
+/// The error of an op that works on a variable without a value.
+#[cold]
+pub fn unassigned(ctx: &KernelCtx, i: usize) -> ferroflow_base::Status {
+    let is_reference = |h| resolve::<Var>(ctx, h).is_ok_and(|var| var.is_reference());
+    match handle(ctx, i) {
+        Ok(h) if is_reference(h) => {
+            failed_precondition!("Attempting to use uninitialized value {}", h.name)
+        }
+        Ok(h) => not_found!(
+            "Resource {}/{}/N10tensorflow3VarE does not exist.",
+            h.container,
+            h.name
+        ),
+        Err(e) => e,
+    }
+}
+
+/// The error of reading a variable without a value.
+#[cold]
+pub fn unreadable(h: &ResourceHandle) -> ferroflow_base::Status {
+    failed_precondition!(
+        "Could not find variable {0}. This could mean that the variable has been deleted. In TF1, it \
+         can also mean the variable is uninitialized. Debug info: container={1}, status error \
+         message=Resource {1}/{0}/N10tensorflow3VarE does not exist.",
+        h.name,
+        h.container
+    )
+}
+
+/// A scalar handle.
+pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) -> Result<Tensor> {
+    let handle = ResourceHandle {
+        container: container.into(),
+        name: name.into(),
+        value: Some(value),
+    };
+    Tensor::from_resources(Shape::scalar(), vec![handle])
+}
+
+/// Where a resource is kept, by the attrs `container` and `shared_name`.
+pub struct Place {
+    container: String,
+    name: String,
+    /// Whether the name is that of a node, whose resource no other session sees.
+    is_private: bool,
+}
+
+impl Place {
+    /// The place of a variable: its shared name, whatever that is.
+    pub fn of_variable(build: &KernelBuild) -> Result<Place> {
+        let (container, name) = variable_place(build.attrs)?;
+        Ok(Place {
+            container,
+            name,
+            is_private: false,
+        })
+    }
+
+    /// No place: each execution makes a resource of its own.
+    pub fn anonymous() -> Place {
+        Place {
+            container: DEFAULT_CONTAINER.to_string(),
+            name: ANONYMOUS.to_string(),
+            is_private: false,
+        }
+    }
+
+    /// The place of another resource: without a shared name it belongs to the node of one session.
+    pub fn of_node(build: &KernelBuild) -> Result<Place> {
+        let shared = build.attrs.str("shared_name")?;
+        let by_node = build.attrs.bool("use_node_name_sharing").unwrap_or(false);
+        Ok(Place {
+            container: container(build.attrs.str("container")?),
+            name: match shared {
+                "" => build.node.to_string(),
+                shared => shared.to_string(),
+            },
+            is_private: shared.is_empty() && !by_node,
+        })
+    }
+
+    /// The container.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// The resource there, made first if there is none, and its name.
+    pub fn find<T: Any + Send + Sync>(
+        &self,
+        resources: &Resources,
+        make: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<(Cow<'_, str>, Arc<T>)> {
+        let Place {
+            container, name, ..
+        } = self;
+        if self.is_private {
+            let (name, found) = resources.private(container, name, make)?;
+            return Ok((name.into(), found));
+        }
+        let found = resources.lookup_or_create(container, name, || make(name))?;
+        Ok((name.into(), found))
+    }
+}
+
+/// Returns the container that the attr names, or the default one.
+pub fn container(attr: &str) -> String {
+    match attr {
+        "" => DEFAULT_CONTAINER.to_string(),
+        name => name.to_string(),
+    }
+}
+
+/// The kernel of an op that makes a handle: the resource is made or found in the first step of a
+/// session.
+pub struct HandleKernel<T, F> {
+    place: Place,
+    make: F,
+    /// The session's resources that the handle is of, the handle, what it names.
+    cached: OnceLock<(u64, Tensor, Arc<T>)>,
+}
+
+impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, F> {
+    /// Returns the kernel of an op that makes a handle.
+    pub fn new(place: Place, make: F) -> Self {
+        HandleKernel {
+            place,
+            make,
+            cached: OnceLock::new(),
+        }
+    }
+
+    #[cold]
+    fn find(&self, ctx: &KernelCtx, resources: &Resources) -> Result<(Tensor, Arc<T>)> {
+        let container = self.place.container();
+        if self.place.name == ANONYMOUS {
+            let made = Arc::new((self.make)(ctx)?);
+            return Ok((handle_tensor(container, ANONYMOUS, made.clone())?, made));
+        }
+        let make = |_: &str| (self.make)(ctx);
+        let (name, mut found) = self.place.find(resources, make)?;
+        if found.is_gone() {
+            // Somebody else may have been faster; then theirs is found.
+            let _ = resources.remove::<T>(container, &name);
+            found = self.place.find(resources, make)?.1;
+        }
+        found.check_same(&(self.make)(ctx)?, &name)?;
+        Ok((handle_tensor(container, &name, found.clone())?, found))
+    }
+
+    /// Tells the resources apart that a handle may be of.
+    fn id(&self, resources: &Resources) -> u64 {
+        match self.place.is_private {
+            true => resources.session_id(),
+            false => resources.id(),
+        }
+    }
+}
+
+impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> OpKernel for HandleKernel<T, F> {
+    #[inline]
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let resources = ctx.resources();
+        if let Some((id, tensor, found)) = self.cached.get()
+            && *id == self.id(resources)
+            && !found.is_gone()
+        {
+            return ctx.set_output(0, tensor.clone());
+        }
+        let (tensor, found) = self.find(ctx, resources)?;
+        if self.place.name != ANONYMOUS {
+            let _ = self.cached.set((self.id(resources), tensor.clone(), found));
+        }
+        ctx.set_output(0, tensor)
+    }
+}

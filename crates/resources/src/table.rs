@@ -1,0 +1,617 @@
+//! Lookup tables: maps from keys to rows of values.
+//!
+//! Keys and values lie in two tensors in order of arrival, so that an export is a copy; an index
+//! maps a key to its row. A removed row is filled with the last one.
+
+use crate::resource::{Resource, resolve};
+use ferroflow_base::{
+    Result, aborted, failed_precondition, invalid_argument, not_found, resource_exhausted,
+    unimplemented_error,
+};
+use ferroflow_opdef::KernelCtx;
+use ferroflow_tensor::{
+    Bytes, DType, PartialShape, ResourceHandle, Shape, Tensor, dispatch, dispatch_items,
+};
+use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What may be done with a table.
+pub enum Form {
+    /// Filled once, read afterwards.
+    Static,
+    /// Changed at any time.
+    Mutable,
+    /// As `Mutable`, with two keys that are not allowed. Exports look like hash buckets.
+    Dense(Dense),
+}
+
+/// What is peculiar to dense tables.
+pub struct Dense {
+    /// The key of buckets that were never used.
+    pub empty: Tensor,
+    /// The key of buckets whose entry was removed.
+    pub deleted: Tensor,
+    /// Buckets at first.
+    pub n_buckets: usize,
+    /// How full they may get.
+    pub max_load: f32,
+}
+
+/// A lookup table.
+pub struct Table {
+    key: DType,
+    value: DType,
+    key_shape: Shape,
+    value_shape: Shape,
+    form: Form,
+    gone: AtomicBool,
+    state: RwLock<State>,
+}
+
+struct State {
+    /// Whether a static table was filled.
+    ready: bool,
+    index: Index,
+    /// Rows in use; the tensors may have more.
+    n: usize,
+    keys: Tensor,
+    values: Tensor,
+    n_buckets: usize,
+}
+
+enum Index {
+    Ints(FxHashMap<i64, usize>),
+    /// Strings, and keys that are vectors as the bytes of their elements. These come from outside:
+    /// their hash is seeded.
+    Bytes(HashMap<Bytes, usize>),
+}
+
+enum Key {
+    Int(i64),
+    Bytes(Bytes),
+}
+
+impl Resource for Table {
+    const TYPE: &'static str = "tensorflow::lookup::LookupInterface";
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn check_same(&self, wanted: &Table, name: &str) -> Result<()> {
+        if (self.key, self.value) == (wanted.key, wanted.value) {
+            return Ok(());
+        }
+        Err(invalid_argument!(
+            "Conflicting key/value dtypes {}->{} with {}-{} for table {name}",
+            wanted.key,
+            wanted.value,
+            self.key,
+            self.value
+        ))
+    }
+}
+
+/// Destroys the table that a handle names; whether there was one.
+pub fn destroy(ctx: &KernelCtx, handle: &ResourceHandle) -> bool {
+    match resolve::<Table>(ctx, handle) {
+        Ok(table) => !table.gone.swap(true, Ordering::Relaxed),
+        Err(_) => false,
+    }
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(
+        key: DType,
+        value: DType,
+        key_shape: Shape,
+        value_shape: Shape,
+        form: Form,
+    ) -> Result<Table> {
+        let n_buckets = match &form {
+            Form::Dense(dense) => dense.n_buckets,
+            _ => 0,
+        };
+        let ints = matches!(key, DType::Int32 | DType::Int64) && key_shape.is_scalar();
+        let table = Table {
+            key,
+            value,
+            state: RwLock::new(State {
+                ready: !matches!(form, Form::Static),
+                index: if ints {
+                    Index::Ints(FxHashMap::default())
+                } else {
+                    Index::Bytes(HashMap::new())
+                },
+                n: 0,
+                keys: Tensor::zeros(key, rows_of(0, &key_shape))?,
+                values: Tensor::zeros(value, rows_of(0, &value_shape))?,
+                n_buckets,
+            }),
+            key_shape,
+            value_shape,
+            form,
+            gone: AtomicBool::new(false),
+        };
+        if let Form::Dense(dense) = &table.form {
+            for (what, key) in [("Empty", &dense.empty), ("Deleted", &dense.deleted)] {
+                if key.shape() != &table.key_shape || key.dtype() != table.key {
+                    return Err(invalid_argument!(
+                        "{what} key must have shape {} and type {}, got {} and {}",
+                        table.key_shape,
+                        table.key,
+                        key.shape(),
+                        key.dtype()
+                    ));
+                }
+            }
+            if dense.empty.same_value(&dense.deleted) {
+                return Err(invalid_argument!("Empty and deleted keys cannot be equal"));
+            }
+        }
+        Ok(table)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The dtypes of keys and values.
+    pub fn dtypes(&self) -> (DType, DType) {
+        (self.key, self.value)
+    }
+
+    fn check_there(&self) -> Result<()> {
+        match self.is_gone() {
+            true => Err(not_found!("the table was destroyed")),
+            false => Ok(()),
+        }
+    }
+
+    /// How many keys a tensor holds, and the shape of one value for each.
+    fn extent(&self, keys: &Tensor) -> Result<(usize, Shape)> {
+        let shape = keys.shape();
+        let outer = shape.rank().checked_sub(self.key_shape.rank());
+        let Some(outer) = outer.filter(|&o| shape[o..] == *self.key_shape) else {
+            return Err(invalid_argument!(
+                "Expected key shape {} at the end of the shape of keys, got {shape}",
+                self.key_shape
+            ));
+        };
+        let dims = shape[..outer].iter().chain(self.value_shape.iter());
+        Ok((shape[..outer].iter().product(), dims.copied().collect()))
+    }
+
+    /// How many entries there are.
+    pub fn size(&self) -> Result<usize> {
+        self.check_there()?;
+        Ok(self.read().n)
+    }
+
+    /// The values of `keys`, with `default` (for all, or one for each) where there is none.
+    pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
+        self.check_there()?;
+        let (n, shape) = self.extent(keys)?;
+        let for_each = *default.shape() == shape;
+        if !for_each && *default.shape() != self.value_shape {
+            return Err(invalid_argument!(
+                "Expected shape {} or {shape} for default value, got {}",
+                self.value_shape,
+                default.shape()
+            ));
+        }
+        let state = self.read();
+        if !state.ready {
+            return Err(failed_precondition!("Table not initialized."));
+        }
+        self.check_keys(keys, n)?;
+        let width = self.value_shape.num_elements();
+        let mut out = Tensor::for_overwrite(self.value, shape)?;
+        let single = *default.shape() == self.value_shape;
+        let for_each = for_each && !single && !self.is_static();
+        dispatch_items!(self.value, T => {
+            let (values, default) = (state.values.items::<T>()?, default.items::<T>()?);
+            let to = out.items_mut::<T>()?;
+            let mut copy = |i: usize, row: Option<usize>| {
+                let from = match row {
+                    Some(row) => &values[row * width..(row + 1) * width],
+                    None if for_each => &default[i * width..(i + 1) * width],
+                    // Static tables know one default, the first.
+                    None => &default[..width],
+                };
+                to[i * width..(i + 1) * width].clone_from_slice(from);
+            };
+            match &state.index {
+                Index::Bytes(index) if self.key == DType::String && self.key_shape.is_scalar() => {
+                    for (i, key) in keys.strings()?.iter().enumerate() {
+                        copy(i, index.get(&key[..]).copied());
+                    }
+                }
+                index => {
+                    for i in 0..n {
+                        copy(i, index.get(&self.key_at(keys, i)?));
+                    }
+                }
+            }
+        });
+        Ok(out)
+    }
+
+    /// Key number `i` of a tensor of keys.
+    fn key_at(&self, keys: &Tensor, i: usize) -> Result<Key> {
+        if self.key_shape.is_scalar() {
+            match self.key {
+                DType::Int64 => return Ok(Key::Int(keys.slice::<i64>()?[i])),
+                DType::Int32 => return Ok(Key::Int(i64::from(keys.slice::<i32>()?[i]))),
+                DType::String => return Ok(Key::Bytes(keys.strings()?[i].clone())),
+                _ => {}
+            }
+        }
+        let width = self.key_shape.num_elements();
+        if self.key == DType::String {
+            let mut bytes = Vec::new();
+            for part in &keys.strings()?[i * width..(i + 1) * width] {
+                bytes.extend((part.len() as u64).to_le_bytes());
+                bytes.extend(&part[..]);
+            }
+            return Ok(Key::Bytes(bytes.into()));
+        }
+        let size = width * self.key.size();
+        let bytes = &keys.bytes()?[i * size..(i + 1) * size];
+        Ok(Key::Bytes(Bytes::copy_from_slice(bytes)))
+    }
+
+    /// Refuses the keys that a dense table has no place for.
+    fn check_keys(&self, keys: &Tensor, n: usize) -> Result<()> {
+        let Form::Dense(dense) = &self.form else {
+            return Ok(());
+        };
+        for (name, forbidden) in [("empty", &dense.empty), ("deleted", &dense.deleted)] {
+            let forbidden = self.key_at(forbidden, 0)?;
+            for i in 0..n {
+                if self.key_at(keys, i)?.same(&forbidden) {
+                    return Err(invalid_argument!(
+                        "Using the {name}_key as a table key is not allowed"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_values(&self, keys: &Tensor, values: &Tensor) -> Result<usize> {
+        let (n, shape) = self.extent(keys)?;
+        if *values.shape() != shape {
+            return Err(invalid_argument!(
+                "Expected shape {shape} for value, got {}",
+                values.shape()
+            ));
+        }
+        Ok(n)
+    }
+
+    /// Enters values, replacing those of keys that are there.
+    pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
+        self.check_there()?;
+        if let Form::Static = self.form {
+            return Err(unimplemented_error!(
+                "Insert not supported by InitializableLookupTable implementations"
+            ));
+        }
+        let n = self.check_values(keys, values)?;
+        self.check_keys(keys, n)?;
+        let mut state = self.write();
+        for i in 0..n {
+            let key = self.key_at(keys, i)?;
+            self.put(&mut state, key, keys, values, i)?;
+        }
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        state: &mut State,
+        key: Key,
+        keys: &Tensor,
+        values: &Tensor,
+        i: usize,
+    ) -> Result<()> {
+        let (key_width, width) = (
+            self.key_shape.num_elements(),
+            self.value_shape.num_elements(),
+        );
+        let row = match state.index.get(&key) {
+            Some(row) => row,
+            None => {
+                let row = state.n;
+                self.reserve(state, row + 1)?;
+                copy_row(&mut state.keys, row, keys, i, key_width)?;
+                state.index.insert(key, row);
+                state.n += 1;
+                row
+            }
+        };
+        copy_row(&mut state.values, row, values, i, width)?;
+        if let Form::Dense(dense) = &self.form {
+            while state.n as f64 > f64::from(dense.max_load) * state.n_buckets as f64 {
+                state.n_buckets = state
+                    .n_buckets
+                    .checked_mul(2)
+                    .ok_or_else(|| resource_exhausted!("the table has too many buckets"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes place for `n` rows.
+    fn reserve(&self, state: &mut State, n: usize) -> Result<()> {
+        let has = state.keys.shape().first().copied().unwrap_or(0);
+        if n <= has {
+            return Ok(());
+        }
+        let n = n.next_power_of_two().max(16);
+        for (tensor, row) in [
+            (&mut state.keys, &self.key_shape),
+            (&mut state.values, &self.value_shape),
+        ] {
+            let mut larger = Tensor::zeros(tensor.dtype(), rows_of(n, row))?;
+            dispatch_items!(tensor.dtype(), T => {
+                let old = tensor.items_mut::<T>()?;
+                for (to, from) in larger.items_mut::<T>()?.iter_mut().zip(old) {
+                    *to = std::mem::take(from);
+                }
+            });
+            *tensor = larger;
+        }
+        Ok(())
+    }
+
+    /// Removes keys; those that are not there do not matter.
+    pub fn remove(&self, keys: &Tensor) -> Result<()> {
+        self.check_there()?;
+        if let Form::Static = self.form {
+            return Err(unimplemented_error!(
+                "Remove not supported by InitializableLookupTable implementations"
+            ));
+        }
+        let (n, _) = self.extent(keys)?;
+        self.check_keys(keys, n)?;
+        let mut state = self.write();
+        for i in 0..n {
+            let Some(row) = state.index.remove(&self.key_at(keys, i)?) else {
+                continue;
+            };
+            let last = state.n - 1;
+            state.n = last;
+            if row != last {
+                let moved = self.key_at(&state.keys, last)?;
+                state.index.insert(moved, row);
+            }
+            move_row(&mut state.keys, last, row, self.key_shape.num_elements())?;
+            move_row(
+                &mut state.values,
+                last,
+                row,
+                self.value_shape.num_elements(),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Replaces all entries.
+    pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
+        self.check_there()?;
+        if let Form::Static = self.form {
+            return self.initialize(keys, values);
+        }
+        let n = self.check_values(keys, values)?;
+        let fresh = Table::new(
+            self.key,
+            self.value,
+            self.key_shape.clone(),
+            self.value_shape.clone(),
+            Form::Mutable,
+        )?;
+        let mut state = fresh.write();
+        if let Form::Dense(dense) = &self.form {
+            state.n_buckets = dense.n_buckets;
+        }
+        for i in 0..n {
+            let key = self.key_at(keys, i)?;
+            // Exported buckets without an entry.
+            if let Form::Dense(dense) = &self.form
+                && (key.same(&self.key_at(&dense.empty, 0)?)
+                    || key.same(&self.key_at(&dense.deleted, 0)?))
+            {
+                continue;
+            }
+            self.put(&mut state, key, keys, values, i)?;
+        }
+        std::mem::swap(&mut *self.write(), &mut *state);
+        Ok(())
+    }
+
+    /// All keys and values.
+    pub fn export(&self) -> Result<(Tensor, Tensor)> {
+        self.check_there()?;
+        let state = self.read();
+        if !state.ready {
+            return Err(aborted!("HashTable is not initialized."));
+        }
+        let n = match self.form {
+            Form::Dense(_) => state.n_buckets,
+            _ => state.n,
+        };
+        let copy = |from: &Tensor, row: &Shape| -> Result<Tensor> {
+            let mut out = Tensor::zeros(from.dtype(), rows_of(n, row))?;
+            let used = state.n * row.num_elements();
+            dispatch_items!(from.dtype(), T => {
+                let to = out.items_mut::<T>()?;
+                to[..used].clone_from_slice(&from.items::<T>()?[..used]);
+            });
+            Ok(out)
+        };
+        let mut keys = copy(&state.keys, &self.key_shape)?;
+        let values = copy(&state.values, &self.value_shape)?;
+        if let Form::Dense(dense) = &self.form {
+            let width = self.key_shape.num_elements();
+            for i in state.n..n {
+                copy_row(&mut keys, i, &dense.empty, 0, width)?;
+            }
+            if self.key_shape.is_scalar() {
+                // TensorFlow's dense tables think of keys as vectors.
+                keys = keys.with_shape(Shape::from([n, 1]))?;
+            }
+            if self.value_shape.is_scalar() {
+                return Ok((keys, values.with_shape(Shape::from([n, 1]))?));
+            }
+        }
+        Ok((keys, values))
+    }
+
+    /// Fills a static table. A second time is allowed with as many entries.
+    pub fn initialize(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
+        self.check_there()?;
+        if keys.shape().rank() != 1 {
+            return Err(invalid_argument!(
+                "Keys must be a vector, but received shape{}",
+                keys.shape()
+            ));
+        }
+        if values.shape().rank() != 1 {
+            return Err(invalid_argument!(
+                "Values must be a vector, but received shape{}",
+                values.shape()
+            ));
+        }
+        let (n, n_values) = (keys.num_elements(), values.num_elements());
+        if n != n_values {
+            return Err(invalid_argument!(
+                "Keys and values must have the same size {n} vs {n_values}"
+            ));
+        }
+        let fresh = Table::new(
+            self.key,
+            self.value,
+            Shape::scalar(),
+            Shape::scalar(),
+            Form::Static,
+        )?;
+        let mut made = fresh.write();
+        for i in 0..n {
+            let key = self.key_at(keys, i)?;
+            if let Some(row) = made.index.get(&key) {
+                let (has, new) = (element(&made.values, row)?, element(values, i)?);
+                if has != new {
+                    return Err(failed_precondition!(
+                        "HashTable has different value for same key. Key {} has {has} and trying to \
+                         add value {new}",
+                        element(keys, i)?
+                    ));
+                }
+            }
+            self.put(&mut made, key, keys, values, i)?;
+        }
+        made.ready = true;
+        let mut state = self.write();
+        if state.ready && state.n != made.n {
+            return Err(failed_precondition!(
+                "Table was already initialized with different data."
+            ));
+        }
+        if !state.ready {
+            std::mem::swap(&mut *state, &mut *made);
+        }
+        Ok(())
+    }
+
+    /// Whether it is filled by [`Table::initialize`].
+    pub fn is_static(&self) -> bool {
+        matches!(self.form, Form::Static)
+    }
+}
+
+impl Index {
+    fn get(&self, key: &Key) -> Option<usize> {
+        match (self, key) {
+            (Index::Ints(map), Key::Int(key)) => map.get(key).copied(),
+            (Index::Bytes(map), Key::Bytes(key)) => map.get(key).copied(),
+            _ => None,
+        }
+    }
+
+    fn insert(&mut self, key: Key, row: usize) {
+        match (self, key) {
+            (Index::Ints(map), Key::Int(key)) => _ = map.insert(key, row),
+            (Index::Bytes(map), Key::Bytes(key)) => _ = map.insert(key, row),
+            _ => {}
+        }
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<usize> {
+        match (self, key) {
+            (Index::Ints(map), Key::Int(key)) => map.remove(key),
+            (Index::Bytes(map), Key::Bytes(key)) => map.remove(key),
+            _ => None,
+        }
+    }
+}
+
+impl Key {
+    fn same(&self, other: &Key) -> bool {
+        match (self, other) {
+            (Key::Int(a), Key::Int(b)) => a == b,
+            (Key::Bytes(a), Key::Bytes(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+fn rows_of(n: usize, row: &Shape) -> Shape {
+    std::iter::once(n).chain(row.iter().copied()).collect()
+}
+
+fn copy_row(to: &mut Tensor, row: usize, from: &Tensor, i: usize, width: usize) -> Result<()> {
+    dispatch_items!(from.dtype(), T => {
+        let from = &from.items::<T>()?[i * width..(i + 1) * width];
+        to.items_mut::<T>()?[row * width..(row + 1) * width].clone_from_slice(from);
+    });
+    Ok(())
+}
+
+/// Moves a row down to where one was removed, and forgets what it held.
+fn move_row(t: &mut Tensor, from: usize, to: usize, width: usize) -> Result<()> {
+    dispatch_items!(t.dtype(), T => {
+        let items = t.items_mut::<T>()?;
+        for i in 0..width {
+            let item = std::mem::take(&mut items[from * width + i]);
+            if from != to {
+                items[to * width + i] = item;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// An element as messages show it.
+fn element(t: &Tensor, i: usize) -> Result<String> {
+    if t.dtype() == DType::String {
+        return Ok(String::from_utf8_lossy(&t.strings()?[i]).into_owned());
+    }
+    dispatch!(t.dtype(), T in [f32, f64, i32, i64, bool] => Ok(t.slice::<T>()?[i].to_string()),
+        else Ok(String::new()))
+}
+
+/// The shape of a value, which must be known.
+pub fn full_shape(shape: &PartialShape) -> Result<Shape> {
+    shape
+        .to_full()
+        .ok_or_else(|| invalid_argument!("Shape {shape} is not fully defined"))
+}

@@ -1,0 +1,65 @@
+//! Tensors along their first dimension: concatenation, splitting, leading dimensions.
+
+use crate::{DType, Shape, Tensor, dispatch_items};
+use ferroflow_base::{Result, internal, invalid_argument};
+
+/// One tensor of the elements of all parts in turn. A part is a tensor, or nothing, which stands
+/// for zeros; with the number of its elements.
+pub fn joined(dtype: DType, shape: Shape, parts: &[(Option<&Tensor>, usize)]) -> Result<Tensor> {
+    let complete = parts.iter().all(|(part, _)| part.is_some());
+    let mut out = match complete {
+        true => Tensor::for_overwrite(dtype, shape)?,
+        false => Tensor::zeros(dtype, shape)?,
+    };
+    dispatch_items!(dtype, T => {
+        let mut rest = out.items_mut::<T>()?;
+        for &(part, n) in parts {
+            let Some((to, tail)) = std::mem::take(&mut rest).split_at_mut_checked(n) else {
+                return Err(internal!("the parts have more elements than the whole"));
+            };
+            if let Some(part) = part {
+                let from = part.items::<T>()?;
+                if from.len() != n {
+                    return Err(internal!("a part of {} elements, not {n}", from.len()));
+                }
+                to.clone_from_slice(from);
+            }
+            rest = tail;
+        }
+    });
+    Ok(out)
+}
+
+/// `t[i]` for every `i`; they share the storage of `t` when it is large.
+pub fn rows(t: &Tensor) -> Result<Vec<Tensor>> {
+    let (n, row) = split_first(t.shape())?;
+    let size = row.num_elements();
+    (0..n).map(|i| t.view(i * size, row.clone())).collect()
+}
+
+/// The first dimension of a shape and the others.
+pub fn split_first(shape: &Shape) -> Result<(usize, Shape)> {
+    match shape.split_first() {
+        Some((&n, row)) => Ok((n, Shape::from(row))),
+        None => Err(invalid_argument!(
+            "Tensor must be at least a vector, but saw shape: []"
+        )),
+    }
+}
+
+/// `n` before the dimensions of `shape`.
+pub fn prepended(n: usize, shape: &Shape) -> Result<Shape> {
+    let dims = std::iter::once(n).chain(shape.iter().copied());
+    let dims: Vec<i64> = dims.map(|d| i64::try_from(d).unwrap_or(-1)).collect();
+    Shape::checked(&dims)
+}
+
+/// Where consecutive pieces of `lengths` rows begin and end in a tensor of `n` rows.
+pub fn pieces(lengths: &[i64]) -> Option<Vec<(usize, usize)>> {
+    let mut start = 0usize;
+    let piece = |&length: &i64| {
+        let end = start.checked_add(usize::try_from(length).ok()?)?;
+        Some((std::mem::replace(&mut start, end), end))
+    };
+    lengths.iter().map(piece).collect()
+}

@@ -1,0 +1,15 @@
+//! Repeatable pseudorandom numbers.
+
+/// A linear congruential generator: the same numbers on every machine.
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// Returns a number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}

@@ -1,0 +1,96 @@
+//! Golden rows: a call of an op and what TensorFlow answered, as a line of JSON.
+
+use crate::tensors::{Res, number, tensor};
+use ferroflow_opdef::{AttrValue, Attrs, Name};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use serde_json::Value as Json;
+
+/// One call of an op and what TensorFlow answered.
+pub struct Row {
+    /// Op name.
+    pub op: String,
+    /// Attrs of the node.
+    pub attrs: Attrs,
+    /// Inputs.
+    pub inputs: Vec<Tensor>,
+    /// What TensorFlow answered.
+    pub expect: Expect,
+    /// Largest difference, relative to the largest expected magnitude.
+    pub tol: f64,
+}
+
+/// Expected result of a row.
+pub enum Expect {
+    /// All outputs.
+    Outputs(Vec<Tensor>),
+    /// An error.
+    Error {
+        /// TensorFlow's code.
+        code: i64,
+        /// A part of the message.
+        contains: String,
+    },
+}
+
+/// Parses one line.
+pub fn parse_row(line: &str) -> Res<Row> {
+    let json: Json = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    let attrs = json["attrs"].as_object().ok_or("attrs")?;
+    let attrs = attrs
+        .iter()
+        .map(|(k, v)| Ok((Name::Owned(k.clone()), attr(v)?)))
+        .collect::<Res<Attrs>>()?;
+    let tensors = |key: &str| -> Res<Vec<Tensor>> {
+        json[key]
+            .as_array()
+            .ok_or("no array")?
+            .iter()
+            .map(tensor)
+            .collect()
+    };
+    let expect = match json.get("error") {
+        Some(e) => Expect::Error {
+            code: e["code"].as_i64().ok_or("code")?,
+            contains: e["contains"].as_str().unwrap_or("").to_string(),
+        },
+        None => Expect::Outputs(tensors("outputs")?),
+    };
+    Ok(Row {
+        op: json["op"].as_str().ok_or("op")?.to_string(),
+        attrs,
+        inputs: tensors("inputs")?,
+        expect,
+        tol: json["tol"].as_f64().unwrap_or(0.0),
+    })
+}
+
+fn attr(json: &Json) -> Res<AttrValue> {
+    let (kind, v) = json
+        .as_object()
+        .and_then(|o| o.iter().next())
+        .ok_or("attr is no object")?;
+    Ok(match kind.as_str() {
+        "i" => AttrValue::Int(v.as_i64().ok_or("i")?),
+        "f" => AttrValue::Float(number(v)? as f32),
+        "b" => AttrValue::Bool(v.as_bool().ok_or("b")?),
+        "s" => AttrValue::str(v.as_str().ok_or("s")?),
+        "type" => AttrValue::Type(DType::from_name(v.as_str().ok_or("type")?).ok_or("type")?),
+        "shape" => {
+            let dims = v.as_array().map(|d| {
+                d.iter()
+                    .map(|x| x.as_i64().unwrap_or(-1))
+                    .collect::<Vec<_>>()
+            });
+            AttrValue::Shape(PartialShape::from_tf(dims.as_deref()).map_err(|e| e.to_string())?)
+        }
+        "tensor" => AttrValue::Tensor(tensor(v)?.into()),
+        "list" => AttrValue::List(
+            v.as_array()
+                .ok_or("list")?
+                .iter()
+                .map(attr)
+                .collect::<Res<_>>()?,
+        ),
+        other => return Err(format!("attr kind {other}")),
+    })
+}

@@ -1,0 +1,334 @@
+//! [`Network`]: a graph in the making, with its variables.
+
+use super::optimizer::Optimizer;
+use ferroflow_base::{Result, already_exists, invalid_argument};
+use ferroflow_graph::{GraphBuilder, NodeId, Output, infer_shapes, is_valid_name};
+use ferroflow_opdef::AttrValue;
+use ferroflow_runtime::registry;
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use std::path::{Path, PathBuf};
+
+/// A variable of a network.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// Its name: that of its VarHandleOp, and its key in checkpoints.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape; it does not change.
+    pub shape: Shape,
+    /// Whether optimizers change it.
+    pub trainable: bool,
+    /// Its handle.
+    pub handle: Output,
+    /// Its value at the beginning of a step: updates wait until it was read.
+    pub value: Output,
+    /// What its initializer assigns.
+    pub(crate) initial: Output,
+    /// The op that does.
+    pub(crate) initializer: NodeId,
+}
+
+/// A graph in the making, with variables, layers and losses.
+///
+/// Initial values are drawn with seeds that follow from the network's: the same program trains to
+/// the same numbers.
+pub struct Network {
+    pub(super) builder: GraphBuilder<'static>,
+    pub(super) variables: Vec<Variable>,
+    pub(super) inputs: Vec<String>,
+    pub(super) loss: Option<Output>,
+    pub(super) train_op: Option<NodeId>,
+    pub(super) global_step: Option<Variable>,
+    pub(super) metrics: Vec<(String, Output)>,
+    /// Whether a step is one of training, once a layer asks.
+    pub(super) training: Option<Output>,
+    pub(super) assets: Vec<(Output, PathBuf)>,
+    /// What fills the tables.
+    pub(super) tables: Vec<NodeId>,
+    seed: i64,
+}
+
+impl Network {
+    /// An empty network.
+    pub fn new(seed: i64) -> Network {
+        Network {
+            builder: GraphBuilder::new(registry()),
+            variables: Vec::new(),
+            inputs: Vec::new(),
+            loss: None,
+            train_op: None,
+            global_step: None,
+            metrics: Vec::new(),
+            training: None,
+            assets: Vec::new(),
+            tables: Vec::new(),
+            seed,
+        }
+    }
+
+    /// The graph's builder, for any op that has no method here.
+    pub fn builder(&mut self) -> &mut GraphBuilder<'static> {
+        &mut self.builder
+    }
+
+    /// All variables so far, those of optimizers included.
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+
+    /// A placeholder that batches of a dataset feed; the first dimension is the batch.
+    pub fn input(&mut self, name: &str, dtype: DType, dims: &[Option<usize>]) -> Result<Output> {
+        self.claim(name)?;
+        let shape = PartialShape::of(dims.iter().copied());
+        let input = self.builder.placeholder(name, dtype, shape)?;
+        self.inputs.push(name.to_string());
+        Ok(input)
+    }
+
+    /// A name that a node shall have, and no other has; ALREADY_EXISTS otherwise. Training finds its
+    /// own nodes by their names: `loss`, `learning_rate`, `train`, `training`, `init` and `save/…`.
+    pub(super) fn claim(&self, name: &str) -> Result<()> {
+        // TensorFlow keeps names with a low line in front for itself.
+        if !is_valid_name(name) || name.starts_with('_') {
+            return Err(invalid_argument!(
+                "'{name}' cannot be the name of a node: it begins with a letter, a digit or '.', and goes on \
+                 with these and _ / \\ > -"
+            ));
+        }
+        match self.builder.graph().find(name) {
+            None => Ok(()),
+            Some(_) => Err(already_exists!(
+                "the network has a node '{name}' already; another name is needed for one of the two"
+            )),
+        }
+    }
+
+    /// Gives a value a name, under which it can be fetched; ALREADY_EXISTS when a node has it.
+    pub fn name(&mut self, name: &str, value: Output) -> Result<Output> {
+        self.claim(name)?;
+        self.op("Identity").name(name).input(value).output()
+    }
+
+    /// A node of any op.
+    pub fn op<'b>(&'b mut self, op: &str) -> ferroflow_graph::OpBuilder<'b, 'static> {
+        self.builder.op(op)
+    }
+
+    /// A node of an op whose attrs follow from its inputs.
+    pub(super) fn apply(&mut self, op: &str, inputs: &[Output]) -> Result<Output> {
+        self.node(op, inputs).output()
+    }
+
+    /// A node with each input an argument of its own.
+    pub(super) fn node<'b>(
+        &'b mut self,
+        op: &str,
+        inputs: &[Output],
+    ) -> ferroflow_graph::OpBuilder<'b, 'static> {
+        inputs.iter().fold(self.op(op), |o, i| o.input(*i))
+    }
+
+    pub(super) fn scalar(&mut self, value: f32) -> Result<Output> {
+        self.builder.constant("Const", Tensor::scalar(value))
+    }
+
+    pub(super) fn ints(&mut self, values: &[i32]) -> Result<Output> {
+        self.builder.constant("Const", Tensor::vector(values)?)
+    }
+
+    /// What is known of a value's shape.
+    pub(super) fn shape(&self, value: Output) -> Result<PartialShape> {
+        // That the value is of this graph.
+        self.builder.dtype(value)?;
+        let shapes = infer_shapes(self.builder.graph(), registry())?;
+        Ok(shapes.get(value))
+    }
+
+    /// A variable that begins as `initial`, which must be of its shape.
+    pub fn variable(&mut self, name: &str, initial: Output, shape: Shape) -> Result<Variable> {
+        let begins = self.shape(initial)?;
+        if !begins.is_compatible_with(&PartialShape::from(&shape)) {
+            return Err(invalid_argument!(
+                "variable '{name}' of shape {shape} cannot begin as a value of shape {begins}"
+            ));
+        }
+        self.add_variable(name, initial, shape, true)
+    }
+
+    /// A variable that optimizers leave alone.
+    pub fn state(&mut self, name: &str, initial: Tensor) -> Result<Variable> {
+        let shape = initial.shape().clone();
+        let value = self.builder.constant(&format!("{name}/Initial"), initial)?;
+        self.add_variable(name, value, shape, false)
+    }
+
+    /// The same, of an initial value that is known to fit.
+    pub(super) fn add_variable(
+        &mut self,
+        name: &str,
+        initial: Output,
+        shape: Shape,
+        trainable: bool,
+    ) -> Result<Variable> {
+        if self.variables.iter().any(|v| v.name == name) {
+            return Err(already_exists!(
+                "the network has a variable '{name}' already"
+            ));
+        }
+        self.claim(name)?;
+        let dtype = self.builder.dtype(initial)?;
+        let handle = self
+            .op("VarHandleOp")
+            .name(name)
+            .attr("dtype", AttrValue::Type(dtype))
+            .attr("shape", AttrValue::Shape(PartialShape::from(&shape)))
+            .attr("shared_name", AttrValue::str(name))
+            .output()?;
+        let initializer = self
+            .op("AssignVariableOp")
+            .name(&format!("{name}/Assign"))
+            .input(handle)
+            .input(initial)
+            .build()?;
+        let value = self
+            .op("ReadVariableOp")
+            .name(&format!("{name}/Read/ReadVariableOp"))
+            .input(handle)
+            .attr("dtype", AttrValue::Type(dtype))
+            .output()?;
+        let variable = Variable {
+            name: name.to_string(),
+            dtype,
+            shape,
+            trainable,
+            handle,
+            value,
+            initial,
+            initializer,
+        };
+        self.variables.push(variable.clone());
+        Ok(variable)
+    }
+
+    /// A seed of its own for each random op.
+    pub(super) fn next_seed(&mut self) -> [i64; 2] {
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        [(self.seed >> 33) | 1, self.seed & 0x7fff_ffff]
+    }
+
+    /// Uniform numbers from `-limit` to `limit`, the same in every session.
+    pub fn uniform(&mut self, shape: &Shape, limit: f32) -> Result<Output> {
+        let dims = shape.dims().iter().map(|d| i32::try_from(*d).ok());
+        let dims: Option<Vec<i32>> = dims.collect();
+        let dims = dims.ok_or_else(|| {
+            invalid_argument!("a variable of shape {shape} is too large to be drawn at random")
+        })?;
+        let dims = self.ints(&dims)?;
+        let [seed, seed2] = self.next_seed();
+        let unit = self
+            .op("RandomUniform")
+            .input(dims)
+            .attr("dtype", AttrValue::Type(DType::Float))
+            .attr("seed", AttrValue::Int(seed))
+            .attr("seed2", AttrValue::Int(seed2))
+            .output()?;
+        let (width, low) = (self.scalar(2.0 * limit)?, self.scalar(-limit)?);
+        let scaled = self.apply("Mul", &[unit, width])?;
+        self.apply("AddV2", &[scaled, low])
+    }
+
+    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar that is averaged
+    /// over batches.
+    pub fn metric(&mut self, name: &str, value: Output) -> Result<()> {
+        let (dtype, shape) = (self.builder.dtype(value)?, self.shape(value)?);
+        if dtype != DType::Float || shape.rank().is_some_and(|r| r != 0) {
+            return Err(invalid_argument!(
+                "metric '{name}' must be a float scalar, but '{}' is {dtype} of shape {shape}: take its mean or \
+                 its sum, and cast it",
+                self.builder.graph().output_name(value)
+            ));
+        }
+        let value = self.name(&format!("metrics/{name}"), value)?;
+        self.metrics.push((name.to_string(), value));
+        Ok(())
+    }
+
+    /// Whether a step is one of training: a bool scalar that is false wherever nothing else is fed.
+    pub fn training(&mut self) -> Result<Output> {
+        if let Some(training) = self.training {
+            return Ok(training);
+        }
+        self.claim("training")?;
+        let default = self
+            .builder
+            .constant("training/input", Tensor::scalar(false))?;
+        let training = self
+            .op("PlaceholderWithDefault")
+            .name("training")
+            .input(default)
+            .attr("shape", AttrValue::Shape(PartialShape::scalar()))
+            .output()?;
+        self.training = Some(training);
+        Ok(training)
+    }
+
+    /// The path of a file that the graph reads, a string scalar. A SavedModel gets a copy of the file.
+    pub fn asset(&mut self, path: &Path) -> Result<Output> {
+        let text = Tensor::string(path.display().to_string().into_bytes());
+        let asset = self.builder.constant("asset_path", text)?;
+        self.assets.push((asset, path.to_path_buf()));
+        Ok(asset)
+    }
+
+    /// Has `node`, which fills a lookup table, run before the first step, and whenever a SavedModel of the
+    /// network is opened.
+    pub fn table_initializer(&mut self, node: NodeId) {
+        self.tables.push(node);
+    }
+
+    /// Counts the steps of training.
+    pub fn global_step(&mut self) -> Result<Variable> {
+        if let Some(step) = &self.global_step {
+            return Ok(step.clone());
+        }
+        let step = self.state("global_step", Tensor::scalar(0i64))?;
+        self.global_step = Some(step.clone());
+        Ok(step)
+    }
+
+    /// Adds the op that makes `loss`, a scalar, smaller by changing all trainable variables that it
+    /// depends on, and counts the step.
+    ///
+    /// Fails when an op on the way has no gradient, naming it, and when no variable is reached.
+    pub fn minimize(&mut self, loss: Output, optimizer: &Optimizer) -> Result<NodeId> {
+        if self.train_op.is_some() {
+            return Err(invalid_argument!("the network minimizes a loss already"));
+        }
+        let shapes = infer_shapes(self.builder.graph(), registry()).unwrap_or_default();
+        let shape = shapes.get(loss);
+        if shape.rank().is_some_and(|r| r != 0) {
+            return Err(invalid_argument!(
+                "the loss must be a scalar, but '{}' has shape {shape}: take its mean or its sum",
+                self.builder.graph().output_name(loss)
+            ));
+        }
+        ["loss", "learning_rate", "train"]
+            .iter()
+            .try_for_each(|name| self.claim(name))?;
+        let trained = optimizer.minimize(self, loss)?;
+        let step = self.global_step()?;
+        let one = self.builder.constant("Const", Tensor::scalar(1i64))?;
+        let mut count = self.op("AssignAddVariableOp").input(step.handle).input(one);
+        for node in trained {
+            count = count.control(node);
+        }
+        let train_op = count.name("train").build()?;
+        self.loss = Some(self.name("loss", loss)?);
+        self.train_op = Some(train_op);
+        Ok(train_op)
+    }
+}
