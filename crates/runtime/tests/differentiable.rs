@@ -1,9 +1,9 @@
 //! Which ops have gradients, against TensorFlow's list (`ops/rows/gradients.txt`, written by
 //! `oracle/differentiable.py`).
 
-use ferroflow_model::{decode, proto::GraphDef};
 use ferroflow_opdef::GradientRule;
 use ferroflow_runtime::registry;
+use ferroflow_testkit::cases;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -69,36 +69,13 @@ fn every_op_that_tensorflow_differentiates_has_a_gradient() {
     }
 }
 
-/// The ops of all stored graphs that TensorFlow differentiated.
-fn ops_of_rows() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gradients");
-    for entry in std::fs::read_dir(folder).expect("tests/gradients") {
-        let packed = std::fs::read(entry.expect("readable").path()).expect("readable");
-        let mut text = String::new();
-        std::io::Read::read_to_string(&mut flate2::read::ZlibDecoder::new(&packed[..]), &mut text)
-            .expect("compressed text");
-        for line in text.lines().filter(|l| l.starts_with("{\"name\"")) {
-            let json: serde_json::Value = serde_json::from_str(line).expect("valid JSON");
-            let hex = json["hex"].as_str().expect("a graph");
-            let bytes: Vec<u8> = (0..hex.len() / 2)
-                .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("digits"))
-                .collect();
-            let graph: GraphDef = decode(&bytes).expect("a graph");
-            let functions = graph.library.iter().flat_map(|l| &l.function);
-            let bodies = functions.flat_map(|f| &f.node_def);
-            found.extend(graph.node.iter().chain(bodies).map(|n| n.op.clone()));
-        }
-    }
-    found
-}
-
 /// Each gradient function that an op of TensorFlow's has was held against TensorFlow's values.
 #[test]
 fn every_gradient_has_rows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/rows/gradients.txt");
     let text = std::fs::read_to_string(path).expect("rows/gradients.txt");
-    let rows = ops_of_rows();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gradients");
+    let rows = cases::ops(&folder);
     let with_gradient = text.lines().filter_map(|line| {
         let name = line.strip_suffix(" function")?;
         let rule = registry().op(name)?.gradient;

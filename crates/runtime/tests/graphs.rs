@@ -4,7 +4,7 @@
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
 
-use ferroflow_testkit::tensors;
+use ferroflow_testkit::{cases, tensors};
 
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};
@@ -14,7 +14,7 @@ use ferroflow_runtime::{
 };
 use serde_json::Value as Json;
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -104,25 +104,6 @@ enum Expect {
     },
 }
 
-fn inflate(packed: &[u8]) -> tensors::Res<Vec<u8>> {
-    let mut plain = Vec::new();
-    std::io::Read::read_to_end(&mut flate2::read::ZlibDecoder::new(packed), &mut plain)
-        .map_err(|e| e.to_string())?;
-    Ok(plain)
-}
-
-fn unhex(digits: &str) -> tensors::Res<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2);
-    pairs
-        .map(|pair| {
-            std::str::from_utf8(pair)
-                .ok()
-                .and_then(|p| u8::from_str_radix(p, 16).ok())
-        })
-        .collect::<Option<_>>()
-        .ok_or("hex".to_string())
-}
-
 fn parse(line: &str) -> tensors::Res<Case> {
     let json: Json = serde_json::from_str(line).map_err(|e| e.to_string())?;
     let text = |v: &Json| v.as_str().map(str::to_string).ok_or("no string");
@@ -159,13 +140,9 @@ fn parse(line: &str) -> tensors::Res<Case> {
             expect,
         })
     };
-    let graph = match json["hex"].as_str() {
-        Some(digits) => unhex(digits)?,
-        None => inflate(&tensors::base64(json["graph"].as_str().ok_or("graph")?)?)?,
-    };
     Ok(Case {
         name: text(&json["name"])?,
-        graph,
+        graph: cases::graph(&json)?,
         steps: json["steps"]
             .as_array()
             .ok_or("steps")?
@@ -399,52 +376,34 @@ fn check_all(case: Case) -> tensors::Res<()> {
     Ok(())
 }
 
-/// The text of every file, in the order of their names.
-fn files() -> Vec<String> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graphs");
-    let entries = std::fs::read_dir(dir).expect("tests/graphs exists");
-    let mut files: Vec<_> = entries.map(|e| e.expect("readable").path()).collect();
-    files.sort();
-    let text = |path: &PathBuf| {
-        let data = std::fs::read(path).expect("readable cases");
-        let data = match path.extension().is_some_and(|e| e == "z") {
-            true => inflate(&data).expect("compressed cases"),
-            false => data,
-        };
-        String::from_utf8(data).expect("cases are text")
-    };
-    files.iter().map(text).collect()
-}
-
 #[test]
 fn graphs() {
     let filter = std::env::var("CASE").unwrap_or_default();
     let (mut n_passed, mut skipped, mut failures) = (0, Vec::new(), Vec::new());
     let mut absent = BTreeSet::new();
-    for text in files() {
-        for line in text.lines().filter(|l| l.starts_with("{\"name\"")) {
-            let case = parse(line).unwrap_or_else(|e| panic!("{e} in {line:.60}"));
-            if !case.name.contains(&filter) {
-                continue;
-            }
-            let graph = GraphFile::from_bytes(case.graph.clone())
-                .expect("a GraphDef")
-                .graph;
-            let missing = absent_ops(&graph);
-            let unlisted: Vec<_> = missing
-                .iter()
-                .filter(|op| !PENDING.contains(&op.as_str()))
-                .collect();
-            if !unlisted.is_empty() {
-                failures.push(format!("{}: no such ops: {unlisted:?}", case.name));
-            } else if !missing.is_empty() {
-                absent.extend(missing);
-                skipped.push(case.name);
-            } else {
-                match check_all(case) {
-                    Ok(()) => n_passed += 1,
-                    Err(e) => failures.push(e),
-                }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graphs");
+    for line in cases::lines(&folder) {
+        let case = parse(&line).unwrap_or_else(|e| panic!("{e} in {line:.60}"));
+        if !case.name.contains(&filter) {
+            continue;
+        }
+        let graph = GraphFile::from_bytes(case.graph.clone())
+            .expect("a GraphDef")
+            .graph;
+        let missing = absent_ops(&graph);
+        let unlisted: Vec<_> = missing
+            .iter()
+            .filter(|op| !PENDING.contains(&op.as_str()))
+            .collect();
+        if !unlisted.is_empty() {
+            failures.push(format!("{}: no such ops: {unlisted:?}", case.name));
+        } else if !missing.is_empty() {
+            absent.extend(missing);
+            skipped.push(case.name);
+        } else {
+            match check_all(case) {
+                Ok(()) => n_passed += 1,
+                Err(e) => failures.push(e),
             }
         }
     }
@@ -456,6 +415,10 @@ fn graphs() {
     let n_compiled = COMPILED.load(Ordering::Relaxed);
     println!("{n_compiled} steps ran from a file");
     assert!(n_compiled > 0 || !filter.is_empty());
+    assert!(
+        n_passed + failures.len() + skipped.len() > 0,
+        "CASE={filter} matches no graph"
+    );
     if !filter.is_empty() {
         println!("waiting: {skipped:?}");
     }

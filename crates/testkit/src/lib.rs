@@ -1,9 +1,10 @@
-//! What the tests of several rooms share: golden rows and tensors as JSON, temporary folders, memory,
+//! What the tests of several rooms share: golden rows, cases and tensors as JSON, temporary folders, memory,
 //! repeatable random numbers.
 //!
 //! A dev-dependency only. Panics are how a test fails, so these functions may panic.
 #![forbid(unsafe_code)]
 
+pub mod cases;
 pub mod folder;
 pub mod memory;
 pub mod random;

@@ -4,6 +4,8 @@ use crate::tensors::{Res, number, tensor};
 use ferroflow_opdef::{AttrValue, Attrs, Name};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use serde_json::Value as Json;
+use std::collections::BTreeSet;
+use std::path::Path;
 
 /// One call of an op and what TensorFlow answered.
 pub struct Row {
@@ -15,6 +17,8 @@ pub struct Row {
     pub inputs: Vec<Tensor>,
     /// What TensorFlow answered.
     pub expect: Expect,
+    /// Outputs that TensorFlow leaves with meaningless values.
+    pub unchecked: Vec<usize>,
     /// Largest difference, relative to the largest expected magnitude.
     pub tol: f64,
 }
@@ -60,6 +64,14 @@ pub fn parse_row(line: &str) -> Res<Row> {
         attrs,
         inputs: tensors("inputs")?,
         expect,
+        unchecked: match json.get("unchecked") {
+            Some(list) => {
+                let list = list.as_array().ok_or("unchecked")?.iter();
+                list.map(|i| Ok(i.as_u64().ok_or("unchecked")? as usize))
+                    .collect::<Res<_>>()?
+            }
+            None => Vec::new(),
+        },
         tol: json["tol"].as_f64().unwrap_or(0.0),
     })
 }
@@ -93,4 +105,20 @@ fn attr(json: &Json) -> Res<AttrValue> {
         ),
         other => return Err(format!("attr kind {other}")),
     })
+}
+
+/// Returns the ops of the rows of every file of `folder`.
+pub fn ops(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder of rows exists");
+    let paths = entries.map(|e| e.expect("readable").path());
+    let mut found = BTreeSet::new();
+    for path in paths.filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
+        let text = std::fs::read_to_string(path).expect("readable rows");
+        let ops = text.lines().filter_map(|line| {
+            let name = line.strip_prefix("{\"op\":\"")?;
+            name.split_once('"').map(|(op, _)| op.to_string())
+        });
+        found.extend(ops);
+    }
+    found
 }

@@ -1,0 +1,195 @@
+//! Stateful ops whose effects no golden row can hold: summary writers, resources of TensorFlow's
+//! tests, session tensors.
+
+use ferroflow_model::proto::{Event, GraphDef, NodeDef, Summary, event::What, summary};
+use ferroflow_model::{RecordCompression, RecordReader, decode};
+use ferroflow_runtime::building::GraphBuilder;
+use ferroflow_runtime::{Code, DType, Output, Result, Session, SessionOptions, Tensor, registry};
+use ferroflow_testkit::folder::Folder;
+use prost::Message;
+
+fn text(value: &str) -> Tensor {
+    Tensor::string(value.as_bytes().to_vec())
+}
+
+/// A graph of one writer and a node of each op, named after it.
+fn writers(logdir: &str) -> Result<Session> {
+    let mut b = GraphBuilder::new(registry());
+    let writer = b.op("SummaryWriter").output()?;
+    let logdir = b.constant("const", text(logdir))?;
+    let (queue, millis) = (
+        b.constant("const", Tensor::scalar(10))?,
+        b.constant("const", Tensor::scalar(60_000))?,
+    );
+    let suffix = b.constant("const", text(".test"))?;
+    let mut op = |name: &str, inputs: &[Output]| {
+        b.op(name)
+            .name(name)
+            .input(writer)
+            .inputs(inputs)
+            .build()
+            .map(drop)
+    };
+    op("CreateSummaryFileWriter", &[logdir, queue, millis, suffix])?;
+    op("FlushSummaryWriter", &[])?;
+    op("CloseSummaryWriter", &[])?;
+    let step = b.constant("const", Tensor::scalar(7i64))?;
+    let tag = b.constant("const", text("tag"))?;
+    let value = b.constant("const", Tensor::from_slice([3], &[1.0f32, 2.0, 4.0])?)?;
+    let scalar = b.constant("const", Tensor::scalar(0.5f32))?;
+    let metadata = b.constant("const", text(""))?;
+    let raw = Summary {
+        value: vec![summary::Value {
+            tag: "raw".into(),
+            ..Default::default()
+        }],
+    };
+    let raw = b.constant("const", Tensor::string(raw.encode_to_vec()))?;
+    let graph = GraphDef {
+        node: vec![NodeDef {
+            name: "n".into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let graph = b.constant("const", Tensor::string(graph.encode_to_vec()))?;
+    let event = Event {
+        step: 99,
+        ..Default::default()
+    };
+    let event = b.constant("const", Tensor::string(event.encode_to_vec()))?;
+    let mut op = |name: &str, inputs: &[Output]| {
+        b.op(name)
+            .name(name)
+            .input(writer)
+            .inputs(inputs)
+            .build()
+            .map(drop)
+    };
+    op("WriteSummary", &[step, value, tag, metadata])?;
+    op("WriteScalarSummary", &[step, tag, scalar])?;
+    op("WriteHistogramSummary", &[step, tag, value])?;
+    op("WriteRawProtoSummary", &[step, raw])?;
+    op("WriteGraphSummary", &[step, graph])?;
+    op("ImportEvent", &[event])?;
+    Ok(Session::new(b.finish()?, SessionOptions::default()))
+}
+
+fn events(folder: &Folder) -> Vec<Event> {
+    let mut files = std::fs::read_dir(&folder.0).expect("a folder");
+    let path = files
+        .next()
+        .expect("an event file")
+        .expect("readable")
+        .path();
+    assert!(path.to_string_lossy().ends_with(".test"), "{path:?}");
+    let mut reader = RecordReader::open(&path, RecordCompression::None).expect("records");
+    let mut events = Vec::new();
+    while let Some(record) = reader.read().expect("whole records") {
+        events.push(decode(&record).expect("an event"));
+    }
+    events
+}
+
+#[test]
+fn summary_writers_write_events() {
+    let folder = Folder::new("summary-writers");
+    let session = writers(&folder.0.to_string_lossy()).expect("a valid graph");
+    let run = |target: &str| session.run(&[], &[], &[target]);
+    let unopened = run("WriteScalarSummary").expect_err("no file yet");
+    assert_eq!(unopened.code(), Code::NotFound, "{unopened}");
+    for target in [
+        "CreateSummaryFileWriter",
+        "WriteScalarSummary",
+        "WriteHistogramSummary",
+        "WriteSummary",
+        "WriteRawProtoSummary",
+        "WriteGraphSummary",
+        "ImportEvent",
+        "FlushSummaryWriter",
+    ] {
+        run(target).unwrap_or_else(|e| panic!("{target}: {e}"));
+    }
+    let events = events(&folder);
+    let steps: Vec<i64> = events.iter().map(|e| e.step).collect();
+    assert_eq!(steps, [0, 7, 7, 7, 7, 7, 99]);
+    let value = |i: usize| match &events[i].what {
+        Some(What::Summary(s)) => s.value[0].value.clone(),
+        other => panic!("event {i} is {other:?}"),
+    };
+    use summary::value::Value;
+    assert_eq!(value(1), Some(Value::SimpleValue(0.5)));
+    let Some(Value::Histo(histogram)) = value(2) else {
+        panic!("no histogram: {:?}", value(2));
+    };
+    assert_eq!((histogram.num, histogram.sum), (3.0, 7.0));
+    assert!(matches!(value(3), Some(Value::Tensor(_))));
+    assert_eq!(value(4), None);
+    let Some(What::GraphDef(graph)) = &events[5].what else {
+        panic!("no graph: {:?}", events[5]);
+    };
+    let graph: GraphDef = decode(graph).expect("a graph");
+    assert_eq!(graph.node[0].name, "n");
+    run("CloseSummaryWriter").expect("closes");
+}
+
+#[test]
+fn stub_resources_are_created_once() {
+    let build = || -> Result<Session> {
+        let mut b = GraphBuilder::new(registry());
+        let handle = b
+            .op("StubResourceHandleOp")
+            .attr("shared_name", "stub".into());
+        let handle = handle.output()?;
+        let exists = b.op("ResourceInitializedOp").name("exists").input(handle);
+        exists.build()?;
+        for (name, op) in [("create", "ResourceCreateOp"), ("use", "ResourceUsingOp")] {
+            b.op(op).name(name).input(handle).build()?;
+        }
+        Ok(Session::new(b.finish()?, SessionOptions::default()))
+    };
+    let session = build().expect("a valid graph");
+    let exists = || {
+        let out = session.run(&[], &["exists:0"], &[]).expect("runs");
+        out[0].to_scalar::<bool>().expect("a bool")
+    };
+    let code = |target: &str| session.run(&[], &[], &[target]).err().map(|e| e.code());
+    assert!(!exists());
+    assert_eq!(code("use"), Some(Code::NotFound));
+    assert_eq!(code("create"), None);
+    assert!(exists());
+    assert_eq!(code("use"), None);
+    assert_eq!(code("create"), Some(Code::AlreadyExists));
+}
+
+/// As TensorFlow's server answers: session tensors live in sessions of one process.
+#[test]
+fn session_tensors_are_refused() {
+    let build = || -> Result<Session> {
+        let mut b = GraphBuilder::new(registry());
+        let x = b.constant("const", Tensor::scalar(1.0f32))?;
+        let name = b.constant("const", text("name"))?;
+        for op in ["GetSessionHandle", "GetSessionHandleV2"] {
+            b.op(op).name(op).input(x).build()?;
+        }
+        let get = b
+            .op("GetSessionTensor")
+            .name("GetSessionTensor")
+            .input(name);
+        get.attr("dtype", DType::Float.into()).build()?;
+        let delete = b.op("DeleteSessionTensor").name("DeleteSessionTensor");
+        delete.input(name).build()?;
+        Ok(Session::new(b.finish()?, SessionOptions::default()))
+    };
+    let session = build().expect("a valid graph");
+    for op in [
+        "GetSessionHandle",
+        "GetSessionHandleV2",
+        "GetSessionTensor",
+        "DeleteSessionTensor",
+    ] {
+        let error = session.run(&[], &[], &[op]).expect_err("no session state");
+        assert_eq!(error.code(), Code::FailedPrecondition, "{op}");
+        assert!(error.to_string().contains("null session state"), "{error}");
+    }
+}
