@@ -7,7 +7,8 @@ use ferroflow_remote::{MasterOptions, Server, ServerOptions, TlsOptions};
 use ferroflow_tensor::Tensor;
 use prost::Message;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -47,6 +48,7 @@ struct World {
     runtime: Runtime,
     channel: Channel,
     address: SocketAddr,
+    monitor: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -68,6 +70,7 @@ impl World {
         let encrypted = options.tls.is_some();
         let server = Server::bind(options).unwrap();
         let address = server.address();
+        let monitor = server.monitor_address().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let stopped = async move {
@@ -90,8 +93,25 @@ impl World {
             runtime,
             channel,
             address,
+            monitor,
             stop: Some(stop),
             thread: Some(thread),
+        }
+    }
+
+    /// Waits until `n` steps are under way, by the gauge of the monitoring port.
+    fn await_steps(&self, n: usize) {
+        let line = format!("steps_running {n}\n");
+        loop {
+            let mut stream = TcpStream::connect(self.monitor).unwrap();
+            let request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.contains("steps_running "), "{answer}");
+            if answer.contains(&line) {
+                return;
+            }
         }
     }
 
@@ -578,7 +598,7 @@ fn closing_a_session_ends_its_steps() {
     let handle = world.session(true);
     let error = std::thread::scope(|scope| {
         let waits = scope.spawn(|| world.step(run(&handle, &[], &["take:0"], &[])));
-        std::thread::sleep(Duration::from_millis(300));
+        world.await_steps(1);
         let request = CloseSessionRequest {
             session_handle: handle.clone(),
         };
@@ -601,7 +621,7 @@ fn a_reset_ends_steps_as_closing_does() {
     let handle = world.session(false);
     let error = std::thread::scope(|scope| {
         let waits = scope.spawn(|| world.step(run(&handle, &[], &["take:0"], &[])));
-        std::thread::sleep(Duration::from_millis(300));
+        world.await_steps(1);
         let _: ResetResponse = world.call("Reset", ResetRequest::default()).unwrap();
         waits.join().unwrap().unwrap_err()
     });
@@ -881,13 +901,9 @@ fn a_client_that_vanishes_leaves_no_step() {
         let codec = ProstCodec::<RunStepRequest, RunStepResponse>::default();
         grpc.unary(Request::new(request), path, codec).await
     });
-    std::thread::sleep(Duration::from_millis(300));
+    world.await_steps(1);
     other.shutdown_background();
-    // Stopping waits for steps under way: it would take half a minute if this one were left.
-    let began = std::time::Instant::now();
-    std::thread::sleep(Duration::from_millis(300));
-    drop(world);
-    assert!(began.elapsed() < Duration::from_secs(20));
+    world.await_steps(0);
 }
 
 #[test]
@@ -901,11 +917,8 @@ fn a_partial_run_that_nobody_goes_on_with_does_not_count_as_used() {
     };
     let made: PartialRunSetupResponse = world.call("PartialRunSetup", request).unwrap();
     assert!(!made.partial_run_handle.is_empty());
-    std::thread::sleep(Duration::from_millis(200));
-    // Stopping waits for steps under way, and would for half a minute.
-    let began = std::time::Instant::now();
-    drop(world);
-    assert!(began.elapsed() < Duration::from_secs(20));
+    // Or stopping would wait for it.
+    world.await_steps(0);
 }
 
 #[test]
