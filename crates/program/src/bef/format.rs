@@ -35,24 +35,32 @@ pub(super) enum Section {
     AttributeTypes = 9,
     AttributeNames = 10,
     RegisterTypes = 11,
+    /// Ferroflow's: the graph of a compiled model of layout 1.
+    Graph = 0x40,
+    /// Ferroflow's: what a compiled model takes and returns.
+    Interface = 0x41,
+    /// Ferroflow's: the tensors of a compiled model.
+    Tensors = 0x42,
+    /// Ferroflow's: bytes of large tensors.
+    Weights = 0x43,
     /// Ferroflow's: what kernels run on which thread.
     Streams = 0x44,
     /// Ferroflow's: names of places.
     LocationNames = 0x45,
     /// Ferroflow's: functions that TFRT's engines do not run, behind those of the index.
     OtherFunctions = 0x46,
+    /// Ferroflow's: the bodies of functions of kind `dataflow`.
+    Bodies = 0x47,
 }
 
-pub(super) const N_SECTIONS: usize = 15;
+pub(super) const N_SECTIONS: usize = 20;
 
 impl Section {
-    /// The place of section `id` among all that are known here; others are none of ours.
+    /// The position of section `id` among the known ones, if it is known.
     pub(super) fn slot(id: u8) -> Option<usize> {
         match id {
             0..=11 => Some(id.into()),
-            0x44 => Some(12),
-            0x45 => Some(13),
-            0x46 => Some(14),
+            0x40..=0x47 => Some(usize::from(id - 0x40) + 12),
             _ => None,
         }
     }
@@ -67,7 +75,7 @@ pub enum FunctionKind {
     Native,
     /// The engine `sync`.
     Sync,
-    /// The engine `dataflow`; the body is the file's graph.
+    /// The engine `dataflow`.
     Dataflow,
 }
 
@@ -175,6 +183,13 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.raw()?).ok().map(str::to_string)
     }
 
+    /// A little-endian word.
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        let word = self.bytes.get(self.at..)?.first_chunk()?;
+        self.at += 4;
+        Some(u32::from_le_bytes(*word))
+    }
+
     pub(super) fn ints(&mut self) -> Option<Vec<usize>> {
         let n = self.count()?;
         (0..n).map(|_| self.int()).collect()
@@ -184,16 +199,6 @@ impl<'a> Reader<'a> {
 /// The byte ranges of the sections, `None` where one is missing.
 pub(super) fn sections(file: &[u8]) -> Result<[Option<Range<usize>>; N_SECTIONS]> {
     let mut sections = [const { None }; N_SECTIONS];
-    each_section(file, &mut |id, range| {
-        if let Some(slot) = Section::slot(id).and_then(|i| sections.get_mut(i)) {
-            *slot = Some(range);
-        }
-    })?;
-    Ok(sections)
-}
-
-/// Visits all sections by number and byte range.
-pub(super) fn each_section(file: &[u8], see: &mut dyn FnMut(u8, Range<usize>)) -> Result<()> {
     if file.get(..2) != Some(&MAGIC) {
         return Err(corrupt("invalid BEF file header detected"));
     }
@@ -218,9 +223,11 @@ pub(super) fn each_section(file: &[u8], see: &mut dyn FnMut(u8, Range<usize>)) -
         let Some((id, range)) = range else {
             return Err(corrupt("BEF file section header corrupted"));
         };
-        see(id, range);
+        if let Some(slot) = Section::slot(id).and_then(|i| sections.get_mut(i)) {
+            *slot = Some(range);
+        }
     }
-    Ok(())
+    Ok(sections)
 }
 
 /// Bytes being written, with the alignment that they need.
@@ -298,12 +305,7 @@ impl Writer {
     }
 
     pub(super) fn section(&mut self, id: Section, body: &Writer) {
-        self.other_section(id as u8, body);
-    }
-
-    /// A section that TFRT does not know, if its number is none of [`Section`].
-    pub(super) fn other_section(&mut self, id: u8, body: &Writer) {
-        self.byte(id);
+        self.byte(id as u8);
         let aligned = body.alignment() > 1;
         self.int(body.bytes.len() << 1 | usize::from(aligned));
         if aligned {

@@ -1,8 +1,8 @@
-//! BEF, the binary form of host programs: written, opened, checked, and turned back into text.
+//! BEF, the binary form of programs: written, opened, checked, and turned back into text.
 
 mod body;
 mod format;
-mod graph;
+mod model;
 mod read;
 mod serial;
 mod to_mlir;
@@ -12,7 +12,7 @@ mod write_body;
 
 pub use body::{Body, Kernel};
 pub use format::FunctionKind;
-pub use graph::{GraphProgram, Port, TensorTable, has_graph, read_graph, write_graph};
+pub use model::{MAIN, Model, Port, write_model};
 pub use read::{File, FileBytes, Function};
 pub use serial::Serial;
 pub use to_mlir::to_mlir;

@@ -3,6 +3,7 @@
 
 use super::body::{self, Body};
 use super::format::{FunctionKind, N_SECTIONS, Reader, Section, VERSION, corrupt, sections};
+use super::model::other_layout;
 use ferroflow_base::Result;
 use ferroflow_host_context::{AttrKind, Attribute};
 use std::collections::HashMap;
@@ -69,6 +70,9 @@ impl File {
         };
         if file.section(Section::FormatVersion).first() != Some(&VERSION) {
             return Err(corrupt("BEF file has unknown version number"));
+        }
+        if file.has(Section::Graph) {
+            return Err(other_layout(1));
         }
         file.kernels = file.names(Section::Kernels, "invalid Kernels section in BEF file")?;
         file.types = file.names(Section::Types, "invalid Types section in BEF file")?;
@@ -196,7 +200,7 @@ impl File {
                 self.body(i)?;
             }
         }
-        Ok(())
+        self.model(None, &mut |_, _| Ok(())).map(|_| ())
     }
 
     /// File, line and column of an offset in the section of positions.
