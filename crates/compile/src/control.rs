@@ -1,15 +1,15 @@
-//! Which nodes the engine runs itself, and what calls become.
+//! Nodes that the engine runs itself, and calls.
 
-use crate::emit::Emitter;
-use ferroflow_base::{Result, internal, invalid_argument};
+use crate::emit::{Emitter, NodeAction};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Node;
-use ferroflow_opdef::{AttrValue, Cost, KernelCtx, NodeInfo};
-use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Source};
-use ferroflow_tensor::Tensor;
+use ferroflow_opdef::{AttrValue, Cost, NodeInfo};
+use ferroflow_program::{Action, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source};
+use ferroflow_tensor::DType;
 
 /// The action of a node that moves values and has no kernel; Enter, which needs its loop, is not
 /// among them.
-pub(crate) fn dataflow_action(node: &Node) -> Option<Action> {
+pub(crate) fn dataflow_action(node: &Node) -> Option<NodeAction> {
     Some(match node.op() {
         "Switch" | "RefSwitch" => Action::Switch,
         "_SwitchN" => Action::SwitchN,
@@ -64,24 +64,18 @@ impl<'a> Callee<'a> {
         }))
     }
 
-    /// The names of the functions.
-    pub(crate) fn names(&self) -> Vec<&'a str> {
-        match self {
-            Callee::Call(name) | Callee::For(name) => vec![name],
-            Callee::Branch(names, _) => names.clone(),
-            Callee::While(cond, body) => vec![cond, body],
-        }
-    }
-
-    pub(crate) fn action(&self, emitter: &mut Emitter, node: &Node) -> Result<Action> {
+    pub(crate) fn action(&self, emitter: &mut Emitter, node: &Node) -> Result<NodeAction> {
         Ok(match self {
             Callee::Call(f) => Action::Call(emitter.function(f)?),
-            Callee::Branch(names, by_truth) => {
-                let branches: Result<Vec<FrameIdx>> =
-                    names.iter().map(|n| emitter.function(n)).collect();
-                Action::Branch {
-                    branches: branches?.into(),
-                    by_truth: *by_truth,
+            Callee::Branch(names, is_if) => {
+                let branches = names.iter().map(|n| emitter.function(n));
+                let branches: Vec<FrameIdx> = branches.collect::<Result<_>>()?;
+                match branches[..] {
+                    [then_branch, else_branch] if *is_if => Action::If {
+                        then_branch,
+                        else_branch,
+                    },
+                    _ => Action::Case(branches.into()),
                 }
             }
             Callee::While(cond, body) => Action::While {
@@ -104,7 +98,7 @@ impl<'a> Callee<'a> {
     }
 }
 
-/// The functions that the attrs of a node name which is no [`Callee`]: its kernel calls them.
+/// The functions that the attrs of a node name that is not a [`Callee`]: its kernel calls them.
 pub(crate) fn passed(node: &Node) -> impl Iterator<Item = String> {
     node.attrs.iter().filter_map(|(_, value)| match value {
         AttrValue::Func(f) => Some(f.name.clone()),
@@ -113,7 +107,7 @@ pub(crate) fn passed(node: &Node) -> impl Iterator<Item = String> {
 }
 
 /// A For whose nodes are still to be made: `whole` is a function of (start, limit, delta,
-/// variables...) that runs a While over them and gives the variables.
+/// variables...) that runs a While over them and returns the variables.
 pub(crate) struct ForLoop {
     node: String,
     whole: FrameIdx,
@@ -121,19 +115,15 @@ pub(crate) struct ForLoop {
     n_vars: usize,
 }
 
-/// Start or counter, limit and delta of a For.
-fn bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
-    let int = |i: usize, what: &str| {
-        let value = ctx.input(i)?;
-        match value.shape().is_scalar() {
-            true => value.to_scalar::<i32>(),
-            false => Err(invalid_argument!(
-                "{what} must be a scalar, but {}",
-                value.shape()
-            )),
-        }
-    };
-    Ok((int(0, "start")?, int(1, "limit")?, int(2, "delta")?))
+/// A kernel of a For: `op` takes `n_inputs` integers.
+fn for_kernel(node: &str, op: &str, n_inputs: usize, output: DType) -> NodeAction {
+    Action::Kernel(Box::new(KernelEntry {
+        op: op.to_string(),
+        node: node.to_string(),
+        inputs: vec![DType::Int32; n_inputs],
+        outputs: vec![output],
+        ..KernelEntry::default()
+    }))
 }
 
 /// Makes the nodes of a For.
@@ -176,55 +166,13 @@ pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
             .map(|n| Source::Node(*n, 0))
             .collect::<Vec<_>>()
     };
-    let checked = |ctx: &mut KernelCtx| {
-        let (start, limit, delta) = bounds(ctx)?;
-        let is_finite = match delta {
-            0 => start == limit,
-            d if d > 0 => start <= limit,
-            _ => start >= limit,
-        };
-        if !is_finite {
-            return Err(invalid_argument!(
-                "Invalid start/limit/delta: {start} {limit} {delta}"
-            ));
-        }
-        ctx.set_output(0, Tensor::scalar(start))
-    };
-    let goes_on = |ctx: &mut KernelCtx| {
-        let (i, limit, delta) = bounds(ctx)?;
-        let go_on = match delta {
-            d if d >= 0 => i < limit,
-            _ => i > limit,
-        };
-        ctx.set_output(0, Tensor::scalar(go_on))
-    };
-    let next = |ctx: &mut KernelCtx| {
-        let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
-        let i = int(0)?.checked_add(int(1)?);
-        let i = i.ok_or_else(|| internal!("the counter of a For overflows"))?;
-        ctx.set_output(0, Tensor::scalar(i))
-    };
-    let start = add(
-        whole,
-        "start",
-        Action::Kernel(Box::new(checked)),
-        of(&outer[..3]),
-        1,
-    );
-    let test = add(
-        cond,
-        "test",
-        Action::Kernel(Box::new(goes_on)),
-        of(&tested[..3]),
-        1,
-    );
-    let i = add(
-        step,
-        "next",
-        Action::Kernel(Box::new(next)),
-        of(&[inner[0], inner[2]]),
-        1,
-    );
+    let kernel = |op, n_inputs, output| for_kernel(&this.node, op, n_inputs, output);
+    let start = kernel("_ForStart", 3, DType::Int32);
+    let start = add(whole, "start", start, of(&outer[..3]), 1);
+    let test = kernel("_ForTest", 3, DType::Bool);
+    let test = add(cond, "test", test, of(&tested[..3]), 1);
+    let next = kernel("_ForNext", 2, DType::Int32);
+    let i = add(step, "next", next, of(&[inner[0], inner[2]]), 1);
     let mut passed = vec![inner[0]];
     passed.extend(&inner[3..]);
     let call = add(step, "body", Action::Call(this.body), of(&passed), n_vars);

@@ -1,90 +1,79 @@
-//! Graph → plan: builds every kernel once, hands it its constants; lays out loops and functions as
-//! frames.
+//! Graph → function body: nodes become actions and kernel entries, loops and functions frames.
 
 use crate::control::{self, Callee, ForLoop};
 use crate::pass::FUSED_SUFFIX;
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{
-    ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, RETVAL, loop_frames, topological_order,
+    ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, Output, RETVAL, loop_frames, topological_order,
 };
-use ferroflow_opdef::{Cost, KernelBuild, NodeInfo, OpKernel, Registry, no_kernel};
-use ferroflow_program::{Action, BuildNode, FrameIdx, NodeIdx, Plan, PlanBuilder, Source};
-use ferroflow_tensor::{DType, LazyTensor};
+use ferroflow_opdef::{Cost, NodeInfo, Registry};
+use ferroflow_program::{
+    Action, Body, BodyBuilder, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// Levels of functions that are called by kernels of functions that are.
-const MAX_PASSED_DEPTH: usize = 32;
+const MAX_CALLEE_DEPTH: usize = 32;
 
-/// Emits the plan of a pruned, optimized graph and of the functions that it calls, which are
-/// optimized on the way.
+/// What the engine does with a node of a body.
+pub(crate) type NodeAction = Action<Box<KernelEntry>>;
+
+/// Emits the body of a pruned, optimized graph and of the functions that it calls, which are
+/// optimized on the way. No kernel is built.
 ///
-/// A constant that every reader absorbed when its kernel was built leaves no trace in the plan, and
-/// its pages of the model file are given back at once.
-pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Plan> {
-    emit_seen(graph, registry, options, &mut |_, _, _| Ok(()))
+/// # Errors
+/// A function does not compile, a loop is not well formed, or a value inside a loop is fetched.
+pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Body> {
+    emit_with(graph, registry, options, &mut KernelCallees::default())
 }
 
-/// Sees the kernel of each node of each function; the graph itself is the function "".
-pub(crate) type SeeKernel<'a> = dyn FnMut(&str, NodeId, &dyn OpKernel) -> Result<()> + 'a;
-
-pub(crate) fn emit_seen(
-    graph: &Graph,
-    registry: &Registry,
-    options: &Options,
-    see: &mut SeeKernel,
-) -> Result<Plan> {
-    emit_within(graph, registry, options, see, &mut Passed::default())
-}
-
-/// Functions that kernels call, which are plans of their own.
+/// Functions that kernels call, which are bodies of their own.
 #[derive(Default)]
-struct Passed {
-    made: FxHashMap<String, Arc<Plan>>,
+struct KernelCallees {
+    made: FxHashMap<String, Arc<Body>>,
     under_way: Vec<String>,
 }
 
-impl Passed {
-    /// The plan of function `name`, whose kernels may call functions in turn.
-    fn plan(
+impl KernelCallees {
+    /// The body of function `name`, whose kernels may call functions in turn.
+    fn body(
         &mut self,
         name: &str,
         library: &Arc<Library>,
         registry: &Registry,
         options: &Options,
-    ) -> Result<Arc<Plan>> {
-        if let Some(plan) = self.made.get(name) {
-            return Ok(plan.clone());
+    ) -> Result<Arc<Body>> {
+        if let Some(body) = self.made.get(name) {
+            return Ok(body.clone());
         }
         let is_within = self.under_way.iter().any(|n| n == name);
-        if is_within || self.under_way.len() >= MAX_PASSED_DEPTH {
+        if is_within || self.under_way.len() >= MAX_CALLEE_DEPTH {
             return Err(unimplemented_error!(
                 "functions that datasets call are nested too deeply or in themselves"
             ));
         }
         self.under_way.push(name.to_string());
-        let mut body = library.get(name)?.graph.clone();
-        body.set_library(library.clone());
-        optimize(&mut body, registry, options, &mut |_, _| {})?;
-        let plan = emit_within(&body, registry, options, &mut |_, _, _| Ok(()), self)?;
+        let mut graph = library.get(name)?.graph.clone();
+        graph.set_library(library.clone());
+        optimize(&mut graph, registry, options, &mut |_, _| {})?;
+        let body = Arc::new(emit_with(&graph, registry, options, self)?);
         self.under_way.pop();
-        let plan = Arc::new(plan);
-        self.made.insert(name.to_string(), plan.clone());
-        Ok(plan)
+        self.made.insert(name.to_string(), body.clone());
+        Ok(body)
     }
 }
 
-fn emit_within(
+fn emit_with(
     graph: &Graph,
     registry: &Registry,
     options: &Options,
-    see: &mut SeeKernel,
-    passed: &mut Passed,
-) -> Result<Plan> {
+    callees: &mut KernelCallees,
+) -> Result<Body> {
     let mut emitter = Emitter {
         registry,
-        builder: PlanBuilder::new(),
+        builder: BodyBuilder::new(),
         library: graph.library().clone(),
         functions: FxHashMap::default(),
         queue: Vec::new(),
@@ -92,20 +81,19 @@ fn emit_within(
         fors: Vec::new(),
     };
     let root = emitter.declare("", graph)?;
-    emitter.body(graph, root, &mut |id, kernel| see("", id, kernel))?;
+    emitter.body(graph, root)?;
     while let Some((name, frame)) = emitter.queue.pop() {
         let mut body = emitter.library.get(&name)?.graph.clone();
         body.set_library(emitter.library.clone());
         let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));
         optimize(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
         emitter.library = body.library().clone();
-        let see = &mut |id, kernel: &dyn OpKernel| see(&name, id, kernel);
-        emitter.body(&body, frame, see).map_err(note)?;
+        emitter.body(&body, frame).map_err(note)?;
     }
     while let Some(name) = emitter.called_by_kernels.pop() {
-        let plan = passed.plan(&name, &emitter.library, registry, options);
-        let plan = plan.map_err(|e| e.note(format!("in function '{name}'")))?;
-        emitter.builder.called_by_kernels(&name, plan);
+        let body = callees.body(&name, &emitter.library, registry, options);
+        let body = body.map_err(|e| e.note(format!("in function '{name}'")))?;
+        emitter.builder.called_by_kernels(&name, body);
     }
     for this in std::mem::take(&mut emitter.fors) {
         control::emit_for(&mut emitter, &this)?;
@@ -113,10 +101,10 @@ fn emit_within(
     emitter.builder.finish()
 }
 
-/// What all functions of a plan share.
+/// What all functions of a body share.
 pub(crate) struct Emitter<'a> {
     pub(crate) registry: &'a Registry,
-    pub(crate) builder: PlanBuilder,
+    pub(crate) builder: BodyBuilder,
     library: Arc<Library>,
     functions: FxHashMap<String, FrameIdx>,
     queue: Vec<(String, FrameIdx)>,
@@ -149,12 +137,7 @@ impl Emitter<'_> {
         Ok(frame)
     }
 
-    fn body(
-        &mut self,
-        graph: &Graph,
-        function: FrameIdx,
-        see: &mut dyn FnMut(NodeId, &dyn OpKernel) -> Result<()>,
-    ) -> Result<()> {
+    fn body(&mut self, graph: &Graph, function: FrameIdx) -> Result<()> {
         let frames = loop_frames(graph)?;
         let mut loops = Vec::with_capacity(frames.loops.len());
         for l in &frames.loops {
@@ -171,7 +154,7 @@ impl Emitter<'_> {
                 })?;
             loops.push(self.builder.loop_frame(&l.name, parent, parallel));
         }
-        let mut body = Body {
+        let mut body = GraphEmitter {
             emitter: self,
             graph,
             function,
@@ -204,7 +187,7 @@ impl Emitter<'_> {
         }
         for &id in &order {
             let node = graph.node(id);
-            body.node(id, see)
+            body.node(id)
                 .map_err(|e| e.at_node(&node.name, node.op()))?;
         }
         Ok(())
@@ -217,7 +200,7 @@ fn index(node: &Node) -> Result<usize> {
 }
 
 /// The emission of one graph.
-struct Body<'a, 'b> {
+struct GraphEmitter<'a, 'b> {
     emitter: &'a mut Emitter<'b>,
     graph: &'a Graph,
     function: FrameIdx,
@@ -225,11 +208,11 @@ struct Body<'a, 'b> {
     loops: Vec<FrameIdx>,
     idx: Vec<Option<NodeIdx>>,
     consts: FxHashMap<NodeId, u32>,
-    /// Merges whose output 1 somebody reads.
+    /// Merges whose output 1 is read.
     read_positions: FxHashSet<NodeId>,
 }
 
-impl Body<'_, '_> {
+impl GraphEmitter<'_, '_> {
     /// Constants that need a node: those that wait for something, for they may be dead, and those
     /// that a Merge reads or a node waits for.
     fn const_nodes(&self) -> Vec<bool> {
@@ -251,79 +234,64 @@ impl Body<'_, '_> {
         self.frames.of(id).map_or(self.function, |l| self.loops[l])
     }
 
-    fn node(
-        &mut self,
-        id: NodeId,
-        see: &mut dyn FnMut(NodeId, &dyn OpKernel) -> Result<()>,
-    ) -> Result<()> {
+    fn node(&mut self, id: NodeId) -> Result<()> {
         let graph = self.graph;
         let node = graph.node(id);
-        if node.op() == "Const" {
-            if self.idx[id.index()].is_some() {
+        match node.op() {
+            "Const" if self.idx[id.index()].is_none() => return Ok(()),
+            "Const" => {
                 let constant = self.constant(id)?;
-                self.add(id, Action::Const(constant), Vec::new(), Cost::Cheap)?;
+                return self.add(id, Action::Const(constant), Vec::new(), Cost::Cheap);
             }
-            return Ok(());
+            RETVAL => return self.result(id),
+            _ => {}
         }
-        // Constants whose readers need not wait for them.
-        let constants: Vec<Option<LazyTensor>> = node
-            .inputs
-            .iter()
-            .map(|i| {
-                let source = graph.node(i.node);
-                (source.op() == "Const" && self.idx[i.node.index()].is_none())
-                    .then(|| source.attrs.tensor("value").cloned())
-                    .transpose()
-            })
-            .collect::<Result<_>>()?;
-        if node.op() == RETVAL {
-            return self.result(id, &constants);
-        }
-        let action = self.action(id, &constants)?;
-        if let Action::Kernel(kernel) = &action {
-            see(id, &**kernel)?;
-        }
+        let action = self.action(id)?;
         let mut inputs = Vec::with_capacity(node.inputs.len());
-        for (i, input) in node.inputs.iter().enumerate() {
-            inputs.push(match &constants[i] {
-                Some(value) => match &action {
-                    Action::Kernel(kernel) if kernel.absorbs(i) => {
-                        value.release();
-                        Source::Nothing
-                    }
-                    _ => Source::Const(self.constant(input.node)?),
-                },
-                None => Source::Node(self.emitted(input.node)?, input.slot as u16),
-            });
+        for input in &node.inputs {
+            inputs.push(self.source(*input)?);
         }
-        let cost = self
-            .emitter
-            .registry
-            .op(node.op())
-            .map_or(Cost::Cheap, |op| op.cost);
-        self.add(id, action, inputs, cost)
+        let op = self.emitter.registry.op(node.op());
+        self.add(id, action, inputs, op.map_or(Cost::Cheap, |op| op.cost))
     }
 
-    fn add(&mut self, id: NodeId, action: Action, inputs: Vec<Source>, cost: Cost) -> Result<()> {
+    /// The producer of an input; constants that wait for nothing have no node.
+    fn source(&mut self, input: Output) -> Result<Source> {
+        let is_const = self.graph.node(input.node).op() == "Const";
+        if is_const && self.idx[input.node.index()].is_none() {
+            return Ok(Source::Const(self.constant(input.node)?));
+        }
+        Ok(Source::Node(self.emitted(input.node)?, input.slot as u16))
+    }
+
+    fn add(
+        &mut self,
+        id: NodeId,
+        action: NodeAction,
+        inputs: Vec<Source>,
+        cost: Cost,
+    ) -> Result<()> {
         let node = self.graph.node(id);
         let mut controls = Vec::with_capacity(node.controls.len());
         for control in &node.controls {
-            // Constants that wait for nothing are there before the step begins.
+            // Constants that wait for nothing exist before the step begins.
             let source = self.graph.node(*control);
             if source.op() != "Const" || self.idx[control.index()].is_some() {
                 controls.push(self.emitted(*control)?);
             }
         }
-        // Output 1 of a Merge is made only for who reads it.
         let n_outputs = match &action {
+            // Output 1 of a Merge is made only if it is read.
             Action::Merge if !self.read_positions.contains(&id) => 1,
+            // A _Retval has no outputs, but what stands for it has.
+            Action::Forward => inputs.len(),
             _ => node.outputs.len(),
         };
         let added = self.emitter.builder.add(
             self.frame(id),
             BuildNode {
                 info: NodeInfo {
-                    // Whoever reads a message knows the node that was there before.
+                    // Messages name the node of the source graph.
                     name: match node.attrs.str(ORIGIN) {
                         Ok(origin) => origin.to_string(),
                         Err(_) => node.name.trim_end_matches(FUSED_SUFFIX).to_string(),
@@ -343,19 +311,16 @@ impl Body<'_, '_> {
         }
     }
 
-    fn result(&mut self, id: NodeId, constants: &[Option<LazyTensor>]) -> Result<()> {
+    fn result(&mut self, id: NodeId) -> Result<()> {
         let (node, function) = (self.graph.node(id), self.function);
         let input = node.inputs[0];
         if self.frame(id) != function {
             return Err(invalid_argument!(
-                "'{}' is inside a loop and cannot be fetched; fetch what its Exit gives",
+                "'{}' is inside a loop and cannot be fetched; fetch the output of its Exit",
                 self.graph.node(input.node).name
             ));
         }
-        let mut source = match constants.first() {
-            Some(Some(_)) => Source::Const(self.constant(input.node)?),
-            _ => Source::Node(self.emitted(input.node)?, input.slot as u16),
-        };
+        let mut source = self.source(input)?;
         if !node.controls.is_empty() {
             self.add(id, Action::Forward, vec![source], Cost::Cheap)?;
             source = Source::Node(self.emitted(id)?, 0);
@@ -363,7 +328,7 @@ impl Body<'_, '_> {
         self.emitter.builder.result(function, index(node)?, source)
     }
 
-    fn action(&mut self, id: NodeId, constants: &[Option<LazyTensor>]) -> Result<Action> {
+    fn action(&mut self, id: NodeId) -> Result<NodeAction> {
         let graph = self.graph;
         let node = graph.node(id);
         if node.op() == ARG {
@@ -382,39 +347,27 @@ impl Body<'_, '_> {
         if let Some(callee) = Callee::of(node)? {
             return callee.action(self.emitter, node);
         }
-        let op = self.emitter.registry.op(node.op());
-        let factory = op.and_then(|op| op.kernel).ok_or_else(|| {
-            no_kernel(
-                node.op(),
-                &node.name,
-                &node.attrs,
-                "<no registered kernels>",
-            )
-        })?;
         self.emitter.called_by_kernels.extend(control::passed(node));
-        let inputs: Vec<DType> = node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect();
-        let build = KernelBuild {
-            node: &node.name,
-            device: &node.device,
-            def: &node.def,
-            attrs: &node.attrs,
-            inputs: &inputs,
-            outputs: &node.outputs,
-            constants,
-        };
-        Ok(Action::Kernel(build.kernel(factory)?))
+        Ok(Action::Kernel(Box::new(KernelEntry {
+            op: node.op().to_string(),
+            node: node.name.clone(),
+            device: node.device.clone(),
+            attrs: node.attrs.clone(),
+            inputs: node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect(),
+            outputs: node.outputs.to_vec(),
+        })))
     }
 
     fn emitted(&self, id: NodeId) -> Result<NodeIdx> {
         self.idx[id.index()]
-            .ok_or_else(|| internal!("'{}' has no place in the plan", self.graph.node(id).name))
+            .ok_or_else(|| internal!("'{}' has no place in the body", self.graph.node(id).name))
     }
 
     fn constant(&mut self, id: NodeId) -> Result<u32> {
         if let Some(&c) = self.consts.get(&id) {
             return Ok(c);
         }
-        let value = self.graph.node(id).attrs.tensor("value")?.get()?;
+        let value = self.graph.node(id).attrs.tensor("value")?.clone();
         let c = self.emitter.builder.constant(value);
         self.consts.insert(id, c);
         Ok(c)

@@ -1,4 +1,4 @@
-//! The compiler: a graph goes in, a plan comes out. One file per pass, one visible list.
+//! The compiler: a graph goes in, a function body comes out. One file per pass, one visible list.
 //!
 //! Entry points, in reading order: [`compile`], [`PIPELINE`], [`Pass`], [`Options`], [`emit`].
 //!
@@ -14,10 +14,8 @@ mod evaluate;
 mod pass;
 mod passes;
 mod pipeline;
-mod portable;
 mod view;
 
 pub use emit::emit;
 pub use pass::{Lower, Options, Pass, PassCtx};
 pub use pipeline::{PIPELINE, compile, optimize};
-pub use portable::{optimize_all, pack, unpack};

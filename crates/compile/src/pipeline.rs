@@ -25,10 +25,15 @@ pub const PIPELINE: &[Pass] = &[
     passes::elementwise::PASS,
 ];
 
-/// Runs the pipeline and emits the plan.
+/// Runs the pipeline, emits the body and loads it.
+///
+/// # Errors
+/// A pass fails, or a node has no kernel.
 pub fn compile(mut graph: Graph, registry: &Registry, options: &Options) -> Result<Plan> {
     optimize(&mut graph, registry, options, &mut |_, _| {})?;
-    emit(&graph, registry, options)
+    let body = emit(&graph, registry, options)?;
+    drop(graph);
+    body.load(registry)
 }
 
 /// Runs the pipeline; `observe` sees the graph after each pass.

@@ -1,9 +1,10 @@
 //! Function calls: a call is an iteration of the function's frame in the same step, so that calls
 //! nest without using the thread's stack.
 
-use crate::state::{Env, Item, Owner, ROOT, StepState};
+use crate::kernel::Env;
+use crate::state::{Owner, ROOT, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
-use ferroflow_program::{Action, FrameIdx, NodeIdx, Plan};
+use ferroflow_program::{Action, FrameIdx, Plan};
 use ferroflow_tensor::Tensor;
 
 /// Deepest nesting of calls.
@@ -27,7 +28,7 @@ struct Call {
     frame: u32,
     iter: u32,
     /// The calling node.
-    caller: Option<Item>,
+    caller: Option<TaggedNode>,
     depth: u32,
     phase: Phase,
     results: Vec<Option<Tensor>>,
@@ -85,7 +86,7 @@ impl StepState {
     pub(crate) fn begin_call(
         &mut self,
         env: &Env,
-        item: Item,
+        item: TaggedNode,
         frame: FrameIdx,
         mut args: Vec<Option<Tensor>>,
     ) -> Result<()> {
@@ -198,11 +199,10 @@ impl StepState {
         let (iter, phase) = (call.iter, call.phase);
         if let Some(missing) = call.results.iter().position(Option::is_none) {
             let name = &env.plan.frames[call.frame as usize].name;
-            let info = &env.plan.info[caller.node.index()];
-            return Err(invalid_argument!(
+            let error = invalid_argument!(
                 "Retval[{missing}] of function '{name}' does not have value"
-            )
-            .at_node(&info.name, &info.op));
+            );
+            return Err(env.at_node(caller.node, error));
         }
         self.free_iteration(iter);
         let node = caller.node;
@@ -213,7 +213,7 @@ impl StepState {
                 return Ok(self.start_phase(env, id, cond, Phase::Cond));
             }
             let go_on = match call.results.first_mut().map(Option::take) {
-                Some(Some(t)) => is_true(&t).map_err(|e| at(env, node, e))?,
+                Some(Some(t)) => is_true(&t).map_err(|e| env.at_node(node, e))?,
                 _ => return Err(internal!("the condition has no result")),
             };
             if go_on {
@@ -229,11 +229,6 @@ impl StepState {
         self.propagate::<true>(env, node, caller.iter);
         Ok(caller.iter)
     }
-}
-
-fn at(env: &Env, node: NodeIdx, e: ferroflow_base::Status) -> ferroflow_base::Status {
-    let info = &env.plan.info[node.index()];
-    e.at_node(&info.name, &info.op)
 }
 
 /// TensorFlow's rule for conditions: a scalar by its value, a string by its length, any other

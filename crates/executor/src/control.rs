@@ -1,15 +1,16 @@
 //! Nodes that the engine runs itself: they decide where values go.
 
 use crate::calls::is_true;
-use crate::state::{Env, Item, StepState};
+use crate::kernel::Env;
+use crate::state::{PlanNode, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::Value;
-use ferroflow_program::{Action, Plan, PlanNode};
+use ferroflow_program::{Action, FrameIdx, Plan};
 use ferroflow_tensor::Tensor;
 
 impl StepState {
     /// Runs a node that has no kernel.
-    pub(crate) fn run_control(&mut self, env: &Env, item: Item) -> Result<()> {
+    pub(crate) fn run_control(&mut self, env: &Env, item: TaggedNode) -> Result<()> {
         let plan = env.plan;
         let node = &plan.nodes[item.node.index()];
         let slot = self.iterations[item.iter as usize].slot_base + node.first_slot;
@@ -17,7 +18,7 @@ impl StepState {
         match &node.action {
             Action::Forward if node.n_inputs == 1 => {
                 let value = take(plan, &mut self.slots[first]);
-                self.pass_on(env, item, value);
+                self.forward_output(env, item, value);
             }
             Action::Forward => {
                 for i in 0..node.n_inputs as usize {
@@ -26,10 +27,8 @@ impl StepState {
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Switch | Action::SwitchN => {
-                let to = self.chosen_output(plan, node, first).map_err(|e| {
-                    let info = &plan.info[item.node.index()];
-                    e.at_node(&info.name, &info.op)
-                })?;
+                let to = self.chosen_output(plan, node, first);
+                let to = to.map_err(|e| env.at_node(item.node, e))?;
                 self.slots[first + 1].clear();
                 self.outputs[to] = take(plan, &mut self.slots[first]);
                 self.propagate::<true>(env, item.node, item.iter);
@@ -40,7 +39,7 @@ impl StepState {
                 let live = live.ok_or_else(|| internal!("a Merge runs without input"))?;
                 let value = take(plan, &mut slots[live]);
                 if node.n_outputs == 1 {
-                    self.pass_on(env, item, value);
+                    self.forward_output(env, item, value);
                 } else {
                     self.outputs[0] = value;
                     self.outputs[1] = Value::Tensor(Tensor::scalar(live as i32));
@@ -61,7 +60,7 @@ impl StepState {
             }
             Action::Const(c) => {
                 let value = plan.consts.get(*c as usize).cloned();
-                self.pass_on(env, item, value.into());
+                self.forward_output(env, item, value.into());
             }
             Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
             Action::Call(frame) => {
@@ -74,29 +73,42 @@ impl StepState {
                 self.begin_call(env, item, *cond, args)?;
                 return Ok(());
             }
-            Action::Branch { branches, by_truth } => {
-                let choice = self.peek(plan, first)?;
-                let chosen = match by_truth {
-                    true => is_true(choice).map(|t| usize::from(!t)),
-                    false => choice.to_scalar::<i32>().map(|i| {
-                        let last = branches.len() - 1;
-                        usize::try_from(i).map_or(last, |i| i.min(last))
-                    }),
+            Action::If {
+                then_branch,
+                else_branch,
+            } => {
+                let is_true = self.peek(plan, first).and_then(is_true);
+                let function = match is_true.map_err(|e| env.at_node(item.node, e))? {
+                    true => *then_branch,
+                    false => *else_branch,
                 };
-                let chosen = chosen.map_err(|e| {
-                    let info = &plan.info[item.node.index()];
-                    e.at_node(&info.name, &info.op)
-                })?;
-                self.slots[first].clear();
-                let args = self.take_args(plan, node, first, 1);
-                let function = branches.get(chosen).copied();
-                let function = function.ok_or_else(|| internal!("no branch {chosen}"))?;
-                self.begin_call(env, item, function, args)?;
-                return Ok(());
+                return self.begin_branch(env, item, first, function);
+            }
+            Action::Case(branches) => {
+                let index = self.peek(plan, first).and_then(Tensor::to_scalar::<i32>);
+                let index = index.map_err(|e| env.at_node(item.node, e))?;
+                let chosen = usize::try_from(index).ok().and_then(|i| branches.get(i));
+                let function = chosen.or(branches.last()).copied();
+                let function = function.ok_or_else(|| internal!("a Case without branches"))?;
+                return self.begin_branch(env, item, first, function);
             }
             Action::Arg(_) | Action::Kernel(_) => {}
         }
         self.release(env, item.iter)
+    }
+
+    /// Calls a function with the inputs behind the one that selected it.
+    fn begin_branch(
+        &mut self,
+        env: &Env,
+        item: TaggedNode,
+        first: usize,
+        function: FrameIdx,
+    ) -> Result<()> {
+        self.slots[first].clear();
+        let node = &env.plan.nodes[item.node.index()];
+        let args = self.take_args(env.plan, node, first, 1);
+        self.begin_call(env, item, function, args)
     }
 
     fn peek<'a>(&'a self, plan: &'a Plan, slot: usize) -> Result<&'a Tensor> {

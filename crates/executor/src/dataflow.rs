@@ -1,21 +1,22 @@
 //! The engine `dataflow`: runs every node whose inputs have all arrived.
 //!
 //! One thread at a time owns a step's state and passes values along; nobody needs an atomic per
-//! node. Cheap nodes run right there. When several heavy nodes are ready and there are threads to
+//! node. Cheap nodes run right there. When several expensive nodes are ready and there are threads to
 //! take them, all but one leave the state (their inputs are moved out) and run as tasks of the
 //! pool; a finished one puts its outputs into the step's inbox, and whoever then gets the state's
 //! lock carries on: the former owner, or the thread that just finished. `ferroflow_sync::Owned` is
 //! this protocol, which loses no completion.
 
-use crate::detached::Detached;
-use crate::state::{Env, Item, Outputs, StepState};
-use crate::trace::{TraceSink, TracedTensor, trace_other};
+use crate::kernel::{Env, RunArgs};
+use crate::offloaded::OffloadedNode;
+use crate::state::{Outputs, StepState, TaggedNode};
+use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{Callable, Cost, Functions, Resources, StepServices, Value};
 use ferroflow_program::Plan;
 use ferroflow_sync::{CancelToken, Owned, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,7 +56,7 @@ struct Step {
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     /// Messages are nodes that finished away from the state.
-    state: Owned<StepState, (Item, Result<Outputs>)>,
+    state: Owned<StepState, (TaggedNode, Result<Outputs>)>,
     done: AtomicBool,
 }
 
@@ -66,11 +67,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Executor {
     /// An executor of `plan`.
     pub fn new(plan: Arc<Plan>) -> Self {
-        let functions = plan.functions.iter();
-        let functions =
-            functions.map(|(name, f)| (name.clone(), Arc::new(Executor::new(f.clone()))));
+        Self::with_functions(plan, &mut HashMap::new())
+    }
+
+    /// An executor of `plan`; each function that kernels call has one, which `known` remembers.
+    fn with_functions(plan: Arc<Plan>, known: &mut HashMap<*const Plan, Arc<Executor>>) -> Self {
+        let mut functions = BTreeMap::new();
+        for (name, function) in &plan.functions {
+            let at = Arc::as_ptr(function);
+            let executor = match known.get(&at) {
+                Some(executor) => executor.clone(),
+                None => Arc::new(Self::with_functions(function.clone(), known)),
+            };
+            known.insert(at, executor.clone());
+            functions.insert(name.clone(), executor);
+        }
         Executor {
-            functions: Arc::new(Table(functions.collect())),
+            functions: Arc::new(Table(functions)),
             has_async: plan.nodes.iter().any(|n| n.cost == Cost::Async),
             plan,
             idle: Mutex::new(Vec::new()),
@@ -82,81 +95,61 @@ impl Executor {
         &self.plan
     }
 
-    pub(crate) fn shared_plan(&self) -> &Arc<Plan> {
-        &self.plan
-    }
-
-    /// The functions that the kernels call themselves.
-    pub(crate) fn functions(&self) -> Arc<dyn Functions> {
-        self.functions.clone()
-    }
-
     /// A number that no other step of the process has.
-    pub(crate) fn next_step_id() -> u64 {
+    fn next_step_id() -> u64 {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         NEXT_ID.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs one step with these arguments, on the calling thread and on `pool`; returns the
-    /// results in order.
+    /// Runs one step on the calling thread and the pool; returns the results in order.
     ///
-    /// The first error ends the step; it names the node. Other steps are not affected.
-    pub fn run(
-        &self,
-        pool: &Arc<Pool>,
-        resources: &Arc<Resources>,
-        args: Vec<Tensor>,
-        cancel: &CancelToken,
-        trace: Option<Arc<dyn TraceSink>>,
-    ) -> Result<Vec<Tensor>> {
+    /// # Errors
+    /// The first error of a node, which it names; CANCELLED or DEADLINE_EXCEEDED if the step was
+    /// cancelled. Other steps are not affected.
+    pub fn run(&self, mut with: RunArgs) -> Result<Vec<Tensor>> {
+        let args = std::mem::take(&mut with.args);
         let id = Self::next_step_id();
         let idle = lock(&self.idle).pop();
         let mut state = idle.unwrap_or_else(|| StepState::new(&self.plan));
-        // Until two heavy nodes are ready at once there is no need for anything shared.
-        let env = Env {
-            plan: &self.plan,
-            services: StepServices {
-                par: &**pool,
-                cancel,
-                resources,
-                functions: &*self.functions,
-                step_id: id,
-            },
-            trace: trace.as_deref(),
-            spread: pool.width() > 1 || self.has_async,
-        };
+        // Until two expensive nodes are ready at once there is no need for anything shared.
+        let dispatches = with.pool.width() > 1 || self.has_async;
+        let env = Env::new(&self.plan, &*self.functions, &with, id, dispatches);
         state.start(&env, args)?;
-        let state = match no_panic(|| run_alone(&env, &mut state))? {
-            Alone::Done => state,
-            Alone::Spread => {
-                let step = Arc::new(Step {
-                    plan: self.plan.clone(),
-                    functions: self.functions.clone(),
-                    pool: pool.clone(),
-                    resources: resources.clone(),
-                    cancel: cancel.clone(),
-                    waiting: cancel.with_same_deadline(),
-                    trace: trace.clone(),
-                    id,
-                    state: Owned::new(state),
-                    done: AtomicBool::new(false),
-                });
-                let (waiting, callers) = (step.waiting.clone(), cancel.clone());
-                let _given_up = cancel.on_cancel(move || match callers.check() {
-                    // What waits has the same deadline and says so itself.
-                    Err(e) if e.code() == Code::DeadlineExceeded => waiting.run_expired(),
-                    _ => waiting.cancel(),
-                });
-                step.drive();
-                pool.help_until(&|| step.done.load(Ordering::Acquire));
-                let mut state = std::mem::take(&mut *step.state.lock());
-                if let Some(error) = state.error.take() {
-                    return Err(error);
-                }
-                state
-            }
+        let state = match no_panic(|| run_inline(&env, &mut state))? {
+            Inline::Done => state,
+            Inline::Dispatch => self.dispatch(&with, id, state)?,
         };
         self.finish(state)
+    }
+
+    /// Carries a step on with the help of other threads.
+    fn dispatch(&self, with: &RunArgs, id: u64, state: StepState) -> Result<StepState> {
+        let step = Arc::new(Step {
+            plan: self.plan.clone(),
+            functions: self.functions.clone(),
+            pool: with.pool.clone(),
+            resources: with.resources.clone(),
+            cancel: with.cancel.clone(),
+            waiting: with.cancel.with_same_deadline(),
+            trace: with.trace.cloned(),
+            id,
+            state: Owned::new(state),
+            done: AtomicBool::new(false),
+        });
+        let (waiting, callers) = (step.waiting.clone(), with.cancel.clone());
+        let _given_up = with.cancel.on_cancel(move || match callers.check() {
+            // What waits has the same deadline and says so itself.
+            Err(e) if e.code() == Code::DeadlineExceeded => waiting.run_expired(),
+            _ => waiting.cancel(),
+        });
+        step.drive();
+        with.pool
+            .help_until(&|| step.done.load(Ordering::Acquire));
+        let mut state = std::mem::take(&mut *step.state.lock());
+        match state.error.take() {
+            Some(error) => Err(error),
+            None => Ok(state),
+        }
     }
 
     fn finish(&self, mut state: StepState) -> Result<Vec<Tensor>> {
@@ -181,7 +174,13 @@ impl Callable for Executor {
         }
         // A pool of its own: threads that help each other could come back for the caller's lock.
         let (alone, resources) = (Arc::new(Pool::new(1)), Arc::new(services.resources.clone()));
-        self.run(&alone, &resources, args, services.cancel, None)
+        self.run(RunArgs {
+            args,
+            pool: &alone,
+            resources: &resources,
+            cancel: services.cancel,
+            trace: None,
+        })
     }
 }
 
@@ -196,30 +195,30 @@ pub(crate) fn no_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-enum Alone {
+enum Inline {
     Done,
-    Spread,
+    Dispatch,
 }
 
-/// Runs on this thread until the step is done or several heavy nodes are ready.
-fn run_alone(env: &Env, state: &mut StepState) -> Result<Alone> {
+/// Runs on this thread until the step is done or several expensive nodes are ready.
+fn run_inline(env: &Env, state: &mut StepState) -> Result<Inline> {
     loop {
-        run_light(env, state)?;
-        if state.must_spread(env.plan) {
-            return Ok(Alone::Spread);
+        run_inexpensive(env, state)?;
+        if state.needs_dispatch(env.plan) {
+            return Ok(Inline::Dispatch);
         }
-        let Some(item) = state.next_heavy() else {
-            return Ok(Alone::Done);
+        let Some(item) = state.next_expensive() else {
+            return Ok(Inline::Done);
         };
         state.run(env, item)?;
     }
 }
 
-/// Runs every ready node that is not heavy, looking at the cancellation token now and then.
-fn run_light(env: &Env, state: &mut StepState) -> Result<()> {
+/// Runs every ready node that is not expensive, looking at the cancellation token now and then.
+fn run_inexpensive(env: &Env, state: &mut StepState) -> Result<()> {
     env.services.cancel.check()?;
     let mut until_check = CANCEL_INTERVAL;
-    while let Some(item) = state.next_light() {
+    while let Some(item) = state.next_inexpensive() {
         state.run(env, item)?;
         until_check -= 1;
         if until_check == 0 {
@@ -232,18 +231,14 @@ fn run_light(env: &Env, state: &mut StepState) -> Result<()> {
 
 impl Step {
     fn env(&self) -> Env<'_> {
-        Env {
-            plan: &self.plan,
-            services: StepServices {
-                par: &*self.pool,
-                cancel: &self.cancel,
-                resources: &self.resources,
-                functions: &*self.functions,
-                step_id: self.id,
-            },
-            trace: self.trace.as_deref(),
-            spread: true,
-        }
+        let with = RunArgs {
+            args: Vec::new(),
+            pool: &self.pool,
+            resources: &self.resources,
+            cancel: &self.cancel,
+            trace: self.trace.as_ref(),
+        };
+        Env::new(&self.plan, &*self.functions, &with, self.id, true)
     }
 
     /// Carries the step on for as long as this thread can own its state.
@@ -253,7 +248,7 @@ impl Step {
             if let Err(error) = no_panic(|| {
                 self.drain_inbox(&env, &mut state)?;
                 match state.error {
-                    None => run_light(&env, &mut state),
+                    None => run_inexpensive(&env, &mut state),
                     Some(_) => Ok(()),
                 }
             }) {
@@ -261,23 +256,23 @@ impl Step {
             }
             let mut own = None;
             while state.error.is_none()
-                && let Some(item) = state.next_heavy()
+                && let Some(item) = state.next_expensive()
             {
-                let detached = state.detach(&self.plan, item);
+                let offloaded = state.take_inputs(&self.plan, item);
                 if self.plan.nodes[item.node.index()].cost == Cost::Async {
                     // A panic drops the call, which answers it.
                     if let Err(e) = no_panic(|| {
-                        self.start(&env, detached);
+                        self.start(&env, offloaded);
                         Ok(())
                     }) {
                         keep_first(&mut state.error, e);
                     }
                 } else if own.is_none() {
-                    own = Some(detached);
+                    own = Some(offloaded);
                 } else {
                     let step = self.clone();
                     self.pool.spawn(Box::new(move || {
-                        step.run_detached(detached);
+                        step.run_offloaded(offloaded);
                         step.drive();
                     }));
                 }
@@ -289,7 +284,7 @@ impl Step {
                 self.waiting.cancel();
             }
             match own {
-                Some(detached) => self.run_detached(detached),
+                Some(offloaded) => self.run_offloaded(offloaded),
                 None if finished => {
                     self.done.store(true, Ordering::Release);
                     self.pool.notify();
@@ -302,28 +297,25 @@ impl Step {
     }
 
     /// Starts an asynchronous kernel; whoever ends it carries the step on.
-    fn start(self: &Arc<Self>, env: &Env, detached: Detached) {
-        let (item, place, step) = (detached.item, detached.place, self.clone());
+    fn start(self: &Arc<Self>, env: &Env, offloaded: OffloadedNode) {
+        let (item, place, step) = (offloaded.item, offloaded.place, self.clone());
         let started = step.trace.as_ref().map(|_| Instant::now());
-        detached.start(env, self.waiting.clone(), move |outputs| {
-            let info = &step.plan.info[item.node.index()];
+        offloaded.start(env, self.waiting.clone(), move |outputs| {
+            let env = step.env();
             let outputs = outputs
                 .map(|o| o.into_iter().map(Value::Tensor).collect::<Outputs>())
-                .map_err(|e| e.at_node(&info.name, &info.op));
+                .map_err(|e| env.at_node(item.node, e));
             if let (Some(started), Ok(outputs)) = (started, &outputs) {
-                let traced = TracedTensor::all(&step.plan, outputs);
-                trace_other(&step.env(), item.node, place, started, traced);
+                env.record(item.node, place, started, Vec::new(), outputs);
             }
             step.state.send((item, outputs));
             step.drive();
         });
     }
 
-    fn run_detached(&self, detached: Detached) {
-        let item = detached.item;
-        let info = &self.plan.info[item.node.index()];
-        let outcome =
-            no_panic(|| detached.run(&self.env())).map_err(|e| e.at_node(&info.name, &info.op));
+    fn run_offloaded(&self, offloaded: OffloadedNode) {
+        let (item, env) = (offloaded.item, self.env());
+        let outcome = no_panic(|| offloaded.run(&env)).map_err(|e| env.at_node(item.node, e));
         self.state.send((item, outcome));
     }
 
@@ -331,7 +323,7 @@ impl Step {
     fn drain_inbox(&self, env: &Env, state: &mut StepState) -> Result<()> {
         for (item, outcome) in self.state.messages() {
             let passed = match outcome {
-                Ok(outputs) if state.error.is_none() => state.attach(env, item, outputs),
+                Ok(outputs) if state.error.is_none() => state.complete(env, item, outputs),
                 Ok(_) => {
                     state.in_flight -= 1;
                     Ok(())

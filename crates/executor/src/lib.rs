@@ -1,6 +1,6 @@
-//! Engines: they run plans. One engine so far, `dataflow`.
+//! Engines: `dataflow` runs plans, `async` and `sync` run host programs.
 //!
-//! Entry points: [`Executor`], [`TraceSink`].
+//! Entry points: [`Executor`], [`RunArgs`], [`TraceSink`]; [`host::Program`].
 //!
 //! Invariants: a step's state is touched by one thread at a time, the one that holds its lock;
 //! a node runs once in a step; an error ends the step and names its node.
@@ -11,12 +11,14 @@
 mod calls;
 mod control;
 mod dataflow;
-mod detached;
+mod deadlock;
 pub mod host;
+mod kernel;
 mod loops;
+mod offloaded;
 mod state;
-mod stuck;
 mod trace;
 
 pub use dataflow::Executor;
+pub use kernel::RunArgs;
 pub use trace::{DeadNode, NodeSpan, TraceSink, TracedTensor};

@@ -1,6 +1,7 @@
 //! Loops: iterations in a window of at most `parallel_iterations`, as in TensorFlow's executor.
 
-use crate::state::{Env, Item, Owner, StepState};
+use crate::kernel::Env;
+use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::Value;
 use ferroflow_program::{FrameIdx, FrameKind, NodeIdx};
@@ -47,7 +48,7 @@ impl Loops {
 }
 
 impl StepState {
-    fn a_loop(&mut self, id: u32) -> &mut Loop {
+    fn loop_mut(&mut self, id: u32) -> &mut Loop {
         &mut self.loops.all[id as usize]
     }
 
@@ -66,7 +67,7 @@ impl StepState {
             (self.loops.all.len() - 1) as u32
         });
         let first = self.new_iteration(env.plan, frame, Owner::Loop(id), 0);
-        let new = self.a_loop(id);
+        let new = self.loop_mut(id);
         (new.frame, new.parent) = (Some(frame), parent);
         (new.first, new.pending_enters) = (0, n_enters);
         new.window.push_back(first);
@@ -80,7 +81,7 @@ impl StepState {
     pub(crate) fn enter(
         &mut self,
         env: &Env,
-        item: Item,
+        item: TaggedNode,
         frame: FrameIdx,
         is_constant: bool,
         alive: bool,
@@ -91,14 +92,14 @@ impl StepState {
         if !is_constant {
             let first = lp.window.front().copied().filter(|_| lp.first == 0);
             let first = first.ok_or_else(|| internal!("an Enter came too late"))?;
-            self.pass(env, item.node, first, alive);
+            self.propagate_liveness(env, item.node, first, alive);
         } else {
             let value = std::mem::take(&mut self.outputs[0]).into_tensor();
             lp.invariants.push((item.node, value.clone()));
             for i in 0..lp.window.len() {
                 let iter = self.loops.all[id as usize].window[i];
                 self.outputs[0] = value.clone().into();
-                self.pass(env, item.node, iter, alive);
+                self.propagate_liveness(env, item.node, iter, alive);
             }
         }
         // The loop may be done by now: nothing happens in it when all that enters is dead.
@@ -111,7 +112,7 @@ impl StepState {
         }
     }
 
-    fn pass(&mut self, env: &Env, from: NodeIdx, iter: u32, alive: bool) {
+    fn propagate_liveness(&mut self, env: &Env, from: NodeIdx, iter: u32, alive: bool) {
         if alive {
             self.propagate::<true>(env, from, iter);
         } else {
@@ -120,7 +121,7 @@ impl StepState {
     }
 
     /// Passes `outputs[0]` of a live NextIteration on.
-    pub(crate) fn next_iteration(&mut self, env: &Env, item: Item) -> Result<()> {
+    pub(crate) fn next_iteration(&mut self, env: &Env, item: TaggedNode) -> Result<()> {
         let it = &self.iterations[item.iter as usize];
         let (Owner::Loop(id), number) = (it.owner, it.number) else {
             return Err(internal!("a NextIteration is outside any loop"));
@@ -158,30 +159,29 @@ impl StepState {
         lp.dead_exits.clear();
         let held = std::mem::take(&mut self.outputs[0]);
         let iter = self.new_iteration(env.plan, frame, Owner::Loop(id), number);
-        self.a_loop(id).window.push_back(iter);
-        for i in 0..self.a_loop(id).invariants.len() {
-            let (node, value) = self.a_loop(id).invariants[i].clone();
+        self.loop_mut(id).window.push_back(iter);
+        for i in 0..self.loop_mut(id).invariants.len() {
+            let (node, value) = self.loop_mut(id).invariants[i].clone();
             let alive = value.is_some();
             self.outputs[0] = value.into();
-            self.pass(env, node, iter, alive);
+            self.propagate_liveness(env, node, iter, alive);
         }
         self.outputs[0] = held;
         iter
     }
 
     /// Passes `outputs[0]` of a live Exit on to the iteration that its loop was entered from.
-    pub(crate) fn exit(&mut self, env: &Env, item: Item) -> Result<()> {
+    pub(crate) fn exit(&mut self, env: &Env, item: TaggedNode) -> Result<()> {
         let Owner::Loop(id) = self.iterations[item.iter as usize].owner else {
             return Err(internal!("an Exit is outside any loop"));
         };
-        let lp = self.a_loop(id);
+        let lp = self.loop_mut(id);
         if lp.live_exits.contains(&item.node) {
-            let info = &env.plan.info[item.node.index()];
-            return Err(invalid_argument!(
+            let error = invalid_argument!(
                 "the Exit is alive in more than one iteration: its input must come from the \
                  Switch that ends the loop"
-            )
-            .at_node(&info.name, &info.op));
+            );
+            return Err(env.at_node(item.node, error));
         }
         lp.live_exits.push(item.node);
         let parent = lp.parent;
@@ -190,12 +190,12 @@ impl StepState {
     }
 
     /// Remembers a dead Exit of the newest iteration: it counts if the loop ends there.
-    pub(crate) fn dead_exit(&mut self, item: Item) {
+    pub(crate) fn dead_exit(&mut self, item: TaggedNode) {
         let it = &self.iterations[item.iter as usize];
         let (Owner::Loop(id), number) = (it.owner, it.number) else {
             return;
         };
-        let lp = self.a_loop(id);
+        let lp = self.loop_mut(id);
         if number + 1 == lp.first + lp.window.len() as u64 {
             lp.dead_exits.push(item.node);
         }
@@ -223,7 +223,7 @@ impl StepState {
             // The new one first, so that the window is never empty in between.
             let mut deferred = std::mem::take(&mut lp.deferred);
             let next = self.push_iteration(env, id);
-            let lp = self.a_loop(id);
+            let lp = self.loop_mut(id);
             lp.window.pop_front();
             lp.first += 1;
             self.free_iteration(front);
@@ -231,9 +231,9 @@ impl StepState {
                 self.outputs[0] = Value::Tensor(value);
                 self.propagate::<true>(env, node, next);
             }
-            self.a_loop(id).deferred = deferred;
+            self.loop_mut(id).deferred = deferred;
         }
-        let lp = self.a_loop(id);
+        let lp = self.loop_mut(id);
         let (parent, frame) = (lp.parent, lp.frame);
         let mut dead = std::mem::take(&mut lp.dead_exits);
         let mut live = std::mem::take(&mut lp.live_exits);
@@ -242,7 +242,7 @@ impl StepState {
             self.propagate::<false>(env, node, parent);
         }
         live.clear();
-        let lp = self.a_loop(id);
+        let lp = self.loop_mut(id);
         (lp.dead_exits, lp.live_exits) = (dead, live);
         self.loops.free.push(id);
         let children = &mut self.iterations[parent as usize].children;

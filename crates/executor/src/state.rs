@@ -8,15 +8,14 @@
 //!   that were entered from it, and one while its call is being started; it is done when that is 0
 //!   (a loop's further when all Enters have arrived or the iteration before it is done);
 //! - a pending count is the number of edges that have not arrived, with `DEAD` set as soon as one
-//!   of them was dead; of a Merge see the constants in `ferroflow_program`.
+//!   of them was dead; that of a Merge is a `ferroflow_program::MergeState`.
 
-use crate::detached::Detached;
-use crate::trace::TraceSink;
+use crate::kernel::Env;
+use crate::offloaded::OffloadedNode;
 use ferroflow_base::{Result, Status, internal, resource_exhausted};
-use ferroflow_opdef::{Cost, KernelCtx, StepServices, Value};
+use ferroflow_opdef::{Cost, OpKernel, Value};
 use ferroflow_program::{
-    Action, DEAD, Edge, EdgeKind, FrameIdx, MERGE_CONTROL, MERGE_DEAD, MERGE_WAITS, NOT_DIRECT,
-    NodeIdx, Plan, PlanNode,
+    Action, DEAD, Edge, EdgeKind, FrameIdx, MergeEvent, MergeState, Node, NodeIdx, Plan,
 };
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
@@ -25,23 +24,14 @@ use std::time::Instant;
 /// Most input slots of all iterations of a step: 1 GB.
 const MAX_SLOTS: usize = 1 << 26;
 /// Inputs of this many bytes make a `Cost::BySize` node worth a task of its own.
-const HEAVY_BYTES: usize = 64 << 10;
+const EXPENSIVE_BYTES: usize = 64 << 10;
 
 /// Outputs of a node that ran away from the state's lock.
 pub(crate) type Outputs = SmallVec<[Value; 2]>;
 
-/// What is the same for every node of a step.
-pub(crate) struct Env<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) services: StepServices<'a>,
-    pub(crate) trace: Option<&'a dyn TraceSink>,
-    /// Whether heavy nodes are kept apart.
-    pub(crate) spread: bool,
-}
-
 /// A node in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Item {
+pub(crate) struct TaggedNode {
     pub(crate) node: NodeIdx,
     pub(crate) iter: u32,
 }
@@ -80,11 +70,11 @@ pub(crate) struct StepState {
     pub(crate) calls: crate::calls::Calls,
     pub(crate) loops: crate::loops::Loops,
     /// Ready nodes to run at once, depth first.
-    light: Vec<Item>,
+    inexpensive: Vec<TaggedNode>,
     /// Ready nodes that may run elsewhere.
-    heavy: Vec<Item>,
+    expensive: Vec<TaggedNode>,
     /// Ready nodes with a dead input, and a node that it came from.
-    dead: Vec<(Item, NodeIdx)>,
+    dead: Vec<(TaggedNode, NodeIdx)>,
     pub(crate) outputs: Vec<Value>,
     /// Arguments of a call on their way, and those of a condition: kept for their memory.
     pub(crate) args: Vec<Option<Tensor>>,
@@ -94,17 +84,16 @@ pub(crate) struct StepState {
     pub(crate) error: Option<Status>,
 }
 
-/// Frame and iteration, for messages.
-pub(crate) type Place = (FrameIdx, u64);
-
 /// The iteration of the root call.
 pub(crate) const ROOT: u32 = 0;
+
+pub(crate) type PlanNode = Node<Box<dyn OpKernel>>;
 
 impl StepState {
     /// The state before the first step.
     pub(crate) fn new(plan: &Plan) -> Self {
         let mut state = StepState {
-            outputs: vec![Value::Empty; plan.max_outputs],
+            outputs: vec![Value::Empty; plan.max_outputs()],
             free: vec![Vec::new(); plan.frames.len()],
             ..Default::default()
         };
@@ -116,7 +105,7 @@ impl StepState {
 
     /// Starts the step's call with these arguments.
     pub(crate) fn start(&mut self, env: &Env, args: Vec<Tensor>) -> Result<()> {
-        debug_assert!(self.light.is_empty() && self.heavy.is_empty() && self.in_flight == 0);
+        debug_assert!(self.inexpensive.is_empty() && self.expensive.is_empty() && self.in_flight == 0);
         let root = env.plan.root();
         if args.len() != root.args.len() {
             return Err(internal!(
@@ -145,27 +134,29 @@ impl StepState {
         let frame = &plan.frames[frame.index()];
         // Roots run in plan order: the stack pops from its end.
         for &node in frame.roots.iter().rev() {
-            self.schedule(env, Item { node, iter });
+            self.schedule(env, TaggedNode { node, iter });
         }
         self.iterations[iter as usize].outstanding += frame.roots.len() as u32;
         for (arg, value) in frame.args.iter().zip(args) {
             if let Some(idx) = arg {
-                self.pass_on(env, Item { node: *idx, iter }, value.into());
+                self.forward_output(env, TaggedNode { node: *idx, iter }, value.into());
             }
         }
     }
 
     /// Hands the only output of a live node to its consumers.
     #[inline]
-    pub(crate) fn pass_on(&mut self, env: &Env, from: Item, value: Value) {
-        let direct = env.plan.nodes[from.node.index()].direct;
-        if direct == NOT_DIRECT {
-            self.outputs[0] = value;
-            self.propagate::<true>(env, from.node, from.iter);
-        } else {
-            let at = (self.iterations[from.iter as usize].slot_base + direct) as usize;
-            self.slots[at] = value;
-            self.propagate_direct(env, from, at);
+    pub(crate) fn forward_output(&mut self, env: &Env, from: TaggedNode, value: Value) {
+        match env.plan.nodes[from.node.index()].forward_slot.get() {
+            None => {
+                self.outputs[0] = value;
+                self.propagate::<true>(env, from.node, from.iter);
+            }
+            Some(slot) => {
+                let at = (self.iterations[from.iter as usize].slot_base + slot) as usize;
+                self.slots[at] = value;
+                self.propagate_forwarded(env, from, at);
+            }
         }
     }
 
@@ -222,69 +213,35 @@ impl StepState {
 
     /// A ready node to run at once.
     #[inline]
-    pub(crate) fn next_light(&mut self) -> Option<Item> {
-        self.light.pop()
+    pub(crate) fn next_inexpensive(&mut self) -> Option<TaggedNode> {
+        self.inexpensive.pop()
     }
 
-    /// A ready heavy node.
-    pub(crate) fn next_heavy(&mut self) -> Option<Item> {
-        self.heavy.pop()
+    /// A ready expensive node.
+    pub(crate) fn next_expensive(&mut self) -> Option<TaggedNode> {
+        self.expensive.pop()
     }
 
-    /// Whether heavy nodes are ready that one thread alone cannot serve.
-    pub(crate) fn must_spread(&self, plan: &Plan) -> bool {
-        self.heavy.len() > 1
+    /// Whether expensive nodes are ready that one thread alone cannot serve.
+    pub(crate) fn needs_dispatch(&self, plan: &Plan) -> bool {
+        self.expensive.len() > 1
             || self
-                .heavy
+                .expensive
                 .first()
                 .is_some_and(|i| plan.nodes[i.node.index()].cost == Cost::Async)
     }
 
     /// Runs a node in place and passes its outputs on.
     #[inline]
-    pub(crate) fn run(&mut self, env: &Env, item: Item) -> Result<()> {
+    pub(crate) fn run(&mut self, env: &Env, item: TaggedNode) -> Result<()> {
         let node = &env.plan.nodes[item.node.index()];
-        let base = self.iterations[item.iter as usize].slot_base;
-        let first = (base + node.first_slot) as usize;
         match &node.action {
-            Action::Kernel(kernel) if node.direct != NOT_DIRECT && env.trace.is_none() => {
-                // The output goes right to where its last reader looks for it.
-                let at = (base + node.direct) as usize;
-                let ranges = [first..first + node.n_inputs as usize, at..at + 1];
-                let Ok([inputs, output]) = self.slots.get_disjoint_mut(ranges) else {
-                    return Err(internal!("a node reads its own output"));
-                };
-                let info = &env.plan.info[item.node.index()];
-                let mut ctx = KernelCtx::new(info, inputs, &env.plan.consts, output, &env.services);
-                kernel
-                    .compute(&mut ctx)
-                    .map_err(|e| e.at_node(&info.name, &info.op))?;
-                inputs.iter_mut().for_each(Value::clear);
-                self.propagate_direct(env, item, at);
-            }
-            Action::Kernel(kernel) => {
-                let inputs = &mut self.slots[first..first + node.n_inputs as usize];
-                let outputs = &mut self.outputs[..node.n_outputs as usize];
-                let info = &env.plan.info[item.node.index()];
-                if env.trace.is_some() {
-                    let it = &self.iterations[item.iter as usize];
-                    let place = (it.frame, it.number);
-                    crate::trace::traced_call(env, item.node, place, inputs, outputs)?;
-                } else {
-                    let mut ctx =
-                        KernelCtx::new(info, inputs, &env.plan.consts, outputs, &env.services);
-                    kernel
-                        .compute(&mut ctx)
-                        .map_err(|e| e.at_node(&info.name, &info.op))?;
-                }
-                inputs.iter_mut().for_each(Value::clear);
-                self.propagate::<true>(env, item.node, item.iter);
-            }
+            Action::Kernel(kernel) => self.run_kernel(env, item, node, &**kernel)?,
             _ if env.trace.is_some() => {
                 let it = &self.iterations[item.iter as usize];
                 let (place, start) = ((it.frame, it.number), Instant::now());
                 self.run_control(env, item)?;
-                crate::trace::trace_other(env, item.node, place, start, Vec::new());
+                env.record(item.node, place, start, Vec::new(), &[]);
                 return Ok(());
             }
             _ => return self.run_control(env, item),
@@ -292,8 +249,42 @@ impl StepState {
         self.release(env, item.iter)
     }
 
+    #[inline(always)]
+    fn run_kernel(
+        &mut self,
+        env: &Env,
+        item: TaggedNode,
+        node: &PlanNode,
+        kernel: &dyn OpKernel,
+    ) -> Result<()> {
+        let it = &self.iterations[item.iter as usize];
+        let (base, place) = (it.slot_base, (it.frame, it.number));
+        let first = (base + node.first_slot) as usize;
+        let inputs = first..first + node.n_inputs as usize;
+        match node.forward_slot.get() {
+            Some(slot) => {
+                // The output goes right to where its last reader looks for it.
+                let at = (base + slot) as usize;
+                let Ok([inputs, output]) = self.slots.get_disjoint_mut([inputs, at..at + 1]) else {
+                    return Err(internal!("a node reads its own output"));
+                };
+                env.compute(kernel, item.node, place, inputs, output)?;
+                inputs.iter_mut().for_each(Value::clear);
+                self.propagate_forwarded(env, item, at);
+            }
+            None => {
+                let inputs = &mut self.slots[inputs];
+                let outputs = &mut self.outputs[..node.n_outputs as usize];
+                env.compute(kernel, item.node, place, inputs, outputs)?;
+                inputs.iter_mut().for_each(Value::clear);
+                self.propagate::<true>(env, item.node, item.iter);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the inputs of a ready node out, so that it can run away from the lock.
-    pub(crate) fn detach(&mut self, plan: &Plan, item: Item) -> Detached {
+    pub(crate) fn take_inputs(&mut self, plan: &Plan, item: TaggedNode) -> OffloadedNode {
         let node = &plan.nodes[item.node.index()];
         let it = &self.iterations[item.iter as usize];
         let place = (it.frame, it.number);
@@ -307,15 +298,15 @@ impl StepState {
             .map(take)
             .collect();
         self.in_flight += 1;
-        Detached {
+        OffloadedNode {
             item,
             place,
             inputs,
         }
     }
 
-    /// Takes the outputs of a detached node back in and passes them on.
-    pub(crate) fn attach(&mut self, env: &Env, item: Item, outputs: Outputs) -> Result<()> {
+    /// Takes the outputs of a offloaded node back in and passes them on.
+    pub(crate) fn complete(&mut self, env: &Env, item: TaggedNode, outputs: Outputs) -> Result<()> {
         self.in_flight -= 1;
         for (slot, output) in self.outputs.iter_mut().zip(outputs) {
             *slot = output;
@@ -325,15 +316,15 @@ impl StepState {
     }
 
     #[inline]
-    fn schedule(&mut self, env: &Env, item: Item) {
-        if env.spread && self.is_heavy(&env.plan.nodes[item.node.index()], item.iter) {
-            self.heavy.push(item);
+    fn schedule(&mut self, env: &Env, item: TaggedNode) {
+        if env.dispatches && self.is_expensive(&env.plan.nodes[item.node.index()], item.iter) {
+            self.expensive.push(item);
         } else {
-            self.light.push(item);
+            self.inexpensive.push(item);
         }
     }
 
-    fn is_heavy(&self, node: &PlanNode, iter: u32) -> bool {
+    fn is_expensive(&self, node: &PlanNode, iter: u32) -> bool {
         match (&node.action, node.cost) {
             (Action::Kernel(_), Cost::Expensive | Cost::Async) => true,
             (Action::Kernel(_), Cost::BySize) => {
@@ -341,7 +332,7 @@ impl StepState {
                 let slots = &self.slots[first..first + node.n_inputs as usize];
                 slots
                     .iter()
-                    .any(|s| matches!(s, Value::Tensor(t) if t.byte_len() >= HEAVY_BYTES))
+                    .any(|s| matches!(s, Value::Tensor(t) if t.byte_len() >= EXPENSIVE_BYTES))
             }
             _ => false,
         }
@@ -350,7 +341,7 @@ impl StepState {
     /// One edge of node `item` has arrived, whose count is `pending[at]`; how many nodes are ready
     /// now that were not.
     #[inline(always)]
-    fn arrived(&mut self, env: &Env, item: Item, at: usize, from: NodeIdx) -> u32 {
+    fn arrived(&mut self, env: &Env, item: TaggedNode, at: usize, from: NodeIdx) -> u32 {
         let pending = &mut self.pending[at];
         *pending -= 1;
         match *pending {
@@ -373,7 +364,7 @@ impl StepState {
 
     /// [`StepState::propagate`] for a node whose only output lies in slot `at`, its last reader's.
     #[inline]
-    fn propagate_direct(&mut self, env: &Env, from: Item, at: usize) {
+    fn propagate_forwarded(&mut self, env: &Env, from: TaggedNode, at: usize) {
         let iter = from.iter;
         let node = &env.plan.nodes[from.node.index()];
         let it = &self.iterations[iter as usize];
@@ -385,7 +376,7 @@ impl StepState {
                 self.slots[(slot_base + edge.slot) as usize] = value;
             }
             let pending = pending_base.wrapping_add(edge.node.index() as u32) as usize;
-            let item = Item {
+            let item = TaggedNode {
                 node: edge.node,
                 iter,
             };
@@ -394,8 +385,8 @@ impl StepState {
         self.iterations[iter as usize].outstanding += n_ready;
     }
 
-    /// Hands `self.outputs` of node `from` to its consumers in iteration `iter`; an output that is
-    /// `None` is dead, and all are when not `ALIVE`. Consumers that now have all inputs are ready.
+    /// Delivers `self.outputs` of node `from` to its consumers in iteration `iter`; an output that is
+    /// `Empty` is dead, and all are when not `ALIVE`. Consumers that now have all inputs are ready.
     #[inline]
     pub(crate) fn propagate<const ALIVE: bool>(&mut self, env: &Env, from: NodeIdx, iter: u32) {
         let node = &env.plan.nodes[from.index()];
@@ -403,7 +394,7 @@ impl StepState {
         let (slot_base, pending_base) = (it.slot_base, it.pending_base);
         let mut n_ready = 0;
         for edge in env.plan.edges_of(node) {
-            let item = Item {
+            let item = TaggedNode {
                 node: edge.node,
                 iter,
             };
@@ -454,68 +445,72 @@ impl StepState {
                 }
                 EdgeKind::MergeData => {
                     let value = self.carried(edge);
-                    let pending = &mut self.pending[at];
-                    match value {
-                        Value::Tensor(t) if ALIVE => {
-                            if *pending & MERGE_WAITS == 0 {
-                                continue;
-                            }
-                            *pending &= !MERGE_WAITS;
-                            // A former iteration may have left a value that was never taken.
-                            let merge = &env.plan.nodes[edge.node.index()];
-                            let first = (slot_base + merge.first_slot) as usize;
-                            let slots = &mut self.slots[first..first + merge.n_inputs as usize];
-                            for slot in slots {
-                                if !matches!(slot, Value::Empty) {
-                                    slot.clear();
-                                }
-                            }
-                            self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
-                            if *pending & (MERGE_DEAD - 1) == 0 {
-                                self.light.push(item);
-                                n_ready += 1;
-                            }
-                        }
-                        _ => {
-                            *pending = pending.wrapping_add(MERGE_DEAD);
-                            // A loop whose Enter is dead never gets to its NextIteration.
-                            let enters = matches!(node.action, Action::Enter { .. });
-                            let n_inputs = env.plan.nodes[edge.node.index()].n_inputs;
-                            if enters {
-                                *pending |= n_inputs * MERGE_DEAD;
-                            }
-                            let all_dead = *pending / MERGE_DEAD >= n_inputs;
-                            if all_dead && *pending & (MERGE_DEAD - 1) == MERGE_WAITS {
-                                *pending &= !MERGE_WAITS;
-                                self.dead.push((item, from));
-                                n_ready += 1;
-                            }
-                        }
-                    }
+                    let value = if ALIVE { value } else { Value::Empty };
+                    let is_entry = matches!(node.action, Action::Enter { .. });
+                    let event = self.arrive_at_merge(env, edge, (slot_base, at), value, is_entry);
+                    n_ready += self.resolve_merge(item, event, from);
                 }
                 EdgeKind::MergeControl => {
-                    let pending = &mut self.pending[at];
-                    *pending -= MERGE_CONTROL;
                     let n_inputs = env.plan.nodes[edge.node.index()].n_inputs;
-                    match *pending & (MERGE_DEAD - 1) {
-                        0 => {
-                            self.light.push(item);
-                            n_ready += 1;
-                        }
-                        MERGE_WAITS if *pending / MERGE_DEAD >= n_inputs => {
-                            *pending &= !MERGE_WAITS;
-                            self.dead.push((item, from));
-                            n_ready += 1;
-                        }
-                        _ => {}
-                    }
+                    let mut state = MergeState::from_bits(self.pending[at]);
+                    let event = state.control_arrived(n_inputs);
+                    self.pending[at] = state.bits();
+                    n_ready += self.resolve_merge(item, event, from);
                 }
             }
         }
         self.iterations[iter as usize].outstanding += n_ready;
-        // Outputs that nobody reads must not outlive the node.
+        // Outputs without readers must not outlive the node.
         let outputs = &mut self.outputs[..node.n_outputs as usize];
         outputs.iter_mut().for_each(Value::clear);
+    }
+
+    /// Delivers `value`, which is empty if dead, to the Merge at the end of `edge`; its slots begin at
+    /// `slot_base` and its state is `pending[at]`. `is_entry` says that the edge leaves an Enter.
+    #[inline]
+    fn arrive_at_merge(
+        &mut self,
+        env: &Env,
+        edge: &Edge,
+        (slot_base, at): (u32, usize),
+        value: Value,
+        is_entry: bool,
+    ) -> MergeEvent {
+        let merge = &env.plan.nodes[edge.node.index()];
+        let mut state = MergeState::from_bits(self.pending[at]);
+        let Value::Tensor(tensor) = value else {
+            // A loop whose Enter is dead never gets to its NextIteration.
+            let event = state.dead_input_arrived(merge.n_inputs, is_entry);
+            self.pending[at] = state.bits();
+            return event;
+        };
+        if !state.live_input_arrived() {
+            return MergeEvent::None;
+        }
+        self.pending[at] = state.bits();
+        // A former iteration may have left a value that was never taken.
+        let first = (slot_base + merge.first_slot) as usize;
+        for slot in &mut self.slots[first..first + merge.n_inputs as usize] {
+            if !matches!(slot, Value::Empty) {
+                slot.clear();
+            }
+        }
+        self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(tensor);
+        match state.is_unresolved() {
+            true => MergeEvent::None,
+            false => MergeEvent::Ready,
+        }
+    }
+
+    /// Queues a Merge that is ready or dead; how many nodes are ready now that were not.
+    #[inline(always)]
+    fn resolve_merge(&mut self, item: TaggedNode, event: MergeEvent, from: NodeIdx) -> u32 {
+        match event {
+            MergeEvent::None => return 0,
+            MergeEvent::Ready => self.inexpensive.push(item),
+            MergeEvent::Dead => self.dead.push((item, from)),
+        }
+        1
     }
 
     /// One thing less is outstanding in `iter`; ends iterations, loops and calls as far as that

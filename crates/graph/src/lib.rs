@@ -12,7 +12,6 @@
 mod autodiff;
 mod builder;
 mod client_ends;
-mod compact;
 mod composite;
 mod device;
 mod execution_state;
@@ -37,7 +36,6 @@ mod text;
 pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
 pub use client_ends::through_rendezvous;
-pub use compact::{read_compact, write_compact};
 pub use device::{DeviceSet, DeviceSpec};
 pub use execution_state::{CheckedGraphDef, GraphExecutionState, TensorConnection};
 pub use export::export_graph;

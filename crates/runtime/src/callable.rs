@@ -133,7 +133,7 @@ impl Callable {
     /// plan runs all.
     pub fn placement(&self) -> FxHashMap<&str, usize> {
         let parts = match &self.engine {
-            Engine::One(_) | Engine::Host(_) => &[][..],
+            Engine::One(_) => &[][..],
             Engine::Parts(parts) => parts,
         };
         let named = parts.iter().filter(|p| p.device > 0).flat_map(|p| {

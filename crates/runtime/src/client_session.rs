@@ -10,7 +10,7 @@ use ferroflow_base::{
     Result, Status, aborted, cancelled, failed_precondition, invalid_argument, resource_exhausted,
 };
 use ferroflow_compile::{Options, compile, optimize};
-use ferroflow_executor::Executor;
+use ferroflow_executor::{Executor, RunArgs};
 use ferroflow_graph::{
     ARG, DeviceSet, Graph, GraphExecutionState, Partition, Signature, TensorConnection,
     export_graph, partition, prune, through_rendezvous,
@@ -379,13 +379,13 @@ impl ClientSession {
         callable.check_feeds(&args, true)?;
         let step = self.begin(&options.cancel)?;
         let started = Instant::now();
-        let result = callable.engine.run(
-            &self.options.pool,
-            &self.options.resources,
+        let result = callable.engine.run(RunArgs {
             args,
-            &options.token(),
-            options.trace.clone(),
-        );
+            pool: &self.options.pool,
+            resources: &self.options.resources,
+            cancel: &options.token(),
+            trace: options.trace.as_ref(),
+        });
         callable.note_time(started.elapsed());
         let closed = step.end();
         result.map_err(|e| match closed {

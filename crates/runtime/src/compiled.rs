@@ -1,26 +1,20 @@
-//! [`CompiledModel`]: a signature of a graph that was optimized earlier and lies in a BEF file, its
-//! weights ready to be used where they are.
+//! [`CompiledModel`]: a signature of a graph, compiled to a BEF file.
 
 use crate::callable::{Callable, Feed};
 use crate::engine::Engine;
 use crate::freeze::{Frozen, freeze};
 use crate::saved_model::{ModelSignature, SignatureTensor};
 use crate::session::{RunOptions, Session, SessionOptions, registry};
-use ferroflow_base::{Result, data_loss, failed_precondition, invalid_argument};
-use ferroflow_compile::{Options, emit, optimize_all, pack, unpack};
+use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
+use ferroflow_compile::{emit, optimize};
 use ferroflow_executor::Executor;
-use ferroflow_executor::host::HostExecutor;
+use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes, prune};
 use ferroflow_functors::prepack::packing;
-use ferroflow_graph::{
-    ARG, Graph, Node, Output, RETVAL, Signature, infer_shapes, prune, read_compact, write_compact,
-};
 use ferroflow_model::AtomicFile;
-use ferroflow_program::bef::{
-    File, FunctionKind, GraphProgram, Port, TensorTable, read_graph, write_graph,
-};
-use ferroflow_program::lower::{MAIN, dataflow_program};
-use ferroflow_program::to_host_program;
+use ferroflow_program::{Body, KernelEntry};
+use ferroflow_program::bef::{File, FileBytes, Model, Port, write_model};
 use ferroflow_tensor::{DType, MappedFile, Tensor};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,7 +31,9 @@ pub struct CompileRequest {
     pub plain: bool,
 }
 
-/// A model that needs no compilation any more.
+/// A compiled model.
+///
+/// Opening one maps the file, verifies its function bodies and builds their kernels.
 ///
 /// ```
 /// use ferroflow_runtime::{
@@ -67,6 +63,40 @@ pub struct CompiledModel {
     signature: Signature,
     ports: ModelSignature,
     is_packed: bool,
+    summary: ModelSummary,
+}
+
+/// What a compiled model consists of.
+#[derive(Clone, Debug, Default)]
+pub struct ModelSummary {
+    /// Nodes of all functions.
+    pub n_nodes: usize,
+    /// How often each op occurs.
+    pub ops: BTreeMap<String, usize>,
+    /// Elements of floating-point constants.
+    pub n_parameters: usize,
+    /// Their bytes.
+    pub parameter_bytes: usize,
+}
+
+impl ModelSummary {
+    fn of(body: &Body) -> ModelSummary {
+        let mut summary = ModelSummary::default();
+        summary.add(body);
+        summary
+    }
+
+    fn add(&mut self, body: &Body) {
+        self.n_nodes += body.nodes.len();
+        for info in &body.info {
+            *self.ops.entry(info.op.clone()).or_default() += 1;
+        }
+        for constant in body.consts.iter().filter(|c| c.dtype().is_floating()) {
+            self.n_parameters += constant.shape().num_elements();
+            self.parameter_bytes += constant.byte_len();
+        }
+        body.functions.values().for_each(|f| self.add(f));
+    }
 }
 
 impl Session {
@@ -74,25 +104,31 @@ impl Session {
     /// [`CompiledModel::open`] opens.
     ///
     /// Variables must be such that the signature only reads them: a file has no state.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the signature uses state; the errors of compiling and of writing.
     pub fn compile_to(&self, path: &Path, request: &CompileRequest) -> Result<()> {
-        let program = self.compiled_program(request)?;
+        let model = self.compiled_model(request)?;
         let mut file = AtomicFile::create_output(path)?;
-        write_graph(&program, &mut |bytes| file.write(bytes))?;
+        write_model(&model, &mut |bytes| file.write(bytes))?;
         file.commit()
     }
 
     /// [`Session::compile_to`] in memory, for [`CompiledModel::from_bytes`].
+    ///
+    /// # Errors
+    /// As [`Session::compile_to`].
     pub fn compile_to_bytes(&self, request: &CompileRequest) -> Result<Vec<u8>> {
-        let program = self.compiled_program(request)?;
+        let model = self.compiled_model(request)?;
         let mut file = Vec::new();
-        write_graph(&program, &mut |bytes| {
+        write_model(&model, &mut |bytes| {
             file.extend_from_slice(bytes);
             Ok(())
         })?;
         Ok(file)
     }
 
-    fn compiled_program(&self, request: &CompileRequest) -> Result<GraphProgram> {
+    fn compiled_model(&self, request: &CompileRequest) -> Result<Model> {
         let signature = &request.signature;
         let mut graph = prune(self.graph(), signature, registry())?;
         let shapes = infer_shapes(&graph, registry())?;
@@ -119,49 +155,44 @@ impl Session {
         if options.optimize {
             freeze(&mut graph, registry(), self.resources())?;
         }
-        optimize_all(&mut graph, registry(), options)?;
-        check_stateless(&graph)?;
-        for name in graph.library().names() {
-            check_stateless(&graph.library().get(name)?.graph)?;
-        }
-        if !request.plain {
-            pack(&mut graph, registry())?;
-        }
-        let mut tensors = TensorTable::default();
-        let bytes = write_compact(&graph, &mut |t| tensors.add(t))?;
+        optimize(&mut graph, registry(), options, &mut |_, _| {})?;
+        let mut main = emit(&graph, registry(), options)?;
         drop(graph);
-        let tensors = tensors.finish();
-        // As whoever opens the file will number the nodes.
-        let graph = read_compact(&bytes, &|i| tensors.get(i).cloned(), registry())?;
-        let plan = emit(&graph, registry(), &Options::none())?;
-        let functions = to_host_program(&plan).unwrap_or_else(|| dataflow_program(&plan));
-        Ok(GraphProgram {
-            functions,
+        check_stateless(&main)?;
+        if !request.plain {
+            main.prepack(registry())?;
+        }
+        Ok(Model {
+            main,
             feeds,
             fetches,
             targets: signature.targets.clone(),
             packing: packing(),
-            graph: bytes,
-            tensors,
         })
     }
 }
 
-fn check_stateless(graph: &Graph) -> Result<()> {
-    let keeps_state = |node: &Node| {
-        let is_handle = node.outputs.contains(&DType::Resource) && node.inputs.is_empty();
-        let is_shared = node.attrs.get("shared_name").is_some();
-        let is_ref = node.def.outputs.iter().any(|o| o.is_ref());
-        (is_handle && node.op() != ARG) || is_shared || is_ref
+fn check_stateless(body: &Body) -> Result<()> {
+    let keeps_state = |entry: &KernelEntry| {
+        let is_handle = entry.outputs.contains(&DType::Resource) && entry.inputs.is_empty();
+        let is_shared = entry.attrs.get("shared_name").is_some();
+        let def = registry().def(&entry.op).ok().flatten();
+        let is_ref = def.is_some_and(|def| def.outputs.iter().any(|o| o.is_ref()));
+        is_handle || is_shared || is_ref
     };
-    match graph.iter().find(|(_, n)| keeps_state(n)) {
-        None => Ok(()),
-        Some((_, node)) => Err(failed_precondition!(
+    if let Some((_, entry)) = body.kernels().find(|(_, entry)| keeps_state(entry)) {
+        return Err(failed_precondition!(
             "the signature uses what outlives a step, which a compiled model cannot hold; of \
              variables it may only read those that are initialized"
         )
-        .at_node(&node.name, node.op())),
+        .at_node(&entry.node, &entry.op));
     }
+    body.functions.values().try_for_each(|f| check_stateless(f))
+}
+
+#[cold]
+fn not_a_model() -> Status {
+    invalid_argument!("the BEF file is a host program, not a compiled model; `ferroflow exec` runs it")
 }
 
 impl CompiledModel {
@@ -173,55 +204,61 @@ impl CompiledModel {
         read.is_ok() && magic == [0x0b, 0xef]
     }
 
-    /// Maps a file; only what describes the graph is read, weights when a step first needs them.
+    /// Maps a file, verifies its function bodies and builds their kernels. Weights are read when a step
+    /// first needs them.
+    ///
+    /// # Errors
+    /// DATA_LOSS if the file is damaged or has another layout, INVALID_ARGUMENT if it is not a compiled
+    /// model.
     pub fn open(path: &Path, options: SessionOptions) -> Result<CompiledModel> {
-        let mapping = Arc::new(MappedFile::open(path)?);
-        let program = read_graph((*mapping).as_ref(), Some(&mapping));
-        program
-            .and_then(|program| Self::load(program, File::open(mapping)?, options))
-            .map_err(|e| e.note(format!("in {}", path.display())))
+        let model = MappedFile::open(path).and_then(|mapping| {
+            let model = Self::from_mapping(&Arc::new(mapping), options)?;
+            model.ok_or_else(not_a_model)
+        });
+        model.map_err(|e| e.note(format!("in {}", path.display())))
+    }
+
+    /// Opens a file that is mapped; `None` if it is a host program.
+    ///
+    /// # Errors
+    /// DATA_LOSS as for [`CompiledModel::open`].
+    pub fn from_mapping(
+        mapping: &Arc<MappedFile>,
+        options: SessionOptions,
+    ) -> Result<Option<CompiledModel>> {
+        Self::load(mapping.clone(), Some(mapping), options)
     }
 
     /// Opens a file that is in memory already.
+    ///
+    /// # Errors
+    /// As [`CompiledModel::open`].
     pub fn from_bytes(bytes: &[u8], options: SessionOptions) -> Result<CompiledModel> {
-        let program = read_graph(bytes, None)?;
-        Self::load(program, File::open(Arc::new(bytes.to_vec()))?, options)
+        Self::load(Arc::new(bytes.to_vec()), None, options)?.ok_or_else(not_a_model)
     }
 
     fn load(
-        program: Option<GraphProgram>,
-        file: File,
+        bytes: FileBytes,
+        mapping: Option<&Arc<MappedFile>>,
         options: SessionOptions,
-    ) -> Result<CompiledModel> {
-        let program = program.ok_or_else(|| {
-            invalid_argument!(
-                "the BEF file holds a host program and no graph; `ferroflow exec` runs it"
-            )
+    ) -> Result<Option<CompiledModel>> {
+        let file = File::open(bytes)?;
+        let model = file.model(mapping, &mut |body, packed_for| {
+            body.check_ops(registry(), packed_for == packing())
         })?;
-        let tensor = |i: usize| program.tensors.get(i).cloned();
-        let mut graph = read_compact(&program.graph, &tensor, registry())?;
-        let is_packed = program.packing == packing();
-        if !is_packed {
-            unpack(&mut graph)?;
-        }
-        check_interface(&graph, ARG, &program.feeds)?;
-        check_interface(&graph, RETVAL, &program.fetches)?;
-        let plan = emit(&graph, registry(), &Options::none())?;
+        let Some(model) = model else {
+            return Ok(None);
+        };
+        let summary = ModelSummary::of(&model.main);
+        let plan = model.main.load(registry())?;
         let names = |ports: &[Port]| ports.iter().map(|p| p.name.clone()).collect();
         let signature = Signature {
-            feeds: names(&program.feeds),
-            fetches: names(&program.fetches),
-            targets: program.targets,
+            feeds: names(&model.feeds),
+            fetches: names(&model.fetches),
+            targets: model.targets,
         };
-        let feeds = program.feeds.iter().map(Feed::of_port).collect();
-        let main = file.function(MAIN).and_then(|i| file.functions().get(i));
-        let engine = match main.map(|f| f.kind) {
-            Some(FunctionKind::Dataflow) => Engine::One(Executor::new(Arc::new(plan))),
-            _ => {
-                let kernels = ferroflow_host_kernels::of_models();
-                Engine::Host(HostExecutor::new(Arc::new(plan), file, kernels)?)
-            }
-        };
+        let feeds = model.feeds.iter().map(Feed::of_port).collect();
+        let engine = Engine::One(Executor::new(Arc::new(plan)));
         let callable = Callable::new(engine, Frozen::default(), signature.clone(), feeds);
         let tensors = |ports: Vec<Port>| {
             let tensors = ports.into_iter().map(|p| SignatureTensor {
@@ -232,16 +269,17 @@ impl CompiledModel {
             });
             tensors.collect()
         };
-        Ok(CompiledModel {
+        Ok(Some(CompiledModel {
             session: Session::of_callable(callable, options)?,
             signature,
             ports: ModelSignature {
-                inputs: tensors(program.feeds),
-                outputs: tensors(program.fetches),
+                inputs: tensors(model.feeds),
+                outputs: tensors(model.fetches),
                 ..Default::default()
             },
-            is_packed,
-        })
+            is_packed: model.packing == packing(),
+            summary,
+        }))
     }
 
     /// The one signature: what [`CompiledModel::session`] has compiled.
@@ -249,7 +287,7 @@ impl CompiledModel {
         &self.signature
     }
 
-    /// What the model takes and gives, in the order of the signature.
+    /// What the model takes and returns, in the order of the signature.
     pub fn ports(&self) -> &ModelSignature {
         &self.ports
     }
@@ -257,6 +295,11 @@ impl CompiledModel {
     /// Whether the weights are packed for this machine; otherwise opening has packed them.
     pub fn is_packed(&self) -> bool {
         self.is_packed
+    }
+
+    /// Nodes, ops and parameters of the model.
+    pub fn summary(&self) -> &ModelSummary {
+        &self.summary
     }
 
     /// A session that can run the signature and nothing else.
@@ -281,23 +324,5 @@ impl CompiledModel {
         let results = self.session.call(&callable, args, options)?;
         let keys = self.ports.outputs.iter().map(|o| o.key.clone());
         Ok(keys.zip(results).collect())
-    }
-}
-
-/// Every port has one node of its type.
-fn check_interface(graph: &Graph, op: &str, ports: &[Port]) -> Result<()> {
-    let bad =
-        || data_loss!("the graph of the BEF file does not have the feeds and fetches it says");
-    let mut seen = vec![false; ports.len()];
-    for (_, node) in graph.iter().filter(|(_, n)| n.op() == op) {
-        let at = usize::try_from(node.attrs.int("index")?).map_err(|_| bad())?;
-        let (port, seen) = ports.get(at).zip(seen.get_mut(at)).ok_or_else(bad)?;
-        if std::mem::replace(seen, true) || node.attrs.dtype("T")? != port.dtype {
-            return Err(bad());
-        }
-    }
-    match seen.into_iter().all(|s| s) {
-        true => Ok(()),
-        false => Err(bad()),
     }
 }

@@ -1,20 +1,16 @@
 //! [`Engine`]: what runs a compiled signature.
 
 use ferroflow_base::{Code, Result, Status, internal};
-use ferroflow_executor::host::HostExecutor;
-use ferroflow_executor::{Executor, TraceSink};
-use ferroflow_opdef::Resources;
-use ferroflow_program::Plan;
+use ferroflow_executor::{Executor, RunArgs};
 use ferroflow_resources::rendezvous::Rendezvous;
-use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_program::Plan;
+use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One plan, or one for each device.
 pub(crate) enum Engine {
     One(Executor),
-    /// A plan that is a host program.
-    Host(HostExecutor),
     Parts(Vec<Part>),
 }
 
@@ -33,7 +29,6 @@ impl Engine {
     pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
         let (one, parts) = match self {
             Engine::One(executor) => (Some(executor.plan()), &[][..]),
-            Engine::Host(executor) => (Some(executor.plan()), &[][..]),
             Engine::Parts(parts) => (None, &parts[..]),
         };
         one.into_iter()
@@ -41,24 +36,12 @@ impl Engine {
     }
 
     /// Runs one step; as [`Executor::run`].
-    pub(crate) fn run(
-        &self,
-        pool: &Arc<Pool>,
-        resources: &Arc<Resources>,
-        args: Vec<Tensor>,
-        cancel: &CancelToken,
-        trace: Option<Arc<dyn TraceSink>>,
-    ) -> Result<Vec<Tensor>> {
+    pub(crate) fn run(&self, with: RunArgs) -> Result<Vec<Tensor>> {
         match self {
-            Engine::One(executor) => executor.run(pool, resources, args, cancel, trace),
-            Engine::Host(executor) => executor.run(pool, resources, args, cancel, trace),
+            Engine::One(executor) => executor.run(with),
             Engine::Parts(parts) => {
                 let step = Step {
-                    pool,
-                    resources,
-                    args: &args,
-                    cancel,
-                    trace: &trace,
+                    with,
                     table: Arc::default(),
                     first_error: Mutex::new(None),
                 };
@@ -70,11 +53,7 @@ impl Engine {
 
 /// A step of several parts, which meet at `table`.
 struct Step<'a> {
-    pool: &'a Arc<Pool>,
-    resources: &'a Arc<Resources>,
-    args: &'a [Tensor],
-    cancel: &'a CancelToken,
-    trace: &'a Option<Arc<dyn TraceSink>>,
+    with: RunArgs<'a>,
     table: Arc<Rendezvous>,
     first_error: Mutex<Option<Status>>,
 }
@@ -84,7 +63,7 @@ impl Step<'_> {
         // What fails in one part ends the others.
         let token = CancelToken::new();
         let outer = token.clone();
-        let _registration = self.cancel.on_cancel(move || outer.cancel());
+        let _registration = self.with.cancel.on_cancel(move || outer.cancel());
         let outcomes: Vec<Result<Vec<Tensor>>> = std::thread::scope(|scope| {
             let (first, others) = match parts.split_first() {
                 Some(split) => split,
@@ -112,7 +91,7 @@ impl Step<'_> {
             }));
             all
         });
-        self.cancel.check()?;
+        self.with.cancel.check()?;
         let error = self.first_error.lock();
         if let Some(error) = error.unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
@@ -132,9 +111,11 @@ impl Step<'_> {
 
     fn run_part(&self, part: &Part, token: &CancelToken) -> Result<Vec<Tensor>> {
         let outcome = self.args_of(part).and_then(|args| {
-            let (pool, resources) = (self.pool, self.resources);
-            let trace = self.trace.clone();
-            part.executor.run(pool, resources, args, token, trace)
+            part.executor.run(RunArgs {
+                args,
+                cancel: token,
+                ..self.with
+            })
         });
         if let Err(error) = &outcome {
             self.give_up(error.clone(), token);
@@ -149,7 +130,7 @@ impl Step<'_> {
         };
         let mut args = vec![Tensor::from_resources(Shape::scalar(), vec![table])?];
         for &feed in &part.feeds {
-            let arg = self.args.get(feed);
+            let arg = self.with.args.get(feed);
             args.push(arg.cloned().ok_or_else(|| internal!("no feed {feed}"))?);
         }
         Ok(args)

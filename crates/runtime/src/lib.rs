@@ -23,7 +23,7 @@ mod session;
 pub use callable::Callable;
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use client_session::{ClientOptions, ClientSession};
-pub use compiled::{CompileRequest, CompiledModel};
+pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{Lower, Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};

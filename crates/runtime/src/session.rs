@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Options, compile, optimize};
-use ferroflow_executor::{Executor, TraceSink};
+use ferroflow_executor::{Executor, RunArgs, TraceSink};
 use ferroflow_graph::{Graph, ShapeMap, Signature, import_graph, infer_shapes, prune};
 use ferroflow_model::GraphFile;
 use ferroflow_opdef::{Registry, Resources};
@@ -200,13 +200,13 @@ impl Session {
             None if callable.frozen.holds() => &callable.engine,
             None => self.thaw(callable)?,
         };
-        engine.run(
-            &self.pool,
-            &self.resources,
+        engine.run(RunArgs {
             args,
-            &options.token(),
-            options.trace.clone(),
-        )
+            pool: &self.pool,
+            resources: &self.resources,
+            cancel: &options.token(),
+            trace: options.trace.as_ref(),
+        })
     }
 
     /// The executor of a plan that reads its variables in every step.

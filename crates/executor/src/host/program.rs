@@ -118,7 +118,7 @@ impl Program {
                 },
                 FunctionKind::Native => internal!("native function was not found"),
                 FunctionKind::Dataflow => invalid_argument!(
-                    "function '{}' is the file's graph, which `ferroflow run` runs",
+                    "'{}' is a dataflow function, which host programs cannot call",
                     entry.name
                 ),
                 FunctionKind::Sync => {

@@ -1,6 +1,6 @@
 //! Ops that decide what runs. Engines run them themselves; here are their schemas and shapes.
 
-use ferroflow_base::{Result, aborted, invalid_argument};
+use ferroflow_base::{Result, aborted, internal, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Tensor, dispatch};
@@ -128,6 +128,24 @@ pub(crate) const OPS: &[Op] = &[
     )
     .cost(Cost::Cheap),
     Op::new(
+        "_ForStart",
+        "start: int32, limit: int32, delta: int32 -> output: int32",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|_| Ok(Box::new(for_start))),
+    Op::new(
+        "_ForTest",
+        "counter: int32, limit: int32, delta: int32 -> output: bool",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|_| Ok(Box::new(for_test))),
+    Op::new("_ForNext", "counter: int32, delta: int32 -> output: int32")
+        .shape(shapes::scalar)
+        .cost(Cost::Cheap)
+        .kernel(|_| Ok(Box::new(for_next))),
+    Op::new(
         "PartitionedCall",
         "args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; f: func; config: string = ''; config_proto: string = ''; executor_type: string = ''",
     )
@@ -148,6 +166,55 @@ pub(crate) const OPS: &[Op] = &[
     )
     .cost(Cost::Cheap),
 ];
+
+/// Start or counter, limit and delta of a For.
+fn for_bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
+    let int = |i: usize, what: &str| {
+        let value = ctx.input(i)?;
+        match value.shape().is_scalar() {
+            true => value.to_scalar::<i32>(),
+            false => Err(invalid_argument!(
+                "{what} must be a scalar, but {}",
+                value.shape()
+            )),
+        }
+    };
+    Ok((int(0, "start")?, int(1, "limit")?, int(2, "delta")?))
+}
+
+/// The first counter of a For that ends.
+fn for_start(ctx: &mut KernelCtx) -> Result<()> {
+    let (start, limit, delta) = for_bounds(ctx)?;
+    let is_finite = match delta {
+        0 => start == limit,
+        d if d > 0 => start <= limit,
+        _ => start >= limit,
+    };
+    match is_finite {
+        true => ctx.set_output(0, Tensor::scalar(start)),
+        false => Err(invalid_argument!(
+            "Invalid start/limit/delta: {start} {limit} {delta}"
+        )),
+    }
+}
+
+/// Whether a For runs its body again.
+fn for_test(ctx: &mut KernelCtx) -> Result<()> {
+    let (counter, limit, delta) = for_bounds(ctx)?;
+    let goes_on = match delta {
+        d if d >= 0 => counter < limit,
+        _ => counter > limit,
+    };
+    ctx.set_output(0, Tensor::scalar(goes_on))
+}
+
+/// The next counter of a For.
+fn for_next(ctx: &mut KernelCtx) -> Result<()> {
+    let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
+    let next = int(0)?.checked_add(int(1)?);
+    let next = next.ok_or_else(|| internal!("the counter of a For overflows"))?;
+    ctx.set_output(0, Tensor::scalar(next))
+}
 
 /// A scalar by its value, a string by its length, any other tensor by whether it has elements.
 fn to_bool(ctx: &mut KernelCtx) -> Result<()> {

@@ -1,6 +1,7 @@
 //! BEF, the binary form of programs: written, opened, checked, and turned back into text.
 
 mod body;
+mod dataflow_text;
 mod format;
 mod model;
 mod read;

@@ -185,7 +185,7 @@ pub fn write_model(model: &Model, out: &mut dyn FnMut(&[u8]) -> Result<()>) -> R
         bodies.push((name.clone(), &**body));
     }
     let mut file = Writer::default();
-    file.bytes = super::write(&index(&bodies), true)
+    file.bytes = super::write::write_index(&index(&bodies))
         .map_err(|_| internal!("the index of the model's functions cannot be written"))?;
     let mut interface = Writer::default();
     ports(&mut interface, &model.feeds);
@@ -296,9 +296,18 @@ impl File {
     ) -> Result<Option<Model>> {
         let is_dataflow = |f: &&super::read::Function| f.kind == FunctionKind::Dataflow;
         let functions: Vec<_> = self.functions().iter().filter(is_dataflow).collect();
-        let sections = [Section::Interface, Section::Bodies, Section::Tensors];
-        if functions.is_empty() && !sections.iter().any(|s| self.has(*s)) {
+        let sections = [
+            Section::Interface,
+            Section::Bodies,
+            Section::Tensors,
+            Section::Weights,
+        ];
+        let n_present = sections.iter().filter(|s| self.is_present(**s)).count();
+        if functions.is_empty() && n_present == 0 {
             return Ok(None);
+        }
+        if n_present < sections.len() {
+            return Err(corrupt("a section of the compiled model is missing in the BEF file"));
         }
         let interface = read_interface(Reader::new(self.section(Section::Interface), 0));
         let (feeds, fetches, targets, packing) =

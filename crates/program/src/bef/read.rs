@@ -71,7 +71,7 @@ impl File {
         if file.section(Section::FormatVersion).first() != Some(&VERSION) {
             return Err(corrupt("BEF file has unknown version number"));
         }
-        if file.has(Section::Graph) {
+        if file.is_present(Section::Graph) {
             return Err(other_layout(1));
         }
         file.kernels = file.names(Section::Kernels, "invalid Kernels section in BEF file")?;
@@ -102,6 +102,12 @@ impl File {
         let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
         let range = slot.cloned().flatten();
         range.map_or(0, |r| r.start)
+    }
+
+    /// Whether a section is there, even if empty.
+    pub(super) fn is_present(&self, section: Section) -> bool {
+        let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
+        slot.is_some_and(Option::is_some)
     }
 
     /// Whether a section is there and not empty.

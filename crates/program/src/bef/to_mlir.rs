@@ -1,6 +1,7 @@
 //! A file back to a program.
 
 use super::body::{Body, Kernel};
+use super::dataflow_text;
 use super::format::{FunctionKind, Reader, Section, corrupt};
 use super::read::File;
 use crate::mlir::{
@@ -82,8 +83,17 @@ impl Converter<'_> {
         }
     }
 
+    /// The functions of a compiled model in the file, if any.
+    fn dataflow(&mut self) -> Result<Vec<Op>> {
+        match self.file.model(None, &mut |_, _| Ok(()))? {
+            Some(model) => Ok(dataflow_text::functions(&mut self.module, &model.main)),
+            None => Ok(Vec::new()),
+        }
+    }
+
     fn convert(&mut self) -> Result<()> {
         let file = self.file;
+        let dataflow = self.dataflow()?;
         let mut tables = Tables {
             names: Reader::new(file.section(Section::AttributeNames), 0),
             registers: Reader::new(file.section(Section::RegisterTypes), 0),
@@ -98,7 +108,7 @@ impl Converter<'_> {
         }
         let mut ops = Vec::new();
         for (i, function) in file.functions().iter().enumerate() {
-            if function.name.is_empty() {
+            if function.name.is_empty() || function.kind == FunctionKind::Dataflow {
                 continue;
             }
             let types = |indices: &[usize]| indices.iter().map(|t| self.ty(*t)).collect();
@@ -111,9 +121,8 @@ impl Converter<'_> {
             op.set_attr("type", Attr::Type(Type::Function(ty.into())));
             match function.kind {
                 FunctionKind::Native => op.set_attr("tfrt.native", Attr::Unit),
-                FunctionKind::Dataflow => op.set_attr("tfrt.dataflow", Attr::Unit),
                 FunctionKind::Sync => op.set_attr("tfrt.sync", Attr::Unit),
-                FunctionKind::Async => {}
+                FunctionKind::Async | FunctionKind::Dataflow => {}
             }
             let body = match function.kind.has_body() {
                 true => self.resolve(i, &mut bodies, 0)?,
@@ -139,6 +148,7 @@ impl Converter<'_> {
             modules.append(&mut inner.ops);
         }
         self.module.ops = modules;
+        self.module.ops.extend(dataflow);
         self.module.ops.append(&mut ops);
         Ok(())
     }

@@ -46,11 +46,27 @@ impl Default for WriteOptions {
 }
 
 /// Writes `module` as a BEF file.
+///
+/// # Errors
+/// A function is not well formed, or is a dataflow function.
 pub fn write_with(module: &Module, options: WriteOptions) -> Result<Vec<u8>, Vec<Diagnostic>> {
-    let optional_sections = options.optional_sections;
+    write_program(module, options, false)
+}
+
+/// The index of a compiled model's functions, whose bodies are in sections of their own.
+pub(super) fn write_index(module: &Module) -> Result<Vec<u8>, Vec<Diagnostic>> {
+    write_program(module, WriteOptions::default(), true)
+}
+
+fn write_program(
+    module: &Module,
+    options: WriteOptions,
+    is_index: bool,
+) -> Result<Vec<u8>, Vec<Diagnostic>> {
     let mut collector = Collector {
         module,
-        optional: optional_sections,
+        is_index,
+        optional: options.optional_sections,
         entities: Entities::default(),
         errors: Vec::new(),
         references: Vec::new(),
@@ -110,6 +126,8 @@ pub(super) struct Entities<'m> {
 
 struct Collector<'m> {
     module: &'m Module,
+    /// Whether it is the index of a compiled model.
+    is_index: bool,
     optional: bool,
     entities: Entities<'m>,
     errors: Vec<Diagnostic>,
@@ -215,6 +233,11 @@ impl<'m> Collector<'m> {
             Some(_) => Some(FunctionKind::Native),
             None => is_dataflow(op).then_some(FunctionKind::Dataflow),
         };
+        if bodiless == Some(FunctionKind::Dataflow) && !self.is_index {
+            let message = "dataflow functions are written by `ferroflow compile`: their text does not \
+                           have the tensors";
+            return self.error(&op.loc, message);
+        }
         if let Some(kind) = bodiless {
             for t in ty.inputs.iter().chain(&ty.results) {
                 self.entities.add_type(t);

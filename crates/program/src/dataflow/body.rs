@@ -302,16 +302,18 @@ impl<K, C> Dataflow<K, C> {
         self.max_outputs
     }
 
-    /// The function that a frame belongs to: itself, or the one around a loop.
-    pub(super) fn function_of(&self, mut frame: usize) -> usize {
-        // Parents come first.
-        while let Some(FrameKind::Loop { parent, .. }) = self.frames.get(frame).map(|f| f.kind) {
-            match parent.index() < frame {
-                true => frame = parent.index(),
-                false => break,
-            }
+    /// The function that each frame belongs to: itself, or the one around a loop.
+    pub(crate) fn functions_of_frames(&self) -> Vec<usize> {
+        let mut functions: Vec<usize> = Vec::with_capacity(self.frames.len());
+        for (f, frame) in self.frames.iter().enumerate() {
+            // Parents come first.
+            let outer = match frame.kind {
+                FrameKind::Loop { parent, .. } => functions.get(parent.index()).copied(),
+                FrameKind::Function => None,
+            };
+            functions.push(outer.unwrap_or(f));
         }
-        frame
+        functions
     }
 }
 

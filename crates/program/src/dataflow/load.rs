@@ -126,6 +126,7 @@ impl Body {
 
     /// Visits the kernel entries of a verified body: node, entry and constant inputs.
     fn each_kernel(&self, visit: &mut VisitKernel) -> Result<()> {
+        let functions = self.functions_of_frames();
         let mut constants = Vec::new();
         for (f, frame) in self.frames.iter().enumerate() {
             for i in frame.nodes() {
@@ -140,7 +141,7 @@ impl Body {
                 }));
                 visit(i, entry, &constants).map_err(|e| {
                     let e = e.at_node(&entry.node, &self.info[i].op);
-                    match &self.frames[self.function_of(f)].name {
+                    match &self.frames[functions[f]].name {
                         name if name.is_empty() => e,
                         name => e.note(format!("in function '{name}'")),
                     }

@@ -3,21 +3,20 @@
 use super::expected::Expected;
 use super::metrics::TextMetrics;
 use super::tracing::TextSink;
-use ferroflow_base::failed_precondition;
+use crate::{CompiledModel, RunOptions, SignatureTensor};
 use ferroflow_executor::host::Program;
 use ferroflow_host_context::{
     Buckets, ExecutionContext, Function, HostContext, HostProgram, KernelRegistry, TraceLevel,
     Tracer, Value, Values,
 };
 use ferroflow_host_kernels::TfrtState;
-use ferroflow_program::bef::{File, FileBytes, FunctionKind, has_graph};
-use ferroflow_program::lower::PREFIX;
+use ferroflow_program::bef::{File, FileBytes, FunctionKind, MAIN};
 use ferroflow_program::mlir;
 use ferroflow_sync::{
     AsyncValue, Diagnostic, MultiThreadedWorkQueue, SingleThreadedWorkQueue, WorkQueue,
 };
 use ferroflow_tensor::{
-    CachingAllocator, FixedSizeAllocator, HostAllocator, MallocAllocator, ProfiledAllocator,
+    CachingAllocator, FixedSizeAllocator, HostAllocator, MallocAllocator, ProfiledAllocator, Tensor,
 };
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -153,16 +152,36 @@ pub fn work_queue(name: &str) -> Option<Arc<dyn WorkQueue>> {
 
 type Found = Arc<Mutex<Vec<Diagnostic>>>;
 
+/// A compiled model with the arguments of its function; `None` if it is not fed.
+pub struct ModelCall {
+    /// The model in the file.
+    pub model: CompiledModel,
+    /// Its feeds, in order.
+    pub args: Option<Vec<Tensor>>,
+}
+
 /// Runs programs as `bef_executor` does.
 pub struct Driver {
     config: Config,
     registry: KernelRegistry,
+    model: Option<ModelCall>,
 }
 
 impl Driver {
     /// A driver with these kernels.
     pub fn new(config: Config, registry: KernelRegistry) -> Self {
-        Driver { config, registry }
+        Driver {
+            config,
+            registry,
+            model: None,
+        }
+    }
+
+    /// Runs the file's model, too, with these arguments.
+    #[must_use]
+    pub fn with_model(mut self, model: Option<ModelCall>) -> Self {
+        self.model = model;
+        self
     }
 
     /// Runs the functions of a file; what they print goes to `out`, diagnostics that no comment of
@@ -197,10 +216,9 @@ impl Driver {
         host.print(&format!("Choosing {queue_name} work queue.\n"));
         let mut status = 0;
         let whole = host.trace(TraceLevel::Default, || "Bef Executor".to_string());
-        let is_model = has_graph((*bytes).as_ref());
         match File::open(bytes)
             .map_err(Diagnostic::from)
-            .and_then(|file| self.program(file, is_model))
+            .and_then(|file| Program::new(file, &self.registry))
         {
             Err(diagnostic) => host.emit_error(&diagnostic),
             Ok(program) => status = self.run_functions(&program, &host),
@@ -226,26 +244,6 @@ impl Driver {
             status = 1;
         }
         status
-    }
-
-    /// The file with its kernels. Those of a compiled model, whose functions all have arguments, need not
-    /// be there.
-    fn program(&self, file: File, is_model: bool) -> Result<Arc<Program>, Diagnostic> {
-        if !is_model {
-            return Program::new(file, &self.registry);
-        }
-        let names = (0..file.n_kernels()).map(|code| file.kernel_name(code));
-        let is_of_model = |n: &&str| n.starts_with(PREFIX) && self.registry.get(n).is_none();
-        let missing: Vec<String> = names.filter(is_of_model).map(str::to_string).collect();
-        let mut registry = self.registry.clone();
-        for name in missing {
-            registry.add_raw(&name, |_| {
-                Err(failed_precondition!(
-                    "the kernel is a node of a compiled model, which `ferroflow run` runs"
-                ))
-            });
-        }
-        Program::new(file, &registry)
     }
 
     fn run_functions(&self, program: &Arc<Program>, host: &Arc<HostContext>) -> i32 {
@@ -297,6 +295,15 @@ impl Driver {
             return false;
         };
         let name = &entry.name;
+        if let Some(call) = &self.model
+            && (entry.kind, &**name) == (FunctionKind::Dataflow, MAIN)
+            && (call.args.is_some() || entry.arguments.is_empty())
+        {
+            host.print(&format!("--- Running '{name}':\n"));
+            let _scope = host.trace(TraceLevel::Default, || format!("Function: {name}"));
+            host.print(&self.model_results(call));
+            return true;
+        }
         if !entry.arguments.is_empty() {
             let text = format!("--- Not running '{name}' because it has arguments.\n");
             host.print(&text);
@@ -328,6 +335,30 @@ impl Driver {
             host.print(&format!("'{name}' returned {text}\n"));
         }
         true
+    }
+
+    /// Runs a model; its results or its error as text.
+    fn model_results(&self, call: &ModelCall) -> String {
+        let session = call.model.session();
+        let args = call.args.clone().unwrap_or_default();
+        let results = session
+            .callable(call.model.signature())
+            .and_then(|callable| session.call(&callable, args, &RunOptions::default()));
+        match results {
+            Err(e) if self.config.print_error_code => {
+                let code = e.code();
+                format!("'{MAIN}' returned <<error: {e}, code: {code:?}>>\n")
+            }
+            Err(e) => format!("'{MAIN}' returned <<error: {e}>>\n"),
+            Ok(tensors) => {
+                let ports = &call.model.ports().outputs;
+                let show = |(port, t): (&SignatureTensor, &Tensor)| {
+                    let (dtype, shape) = (t.dtype(), t.shape());
+                    format!("'{MAIN}' returned {}: {dtype}{shape} {t}\n", port.key)
+                };
+                ports.iter().zip(&tensors).map(show).collect()
+            }
+        }
     }
 
     fn async_results(&self, function: &Function, results: &Values) -> String {

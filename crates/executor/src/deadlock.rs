@@ -1,8 +1,8 @@
-//! What to say of a step that ended without all its results.
+//! The error of a step that ended without all its results.
 
 use crate::state::{ROOT, StepState};
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_program::{Action, DEAD, EdgeKind, MERGE_WAITS, NodeIdx, Plan};
+use ferroflow_program::{Action, DEAD, EdgeKind, MergeState, NodeIdx, Plan};
 use ferroflow_tensor::Tensor;
 
 /// Nodes that a message names.
@@ -14,14 +14,14 @@ impl StepState {
         let results = self.calls.take_root_results();
         let missing = results.iter().position(Option::is_none);
         if missing.is_some() || self.iterations[ROOT as usize].outstanding > 0 {
-            return Err(self.missing(plan, missing.unwrap_or(0)));
+            return Err(self.diagnose(plan, missing.unwrap_or(0)));
         }
         Ok(results.into_iter().flatten().collect())
     }
 
     /// Either the result was dead, or its producer never ran because something waits for ever.
     #[cold]
-    fn missing(&self, plan: &Plan, result: usize) -> Status {
+    fn diagnose(&self, plan: &Plan, result: usize) -> Status {
         let mut waiting = Vec::new();
         for it in &self.iterations {
             let frame = &plan.frames[it.frame.index()];
@@ -31,7 +31,7 @@ impl StepState {
                 let (now, fresh) = (self.pending[at], frame.pending[local]);
                 let action = &plan.nodes[idx.index()].action;
                 let waits = match action {
-                    Action::Merge => now & MERGE_WAITS != 0 || now & 0xFFFF != 0,
+                    Action::Merge => MergeState::from_bits(now).is_unresolved(),
                     // Of a loop that goes on.
                     Action::Exit => false,
                     _ => now & !DEAD != 0,

@@ -1,0 +1,147 @@
+//! Kernel calls: what a step gives every kernel, and how a call is traced and its error placed.
+
+use crate::trace::{NodeSpan, TraceSink, TracedTensor};
+use ferroflow_base::{Result, Status};
+use ferroflow_opdef::{Functions, KernelCtx, OpKernel, Resources, StepServices, Value};
+use ferroflow_program::{FrameIdx, NodeIdx, Plan};
+use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_tensor::Tensor;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a step runs with (TensorFlow's `Executor::Args`).
+pub struct RunArgs<'a> {
+    /// The arguments of the plan's function.
+    pub args: Vec<Tensor>,
+    /// Threads that compute, besides the calling one.
+    pub pool: &'a Arc<Pool>,
+    /// What outlives the step.
+    pub resources: &'a Arc<Resources>,
+    /// Ends the step when cancelled.
+    pub cancel: &'a CancelToken,
+    /// Receives a span for every node.
+    pub trace: Option<&'a Arc<dyn TraceSink>>,
+}
+
+/// What is the same for every node of a step.
+pub(crate) struct Env<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) services: StepServices<'a>,
+    pub(crate) trace: Option<&'a dyn TraceSink>,
+    /// Whether expensive nodes may run on other threads.
+    pub(crate) dispatches: bool,
+}
+
+/// Frame and iteration, for traces.
+pub(crate) type Place = (FrameIdx, u64);
+
+impl<'a> Env<'a> {
+    /// What step `id` gives its nodes.
+    #[inline]
+    pub(crate) fn new(
+        plan: &'a Plan,
+        functions: &'a dyn Functions,
+        with: &RunArgs<'a>,
+        id: u64,
+        dispatches: bool,
+    ) -> Env<'a> {
+        Env {
+            plan,
+            services: StepServices {
+                par: &**with.pool,
+                cancel: with.cancel,
+                resources: with.resources,
+                functions,
+                step_id: id,
+            },
+            trace: with.trace.map(|trace| &**trace),
+            dispatches,
+        }
+    }
+
+    /// Calls the kernel of `node`. An error names the node.
+    #[inline]
+    pub(crate) fn compute(
+        &self,
+        kernel: &dyn OpKernel,
+        node: NodeIdx,
+        place: Place,
+        inputs: &mut [Value],
+        outputs: &mut [Value],
+    ) -> Result<()> {
+        if self.trace.is_some() {
+            return self.traced_compute(kernel, node, place, inputs, outputs);
+        }
+        self.call(kernel, node, inputs, outputs)
+    }
+
+    #[inline(always)]
+    fn call(
+        &self,
+        kernel: &dyn OpKernel,
+        node: NodeIdx,
+        inputs: &mut [Value],
+        outputs: &mut [Value],
+    ) -> Result<()> {
+        let (plan, info) = (self.plan, &self.plan.info[node.index()]);
+        let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, &self.services);
+        let result = kernel.compute(&mut ctx);
+        result.map_err(|e| self.at_node(node, e))
+    }
+
+    #[cold]
+    fn traced_compute(
+        &self,
+        kernel: &dyn OpKernel,
+        node: NodeIdx,
+        place: Place,
+        inputs: &mut [Value],
+        outputs: &mut [Value],
+    ) -> Result<()> {
+        let (read, start) = (self.traced(inputs), Instant::now());
+        let result = self.call(kernel, node, inputs, outputs);
+        self.record(node, place, start, read, outputs);
+        result
+    }
+
+    /// Traces a node that began at `start` and has just ended.
+    #[cold]
+    pub(crate) fn record(
+        &self,
+        node: NodeIdx,
+        (frame, iteration): Place,
+        start: Instant,
+        inputs: Vec<TracedTensor>,
+        outputs: &[Value],
+    ) {
+        let end = Instant::now();
+        if let Some(trace) = self.trace {
+            trace.span(NodeSpan {
+                node: &self.plan.info[node.index()],
+                frame: &self.plan.frames[frame.index()].name,
+                iteration,
+                start,
+                end,
+                inputs,
+                outputs: self.traced(outputs),
+            });
+        }
+    }
+
+    fn traced(&self, values: &[Value]) -> Vec<TracedTensor> {
+        let tensor = |value| match value {
+            &Value::Const(c) => self.plan.consts.get(c as usize),
+            Value::Tensor(t) => Some(t),
+            Value::Empty => None,
+        };
+        let tensors = values.iter().filter_map(tensor);
+        tensors.map(TracedTensor::of).collect()
+    }
+
+    /// The error with the node's name and op.
+    #[cold]
+    pub(crate) fn at_node(&self, node: NodeIdx, error: Status) -> Status {
+        let info = &self.plan.info[node.index()];
+        error.at_node(&info.name, &info.op)
+    }
+}
