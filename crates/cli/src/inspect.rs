@@ -104,8 +104,15 @@ pub fn run(args: &Args) -> Result<()> {
         return crate::saved_model::show(&args.model, &model);
     }
     if CompiledModel::is_at(&args.model.model) {
+        if args.after.is_some() || args.dot.is_some() || args.svg.is_some() || args.gradients {
+            return Err(invalid_argument!(
+                "--after, --dot, --svg and --gradients need the graph, which a compiled model does \
+                 not hold; `ferroflow translate --bef-to-mlir {}` prints its functions",
+                args.model.model.display()
+            ));
+        }
         if let Model::Compiled(model) = args.model.open()? {
-            show_ports(&model);
+            show_compiled(&model);
         }
         return Ok(());
     }
@@ -194,12 +201,16 @@ fn show_gradients(graph: &Graph) {
     }
 }
 
-/// How often each op occurs, most frequent first.
+/// Prints how often each op occurs, most frequent first.
 pub fn print_ops(graph: &Graph) {
     let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, node) in graph.iter() {
         *histogram.entry(node.op()).or_default() += 1;
     }
+    print_histogram(histogram);
+}
+
+fn print_histogram(histogram: BTreeMap<&str, usize>) {
     say!("ops:");
     let mut ops: Vec<_> = histogram.into_iter().collect();
     ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
@@ -230,7 +241,7 @@ fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
     Ok(missing)
 }
 
-fn show_ports(model: &CompiledModel) {
+fn show_compiled(model: &CompiledModel) {
     let ports = model.ports();
     for (what, tensors) in [("inputs:", &ports.inputs), ("outputs:", &ports.outputs)] {
         say!("{what}");
@@ -238,6 +249,15 @@ fn show_ports(model: &CompiledModel) {
             say!("  {}  {}{}", t.key, t.dtype.numpy_name(), t.shape);
         }
     }
+    let summary = model.summary();
+    say!("nodes: {}", summary.n_nodes);
+    say!(
+        "parameters: {} ({:.1} MB)",
+        summary.n_parameters,
+        summary.parameter_bytes as f64 / 1e6
+    );
+    let ops = summary.ops.iter().map(|(op, n)| (&**op, *n));
+    print_histogram(ops.collect());
 }
 
 /// Everything that the model computes, from its placeholders.

@@ -89,7 +89,8 @@ impl ModelArgs {
     fn open_compiled(&self, options: SessionOptions) -> Result<Model> {
         if self.no_optimize || self.lower || !self.disable_pass.is_empty() {
             return Err(invalid_argument!(
-                "{} is compiled already: --no-optimize, --lower and --disable-pass are for                  `ferroflow compile`",
+                "{} is compiled already: --no-optimize, --lower and --disable-pass are options of \
+                 `ferroflow compile`",
                 self.model.display()
             ));
         }
@@ -238,6 +239,19 @@ pub struct Request {
 }
 
 impl RunArgs {
+    /// A run that is fed and fetches all outputs.
+    pub fn of_feeds(feed: Vec<String>, feeds: Option<PathBuf>) -> RunArgs {
+        RunArgs {
+            signature: None,
+            feed,
+            feeds,
+            fetch: Vec::new(),
+            target: Vec::new(),
+            init: Vec::new(),
+            image_range: (0.0, 255.0),
+        }
+    }
+
     /// Runs what comes first, reads the feeds and settles the names.
     pub fn request(&self, model: &Model) -> Result<Request> {
         let session = model.session();

@@ -5,7 +5,8 @@ use crate::pass::FUSED_SUFFIX;
 use crate::{Options, optimize};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{
-    ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, Output, RETVAL, loop_frames, topological_order,
+    ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, Output, RETVAL, loop_frames,
+    topological_order,
 };
 use ferroflow_opdef::{Cost, NodeInfo, Registry};
 use ferroflow_program::{

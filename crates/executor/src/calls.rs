@@ -199,9 +199,8 @@ impl StepState {
         let (iter, phase) = (call.iter, call.phase);
         if let Some(missing) = call.results.iter().position(Option::is_none) {
             let name = &env.plan.frames[call.frame as usize].name;
-            let error = invalid_argument!(
-                "Retval[{missing}] of function '{name}' does not have value"
-            );
+            let error =
+                invalid_argument!("Retval[{missing}] of function '{name}' does not have value");
             return Err(env.at_node(caller.node, error));
         }
         self.free_iteration(iter);

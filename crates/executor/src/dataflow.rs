@@ -143,8 +143,7 @@ impl Executor {
             _ => waiting.cancel(),
         });
         step.drive();
-        with.pool
-            .help_until(&|| step.done.load(Ordering::Acquire));
+        with.pool.help_until(&|| step.done.load(Ordering::Acquire));
         let mut state = std::mem::take(&mut *step.state.lock());
         match state.error.take() {
             Some(error) => Err(error),

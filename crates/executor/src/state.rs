@@ -105,7 +105,9 @@ impl StepState {
 
     /// Starts the step's call with these arguments.
     pub(crate) fn start(&mut self, env: &Env, args: Vec<Tensor>) -> Result<()> {
-        debug_assert!(self.inexpensive.is_empty() && self.expensive.is_empty() && self.in_flight == 0);
+        debug_assert!(
+            self.inexpensive.is_empty() && self.expensive.is_empty() && self.in_flight == 0
+        );
         let root = env.plan.root();
         if args.len() != root.args.len() {
             return Err(internal!(

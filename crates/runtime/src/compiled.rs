@@ -11,8 +11,8 @@ use ferroflow_executor::Executor;
 use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes, prune};
 use ferroflow_functors::prepack::packing;
 use ferroflow_model::AtomicFile;
-use ferroflow_program::{Body, KernelEntry};
 use ferroflow_program::bef::{File, FileBytes, Model, Port, write_model};
+use ferroflow_program::{Body, KernelEntry};
 use ferroflow_tensor::{DType, MappedFile, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -192,7 +192,9 @@ fn check_stateless(body: &Body) -> Result<()> {
 
 #[cold]
 fn not_a_model() -> Status {
-    invalid_argument!("the BEF file is a host program, not a compiled model; `ferroflow exec` runs it")
+    invalid_argument!(
+        "the BEF file is a host program, not a compiled model; `ferroflow exec` runs it"
+    )
 }
 
 impl CompiledModel {

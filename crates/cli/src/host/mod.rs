@@ -2,11 +2,14 @@
 
 mod options;
 
+use crate::model::{Model, RunArgs};
+use ferroflow_base::{Status, invalid_argument};
 use ferroflow_runtime::host::bef::FileBytes;
 use ferroflow_runtime::host::{
-    AllocatorType, Config, Driver, TextOptions, TfrtState, TraceLevel, bef_to_mlir, host_registry,
-    mlir, mlir_to_bef, optimize,
+    AllocatorType, Config, Driver, ModelCall, TextOptions, TfrtState, TraceLevel, bef_to_mlir,
+    host_registry, mlir, mlir_to_bef, optimize, work_queue,
 };
+use ferroflow_runtime::{CompiledModel, SessionOptions};
 use ferroflow_tensor::MappedFile;
 use options::Options;
 use std::io::{Read, Write};
@@ -34,7 +37,8 @@ Options:
 ";
 
 const EXEC: &str = "\
-Runs the functions of a BEF file that take no arguments, each as a test of its own.
+Runs the functions of a BEF file that take no arguments, each as a test of its own. A compiled model is
+one function, main, which runs with the tensors that it is fed.
 
 Usage: ferroflow exec [OPTIONS] [FILE]
 
@@ -50,6 +54,10 @@ Options:
                         caching_allocator
   --shared_libs=FILE,...                          Loads kernels from shared libraries, which are written
                                                   against ferroflow_kernels.h
+  --feed=NAME=VALUE                               Feeds a tensor of a compiled model; may be repeated.
+                                                  `ferroflow run --help` lists the forms of VALUE
+  --feeds=FILE.npz                                Feeds every array of the file whose key names a
+                                                  tensor of the model
   --print_error_code                              Prints the codes of errors
   --enable_tracing [--tracing_level=default|verbose|debug]
                                                   Prints at the end what happened
@@ -116,13 +124,35 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The bytes of a file where they lie, unless it is a pipe.
-fn mapped(file: &str) -> Result<FileBytes, String> {
-    if file == "-" || !Path::new(file).is_file() {
-        return Ok(Arc::new(read(file)?));
+/// A BEF file: mapped, unless it is a pipe.
+enum Source {
+    Mapped(Arc<MappedFile>),
+    Read(Vec<u8>),
+}
+
+impl Source {
+    fn open(file: &str) -> Result<Source, String> {
+        if file == "-" || !Path::new(file).is_file() {
+            return Ok(Source::Read(read(file)?));
+        }
+        let mapped = MappedFile::open(file.as_ref());
+        Ok(Source::Mapped(Arc::new(mapped.map_err(|e| e.to_string())?)))
     }
-    let mapped = MappedFile::open(file.as_ref());
-    Ok(Arc::new(mapped.map_err(|e| e.to_string())?))
+
+    fn bytes(self) -> FileBytes {
+        match self {
+            Source::Mapped(mapping) => mapping,
+            Source::Read(bytes) => Arc::new(bytes),
+        }
+    }
+
+    /// The compiled model in the file, if it is one.
+    fn model(&self, options: SessionOptions) -> Result<Option<CompiledModel>, Status> {
+        match self {
+            Source::Mapped(mapping) => CompiledModel::from_mapping(mapping, options),
+            Source::Read(bytes) => CompiledModel::from_bytes(bytes, options).map(Some),
+        }
+    }
 }
 
 fn read_text(file: &str) -> Result<String, String> {
@@ -236,6 +266,8 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
         "host_allocator_type",
         "shared_libs",
         "tracing_level",
+        "feed",
+        "feeds",
     ];
     let flags = ["print_error_code", "enable_tracing", "print_metrics"];
     let options = Options::parse(args, &flags, &values, EXEC)?;
@@ -271,9 +303,50 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
                 .ok_or_else(|| format!("there is no tracing level '{level}'\n\n{EXEC}"))?,
         );
     }
-    let driver = Driver::new(config, registry);
-    let status = driver.run(mapped(options.file())?, Box::new(std::io::stdout()));
+    let threads = work_queue(&config.work_queue).map_or(1, |queue| queue.parallelism_level());
+    let source = Source::open(options.file())?;
+    let model = model_call(&source, &options, threads).map_err(|e| e.to_string())?;
+    let driver = Driver::new(config, registry).with_model(model);
+    let status = driver.run(source.bytes(), Box::new(std::io::stdout()));
     Ok(u8::try_from(status).unwrap_or(1))
+}
+
+/// The compiled model in the file, if it is one, with its feeds.
+fn model_call(
+    source: &Source,
+    options: &Options,
+    threads: usize,
+) -> Result<Option<ModelCall>, Status> {
+    let session = SessionOptions {
+        threads,
+        ..SessionOptions::default()
+    };
+    let (feeds, npz) = (options.values("feed"), options.value("feeds"));
+    // What is wrong with the file is reported when it is run.
+    let model = source.model(session).unwrap_or_default();
+    let Some(model) = model.map(|m| Model::Compiled(Box::new(m))) else {
+        return match feeds.is_empty() && npz.is_none() {
+            true => Ok(None),
+            false => Err(invalid_argument!(
+                "--feed and --feeds are for compiled models"
+            )),
+        };
+    };
+    let args = match feeds.is_empty() && npz.is_none() {
+        true => None,
+        false => Some(
+            RunArgs::of_feeds(feeds, npz.map(Into::into))
+                .request(&model)?
+                .args,
+        ),
+    };
+    match model {
+        Model::Compiled(model) => Ok(Some(ModelCall {
+            model: *model,
+            args,
+        })),
+        _ => Ok(None),
+    }
 }
 
 /// `bef_name foo.mlir` prints `foo.bef`.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 pub(super) struct Options {
     flags: Vec<String>,
-    values: HashMap<String, String>,
+    values: HashMap<String, Vec<String>>,
     file: Option<String>,
 }
 
@@ -43,7 +43,8 @@ impl Options {
                 let value = value.or_else(|| args.next().cloned());
                 let value =
                     value.ok_or_else(|| format!("option '{arg}' needs a value\n\n{help}"))?;
-                options.values.insert(name.to_string(), value);
+                let list = options.values.entry(name.to_string()).or_default();
+                list.push(value);
             } else {
                 return Err(format!("there is no option '{arg}'\n\n{help}"));
             }
@@ -55,8 +56,14 @@ impl Options {
         self.flags.iter().any(|f| f == name)
     }
 
+    /// The last value of an option.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.values.get(name).map(String::as_str)
+        self.values.get(name)?.last().map(String::as_str)
+    }
+
+    /// All values of an option that may be repeated.
+    pub(super) fn values(&self, name: &str) -> Vec<String> {
+        self.values.get(name).cloned().unwrap_or_default()
     }
 
     pub(super) fn wants_help(&self) -> bool {

@@ -108,8 +108,7 @@ impl<'a> Printer<'a> {
             let to = edge.node.index();
             match edge.kind {
                 EdgeKind::Result => {
-                    self.results
-                        .insert((arrival, edge.slot), (i, edge.output));
+                    self.results.insert((arrival, edge.slot), (i, edge.output));
                 }
                 EdgeKind::Data | EdgeKind::MergeData => {
                     self.slots.insert((arrival, edge.slot), (i, edge.output));

@@ -5,8 +5,8 @@
 
 use super::format::{FunctionKind, Reader, Section, Writer, corrupt};
 use super::read::File;
-use crate::dataflow::codec::{Numbers, References, decode, encode};
 use crate::dataflow::Body;
+use crate::dataflow::codec::{Numbers, References, decode, encode};
 use crate::mlir::{Attr, FunctionType, Loc, Module, Op, Region, Type};
 use ferroflow_base::{Result, Status, data_loss, internal, invalid_argument};
 use ferroflow_tensor::{Bytes, DType, LazyTensor, MappedFile, PartialShape, Shape, Tensor};
@@ -307,7 +307,9 @@ impl File {
             return Ok(None);
         }
         if n_present < sections.len() {
-            return Err(corrupt("a section of the compiled model is missing in the BEF file"));
+            return Err(corrupt(
+                "a section of the compiled model is missing in the BEF file",
+            ));
         }
         let interface = read_interface(Reader::new(self.section(Section::Interface), 0));
         let (feeds, fetches, targets, packing) =
@@ -323,7 +325,9 @@ impl File {
         let root = main.root();
         let names_main = functions.first().is_some_and(|f| f.name == MAIN);
         if !names_main || (root.args.len(), root.n_results) != (feeds.len(), fetches.len()) {
-            return Err(corrupt("the compiled model does not match its declared interface"));
+            return Err(corrupt(
+                "the compiled model does not match its declared interface",
+            ));
         }
         Ok(Some(Model {
             main,

@@ -235,7 +235,9 @@ fn encode_frame(frame: &Frame, strings: &mut Strings, arrays: &mut Arrays) {
         .args
         .extend(args.map(|a| a.map_or(NONE, |n| n.index() as u32)));
     let results = frame.const_results.iter();
-    arrays.const_results.extend(results.flat_map(|(r, c)| [*r, *c]));
+    arrays
+        .const_results
+        .extend(results.flat_map(|(r, c)| [*r, *c]));
 }
 
 #[cold]
@@ -477,7 +479,18 @@ fn action(
 }
 
 fn node(record: [u32; NODE_WORDS], action: Action<Entry>) -> Result<Node<Entry>> {
-    let [head, _, _, first_slot, n_inputs, first_edge, n_edges, forward, _, _] = record;
+    let [
+        head,
+        _,
+        _,
+        first_slot,
+        n_inputs,
+        first_edge,
+        n_edges,
+        forward,
+        _,
+        _,
+    ] = record;
     let cost = COSTS.get((head >> 8 & 0xff) as usize);
     Ok(Node {
         action,
@@ -508,8 +521,14 @@ impl FrameLists<'_> {
         first_node: u32,
     ) -> Result<Frame> {
         let [_, parent, parallel, n_enters, counts @ ..] = record;
-        let [n_nodes, n_slots, n_roots, n_args, n_results, n_const_results] =
-            counts.map(|n| n as usize);
+        let [
+            n_nodes,
+            n_slots,
+            n_roots,
+            n_args,
+            n_results,
+            n_const_results,
+        ] = counts.map(|n| n as usize);
         let index = |i: u32| NodeIdx::new(i as usize);
         let slot = |c: u32| match c {
             NONE => Value::Empty,

@@ -112,7 +112,12 @@ fn forwarding(body: &Body) -> (Vec<bool>, Vec<ForwardSlot>) {
     for node in &body.nodes {
         let edges = body.edges_of(node);
         let mut seen = vec![false; usize::from(node.n_outputs)];
-        for (i, edge) in edges.iter().enumerate().rev().filter(|e| e.1.kind.is_data()) {
+        for (i, edge) in edges
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|e| e.1.kind.is_data())
+        {
             let is_later = std::mem::replace(&mut seen[usize::from(edge.output)], true);
             last[node.first_edge as usize + i] = !is_later;
         }

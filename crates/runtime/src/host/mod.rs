@@ -8,7 +8,7 @@ mod metrics;
 mod tools;
 mod tracing;
 
-pub use driver::{AllocatorType, Config, Driver, ModelCall};
+pub use driver::{AllocatorType, Config, Driver, ModelCall, work_queue};
 pub use expected::Expected;
 pub use ferroflow_executor::host::Program;
 pub use ferroflow_host_context::{
