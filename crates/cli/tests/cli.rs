@@ -147,19 +147,34 @@ fn compiled_models_run_like_their_models() {
     };
     assert_eq!(run(&file), run(&model));
     let text = ok(&["inspect", &file]);
-    assert!(text.contains("images:0  float32[?,8,8,1]"), "{text}");
+    for part in ["images:0  float32[?,8,8,1]", "_FusedConv2D", "parameters: "] {
+        assert!(text.contains(part), "{text}");
+    }
     let bench = ["bench", &file, "--feed", &images, "--seconds", "0.05"];
     assert!(ok(&bench).contains("median"));
     let text = ok(&["translate", "--bef-to-mlir", &file]);
     assert!(
-        text.contains("\"tf._FusedConv2D\"(%arg1) {name = "),
+        text.contains("func @main(%arg0: !tf.tensor) -> !tf.tensor attributes {tfrt.dataflow}")
+            && text.contains("\"tf._FusedConv2D\"("),
         "{text}"
     );
+    let program = temporary("digits.mlir");
+    std::fs::write(&program, &text).expect("can be written");
+    let program = program.to_string_lossy();
+    let text = fails(&["translate", "--mlir-to-bef", &program]);
+    assert!(text.contains("written by `ferroflow compile`"), "{text}");
+    let _ = std::fs::remove_file(&*program);
     let text = ok(&["exec", &file]);
     assert!(
         text.contains("--- Not running 'main' because it has arguments."),
         "{text}"
     );
+    for queue in ["s", "mstd:2"] {
+        let queue = format!("--work_queue_type={queue}");
+        let text = ok(&["exec", &queue, "--feed", &images, &file]);
+        let value = "'main' returned probabilities:0: float[1,10] [[";
+        assert!(text.contains(value), "{text}");
+    }
     for (args, part) in [
         (&["run", &file][..], "must be fed: images:0"),
         (
@@ -171,6 +186,8 @@ fn compiled_models_run_like_their_models() {
             "the model was not compiled for it",
         ),
         (&["run", &file, "--no-optimize"], "is compiled already"),
+        (&["exec", &file, "--feed", "x=1"], "was not compiled for it"),
+        (&["inspect", &file, "--after", "last"], "need the graph"),
         (&["compile", &file, "-o", "x.bef"], "is compiled already"),
     ] {
         let text = fails(args);

@@ -8,6 +8,8 @@ pub(crate) mod codec;
 mod derive;
 mod load;
 mod merge;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 pub use body::{
