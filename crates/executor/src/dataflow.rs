@@ -1,9 +1,9 @@
 //! The engine `dataflow`: runs every node whose inputs have all arrived.
 //!
-//! One thread at a time owns a step's state and passes values along; nobody needs an atomic per
-//! node. Cheap nodes run right there. When several expensive nodes are ready and there are threads to
+//! One thread at a time owns a step's state and propagates values, without an atomic per node.
+//! Inexpensive nodes run right there. When several expensive nodes are ready and there are threads to
 //! take them, all but one leave the state (their inputs are moved out) and run as tasks of the
-//! pool; a finished one puts its outputs into the step's inbox, and whoever then gets the state's
+//! pool; a finished one puts its outputs into the step's inbox, and the thread that then gets the state's
 //! lock carries on: the former owner, or the thread that just finished. `ferroflow_sync::Owned` is
 //! this protocol, which loses no completion.
 
@@ -183,7 +183,7 @@ impl Callable for Executor {
     }
 }
 
-/// A kernel that panics is a bug, but it ends its step, not the process, and leaves nobody waiting.
+/// Turns a panic of a kernel, which is a bug, into an error of its step.
 pub(crate) fn no_panic<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -268,19 +268,13 @@ fn merge_chains(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// What `ferroflow_program::to_host_program` writes, and nothing else.
-pub(super) fn register_for_models(registry: &mut KernelRegistry) {
+pub(super) fn register(registry: &mut KernelRegistry) {
     registry
         .add_raw("tfrt.merge.chains", merge_chains)
         .add_raw("tfrt.call", call)
         .add_raw("tfrt.cond", if_kernel)
         .add_raw("tfrt.case", case)
-        .add_raw("tfrt.while", while_kernel);
-}
-
-pub(super) fn register(registry: &mut KernelRegistry) {
-    register_for_models(registry);
-    registry
+        .add_raw("tfrt.while", while_kernel)
         .add("tfrt.new.chain", || Chain)
         .add_raw("tfrt.alias.value", alias)
         .add_raw("tfrt.if", if_kernel)

@@ -28,13 +28,6 @@ fn blocking(ctx: &ExecutionContext, task: impl FnOnce() + Send + 'static) -> Res
         .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
 }
 
-/// The kernels of compiled models that are no nodes.
-pub fn of_models() -> KernelRegistry {
-    let mut registry = KernelRegistry::default();
-    control::register_for_models(&mut registry);
-    registry
-}
-
 /// The kernels of numbers and control flow alone, for programs that should be small.
 pub fn basic_registry() -> KernelRegistry {
     let mut registry = KernelRegistry::default();

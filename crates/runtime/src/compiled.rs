@@ -8,8 +8,8 @@ use crate::session::{RunOptions, Session, SessionOptions, registry};
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
 use ferroflow_compile::{emit, optimize};
 use ferroflow_executor::Executor;
-use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes, prune};
 use ferroflow_functors::prepack::packing;
+use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes, prune};
 use ferroflow_model::AtomicFile;
 use ferroflow_program::bef::{File, FileBytes, Model, Port, write_model};
 use ferroflow_program::{Body, KernelEntry};
@@ -214,21 +214,10 @@ impl CompiledModel {
     /// model.
     pub fn open(path: &Path, options: SessionOptions) -> Result<CompiledModel> {
         let model = MappedFile::open(path).and_then(|mapping| {
-            let model = Self::from_mapping(&Arc::new(mapping), options)?;
-            model.ok_or_else(not_a_model)
+            let mapping = Arc::new(mapping);
+            Self::find(mapping.clone(), Some(&mapping), options)?.ok_or_else(not_a_model)
         });
         model.map_err(|e| e.note(format!("in {}", path.display())))
-    }
-
-    /// Opens a file that is mapped; `None` if it is a host program.
-    ///
-    /// # Errors
-    /// DATA_LOSS as for [`CompiledModel::open`].
-    pub fn from_mapping(
-        mapping: &Arc<MappedFile>,
-        options: SessionOptions,
-    ) -> Result<Option<CompiledModel>> {
-        Self::load(mapping.clone(), Some(mapping), options)
     }
 
     /// Opens a file that is in memory already.
@@ -236,10 +225,15 @@ impl CompiledModel {
     /// # Errors
     /// As [`CompiledModel::open`].
     pub fn from_bytes(bytes: &[u8], options: SessionOptions) -> Result<CompiledModel> {
-        Self::load(Arc::new(bytes.to_vec()), None, options)?.ok_or_else(not_a_model)
+        Self::find(Arc::new(bytes.to_vec()), None, options)?.ok_or_else(not_a_model)
     }
 
-    fn load(
+    /// The model in a file, large tensors of which stay in `mapping` if the file is what it maps; `None`
+    /// if the file is a host program.
+    ///
+    /// # Errors
+    /// DATA_LOSS as for [`CompiledModel::open`].
+    pub fn find(
         bytes: FileBytes,
         mapping: Option<&Arc<MappedFile>>,
         options: SessionOptions,

@@ -2,8 +2,8 @@
 
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_executor::{Executor, RunArgs};
-use ferroflow_resources::rendezvous::Rendezvous;
 use ferroflow_program::Plan;
+use ferroflow_resources::rendezvous::Rendezvous;
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,7 +4,7 @@ mod options;
 
 use crate::model::{Model, RunArgs};
 use ferroflow_base::{Status, invalid_argument};
-use ferroflow_runtime::host::bef::FileBytes;
+use ferroflow_runtime::host::bef::{self, FileBytes};
 use ferroflow_runtime::host::{
     AllocatorType, Config, Driver, ModelCall, TextOptions, TfrtState, TraceLevel, bef_to_mlir,
     host_registry, mlir, mlir_to_bef, optimize, work_queue,
@@ -127,30 +127,29 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 /// A BEF file: mapped, unless it is a pipe.
 enum Source {
     Mapped(Arc<MappedFile>),
-    Read(Vec<u8>),
+    Read(Arc<Vec<u8>>),
 }
 
 impl Source {
     fn open(file: &str) -> Result<Source, String> {
         if file == "-" || !Path::new(file).is_file() {
-            return Ok(Source::Read(read(file)?));
+            return Ok(Source::Read(Arc::new(read(file)?)));
         }
         let mapped = MappedFile::open(file.as_ref());
         Ok(Source::Mapped(Arc::new(mapped.map_err(|e| e.to_string())?)))
     }
 
-    fn bytes(self) -> FileBytes {
+    fn bytes(&self) -> FileBytes {
         match self {
-            Source::Mapped(mapping) => mapping,
-            Source::Read(bytes) => Arc::new(bytes),
+            Source::Mapped(mapping) => mapping.clone(),
+            Source::Read(bytes) => bytes.clone(),
         }
     }
 
-    /// The compiled model in the file, if it is one.
-    fn model(&self, options: SessionOptions) -> Result<Option<CompiledModel>, Status> {
+    fn mapping(&self) -> Option<&Arc<MappedFile>> {
         match self {
-            Source::Mapped(mapping) => CompiledModel::from_mapping(mapping, options),
-            Source::Read(bytes) => CompiledModel::from_bytes(bytes, options).map(Some),
+            Source::Mapped(mapping) => Some(mapping),
+            Source::Read(_) => None,
         }
     }
 }
@@ -322,8 +321,11 @@ fn model_call(
         ..SessionOptions::default()
     };
     let (feeds, npz) = (options.values("feed"), options.value("feeds"));
-    // What is wrong with the file is reported when it is run.
-    let model = source.model(session).unwrap_or_default();
+    let model = match CompiledModel::find(source.bytes(), source.mapping(), session) {
+        Err(e) if bef::File::open(source.bytes()).is_ok() => return Err(e),
+        // The driver reports what is wrong with any other file.
+        model => model.unwrap_or_default(),
+    };
     let Some(model) = model.map(|m| Model::Compiled(Box::new(m))) else {
         return match feeds.is_empty() && npz.is_none() {
             true => Ok(None),
