@@ -1,7 +1,7 @@
-//! What every other room stands on: [`Status`] with TensorFlow's error codes, typed ids, numbers as text.
+//! What every other room stands on: [`Status`] with TensorFlow's error codes, typed ids, numbers as text, topological order.
 //!
-//! Entry points: [`Status`], [`Result`], the constructors ([`invalid_argument!`] and its kin),
-//! [`define_id!`], [`general`].
+//! Entry points: [`Status`], [`Result`], the constructors ([`invalid_argument!`] and the like),
+//! [`define_id!`], [`general`], [`topological_order`].
 //!
 //! Does not know: tensors, graphs, files, threads.
 #![forbid(unsafe_code)]
@@ -9,6 +9,8 @@
 mod id;
 mod number;
 mod status;
+mod topo;
 
 pub use number::general;
 pub use status::{Code, Result, Status};
+pub use topo::topological_order;

@@ -6,8 +6,8 @@ use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
-    CompiledModel, Graph, Node, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature,
-    loop_frames, registry, to_text,
+    CompiledModel, Graph, Node, NodeClass, NodeId, Output, PIPELINE, Result, Session, ShapeMap,
+    Signature, loop_frames, registry, to_text,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct Args {
 fn passes_help() -> String {
     let mut out = String::from("Compile passes, in order:\n");
     for pass in PIPELINE {
-        out += &format!("  {:<12} {}\n", pass.name, pass.about);
+        out += &format!("  {:<16} {}\n", pass.name, pass.about);
     }
     out
 }
@@ -55,8 +55,8 @@ pub fn outputs(graph: &Graph) -> Vec<String> {
     }
     // The side of a Switch that says which branch runs has no value if it is the other.
     let is_pivot = |node: &Node| {
-        let source = node.inputs.first().map(|i| graph.node(i.node).op());
-        node.op() == "Identity" && matches!(source, Some("Switch" | "RefSwitch"))
+        let source = node.inputs.first().map(|i| graph.node(i.node).class());
+        node.op() == "Identity" && source == Some(NodeClass::Switch)
     };
     // What is wrong with its loops is said where the graph is compiled.
     let loops = loop_frames(graph).unwrap_or_default();
@@ -230,11 +230,7 @@ fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
         .flat_map(|l| &l.function)
         .flat_map(|f| &f.node_def);
     for node in file.graph.node.iter().chain(bodies) {
-        let is_call = matches!(
-            node.op.as_str(),
-            "PartitionedCall" | "StatefulPartitionedCall"
-        );
-        if !is_call && registry().op(&node.op).is_none() {
+        if registry().op(&node.op).is_none() {
             *missing.entry(node.op.clone()).or_default() += 1;
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::emit::{Emitter, NodeAction};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::Node;
+use ferroflow_graph::{Node, NodeClass};
 use ferroflow_opdef::{AttrValue, Cost, NodeInfo};
 use ferroflow_program::{Action, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source};
 use ferroflow_tensor::DType;
@@ -10,15 +10,14 @@ use ferroflow_tensor::DType;
 /// The action of a node that moves values and has no kernel; Enter, which needs its loop, is not
 /// among them.
 pub(crate) fn dataflow_action(node: &Node) -> Option<NodeAction> {
-    Some(match node.op() {
-        "Switch" | "RefSwitch" => Action::Switch,
-        "_SwitchN" => Action::SwitchN,
-        "Merge" | "RefMerge" => Action::Merge,
-        "Exit" | "RefExit" => Action::Exit,
-        "NextIteration" | "RefNextIteration" => Action::NextIteration,
-        "ControlTrigger" => Action::Trigger,
-        "LoopCond" | "Identity" | "RefIdentity" | "IdentityN" | "NoOp" | "StopGradient"
-        | "PreventGradient" | "Snapshot" => Action::Forward,
+    Some(match node.class() {
+        NodeClass::Switch if node.op() == "_SwitchN" => Action::SwitchN,
+        NodeClass::Switch => Action::Switch,
+        NodeClass::Merge => Action::Merge,
+        NodeClass::Exit => Action::Exit,
+        NodeClass::NextIteration => Action::NextIteration,
+        NodeClass::ControlTrigger => Action::Trigger,
+        NodeClass::LoopCond | NodeClass::Identity | NodeClass::NoOp => Action::Forward,
         _ => return None,
     })
 }
@@ -37,12 +36,10 @@ impl<'a> Callee<'a> {
             Some(AttrValue::Func(f)) => Ok(f.name.as_str()),
             _ => Err(invalid_argument!("attr '{name}' names no function")),
         };
-        Ok(Some(match node.op() {
-            "PartitionedCall" | "StatefulPartitionedCall" => Callee::Call(func("f")?),
-            "If" | "StatelessIf" => {
-                Callee::Branch(vec![func("then_branch")?, func("else_branch")?], true)
-            }
-            "Case" | "StatelessCase" => {
+        Ok(Some(match node.class() {
+            NodeClass::Call => Callee::Call(func("f")?),
+            NodeClass::If => Callee::Branch(vec![func("then_branch")?, func("else_branch")?], true),
+            NodeClass::Case => {
                 let Some(AttrValue::List(list)) = node.attrs.get("branches") else {
                     return Err(invalid_argument!("attr 'branches' names no functions"));
                 };
@@ -58,8 +55,8 @@ impl<'a> Callee<'a> {
                 }
                 Callee::Branch(names, false)
             }
-            "While" | "StatelessWhile" => Callee::While(func("cond")?, func("body")?),
-            "For" => Callee::For(func("body")?),
+            NodeClass::While => Callee::While(func("cond")?, func("body")?),
+            NodeClass::For => Callee::For(func("body")?),
             _ => return Ok(None),
         }))
     }
@@ -96,14 +93,6 @@ impl<'a> Callee<'a> {
             }
         })
     }
-}
-
-/// The functions that the attrs of a node name that is not a [`Callee`]: its kernel calls them.
-pub(crate) fn passed(node: &Node) -> impl Iterator<Item = String> {
-    node.attrs.iter().filter_map(|(_, value)| match value {
-        AttrValue::Func(f) => Some(f.name.clone()),
-        _ => None,
-    })
 }
 
 /// A For whose nodes are still to be made: `whole` is a function of (start, limit, delta,

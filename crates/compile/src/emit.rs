@@ -2,11 +2,12 @@
 
 use crate::control::{self, Callee, ForLoop};
 use crate::pass::FUSED_SUFFIX;
-use crate::{Options, optimize};
+use crate::pipeline;
+use crate::{OptimizedGraph, Options};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{
-    ARG, Frames, Graph, Library, Node, NodeId, ORIGIN, Output, RETVAL, loop_frames,
-    topological_order,
+    Frames, Graph, Library, Node, NodeClass, NodeId, ORIGIN, Output, loop_frames,
+    referred_functions, topological_order,
 };
 use ferroflow_opdef::{Cost, NodeInfo, Registry};
 use ferroflow_program::{
@@ -25,9 +26,10 @@ pub(crate) type NodeAction = Action<Box<KernelEntry>>;
 /// optimized on the way. No kernel is built.
 ///
 /// # Errors
+///
 /// A function does not compile, a loop is not well formed, or a value inside a loop is fetched.
-pub fn emit(graph: &Graph, registry: &Registry, options: &Options) -> Result<Body> {
-    emit_with(graph, registry, options, &mut KernelCallees::default())
+pub fn emit(graph: &OptimizedGraph, registry: &Registry, options: &Options) -> Result<Body> {
+    emit_with(&graph.0, registry, options, &mut KernelCallees::default())
 }
 
 /// Functions that kernels call, which are bodies of their own.
@@ -56,9 +58,8 @@ impl KernelCallees {
             ));
         }
         self.under_way.push(name.to_string());
-        let mut graph = library.get(name)?.graph.clone();
-        graph.set_library(library.clone());
-        optimize(&mut graph, registry, options, &mut |_, _| {})?;
+        let mut graph = library.graph(name)?;
+        pipeline::run(&mut graph, registry, options, &mut |_, _| {})?;
         let body = Arc::new(emit_with(&graph, registry, options, self)?);
         self.under_way.pop();
         self.made.insert(name.to_string(), body.clone());
@@ -84,10 +85,9 @@ fn emit_with(
     let root = emitter.declare("", graph)?;
     emitter.body(graph, root)?;
     while let Some((name, frame)) = emitter.queue.pop() {
-        let mut body = emitter.library.get(&name)?.graph.clone();
-        body.set_library(emitter.library.clone());
+        let mut body = emitter.library.graph(&name)?;
         let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));
-        optimize(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
+        pipeline::run(&mut body, registry, options, &mut |_, _| {}).map_err(note)?;
         emitter.library = body.library().clone();
         emitter.body(&body, frame).map_err(note)?;
     }
@@ -115,14 +115,16 @@ pub(crate) struct Emitter<'a> {
 
 impl Emitter<'_> {
     fn declare(&mut self, name: &str, graph: &Graph) -> Result<FrameIdx> {
-        let count = |op: &str| -> Result<usize> {
+        let count = |class: NodeClass| -> Result<usize> {
             let mut n = 0;
-            for (_, node) in graph.iter().filter(|(_, n)| n.op() == op) {
+            for (_, node) in graph.iter().filter(|(_, n)| n.class() == class) {
                 n = n.max(index(node)? + 1);
             }
             Ok(n)
         };
-        Ok(self.builder.function(name, count(ARG)?, count(RETVAL)?))
+        Ok(self
+            .builder
+            .function(name, count(NodeClass::Arg)?, count(NodeClass::Retval)?))
     }
 
     /// The frame of function `name`, which is emitted once.
@@ -176,9 +178,9 @@ impl Emitter<'_> {
         let mut next = body.emitter.builder.next_node().index();
         for &id in &order {
             let node = graph.node(id);
-            let is_node = match node.op() {
-                "Const" => needed[id.index()],
-                RETVAL => !node.controls.is_empty(),
+            let is_node = match node.class() {
+                NodeClass::Const => needed[id.index()],
+                NodeClass::Retval => !node.controls.is_empty(),
                 _ => true,
             };
             if is_node {
@@ -219,10 +221,10 @@ impl GraphEmitter<'_, '_> {
     fn const_nodes(&self) -> Vec<bool> {
         let mut needed = vec![false; self.graph.id_bound()];
         for (id, node) in self.graph.iter() {
-            if node.op() == "Const" && !node.controls.is_empty() {
+            if node.class() == NodeClass::Const && !node.controls.is_empty() {
                 needed[id.index()] = true;
             }
-            if let "Merge" | "RefMerge" = node.op() {
+            if node.class() == NodeClass::Merge {
                 for input in &node.inputs {
                     needed[input.node.index()] = true;
                 }
@@ -238,13 +240,13 @@ impl GraphEmitter<'_, '_> {
     fn node(&mut self, id: NodeId) -> Result<()> {
         let graph = self.graph;
         let node = graph.node(id);
-        match node.op() {
-            "Const" if self.idx[id.index()].is_none() => return Ok(()),
-            "Const" => {
+        match node.class() {
+            NodeClass::Const if self.idx[id.index()].is_none() => return Ok(()),
+            NodeClass::Const => {
                 let constant = self.constant(id)?;
                 return self.add(id, Action::Const(constant), Vec::new(), Cost::Cheap);
             }
-            RETVAL => return self.result(id),
+            NodeClass::Retval => return self.result(id),
             _ => {}
         }
         let action = self.action(id)?;
@@ -258,7 +260,7 @@ impl GraphEmitter<'_, '_> {
 
     /// The producer of an input; constants that wait for nothing have no node.
     fn source(&mut self, input: Output) -> Result<Source> {
-        let is_const = self.graph.node(input.node).op() == "Const";
+        let is_const = self.graph.node(input.node).class() == NodeClass::Const;
         if is_const && self.idx[input.node.index()].is_none() {
             return Ok(Source::Const(self.constant(input.node)?));
         }
@@ -277,7 +279,7 @@ impl GraphEmitter<'_, '_> {
         for control in &node.controls {
             // Constants that wait for nothing exist before the step begins.
             let source = self.graph.node(*control);
-            if source.op() != "Const" || self.idx[control.index()].is_some() {
+            if source.class() != NodeClass::Const || self.idx[control.index()].is_some() {
                 controls.push(self.emitted(*control)?);
             }
         }
@@ -332,10 +334,10 @@ impl GraphEmitter<'_, '_> {
     fn action(&mut self, id: NodeId) -> Result<NodeAction> {
         let graph = self.graph;
         let node = graph.node(id);
-        if node.op() == ARG {
+        if node.class() == NodeClass::Arg {
             return Ok(Action::Arg(index(node)? as u32));
         }
-        if matches!(node.op(), "Enter" | "RefEnter") {
+        if node.class() == NodeClass::Enter {
             let inside = self.frames.after(graph, id).map(|l| self.loops[l]);
             return Ok(Action::Enter {
                 frame: inside.ok_or_else(|| internal!("the loop of an Enter was not found"))?,
@@ -348,7 +350,8 @@ impl GraphEmitter<'_, '_> {
         if let Some(callee) = Callee::of(node)? {
             return callee.action(self.emitter, node);
         }
-        self.emitter.called_by_kernels.extend(control::passed(node));
+        let callees = referred_functions(node).map(str::to_string);
+        self.emitter.called_by_kernels.extend(callees);
         Ok(Action::Kernel(Box::new(KernelEntry {
             op: node.op().to_string(),
             node: node.name.clone(),

@@ -1,6 +1,6 @@
 //! The compiler: a graph goes in, a function body comes out. One file per pass, one visible list.
 //!
-//! Entry points, in reading order: [`compile`], [`PIPELINE`], [`Pass`], [`Options`], [`emit`].
+//! Entry points, in reading order: [`expand`], [`optimize`], [`compile`], [`PIPELINE`], [`Pass`], [`Options`], [`emit`].
 //!
 //! Invariants: a pass keeps the values of all `_Retval` nodes and the effects of all targets, up
 //! to rounding; after every pass the graph verifies (checked in debug builds).
@@ -11,11 +11,15 @@
 mod control;
 mod emit;
 mod evaluate;
+mod expand;
 mod pass;
 mod passes;
+mod phases;
 mod pipeline;
 mod view;
 
 pub use emit::emit;
+pub use expand::{expand, lowered};
 pub use pass::{Lower, Options, Pass, PassCtx};
+pub use phases::{ExpandedGraph, OptimizedGraph};
 pub use pipeline::{PIPELINE, compile, optimize};

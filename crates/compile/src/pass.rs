@@ -1,7 +1,7 @@
-//! What a pass is.
+//! [`Pass`] and its context.
 
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Graph, ShapeMap};
+use ferroflow_graph::{Graph, Node, NodeId, Output, ShapeMap};
 use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
 use ferroflow_tensor::LazyTensor;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Pass {
     pub run: fn(&mut Graph, &PassCtx) -> Result<()>,
 }
 
-/// What passes may ask for.
+/// What a pass works with.
 pub struct PassCtx<'a> {
     /// The ops.
     pub registry: &'a Registry,
@@ -30,7 +30,29 @@ impl PassCtx<'_> {
     pub fn def(&self, op: &str) -> Result<Arc<OpDef>> {
         self.registry
             .def(op)?
-            .ok_or_else(|| internal!("pass needs op {op}, which is not there"))
+            .ok_or_else(|| internal!("a pass needs op {op}, which is not registered"))
+    }
+
+    /// A node with defaults for the attrs that are not given.
+    pub fn node(
+        &self,
+        name: String,
+        op: &str,
+        mut attrs: Attrs,
+        inputs: &[Output],
+        controls: &[NodeId],
+    ) -> Result<Node> {
+        let def = self.def(op)?;
+        def.complete_attrs(&mut attrs)?;
+        Ok(Node {
+            name,
+            outputs: def.output_dtypes(&attrs)?,
+            def,
+            attrs,
+            inputs: inputs.into(),
+            controls: controls.into(),
+            device: String::new(),
+        })
     }
 
     /// Shapes of the graph as it is now.
@@ -46,8 +68,8 @@ pub struct Options {
     pub optimize: bool,
     /// Names of passes that are left out.
     pub disabled: Vec<String>,
-    /// Which If, Case and While become Switch, Merge and loops, so that they run beside what
-    /// surrounds them; holds without `optimize` too.
+    /// Which If, Case and While become Switch, Merge and loops, so that they run concurrently with the
+    /// nodes around them; applies without `optimize` too.
     pub lower: Lower,
 }
 
@@ -82,7 +104,7 @@ impl Options {
     }
 }
 
-/// What the name of a node that several became ends with; before it is the last one's name.
+/// The suffix of the name of a fused node, after the name of the last one that was fused.
 pub(crate) const FUSED_SUFFIX: &str = "/fused";
 
 /// A Const node with this value.
@@ -90,18 +112,10 @@ pub(crate) fn constant_node(
     ctx: &PassCtx,
     name: String,
     value: impl Into<LazyTensor>,
-) -> Result<ferroflow_graph::Node> {
+) -> Result<Node> {
     let value = value.into();
-    let dtype = value.dtype();
-    Ok(ferroflow_graph::Node {
-        name,
-        def: ctx.def("Const")?,
-        attrs: Attrs::default()
-            .with("dtype", AttrValue::Type(dtype))
-            .with("value", AttrValue::Tensor(value)),
-        inputs: Default::default(),
-        controls: Default::default(),
-        device: String::new(),
-        outputs: smallvec::smallvec![dtype],
-    })
+    let attrs = Attrs::default()
+        .with("dtype", AttrValue::Type(value.dtype()))
+        .with("value", AttrValue::Tensor(value));
+    ctx.node(name, "Const", attrs, &[], &[])
 }

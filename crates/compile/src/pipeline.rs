@@ -1,9 +1,9 @@
 //! The list of passes, in order.
 
 use crate::passes;
-use crate::{Lower, Options, Pass, PassCtx, emit};
+use crate::{Lower, OptimizedGraph, Options, Pass, PassCtx, emit};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::Graph;
+use ferroflow_graph::{Graph, PlacedGraph};
 use ferroflow_opdef::Registry;
 use ferroflow_program::Plan;
 
@@ -11,33 +11,50 @@ use ferroflow_program::Plan;
 /// each.
 pub const PIPELINE: &[Pass] = &[
     passes::lower::PASS,
-    passes::unpin::PASS,
+    passes::relax_control::PASS,
     passes::identity::PASS,
-    passes::awaited::PASS,
+    passes::control_only::PASS,
     passes::loop_vars::PASS,
-    passes::fold::PASS,
-    passes::simplify::PASS,
+    passes::constant_folding::PASS,
+    passes::arithmetic::PASS,
     passes::cse::PASS,
-    passes::patterns::PASS,
+    passes::remapper::PASS,
     passes::fuse::PASS,
     passes::fuse_read::PASS,
     passes::fuse_update::PASS,
     passes::elementwise::PASS,
 ];
 
-/// Runs the pipeline, emits the body and loads it.
+/// Optimizes a graph, emits its body and loads it.
 ///
 /// # Errors
-/// A pass fails, or a node has no kernel.
-pub fn compile(mut graph: Graph, registry: &Registry, options: &Options) -> Result<Plan> {
-    optimize(&mut graph, registry, options, &mut |_, _| {})?;
-    let body = emit(&graph, registry, options)?;
-    drop(graph);
+///
+/// Those of [`optimize`] and [`emit`], and of a node that has no kernel.
+pub fn compile(placed: PlacedGraph, registry: &Registry, options: &Options) -> Result<Plan> {
+    let optimized = optimize(placed, registry, options, &mut |_, _| {})?;
+    let body = emit(&optimized, registry, options)?;
+    drop(optimized);
     body.load(registry)
 }
 
 /// Runs the pipeline; `observe` sees the graph after each pass.
+///
+/// # Errors
+///
+/// INVALID_ARGUMENT if a disabled pass does not exist or a node is malformed.
 pub fn optimize(
+    placed: PlacedGraph,
+    registry: &Registry,
+    options: &Options,
+    observe: &mut dyn FnMut(&str, &Graph),
+) -> Result<OptimizedGraph> {
+    let mut graph = placed.into_graph();
+    run(&mut graph, registry, options, observe)?;
+    Ok(OptimizedGraph(graph))
+}
+
+/// Runs the pipeline over a graph or the body of a function.
+pub(crate) fn run(
     graph: &mut Graph,
     registry: &Registry,
     options: &Options,
@@ -50,7 +67,7 @@ pub fn optimize(
     {
         let names: Vec<&str> = PIPELINE.iter().map(|p| p.name).collect();
         return Err(invalid_argument!(
-            "no pass '{unknown}'; there are: {}",
+            "unknown pass '{unknown}'; expected one of {}",
             names.join(", ")
         ));
     }
@@ -67,11 +84,11 @@ pub fn optimize(
             continue;
         }
         (pass.run)(graph, &ctx).map_err(|e| match e.node() {
-            // What a client's node says, as TensorFlow's kernel would say it.
+            // An error of a client's node has the words of TensorFlow's kernel.
             Some(_) => e,
             None => e.note(format!("in pass '{}'", pass.name)),
         })?;
-        passes::dead::remove_dead(graph);
+        passes::dce::remove_dead(graph);
         if cfg!(debug_assertions) {
             graph
                 .verify()

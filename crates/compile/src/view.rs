@@ -1,6 +1,6 @@
-//! Questions that passes ask of a graph they do not change meanwhile.
+//! A read-only view of a graph for passes.
 
-use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, ShapeMap};
+use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, ShapeMap};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape};
 
 /// Whether values of the graph can be dead: only a Switch makes them so.
@@ -12,12 +12,12 @@ pub(crate) fn may_be_dead(graph: &Graph) -> bool {
 pub(crate) fn moves_values(graph: &Graph) -> bool {
     graph
         .iter()
-        .any(|(_, n)| is_switch(n) || n.op().ends_with("Enter"))
+        .any(|(_, n)| is_switch(n) || n.class() == NodeClass::Enter)
 }
 
-/// Whether a node keeps what it is given from one of its outputs.
+/// Whether only one of the outputs of a node is alive.
 pub(crate) fn is_switch(node: &Node) -> bool {
-    node.op().contains("Switch")
+    node.class() == NodeClass::Switch
 }
 
 /// A graph with its reverse edges and shapes.
@@ -48,9 +48,9 @@ impl<'a> View<'a> {
 
     /// The value of a constant that waits for nothing.
     pub(crate) fn constant(&self, output: Output) -> Option<&'a LazyTensor> {
-        let node = self.producer(output, "Const")?;
-        let is_plain = node.controls.is_empty();
-        node.attrs.tensor("value").ok().filter(|_| is_plain)
+        let node = self.node(output.node);
+        let value = node.attrs.tensor("value").ok();
+        value.filter(|_| node.is_free_constant())
     }
 
     /// The value of a constant float scalar (rank 0).
@@ -91,7 +91,7 @@ impl<'a> View<'a> {
         self.shapes.get(output)
     }
 
-    /// The one node that reads `output`, if nobody else reads anything of its producer.
+    /// The one node that reads `output`, if its producer has no other consumer.
     pub(crate) fn only_reader(&self, output: Output) -> Option<NodeId> {
         self.consumers.only_reader(output)
     }

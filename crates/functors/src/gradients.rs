@@ -1,6 +1,6 @@
 //! Expressions that gradient functions of several groups write.
 
-use ferroflow_opdef::{Expr, Gradient, Slices};
+use ferroflow_opdef::{Expr, Gradient, IndexedSlices};
 use ferroflow_tensor::DType;
 
 /// Elements `from..to` of a vector; `None` stands for its ends.
@@ -19,11 +19,11 @@ pub fn part<'g>(v: Expr<'g>, from: Option<Expr<'g>>, to: Option<Expr<'g>>) -> Ex
 }
 
 /// The slices that were gathered from the first dimension of a tensor of this shape.
-pub fn slices<'g>(d: Expr<'g>, indices: Expr<'g>, shape: Expr<'g>) -> Gradient<'g> {
+pub fn slices<'g>(d: Expr<'g>, indices: Expr<'g>, shape: Expr<'g>) -> Gradient<Expr<'g>> {
     let rest = part(shape, Some(shape.int(1)), None);
     let n = indices.op("Size", &[]).reshape(d.ints([1]));
     let sizes = d.make("ConcatV2", &[n, rest.cast(DType::Int32), d.int(0)], &[]);
-    Gradient::Slices(Slices {
+    Gradient::Slices(IndexedSlices {
         values: d.reshape(sizes),
         indices: indices.reshape(d.ints([-1])),
         dense_shape: shape,

@@ -1,7 +1,8 @@
 //! [`DeviceSpec`]: which devices a node may be on.
 
+use crate::Node;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_model::proto::{NodeDef, attr_value::Value};
+use ferroflow_opdef::AttrValue;
 use std::fmt;
 
 /// A device name with parts left open, in any of TensorFlow's forms.
@@ -119,25 +120,32 @@ pub struct DeviceSet {
 }
 
 /// What a colocation constraint in the attr `_class` begins with.
-pub(crate) const COLOCATED: &str = "loc:@";
+const COLOCATED: &str = "loc:@";
 
-/// The names of the nodes that a node shall be with.
-fn colocated_with(node: &NodeDef) -> impl Iterator<Item = &str> {
-    let classes = match node.attr.get("_class").and_then(|a| a.value.as_ref()) {
-        Some(Value::List(list)) => &list.s[..],
+/// The names of the nodes that a node is colocated with.
+pub(crate) fn colocated_with(node: &Node) -> impl Iterator<Item = &str> {
+    let classes = match node.attrs.get("_class") {
+        Some(AttrValue::List(classes)) => &classes[..],
         _ => &[],
     };
-    let names = classes.iter().filter_map(|c| std::str::from_utf8(c).ok());
+    let names = classes.iter().filter_map(|class| match class {
+        AttrValue::Str(name) => std::str::from_utf8(name).ok(),
+        _ => None,
+    });
     names.filter_map(|name| name.strip_prefix(COLOCATED))
 }
 
 impl DeviceSet {
-    /// Fails when two nodes of which one shall be with the other ask for devices that cannot be the
-    /// same, unless placement is soft. `find` knows the nodes of the graph.
+    /// Checks that colocated nodes ask for devices that can be the same, unless placement is soft. `find`
+    /// returns a node of the graph by name.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT if no device fits both.
     pub fn check_colocation<'a>(
         &self,
-        nodes: &'a [NodeDef],
-        find: impl Fn(&str) -> Option<&'a NodeDef>,
+        nodes: &'a [Node],
+        find: impl Fn(&str) -> Option<&'a Node>,
     ) -> Result<()> {
         if self.soft {
             return Ok(());

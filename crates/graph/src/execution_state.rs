@@ -1,392 +1,55 @@
 //! The graph of a session that clients extend.
 
-use crate::graph::{EdgeSource, check_edge};
-use crate::import::{Ports, check_node, check_versions, is_valid_name};
-use crate::{Graph, Signature, import_graph, parse_tensor_name};
-use ferroflow_base::{Result, invalid_argument, not_found};
-use ferroflow_model::proto::{
-    AttrValue, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, NodeDef, VersionDef,
-    attr_value::Value,
-};
-use ferroflow_opdef::Registry;
-use ferroflow_tensor::DType;
+use crate::functions::check_all_calls;
+use crate::graph::{Wanted, check_arity, check_edge};
+use crate::import::{check_versions, connect_by_name, is_valid_name};
+use crate::import_functions::{FunctionTable, Importer, Instance};
+use crate::prune::prune_connected;
+use crate::{Graph, Node, NodeId, PrunedGraph, Signature, TensorConnection};
+use ferroflow_base::{Result, Status, invalid_argument, topological_order};
+use ferroflow_model::proto::{FunctionDef, FunctionDefLibrary, GraphDef, NodeDef};
+use ferroflow_opdef::{AttrValue, Attrs, NodeClass, OpDef, Registry};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
-/// An output that stands for another one wherever that is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorConnection {
-    /// The tensor that is read, e.g. `a:0`.
-    pub from: String,
-    /// The tensor that would be.
-    pub to: String,
-}
-
-/// A `GraphDef` that grows, out of which the part that a run needs is imported.
+/// A graph that grows; the part that a run needs is cut out of it.
 ///
-/// Importing only that part makes the cost of a run of the size of what it runs, and lets a graph
-/// hold ops that nobody runs and that are not supported.
+/// A node is imported once, when it is added. One whose op is not supported is kept with its error,
+/// which belongs to whoever runs it.
 ///
 /// ```
 /// use ferroflow_graph::{GraphExecutionState, Signature};
-/// use ferroflow_opdef::Registry;
-/// let registry = Registry::new(&[]);
+/// use ferroflow_opdef::{Op, Registry};
+/// let registry = Registry::new(&[&[&[Op::new("NoOp", "->")]]]);
 /// let mut state = GraphExecutionState::default();
 /// let def = ferroflow_model::graph_from_text("node { name: 'a' op: 'NoOp' }").unwrap();
 /// state.extend(def.clone(), &registry).unwrap();
-/// assert!(state.extend(def, &registry).is_err(), "'a' is there already");
+/// assert!(state.extend(def, &registry).is_err(), "'a' exists");
 /// ```
 #[derive(Default)]
 pub struct GraphExecutionState {
-    nodes: Vec<NodeDef>,
-    /// What each node gives, where its op is known.
-    outputs: Vec<Option<SmallVec<[DType; 4]>>>,
-    by_name: FxHashMap<String, usize>,
+    graph: Graph,
     functions: FxHashMap<String, FunctionDef>,
-    gradients: Vec<GradientDef>,
-    versions: Option<VersionDef>,
+    gradients: FxHashMap<String, String>,
+    /// Functions that nodes refer to and that were not added yet.
+    wanted: Vec<Instance>,
 }
 
 /// Nodes and functions that fit a graph.
 pub struct CheckedGraphDef {
-    def: GraphDef,
-    outputs: Vec<Option<SmallVec<[DType; 4]>>>,
+    nodes: Vec<Node>,
+    /// The errors of nodes that cannot run.
+    invalid: FxHashMap<NodeId, Status>,
+    wanted: Vec<Instance>,
+    library: FunctionDefLibrary,
+    producer: Option<i32>,
 }
 
 impl CheckedGraphDef {
     /// The nodes.
-    pub fn nodes(&self) -> &[NodeDef] {
-        &self.def.node
-    }
-}
-
-/// The node and slot that a data input of `node` names.
-fn source_of<'a>(node: &NodeDef, input: &'a str) -> Result<(&'a str, usize)> {
-    parse_tensor_name(input).map_err(|_| {
-        invalid_argument!("Illegal op input name '{input}'").at_node(&node.name, &node.op)
-    })
-}
-
-/// Whether an output of a node is a reference.
-fn gives_reference(node: &NodeDef, slot: usize, registry: &Registry) -> bool {
-    let ports = check_node(node, registry).ok().flatten();
-    ports.is_some_and(|p| p.references[1].get(slot) == Some(&true))
-}
-
-/// [`check_edge`] for an input that must be a reference.
-fn check_reference(
-    node: &NodeDef,
-    i: usize,
-    want: DType,
-    source: EdgeSource,
-    outputs: &[DType],
-    is_reference: bool,
-) -> Result<()> {
-    let EdgeSource { name, slot, .. } = source;
-    let Some(&got) = outputs
-        .get(slot)
-        .filter(|got| **got != want || !is_reference)
-    else {
-        return check_edge(&node.name, i, want, source, outputs);
-    };
-    let suffix = if is_reference { "_ref" } else { "" };
-    Err(invalid_argument!(
-        "Input {i} of node {} was passed {got}{suffix} from {name}:{slot} incompatible with \
-         expected {want}_ref.",
-        node.name
-    ))
-}
-
-impl GraphExecutionState {
-    /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
-    ///
-    /// Checked here: versions, names, inputs, cycles, and the attrs, arity and dtypes of ops that
-    /// `registry` knows; the rest when a part is imported. A function may come again if it is the same.
-    pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
-        let checked = self.check(def, registry)?;
-        self.add(checked);
-        Ok(())
-    }
-
-    /// What [`extend`](Self::extend) checks; the graph stays as it is.
-    pub fn check(&self, def: GraphDef, registry: &Registry) -> Result<CheckedGraphDef> {
-        def.versions.as_ref().map_or(Ok(()), check_versions)?;
-        let functions = def.library.iter().flat_map(|l| &l.function);
-        let mut function_names: FxHashMap<&str, &FunctionDef> = FxHashMap::default();
-        for function in functions {
-            let name = function_name(function);
-            if registry.op(name).is_some() {
-                return Err(invalid_argument!(
-                    "Cannot add function '{name}' because an op with the same name already exists."
-                ));
-            }
-            let here = function_names.insert(name, function);
-            if [here, self.functions.get(name)]
-                .into_iter()
-                .flatten()
-                .any(|old| old != function)
-            {
-                return Err(invalid_argument!(
-                    "Cannot add function '{name}' because a different function with the same name \
-                     already exists."
-                ));
-            }
-        }
-        let mut new: FxHashSet<&str> = FxHashSet::default();
-        for node in &def.node {
-            if !is_valid_name(&node.name) {
-                let illegal = invalid_argument!("Illegal op name '{}'", node.name);
-                return Err(illegal.at_node(&node.name, &node.op));
-            }
-            if self.by_name.contains_key(&node.name) || !new.insert(&node.name) {
-                return Err(invalid_argument!(
-                    "GraphDef argument to Extend includes node '{}', which was created by a previous \
-                     call to Create or Extend in this session.",
-                    node.name
-                ));
-            }
-        }
-        let mut ports = Vec::with_capacity(def.node.len());
-        for node in &def.node {
-            for input in &node.input {
-                let name = match input.strip_prefix('^') {
-                    Some(name) => name,
-                    None => source_of(node, input)?.0,
-                };
-                if !new.contains(name) && !self.by_name.contains_key(name) {
-                    return Err(invalid_argument!(
-                        "Node '{}': Unknown input node '{input}'",
-                        node.name
-                    ));
-                }
-            }
-            let is_call = function_names.contains_key(node.op.as_str())
-                || self.functions.contains_key(&node.op);
-            let checked = match is_call {
-                true => Ok(None),
-                false => check_node(node, registry),
-            };
-            ports.push(checked.map_err(|e| e.at_node(&node.name, &node.op))?);
-        }
-        self.check_edges(&def.node, &ports, registry)?;
-        let outputs = ports.into_iter().map(|ports| ports.map(|p| p.outputs));
-        let outputs = outputs.collect();
-        Ok(CheckedGraphDef { def, outputs })
-    }
-
-    /// Adds what was checked against this very graph.
-    pub fn add(&mut self, checked: CheckedGraphDef) {
-        let CheckedGraphDef { def, outputs } = checked;
-        let first = self.nodes.len();
-        self.outputs.extend(outputs);
-        let names = def.node.iter().map(|n| n.name.clone());
-        self.by_name.extend(names.zip(first..));
-        self.nodes.extend(def.node);
-        if let Some(library) = def.library {
-            let named = library.function.into_iter();
-            self.functions
-                .extend(named.map(|f| (function_name(&f).to_string(), f)));
-            self.gradients.extend(library.gradient);
-        }
-        if def.versions.is_some() {
-            self.versions = def.versions;
-        }
-    }
-
-    /// Checks what new nodes read, and that they do not wait for each other in a circle.
-    fn check_edges(
-        &self,
-        new: &[NodeDef],
-        ports: &[Option<Ports>],
-        registry: &Registry,
-    ) -> Result<()> {
-        let names = new.iter().map(|n| n.name.as_str());
-        let by_name: FxHashMap<&str, usize> = names.zip(0..).collect();
-        let mut waits = vec![0; new.len()];
-        let mut readers = vec![Vec::new(); new.len()];
-        for (at, node) in new.iter().enumerate() {
-            for (i, input) in node.input.iter().enumerate() {
-                let (name, slot, is_data) = match input.strip_prefix('^') {
-                    Some(name) => (name, 0, false),
-                    None => {
-                        let (name, slot) = source_of(node, input)?;
-                        (name, slot, true)
-                    }
-                };
-                let source = by_name.get(name).copied();
-                let (from, outputs) = match source {
-                    Some(i) => (Some(&new[i]), ports[i].as_ref().map(|p| &p.outputs)),
-                    None => match self.position(name) {
-                        Some(i) => (Some(&self.nodes[i]), self.outputs[i].as_ref()),
-                        None => (None, None),
-                    },
-                };
-                if is_data
-                    && let Some((from, outputs)) = from.zip(outputs)
-                    && let Some(ports) = &ports[at]
-                {
-                    let (op, want) = (from.op.as_str(), ports.inputs[i]);
-                    let source = EdgeSource { name, op, slot };
-                    let checked = match ports.references[0].get(i) {
-                        Some(true) => {
-                            let is_reference = gives_reference(from, slot, registry);
-                            check_reference(node, i, want, source, outputs, is_reference)
-                        }
-                        _ => check_edge(&node.name, i, want, source, outputs),
-                    };
-                    checked.map_err(|e| e.at_node(&node.name, &node.op))?;
-                }
-                // The next iteration comes back to a Merge, which does not wait for it.
-                if let Some(source) = source.filter(|s| !new[*s].op.ends_with("NextIteration")) {
-                    waits[at] += 1;
-                    readers[source].push(at);
-                }
-            }
-        }
-        let mut ready: Vec<usize> = (0..new.len()).filter(|i| waits[*i] == 0).collect();
-        let mut n_done = 0;
-        while let Some(i) = ready.pop() {
-            n_done += 1;
-            for reader in &readers[i] {
-                waits[*reader] -= 1;
-                if waits[*reader] == 0 {
-                    ready.push(*reader);
-                }
-            }
-        }
-        match new.len() - n_done {
-            0 => Ok(()),
-            left => Err(invalid_argument!("{left} nodes in a cycle")),
-        }
-    }
-
-    /// The nodes, in the order in which they came.
-    pub fn nodes(&self) -> &[NodeDef] {
+    pub fn nodes(&self) -> &[Node] {
         &self.nodes
-    }
-
-    /// The node of a name.
-    pub fn node(&self, name: &str) -> Option<&NodeDef> {
-        self.nodes.get(self.position(name)?)
-    }
-
-    /// How many nodes there are.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// True when there is no node.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-
-    /// The graph of everything that `signature` names or depends on, and of the functions that
-    /// may be called there. What it cuts off by its feeds is still in it.
-    ///
-    /// Whoever reads the second tensor of one of the `connections` reads the first instead.
-    pub fn build_graph(
-        &self,
-        signature: &Signature,
-        connections: &[TensorConnection],
-        registry: &Registry,
-    ) -> Result<Graph> {
-        let part = self.part(signature, &self.connected(signature, connections)?);
-        match part.node.is_empty() {
-            // The names are all wrong; pruning says how.
-            true => Ok(Graph::new()),
-            false => import_graph(&part, None, registry),
-        }
-    }
-
-    /// What is read instead of a node's output, checked as TensorFlow does.
-    fn connected<'a>(
-        &self,
-        signature: &Signature,
-        connections: &'a [TensorConnection],
-    ) -> Result<FxHashMap<(&'a str, usize), &'a str>> {
-        let mut connected = FxHashMap::default();
-        let is_named = |names: &[String], to| {
-            let mut names = names.iter();
-            names.any(|name| parse_tensor_name(name).is_ok_and(|named| named == to))
-        };
-        for TensorConnection { from, to } in connections {
-            let (from_node, to_node) = (parse_tensor_name(from)?, parse_tensor_name(to)?);
-            if self.position(from_node.0).is_none() {
-                return Err(invalid_argument!(
-                    "Requested tensor connection from unknown node: \"{to}\"."
-                ));
-            }
-            if self.position(to_node.0).is_none() {
-                return Err(not_found!("FeedInputs: unable to find feed output {to}"));
-            }
-            let is_second = connected.insert(to_node, from.as_str()).is_some();
-            if is_second || is_named(&signature.feeds, to_node) {
-                return Err(invalid_argument!("Endpoint \"{to}\" fed more than once."));
-            }
-            if is_named(&signature.fetches, to_node) {
-                return Err(invalid_argument!("{to} is both fed and fetched."));
-            }
-        }
-        Ok(connected)
-    }
-
-    fn part(&self, signature: &Signature, connected: &FxHashMap<(&str, usize), &str>) -> GraphDef {
-        let source = |input: &str| {
-            if connected.is_empty() || input.starts_with('^') {
-                return None;
-            }
-            connected.get(&parse_tensor_name(input).ok()?).copied()
-        };
-        let named = [&signature.fetches, &signature.targets, &signature.feeds];
-        let roots = named.into_iter().flatten();
-        let mut stack: Vec<usize> = roots
-            .filter_map(|name| {
-                let name = name.strip_prefix('^').unwrap_or(name);
-                self.position(parse_tensor_name(name).ok()?.0)
-            })
-            .collect();
-        let mut needed = vec![false; self.nodes.len()];
-        let mut functions = Reached {
-            state: self,
-            names: FxHashSet::default(),
-            stack: Vec::new(),
-        };
-        while let Some(i) = stack.pop() {
-            if std::mem::replace(&mut needed[i], true) {
-                continue;
-            }
-            let node = &self.nodes[i];
-            functions.node(node);
-            stack.extend(node.input.iter().filter_map(|input| {
-                let input = source(input).unwrap_or(input);
-                let name = input.strip_prefix('^').unwrap_or(input);
-                self.position(parse_tensor_name(name).ok()?.0)
-            }));
-        }
-        let rewired = |node: &NodeDef| {
-            let mut node = node.clone();
-            for input in &mut node.input {
-                if let Some(from) = source(input) {
-                    *input = from.to_string();
-                }
-            }
-            node
-        };
-        let kept = self.nodes.iter().zip(&needed).filter(|(_, n)| **n);
-        GraphDef {
-            node: kept.map(|(node, _)| rewired(node)).collect(),
-            library: Some(FunctionDefLibrary {
-                function: functions.all(),
-                gradient: self.gradients.clone(),
-                ..Default::default()
-            }),
-            versions: self.versions.clone(),
-            ..Default::default()
-        }
-    }
-
-    fn position(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
     }
 }
 
@@ -394,55 +57,389 @@ fn function_name(function: &FunctionDef) -> &str {
     function.signature.as_ref().map_or("", |s| &s.name)
 }
 
-/// The functions that nodes name, and those that these name.
-struct Reached<'a> {
-    state: &'a GraphExecutionState,
-    names: FxHashSet<&'a str>,
-    stack: Vec<&'a FunctionDef>,
+impl GraphExecutionState {
+    /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check).
+    pub fn extend(&mut self, def: GraphDef, registry: &Registry) -> Result<()> {
+        let checked = self.check(def, registry)?;
+        self.add(checked, registry)
+    }
+
+    /// Imports nodes and functions without adding them.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT if a version, name, input, attr, arity or dtype is wrong, a name is taken, there is
+    /// a cycle, or a function of the same name differs.
+    pub fn check(&self, def: GraphDef, registry: &Registry) -> Result<CheckedGraphDef> {
+        def.versions.as_ref().map_or(Ok(()), check_versions)?;
+        self.check_functions(&def, registry)?;
+        self.check_names(&def.node)?;
+        let mut functions = function_table(&self.functions, &self.gradients);
+        let new = def.library.iter().flat_map(|l| &l.function);
+        new.for_each(|f| functions.add(f));
+        let first = self.graph.id_bound();
+        let names = def.node.iter().map(|n| n.name.as_str());
+        let new: FxHashMap<&str, NodeId> = names.zip((first..).map(NodeId::new)).collect();
+        let find = |name: &str| new.get(name).copied().or_else(|| self.graph.find(name));
+        let mut importer = Importer::new(registry, None, &functions);
+        let mut nodes = Vec::with_capacity(def.node.len());
+        let mut invalid = FxHashMap::default();
+        for (i, def) in def.node.iter().enumerate() {
+            let at = |e: Status| e.at_node(&def.name, &def.op);
+            check_inputs(def, &find)?;
+            let is_call = functions.contains(&def.op);
+            let (mut node, error) = match importer.node(def) {
+                Ok(node) => (node, None),
+                Err(e) if is_call || is_unchecked(def, registry) => (unusable(def), Some(at(e))),
+                Err(e) => return Err(at(e)),
+            };
+            connect_by_name(&mut node, def, &find).map_err(at)?;
+            if let Some(error) = error {
+                invalid.insert(NodeId::new(first + i), error);
+            }
+            nodes.push(node);
+        }
+        let wanted = importer.wanted;
+        let checked = CheckedGraphDef {
+            nodes,
+            invalid,
+            wanted,
+            producer: def.versions.map(|v| v.producer),
+            library: def.library.unwrap_or_default(),
+        };
+        self.check_edges(&checked)?;
+        Ok(checked)
+    }
+
+    fn check_functions(&self, def: &GraphDef, registry: &Registry) -> Result<()> {
+        let mut new: FxHashMap<&str, &FunctionDef> = FxHashMap::default();
+        for function in def.library.iter().flat_map(|l| &l.function) {
+            let name = function_name(function);
+            if registry.op(name).is_some() {
+                return Err(invalid_argument!(
+                    "Cannot add function '{name}' because an op with the same name already exists."
+                ));
+            }
+            let known = [new.insert(name, function), self.functions.get(name)];
+            if known.into_iter().flatten().any(|old| old != function) {
+                return Err(invalid_argument!(
+                    "Cannot add function '{name}' because a different function with the same name \
+                     already exists."
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_names(&self, nodes: &[NodeDef]) -> Result<()> {
+        let mut new: FxHashSet<&str> = FxHashSet::default();
+        for node in nodes {
+            if !is_valid_name(&node.name) {
+                let illegal = invalid_argument!("Illegal op name '{}'", node.name);
+                return Err(illegal.at_node(&node.name, &node.op));
+            }
+            if self.graph.find(&node.name).is_some() || !new.insert(&node.name) {
+                return Err(invalid_argument!(
+                    "GraphDef argument to Extend includes node '{}', which was created by a previous \
+                     call to Create or Extend in this session.",
+                    node.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what new nodes read, and that they do not wait for each other in a cycle.
+    fn check_edges(&self, checked: &CheckedGraphDef) -> Result<()> {
+        let first = self.graph.id_bound();
+        let new = |id: NodeId| id.index().checked_sub(first);
+        let node_of = |id: NodeId| match new(id) {
+            Some(i) => checked.nodes.get(i),
+            None => self.graph.get(id),
+        };
+        let is_unknown = |id: NodeId| {
+            let invalid = checked.invalid.get(&id).or(self.graph.invalid().get(&id));
+            invalid.is_some() && node_of(id).is_none_or(|n| n.outputs.is_empty())
+        };
+        let mut pending = vec![0; checked.nodes.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); checked.nodes.len()];
+        for (at, node) in checked.nodes.iter().enumerate() {
+            if !checked.invalid.contains_key(&NodeId::new(first + at)) {
+                self.check_node(node, &node_of, &is_unknown)
+                    .map_err(|e| e.at_node(&node.name, node.op()))?;
+            }
+            for source in node.predecessors().filter_map(new) {
+                // The next iteration comes back to a Merge, which does not wait for it.
+                if checked.nodes[source].class() != NodeClass::NextIteration {
+                    pending[at] += 1;
+                    readers[source].push(at);
+                }
+            }
+        }
+        let order = topological_order(0..pending.len(), &mut pending, |n| {
+            readers[n].iter().copied()
+        });
+        match readers.len() - order.len() {
+            0 => Ok(()),
+            left => Err(invalid_argument!("{left} nodes in a cycle")),
+        }
+    }
+
+    fn check_node<'a>(
+        &self,
+        node: &Node,
+        node_of: &dyn Fn(NodeId) -> Option<&'a Node>,
+        is_unknown: &dyn Fn(NodeId) -> bool,
+    ) -> Result<()> {
+        let dtypes = node.def.input_dtypes(&node.attrs)?;
+        check_arity(node, &dtypes)?;
+        let references = node.def.input_references(&node.attrs)?;
+        for (i, (input, dtype)) in node.inputs.iter().zip(dtypes).enumerate() {
+            if let Some(source) = node_of(input.node).filter(|_| !is_unknown(input.node)) {
+                let is_reference = references.get(i) == Some(&true);
+                let want = Wanted {
+                    dtype,
+                    is_reference,
+                };
+                check_edge(node, i, want, source, input.slot as usize)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what was checked against this very graph.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT if the graph has changed since.
+    pub fn add(&mut self, checked: CheckedGraphDef, registry: &Registry) -> Result<()> {
+        for node in checked.nodes {
+            self.graph.add(node)?;
+        }
+        for (id, error) in checked.invalid {
+            self.graph.set_invalid(id, error);
+        }
+        let functions = checked.library.function.into_iter();
+        self.functions
+            .extend(functions.map(|f| (function_name(&f).to_string(), f)));
+        for g in checked.library.gradient {
+            self.gradients.insert(g.function_name, g.gradient_func);
+        }
+        self.graph.producer = checked.producer.unwrap_or(self.graph.producer);
+        self.wanted.extend(checked.wanted);
+        if self.wanted.is_empty() {
+            return Ok(());
+        }
+        let table = function_table(&self.functions, &self.gradients);
+        let mut importer = Importer::new(registry, None, &table);
+        importer.wanted = std::mem::take(&mut self.wanted);
+        importer.instantiate(self.graph.library_mut());
+        self.wanted = importer.wanted;
+        Ok(())
+    }
+
+    /// The whole graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The part of the graph that a signature needs; readers of the second tensor of one of the
+    /// `connections` read the first instead.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prune`](fn@crate::prune), and of calls that do not fit their functions.
+    pub fn prune(
+        &self,
+        signature: &Signature,
+        connections: &[TensorConnection],
+        registry: &Registry,
+    ) -> Result<PrunedGraph> {
+        let pruned = prune_connected(&self.graph, signature, connections, registry)?;
+        check_all_calls(pruned.graph(), pruned.graph().library())?;
+        crate::loop_frames(pruned.graph())?;
+        Ok(pruned)
+    }
 }
 
-impl<'a> Reached<'a> {
-    fn name(&mut self, name: &str) {
-        if let Some((name, function)) = self.state.functions.get_key_value(name)
-            && self.names.insert(name)
-        {
-            self.stack.push(function);
-            let mut gradients = self.state.gradients.iter();
-            if let Some(g) = gradients.find(|g| g.function_name == *name) {
-                self.name(&g.gradient_func);
+fn function_table<'a>(
+    functions: &'a FxHashMap<String, FunctionDef>,
+    gradients: &'a FxHashMap<String, String>,
+) -> FunctionTable<'a> {
+    let mut table = FunctionTable::default();
+    functions.values().for_each(|f| table.add(f));
+    for (of, gradient) in gradients {
+        table.add_gradient(of, gradient);
+    }
+    table
+}
+
+/// Whether errors of a node belong to whoever runs it: its op is unknown, or it is a constant, whose value
+/// is looked at late.
+fn is_unchecked(def: &NodeDef, registry: &Registry) -> bool {
+    def.op == "Const" || registry.op(&def.op).is_none()
+}
+
+/// A node that cannot run. Of a constant the dtype may be known.
+fn unusable(def: &NodeDef) -> Node {
+    let dtype = def.attr.get("dtype").filter(|_| def.op == "Const");
+    let dtype = dtype.and_then(crate::import_attrs::dtype_of);
+    Node {
+        name: def.name.clone(),
+        def: Arc::new(OpDef::unknown(&def.op)),
+        attrs: dtype.map_or(Attrs::default(), |t| {
+            Attrs::default().with("dtype", AttrValue::Type(t))
+        }),
+        inputs: SmallVec::new(),
+        controls: SmallVec::new(),
+        device: def.device.clone(),
+        outputs: dtype.into_iter().collect(),
+    }
+}
+
+/// Checks the order of a node's inputs and that they exist.
+fn check_inputs(def: &NodeDef, find: &dyn Fn(&str) -> Option<NodeId>) -> Result<()> {
+    for input in &def.input {
+        let name = match input.strip_prefix('^') {
+            Some(name) => name,
+            None => {
+                let parsed = crate::parse_tensor_name(input);
+                parsed.map(|(name, _)| name).map_err(|_| {
+                    let illegal = invalid_argument!("Illegal op input name '{input}'");
+                    illegal.at_node(&def.name, &def.op)
+                })?
             }
+        };
+        if find(name).is_none() {
+            return Err(invalid_argument!(
+                "Node '{}': Unknown input node '{input}'",
+                def.name
+            ));
         }
     }
+    let first_control = def.input.iter().position(|i| i.starts_with('^'));
+    let after = &def.input[first_control.unwrap_or(def.input.len())..];
+    match after.iter().any(|i| !i.starts_with('^')) {
+        true => Err(
+            invalid_argument!("All control inputs must follow all data inputs")
+                .at_node(&def.name, &def.op),
+        ),
+        false => Ok(()),
+    }
+}
 
-    fn node(&mut self, node: &NodeDef) {
-        self.name(&node.op);
-        self.attrs(node.attr.values());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{def, registry};
+    use crate::to_text;
+
+    /// Extends a graph part by part, then fetches `fetch`; returns the part it needs or the error.
+    fn check(parts: &[&str], fetch: &str, expect: &str) {
+        let mut state = GraphExecutionState::default();
+        let extended = parts
+            .iter()
+            .try_for_each(|part| state.extend(def(part), registry()));
+        let signature = Signature {
+            fetches: vec![fetch.to_string()],
+            ..Default::default()
+        };
+        let pruned = extended.and_then(|()| state.prune(&signature, &[], registry()));
+        let got = match pruned {
+            Ok(pruned) => to_text(pruned.graph()),
+            Err(e) => e.message().to_string(),
+        };
+        assert_eq!(got.trim().replace("\n", "; "), expect, "{parts:?}");
     }
 
-    fn attrs<'b>(&mut self, attrs: impl Iterator<Item = &'b AttrValue>) {
-        for attr in attrs {
-            match &attr.value {
-                Some(Value::Func(f)) => {
-                    self.name(&f.name);
-                    self.attrs(f.attr.values());
-                }
-                Some(Value::List(list)) => {
-                    for f in &list.func {
-                        self.name(&f.name);
-                        self.attrs(f.attr.values());
-                    }
-                }
-                _ => {}
-            }
-        }
+    #[test]
+    fn nodes_are_added() {
+        let x = "x = Placeholder";
+        check(
+            &[x, "y = Neg(x)", "z = Neg(y)"],
+            "y",
+            "x = Placeholder(); y = Neg(x); _retval_y_0 = _Retval{index=0}(y)",
+        );
+        check(&[x, "y = Neg(q)"], "x", "Node 'y': Unknown input node 'q'");
+        check(
+            &[x, x],
+            "x",
+            "GraphDef argument to Extend includes node 'x', which was created by a previous call to \
+             Create or Extend in this session.",
+        );
+        check(
+            &[x, "y = Mul(x)"],
+            "x",
+            "NodeDef expected inputs 'float, float' do not match 1 inputs specified; Op<name=Mul; \
+             signature=x:T, y:T -> z:T; attr=T:type,default=DT_FLOAT>",
+        );
+        check(
+            &["x = Placeholder{dtype=bool}", "y = Neg(x)"],
+            "x",
+            "Input 0 of node y was passed bool from x:0 incompatible with expected float.",
+        );
+        check(&["x = Neg(y)\ny = Neg(x)"], "x", "2 nodes in a cycle");
+        check(
+            &["x = Placeholder\ny = Neg(^x, x)"],
+            "x",
+            "All control inputs must follow all data inputs",
+        );
     }
 
-    fn all(mut self) -> Vec<FunctionDef> {
-        let mut all = Vec::new();
-        while let Some(function) = self.stack.pop() {
-            function.node_def.iter().for_each(|n| self.node(n));
-            all.push(function.clone());
-        }
-        all
+    #[test]
+    fn unknown_ops_are_refused_when_they_are_needed() {
+        let parts = ["x = Placeholder\nu = Nope(x)\nz = Neg(u:3)", "y = Neg(x)"];
+        check(
+            &parts,
+            "y",
+            "x = Placeholder(); y = Neg(x); _retval_y_0 = _Retval{index=0}(y)",
+        );
+        let refused = "Op type not registered 'Nope'. `ferroflow inspect` lists everything in a model \
+                       that is not supported";
+        check(&parts, "z", refused);
+        check(&parts, "u", refused);
+        let constant = "x = Placeholder\nc = Const{dtype=float}\ny = Neg(c)";
+        check(
+            &[constant],
+            "y",
+            "NodeDef missing attr 'value' from Op<name=Const; signature= -> output:dtype; \
+             attr=value:tensor; attr=dtype:type>",
+        );
+        check(
+            &[constant],
+            "x",
+            "x = Placeholder(); _retval_x_0 = _Retval{index=0}(x)",
+        );
+    }
+
+    #[test]
+    fn functions_are_added() {
+        let f = "fn f(a) -> m:y:0:\n  m = Neg(a)\n";
+        let call = "x = Placeholder\ny = f(x)";
+        check(
+            &[f, call],
+            "y",
+            "x = Placeholder(); y = StatefulPartitionedCall{Tin=[float], Tout=[float], f=f}(x); \
+             _retval_y_0 = _Retval{index=0}(y)",
+        );
+        check(
+            &[&(f.to_string() + call), f],
+            "x",
+            "x = Placeholder(); _retval_x_0 = _Retval{index=0}(x)",
+        );
+        check(
+            &[f, "fn f(a) -> a:\n"],
+            "x",
+            "Cannot add function 'f' because a different function with the same name already exists.",
+        );
+        check(
+            &["fn Neg(a) -> a:\n"],
+            "x",
+            "Cannot add function 'Neg' because an op with the same name already exists.",
+        );
     }
 }

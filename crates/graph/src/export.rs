@@ -1,13 +1,13 @@
 //! [`Graph`] → `GraphDef`.
 
-use crate::{ARG, Function, Graph, Node, Output, RETVAL};
+use crate::{Function, Graph, Node, Output};
 use ferroflow_base::{Result, internal};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
 use ferroflow_model::{shape_to_proto, tensor_to_proto};
-use ferroflow_opdef::{AttrValue, Attrs, FuncRef};
+use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass};
 use std::collections::HashMap;
 
-/// The file form of a graph. Importing it again gives the same graph.
+/// The file form of a graph. Importing it returns the same graph.
 pub fn export_graph(graph: &Graph) -> Result<proto::GraphDef> {
     let mut def = proto::GraphDef {
         versions: Some(proto::VersionDef {
@@ -49,9 +49,9 @@ fn export_function(name: &str, function: &Function) -> Result<proto::FunctionDef
     let graph = &function.graph;
     let mut signature = proto::OpDef {
         name: name.to_string(),
-        is_stateful: graph
-            .iter()
-            .any(|(_, n)| n.def.flags.stateful && n.op() != ARG && n.op() != RETVAL),
+        is_stateful: graph.iter().any(|(_, n)| {
+            n.def.flags.stateful && !matches!(n.class(), NodeClass::Arg | NodeClass::Retval)
+        }),
         ..Default::default()
     };
     signature.input_arg = vec![Default::default(); function.args.len()];
@@ -63,9 +63,9 @@ fn export_function(name: &str, function: &Function) -> Result<proto::FunctionDef
             .iter()
             .map(|i| body_input(graph, *i))
             .collect::<Result<_>>()?;
-        let (list, is_result) = match node.op() {
-            ARG => (&mut signature.input_arg, false),
-            RETVAL => (&mut signature.output_arg, true),
+        let (list, is_result) = match node.class() {
+            NodeClass::Arg => (&mut signature.input_arg, false),
+            NodeClass::Retval => (&mut signature.output_arg, true),
             _ => {
                 def.node_def.push(export_node(graph, node, inputs)?);
                 continue;
@@ -93,7 +93,7 @@ fn export_function(name: &str, function: &Function) -> Result<proto::FunctionDef
 
 fn body_input(graph: &Graph, from: Output) -> Result<String> {
     let node = graph.node(from.node);
-    if node.op() == ARG {
+    if node.class() == NodeClass::Arg {
         return Ok(node.name.clone());
     }
     let mut left = from.slot as usize;

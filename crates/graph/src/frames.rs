@@ -1,7 +1,8 @@
-//! Which loop each node is in.
+//! The loop that each node is in.
 
 use crate::{Consumers, Graph, Node, NodeId, topological_order};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::NodeClass;
 use rustc_hash::FxHashMap;
 use std::collections::{VecDeque, hash_map::Entry};
 
@@ -33,9 +34,9 @@ impl Frames {
     /// The loop that the outputs of `node` are in: an Enter's inside, an Exit's outside.
     pub fn after(&self, graph: &Graph, node: NodeId) -> Option<usize> {
         let own = self.of(node);
-        match graph.node(node).op() {
-            "Enter" | "RefEnter" => self.child(own, graph.node(node)),
-            "Exit" | "RefExit" => own.and_then(|f| self.loops.get(f)?.parent),
+        match graph.node(node).class() {
+            NodeClass::Enter => self.child(own, graph.node(node)),
+            NodeClass::Exit => own.and_then(|f| self.loops.get(f)?.parent),
             _ => own,
         }
     }
@@ -48,20 +49,12 @@ impl Frames {
     }
 }
 
-/// Whether `op` is one of the loop ops.
-fn is_loop_op(op: &str) -> bool {
-    matches!(
-        op.strip_prefix("Ref").unwrap_or(op),
-        "Enter" | "Exit" | "NextIteration"
-    ) || op == "LoopCond"
-}
-
 /// Finds the loops of a graph and checks that they are well formed: inputs of a node come from one
 /// frame (constants without inputs may be anywhere), Exit and NextIteration are in a loop, a loop
 /// that goes on has a LoopCond, every cycle is entered somewhere.
 pub fn loop_frames(graph: &Graph) -> Result<Frames> {
     let mut frames = Frames::default();
-    if !graph.iter().any(|(_, n)| is_loop_op(n.op())) {
+    if !graph.iter().any(|(_, n)| n.class().is_loop()) {
         return Ok(frames);
     }
     let order = topological_order(graph)?;
@@ -70,13 +63,18 @@ pub fn loop_frames(graph: &Graph) -> Result<Frames> {
     let mut ids: FxHashMap<(Option<usize>, String), usize> = FxHashMap::default();
     let consumers = Consumers::new(graph);
     // Edges from loops' ends may lead anywhere: frames spread from the roots, edge by edge.
-    let is_root = |id: &NodeId| sources(graph.node(*id)).all(|s| floats(graph.node(s)));
+    let is_root = |id: &NodeId| {
+        graph
+            .node(*id)
+            .predecessors()
+            .all(|s| graph.node(s).is_free_constant())
+    };
     let mut queue: VecDeque<NodeId> = order.iter().copied().filter(is_root).collect();
     queue.iter().for_each(|id| reached[id.index()] = true);
     while let Some(id) = queue.pop_front() {
         let node = graph.node(id);
         let frame = frames.of(id);
-        if let "Enter" | "RefEnter" = node.op() {
+        if node.class() == NodeClass::Enter {
             let name = node.attrs.str("frame_name")?.to_string();
             if let Entry::Vacant(e) = ids.entry((frame, name)) {
                 frames.loops.push(LoopFrame {
@@ -87,7 +85,7 @@ pub fn loop_frames(graph: &Graph) -> Result<Frames> {
                 e.insert(frames.loops.len() - 1);
             }
         }
-        if floats(node) {
+        if node.is_free_constant() {
             continue;
         }
         let after = frames.after(graph, id);
@@ -117,19 +115,20 @@ fn check_loops(graph: &Graph, frames: &Frames, order: &[NodeId], reached: &[bool
             )
             .at_node(&node.name, node.op()));
         }
-        if frame.is_none() && is_loop_op(node.op()) && !node.op().ends_with("Enter") {
+        if frame.is_none() && node.class().is_loop() && node.class() != NodeClass::Enter {
             let what = node.op().trim_start_matches("Ref");
             return Err(
                 invalid_argument!("{what} node '{}' is outside any loop", node.name)
                     .at_node(&node.name, node.op()),
             );
         }
-        if let ("LoopCond" | "Switch" | "RefSwitch" | "_SwitchN", Some(f)) = (node.op(), frame) {
+        if let (NodeClass::LoopCond | NodeClass::Switch, Some(f)) = (node.class(), frame) {
             has_cond[f] = true;
         }
     }
     for (_, node) in graph.iter() {
-        for next in sources(node).filter(|s| is_next(graph.node(*s))) {
+        let is_next = |s: &NodeId| graph.node(*s).class() == NodeClass::NextIteration;
+        for next in node.predecessors().filter(is_next) {
             if let Some(f) = frames.of(next).filter(|f| !has_cond[*f]) {
                 return Err(invalid_argument!(
                     "the loop '{}' has a NextIteration ('{}') but neither LoopCond nor Switch, so it cannot end",
@@ -143,20 +142,6 @@ fn check_loops(graph: &Graph, frames: &Frames, order: &[NodeId], reached: &[bool
     Ok(())
 }
 
-fn sources(node: &Node) -> impl Iterator<Item = NodeId> + '_ {
-    let data = node.inputs.iter().map(|i| i.node);
-    data.chain(node.controls.iter().copied())
-}
-
-/// Constants without inputs are at home in every frame.
-fn floats(node: &Node) -> bool {
-    node.op() == "Const" && node.controls.is_empty()
-}
-
-fn is_next(node: &Node) -> bool {
-    matches!(node.op(), "NextIteration" | "RefNextIteration")
-}
-
 /// The error of a node whose inputs come from several frames.
 #[cold]
 fn mixed(graph: &Graph, frames: &Frames, id: NodeId) -> ferroflow_base::Status {
@@ -165,9 +150,9 @@ fn mixed(graph: &Graph, frames: &Frames, id: NodeId) -> ferroflow_base::Status {
         let frame = frames.after(graph, s);
         frame.map_or("", |f| frames.loops[f].name.as_str())
     };
-    let bound = |s: &NodeId| !floats(graph.node(*s));
-    let first = sources(node).find(bound).unwrap_or(id);
-    let mut others = sources(node).filter(bound);
+    let bound = |s: &NodeId| !graph.node(*s).is_free_constant();
+    let first = node.predecessors().find(bound).unwrap_or(id);
+    let mut others = node.predecessors().filter(bound);
     let other = others.find(|s| frames.after(graph, *s) != frames.after(graph, first));
     let other = other.unwrap_or(id);
     invalid_argument!(

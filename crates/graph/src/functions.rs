@@ -1,10 +1,10 @@
 //! The function library of a graph.
 
-use crate::{ARG, Graph, Node, RETVAL};
+use crate::{Graph, Node, NodeId};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
-use ferroflow_opdef::{AttrValue, FuncRef};
+use ferroflow_opdef::{AttrValue, FuncRef, NodeClass};
 use ferroflow_tensor::DType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// A function: a graph whose `_Arg` and `_Retval` nodes are its arguments and results.
@@ -16,25 +16,52 @@ pub struct Function {
     pub args: Vec<DType>,
     /// Dtypes of the results.
     pub results: Vec<DType>,
+    /// Nodes that a caller waits for.
+    pub control_results: Vec<NodeId>,
 }
 
 /// Functions by name. One whose body could not be imported is kept with its error, which belongs
 /// to whoever calls it.
 #[derive(Clone, Default)]
 pub struct Library {
-    functions: FxHashMap<String, std::result::Result<Arc<Function>, String>>,
+    functions: FxHashMap<String, Result<Arc<Function>>>,
+    /// The functions that are declared as gradients of others.
+    gradients: FxHashMap<String, String>,
 }
 
 impl Library {
-    /// The function `name`; NOT_FOUND when there is none, INVALID_ARGUMENT when its body is bad.
+    /// The function `name`.
+    ///
+    /// # Errors
+    ///
+    /// NOT_FOUND if there is no such function, INVALID_ARGUMENT if its body is malformed.
     pub fn get(&self, name: &str) -> Result<&Arc<Function>> {
         match self.functions.get(name) {
-            Some(Ok(function)) => Ok(function),
-            Some(Err(message)) => Err(invalid_argument!("function '{name}': {message}")),
+            Some(Err(error)) => Err(invalid_argument!("function '{name}': {error}")),
+            _ => self.body_of(name),
+        }
+    }
+
+    /// The function `name`, or the very error of its body.
+    pub fn body_of(&self, name: &str) -> Result<&Arc<Function>> {
+        match self.functions.get(name) {
+            Some(function) => function.as_ref().map_err(Status::clone),
             None => Err(not_found!(
                 "Function {name} is not defined: it is not in the graph's library"
             )),
         }
+    }
+
+    /// The body of the function `name` as a graph that may call the functions of the library.
+    pub fn graph(self: &Arc<Self>, name: &str) -> Result<Graph> {
+        let mut graph = self.get(name)?.graph.clone();
+        graph.set_library(self.clone());
+        Ok(graph)
+    }
+
+    /// Whether there is a function `name`, well-formed or not.
+    pub fn contains(&self, name: &str) -> bool {
+        self.functions.contains_key(name)
     }
 
     /// Adds or replaces a function.
@@ -43,9 +70,49 @@ impl Library {
             .insert(name.to_string(), Ok(Arc::new(function)));
     }
 
-    pub(crate) fn insert_bad(&mut self, name: &str, error: &Status) {
-        self.functions
-            .insert(name.to_string(), Err(error.to_string()));
+    pub(crate) fn insert_bad(&mut self, name: &str, error: Status) {
+        self.functions.insert(name.to_string(), Err(error));
+    }
+
+    pub(crate) fn declare_gradient(&mut self, of: &str, gradient: String) {
+        self.gradients.insert(of.to_string(), gradient);
+    }
+
+    /// The function that is declared as the gradient of `name`.
+    pub fn gradient_of(&self, name: &str) -> Option<&str> {
+        self.gradients.get(name).map(String::as_str)
+    }
+
+    /// The functions of these names.
+    pub fn subset(&self, names: &FxHashSet<String>) -> Library {
+        let entries = names
+            .iter()
+            .filter_map(|name| self.functions.get_key_value(name));
+        Library {
+            functions: entries.map(|(k, v)| (k.clone(), v.clone())).collect(),
+            gradients: FxHashMap::default(),
+        }
+    }
+
+    /// The functions that `graph` refers to, and those that these refer to.
+    pub fn reachable(&self, graph: &Graph) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        let mut seen = FxHashSet::default();
+        let mut note = |graph: &Graph, names: &mut Vec<String>| {
+            for (_, node) in graph.iter() {
+                let new = referred_functions(node).filter(|n| seen.insert(n.to_string()));
+                names.extend(new.map(str::to_string));
+            }
+        };
+        note(graph, &mut names);
+        let mut next = 0;
+        while let Some(name) = names.get(next) {
+            next += 1;
+            if let Some(Ok(function)) = self.functions.get(name) {
+                note(&function.graph, &mut names);
+            }
+        }
+        names
     }
 
     /// A name that no function has, `base` itself if possible.
@@ -58,7 +125,7 @@ impl Library {
             .unwrap_or_default()
     }
 
-    /// Names of all functions, sorted.
+    /// The names of all functions, sorted.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.functions.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -74,62 +141,92 @@ impl Library {
 impl Function {
     /// The function whose body is `graph`: every argument and every result has one node.
     pub fn new(graph: Graph) -> Result<Function> {
-        let dtypes = |op: &str| -> Result<Vec<DType>> {
+        let dtypes = |class: NodeClass| -> Result<Vec<DType>> {
             let mut found: Vec<(i64, DType)> = Vec::new();
-            for (_, node) in graph.iter().filter(|(_, n)| n.op() == op) {
+            for (_, node) in graph.iter().filter(|(_, n)| n.class() == class) {
                 found.push((node.attrs.int("index")?, node.attrs.dtype("T")?));
             }
             found.sort_by_key(|(i, _)| *i);
             match found.iter().enumerate().find(|(i, (n, _))| *i as i64 != *n) {
-                Some((i, _)) => Err(invalid_argument!("the body's {op} number {i} is missing")),
+                Some((i, _)) => Err(invalid_argument!(
+                    "the body's _{class:?} number {i} is missing"
+                )),
                 None => Ok(found.into_iter().map(|(_, t)| t).collect()),
             }
         };
         Ok(Function {
-            args: dtypes(ARG)?,
-            results: dtypes(RETVAL)?,
+            args: dtypes(NodeClass::Arg)?,
+            results: dtypes(NodeClass::Retval)?,
+            control_results: graph.targets().to_vec(),
             graph,
         })
     }
+
+    /// The function with another body of the same arguments and results.
+    #[must_use]
+    pub fn with_body(&self, mut graph: Graph) -> Function {
+        graph.set_library(Arc::default());
+        Function {
+            graph,
+            args: self.args.clone(),
+            results: self.results.clone(),
+            control_results: self.control_results.clone(),
+        }
+    }
+}
+
+/// The functions that the attrs of a node name.
+pub fn referred_functions(node: &Node) -> impl Iterator<Item = &str> {
+    node.attrs.iter().flat_map(|(_, value)| {
+        let values = match value {
+            AttrValue::List(items) => &items[..],
+            one => std::slice::from_ref(one),
+        };
+        values.iter().filter_map(|value| match value {
+            AttrValue::Func(f) => Some(f.name.as_str()),
+            _ => None,
+        })
+    })
 }
 
 /// The functions that a node calls: the attr, the dtypes it passes and the dtypes it expects.
 pub(crate) fn calls_of(node: &Node) -> Vec<(&FuncRef, Vec<DType>, Vec<DType>)> {
-    let (attrs, op) = (&node.attrs, node.op());
+    let attrs = &node.attrs;
     let types = |name: &str| attrs.dtypes(name).unwrap_or_default();
-    let func = |name: &str| match attrs.get(name) {
-        Some(AttrValue::Func(f)) => Some(f),
-        _ => None,
-    };
-    let mut out = Vec::new();
-    match op {
-        "PartitionedCall" | "StatefulPartitionedCall" => {
-            out.extend(func("f").map(|f| (f, types("Tin"), types("Tout"))));
-        }
-        "If" | "StatelessIf" => {
-            for name in ["then_branch", "else_branch"] {
-                out.extend(func(name).map(|f| (f, types("Tin"), types("Tout"))));
-            }
-        }
-        "Case" | "StatelessCase" => {
-            if let Some(AttrValue::List(branches)) = attrs.get("branches") {
-                out.extend(branches.iter().filter_map(|b| match b {
-                    AttrValue::Func(f) => Some((f, types("Tin"), types("Tout"))),
-                    _ => None,
-                }));
-            }
-        }
-        "While" | "StatelessWhile" => {
-            out.extend(func("body").map(|f| (f, types("T"), types("T"))));
-        }
-        "For" => {
+    let (names, args, results): (&[&str], _, _) = match node.class() {
+        NodeClass::Call => (&["f"], types("Tin"), types("Tout")),
+        NodeClass::If => (&["then_branch", "else_branch"], types("Tin"), types("Tout")),
+        NodeClass::Case => (&["branches"], types("Tin"), types("Tout")),
+        NodeClass::While => (&["body"], types("T"), types("T")),
+        NodeClass::For => {
             let mut args = vec![DType::Int32];
             args.extend(types("T"));
-            out.extend(func("body").map(|f| (f, args, types("T"))));
+            (&["body"], args, types("T"))
         }
-        _ => {}
+        _ => return Vec::new(),
+    };
+    let values = names.iter().filter_map(|name| attrs.get(name));
+    let values = values.flat_map(|value| match value {
+        AttrValue::List(items) => &items[..],
+        one => std::slice::from_ref(one),
+    });
+    let functions = values.filter_map(|value| match value {
+        AttrValue::Func(f) => Some((f, args.clone(), results.clone())),
+        _ => None,
+    });
+    functions.collect()
+}
+
+/// Checks the calls of a graph and of the functions that it refers to.
+pub(crate) fn check_all_calls(graph: &Graph, library: &Library) -> Result<()> {
+    check_calls(graph, library)?;
+    for name in library.reachable(graph) {
+        if let Some(Ok(function)) = library.functions.get(&name) {
+            check_calls(&function.graph, library)
+                .map_err(|e| e.note(format!("in function '{name}'")))?;
+        }
     }
-    out
+    Ok(())
 }
 
 /// Checks that the functions that `graph` calls exist and fit the calls.
@@ -146,7 +243,7 @@ pub(crate) fn check_calls(graph: &Graph, library: &Library) -> Result<()> {
             }
             let body = library.get(&function.name).map_err(at)?;
             if body.results.len() != results.len()
-                && matches!(node.op(), "While" | "StatelessWhile" | "For")
+                && matches!(node.class(), NodeClass::While | NodeClass::For)
             {
                 let kind = node.op().trim_start_matches("Stateless");
                 return Err(at(invalid_argument!(
@@ -168,7 +265,8 @@ pub(crate) fn check_calls(graph: &Graph, library: &Library) -> Result<()> {
                 )));
             }
         }
-        if let "While" | "StatelessWhile" = node.op()
+        check_declared_gradient(node, library).map_err(at)?;
+        if node.class() == NodeClass::While
             && let Some(AttrValue::Func(cond)) = node.attrs.get("cond")
             && !matches!(library.functions.get(&cond.name), Some(Err(_)))
         {
@@ -192,6 +290,24 @@ pub(crate) fn check_calls(graph: &Graph, library: &Library) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks the number of results of the gradient that the library declares for a SymbolicGradient.
+fn check_declared_gradient(node: &Node, library: &Library) -> Result<()> {
+    let of = match (node.class(), node.attrs.get("f")) {
+        (NodeClass::SymbolicGradient, Some(AttrValue::Func(f))) => library.gradient_of(&f.name),
+        _ => None,
+    };
+    match of.map(|name| library.get(name)) {
+        Some(Ok(gradient)) if gradient.results.len() != node.outputs.len() => {
+            Err(invalid_argument!(
+                "SymGrad expects to return {} tensor(s), but get {} tensor(s) instead.",
+                node.outputs.len(),
+                gradient.results.len()
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn show(types: &[DType]) -> String {

@@ -1,34 +1,12 @@
 //! The graph itself.
 
 use crate::Library;
-use ferroflow_base::{Result, define_id, invalid_argument};
-use ferroflow_opdef::{Attrs, OpDef};
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_opdef::{Attrs, NodeClass, NodeId, OpDef, Output};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-define_id!(/// A node of one graph.
-    NodeId);
-
-/// Output `slot` of a node: where a data edge begins.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Output {
-    /// The producing node.
-    pub node: NodeId,
-    /// Which of its outputs.
-    pub slot: u32,
-}
-
-impl Output {
-    /// Output `slot` of `node`.
-    pub fn new(node: NodeId, slot: usize) -> Self {
-        Output {
-            node,
-            slot: slot as u32,
-        }
-    }
-}
 
 /// One node: an op applied to outputs of other nodes.
 #[derive(Clone, Debug)]
@@ -54,15 +32,35 @@ impl Node {
     pub fn op(&self) -> &str {
         &self.def.name
     }
+
+    /// The class of the op.
+    #[inline]
+    pub fn class(&self) -> NodeClass {
+        self.def.class()
+    }
+
+    /// Whether this is a constant that waits for nothing, which may be read in every frame.
+    pub fn is_free_constant(&self) -> bool {
+        self.class() == NodeClass::Const && self.controls.is_empty()
+    }
+
+    /// The nodes that this one reads or waits for.
+    pub fn predecessors(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let data = self.inputs.iter().map(|i| i.node);
+        data.chain(self.controls.iter().copied())
+    }
 }
 
-/// A dataflow graph. Removed nodes leave a hole; ids of the others stay valid.
+/// A dataflow graph as it was imported or built. Removed nodes leave a hole; ids of the others stay
+/// valid. Passes edit it through a [`Patch`](crate::Patch).
 #[derive(Clone, Default)]
 pub struct Graph {
     nodes: Vec<Option<Node>>,
     by_name: FxHashMap<String, NodeId>,
     targets: Vec<NodeId>,
     library: Arc<Library>,
+    /// Nodes that could not be imported, with the error for whoever runs them.
+    invalid: FxHashMap<NodeId, Status>,
     /// TensorFlow's graph format version of the producer.
     pub producer: i32,
 }
@@ -74,7 +72,7 @@ impl Graph {
     }
 
     /// Adds a node. Its name must be new, its inputs must exist.
-    pub fn add(&mut self, node: Node) -> Result<NodeId> {
+    pub(crate) fn add(&mut self, node: Node) -> Result<NodeId> {
         let id = NodeId::new(self.nodes.len());
         if self.by_name.insert(node.name.clone(), id).is_some() {
             return Err(invalid_argument!(
@@ -106,31 +104,32 @@ impl Graph {
         self.nodes.get(id.index())?.as_ref()
     }
 
-    /// The node `id` for editing in place; edges are edited through [`Patch`](crate::Patch).
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
         self.nodes.get_mut(id.index())?.as_mut()
     }
 
-    /// Changes what a node is (op, attrs), not what it is connected to.
-    pub fn set_op(&mut self, id: NodeId, def: Arc<OpDef>, attrs: Attrs) {
-        if let Some(node) = self.node_mut(id) {
-            node.def = def;
-            node.attrs = attrs;
-        }
-    }
-
-    /// Puts another node of the same name in the place of `id`; edges from there stay.
-    pub fn replace(&mut self, id: NodeId, node: Node) {
-        if let Some(old) = self.node_mut(id).filter(|old| old.name == node.name) {
+    /// Puts `node` in the place of `id`, whose name it takes; edges from there stay.
+    pub(crate) fn replace(&mut self, id: NodeId, mut node: Node) {
+        if let Some(old) = self.node_mut(id) {
+            node.name = std::mem::take(&mut old.name);
             *old = node;
         }
     }
 
-    /// Makes input `i` of a node read another output of the same dtype.
-    pub fn set_input(&mut self, id: NodeId, i: usize, from: Output) {
+    pub(crate) fn set_input(&mut self, id: NodeId, i: usize, from: Output) {
         if let Some(input) = self.node_mut(id).and_then(|n| n.inputs.get_mut(i)) {
             *input = from;
         }
+    }
+
+    /// Makes a node one whose error belongs to whoever runs it.
+    pub(crate) fn set_invalid(&mut self, id: NodeId, error: Status) {
+        self.invalid.insert(id, error);
+    }
+
+    /// The nodes that cannot run, with the reason: their op is unknown or an attr is malformed.
+    pub fn invalid(&self) -> &FxHashMap<NodeId, Status> {
+        &self.invalid
     }
 
     /// The node named `name`.
@@ -175,16 +174,12 @@ impl Graph {
         &self.library
     }
 
-    /// Replaces the functions that nodes may call.
-    pub fn set_library(&mut self, library: Arc<Library>) {
-        self.library = library;
+    pub(crate) fn library_mut(&mut self) -> &mut Library {
+        Arc::make_mut(&mut self.library)
     }
 
-    /// Makes `to` a target in the place of `from`, if that is one.
-    pub fn replace_target(&mut self, from: NodeId, to: NodeId) {
-        for target in self.targets.iter_mut().filter(|t| **t == from) {
-            *target = to;
-        }
+    pub(crate) fn set_library(&mut self, library: Arc<Library>) {
+        self.library = library;
     }
 
     pub(crate) fn set_targets(&mut self, targets: Vec<NodeId>) {
@@ -234,26 +229,34 @@ impl Graph {
         }
     }
 
-    /// Checks the invariants of the module text; says the first that does not hold.
+    /// Checks the invariants of the crate.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT for the first that does not hold.
     pub fn verify(&self) -> Result<()> {
-        for (_, node) in self.iter() {
-            self.verify_node(node)
-                .map_err(|e| e.at_node(&node.name, node.op()))?;
+        self.verify_edges(false)
+    }
+
+    /// [`verify`](Self::verify), and that inputs that must be references are.
+    pub(crate) fn verify_with_references(&self) -> Result<()> {
+        self.verify_edges(true)
+    }
+
+    fn verify_edges(&self, with_references: bool) -> Result<()> {
+        for (id, node) in self.iter() {
+            if !self.invalid.contains_key(&id) {
+                self.verify_node(node, with_references)
+                    .map_err(|e| e.at_node(&node.name, node.op()))?;
+            }
         }
         crate::topological_order(self).map(|_| ())
     }
 
-    fn verify_node(&self, node: &Node) -> Result<()> {
+    fn verify_node(&self, node: &Node, with_references: bool) -> Result<()> {
         let expected = node.def.input_dtypes(&node.attrs)?;
-        if expected.len() != node.inputs.len() {
-            return Err(invalid_argument!(
-                "node '{}' has {} inputs, but op {} expects {} with its attrs",
-                node.name,
-                node.inputs.len(),
-                node.op(),
-                expected.len()
-            ));
-        }
+        check_arity(node, &expected)?;
+        let references = node.def.input_references(&node.attrs)?;
         for (i, (input, want)) in node.inputs.iter().zip(expected).enumerate() {
             let Some(source) = self.get(input.node) else {
                 return Err(invalid_argument!(
@@ -261,12 +264,14 @@ impl Graph {
                     node.name
                 ));
             };
-            let from = EdgeSource {
-                name: &source.name,
-                op: source.op(),
-                slot: input.slot as usize,
+            if self.invalid.contains_key(&input.node) && source.outputs.is_empty() {
+                continue;
+            }
+            let want = Wanted {
+                dtype: want,
+                is_reference: with_references && references.get(i) == Some(&true),
             };
-            check_edge(&node.name, i, want, from, &source.outputs)?;
+            check_edge(node, i, want, source, input.slot as usize)?;
         }
         match node.controls.iter().find(|c| self.get(**c).is_none()) {
             Some(_) => Err(invalid_argument!(
@@ -278,40 +283,64 @@ impl Graph {
     }
 }
 
-/// Where an edge begins.
-#[derive(Clone, Copy)]
-pub(crate) struct EdgeSource<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) op: &'a str,
-    pub(crate) slot: usize,
+/// Checks the number of data inputs of a node.
+pub(crate) fn check_arity(node: &Node, expected: &[DType]) -> Result<()> {
+    if expected.len() == node.inputs.len() {
+        return Ok(());
+    }
+    let expected: Vec<_> = expected.iter().map(|t| t.name()).collect();
+    Err(invalid_argument!(
+        "NodeDef expected inputs '{}' do not match {} inputs specified; {}",
+        expected.join(", "),
+        node.inputs.len(),
+        node.def
+    ))
 }
 
-/// Checks that input `i` of `node`, which is to be of dtype `want`, is an output of that dtype.
+/// What an input must be.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) dtype: DType,
+    pub(crate) is_reference: bool,
+}
+
+/// Checks that input `i` of `node` is an output of the dtype it must have, and a reference where that
+/// is wanted.
 pub(crate) fn check_edge(
-    node: &str,
+    node: &Node,
     i: usize,
-    want: DType,
-    source: EdgeSource,
-    outputs: &[DType],
+    want: Wanted,
+    source: &Node,
+    slot: usize,
 ) -> Result<()> {
-    let EdgeSource { name, op, slot } = source;
-    // The gradient of one of these adds outputs to it, which a session that has it does not see.
-    let advice = match op {
-        "If" | "StatelessIf" | "While" | "StatelessWhile" => {
-            " Try using tf.compat.v1.experimental.output_all_intermediates(True)."
-        }
-        _ => "",
-    };
-    match outputs.get(slot) {
-        None => Err(invalid_argument!(
-            "Node '{node}': Connecting to invalid output {slot} of source node {name} which has {} \
+    let Some(&got) = source.outputs.get(slot) else {
+        // The gradient of one of these adds outputs to it, which a session that has it does not see.
+        let advice = match source.class() {
+            NodeClass::If | NodeClass::While => {
+                " Try using tf.compat.v1.experimental.output_all_intermediates(True)."
+            }
+            _ => "",
+        };
+        return Err(invalid_argument!(
+            "Node '{}': Connecting to invalid output {slot} of source node {} which has {} \
              outputs.{advice}",
-            outputs.len()
-        )),
-        Some(&got) if got != want => Err(invalid_argument!(
-            "Input {i} of node {node} was passed {got} from {name}:{slot} incompatible with expected \
-             {want}."
-        )),
-        Some(_) => Ok(()),
+            node.name,
+            source.name,
+            source.outputs.len()
+        ));
+    };
+    let is_reference = want.is_reference
+        && (source.def.output_references(&source.attrs)?).get(slot) == Some(&true);
+    if got == want.dtype && is_reference == want.is_reference {
+        return Ok(());
     }
+    let suffix = |is_reference| if is_reference { "_ref" } else { "" };
+    Err(invalid_argument!(
+        "Input {i} of node {} was passed {got}{} from {}:{slot} incompatible with expected {}{}.",
+        node.name,
+        suffix(is_reference),
+        source.name,
+        want.dtype,
+        suffix(want.is_reference)
+    ))
 }

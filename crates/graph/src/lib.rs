@@ -11,43 +11,46 @@
 
 mod autodiff;
 mod builder;
-mod client_ends;
-mod composite;
 mod device;
 mod execution_state;
 mod export;
+mod feed_fetch;
 mod frames;
 mod functions;
 mod graph;
 mod import;
-mod inline;
+mod import_attrs;
+mod import_functions;
 mod order;
 mod partition;
 mod patch;
 mod placement;
 mod prune;
-mod references;
 mod shape_values;
 mod shapes;
 mod supported;
-mod symbolic_gradient;
+#[cfg(test)]
+mod testing;
 mod text;
 
 pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
-pub use client_ends::through_rendezvous;
 pub use device::{DeviceSet, DeviceSpec};
-pub use execution_state::{CheckedGraphDef, GraphExecutionState, TensorConnection};
+pub use execution_state::{CheckedGraphDef, GraphExecutionState};
 pub use export::export_graph;
+pub use feed_fetch::args_to_send_recv;
+pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};
-pub use functions::{Function, Library};
-pub use graph::{Graph, Node, NodeId, Output};
+pub use functions::{Function, Library, referred_functions};
+pub use graph::{Graph, Node};
 pub use import::{import_graph, is_valid_name};
+/// The attr of a node that says which node of the client's graph it does the work of.
+pub const ORIGIN: &str = "_origin";
+
 pub use order::{Consumers, topological_order};
-pub use partition::{Partition, partition};
+pub use partition::{Partition, PlacedGraph, partition};
 pub use patch::Patch;
-pub use prune::{ARG, RETVAL, Signature, parse_tensor_name, prune};
-pub use references::ORIGIN;
+pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
 pub use shapes::{ShapeMap, infer_shapes};
 pub use supported::{LeftOut, supported_part};
 pub use text::to_text;

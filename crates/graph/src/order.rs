@@ -1,47 +1,37 @@
 //! Orders and reverse edges.
 
-use crate::{Graph, NodeId, Output};
+use crate::{Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::NodeClass;
 
-/// Ids such that every node comes after its inputs and control inputs; back edges that leave a
-/// NextIteration do not count.
+/// Sorts the nodes so that each comes after its inputs and control inputs; the back edges of loops,
+/// which leave a NextIteration, do not count.
 ///
-/// Fails on any other cycle and names the nodes on it.
+/// # Errors
+///
+/// INVALID_ARGUMENT if there is any other cycle, with the names of the nodes on it.
 pub fn topological_order(graph: &Graph) -> Result<Vec<NodeId>> {
     let consumers = Consumers::new(graph);
+    let is_back = |id: NodeId| {
+        let class = graph.get(id).map(Node::class);
+        class.is_none_or(|c| c == NodeClass::NextIteration)
+    };
     let mut pending = vec![0u32; graph.id_bound()];
-    let mut order: Vec<NodeId> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
-        let counts = |n: NodeId| graph.get(n).is_some_and(|n| !is_back_edge_source(n.op()));
-        pending[id.index()] = (node.inputs.iter().filter(|i| counts(i.node)).count()
-            + node.controls.iter().filter(|c| counts(**c)).count())
-            as u32;
-        if pending[id.index()] == 0 {
-            order.push(id);
-        }
+        pending[id.index()] = node.predecessors().filter(|p| !is_back(*p)).count() as u32;
     }
-    let mut next = 0;
-    while let Some(&id) = order.get(next) {
-        next += 1;
-        if is_back_edge_source(graph.node(id).op()) {
-            continue;
-        }
-        for &(consumer, _) in consumers.of(id) {
-            let left = &mut pending[consumer.index()];
-            *left -= 1;
-            if *left == 0 {
-                order.push(consumer);
-            }
-        }
-    }
+    let nodes = graph.iter().map(|(id, _)| id.index());
+    let order = ferroflow_base::topological_order(nodes, &mut pending, |n| {
+        let readers = match is_back(NodeId::new(n)) {
+            true => &[],
+            false => consumers.of(NodeId::new(n)),
+        };
+        readers.iter().map(|(reader, _)| reader.index())
+    });
     if order.len() == graph.len() {
-        return Ok(order);
+        return Ok(order.into_iter().map(NodeId::new).collect());
     }
     Err(cycle_error(graph, &pending))
-}
-
-fn is_back_edge_source(op: &str) -> bool {
-    op == "NextIteration" || op == "RefNextIteration"
 }
 
 /// Walks backwards through unfinished nodes until one repeats.
@@ -57,13 +47,7 @@ fn cycle_error(graph: &Graph, pending: &[u32]) -> ferroflow_base::Status {
         }
         seen[id.index()] = true;
         path.push(id);
-        let node = graph.node(id);
-        at = node
-            .inputs
-            .iter()
-            .map(|i| i.node)
-            .chain(node.controls.iter().copied())
-            .find(unfinished);
+        at = graph.node(id).predecessors().find(unfinished);
     }
     let names: Vec<&str> = path
         .iter()
@@ -79,8 +63,8 @@ fn cycle_error(graph: &Graph, pending: &[u32]) -> ferroflow_base::Status {
     )
 }
 
-/// Who reads each node: (consumer, the output slot read, or `None` for a control edge), one entry
-/// per edge, in one flat array.
+/// The consumers of each node: (consumer, the output slot it reads, or `None` for a control edge), one
+/// entry per edge, in one flat array.
 pub struct Consumers {
     first: Vec<u32>,
     edges: Vec<(NodeId, Option<u32>)>,
@@ -125,7 +109,7 @@ impl Consumers {
         &self.edges[self.first[node.index()] as usize..self.first[node.index() + 1] as usize]
     }
 
-    /// Whether some node waits for `node`.
+    /// Whether a control edge leaves `node`.
     pub fn is_awaited(&self, node: NodeId) -> bool {
         self.of(node).iter().any(|(_, slot)| slot.is_none())
     }

@@ -1,12 +1,33 @@
-//! Cuts a graph into one for each device.
+//! Partitions a graph into one for each device.
 
-use crate::client_ends::{add_rendezvous, internal_op};
-use crate::{ARG, Graph, Node, NodeId, Output, RETVAL, ShapeMap, infer_shapes, loop_frames};
+use crate::feed_fetch::{add_rendezvous, internal_op};
+use crate::{Graph, Node, NodeId, Output, ShapeMap, infer_shapes, loop_frames};
 use ferroflow_base::{Result, internal};
-use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
+
+/// A graph that one device runs.
+#[derive(Clone)]
+pub struct PlacedGraph(Graph);
+
+impl PlacedGraph {
+    /// A graph all of whose nodes run on one device.
+    pub fn on_one_device(graph: Graph) -> Self {
+        PlacedGraph(graph)
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.0
+    }
+
+    /// The graph, for the compiler to rewrite.
+    pub fn into_graph(self) -> Graph {
+        self.0
+    }
+}
 
 /// The part of a graph that one device runs.
 ///
@@ -17,7 +38,7 @@ pub struct Partition {
     /// The device, by position.
     pub device: usize,
     /// Its nodes.
-    pub graph: Graph,
+    pub graph: PlacedGraph,
     /// Which argument of the whole graph each argument after the first is.
     pub feeds: Vec<usize>,
     /// Which result of the whole graph each result is.
@@ -51,26 +72,21 @@ pub fn partition(
     cut.run(&devices).map(Some)
 }
 
-fn sources(node: &Node) -> impl Iterator<Item = NodeId> {
-    let inputs = node.inputs.iter().map(|i| i.node);
-    inputs.chain(node.controls.iter().copied())
-}
-
 /// Whether no edge between devices is in a loop or may carry a dead value.
 fn may_be_cut(graph: &Graph, places: &[usize]) -> Result<bool> {
     let frames = loop_frames(graph)?;
     let crosses = |from: NodeId, to: NodeId| places[from.index()] != places[to.index()];
     let in_loop = graph.iter().any(|(id, node)| {
-        sources(node).any(|from| crosses(from, id) && frames.after(graph, from).is_some())
+        node.predecessors()
+            .any(|from| crosses(from, id) && frames.after(graph, from).is_some())
     });
     if in_loop {
         return Ok(false);
     }
     let consumers = crate::Consumers::new(graph);
-    let is_switch = |n: &Node| matches!(n.op(), "Switch" | "RefSwitch" | "_SwitchN");
     let mut stack: Vec<NodeId> = graph
         .iter()
-        .filter(|(_, n)| is_switch(n))
+        .filter(|(_, n)| n.class() == NodeClass::Switch)
         .map(|(id, _)| id)
         .collect();
     let mut seen = vec![false; graph.id_bound()];
@@ -163,17 +179,18 @@ impl Cut<'_> {
                 };
             }
             let part = &mut parts[at];
-            if node.op() == ARG || node.op() == RETVAL {
+            let boundary = match node.class() {
+                NodeClass::Arg => Some((&mut part.out.feeds, 1)),
+                NodeClass::Retval => Some((&mut part.out.fetches, 0)),
+                _ => None,
+            };
+            if let Some((list, first)) = boundary {
                 let index = node.attrs.int("index")?;
-                let (list, first) = match node.op() == ARG {
-                    true => (&mut part.out.feeds, 1),
-                    false => (&mut part.out.fetches, 0),
-                };
                 let own = (first + list.len()) as i64;
                 list.push(usize::try_from(index).unwrap_or(usize::MAX));
                 copy.attrs.set("index", AttrValue::Int(own));
             }
-            part.out.graph.add(copy)?;
+            part.out.graph.0.add(copy)?;
             if self.graph.targets().contains(&id) {
                 part.targets.push(new_id[id.index()]);
             }
@@ -190,7 +207,7 @@ impl Cut<'_> {
         Ok(Part {
             out: Partition {
                 device,
-                graph,
+                graph: PlacedGraph(graph),
                 feeds: Vec::new(),
                 fetches: Vec::new(),
             },
@@ -281,7 +298,7 @@ impl Cut<'_> {
 }
 
 fn finish(mut part: Part) -> Result<Partition> {
-    let graph = &mut part.out.graph;
+    let graph = &mut part.out.graph.0;
     for node in part.extra {
         graph.add(node)?;
     }

@@ -1,9 +1,9 @@
 //! Which device each node of a graph is on.
 
-use crate::device::COLOCATED;
-use crate::{ARG, Consumers, DeviceSet, Graph, Node, NodeId, RETVAL};
+use crate::device::colocated_with;
+use crate::{Consumers, DeviceSet, Graph, Node, NodeId};
 use ferroflow_base::Result;
-use ferroflow_opdef::AttrValue;
+use ferroflow_opdef::NodeClass;
 use ferroflow_tensor::DType;
 
 impl DeviceSet {
@@ -20,15 +20,8 @@ impl DeviceSet {
                     groups.join(input.node, id);
                 }
             }
-            if let Some(AttrValue::List(classes)) = node.attrs.get("_class") {
-                for other in classes.iter().filter_map(|c| match c {
-                    AttrValue::Str(s) => {
-                        graph.find(std::str::from_utf8(s).ok()?.strip_prefix(COLOCATED)?)
-                    }
-                    _ => None,
-                }) {
-                    groups.join(other, id);
-                }
+            for other in colocated_with(node).filter_map(|name| graph.find(name)) {
+                groups.join(other, id);
             }
         }
         let mut asked = vec![None; graph.id_bound()];
@@ -51,7 +44,7 @@ impl DeviceSet {
                 {
                     places[id.index()] = first;
                 }
-            } else if node.op() == RETVAL
+            } else if node.class() == NodeClass::Retval
                 && let Some(from) = node.inputs.first()
             {
                 places[id.index()] = places[from.node.index()];
@@ -61,9 +54,9 @@ impl DeviceSet {
     }
 }
 
-/// Whether a node only brings forth a value that may as well be made where it is read.
+/// Whether a node produces a value that may as well be produced where it is read.
 fn is_generator(node: &Node) -> bool {
-    node.op() == ARG
+    node.class() == NodeClass::Arg
         || (node.inputs.is_empty() && node.controls.is_empty() && !node.def.flags.stateful)
 }
 

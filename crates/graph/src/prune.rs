@@ -1,9 +1,11 @@
 //! The subgraph that a run needs: feeds become arguments, fetches become results.
 
-use crate::client_ends::internal_op;
+use crate::feed_fetch::internal_op;
 use crate::{Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
-use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, NodeClass, Registry};
+use ferroflow_tensor::DType;
+use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// The op that stands for a fed tensor.
@@ -36,7 +38,7 @@ pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
         Some((node, slot)) => match slot.parse() {
             Ok(n) if !node.is_empty() && !slot.starts_with('+') => Ok((node, n)),
             _ => Err(invalid_argument!(
-                "'{name}' is no tensor name; expected NODE or NODE:OUTPUT, e.g. 'x:0'"
+                "invalid tensor name '{name}'; expected NODE or NODE:OUTPUT, e.g. 'x:0'"
             )),
         },
     }
@@ -94,8 +96,8 @@ impl Graph {
         )
     }
 
-    /// The output that a tensor name means; the errors of a node that is not there, given what it
-    /// may have been meant for, and of one that has only so many outputs.
+    /// The output that a tensor name means. `missing` makes the error for a node that does not exist from
+    /// a hint, `beyond` the one for a node that has only so many outputs.
     fn look_up(
         &self,
         name: &str,
@@ -114,7 +116,7 @@ impl Graph {
         }
     }
 
-    /// A name that somebody who mistyped `name` may have meant.
+    /// A name that `name` may be a misspelling of.
     fn nearest_name(&self, name: &str) -> Option<&str> {
         let lower = name.to_lowercase();
         let score = |candidate: &str| {
@@ -134,145 +136,305 @@ impl Graph {
     }
 }
 
-/// The part of `graph` that `signature` needs, with an `_Arg` per feed and a `_Retval` per fetch,
-/// each with its position as attr `index`. `registry` supplies their schemas.
-pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Result<Graph> {
-    let mut feeds: Vec<Output> = Vec::with_capacity(signature.feeds.len());
-    for name in &signature.feeds {
-        let output = graph.find_feed(name)?;
-        if feeds.contains(&output) {
-            return Err(invalid_argument!("Endpoint \"{name}\" fed more than once."));
-        }
-        feeds.push(output);
-    }
-    let fetches: Vec<Output> = signature
-        .fetches
-        .iter()
-        .map(|name| graph.find_fetch(name))
-        .collect::<Result<_>>()?;
-    let mut targets = Vec::new();
-    let mut missing = String::new();
-    for name in &signature.targets {
-        let node = name.strip_prefix('^').unwrap_or_else(|| read_name(name).0);
-        match graph.find(node) {
-            Some(id) => targets.push(id),
-            None => missing.extend([name, " "]),
-        }
-    }
-    if !missing.is_empty() {
-        return Err(not_found!(
-            "PruneForTargets: Some target nodes not found: {missing}"
-        ));
-    }
-    if fetches.is_empty() && targets.is_empty() {
-        return Err(invalid_argument!(
-            "Must specify at least one target to fetch or execute."
-        ));
+/// A tensor that is read in the place of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorConnection {
+    /// The tensor that is read, e.g. `a:0`.
+    pub from: String,
+    /// The tensor in whose place it is read.
+    pub to: String,
+}
+
+/// The part of a graph that a signature needs, with an `_Arg` node for each feed and a `_Retval` node for
+/// each fetch, which have their positions as attr `index`.
+#[derive(Clone)]
+pub struct PrunedGraph(pub(crate) Graph);
+
+impl PrunedGraph {
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.0
     }
 
-    // Backwards from what is wanted; fed outputs cut the walk.
-    let fed: rustc_hash::FxHashMap<Output, usize> =
-        feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
-    // Whoever waits for a fed node waits for nothing.
-    let is_fed = |id: NodeId| feeds.iter().any(|f| f.node == id);
-    let mut needed = vec![false; graph.id_bound()];
-    let mut stack: Vec<NodeId> = targets.clone();
-    stack.extend(
-        fetches
+    /// The graph, for the compiler to rewrite.
+    pub fn into_graph(self) -> Graph {
+        self.0
+    }
+
+    /// For each fetch, the feeds that it depends on, by position.
+    pub fn feeds_of_fetches(&self) -> Result<Vec<Vec<usize>>> {
+        let mut all = Vec::new();
+        for (id, node) in self
+            .0
             .iter()
-            .filter(|f| !fed.contains_key(f))
-            .map(|f| f.node),
-    );
-    while let Some(id) = stack.pop() {
-        if std::mem::replace(&mut needed[id.index()], true) {
-            continue;
+            .filter(|(_, n)| n.class() == NodeClass::Retval)
+        {
+            let mut feeds = Vec::new();
+            let mut seen = vec![false; self.0.id_bound()];
+            let mut stack = vec![id];
+            while let Some(id) = stack.pop() {
+                if std::mem::replace(&mut seen[id.index()], true) {
+                    continue;
+                }
+                let node = self.0.node(id);
+                if node.class() == NodeClass::Arg {
+                    feeds.push(node.attrs.int("index")? as usize);
+                }
+                stack.extend(node.predecessors());
+            }
+            all.push((node.attrs.int("index")?, feeds));
         }
-        let node = graph.node(id);
-        stack.extend(
-            node.inputs
-                .iter()
-                .filter(|i| !fed.contains_key(i))
-                .map(|i| i.node),
-        );
-        stack.extend(node.controls.iter().copied().filter(|c| !is_fed(*c)));
+        all.sort_by_key(|(index, _)| *index);
+        Ok(all.into_iter().map(|(_, feeds)| feeds).collect())
+    }
+}
+
+/// The part of `graph` that `signature` needs. `registry` has the schemas of `_Arg` and `_Retval`.
+///
+/// # Errors
+///
+/// NOT_FOUND or INVALID_ARGUMENT if the signature names what the graph does not have, and the error of a
+/// needed node that could not be imported.
+pub fn prune(graph: &Graph, signature: &Signature, registry: &Registry) -> Result<PrunedGraph> {
+    prune_connected(graph, signature, &[], registry)
+}
+
+/// [`prune`](fn@prune) where some tensors are read in the place of others.
+pub fn prune_connected(
+    graph: &Graph,
+    signature: &Signature,
+    connections: &[TensorConnection],
+    registry: &Registry,
+) -> Result<PrunedGraph> {
+    let cut = Cut::new(graph, signature, connections)?;
+    let needed = cut.needed()?;
+    cut.copy(&needed, registry)
+}
+
+/// A signature in terms of a graph.
+struct Cut<'a> {
+    graph: &'a Graph,
+    feeds: Vec<Output>,
+    fetches: Vec<Output>,
+    targets: Vec<NodeId>,
+    /// The position of each fed output.
+    fed: FxHashMap<Output, usize>,
+    /// What is read instead of an output.
+    connected: FxHashMap<Output, Output>,
+}
+
+impl<'a> Cut<'a> {
+    fn new(
+        graph: &'a Graph,
+        signature: &Signature,
+        connections: &[TensorConnection],
+    ) -> Result<Self> {
+        let connected = connected(graph, signature, connections)?;
+        let named = [&signature.fetches, &signature.targets, &signature.feeds];
+        for name in named.into_iter().flatten() {
+            let node = read_name(name.strip_prefix('^').unwrap_or(name)).0;
+            if let Some(error) = graph.find(node).and_then(|id| graph.invalid().get(&id)) {
+                return Err(error.clone());
+            }
+        }
+        let mut feeds: Vec<Output> = Vec::with_capacity(signature.feeds.len());
+        for name in &signature.feeds {
+            let output = graph.find_feed(name)?;
+            if feeds.contains(&output) {
+                return Err(invalid_argument!("Endpoint \"{name}\" fed more than once."));
+            }
+            feeds.push(output);
+        }
+        let fetches = signature.fetches.iter().map(|name| graph.find_fetch(name));
+        let fetches: Vec<Output> = fetches.collect::<Result<_>>()?;
+        let mut targets = Vec::new();
+        let mut missing = String::new();
+        for name in &signature.targets {
+            let node = name.strip_prefix('^').unwrap_or_else(|| read_name(name).0);
+            match graph.find(node) {
+                Some(id) => targets.push(id),
+                None => missing.extend([name, " "]),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(not_found!(
+                "PruneForTargets: Some target nodes not found: {missing}"
+            ));
+        }
+        if fetches.is_empty() && targets.is_empty() {
+            return Err(invalid_argument!(
+                "Must specify at least one target to fetch or execute."
+            ));
+        }
+        let fed = feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
+        Ok(Cut {
+            graph,
+            feeds,
+            fetches,
+            targets,
+            fed,
+            connected,
+        })
     }
 
-    let mut out = Graph::new();
-    out.producer = graph.producer;
-    out.set_library(graph.library().clone());
-    let def = |op: &str| internal_op(registry, op);
-    let mut args: Vec<Output> = Vec::with_capacity(feeds.len());
-    for (index, feed) in feeds.iter().enumerate() {
-        let source = graph.node(feed.node);
+    /// A node that waits for a fed node does not wait.
+    fn is_fed(&self, id: NodeId) -> bool {
+        self.feeds.iter().any(|f| f.node == id)
+    }
+
+    /// The output that is read where `output` is named.
+    fn source(&self, output: Output) -> Output {
+        self.connected.get(&output).copied().unwrap_or(output)
+    }
+
+    /// The needed nodes in order: backwards from the fetches and targets as far as the feeds.
+    fn needed(&self) -> Result<Vec<NodeId>> {
+        let is_open = |o: &Output| !self.fed.contains_key(o);
+        let mut seen = vec![false; self.graph.id_bound()];
+        let mut needed = Vec::new();
+        let mut stack: Vec<NodeId> = self.targets.clone();
+        let fetches = self.fetches.iter().map(|f| self.source(*f));
+        stack.extend(fetches.filter(is_open).map(|f| f.node));
+        while let Some(id) = stack.pop() {
+            if std::mem::replace(&mut seen[id.index()], true) {
+                continue;
+            }
+            needed.push(id);
+            let node = self.graph.node(id);
+            let inputs = node.inputs.iter().map(|i| self.source(*i));
+            stack.extend(inputs.filter(is_open).map(|i| i.node));
+            stack.extend(node.controls.iter().copied().filter(|c| !self.is_fed(*c)));
+        }
+        needed.sort_unstable();
+        let invalid = self.graph.invalid();
+        match needed.iter().find_map(|id| invalid.get(id)) {
+            Some(error) => Err(error.clone()),
+            None => Ok(needed),
+        }
+    }
+
+    fn copy(&self, needed: &[NodeId], registry: &Registry) -> Result<PrunedGraph> {
+        let graph = self.graph;
+        let mut out = Graph::new();
+        out.producer = graph.producer;
+        out.set_library(graph.library().clone());
+        let mut args: Vec<Output> = Vec::with_capacity(self.feeds.len());
+        for index in 0..self.feeds.len() {
+            args.push(Output::new(out.add(self.arg(index, registry)?)?, 0));
+        }
+        // Ids first, since loops make nodes read later ones.
+        let mut new_id = vec![None; graph.id_bound()];
+        for (next, id) in (out.id_bound()..).zip(needed) {
+            new_id[id.index()] = Some(NodeId::new(next));
+        }
+        let map = |output: &Output| {
+            let output = self.source(*output);
+            match self.fed.get(&output) {
+                Some(&i) => args[i],
+                None => Output {
+                    node: new_id[output.node.index()].unwrap_or(output.node),
+                    slot: output.slot,
+                },
+            }
+        };
+        for id in needed {
+            let node = graph.node(*id);
+            let mut copy = node.clone();
+            copy.inputs = node.inputs.iter().map(map).collect();
+            if node.op() == "EnsureShape"
+                && let Some(input) = node.inputs.first()
+            {
+                let name = input_name(graph, *input, self.fed.contains_key(input));
+                copy.attrs.set(INPUT_NAME, AttrValue::Str(name.into()));
+            }
+            let controls = node.controls.iter().filter(|c| !self.is_fed(**c));
+            copy.controls = controls.filter_map(|c| new_id[c.index()]).collect();
+            out.add(copy)?;
+        }
+        for (index, fetch) in self.fetches.iter().enumerate() {
+            let source = graph.node(fetch.node);
+            let dtype = source.outputs[fetch.slot as usize];
+            let name = format!("_retval_{}_{index}", source.name);
+            out.add(Node {
+                name: out.unique_name(&name),
+                def: internal_op(registry, RETVAL)?,
+                attrs: boundary_attrs(dtype, index),
+                inputs: smallvec![map(fetch)],
+                controls: smallvec![],
+                device: String::new(),
+                outputs: smallvec![],
+            })?;
+        }
+        let targets = self.targets.iter().filter_map(|t| new_id[t.index()]);
+        out.set_targets(targets.collect());
+        if !self.connected.is_empty() {
+            out.verify()?;
+        }
+        Ok(PrunedGraph(out))
+    }
+
+    /// The argument of feed number `index`.
+    fn arg(&self, index: usize, registry: &Registry) -> Result<Node> {
+        let feed = self.feeds[index];
+        let source = self.graph.node(feed.node);
         let dtype = source.outputs[feed.slot as usize];
-        let mut attrs = Attrs::default()
-            .with("T", AttrValue::Type(dtype))
-            .with("index", AttrValue::Int(index as i64));
-        if source.op().starts_with("Placeholder")
+        let mut attrs = boundary_attrs(dtype, index);
+        if source.class() == NodeClass::Placeholder
             && let Some(shape) = source.attrs.get("shape")
         {
             attrs.set("_shape", shape.clone());
         }
         let name = format!("_arg_{}_{index}", source.name);
-        let id = out.add(Node {
-            name: graph.unique_name(&name),
-            def: def(ARG)?,
+        Ok(Node {
+            name: self.graph.unique_name(&name),
+            def: internal_op(registry, ARG)?,
             attrs,
             inputs: smallvec![],
             controls: smallvec![],
             device: String::new(),
             outputs: smallvec![dtype],
+        })
+    }
+}
+
+/// The attrs of an `_Arg` or `_Retval` node.
+pub(crate) fn boundary_attrs(dtype: DType, index: usize) -> Attrs {
+    Attrs::default()
+        .with("T", AttrValue::Type(dtype))
+        .with("index", AttrValue::Int(index as i64))
+}
+
+/// What is read instead of a node's output, checked as TensorFlow does.
+fn connected(
+    graph: &Graph,
+    signature: &Signature,
+    connections: &[TensorConnection],
+) -> Result<FxHashMap<Output, Output>> {
+    let mut connected = FxHashMap::default();
+    for TensorConnection { from, to } in connections {
+        let find = |name: &str| -> Result<Option<Output>> {
+            let (node, slot) = parse_tensor_name(name)?;
+            Ok(graph.find(node).map(|id| Output::new(id, slot)))
+        };
+        let (from_output, to_output) = (find(from)?, find(to)?);
+        let from_output = from_output.ok_or_else(|| {
+            invalid_argument!("Requested tensor connection from unknown node: \"{to}\".")
         })?;
-        args.push(Output::new(id, 0));
-    }
-    // Ids first, since loops make nodes read later ones.
-    let mut new_id = vec![None; graph.id_bound()];
-    let kept = graph.iter().filter(|(id, _)| needed[id.index()]);
-    for (next, (id, _)) in (out.id_bound()..).zip(kept) {
-        new_id[id.index()] = Some(NodeId::new(next));
-    }
-    let map = |output: &Output| match fed.get(output) {
-        Some(&i) => args[i],
-        None => Output {
-            node: new_id[output.node.index()].unwrap_or(output.node),
-            slot: output.slot,
-        },
-    };
-    for (_, node) in graph.iter().filter(|(id, _)| needed[id.index()]) {
-        let mut copy = node.clone();
-        copy.inputs = node.inputs.iter().map(map).collect();
-        if node.op() == "EnsureShape"
-            && let Some(input) = node.inputs.first()
-        {
-            let name = input_name(graph, *input, fed.contains_key(input));
-            copy.attrs.set(INPUT_NAME, AttrValue::Str(name.into()));
+        let to_output =
+            to_output.ok_or_else(|| not_found!("FeedInputs: unable to find feed output {to}"))?;
+        let is_named = |names: &[String]| {
+            let mut outputs = names.iter().filter_map(|name| find(name).ok()?);
+            outputs.any(|output| output == to_output)
+        };
+        let is_second = connected.insert(to_output, from_output).is_some();
+        if is_second || is_named(&signature.feeds) {
+            return Err(invalid_argument!("Endpoint \"{to}\" fed more than once."));
         }
-        copy.controls = node
-            .controls
-            .iter()
-            .filter(|c| !is_fed(**c))
-            .filter_map(|c| new_id[c.index()])
-            .collect();
-        out.add(copy)?;
+        if is_named(&signature.fetches) {
+            return Err(invalid_argument!("{to} is both fed and fetched."));
+        }
     }
-    for (index, fetch) in fetches.iter().enumerate() {
-        let dtype = graph.node(fetch.node).outputs[fetch.slot as usize];
-        let name = format!("_retval_{}_{index}", graph.node(fetch.node).name);
-        out.add(Node {
-            name: out.unique_name(&name),
-            def: def(RETVAL)?,
-            attrs: Attrs::default()
-                .with("T", AttrValue::Type(dtype))
-                .with("index", AttrValue::Int(index as i64)),
-            inputs: smallvec![map(fetch)],
-            controls: smallvec![],
-            device: String::new(),
-            outputs: smallvec![],
-        })?;
-    }
-    // Targets are kept alive by a name list that passes must respect.
-    out.set_targets(targets.iter().filter_map(|t| new_id[t.index()]).collect());
-    Ok(out)
+    Ok(connected)
 }
 
 /// What TensorFlow's kernel of a node calls its input.
@@ -282,5 +444,95 @@ fn input_name(graph: &Graph, input: Output, is_fed: bool) -> String {
         slot if is_fed => format!("_recv_{name}_{slot}"),
         0 => name.clone(),
         slot => format!("{name}:{slot}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{graph, registry};
+    use crate::to_text;
+
+    const GRAPH: &str = "
+        x = Placeholder
+        v = VariableV2
+        p = Pair(x)
+        n = Neg(p:1, ^w)
+        w = Print(x)
+        e = NoOp(^w)";
+
+    /// What `feeds -> fetches; targets` leave of the graph, or the error.
+    fn check(signature: &str, expect: &str) {
+        let list =
+            |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_string).collect() };
+        let (feeds, rest) = signature.split_once("->").expect("an arrow");
+        let (fetches, targets) = rest.split_once(';').unwrap_or((rest, ""));
+        let signature = Signature {
+            feeds: list(feeds),
+            fetches: list(fetches),
+            targets: list(targets),
+        };
+        let got = match prune(&graph(GRAPH).expect("valid"), &signature, registry()) {
+            Ok(pruned) => to_text(pruned.graph()),
+            Err(e) => e.message().to_string(),
+        };
+        assert_eq!(got.trim().replace("\n", "; "), expect, "{signature:?}");
+    }
+
+    #[test]
+    fn parts() {
+        check(
+            "x:0 -> p:1",
+            "_arg_x_0 = _Arg{_shape=<unknown>, index=0}(); p = Pair(_arg_x_0); _retval_p_0 = _Retval{index=0}(p:1)",
+        );
+        check(
+            "p:1 w -> n",
+            "_arg_p_0 = _Arg{index=0}(); _arg_w_1 = _Arg{index=1}(); n = Neg(_arg_p_0); \
+             _retval_n_0 = _Retval{index=0}(n)",
+        );
+        check(
+            "x -> ; e",
+            "_arg_x_0 = _Arg{_shape=<unknown>, index=0}(); w = Print(_arg_x_0); e = NoOp(^w)",
+        );
+        check(
+            "x -> x",
+            "_arg_x_0 = _Arg{_shape=<unknown>, index=0}(); _retval_x_0 = _Retval{index=0}(_arg_x_0)",
+        );
+    }
+
+    #[test]
+    fn errors() {
+        check("y -> x", "FeedInputs: unable to find feed output y");
+        check("x x:0 -> p", "Endpoint \"x:0\" fed more than once.");
+        check("-> X", "FetchOutputs node X: not found; did you mean 'x'?");
+        check(
+            "-> p:2",
+            "FetchOutputs p:2: output index too large, must be < 2",
+        );
+        check(
+            "-> x; q r",
+            "PruneForTargets: Some target nodes not found: q r",
+        );
+        check(
+            "->",
+            "Must specify at least one target to fetch or execute.",
+        );
+        check(
+            "-> e",
+            "Tried to fetch data for 'e', which produces no output.  To run to a node but not fetch any \
+             data, pass 'e' as an argument to the 'target_node_names' argument of the Session::Run API.",
+        );
+    }
+
+    #[test]
+    fn fetches_name_their_feeds() {
+        let signature = Signature {
+            feeds: vec!["x".into(), "w".into()],
+            fetches: vec!["w".into(), "n".into(), "v".into()],
+            targets: Vec::new(),
+        };
+        let pruned = prune(&graph(GRAPH).expect("valid"), &signature, registry());
+        let needs = pruned.expect("valid").feeds_of_fetches();
+        assert_eq!(needs.expect("indexed"), [vec![1], vec![0], vec![]]);
     }
 }

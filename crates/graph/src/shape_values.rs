@@ -160,7 +160,7 @@ fn strided_slice(
 }
 
 fn constant(node: &Node) -> Option<ShapeValue> {
-    if node.op() != "Const" {
+    if node.class() != ferroflow_opdef::NodeClass::Const {
         return None;
     }
     let value = node.attrs.tensor("value").ok()?;

@@ -3,7 +3,7 @@
 use crate::shape_values::ShapeValues;
 use crate::{Graph, NodeId, Output, topological_order};
 use ferroflow_base::Result;
-use ferroflow_opdef::{Registry, ShapeCtx};
+use ferroflow_opdef::{NodeClass, Registry, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 
 /// Constants of at most this many elements are shown to shape functions as values.
@@ -81,9 +81,9 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
 fn variable(graph: &Graph, mut output: Output) -> Option<PartialShape> {
     loop {
         let node = graph.get(output.node)?;
-        match node.op() {
-            "VarHandleOp" => return node.attrs.shape("shape").ok().cloned(),
-            "Identity" | "IdentityN" | "Enter" | "RefEnter" => {
+        match node.class() {
+            NodeClass::VarHandle => return node.attrs.shape("shape").ok().cloned(),
+            NodeClass::Identity | NodeClass::Enter => {
                 output = *node.inputs.get(output.slot as usize)?;
             }
             _ => return None,
@@ -93,7 +93,7 @@ fn variable(graph: &Graph, mut output: Output) -> Option<PartialShape> {
 
 fn small_constant(graph: &Graph, output: Output) -> Option<Tensor> {
     let node = graph.get(output.node)?;
-    if node.op() != "Const" {
+    if node.class() != NodeClass::Const {
         return None;
     }
     let value = node.attrs.tensor("value").ok()?;

@@ -1,4 +1,4 @@
-//! The part of a `GraphDef` whose ops are all there.
+//! The part of a `GraphDef` whose ops are all supported.
 
 use crate::parse_tensor_name;
 use ferroflow_model::proto::{FunctionDef, GraphDef, NodeDef, attr_value::Value};
@@ -68,18 +68,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// An op that `node` needs and that is not there.
+    /// An op that `node` needs and that is not supported.
     fn missing(&mut self, node: &'a NodeDef) -> Option<String> {
         if self.functions.contains_key(node.op.as_str()) {
             return self.missing_in(&node.op);
         }
-        // Import expands calls.
-        let is_call = matches!(
-            node.op.as_str(),
-            "PartitionedCall" | "StatefulPartitionedCall"
-        );
-        let is_known = is_call || self.registry.op(&node.op).is_some();
-        if !is_known {
+        if self.registry.op(&node.op).is_none() {
             return Some(node.op.clone());
         }
         let called = node.attr.values().flat_map(|a| match &a.value {

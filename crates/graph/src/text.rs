@@ -41,7 +41,7 @@ pub fn to_text(graph: &Graph) -> String {
     out
 }
 
-fn format_attr(value: &AttrValue) -> String {
+pub(crate) fn format_attr(value: &AttrValue) -> String {
     match value {
         AttrValue::Str(s) => format!("{:?}", String::from_utf8_lossy(s)),
         AttrValue::Int(i) => i.to_string(),

@@ -1,6 +1,6 @@
 //! [`OpDef`]: the schema of an op.
 
-use crate::{AttrValue, Attrs, Name};
+use crate::{AttrValue, Attrs, Name, NodeClass};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_tensor::DType;
 use smallvec::SmallVec;
@@ -222,9 +222,33 @@ pub struct OpDef {
     pub attrs: Vec<AttrDef>,
     /// Flags.
     pub flags: OpFlags,
+    pub(crate) class: NodeClass,
 }
 
 impl OpDef {
+    /// The schema of an op that no registry has: nothing is known of it.
+    pub fn unknown(name: &str) -> OpDef {
+        OpDef {
+            name: Name::Owned(name.to_string()),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            attrs: Vec::new(),
+            flags: OpFlags::default(),
+            class: NodeClass::of(name),
+        }
+    }
+
+    /// What the op is to passes and engines.
+    #[inline]
+    pub fn class(&self) -> NodeClass {
+        self.class
+    }
+
+    /// Whether nodes return their inputs unchanged and do nothing else.
+    pub fn is_identity(&self) -> bool {
+        self.class == NodeClass::Identity
+    }
+
     /// The attr named `name`.
     pub fn attr(&self, name: &str) -> Option<&AttrDef> {
         self.attrs.iter().find(|a| a.name == name)
@@ -287,4 +311,85 @@ fn flat_dtypes(args: &[ArgDef], attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         out.extend(arg.dtypes(attrs)?);
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Input and output dtypes of a node with these attrs, or the error.
+    fn check(signature: &'static str, attrs: &[(&'static str, AttrValue)], expect: &str) {
+        let def = OpDef::parse("Op", signature).expect(signature);
+        let mut attrs: Attrs = attrs
+            .iter()
+            .map(|(name, value)| ((*name).into(), value.clone()))
+            .collect();
+        let completed = def.complete_attrs(&mut attrs);
+        let dtypes = completed.and_then(|()| {
+            let names = |dtypes: SmallVec<[DType; 4]>| {
+                let names: Vec<_> = dtypes.iter().map(|t| t.name()).collect();
+                names.join(", ")
+            };
+            let inputs = names(def.input_dtypes(&attrs)?);
+            Ok(format!("{inputs} -> {}", names(def.output_dtypes(&attrs)?)))
+        });
+        let got = dtypes.unwrap_or_else(|e| e.message().to_string());
+        assert_eq!(got, expect, "{signature}");
+    }
+
+    #[test]
+    fn dtypes() {
+        let float = || ("T", DType::Float.into());
+        check("x: T -> y: T | T: type", &[float()], "float -> float");
+        check("x: T -> y: int32 | T: type = float", &[], "float -> int32");
+        check(
+            "x: N*T, i: int32 -> y: T | N: int >= 1; T: type",
+            &[float(), ("N", 2i64.into())],
+            "float, float, int32 -> float",
+        );
+        let list = AttrValue::List(vec![DType::Float.into(), DType::Bool.into()]);
+        check(
+            "x: list(Tin) -> | Tin: list(type)",
+            &[("Tin", list)],
+            "float, bool -> ",
+        );
+        check(
+            "x: Ref(T) -> y: Ref(T) | T: type",
+            &[float()],
+            "float -> float",
+        );
+    }
+
+    #[test]
+    fn errors() {
+        check(
+            "x: T -> y: T | T: type",
+            &[],
+            "NodeDef missing attr 'T' from Op<name=Op; signature=x:T -> y:T; attr=T:type>",
+        );
+        check(
+            "x: T -> | T: type {int32,int64}",
+            &[("T", DType::Float.into())],
+            "Value for attr 'T' of float is not in the list of allowed values: int32, int64",
+        );
+        check(
+            "x: N*T -> | N: int >= 1; T: type = float",
+            &[("N", 0i64.into())],
+            "Value for attr 'N' of 0 must be at least minimum 1",
+        );
+        check(
+            "x: T -> | T: type",
+            &[("T", true.into())],
+            "attr 'T' is not of kind Type",
+        );
+    }
+
+    #[test]
+    fn references() {
+        let def = OpDef::parse("Op", "a: Ref(T), b: T -> c: Ref(T) | T: type = float");
+        let (def, mut attrs) = (def.expect("valid"), Attrs::default());
+        def.complete_attrs(&mut attrs).expect("complete");
+        assert_eq!(def.input_references(&attrs).expect("known"), [true, false]);
+        assert_eq!(def.output_references(&attrs).expect("known"), [true]);
+    }
 }

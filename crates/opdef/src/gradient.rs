@@ -1,7 +1,7 @@
 //! What a gradient function sees: the node that is differentiated, the gradients that arrived, and
 //! a graph that grows as expressions are written.
 
-use crate::{AttrValue, Attrs};
+use crate::{AttrValue, Attrs, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -21,20 +21,10 @@ pub enum GradientRule {
     Function(GradientFn),
 }
 
-/// Output `slot` of node `node` of the graph that is being differentiated.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Symbol {
-    /// The node's id.
-    pub node: u32,
-    /// Which of its outputs.
-    pub slot: u32,
-}
-
 /// Stands for the output of a node that could not be made; the graph holds the error.
-const NOTHING: Symbol = Symbol {
-    node: u32::MAX,
-    slot: 0,
-};
+fn nothing() -> Output {
+    Output::new(NodeId::new(u32::MAX as usize), 0)
+}
 
 /// A graph that gradient functions add nodes to.
 pub trait GradientGraph {
@@ -42,20 +32,20 @@ pub trait GradientGraph {
     fn add(
         &self,
         op: &str,
-        inputs: &[Symbol],
+        inputs: &[Output],
         attrs: Attrs,
-        controls: &[u32],
-    ) -> Result<Vec<Symbol>>;
+        controls: &[NodeId],
+    ) -> Result<Vec<Output>>;
     /// A constant.
-    fn constant(&self, value: Tensor) -> Result<Symbol>;
+    fn constant(&self, value: Tensor) -> Result<Output>;
     /// The dtype of a value.
-    fn dtype(&self, value: Symbol) -> Option<DType>;
+    fn dtype(&self, value: Output) -> Option<DType>;
     /// What is known of a value's shape.
-    fn shape(&self, value: Symbol) -> PartialShape;
+    fn shape(&self, value: Output) -> PartialShape;
     /// The value of a constant.
-    fn value(&self, value: Symbol) -> Option<Tensor>;
+    fn value(&self, value: Output) -> Option<Tensor>;
     /// The shape that an integer vector holds, as far as it is known.
-    fn held_shape(&self, value: Symbol) -> Option<PartialShape>;
+    fn held_shape(&self, value: Output) -> Option<PartialShape>;
     /// Keeps the first error of an expression.
     fn fail(&self, error: Status);
     /// A name that all gradients of one request share.
@@ -69,30 +59,52 @@ pub trait GradientGraph {
 #[derive(Clone, Copy)]
 pub struct Expr<'g> {
     graph: &'g dyn GradientGraph,
-    symbol: Symbol,
+    output: Output,
 }
 
-/// Slices of a tensor: `values[i]` belongs to slice `indices[i]` of the first dimension.
-#[derive(Clone, Copy)]
-pub struct Slices<'g> {
-    /// The slices, one behind the other.
-    pub values: Expr<'g>,
-    /// Their positions; the same one may occur several times.
-    pub indices: Expr<'g>,
+/// Slices of a tensor that is zero elsewhere: `values[i]` belongs to slice `indices[i]` of the first
+/// dimension. Slices with the same index are added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexedSlices<T> {
+    /// The slices, concatenated along the first dimension.
+    pub values: T,
+    /// The index of each slice.
+    pub indices: T,
     /// The shape of the tensor, as an integer vector.
-    pub dense_shape: Expr<'g>,
+    pub dense_shape: T,
 }
 
-/// A gradient: a tensor, or slices of one that is zero elsewhere.
-#[derive(Clone, Copy)]
-pub enum Gradient<'g> {
-    /// All of it.
-    Dense(Expr<'g>),
-    /// A few slices.
-    Slices(Slices<'g>),
+/// A gradient, of expressions while it is written, of outputs of the graph afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gradient<T> {
+    /// A tensor.
+    Dense(T),
+    /// Slices of a tensor, as the gradient of a Gather is.
+    Slices(IndexedSlices<T>),
 }
 
-impl<'g> Gradient<'g> {
+impl<T> Gradient<T> {
+    /// The same gradient with each value converted by `f`.
+    pub fn map<U>(self, f: impl Fn(T) -> U) -> Gradient<U> {
+        match self {
+            Gradient::Dense(value) => Gradient::Dense(f(value)),
+            Gradient::Slices(slices) => Gradient::Slices(slices.map(f)),
+        }
+    }
+}
+
+impl<T> IndexedSlices<T> {
+    /// The same slices with each value converted by `f`.
+    pub fn map<U>(self, f: impl Fn(T) -> U) -> IndexedSlices<U> {
+        IndexedSlices {
+            values: f(self.values),
+            indices: f(self.indices),
+            dense_shape: f(self.dense_shape),
+        }
+    }
+}
+
+impl<'g> Gradient<Expr<'g>> {
     /// The gradient as a tensor.
     pub fn dense(self) -> Expr<'g> {
         match self {
@@ -108,29 +120,29 @@ impl<'g> Gradient<'g> {
 }
 
 impl<'g> Expr<'g> {
-    /// The value `symbol` of `graph`.
-    pub fn new(graph: &'g dyn GradientGraph, symbol: Symbol) -> Self {
-        Expr { graph, symbol }
+    /// The value `output` of `graph`.
+    pub fn new(graph: &'g dyn GradientGraph, output: Output) -> Self {
+        Expr { graph, output }
     }
 
     /// Which value it is.
-    pub fn symbol(self) -> Symbol {
-        self.symbol
+    pub fn output(self) -> Output {
+        self.output
     }
 
     /// Another value of the same graph.
-    pub fn at(self, symbol: Symbol) -> Self {
-        Expr::new(self.graph, symbol)
+    pub fn at(self, output: Output) -> Self {
+        Expr::new(self.graph, output)
     }
 
     /// The value's dtype.
     pub fn dtype(self) -> DType {
-        self.graph.dtype(self.symbol).unwrap_or(DType::Float)
+        self.graph.dtype(self.output).unwrap_or(DType::Float)
     }
 
     /// What is known of the value's shape.
     pub fn shape(self) -> PartialShape {
-        self.graph.shape(self.symbol)
+        self.graph.shape(self.output)
     }
 
     /// The value's rank, where it is known.
@@ -140,7 +152,7 @@ impl<'g> Expr<'g> {
 
     /// The value, if it is a constant.
     pub fn constant_value(self) -> Option<Tensor> {
-        self.graph.value(self.symbol)
+        self.graph.value(self.output)
     }
 
     /// The integers of a constant.
@@ -155,7 +167,7 @@ impl<'g> Expr<'g> {
 
     /// The shape that this integer vector holds, as far as it is known.
     pub fn held_shape(self) -> Option<PartialShape> {
-        self.graph.held_shape(self.symbol)
+        self.graph.held_shape(self.output)
     }
 
     /// All outputs of a new node.
@@ -176,16 +188,16 @@ impl<'g> Expr<'g> {
         attrs: &[(&'static str, AttrValue)],
         after: &[Expr<'g>],
     ) -> Vec<Self> {
-        let symbols: Vec<Symbol> = inputs.iter().map(|e| e.symbol).collect();
-        let controls: Vec<u32> = after.iter().map(|e| e.symbol.node).collect();
-        if symbols.contains(&NOTHING) || controls.contains(&NOTHING.node) {
+        let inputs_: Vec<Output> = inputs.iter().map(|e| e.output).collect();
+        let controls: Vec<NodeId> = after.iter().map(|e| e.output.node).collect();
+        if inputs_.contains(&nothing()) || controls.contains(&nothing().node) {
             return Vec::new();
         }
         let attrs = attrs
             .iter()
             .map(|(k, v)| ((*k).into(), v.clone()))
             .collect();
-        match self.graph.add(op, &symbols, attrs, &controls) {
+        match self.graph.add(op, &inputs_, attrs, &controls) {
             Ok(outputs) => outputs
                 .into_iter()
                 .map(|s| Expr::new(self.graph, s))
@@ -222,15 +234,15 @@ impl<'g> Expr<'g> {
         outputs.first().copied().unwrap_or(self.nothing())
     }
 
-    /// What an expression with an error gives.
+    /// The value of an expression with an error.
     pub fn nothing(self) -> Self {
-        Expr::new(self.graph, NOTHING)
+        Expr::new(self.graph, nothing())
     }
 
     /// A constant in the graph of this value.
     pub fn constant(self, value: Result<Tensor>) -> Self {
         match value.and_then(|v| self.graph.constant(v)) {
-            Ok(symbol) => Expr::new(self.graph, symbol),
+            Ok(output) => Expr::new(self.graph, output),
             Err(e) => {
                 self.graph.fail(e);
                 self.nothing()
@@ -399,9 +411,9 @@ pub struct GradientNode<'a> {
     /// Its attrs.
     pub attrs: &'a Attrs,
     /// What it reads.
-    pub inputs: &'a [Symbol],
-    /// What it gives.
-    pub outputs: &'a [Symbol],
+    pub inputs: &'a [Output],
+    /// Its outputs.
+    pub outputs: &'a [Output],
     /// For each input, whether its gradient is of use.
     pub needed: &'a [bool],
 }
@@ -420,8 +432,8 @@ pub struct GradientNode<'a> {
 pub struct GradientCtx<'g> {
     graph: &'g dyn GradientGraph,
     node: GradientNode<'g>,
-    arrived: Vec<Option<Gradient<'g>>>,
-    results: Vec<Option<Gradient<'g>>>,
+    arrived: Vec<Option<Gradient<Expr<'g>>>>,
+    results: Vec<Option<Gradient<Expr<'g>>>>,
 }
 
 impl<'g> GradientCtx<'g> {
@@ -429,7 +441,7 @@ impl<'g> GradientCtx<'g> {
     pub fn new(
         graph: &'g dyn GradientGraph,
         node: GradientNode<'g>,
-        arrived: Vec<Option<Gradient<'g>>>,
+        arrived: Vec<Option<Gradient<Expr<'g>>>>,
     ) -> Self {
         let results = vec![None; node.inputs.len()];
         GradientCtx {
@@ -471,13 +483,13 @@ impl<'g> GradientCtx<'g> {
         self.node.outputs.len()
     }
 
-    fn expr(&self, symbol: Option<&Symbol>, what: &str, i: usize) -> Expr<'g> {
-        if symbol.is_none() {
+    fn expr(&self, output: Option<&Output>, what: &str, i: usize) -> Expr<'g> {
+        if output.is_none() {
             let (node, op) = (self.node.name, self.node.op);
             let error = invalid_argument!("node '{node}' ({op}) has no {what} {i}");
             self.graph.fail(error);
         }
-        Expr::new(self.graph, symbol.copied().unwrap_or(NOTHING))
+        Expr::new(self.graph, output.copied().unwrap_or(nothing()))
     }
 
     /// Input `i`.
@@ -504,7 +516,7 @@ impl<'g> GradientCtx<'g> {
     }
 
     /// The gradient of output `i` as it arrived.
-    pub fn arrived(&self, i: usize) -> Option<Gradient<'g>> {
+    pub fn arrived(&self, i: usize) -> Option<Gradient<Expr<'g>>> {
         self.arrived.get(i).copied().flatten()
     }
 
@@ -519,7 +531,7 @@ impl<'g> GradientCtx<'g> {
     }
 
     /// The same for a gradient of either kind.
-    pub fn set_gradient(&mut self, i: usize, gradient: Gradient<'g>) -> Result<()> {
+    pub fn set_gradient(&mut self, i: usize, gradient: Gradient<Expr<'g>>) -> Result<()> {
         match self.results.get_mut(i) {
             Some(slot) => {
                 *slot = Some(gradient);
@@ -570,7 +582,7 @@ impl<'g> GradientCtx<'g> {
     }
 
     /// The gradients that were set.
-    pub fn into_results(self) -> Vec<Option<Gradient<'g>>> {
+    pub fn into_results(self) -> Vec<Option<Gradient<Expr<'g>>>> {
         self.results
     }
 }

@@ -1,6 +1,6 @@
 //! What an op, an attr and a kernel *are*. No op and no algorithm lives here.
 //!
-//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] and its signature text,
+//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] with its signature text and [`NodeClass`],
 //! [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`] and [`KernelCtx`],
 //! [`ShapeCtx`], [`GradientCtx`], [`Resources`].
 //!
@@ -8,8 +8,11 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod class;
 mod ctx;
 mod def;
+mod edge;
+mod elementwise;
 mod function;
 mod gradient;
 mod kernel;
@@ -22,12 +25,15 @@ mod signature;
 mod text;
 
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
+pub use class::NodeClass;
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
+pub use edge::{NodeId, Output};
+pub use elementwise::{BinaryFn, ElementwiseProgram, Instruction, UnaryFn};
 pub use function::{Callable, Functions};
 pub use gradient::{
-    Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule, Slices,
-    Symbol,
+    Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule,
+    IndexedSlices,
 };
 pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};

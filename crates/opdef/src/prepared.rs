@@ -2,8 +2,8 @@
 //! dtypes.
 
 use crate::{
-    ArgDef, ArgType, AttrType, AttrValue, Attrs, Cost, KernelBuild, KernelCtx, NodeInfo, Op, OpDef,
-    OpKernel, Registry, ShapeCtx, StepServices, Value,
+    ArgDef, ArgType, AttrType, AttrValue, Attrs, Cost, KernelBuild, KernelCtx, NodeClass, NodeInfo,
+    Op, OpDef, OpKernel, Registry, ShapeCtx, StepServices, Value,
 };
 use ferroflow_base::{Result, Status, internal, invalid_argument, not_found, unimplemented_error};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
@@ -40,12 +40,9 @@ pub struct PreparedOp {
     kernel: Box<dyn OpKernel>,
 }
 
-/// Ops that engines run without a kernel: outputs are inputs.
-fn forwards(op: &str) -> bool {
-    matches!(
-        op,
-        "Identity" | "IdentityN" | "NoOp" | "StopGradient" | "PreventGradient" | "Snapshot"
-    )
+/// Whether engines run the op without a kernel: outputs are inputs.
+fn is_forwarded(def: &OpDef) -> bool {
+    matches!(def.class(), NodeClass::Identity | NodeClass::NoOp)
 }
 
 fn forward(ctx: &mut KernelCtx) -> Result<()> {
@@ -92,7 +89,7 @@ impl PreparedOp {
                 constants: &[],
             }
             .kernel(factory)?,
-            None if forwards(op) => Box::new(forward),
+            None if is_forwarded(&def) => Box::new(forward),
             None => {
                 return Err(unimplemented_error!(
                     "op {op} moves values of a graph and cannot run on its own"
@@ -147,7 +144,7 @@ impl PreparedOp {
     ) -> Result<Vec<PartialShape>> {
         let n = self.outputs.len();
         let mut ctx = ShapeCtx::new(&self.attrs, inputs, &self.inputs, values, n);
-        if forwards(self.op.name) {
+        if is_forwarded(&self.def) {
             (0..n).for_each(|i| ctx.set(i, inputs.get(i).cloned().unwrap_or_default()));
             return Ok(ctx.into_outputs());
         }

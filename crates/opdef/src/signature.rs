@@ -5,7 +5,7 @@
 //! ```
 //! Inputs and outputs, attrs, flags; the last two sections may be left out.
 
-use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Name, OpDef, OpFlags};
+use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Name, NodeClass, OpDef, OpFlags};
 use ferroflow_base::{Result, internal};
 use ferroflow_tensor::{DType, PartialShape};
 
@@ -54,6 +54,7 @@ fn parse(name: &'static str, text: &'static str) -> Option<OpDef> {
         outputs: args(outputs)?,
         attrs,
         flags,
+        class: NodeClass::of(name),
     })
 }
 

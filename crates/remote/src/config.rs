@@ -76,15 +76,18 @@ pub(crate) fn compile_options(config: &ConfigProto) -> CompileOptions {
 
 fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
     let toggles: [(Toggle, &[&str]); 6] = [
-        (rewriter.constant_folding(), &["fold"]),
-        (rewriter.arithmetic_optimization(), &["simplify"]),
+        (rewriter.constant_folding(), &["constant_folding"]),
+        (rewriter.arithmetic_optimization(), &["arithmetic"]),
         (rewriter.common_subgraph_elimination(), &["cse"]),
         (
             rewriter.remapping(),
-            &["patterns", "fuse", "fuse_read", "elementwise"],
+            &["remapper", "fuse", "fuse_read", "elementwise"],
         ),
         (rewriter.loop_optimization(), &["loop_vars"]),
-        (rewriter.dependency_optimization(), &["identity", "awaited"]),
+        (
+            rewriter.dependency_optimization(),
+            &["identity", "control_only"],
+        ),
     ];
     let off = toggles.into_iter().filter(|(t, _)| *t == Toggle::Off);
     off.flat_map(|(_, passes)| passes)
@@ -138,7 +141,7 @@ mod tests {
             (Level::L1, plain(), true, &[][..]),
             (Level::L0, plain(), false, &[]),
             (Level::L1, disabled, false, &[]),
-            (Level::L1, some, true, &["fold", "loop_vars"]),
+            (Level::L1, some, true, &["constant_folding", "loop_vars"]),
         ] {
             let options = compile_options(&config(level, rewriter));
             assert_eq!(options.optimize, optimize);

@@ -106,25 +106,19 @@
 //! assert_eq!(dx[0].to_scalar::<f32>().unwrap(), 6.0);
 //! ```
 
-use crate::{PIPELINE, Result, registry};
-use ferroflow_compile::{Lower, PassCtx};
-use ferroflow_graph::{Function, Graph, export_graph, import_graph};
+use crate::{Result, registry};
+use ferroflow_graph::{Graph, NodeClass, referred_functions};
 use ferroflow_opdef::GradientRule;
 use ferroflow_tensor::DType;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 pub use ferroflow_graph::{
     Gradient, GradientOptions, GraphBuilder, IndexedSlices, OpBuilder, Unconnected, WhileOptions,
 };
 pub use ferroflow_opdef::AttrValue;
 
-fn is_call(op: &str) -> bool {
-    matches!(op, "PartitionedCall" | "StatefulPartitionedCall")
-}
-
 /// The graph with If, Case and While as Switch, Merge and loops, and calls expanded: the form that
-/// [`GraphBuilder::gradients`] goes through. Nodes keep their names; ids change where there are calls.
+/// [`GraphBuilder::gradients`] goes through. Nodes keep their names and ids.
 ///
 /// ```
 /// use ferroflow_runtime::building::{GradientOptions, GraphBuilder, lowered};
@@ -139,35 +133,8 @@ fn is_call(op: &str) -> bool {
 /// let mut b = GraphBuilder::from_graph(lowered(b.finish().unwrap()).unwrap(), registry());
 /// assert!(b.gradients(&[y], &[x], &GradientOptions::default()).unwrap()[0].is_some());
 /// ```
-pub fn lowered(mut graph: Graph) -> Result<Graph> {
-    if graph.iter().any(|(_, n)| is_call(n.op())) {
-        graph = import_graph(&export_graph(&graph)?, None, registry())?;
-    }
-    let ctx = PassCtx {
-        registry: registry(),
-        lower: Lower::Always,
-    };
-    let has_loop = |f: &Function| f.graph.iter().any(|(_, n)| n.op().ends_with("While"));
-    let library = graph.library().clone();
-    let mut functions = (*library).clone();
-    for pass in PIPELINE.iter().filter(|p| p.name == "lower") {
-        (pass.run)(&mut graph, &ctx)?;
-        // What calls itself stays a call, and may have loops.
-        for name in library.names() {
-            let Ok(function) = library.get(name) else {
-                continue;
-            };
-            if has_loop(function) {
-                let mut function = function.as_ref().clone();
-                function.graph.set_library(library.clone());
-                (pass.run)(&mut function.graph, &ctx)?;
-                function.graph.set_library(Default::default());
-                functions.insert(name, function);
-            }
-        }
-    }
-    graph.set_library(Arc::new(functions));
-    Ok(graph)
+pub fn lowered(graph: Graph) -> Result<Graph> {
+    ferroflow_compile::lowered(graph, registry())
 }
 
 /// The ops of a graph, and of the functions that its calls, conditionals and loops run, that take and
@@ -196,37 +163,24 @@ fn add_without_gradient(
     for (_, node) in graph.iter() {
         let takes = node.inputs.iter().filter_map(|i| graph.dtype(*i));
         let connects = takes.into_iter().any(|t| differs(&t)) && node.outputs.iter().any(differs);
-        // Loops and conditionals are turned round without a rule; see `lowered`.
-        let op = node.op().trim_start_matches("Ref");
-        let is_functional = matches!(
-            op,
-            "If" | "StatelessIf" | "Case" | "StatelessCase" | "While" | "StatelessWhile"
-        );
-        let is_flow = matches!(
-            op,
-            "Switch" | "_SwitchN" | "Merge" | "Enter" | "Exit" | "NextIteration"
-        );
-        if is_functional || is_call(node.op()) {
+        // Loops and conditionals are reversed without a rule; see `lowered`.
+        let class = node.class();
+        if class.calls_functions() && class != NodeClass::For {
             // Nothing flows from a condition.
-            let attrs = node.attrs.iter().filter(|(name, _)| ***name != *"cond");
-            for (_, value) in attrs {
-                let functions = match value {
-                    AttrValue::List(items) => &items[..],
-                    one => std::slice::from_ref(one),
-                };
-                for function in functions {
-                    if let AttrValue::Func(f) = function
-                        && !names.contains(&f.name)
-                    {
-                        names.push(f.name.clone());
-                    }
+            let cond = match node.attrs.get("cond") {
+                Some(AttrValue::Func(f)) => f.name.as_str(),
+                _ => "",
+            };
+            for name in referred_functions(node).filter(|name| *name != cond) {
+                if !names.iter().any(|n| n == name) {
+                    names.push(name.to_string());
                 }
             }
             continue;
         }
         let rule = registry().op(node.op()).map(|op| op.gradient);
         let is_open = matches!(rule, Some(GradientRule::Undefined) | None);
-        if connects && is_open && !is_flow {
+        if connects && is_open && !class.is_control_flow() {
             *found.entry(node.op().to_string()).or_insert(0) += 1;
         }
     }

@@ -9,13 +9,13 @@ use crate::session::registry;
 use ferroflow_base::{
     Result, Status, aborted, cancelled, failed_precondition, invalid_argument, resource_exhausted,
 };
-use ferroflow_compile::{Options, compile, optimize};
+use ferroflow_compile::{Options, compile, expand, optimize};
 use ferroflow_executor::{Executor, RunArgs};
 use ferroflow_graph::{
-    ARG, DeviceSet, Graph, GraphExecutionState, Partition, Signature, TensorConnection,
-    export_graph, partition, prune, through_rendezvous,
+    ARG, DeviceSet, Graph, GraphExecutionState, Node, Partition, PlacedGraph, PrunedGraph,
+    Signature, TensorConnection, args_to_send_recv, export_graph, partition,
 };
-use ferroflow_model::proto::{self, GraphDef, NodeDef};
+use ferroflow_model::proto::{self, GraphDef};
 use ferroflow_opdef::Resources;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
@@ -95,16 +95,16 @@ struct Running {
     steps: FxHashMap<u64, CancelToken>,
 }
 
-/// Whether a node only brings forth a value.
-fn is_generator(node: &proto::NodeDef) -> bool {
-    let has_output = !matches!(node.op.as_str(), "NoOp" | "Variable" | "VariableV2");
-    has_output && node.input.iter().all(|i| i.starts_with('^'))
+/// Whether a node only produces a value.
+fn is_generator(node: &Node) -> bool {
+    let is_placed = matches!(node.op(), "NoOp" | "Variable" | "VariableV2");
+    !is_placed && node.inputs.is_empty()
 }
 
 /// Looks for the devices of new nodes, where all nodes must have one.
 fn check_places(
     state: &GraphExecutionState,
-    nodes: &[NodeDef],
+    nodes: &[Node],
     options: &ClientOptions,
 ) -> Result<()> {
     let devices = &options.devices;
@@ -113,20 +113,21 @@ fn check_places(
     }
     let asking = nodes.iter().filter(|n| !n.device.is_empty());
     let (generators, others): (Vec<_>, Vec<_>) = asking.partition(|n| is_generator(n));
-    // As in TensorFlow: what only brings forth a value goes where it is read, and comes last.
+    // As in TensorFlow: a node that only produces a value goes where it is read, and comes last.
     for node in others.into_iter().chain(generators) {
         devices.place(&node.name, &node.device)?;
     }
-    let new: FxHashMap<&str, &NodeDef> = nodes.iter().map(|n| (n.name.as_str(), n)).collect();
-    devices.check_colocation(nodes, |name| new.get(name).copied().or(state.node(name)))
+    let new: FxHashMap<&str, &Node> = nodes.iter().map(|n| (n.name.as_str(), n)).collect();
+    let graph = state.graph();
+    let known = |name: &str| graph.get(graph.find(name)?);
+    devices.check_colocation(nodes, |name| new.get(name).copied().or_else(|| known(name)))
 }
 
 /// Adds nodes and functions that fit, and whose devices are there.
 fn grow(state: &mut GraphExecutionState, graph: GraphDef, options: &ClientOptions) -> Result<()> {
     let checked = state.check(graph, registry())?;
     check_places(state, checked.nodes(), options)?;
-    state.add(checked);
-    Ok(())
+    state.add(checked, registry())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -202,10 +203,10 @@ impl ClientSession {
         signature: &Signature,
         connections: &[TensorConnection],
     ) -> Result<Callable> {
-        let pruned = prune(&self.part(signature, connections)?, signature, registry())?;
-        let feeds = Feed::all(&pruned, signature);
-        let engine = match self.partitions(&pruned)? {
-            None => Engine::One(self.compile(pruned)?),
+        let expanded = expand(self.prune(signature, connections)?, registry())?;
+        let feeds = Feed::all(expanded.graph(), signature);
+        let engine = match self.partitions(expanded.graph())? {
+            None => Engine::One(self.compile(expanded.on_one_device())?),
             Some(parts) => {
                 let parts = parts.into_iter().map(|p| self.part_of(p));
                 Engine::Parts(parts.collect::<Result<_>>()?)
@@ -218,52 +219,60 @@ impl ClientSession {
     /// One part for each device that runs something, if they are several.
     ///
     /// Fails when a node asks for a device that is not there.
-    fn partitions(&self, pruned: &Graph) -> Result<Option<Vec<Partition>>> {
-        match self.places(pruned)? {
+    fn partitions(&self, expanded: &Graph) -> Result<Option<Vec<Partition>>> {
+        match self.places(expanded)? {
             None => Ok(None),
-            Some(places) => partition(pruned, &places, &self.options.devices.names, registry()),
+            Some(places) => partition(expanded, &places, &self.options.devices.names, registry()),
         }
     }
 
     /// The device of each node, where there are devices.
-    fn places(&self, pruned: &Graph) -> Result<Option<Vec<usize>>> {
+    fn places(&self, expanded: &Graph) -> Result<Option<Vec<usize>>> {
         let devices = &self.options.devices;
         if devices.names.is_empty() {
             return Ok(None);
         }
-        devices.place_nodes(pruned).map(Some)
+        devices.place_nodes(expanded).map(Some)
     }
 
     /// The device of each node of the graph that asks for another one than the first.
     pub fn placement(&self) -> FxHashMap<String, String> {
         let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
         let devices = &self.options.devices;
-        let asking = graph.state.nodes().iter().filter(|n| !n.device.is_empty());
-        let placed = asking.filter_map(|n| {
+        let nodes = graph.state.graph().iter().map(|(_, n)| n);
+        let placed = nodes.filter(|n| !n.device.is_empty()).filter_map(|n| {
             let device = devices.place(&n.name, &n.device).ok().filter(|d| *d > 0)?;
             Some((n.name.clone(), devices.names.get(device)?.clone()))
         });
         placed.collect()
     }
 
-    /// What each node reads, as the graph says it, with commas between.
+    /// The inputs of each node, separated by commas.
     pub fn inputs(&self) -> FxHashMap<String, String> {
-        let graph = self.graph.read().unwrap_or_else(PoisonError::into_inner);
-        let nodes = graph.state.nodes().iter();
-        nodes
-            .map(|n| (n.name.clone(), n.input.join(", ")))
-            .collect()
-    }
-
-    /// The part of the graph that a signature names or depends on.
-    fn part(&self, signature: &Signature, connections: &[TensorConnection]) -> Result<Graph> {
         let current = self.graph.read().unwrap_or_else(PoisonError::into_inner);
-        let state = &current.state;
-        state.build_graph(signature, connections, registry())
+        let graph = current.state.graph();
+        let inputs = graph.iter().map(|(_, node)| {
+            let data = node.inputs.iter().map(|i| graph.output_name(*i));
+            let controls = node.controls.iter();
+            let controls = controls.map(|c| format!("^{}", graph.node(*c).name));
+            let all: Vec<String> = data.chain(controls).collect();
+            (node.name.clone(), all.join(", "))
+        });
+        inputs.collect()
     }
 
-    fn compile(&self, pruned: Graph) -> Result<Executor> {
-        let plan = compile(pruned, registry(), &self.options.compile)?;
+    /// The part of the graph that a signature needs.
+    fn prune(
+        &self,
+        signature: &Signature,
+        connections: &[TensorConnection],
+    ) -> Result<PrunedGraph> {
+        let current = self.graph.read().unwrap_or_else(PoisonError::into_inner);
+        current.state.prune(signature, connections, registry())
+    }
+
+    fn compile(&self, placed: PlacedGraph) -> Result<Executor> {
+        let plan = compile(placed, registry(), &self.options.compile)?;
         Ok(Executor::new(Arc::new(plan)))
     }
 
@@ -279,19 +288,19 @@ impl ClientSession {
     /// The graphs that a signature runs, one for each device: cut out, optimized, with feeds,
     /// fetches and what goes from device to device as nodes.
     pub fn partition_graphs(&self, signature: &Signature) -> Result<Vec<GraphDef>> {
-        let pruned = prune(&self.part(signature, &[])?, signature, registry())?;
-        let parts = match self.partitions(&pruned)? {
-            None => vec![(None, pruned)],
+        let expanded = expand(self.prune(signature, &[])?, registry())?;
+        let parts = match self.partitions(expanded.graph())? {
+            None => vec![(None, expanded.on_one_device())],
             Some(parts) => {
                 let parts = parts.into_iter();
                 parts.map(|p| (Some(p.device), p.graph)).collect()
             }
         };
         let asked = self.placement();
-        let exported = parts.into_iter().map(|(device, mut graph)| {
+        let exported = parts.into_iter().map(|(device, placed)| {
             let options = &self.options.compile;
-            optimize(&mut graph, registry(), options, &mut |_, _| {})?;
-            let mut def = export_graph(&graph)?;
+            let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
+            let mut def = export_graph(optimized.graph())?;
             if device.is_some() {
                 without_rendezvous(&mut def);
             }
@@ -310,19 +319,19 @@ impl ClientSession {
     /// returns what to call it.
     pub fn partial_run_setup(self: &Arc<Self>, signature: &Signature) -> Result<String> {
         self.check_open()?;
-        let graph = self.part(signature, &[])?;
-        let pruned = prune(&graph, signature, registry())?;
+        let pruned = self.prune(signature, &[])?;
+        let run = Arc::new(PartialRun::new(signature.clone(), &pruned)?);
+        let pruned = args_to_send_recv(pruned, signature, registry())?;
+        let expanded = expand(pruned, registry())?;
         // One plan runs it all, but what asks for devices must find them.
-        self.places(&pruned)?;
-        let pruned = through_rendezvous(pruned, signature, registry())?;
+        self.places(expanded.graph())?;
         let only_rendezvous = Signature {
             feeds: vec!["_rendezvous".to_string()],
             ..Default::default()
         };
-        let feeds = Feed::all(&pruned, &only_rendezvous);
-        let engine = Engine::One(self.compile(pruned)?);
+        let feeds = Feed::all(expanded.graph(), &only_rendezvous);
+        let engine = Engine::One(self.compile(expanded.on_one_device())?);
         let callable = Callable::new(engine, Frozen::default(), only_rendezvous, feeds);
-        let run = Arc::new(PartialRun::new(signature.clone(), graph)?);
         let handle = {
             let mut partial = lock(&self.partial);
             partial.next_id += 1;

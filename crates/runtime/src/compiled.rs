@@ -9,7 +9,7 @@ use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
 use ferroflow_compile::{emit, optimize};
 use ferroflow_executor::Executor;
 use ferroflow_functors::prepack::packing;
-use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes, prune};
+use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes};
 use ferroflow_model::AtomicFile;
 use ferroflow_program::bef::{File, FileBytes, Model, Port, write_model};
 use ferroflow_program::{Body, KernelEntry};
@@ -130,8 +130,9 @@ impl Session {
 
     fn compiled_model(&self, request: &CompileRequest) -> Result<Model> {
         let signature = &request.signature;
-        let mut graph = prune(self.graph(), signature, registry())?;
-        let shapes = infer_shapes(&graph, registry())?;
+        let mut expanded = self.expanded(signature)?;
+        let graph = expanded.graph();
+        let shapes = infer_shapes(graph, registry())?;
         let ports = |op: &str, keys: &[String], names: &[String]| {
             let nodes = graph.iter().filter(|(_, n)| n.op() == op);
             let mut ports = Vec::new();
@@ -153,11 +154,12 @@ impl Session {
         let fetches = ports(RETVAL, &request.fetch_keys, &signature.fetches)?;
         let options = self.compile_options();
         if options.optimize {
-            freeze(&mut graph, registry(), self.resources())?;
+            freeze(&mut expanded, registry(), self.resources())?;
         }
-        optimize(&mut graph, registry(), options, &mut |_, _| {})?;
-        let mut main = emit(&graph, registry(), options)?;
-        drop(graph);
+        let placed = expanded.on_one_device();
+        let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
+        let mut main = emit(&optimized, registry(), options)?;
+        drop(optimized);
         check_stateless(&main)?;
         if !request.plain {
             main.prepack(registry())?;

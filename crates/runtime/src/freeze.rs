@@ -4,7 +4,8 @@
 //! The plan holds as long as nobody writes to them: [`Frozen::holds`] says so before each step.
 
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Consumers, Graph, Node, NodeId};
+use ferroflow_compile::ExpandedGraph;
+use ferroflow_graph::{Consumers, Node, NodeClass, NodeId, Patch, referred_functions};
 use ferroflow_opdef::{AttrValue, Attrs, Registry, Resources};
 use ferroflow_resources::resource::{Var, variable_place};
 use ferroflow_tensor::Tensor;
@@ -28,17 +29,19 @@ impl Frozen {
 /// Puts the value of each variable that has one, and that nothing in `graph` can change, in the
 /// place of its reads.
 pub(crate) fn freeze(
-    graph: &mut Graph,
+    expanded: &mut ExpandedGraph,
     registry: &Registry,
     resources: &Resources,
 ) -> Result<Frozen> {
+    let graph = expanded.graph();
+    let mut patch = Patch::new();
     let consumers = Consumers::new(graph);
     let mut reads: FxHashMap<(String, String), Option<Vec<NodeId>>> = FxHashMap::default();
     for (id, node) in graph.iter() {
         if node.op() == "_VarHandlesOp" || may_call(node, registry) {
             return Ok(Frozen::default());
         }
-        if node.op() != "VarHandleOp" {
+        if node.class() != NodeClass::VarHandle {
             continue;
         }
         let found = reads.entry(variable_place(&node.attrs)?);
@@ -73,22 +76,18 @@ pub(crate) fn freeze(
         if readers.iter().all(fits) {
             for id in readers {
                 let node = graph.node(id).clone();
-                graph.replace(id, constant(node, &value, registry)?);
+                *patch.edit(graph, id) = constant(node, &value, registry)?;
             }
             frozen.0.push((var, version));
         }
     }
+    expanded.apply(patch);
     Ok(frozen)
 }
 
 /// Whether a node runs functions, which may do anything.
 fn may_call(node: &Node, registry: &Registry) -> bool {
-    let is_function = |value: &AttrValue| match value {
-        AttrValue::Func(_) => true,
-        AttrValue::List(list) => list.iter().any(|v| matches!(v, AttrValue::Func(_))),
-        _ => false,
-    };
-    registry.op(node.op()).is_none() || node.attrs.iter().any(|(_, v)| is_function(v))
+    registry.op(node.op()).is_none() || referred_functions(node).next().is_some()
 }
 
 /// A Const in the place of a read: same name, same order.

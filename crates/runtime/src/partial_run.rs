@@ -3,7 +3,7 @@
 use crate::RunOptions;
 use crate::callable::other_dtype;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
-use ferroflow_graph::{Graph, Signature};
+use ferroflow_graph::{NodeClass, PrunedGraph, Signature};
 use ferroflow_resources::rendezvous::Rendezvous;
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, Tensor};
@@ -13,8 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// One step under way.
 pub(crate) struct PartialRun {
     signature: Signature,
-    /// What the signature was compiled from.
-    graph: Graph,
+    /// For each fetch, the feeds that it depends on, by position.
+    needs: Vec<Vec<usize>>,
     dtypes: FxHashMap<String, DType>,
     pub(crate) rendezvous: Arc<Rendezvous>,
     pub(crate) cancel: CancelToken,
@@ -34,19 +34,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PartialRun {
-    pub(crate) fn new(signature: Signature, graph: Graph) -> Result<Self> {
+    pub(crate) fn new(signature: Signature, pruned: &PrunedGraph) -> Result<Self> {
+        let args = pruned.graph().iter();
+        let args = args.filter(|(_, node)| node.class() == NodeClass::Arg);
         let mut dtypes = FxHashMap::default();
-        for feed in &signature.feeds {
-            let output = graph.find_output(feed, "feed")?;
-            let dtype = graph.dtype(output);
-            dtypes.insert(
-                feed.clone(),
-                dtype.ok_or_else(|| internal!("'{feed}' has no dtype"))?,
-            );
+        for (_, arg) in args {
+            let feed = signature.feeds.get(arg.attrs.int("index")? as usize);
+            let feed = feed.ok_or_else(|| internal!("'{}' has no feed", arg.name))?;
+            dtypes.insert(feed.clone(), arg.attrs.dtype("T")?);
         }
         Ok(PartialRun {
+            needs: pruned.feeds_of_fetches()?,
             signature,
-            graph,
             dtypes,
             rendezvous: Arc::default(),
             cancel: CancelToken::new(),
@@ -139,9 +138,10 @@ impl PartialRun {
             }
         }
         let is_fed = |n: &str| ends.fed.iter().any(|f| f == n) || feeds.iter().any(|(f, _)| f == n);
-        for name in fetches {
-            let feeds = &self.signature.feeds;
-            if let Some(missing) = self.graph.missing_feed(name, feeds, is_fed)? {
+        let needs = self.signature.fetches.iter().zip(&self.needs);
+        for (_, needs) in needs.filter(|(fetch, _)| fetches.contains(fetch)) {
+            let feeds = needs.iter().filter_map(|i| self.signature.feeds.get(*i));
+            if let Some(missing) = feeds.filter(|feed| !is_fed(feed)).last() {
                 return Err(invalid_argument!(
                     "Fetch {missing} can't be computed from the feeds that have been fed so far."
                 ));

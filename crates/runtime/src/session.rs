@@ -4,7 +4,7 @@ use crate::callable::{Callable, Compiled, Feed};
 use crate::engine::Engine;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_compile::{Options, compile, optimize};
+use ferroflow_compile::{ExpandedGraph, Options, compile, expand, optimize};
 use ferroflow_executor::{Executor, RunArgs, TraceSink};
 use ferroflow_graph::{Graph, ShapeMap, Signature, import_graph, infer_shapes, prune};
 use ferroflow_model::GraphFile;
@@ -172,16 +172,21 @@ impl Session {
         )
     }
 
+    /// The part of the graph that a signature needs.
+    pub(crate) fn expanded(&self, signature: &Signature) -> Result<ExpandedGraph> {
+        expand(prune(&self.graph, signature, registry())?, registry())
+    }
+
     /// The compiled form of a signature, from the cache or new.
     pub fn callable(&self, signature: &Signature) -> Result<Arc<Callable>> {
         self.compiled.get_or_make(signature, || {
-            let mut pruned = prune(&self.graph, signature, registry())?;
-            let feeds = Feed::all(&pruned, signature);
+            let mut expanded = self.expanded(signature)?;
+            let feeds = Feed::all(expanded.graph(), signature);
             let frozen = match self.options.optimize {
-                true => freeze(&mut pruned, registry(), &self.resources)?,
+                true => freeze(&mut expanded, registry(), &self.resources)?,
                 false => Frozen::default(),
             };
-            let plan = compile(pruned, registry(), &self.options)?;
+            let plan = compile(expanded.on_one_device(), registry(), &self.options)?;
             let engine = Engine::One(Executor::new(Arc::new(plan)));
             Ok(Callable::new(engine, frozen, signature.clone(), feeds))
         })
@@ -216,8 +221,8 @@ impl Session {
         if let Some(thawed) = callable.thawed.get() {
             return Ok(thawed);
         }
-        let pruned = prune(&self.graph, &callable.signature, registry())?;
-        let plan = compile(pruned, registry(), &self.options)?;
+        let placed = self.expanded(&callable.signature)?.on_one_device();
+        let plan = compile(placed, registry(), &self.options)?;
         Ok(callable
             .thawed
             .get_or_init(|| Engine::One(Executor::new(Arc::new(plan)))))
@@ -229,18 +234,19 @@ impl Session {
         signature: &Signature,
         after: Option<&str>,
     ) -> Result<(Graph, ShapeMap)> {
-        let mut graph = prune(&self.graph, signature, registry())?;
+        let mut expanded = self.expanded(signature)?;
         if self.options.optimize {
-            freeze(&mut graph, registry(), &self.resources)?;
+            freeze(&mut expanded, registry(), &self.resources)?;
         }
         let mut seen = None;
-        optimize(&mut graph, registry(), &self.options, &mut |name, g| {
+        let placed = expanded.on_one_device();
+        let optimized = optimize(placed, registry(), &self.options, &mut |name, g| {
             if after == Some(name) {
                 seen = Some(g.clone());
             }
         })?;
         let graph = match (after, seen) {
-            (None, _) => graph,
+            (None, _) => optimized.graph().clone(),
             (Some(_), Some(seen)) => seen,
             (Some(name), None) => {
                 let names: Vec<&str> = crate::PIPELINE.iter().map(|p| p.name).collect();

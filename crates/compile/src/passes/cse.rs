@@ -2,7 +2,7 @@
 
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, topological_order};
+use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, topological_order};
 use ferroflow_opdef::AttrValue;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -19,7 +19,7 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     for id in topological_order(graph)? {
         let node = graph.node(id);
         if node.def.flags.stateful
-            || node.op().starts_with("Placeholder")
+            || node.class() == NodeClass::Placeholder
             || node.outputs.is_empty()
         {
             continue;

@@ -3,9 +3,9 @@
 use crate::pass::FUSED_SUFFIX;
 use crate::view::{View, same_shape};
 use crate::{Pass, PassCtx};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, topological_order};
-use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_opdef::{AttrValue, Attrs, BinaryFn, ElementwiseProgram, Instruction, UnaryFn};
 use ferroflow_tensor::DType;
 use smallvec::{SmallVec, smallvec};
 
@@ -18,63 +18,26 @@ pub(crate) const PASS: Pass = Pass {
 /// Longest program that is made.
 const MAX_STEPS: usize = 24;
 
-/// Ops with an instruction in the kernel of `_FusedElementwise`.
-const UNARY: &[&str] = &[
-    "Neg",
-    "Abs",
-    "Square",
-    "Sqrt",
-    "Rsqrt",
-    "Reciprocal",
-    "Inv",
-    "Exp",
-    "Expm1",
-    "Log",
-    "Log1p",
-    "Sin",
-    "Cos",
-    "Tanh",
-    "Sigmoid",
-    "Erf",
-    "Erfc",
-    "Floor",
-    "Ceil",
-    "Rint",
-    "Round",
-    "Sign",
-    "Relu",
-    "Relu6",
-    "LeakyRelu",
-    "Elu",
-    "Selu",
-    "Softplus",
-    "Softsign",
-    "_Swish",
-    "_HardSwish",
-    "_Gelu",
-    "_GeluTanh",
-];
-const BINARY: &[&str] = &[
-    "Add",
-    "AddV2",
-    "BiasAdd",
-    "Sub",
-    "Mul",
-    "RealDiv",
-    "Div",
-    "Maximum",
-    "Minimum",
-    "SquaredDifference",
-    "Pow",
-];
+/// The function of an op that takes the elements of its inputs one by one.
+enum Function {
+    Unary(UnaryFn),
+    Binary(BinaryFn),
+}
+
+fn function(node: &Node) -> Option<Function> {
+    let alpha = || node.attrs.float("alpha").unwrap_or(0.2);
+    let is_last =
+        node.op() != "BiasAdd" || node.attrs.str("data_format").is_ok_and(|f| f == "NHWC");
+    match node.inputs.len() {
+        1 => UnaryFn::of_op(node.op(), alpha()).map(Function::Unary),
+        2 if is_last => BinaryFn::of_op(node.op()).map(Function::Binary),
+        _ => None,
+    }
+}
 
 fn can_fuse(view: &View, id: NodeId) -> bool {
     let node = view.node(id);
-    let known = UNARY.contains(&node.op())
-        || (BINARY.contains(&node.op())
-            && (node.op() != "BiasAdd"
-                || node.attrs.str("data_format").is_ok_and(|f| f == "NHWC")));
-    known && node.outputs[..] == [DType::Float] && view.is_pure(id)
+    node.outputs[..] == [DType::Float] && view.is_pure(id) && function(node).is_some()
 }
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
@@ -158,31 +121,22 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
         Some(step) => inputs.len() + step,
         None => inputs.iter().position(|i| i == o).unwrap_or(0),
     };
-    let steps: Vec<String> = members
-        .iter()
-        .map(|m| {
-            let node = view.node(*m);
-            let operands: Vec<String> =
-                node.inputs.iter().map(|i| operand(i).to_string()).collect();
-            let parameter = match node.op() {
-                "LeakyRelu" => format!("[{}]", node.attrs.float("alpha").unwrap_or(0.2)),
-                _ => String::new(),
-            };
-            format!("{}{parameter}({})", node.op(), operands.join(","))
-        })
-        .collect();
-    Ok(Node {
-        name: view
-            .graph
-            .unique_name(&format!("{}{FUSED_SUFFIX}", view.node(root).name)),
-        def: ctx.def("_FusedElementwise")?,
-        attrs: Attrs::default()
-            .with("T", AttrValue::Type(DType::Float))
-            .with("N", AttrValue::Int(inputs.len() as i64))
-            .with("program", AttrValue::str(&steps.join(";"))),
-        inputs,
-        controls: smallvec![],
-        device: String::new(),
-        outputs: smallvec![DType::Float],
-    })
+    let steps = members.iter().map(|member| {
+        let node = view.node(*member);
+        match (function(node)?, &node.inputs[..]) {
+            (Function::Unary(f), [a]) => Some(Instruction::Unary(f, operand(a))),
+            (Function::Binary(f), [a, b]) => Some(Instruction::Binary(f, operand(a), operand(b))),
+            _ => None,
+        }
+    });
+    let steps: Option<Vec<Instruction>> = steps.collect();
+    let steps = steps.ok_or_else(|| internal!("a fused op is not elementwise"))?;
+    let program = ElementwiseProgram::new(steps, inputs.len())?;
+    let name = format!("{}{FUSED_SUFFIX}", view.node(root).name);
+    let attrs = Attrs::default()
+        .with("T", AttrValue::Type(DType::Float))
+        .with("N", AttrValue::Int(inputs.len() as i64))
+        .with("program", AttrValue::str(&program.encode()));
+    let name = view.graph.unique_name(&name);
+    ctx.node(name, "_FusedElementwise", attrs, &inputs, &[])
 }

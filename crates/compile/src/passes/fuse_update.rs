@@ -2,18 +2,18 @@
 //! gradient as it is computed.
 //!
 //! TF1's optimizers get each gradient through an Identity that waits until all gradients of a layer are
-//! there (`tf.tuple`). Who waits for the product waits for what it would be computed from instead, as
-//! in the pass `awaited`; the optimizer waits for what the Identity waited for. So when matrices
+//! computed (`tf.tuple`). Consumers that wait for the product wait for its inputs instead, as
+//! in the pass `control_only`; the optimizer waits for what the Identity waited for. So when matrices
 //! do not fit, others that waited for the product may have updated their variables before the step fails.
 //!
 //! An optimizer that has its gradient earlier than before should not run while the gradient of the layer
 //! before still reads the old value of its variable, which would have to be copied: it waits for that.
 
-use crate::passes::awaited::{wait_for, waiting};
-use crate::view::is_switch;
+use crate::passes::control_only::{wait_for, waiting};
+use crate::view::{is_switch, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Consumers, Graph, Node, NodeId};
+use ferroflow_graph::{Consumers, Graph, NodeClass, NodeId, Patch};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::DType;
 
@@ -53,9 +53,10 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         .filter_map(|id| update(graph, &consumers, id))
         .collect();
     wait_for_readers(graph, &consumers, &mut updates);
+    let mut patch = Patch::new();
     for update in updates {
         let product = graph.node(update.product).clone();
-        let mut node = graph.node(update.optimizer).clone();
+        let node = patch.edit(graph, update.optimizer);
         node.def = ctx.def(update.op)?;
         for name in ["transpose_a", "transpose_b"] {
             let value = AttrValue::Bool(product.attrs.bool(name)?);
@@ -64,22 +65,20 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         node.def.complete_attrs(&mut node.attrs)?;
         node.inputs[update.gradient] = product.inputs[0];
         node.inputs.push(product.inputs[1]);
-        wait_for(&mut node, update.controls);
-        graph.replace(update.optimizer, node);
-        let waiting = waiting(&product, ctx)?;
-        graph.replace(update.product, waiting);
+        wait_for(node, update.controls);
+        *patch.edit(graph, update.product) = waiting(&product, ctx)?;
     }
+    patch.apply(graph);
     Ok(())
 }
 
 /// Makes optimizers wait for products that read the old values of their variables.
 fn wait_for_readers(graph: &Graph, consumers: &Consumers, updates: &mut [Update]) {
     // What is in a branch may never come.
-    let is_control_flow = |node: &Node| is_switch(node) || node.op().ends_with("Enter");
-    if updates.is_empty() || graph.iter().any(|(_, node)| is_control_flow(node)) {
+    if updates.is_empty() || moves_values(graph) {
         return;
     }
-    // Who needs an optimizer, which cannot be waited for.
+    // Nodes that need an optimizer, which cannot be waited for.
     let mut is_after = vec![false; graph.id_bound()];
     let mut next: Vec<NodeId> = updates.iter().map(|u| u.optimizer).collect();
     while let Some(id) = next.pop() {
@@ -91,7 +90,7 @@ fn wait_for_readers(graph: &Graph, consumers: &Consumers, updates: &mut [Update]
         let variable = graph.node(update.optimizer).inputs[0].node;
         let factors = &graph.node(update.product).inputs;
         for (read, _) in consumers.of(variable) {
-            if graph.node(*read).op() != "ReadVariableOp" {
+            if graph.node(*read).class() != NodeClass::ReadVariable {
                 continue;
             }
             // A product of the same factor needs nothing that the optimizer has not.
@@ -112,7 +111,7 @@ fn wait_for_readers(graph: &Graph, consumers: &Consumers, updates: &mut [Update]
     }
 }
 
-/// What becomes of the optimizer `id`, if its gradient is a product that nobody else reads.
+/// What becomes of the optimizer `id`, if its gradient is a product with no other reader.
 fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     let node = graph.node(id);
     let known = OPTIMIZERS.iter().find(|(op, ..)| *op == node.op());
@@ -137,7 +136,7 @@ fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     let beside_switch = product.inputs.iter().any(|i| is_switch(graph.node(i.node)));
     // A constant on the right is packed once, for MatMul.
     let right = graph.node(product.inputs.get(1)?.node);
-    if right.op() == "Const" && !product.attrs.bool("transpose_a").ok()? {
+    if right.class() == NodeClass::Const && !product.attrs.bool("transpose_a").ok()? {
         return None;
     }
     let of_product = consumers.of(from.node).iter();

@@ -17,23 +17,19 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let may_be_dead = may_be_dead(graph);
     let targets: Vec<NodeId> = graph.targets().to_vec();
     for (id, node) in graph.iter() {
-        let passes_on = matches!(
-            node.op(),
-            "Identity" | "IdentityN" | "StopGradient" | "PreventGradient" | "Snapshot"
-        );
         // A node with control inputs also orders its readers after them.
-        if !passes_on || !node.controls.is_empty() || targets.contains(&id) {
+        if !node.def.is_identity() || !node.controls.is_empty() || targets.contains(&id) {
             continue;
         }
-        // Who waits for a node on one side of a Switch waits for that side only, which a control
-        // edge from the Switch cannot say.
+        // A consumer that waits for a node on one side of a Switch waits for that side only, which a
+        // control edge from the Switch cannot express.
         if may_be_dead && consumers.is_awaited(id) {
             continue;
         }
         for (slot, input) in node.inputs.iter().enumerate() {
             patch.redirect(Output::new(id, slot), *input);
         }
-        // Who waits for an IdentityN waits for all its inputs; one control edge cannot say that.
+        // A control edge from an IdentityN stands for all its inputs; one edge cannot express that.
         if node.inputs.len() == 1 {
             patch.redirect_control(id, Some(node.inputs[0].node));
         }

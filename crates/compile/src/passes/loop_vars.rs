@@ -1,17 +1,15 @@
-//! Variables that a While carries for nothing.
+//! Removes variables that a While carries unnecessarily.
 //!
-//! TensorFlow gives every loop a counter and a maximum, and passes whatever the body captures round
-//! and round. A variable that neither the condition, nor an effect, nor a variable that is needed
+//! TensorFlow adds a counter and a maximum to every loop, and carries whatever the body captures. A variable that neither the condition, nor an effect, nor a variable that is needed
 //! depends on is dropped; one that the body returns as it got it, and that is a constant, becomes
 //! that constant inside.
 
 use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{ARG, Function, Graph, Library, Node, NodeId, Output, Patch, RETVAL};
+use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, FuncRef};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 pub(crate) const PASS: Pass = Pass {
     name: "loop_vars",
@@ -22,7 +20,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let loops: Vec<NodeId> = graph
         .iter()
-        .filter(|(_, n)| matches!(n.op(), "While" | "StatelessWhile"))
+        .filter(|(_, n)| n.class() == NodeClass::While)
         .map(|(id, _)| id)
         .collect();
     if loops.is_empty() {
@@ -30,16 +28,14 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     }
     // Where a branch may be dead a constant cannot stand for what comes out of a loop.
     let may_be_dead = may_be_dead(graph);
-    let mut library = Library::clone(graph.library());
     let mut patch = Patch::new();
     for id in loops {
         let plan = Shrink::of(graph, id, !may_be_dead)?;
         if plan.is_needed() {
-            apply(graph, &mut library, &mut patch, id, &plan)?;
+            apply(graph, &mut patch, id, &plan)?;
         }
     }
     patch.apply(graph);
-    graph.set_library(Arc::new(library));
     Ok(())
 }
 
@@ -56,9 +52,9 @@ impl Sides {
         let mut args = vec![None; function.args.len()];
         let mut results = vec![None; function.results.len()];
         for (id, node) in graph.iter() {
-            let list = match node.op() {
-                ARG => &mut args,
-                RETVAL => &mut results,
+            let list = match node.class() {
+                NodeClass::Arg => &mut args,
+                NodeClass::Retval => &mut results,
                 _ => continue,
             };
             if let Some(slot) = list.get_mut(node.attrs.int("index")? as usize) {
@@ -81,8 +77,7 @@ impl Sides {
                 continue;
             }
             let node = self.graph.node(id);
-            stack.extend(node.inputs.iter().map(|i| i.node));
-            stack.extend(node.controls.iter().copied());
+            stack.extend(node.predecessors());
         }
         for (arg, needed) in self.args.iter().zip(needed) {
             *needed |= arg.is_some_and(|a| seen[a.index()]);
@@ -93,10 +88,10 @@ impl Sides {
     fn passes_on(&self, i: usize) -> Option<usize> {
         let mut node = self.graph.node(self.results[i]?);
         loop {
-            if node.op() == ARG {
+            if node.class() == NodeClass::Arg {
                 return usize::try_from(node.attrs.int("index").ok()?).ok();
             }
-            if !matches!(node.op(), RETVAL | "Identity") || !node.controls.is_empty() {
+            if !matches!(node.op(), "_Retval" | "Identity") || !node.controls.is_empty() {
                 return None;
             }
             node = self.graph.node(node.inputs[0].node);
@@ -127,7 +122,7 @@ impl Sides {
             renumber(&mut self.graph, &self.results, keep);
         }
         // What only dropped results needed goes, and with it all readers of dropped arguments.
-        super::dead::remove_dead(&mut self.graph);
+        super::dce::remove_dead(&mut self.graph);
         renumber(&mut self.graph, &self.args, keep);
         Function::new(self.graph)
     }
@@ -154,8 +149,8 @@ impl Shrink {
         let constants: Vec<Option<Node>> = (0..n)
             .map(|i| {
                 let source = graph.node(node.inputs[i].node);
-                let is_plain = source.op() == "Const" && source.controls.is_empty();
-                let is_fixed = is_plain && may_move && body.passes_on(i) == Some(i);
+                let is_fixed =
+                    source.is_free_constant() && may_move && body.passes_on(i) == Some(i);
                 is_fixed.then(|| source.clone())
             })
             .collect();
@@ -205,22 +200,14 @@ fn renumber(graph: &mut Graph, nodes: &[Option<NodeId>], keep: &[bool]) {
             patch.remove(id);
             continue;
         }
-        let node = graph.node(id);
-        let attrs = node.attrs.clone().with("index", AttrValue::Int(next));
-        let def = node.def.clone();
-        graph.set_op(id, def, attrs);
+        let node = patch.edit(graph, id);
+        node.attrs.set("index", AttrValue::Int(next));
         next += 1;
     }
     patch.apply(graph);
 }
 
-fn apply(
-    graph: &mut Graph,
-    library: &mut Library,
-    patch: &mut Patch,
-    id: NodeId,
-    plan: &Shrink,
-) -> Result<()> {
+fn apply(graph: &mut Graph, patch: &mut Patch, id: NodeId, plan: &Shrink) -> Result<()> {
     let keep = &plan.keep;
     let node = graph.node(id).clone();
     let mut new = node.clone();
@@ -232,6 +219,7 @@ fn apply(
             results: sides.results.clone(),
         };
         let function = sides.shrunk(keep, &plan.constants, results)?;
+        let library = patch.library(graph);
         let name = library.unique_name(&format!("{}/{attr}", new.name));
         library.insert(&name, function);
         let func = FuncRef {
@@ -265,6 +253,6 @@ fn apply(
         }
     }
     patch.redirect_control(id, Some(to));
-    graph.replace_target(id, to);
+    patch.redirect_target(id, to);
     Ok(())
 }

@@ -1,19 +1,21 @@
 //! Functional control flow as dataflow control flow.
 //!
 //! If and Case become Switch, the bodies of their functions, and Merge; While becomes Enter, Merge,
-//! LoopCond, Switch, NextIteration and Exit around them. What surrounds a node then runs beside its
+//! LoopCond, Switch, NextIteration and Exit around them. The nodes around it then run concurrently with its
 //! branches, and iterations overlap. A node of a body is named `NODE/BODYNODE`.
 //!
-//! What a body does for its effects must have run before what the body gives is seen outside: its
+//! The effects of a body must have run before its results are visible outside: its
 //! results wait for a gate inside the branch, where it dies with them. A control edge into a Merge
 //! could not say that. Recursive functions stay calls.
 
+use super::body::{BodyCopier, Boundary};
 use crate::control::Callee;
 use crate::view::may_be_dead;
 use crate::{Lower, Pass, PassCtx};
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{ARG, Function, Graph, Library, Node, NodeId, Output, Patch, RETVAL};
-use ferroflow_graph::{Frames, loop_frames};
+use ferroflow_graph::{
+    Frames, Function, Graph, Library, Node, NodeClass, NodeId, Output, Patch, loop_frames,
+};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashSet;
@@ -36,23 +38,19 @@ const MAX_ADDED: usize = 1 << 18;
 const MAX_DEPTH: usize = 64;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    let frame_names = graph.iter().filter_map(|(_, n)| frame_name(n));
     let mut lowering = Lowering {
-        ctx,
         library: graph.library().clone(),
-        frame_names: frame_names.map(str::to_string).collect(),
-        patch: Patch::new(),
         limit: graph.id_bound().saturating_add(MAX_ADDED),
         queue: Vec::new(),
-        graph,
+        copier: BodyCopier::new(ctx, graph),
     };
-    let can_die = may_be_dead(lowering.graph);
-    let nodes: Vec<NodeId> = lowering.graph.iter().map(|(id, _)| id).collect();
+    let can_die = may_be_dead(lowering.copier.graph);
+    let nodes: Vec<NodeId> = lowering.copier.graph.iter().map(|(id, _)| id).collect();
     lowering.enqueue(&nodes, &Rc::default(), can_die);
     while let Some(todo) = lowering.queue.pop() {
         lowering.node(&todo)?;
     }
-    let Lowering { graph, patch, .. } = lowering;
+    let BodyCopier { graph, patch, .. } = lowering.copier;
     patch.apply(graph);
     pass_on_scalars(graph, ctx)
 }
@@ -65,22 +63,14 @@ fn pass_on_scalars(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         n.op() == "ToBool" && n.inputs.iter().all(is_scalar)
     };
     let known = graph.iter().filter(|(_, n)| is_known(n));
-    let known: Vec<NodeId> = known.map(|(id, _)| id).collect();
-    for id in known {
-        let attrs = graph.node(id).attrs.clone();
-        if attrs.dtype("T")? == DType::Bool {
-            graph.set_op(id, ctx.def("Identity")?, attrs);
+    let mut patch = Patch::new();
+    for (id, node) in known {
+        if node.attrs.dtype("T")? == DType::Bool {
+            patch.edit(graph, id).def = ctx.def("Identity")?;
         }
     }
+    patch.apply(graph);
     Ok(())
-}
-
-/// The loop that an Enter leads into.
-fn frame_name(node: &Node) -> Option<&str> {
-    let is_enter = matches!(node.op(), "Enter" | "RefEnter");
-    is_enter
-        .then(|| node.attrs.str("frame_name").ok())
-        .flatten()
 }
 
 /// A node that may be lowered.
@@ -107,16 +97,13 @@ struct Place<'a> {
     name: &'a str,
     /// What nodes without inputs wait for.
     pivot: NodeId,
-    /// No result is there before all others and all effects are.
+    /// No result is available before all others and all effects.
     in_sequence: bool,
 }
 
 struct Lowering<'a, 'b> {
-    ctx: &'a PassCtx<'b>,
-    graph: &'a mut Graph,
+    copier: BodyCopier<'a, 'b>,
     library: Arc<Library>,
-    frame_names: FxHashSet<String>,
-    patch: Patch,
     limit: usize,
     queue: Vec<Todo>,
 }
@@ -124,8 +111,8 @@ struct Lowering<'a, 'b> {
 impl Lowering<'_, '_> {
     fn enqueue(&mut self, nodes: &[NodeId], stack: &Rc<Vec<String>>, may_be_dead: bool) {
         for &id in nodes {
-            let node = self.graph.node(id);
-            let is_wanted = match self.ctx.lower {
+            let node = self.copier.graph.node(id);
+            let is_wanted = match self.copier.ctx.lower {
                 Lower::Never => false,
                 Lower::Marked => node.attrs.bool(MARK).unwrap_or(false),
                 Lower::Always => true,
@@ -143,7 +130,7 @@ impl Lowering<'_, '_> {
     }
 
     fn node(&mut self, todo: &Todo) -> Result<()> {
-        let node = self.graph.node(todo.id).clone();
+        let node = self.copier.graph.node(todo.id).clone();
         let Some(callee) = Callee::of(&node)? else {
             return Ok(());
         };
@@ -159,7 +146,7 @@ impl Lowering<'_, '_> {
             Callee::Branch(..) => node.inputs.len().saturating_sub(1),
             _ => node.inputs.len(),
         };
-        // A function that is not there is reported where the node's action is made.
+        // A missing function is reported where the node's action is made.
         let found: Option<Vec<Arc<Function>>> = names
             .iter()
             .map(|n| self.library.get(n).ok().cloned())
@@ -173,7 +160,7 @@ impl Lowering<'_, '_> {
             f.args.len() == n_args && f.results.len() == n && !has_effect_in_loop(&f.graph)
         });
         let is_recursive = names.iter().any(|n| todo.stack.iter().any(|s| s == n));
-        let is_too_big = self.graph.id_bound() + size + fixed > self.limit;
+        let is_too_big = self.copier.graph.id_bound() + size + fixed > self.limit;
         if !fits || is_recursive || is_too_big || todo.stack.len() >= MAX_DEPTH {
             return Ok(());
         }
@@ -184,13 +171,16 @@ impl Lowering<'_, '_> {
             _ => self.while_loop(todo, &node, &names, &functions)?,
         };
         for (i, output) in outputs.iter().enumerate() {
-            self.patch.redirect(Output::new(todo.id, i), *output);
+            self.copier.patch.redirect(Output::new(todo.id, i), *output);
         }
         if !outputs.is_empty() {
             // What waits for the node, and targets, wait for all its outputs.
             let attrs = Attrs::default().with("T", types(&node.outputs));
-            let last = self.make(node.name, "IdentityN", attrs, &outputs, &[])?;
-            self.graph.replace(todo.id, last);
+            let copier = &mut self.copier;
+            let last = copier
+                .ctx
+                .node(node.name, "IdentityN", attrs, &outputs, &[])?;
+            *copier.patch.edit(copier.graph, todo.id) = last;
         }
         Ok(())
     }
@@ -201,7 +191,11 @@ impl Lowering<'_, '_> {
             return Ok((node.inputs.to_vec(), node.controls.to_vec()));
         }
         // The node is dead as soon as one input is, and all of it is in one frame.
-        let dtypes: Option<Vec<DType>> = node.inputs.iter().map(|i| self.graph.dtype(*i)).collect();
+        let dtypes: Option<Vec<DType>> = node
+            .inputs
+            .iter()
+            .map(|i| self.copier.graph.dtype(*i))
+            .collect();
         let dtypes = dtypes.ok_or_else(|| internal!("an input of '{}' is missing", node.name))?;
         let attrs = Attrs::default().with("T", types(&dtypes));
         let name = format!("{}/inputs", node.name);
@@ -232,7 +226,7 @@ impl Lowering<'_, '_> {
             &controls,
         )?;
         let choice = Output::new(choice, 0);
-        // A Switch gives what is false first.
+        // The first output of a Switch is the false side.
         let slot = |branch: usize| match by_truth {
             true => functions.len() - 1 - branch,
             false => branch,
@@ -275,14 +269,11 @@ impl Lowering<'_, '_> {
                 done.push(Output::new(end, 0));
             }
             let merge = self.merge(&name("branch_executed"), dtype, &done)?;
-            let last = self.make(
-                node.name.clone(),
-                "NoOp",
-                Attrs::default(),
-                &[],
-                &[merge.node],
-            )?;
-            self.graph.replace(todo.id, last);
+            let (copier, attrs) = (&mut self.copier, Attrs::default());
+            let last = copier
+                .ctx
+                .node(node.name.clone(), "NoOp", attrs, &[], &[merge.node])?;
+            *copier.patch.edit(copier.graph, todo.id) = last;
         }
         let mut outputs = Vec::with_capacity(node.outputs.len());
         for (i, dtype) in node.outputs.iter().enumerate() {
@@ -305,7 +296,7 @@ impl Lowering<'_, '_> {
             return Err(internal!("a While has a condition and a body"));
         };
         let (inputs, controls) = self.inputs(todo, node)?;
-        let frame = self.unique_frame(&node.name);
+        let frame = self.copier.unique_frame(&node.name);
         let parallel = node.attrs.int("parallel_iterations")?;
         let mut merges = Vec::with_capacity(inputs.len());
         for (input, dtype) in inputs.iter().zip(&node.outputs) {
@@ -355,83 +346,42 @@ impl Lowering<'_, '_> {
         for ((merge, dtype), result) in merges.iter().zip(&node.outputs).zip(copied.results) {
             let part = name("NextIteration");
             let next = self.typed(&part, "NextIteration", *dtype, &[result], &[])?;
-            self.graph.set_input(merge.node, 1, Output::new(next, 0));
+            let copier = &mut self.copier;
+            copier.patch.edit(copier.graph, merge.node).inputs[1] = Output::new(next, 0);
         }
         Ok(exits)
     }
 
-    /// Copies the body of a function. Arguments and results become Identity nodes, so every node
-    /// has one copy.
+    /// Copies the body of a function.
     fn copy(&mut self, function: &Function, args: &[Output], place: &Place) -> Result<Copied> {
         let body = &function.graph;
-        let prefix = &place.node.name;
         let may_be_dead = may_be_dead(body);
         let floating = constants_in_loops(body)?;
-        let mut new_id = vec![NodeId::new(0); body.id_bound()];
-        let mut next = self.graph.id_bound();
-        for (id, _) in body.iter() {
-            new_id[id.index()] = NodeId::new(next);
-            next += 1;
-        }
-        let map = |o: &Output| Output {
-            node: new_id[o.node.index()],
-            slot: o.slot,
-        };
-        let has_effects = !body.targets().is_empty();
-        let gate = has_effects.then(|| NodeId::new(next));
-        let mut frames = std::collections::BTreeMap::new();
-        let mut results = vec![None; function.results.len()];
-        let (mut added, mut awaited) = (Vec::with_capacity(body.len()), Vec::new());
-        for (id, node) in body.iter() {
-            let mut copy = node.clone();
-            copy.name = self.graph.unique_name(&format!("{prefix}/{}", node.name));
-            copy.inputs = node.inputs.iter().map(map).collect();
-            copy.controls = node.controls.iter().map(|c| new_id[c.index()]).collect();
-            let index = node.attrs.int("index").ok();
-            let index = index.and_then(|i| usize::try_from(i).ok()).unwrap_or(0);
-            if let ARG | RETVAL = node.op() {
-                let dtype = node.attrs.dtype("T")?;
-                copy.def = self.ctx.def("Identity")?;
-                copy.attrs = Attrs::default().with("T", AttrValue::Type(dtype));
-                copy.outputs = smallvec::smallvec![dtype];
-            }
-            if node.op() == ARG {
-                let arg = args.get(index).copied();
-                copy.inputs.extend(arg);
-            } else if node.op() == RETVAL {
+        let copier = &mut self.copier;
+        let gate = copier.id_after(function, Boundary::Identities);
+        let gate = (!body.targets().is_empty()).then_some(gate);
+        let mut awaited = Vec::new();
+        let mut finish = |id: NodeId, node: &Node, copy: &mut Node| match node.class() {
+            NodeClass::Arg => {}
+            NodeClass::Retval => {
                 copy.controls.extend(gate);
                 awaited.extend(copy.inputs.iter().map(|i| i.node));
-                if let Some(result) = results.get_mut(index) {
-                    *result = Some(Output::new(new_id[id.index()], 0));
-                }
-            } else {
-                let is_root = node.inputs.is_empty() && node.controls.is_empty();
-                let reads = |f: &Floating| node.inputs.iter().any(|i| f.constants[i.node.index()]);
-                // Constants that a loop inside reads stay at home everywhere; who reads them
-                // outside of it waits instead.
+            }
+            _ => {
                 let waits = match &floating {
-                    Some(f) => {
-                        let is_inside = f.frames.of(id).is_some();
-                        let in_part = is_root && !f.constants[id.index()];
-                        !is_inside && (in_part || reads(f))
-                    }
-                    None => is_root,
+                    Some(floating) => floating.waits(id, node),
+                    None => is_root(node),
                 };
                 if waits && !copy.controls.contains(&place.pivot) {
                     copy.controls.push(place.pivot);
                 }
             }
-            if let Some(old) = frame_name(node) {
-                let new = frames
-                    .entry(old)
-                    .or_insert_with(|| self.unique_frame(&format!("{prefix}/{old}")));
-                copy.attrs.set("frame_name", AttrValue::str(new));
-            }
-            added.push(self.graph.add(copy)?);
-        }
-        if has_effects {
+        };
+        let (name, kind) = (&place.node.name, Boundary::Identities);
+        let copied = copier.copy(function, name, args, kind, &mut finish)?;
+        if gate.is_some() {
             let mut controls: Vec<NodeId> = Vec::new();
-            let effects = body.targets().iter().map(|t| new_id[t.index()]);
+            let effects = body.targets().iter().map(|t| copied.node(*t));
             let all = place.in_sequence.then_some(awaited).into_iter().flatten();
             let mut seen = FxHashSet::default();
             controls.extend(effects.chain(all).filter(|c| seen.insert(*c)));
@@ -441,32 +391,19 @@ impl Lowering<'_, '_> {
             } else {
                 "NoOp"
             };
-            let name = format!("{prefix}/{}/effects", place.name);
+            let name = format!("{name}/{}/effects", place.name);
             self.add(&name, op, Attrs::default(), &[], &controls)?;
         }
         let mut stack = Vec::clone(&place.todo.stack);
         stack.push(place.name.to_string());
-        self.enqueue(&added, &Rc::new(stack), may_be_dead);
-        let results: Option<Vec<Output>> = results.into_iter().collect();
-        let results =
-            results.ok_or_else(|| internal!("function '{}' lacks a result", place.name))?;
+        self.enqueue(&copied.nodes, &Rc::new(stack), may_be_dead);
+        let results = copied.results;
         Ok(Copied { results, gate })
     }
 
     fn dtype(&self, output: Output) -> Result<DType> {
-        let dtype = self.graph.dtype(output);
-        dtype.ok_or_else(|| internal!("'{}' is missing", self.graph.output_name(output)))
-    }
-
-    fn unique_frame(&mut self, base: &str) -> String {
-        let names = &mut self.frame_names;
-        let mut numbered = (1..).map(|i| format!("{base}_{i}"));
-        let name = match names.contains(base) {
-            true => numbered.find(|n| !names.contains(n)).unwrap_or_default(),
-            false => base.to_string(),
-        };
-        names.insert(name.clone());
-        name
+        let dtype = self.copier.graph.dtype(output);
+        dtype.ok_or_else(|| internal!("'{}' is missing", self.copier.graph.output_name(output)))
     }
 
     fn merge(&mut self, name: &str, dtype: DType, inputs: &[Output]) -> Result<Output> {
@@ -497,30 +434,10 @@ impl Lowering<'_, '_> {
         inputs: &[Output],
         controls: &[NodeId],
     ) -> Result<NodeId> {
-        let name = self.graph.unique_name(name);
-        let node = self.make(name, op, attrs, inputs, controls)?;
-        self.patch.add(self.graph, node)
-    }
-
-    fn make(
-        &self,
-        name: String,
-        op: &str,
-        mut attrs: Attrs,
-        inputs: &[Output],
-        controls: &[NodeId],
-    ) -> Result<Node> {
-        let def = self.ctx.def(op)?;
-        def.complete_attrs(&mut attrs)?;
-        Ok(Node {
-            name,
-            outputs: def.output_dtypes(&attrs)?,
-            def,
-            attrs,
-            inputs: inputs.into(),
-            controls: controls.into(),
-            device: String::new(),
-        })
+        let copier = &mut self.copier;
+        let name = copier.graph.unique_name(name);
+        let node = copier.ctx.node(name, op, attrs, inputs, controls)?;
+        copier.patch.add(copier.graph, node)
     }
 }
 
@@ -534,6 +451,21 @@ struct Floating {
     constants: Vec<bool>,
 }
 
+impl Floating {
+    /// Whether the copy of a node waits for the pivot: constants that a loop inside reads may be read in
+    /// every frame, so nodes outside of it that read them wait instead.
+    fn waits(&self, id: NodeId, node: &Node) -> bool {
+        let reads = node.inputs.iter().any(|i| self.constants[i.node.index()]);
+        let in_part = is_root(node) && !self.constants[id.index()];
+        self.frames.of(id).is_none() && (in_part || reads)
+    }
+}
+
+/// Whether a node waits for nothing.
+fn is_root(node: &Node) -> bool {
+    node.inputs.is_empty() && node.controls.is_empty()
+}
+
 fn constants_in_loops(body: &Graph) -> Result<Option<Floating>> {
     let frames = loop_frames(body)?;
     if frames.loops.is_empty() {
@@ -542,8 +474,7 @@ fn constants_in_loops(body: &Graph) -> Result<Option<Floating>> {
     let mut constants = vec![false; body.id_bound()];
     for (_, node) in body.iter().filter(|(id, _)| frames.of(*id).is_some()) {
         for input in &node.inputs {
-            let from = body.node(input.node);
-            constants[input.node.index()] |= from.op() == "Const" && from.controls.is_empty();
+            constants[input.node.index()] |= body.node(input.node).is_free_constant();
         }
     }
     Ok(Some(Floating { frames, constants }))

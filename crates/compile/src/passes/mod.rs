@@ -1,17 +1,22 @@
-//! The passes.
+//! The passes: those that every graph goes through (`expand.rs`) and those of the pipeline.
 
-pub(crate) mod awaited;
+pub(crate) mod arithmetic;
+pub(crate) mod body;
+pub(crate) mod composite;
+pub(crate) mod constant_folding;
+pub(crate) mod control_only;
 pub(crate) mod cse;
-pub(crate) mod dead;
+pub(crate) mod dce;
 pub(crate) mod elementwise;
-pub(crate) mod fold;
 pub(crate) mod fuse;
 pub(crate) mod fuse_read;
 pub(crate) mod fuse_update;
 pub(crate) mod identity;
+pub(crate) mod inline;
 pub(crate) mod loop_vars;
 pub(crate) mod lower;
-pub(crate) mod patterns;
-pub(crate) mod simplify;
+pub(crate) mod references;
+pub(crate) mod relax_control;
+pub(crate) mod remapper;
+pub(crate) mod symbolic_gradient;
 pub(crate) mod tensordot;
-pub(crate) mod unpin;

@@ -1,8 +1,8 @@
-//! Which side of which Switch a value is on.
+//! The sides of Switch nodes that a value is on.
 
-use super::reach::is_next_iteration;
 use crate::{Graph, Node, NodeId, Output, topological_order};
 use ferroflow_base::Result;
+use ferroflow_opdef::NodeClass;
 use rustc_hash::FxHashMap;
 
 /// A side of a conditional, by its position in the list of all; 0 is outside of all.
@@ -11,7 +11,7 @@ pub(super) type Branch = usize;
 /// One side of a conditional.
 #[derive(Clone, Copy)]
 pub(super) struct Side {
-    /// The question.
+    /// The predicate.
     pub(super) pred: Output,
     /// Which output of the Switch.
     pub(super) slot: usize,
@@ -30,18 +30,18 @@ pub(super) struct Branches {
 }
 
 pub(super) fn is_switch(node: &Node) -> bool {
-    matches!(node.op(), "Switch" | "RefSwitch" | "_SwitchN")
+    node.class() == NodeClass::Switch
 }
 
 pub(super) fn is_merge(node: &Node) -> bool {
-    matches!(node.op(), "Merge" | "RefMerge")
+    node.class() == NodeClass::Merge
 }
 
 /// Whether this Merge is where the iterations of a loop begin.
 pub(super) fn is_header(graph: &Graph, node: &Node) -> bool {
     let comes_round = |i: &Output| {
         let from = graph.node(i.node);
-        is_next_iteration(from) || matches!(from.op(), "Enter" | "RefEnter")
+        matches!(from.class(), NodeClass::NextIteration | NodeClass::Enter)
     };
     is_merge(node) && node.inputs.iter().any(comes_round)
 }
@@ -49,11 +49,11 @@ pub(super) fn is_header(graph: &Graph, node: &Node) -> bool {
 /// Whether this Switch ends a loop.
 pub(super) fn ends_loop(graph: &Graph, node: &Node) -> bool {
     let pred = node.inputs.get(1);
-    is_switch(node) && pred.is_some_and(|p| graph.node(p.node).op() == "LoopCond")
+    is_switch(node) && pred.is_some_and(|p| graph.node(p.node).class() == NodeClass::LoopCond)
 }
 
-/// The question behind Identity nodes.
-pub(super) fn question(graph: &Graph, mut pred: Output) -> Output {
+/// The predicate behind Identity nodes.
+pub(super) fn predicate(graph: &Graph, mut pred: Output) -> Output {
     loop {
         let node = graph.node(pred.node);
         match (node.op(), node.inputs.first()) {
@@ -89,7 +89,7 @@ impl Branches {
                 all.into_iter().max_by_key(|b| this.depth(*b)).unwrap_or(0)
             };
             if is_switch(node) && !ends_loop(graph, node) {
-                let pred = question(graph, node.inputs[1]);
+                let pred = predicate(graph, node.inputs[1]);
                 for slot in 0..node.outputs.len() {
                     this.enter(branch, pred, slot, node.outputs.len());
                 }
@@ -149,7 +149,7 @@ impl Branches {
         if !is_switch(node) || ends_loop(graph, node) || node.inputs.len() < 2 {
             return own;
         }
-        let pred = question(graph, node.inputs[1]);
+        let pred = predicate(graph, node.inputs[1]);
         let side = self.known.get(&(own, pred, value.slot as usize));
         side.copied().unwrap_or(own)
     }
@@ -167,8 +167,12 @@ impl Branches {
         path
     }
 
-    /// The question whose answers lead to these branches, and the answer for each, if there is one.
-    pub(super) fn answers(&self, branches: &[Branch]) -> Option<(Output, usize, Vec<usize>)> {
+    /// The predicate that decides between these branches, if there is one: itself, how many sides it has,
+    /// and the side of each branch.
+    pub(super) fn merge_predicate(
+        &self,
+        branches: &[Branch],
+    ) -> Option<(Output, usize, Vec<usize>)> {
         let sides: Option<Vec<Side>> = branches.iter().map(|b| self.side(*b)).collect();
         let sides = sides?;
         let first = sides.first()?;

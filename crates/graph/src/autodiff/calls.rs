@@ -1,21 +1,21 @@
 //! Gradients of calls.
 //!
-//! A function that is called becomes two (`apart.rs`): one that also returns what it computed on the
+//! A function that is called becomes two (`split.rs`): one that also returns what it computed on the
 //! way, which the call calls from now on, and one of its gradients: it takes the arguments, what came
-//! to the results and what the call returned, and gives what goes to the arguments. Both are made
+//! to the results and what the call returned, and returns the gradients of the arguments. Both are made
 //! when the first call asks for them, and their names are known before they are made: a function that
 //! calls itself gets a gradient that calls itself.
 //!
 //! SymbolicGradient has no call to change: as in TensorFlow, it runs the function once more, and what
 //! is random there is drawn anew.
 
-use super::apart::{Ends, take_apart};
+use super::split::{JointGraph, split_forward_backward};
 use super::walk::Walk;
-use super::{Gradient, GradientOptions, output};
+use super::{Gradient, GradientOptions};
 use crate::functions::calls_of;
-use crate::{ARG, Function, Graph, GraphBuilder, Node, NodeId, Output, RETVAL};
+use crate::{ARG, Function, Graph, GraphBuilder, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_opdef::{AttrValue, Attrs, Expr, FuncRef};
+use ferroflow_opdef::{AttrValue, Attrs, Expr, FuncRef, NodeClass, Registry};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use rustc_hash::FxHashMap;
 
@@ -61,13 +61,11 @@ fn gradient_dtype(dtype: DType, variable: Option<DType>) -> Option<DType> {
 fn variable_behind(graph: &Graph, mut handle: Output) -> Option<DType> {
     for _ in 0..graph.len() {
         let node = graph.get(handle.node)?;
-        let from = match node.op() {
-            "VarHandleOp" => return node.attrs.dtype("dtype").ok(),
-            ARG => return node.attrs.dtype(VARIABLE).ok(),
-            "IdentityN" => node.inputs.get(handle.slot as usize),
-            "Identity" | "Enter" | "Exit" | "NextIteration" | "Switch" | "_SwitchN" | "Merge" => {
-                node.inputs.first()
-            }
+        let from = match node.class() {
+            NodeClass::VarHandle => return node.attrs.dtype("dtype").ok(),
+            NodeClass::Arg => return node.attrs.dtype(VARIABLE).ok(),
+            NodeClass::Identity => node.inputs.get(handle.slot as usize),
+            class if class.is_control_flow() => node.inputs.first(),
             _ => None,
         };
         handle = *from?;
@@ -84,9 +82,9 @@ impl Walk<'_, '_, '_> {
         needed: &[bool],
         arrived: &[Option<Gradient>],
     ) -> Result<Option<Vec<Option<Gradient>>>> {
-        let n_before = match node.op() {
-            "PartitionedCall" | "StatefulPartitionedCall" => 0,
-            "If" | "StatelessIf" | "Case" | "StatelessCase" => 1,
+        let n_before = match node.class() {
+            NodeClass::Call => 0,
+            NodeClass::If | NodeClass::Case => 1,
             _ => return Ok(None),
         };
         let args = node.inputs.get(n_before..).unwrap_or_default();
@@ -119,7 +117,7 @@ impl Walk<'_, '_, '_> {
         for (slot, dtype) in node.outputs.iter().enumerate().take(n_results) {
             if is_number_or_list(*dtype) {
                 inputs.push(match arrived.get(slot).copied().flatten() {
-                    Some(gradient) => self.term(Some(gradient)).dense(),
+                    Some(gradient) => self.term(gradient).dense(),
                     None => self.expr(Output::new(id, slot)).zeros_like(),
                 });
             }
@@ -133,7 +131,7 @@ impl Walk<'_, '_, '_> {
         let mut results = vec![None; n_before];
         results.extend(dtypes.iter().map(|dtype| {
             let gradient = dtype.and_then(|_| found.next());
-            gradient.map(|g| Gradient::Dense(output(g.symbol())))
+            gradient.map(|g| Gradient::Dense(g.output()))
         }));
         Ok(Some(results))
     }
@@ -163,7 +161,7 @@ impl Walk<'_, '_, '_> {
             .collect()
     }
 
-    /// Makes a node call what returns what the gradients need; gives the slot where it does.
+    /// Makes a node call the function that also returns what the gradients need; returns the slot of that.
     fn with_kept(&self, id: NodeId, node: &Node, names: &[Names]) -> Result<usize> {
         let calls = calls_of(node);
         let mut both = calls.iter().zip(names);
@@ -198,7 +196,7 @@ fn with_functions<'n>(
             AttrValue::Func(FuncRef { name, attrs })
         })
         .collect();
-    Ok(match (node.op().ends_with("Case"), &named[..]) {
+    Ok(match (node.class() == NodeClass::Case, &named[..]) {
         (true, _) => vec![("branches", AttrValue::List(named))],
         (false, [f]) => vec![("f", f.clone())],
         (false, [then, other]) => vec![
@@ -220,7 +218,7 @@ impl GraphBuilder<'_> {
         let unfinished = invalid_argument!("the gradient of '{of}' could not be made");
         let mut reserve = |suffix: &str| {
             let name = self.library.unique_name(&format!("{of}_{suffix}"));
-            self.library.insert_bad(&name, &unfinished);
+            self.library.insert_bad(&name, unfinished.clone());
             name
         };
         let names = Names {
@@ -241,7 +239,7 @@ impl GraphBuilder<'_> {
             let function = self.library.get(of)?.as_ref().clone();
             let made = self
                 .differentiated(function, Some(variables))
-                .and_then(|(both, ends)| take_apart(both, &ends, self.registry))
+                .and_then(|joint| split_forward_backward(joint, self.registry))
                 .and_then(|(forward, gradient)| {
                     Ok((Function::new(forward)?, Function::new(gradient)?))
                 })
@@ -266,24 +264,26 @@ impl GraphBuilder<'_> {
     pub(crate) fn gradient_function(&mut self, function: Function) -> Result<Function> {
         // As TensorFlow's.
         self.gradient_functions.ignore_overrides = true;
-        Function::new(self.differentiated(function, None)?.0)
+        Function::new(self.differentiated(function, None)?.graph)
     }
 
     /// The body of `function` with its gradient: takes its arguments and what came to its results,
-    /// gives what goes to the arguments, zeros where nothing does. Without `variables` there is one
+    /// returns the gradients of the arguments, zeros where there are none. Without `variables` there is one
     /// for every argument and result.
     fn differentiated(
         &mut self,
         function: Function,
         variables: Option<&[Option<DType>]>,
-    ) -> Result<(Graph, Ends)> {
+    ) -> Result<JointGraph> {
         let mut graph = function.graph;
         let mut args: Vec<(i64, NodeId)> = Vec::new();
         let mut results: Vec<(i64, NodeId, Output)> = Vec::new();
         for (id, node) in graph.iter() {
-            match (node.op(), node.inputs.first()) {
-                (ARG, _) => args.push((node.attrs.int("index")?, id)),
-                (RETVAL, Some(from)) => results.push((node.attrs.int("index")?, id, *from)),
+            match (node.class(), node.inputs.first()) {
+                (NodeClass::Arg, _) => args.push((node.attrs.int("index")?, id)),
+                (NodeClass::Retval, Some(from)) => {
+                    results.push((node.attrs.int("index")?, id, *from))
+                }
                 _ => {}
             }
         }
@@ -294,10 +294,8 @@ impl GraphBuilder<'_> {
         }
         if let Some(variables) = variables {
             for ((_, id), variable) in args.iter().zip(variables) {
-                if let Some(dtype) = variable {
-                    let (def, attrs) = (graph.node(*id).def.clone(), &graph.node(*id).attrs);
-                    let attrs = attrs.clone().with(VARIABLE, (*dtype).into());
-                    graph.set_op(*id, def, attrs);
+                if let (Some(dtype), Some(arg)) = (variable, graph.node_mut(*id)) {
+                    arg.attrs.set(VARIABLE, (*dtype).into());
                 }
             }
         }
@@ -313,11 +311,11 @@ impl GraphBuilder<'_> {
         done?;
         let mut graph = body.graph;
         graph.set_library(Default::default());
-        let ends = Ends {
+        Ok(JointGraph {
+            graph,
             results: ys,
             n_args: xs.len(),
-        };
-        Ok((graph, ends))
+        })
     }
 
     /// Makes the body of a function that of its gradient.
@@ -393,6 +391,22 @@ impl GraphBuilder<'_> {
                 self.op("Fill").input(shape).input(zero).output()
             }
             _ => self.op("ZerosLike").input(x).output(),
+        }
+    }
+}
+
+impl Library {
+    /// Adds the gradient of a function as `name`, one that runs the function once more and has an argument or
+    /// result for each of the function's. If it cannot be made, the error belongs to whoever calls it.
+    pub fn add_symbolic_gradient(&mut self, name: &str, of: Function, registry: &Registry) {
+        let mut b = GraphBuilder::new(registry);
+        std::mem::swap(&mut b.library, self);
+        let made = b.gradient_function(of);
+        let made = made.and_then(|made| b.make_gradient_functions().map(|()| made));
+        std::mem::swap(&mut b.library, self);
+        match made {
+            Ok(made) => self.insert(name, made),
+            Err(e) => self.insert_bad(name, e),
         }
     }
 }

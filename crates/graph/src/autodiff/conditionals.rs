@@ -1,8 +1,8 @@
 //! Gradients of Switch and Merge: each is the other one backwards.
 
-use super::branches::{ends_loop, is_header, is_merge, is_switch, question};
+use super::branches::{ends_loop, is_header, is_merge, is_switch, predicate};
 use super::walk::Walk;
-use super::{Gradient, IndexedSlices, output};
+use super::{Gradient, IndexedSlices};
 use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::Expr;
@@ -18,9 +18,8 @@ impl<'w> Walk<'w, '_, '_> {
         node: &Node,
         arrived: &[Option<Gradient>],
     ) -> Result<Option<Results>> {
-        let op = node.op().strip_prefix("Ref").unwrap_or(node.op());
-        if matches!(op, "Enter" | "Exit" | "NextIteration" | "LoopCond") {
-            // Loops are turned round as a whole.
+        if node.class().is_loop() {
+            // A loop is reversed as a whole.
             return Ok(Some(Vec::new()));
         }
         if is_switch(node) {
@@ -42,7 +41,7 @@ impl<'w> Walk<'w, '_, '_> {
 
     /// What came to the sides meets; a side that nothing came to has zeros.
     fn of_switch(&self, id: NodeId, node: &Node, arrived: &[Option<Gradient>]) -> Result<Results> {
-        let pred = question(&self.emitter.emit().builder.graph, node.inputs[1]);
+        let pred = predicate(&self.emitter.emit().builder.graph, node.inputs[1]);
         let pred = self.emitter.expr(pred);
         let slices: Vec<Option<IndexedSlices>> = arrived.iter().map(slices_of).collect();
         let n_arrived = arrived.iter().flatten().count();
@@ -52,7 +51,7 @@ impl<'w> Walk<'w, '_, '_> {
         }
         let terms: Vec<Option<Expr<'w>>> = arrived
             .iter()
-            .map(|g| g.is_some().then(|| self.term(*g).dense()))
+            .map(|g| g.map(|g| self.term(g).dense()))
             .collect();
         let Some(first) = terms.iter().flatten().next().copied() else {
             return Ok(Vec::new());
@@ -82,7 +81,7 @@ impl<'w> Walk<'w, '_, '_> {
             .collect();
         let merged = first.make("Merge", &parts, &[]);
         self.emitter.check()?;
-        Ok(vec![Some(Gradient::Dense(output(merged.symbol())))])
+        Ok(vec![Some(Gradient::Dense(merged.output()))])
     }
 
     /// The same for slices; a side that nothing came to has none.
@@ -127,15 +126,15 @@ impl<'w> Walk<'w, '_, '_> {
         ];
         self.emitter.check()?;
         Ok(IndexedSlices {
-            values: output(merged[0].symbol()),
-            indices: output(merged[1].symbol()),
-            dense_shape: output(shape.symbol()),
+            values: merged[0].output(),
+            indices: merged[1].output(),
+            dense_shape: shape.output(),
         })
     }
 
     /// The shape of a value, or of the variable behind a handle, seen where nodes are added now.
     pub(super) fn shape_behind(&self, value: Output, here: Expr<'w>) -> Expr<'w> {
-        let value = here.at(super::symbol(value));
+        let value = here.at(value);
         match value.dtype() {
             DType::Resource => value.op("VariableShape", &[]),
             _ => value.op("Shape", &[]),
@@ -154,30 +153,28 @@ impl<'w> Walk<'w, '_, '_> {
             return Ok(both
                 .map(|(values, indices)| {
                     Some(Gradient::Slices(IndexedSlices {
-                        values: output(values.symbol()),
-                        indices: output(indices.symbol()),
+                        values: values.output(),
+                        indices: indices.output(),
                         dense_shape: s.dense_shape,
                     }))
                 })
                 .collect());
         }
-        let d = self.term(Some(gradient)).dense();
+        let d = self.term(gradient).dense();
         let parts = self.by_side(id, node, d)?.into_iter();
-        Ok(parts
-            .map(|p| Some(Gradient::Dense(output(p.symbol()))))
-            .collect())
+        Ok(parts.map(|p| Some(Gradient::Dense(p.output()))).collect())
     }
 
     /// A value on each of the sides that a Merge joins.
     fn by_side(&self, id: NodeId, node: &Node, d: Expr<'w>) -> Result<Vec<Expr<'w>>> {
-        let answers = self.emitter.emit().answers(node)?;
-        let parts: Vec<Expr> = match answers {
+        let merged_by = self.emitter.emit().merge_predicate(node)?;
+        let parts: Vec<Expr> = match merged_by {
             Some((pred, n, slots)) => {
                 let all = sides(d, self.emitter.expr(pred), n);
                 let side = |slot: &usize| all.get(*slot).copied().unwrap_or(d.nothing());
                 slots.iter().map(side).collect()
             }
-            // The branches are of no one question; the Merge says where its value came from.
+            // No one predicate decides between the branches; the Merge says where its value came from.
             None => (0..node.inputs.len())
                 .map(|i| {
                     let which = self.expr(Output::new(id, 1));
@@ -191,7 +188,7 @@ impl<'w> Walk<'w, '_, '_> {
     }
 
     pub(super) fn expr(&self, value: Output) -> Expr<'w> {
-        Expr::new(self.emitter, super::symbol(value))
+        Expr::new(self.emitter, value)
     }
 }
 

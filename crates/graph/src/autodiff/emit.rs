@@ -1,10 +1,9 @@
 //! The graph that gradient functions write to.
 
-use super::{output, symbol};
 use crate::builder::{infer_attrs, split_args};
 use crate::{Frames, GraphBuilder, Node, NodeId, Output, ShapeMap};
 use ferroflow_base::{Result, Status, internal};
-use ferroflow_opdef::{AttrValue, Attrs, Expr, GradientGraph, Symbol};
+use ferroflow_opdef::{AttrValue, Attrs, Expr, GradientGraph, NodeClass};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -98,7 +97,7 @@ impl<'a, 'r> Emit<'a, 'r> {
             Some(new) => self.places.get(new).copied().unwrap_or(Place::Anywhere),
             None => {
                 let node = self.builder.graph.node(value.node);
-                if node.op() == "Const" && node.controls.is_empty() {
+                if node.is_free_constant() {
                     return Place::Anywhere;
                 }
                 Place::Forward(self.frames.after(&self.builder.graph, value.node))
@@ -219,7 +218,6 @@ impl<'a, 'r> Emit<'a, 'r> {
     /// Gives new nodes in loops constants of their own, in the loop: engines that check frames, as
     /// TensorFlow's does, accept no others.
     pub(super) fn pin_constants(&mut self) -> Result<()> {
-        let is_floating = |node: &Node| node.op() == "Const" && node.controls.is_empty();
         let mut pinned: FxHashMap<(Output, NodeId), Output> = FxHashMap::default();
         for new in 0..self.places.len() {
             let (id, place) = (NodeId::new(self.n_old + new), self.places[new]);
@@ -227,11 +225,13 @@ impl<'a, 'r> Emit<'a, 'r> {
             let Some(node) = graph.get(id).cloned() else {
                 continue;
             };
-            if matches!(place, Place::Anywhere | Place::Forward(None)) || node.op() == "Enter" {
+            if matches!(place, Place::Anywhere | Place::Forward(None))
+                || node.class() == NodeClass::Enter
+            {
                 continue;
             }
             let floats: SmallVec<[bool; 4]> = (node.inputs.iter())
-                .map(|i| is_floating(graph.node(i.node)))
+                .map(|i| graph.node(i.node).is_free_constant())
                 .collect();
             // Something that is alive where the node is.
             let bound = node
@@ -303,7 +303,7 @@ impl<'a, 'r> Emitter<'a, 'r> {
 
     /// The value as an expression.
     pub(super) fn expr(&self, value: Output) -> Expr<'_> {
-        Expr::new(self, symbol(value))
+        Expr::new(self, value)
     }
 
     /// The first error since the last call.
@@ -324,41 +324,38 @@ impl GradientGraph for Emitter<'_, '_> {
     fn add(
         &self,
         op: &str,
-        inputs: &[Symbol],
+        inputs: &[Output],
         attrs: Attrs,
-        controls: &[u32],
-    ) -> Result<Vec<Symbol>> {
-        let inputs: SmallVec<[Output; 4]> = inputs.iter().map(|s| output(*s)).collect();
-        let controls: SmallVec<[NodeId; 2]> =
-            controls.iter().map(|c| NodeId::new(*c as usize)).collect();
+        controls: &[NodeId],
+    ) -> Result<Vec<Output>> {
         let mut emit = self.emit();
-        let id = emit.add_here(op, &inputs, attrs, &controls)?;
+        let id = emit.add_here(op, inputs, attrs, controls)?;
         let n = emit.builder.graph.node(id).outputs.len();
-        Ok((0..n).map(|slot| symbol(Output::new(id, slot))).collect())
+        Ok((0..n).map(|slot| Output::new(id, slot)).collect())
     }
 
-    fn constant(&self, value: Tensor) -> Result<Symbol> {
-        self.emit().add_constant(value).map(symbol)
+    fn constant(&self, value: Tensor) -> Result<Output> {
+        self.emit().add_constant(value)
     }
 
-    fn dtype(&self, value: Symbol) -> Option<DType> {
-        self.emit().builder.graph.dtype(output(value))
+    fn dtype(&self, value: Output) -> Option<DType> {
+        self.emit().builder.graph.dtype(value)
     }
 
-    fn shape(&self, value: Symbol) -> PartialShape {
+    fn shape(&self, value: Output) -> PartialShape {
         let emit = self.emit();
-        match emit.constant_value(output(value)) {
+        match emit.constant_value(value) {
             Some(t) => PartialShape::from(t.shape()),
-            None => emit.shapes.get(output(value)),
+            None => emit.shapes.get(value),
         }
     }
 
-    fn value(&self, value: Symbol) -> Option<Tensor> {
-        self.emit().constant_value(output(value))
+    fn value(&self, value: Output) -> Option<Tensor> {
+        self.emit().constant_value(value)
     }
 
-    fn held_shape(&self, value: Symbol) -> Option<PartialShape> {
-        self.emit().held_shape(output(value))
+    fn held_shape(&self, value: Output) -> Option<PartialShape> {
+        self.emit().held_shape(value)
     }
 
     fn fail(&self, error: Status) {

@@ -9,10 +9,10 @@ use super::branches::{Branches, Side, ends_loop, is_header, is_switch};
 use super::emit::{Emit, Place, Region};
 use super::reach::is_next_iteration;
 use super::walk::Walk;
-use super::{Gradient, is_differentiable, output};
+use super::{Gradient, is_differentiable};
 use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_opdef::{AttrValue, Attrs, Expr};
+use ferroflow_opdef::{AttrValue, Attrs, Expr, NodeClass};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
 
@@ -64,13 +64,16 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
-    /// The question whose answers lead to the inputs of a Merge; see [`Branches::answers`].
-    pub(super) fn answers(&mut self, merge: &Node) -> Result<Option<(Output, usize, Vec<usize>)>> {
+    /// The predicate that decides between the inputs of a Merge; see [`Branches::merge_predicate`].
+    pub(super) fn merge_predicate(
+        &mut self,
+        merge: &Node,
+    ) -> Result<Option<(Output, usize, Vec<usize>)>> {
         self.branches()?;
         let graph = &self.builder.graph;
         Ok(self.loops.branches.as_ref().and_then(|b| {
             let of: Vec<_> = merge.inputs.iter().map(|i| b.of(graph, *i)).collect();
-            b.answers(&of)
+            b.merge_predicate(&of)
         }))
     }
 
@@ -85,7 +88,7 @@ impl Emit<'_, '_> {
             (is_switch(node) && ends_loop(graph, node)).then(|| node.inputs[0])
         };
         for (id, node) in graph.iter() {
-            if matches!(node.op(), "Exit" | "RefExit")
+            if node.class() == NodeClass::Exit
                 && let Some(merge) = header(node.inputs[0])
             {
                 exits.insert(merge, id);
@@ -96,7 +99,7 @@ impl Emit<'_, '_> {
                 continue;
             };
             let parts = parts.entry(of).or_default();
-            if node.op() == "LoopCond" {
+            if node.class() == NodeClass::LoopCond {
                 parts.cond = Some(Output::new(id, 0));
             } else if is_header(graph, node) {
                 let is_next = |i: &&Output| is_next_iteration(graph.node(i.node));
@@ -118,7 +121,7 @@ impl Emit<'_, '_> {
                     exit: exits.get(&own).copied(),
                     is_same: header(from) == Some(own) && from.slot == 1,
                 });
-            } else if matches!(node.op(), "Enter" | "RefEnter")
+            } else if node.class() == NodeClass::Enter
                 && node.attrs.bool("is_constant").unwrap_or(false)
             {
                 parts.constants.push(id);
@@ -193,14 +196,14 @@ impl Emit<'_, '_> {
         Ok(Output::new(id, 0))
     }
 
-    /// Begins a variable: gives its Merge, and its value in the body and at the end.
+    /// Begins a variable: returns its Merge, and its value in the body and at the end.
     fn begin(&mut self, frame: &Frame, entered: Output) -> Result<(Output, Output, Output)> {
         let merge = self.one(frame.place, "Merge", &[entered, entered])?;
         let switch = self.one(frame.place, "Switch", &[merge, frame.cond])?;
         Ok((merge, Output::new(switch.node, 1), switch))
     }
 
-    /// Ends a variable that goes on as `next`; gives its last value, in `outside`.
+    /// Ends a variable that goes on as `next`; returns its last value, in `outside`.
     fn end(
         &mut self,
         frame: &Frame,
@@ -241,7 +244,7 @@ impl Emit<'_, '_> {
         Place::Forward(self.frames.loops[of].parent)
     }
 
-    /// A node beside loop `of` without inputs of its own, alive if and only if the loop is entered.
+    /// A node outside loop `of` without inputs of its own, alive if and only if the loop is entered.
     fn beside(&mut self, of: usize, op: &str, inputs: &[Output], attrs: Attrs) -> Result<Output> {
         let graph = &self.builder.graph;
         let parts = self.parts(of)?;
@@ -296,9 +299,9 @@ impl Emit<'_, '_> {
         loop {
             let graph = &self.builder.graph;
             let node = graph.node(value.node);
-            let from = match node.op() {
-                "Identity" => node.inputs[0],
-                "Enter" | "RefEnter" => break,
+            let from = match node.class() {
+                NodeClass::Identity => node.inputs[value.slot as usize],
+                NodeClass::Enter => break,
                 _ => match self.same_in_all(of, value) {
                     Some(enter) => {
                         value = Output::new(enter, 0);
@@ -318,11 +321,11 @@ impl Emit<'_, '_> {
             value = from;
         }
         let node = self.builder.graph.node(value.node).clone();
-        match node.op() {
-            "Enter" | "RefEnter" if self.place(node.inputs[0]) == Place::Anywhere => {
+        match node.class() {
+            NodeClass::Enter if self.place(node.inputs[0]) == Place::Anywhere => {
                 return Ok(node.inputs[0]);
             }
-            "Enter" | "RefEnter" => {
+            NodeClass::Enter => {
                 let outer = self.bring(node.inputs[0], self.regions[region].parent)?;
                 return match self.place(outer) {
                     Place::Anywhere => Ok(outer),
@@ -336,7 +339,7 @@ impl Emit<'_, '_> {
                     },
                 };
             }
-            "Const" => return self.add_constant(node.attrs.tensor("value")?.get()?),
+            NodeClass::Const => return self.add_constant(node.attrs.tensor("value")?.get()?),
             _ => {}
         }
         if let Some(known) = self.regions[region].inside.get(&value) {
@@ -368,7 +371,7 @@ impl Emit<'_, '_> {
         var.is_same.then_some(var.enter)
     }
 
-    /// Goes into branches with a list; gives the list inside and what stays outside, by branch.
+    /// Goes into branches with a list; returns the list inside and what stays outside, by branch.
     fn enter_branches(
         &mut self,
         place: Place,
@@ -408,7 +411,7 @@ impl Emit<'_, '_> {
         Ok(list)
     }
 
-    /// Makes loop `of` push `value` to a list; gives the list of all iterations.
+    /// Makes loop `of` push `value` to a list; returns the list of all iterations.
     fn push(&mut self, of: usize, value: Output, path: &[Side]) -> Result<Output> {
         let frame = self.forward(of)?;
         let any = self.scalar(-1)?;
@@ -454,7 +457,7 @@ impl Emit<'_, '_> {
         Ok(Output::new(popped, 1))
     }
 
-    /// Begins the reverse of loop `of` in `parent`; gives its region.
+    /// Begins the reverse of loop `of` in `parent`; returns its region.
     fn begin_reverse(&mut self, of: usize, parent: usize) -> Result<usize> {
         let region = self.regions.len();
         let forward = self.forward(of)?;
@@ -495,7 +498,7 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// A variable of the reverse that begins as `first`; gives its Merge, value and end.
+    /// A variable of the reverse that begins as `first`; returns its Merge, value and end.
     pub(super) fn begin_var(
         &mut self,
         region: usize,
@@ -574,7 +577,7 @@ impl Walk<'_, '_, '_> {
                 continue;
             }
             let first = match gradient {
-                Some(_) => output(self.term(gradient).dense().symbol()),
+                Some(gradient) => self.term(gradient).dense().output(),
                 None => self.zeros_at_end(&var)?,
             };
             self.emitter.check()?;
@@ -588,11 +591,11 @@ impl Walk<'_, '_, '_> {
             self.emitter.turn_to(region, &prefix);
             let total = self.total(Output::new(var.merge, 0))?;
             let next = match total {
-                Some(_) => self.term(total).dense(),
+                Some(total) => self.term(total).dense(),
                 None => self.zeros_before(&var, value),
             };
             self.emitter.check()?;
-            let next = output(next.symbol());
+            let next = next.output();
             let exit = self.emitter.emit().end_var(region, merge, next, last)?;
             let source = self.source_of(var.enter);
             if self.is_needed(source) {
@@ -609,7 +612,7 @@ impl Walk<'_, '_, '_> {
                     let all = self.collected(source, s, region, parent, &prefix)?;
                     Gradient::Slices(all)
                 }
-                dense => {
+                Some(dense) => {
                     let term = self.term(dense).dense();
                     Gradient::Dense(self.summed(source, term, region, parent, &prefix)?)
                 }
@@ -640,7 +643,7 @@ impl Walk<'_, '_, '_> {
                 exit
             }
         };
-        Ok(output(self.emitter.expr(exit).zeros_like().symbol()))
+        Ok(self.emitter.expr(exit).zeros_like().output())
     }
 
     /// Zeros like what a variable was before the iteration.

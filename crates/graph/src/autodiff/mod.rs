@@ -4,43 +4,28 @@
 //! `reach.rs` finds the nodes between the two and their order, `walk.rs` goes through them backwards
 //! and asks each op's gradient function, `emit.rs` is the graph that those functions write to,
 //! `loops.rs` and `conditionals.rs` turn control flow round, `calls.rs` makes functions of gradients,
-//! `apart.rs` says what a function keeps for its gradient.
+//! `split.rs` splits a function with its gradient into the two.
 
-mod apart;
 mod branches;
 mod calls;
 mod conditionals;
 mod emit;
 mod loops;
 mod reach;
+mod split;
 mod sums;
 mod walk;
 
-use crate::{GraphBuilder, Output};
+use crate::{Graph, GraphBuilder, Output};
 pub(crate) use calls::GradientFunctions;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::Symbol;
+use ferroflow_opdef::NodeClass;
 use ferroflow_tensor::DType;
 
 /// A gradient by [`GraphBuilder::gradients_as_slices`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gradient {
-    /// A tensor.
-    Dense(Output),
-    /// Slices of a tensor that is zero elsewhere, as the gradient of a Gather is.
-    Slices(IndexedSlices),
-}
-
-/// Slices of a tensor; several may belong to the same place and count together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IndexedSlices {
-    /// The slices, one behind the other.
-    pub values: Output,
-    /// Where in the first dimension each belongs.
-    pub indices: Output,
-    /// The shape of the tensor.
-    pub dense_shape: Output,
-}
+pub type Gradient = ferroflow_opdef::Gradient<Output>;
+/// Slices of a tensor that is zero elsewhere.
+pub type IndexedSlices = ferroflow_opdef::IndexedSlices<Output>;
 
 /// What becomes of values that nothing connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,25 +66,23 @@ impl Default for GradientOptions {
     }
 }
 
-fn symbol(output: Output) -> Symbol {
-    Symbol {
-        node: output.node.index() as u32,
-        slot: output.slot,
-    }
-}
-
-fn output(symbol: Symbol) -> Output {
-    Output::new(
-        crate::NodeId::new(symbol.node as usize),
-        symbol.slot as usize,
-    )
-}
-
 /// Whether gradients go through values of this dtype. The gradient of a resource is that of the
 /// variable behind it, that of a variant a list of gradients.
 fn is_differentiable(dtype: DType) -> bool {
     let is_handle = matches!(dtype, DType::Resource | DType::Variant);
     dtype.is_floating() || dtype.is_complex() || is_handle
+}
+
+/// The handle of the variable that `output` is a read of, where the compiler has put a handle and reads
+/// in the place of a variable that hands out references.
+fn handle_behind(graph: &Graph, output: Output) -> Option<Output> {
+    let node = graph.get(output.node)?;
+    let &[handle] = node.inputs.as_slice() else {
+        return None;
+    };
+    let holder = graph.get(handle.node)?.name.strip_suffix("/_handle");
+    let is_read = node.class() == NodeClass::ReadVariable && holder == Some(node.name.as_str());
+    is_read.then_some(handle)
 }
 
 impl GraphBuilder<'_> {
@@ -143,10 +126,10 @@ impl GraphBuilder<'_> {
         dense: bool,
     ) -> Result<Vec<Option<Gradient>>> {
         let n_before = self.graph.id_bound();
-        let xs = xs
+        let xs: Vec<Output> = xs
             .iter()
-            .map(|x| crate::references::variable(&self.graph, *x));
-        let xs: Vec<Output> = xs.collect();
+            .map(|x| handle_behind(&self.graph, *x).unwrap_or(*x))
+            .collect();
         self.gradient_functions.ignore_overrides = options.ignore_overrides;
         let all = walk::gradients(self, ys, &xs, options, dense)
             .and_then(|all| self.make_gradient_functions().map(|()| all));
@@ -160,5 +143,69 @@ impl GraphBuilder<'_> {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{graph, registry};
+    use crate::{GradientOptions, GraphBuilder, Output, to_text};
+
+    /// The nodes that `dy/dx` adds to a graph, or the error.
+    fn check(text: &str, expect: &str) {
+        let graph = graph(text).expect("valid");
+        let before = to_text(&graph);
+        let output = |name| Output::new(graph.find(name).expect(name), 0);
+        let (y, x) = (output("y"), output("x"));
+        let mut b = GraphBuilder::from_graph(graph, registry());
+        let got = match b.gradients(&[y], &[x], &GradientOptions::default()) {
+            Ok(found) => {
+                let found = found[0].map(|g| format!("return {}", b.graph().output_name(g)));
+                let text = to_text(b.graph());
+                let new = text
+                    .lines()
+                    .filter(|l| !before.lines().any(|old| old == *l));
+                let new = new.map(|l| l.replace("gradients/", ""));
+                new.chain(found).collect::<Vec<_>>().join("; ")
+            }
+            Err(e) => e.message().to_string(),
+        };
+        assert_eq!(got, expect, "{text}");
+    }
+
+    #[test]
+    fn chains_and_sums() {
+        check(
+            "x = Placeholder\ny = Neg(x)",
+            "grad_ys_0/OnesLike = OnesLike(y); y_grad/Neg = Neg(grad_ys_0/OnesLike); \
+             return gradients/y_grad/Neg",
+        );
+        check(
+            "x = Placeholder\ny = Mul(x, x)",
+            "grad_ys_0/OnesLike = OnesLike(y); y_grad/Mul = Mul(grad_ys_0/OnesLike, x); \
+             y_grad/Mul_1 = Mul(grad_ys_0/OnesLike, x); \
+             AddN = AddN{N=2}(y_grad/Mul, y_grad/Mul_1); return gradients/AddN",
+        );
+        check(
+            "x = Placeholder\nz = Placeholder\ny = Neg(z)",
+            "grad_ys_0/OnesLike = OnesLike(y)",
+        );
+        check(
+            "x = Placeholder\ny = Round(x)",
+            "grad_ys_0/OnesLike = OnesLike(y)",
+        );
+        check(
+            "x = Placeholder\ny = Hard(x)",
+            "No gradient defined for operation 'y' (op type: Hard)",
+        );
+    }
+
+    #[test]
+    fn a_variable_that_hands_out_references() {
+        check(
+            "x = VariableV2\nr = Identity(x)\ny = Neg(r)",
+            "grad_ys_0/OnesLike = OnesLike(y); y_grad/Neg = Neg(grad_ys_0/OnesLike); \
+             return gradients/y_grad/Neg",
+        );
     }
 }

@@ -3,6 +3,7 @@
 use super::is_differentiable;
 use crate::{Frames, Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, internal};
+use ferroflow_opdef::NodeClass;
 use rustc_hash::FxHashSet;
 
 /// Something that is differentiated at once: a node, or a loop with everything in it.
@@ -168,13 +169,13 @@ impl Reach {
 }
 
 pub(super) fn is_next_iteration(node: &Node) -> bool {
-    matches!(node.op(), "NextIteration" | "RefNextIteration")
+    node.class() == NodeClass::NextIteration
 }
 
 /// The loop that a node belongs to; Enter and Exit belong to theirs.
 pub(super) fn inside(graph: &Graph, frames: &Frames, id: NodeId) -> Option<usize> {
-    match graph.node(id).op() {
-        "Enter" | "RefEnter" => frames.after(graph, id),
+    match graph.node(id).class() {
+        NodeClass::Enter => frames.after(graph, id),
         _ => frames.of(id),
     }
 }

@@ -1,8 +1,8 @@
 //! Gradients of what is the same in all iterations of a loop: those of all iterations together.
 
+use super::IndexedSlices;
 use super::conditionals::rows_of;
 use super::walk::Walk;
-use super::{IndexedSlices, output};
 use crate::Output;
 use ferroflow_base::Result;
 use ferroflow_opdef::{AttrValue, Expr};
@@ -36,14 +36,14 @@ impl Walk<'_, '_, '_> {
             let of_dtype = [("element_dtype", AttrValue::Type(dtype))];
             let empty = element.op_with("EmptyTensorList", &[element.int(-1)], &of_dtype);
             self.emitter.check()?;
-            let empty = output(empty.symbol());
+            let empty = empty.output();
             let (merge, list, last) = self.emitter.emit().begin_var(region, empty)?;
             self.emitter.turn_to(region, prefix);
             let pushed = self
                 .expr(list)
                 .op("TensorListPushBack", &[self.expr(*part)]);
             self.emitter.check()?;
-            let pushed = output(pushed.symbol());
+            let pushed = pushed.output();
             let list = self.emitter.emit().end_var(region, merge, pushed, last)?;
             self.emitter.turn_to(parent, prefix);
             let lengths = element.constant(Tensor::vector::<i64>(&[]));
@@ -51,12 +51,12 @@ impl Walk<'_, '_, '_> {
                 self.expr(list)
                     .op_with("TensorListConcatV2", &[element, lengths], &of_dtype);
             self.emitter.check()?;
-            *part = output(joined.symbol());
+            *part = joined.output();
         }
         Ok(IndexedSlices {
             values: all[0],
             indices: all[1],
-            dense_shape: output(shape.symbol()),
+            dense_shape: shape.output(),
         })
     }
 
@@ -79,17 +79,15 @@ impl Walk<'_, '_, '_> {
             _ => from.zeros_like(),
         };
         self.emitter.check()?;
-        let zeros = output(zeros.symbol());
+        let zeros = zeros.output();
         let (merge, value, last) = self.emitter.emit().begin_var(region, zeros)?;
         self.emitter.turn_to(region, prefix);
         let so_far = self.emitter.expr(value);
         let sum = match term.dtype() {
-            DType::Variant => output(
-                so_far
-                    .op("AddN", &[self.emitter.expr(output(term.symbol()))])
-                    .symbol(),
-            ),
-            _ => output((so_far + self.emitter.expr(output(term.symbol()))).symbol()),
+            DType::Variant => so_far
+                .op("AddN", &[self.emitter.expr(term.output())])
+                .output(),
+            _ => (so_far + self.emitter.expr(term.output())).output(),
         };
         self.emitter.check()?;
         self.emitter.emit().end_var(region, merge, sum, last)

@@ -1,13 +1,12 @@
 //! The way back from the ys to the xs.
 
 use super::emit::{Emit, Emitter, Place};
+use super::is_differentiable;
 use super::reach::{Ends, Reach, Unit};
 use super::{Gradient, GradientOptions, IndexedSlices, Unconnected};
-use super::{is_differentiable, output, symbol};
 use crate::{GraphBuilder, Node, NodeId, Output};
 use ferroflow_base::{Result, Status, internal, invalid_argument, not_found, unimplemented_error};
-use ferroflow_opdef::{Expr, GradientCtx, GradientNode, GradientRule, Slices, Symbol};
-use ferroflow_opdef::{Gradient as Term, Op};
+use ferroflow_opdef::{Expr, GradientCtx, GradientNode, GradientRule, NodeClass, Op};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -71,18 +70,7 @@ pub(super) fn gradients(
     let mut results = Vec::with_capacity(xs.len());
     for x in &xs {
         emitter.turn_to(0, "");
-        let total = walk.total(*x)?;
-        let total = match total {
-            Some(Gradient::Slices(_)) if dense => {
-                Some(Gradient::Dense(output(walk.term(total).dense().symbol())))
-            }
-            None if options.unconnected == Unconnected::Zero => Some(Gradient::Dense(output(
-                emitter.expr(*x).zeros_like().symbol(),
-            ))),
-            total => total,
-        };
-        emitter.check()?;
-        results.push(total);
+        results.push(walk.result(*x, options.unconnected, dense)?);
     }
     emitter.emit().pin_constants()?;
     Ok(results)
@@ -135,6 +123,9 @@ fn check(
     Ok(())
 }
 
+/// A gradient while it is written.
+pub(super) type Term<'w> = ferroflow_opdef::Gradient<Expr<'w>>;
+
 /// A walk through the graph against its edges.
 pub(super) struct Walk<'w, 'a, 'r> {
     pub(super) emitter: &'w Emitter<'a, 'r>,
@@ -179,7 +170,28 @@ impl<'w> Walk<'w, '_, '_> {
             Some(_) => y.shape_of().op("Fill", &[y.number(1.0)]),
             None => y.op("OnesLike", &[]),
         };
-        output(ones.symbol())
+        ones.output()
+    }
+
+    /// The gradient of `x`; without slices when `dense`.
+    fn result(
+        &mut self,
+        x: Output,
+        unconnected: Unconnected,
+        dense: bool,
+    ) -> Result<Option<Gradient>> {
+        let result = match self.total(x)? {
+            Some(total @ Gradient::Slices(_)) if dense => {
+                Some(Gradient::Dense(self.term(total).dense().output()))
+            }
+            None if unconnected == Unconnected::Zero => {
+                let zeros = self.emitter.expr(x).zeros_like();
+                Some(Gradient::Dense(zeros.output()))
+            }
+            total => total,
+        };
+        self.emitter.check()?;
+        Ok(result)
     }
 
     /// Notes a term of the gradient of `value`.
@@ -187,22 +199,9 @@ impl<'w> Walk<'w, '_, '_> {
         self.found.entry(value).or_default().push(gradient);
     }
 
-    /// The gradient of `value` as an expression of several nodes.
-    pub(super) fn term(&self, gradient: Option<Gradient>) -> Term<'w> {
-        let expr = |o: Output| Expr::new(self.emitter, symbol(o));
-        match gradient {
-            Some(Gradient::Dense(value)) => Term::Dense(expr(value)),
-            Some(Gradient::Slices(s)) => Term::Slices(Slices {
-                values: expr(s.values),
-                indices: expr(s.indices),
-                dense_shape: expr(s.dense_shape),
-            }),
-            // Not reached: callers have a gradient.
-            None => Term::Dense(expr(output(Symbol {
-                node: u32::MAX,
-                slot: 0,
-            }))),
-        }
+    /// A gradient as an expression.
+    pub(super) fn term(&self, gradient: Gradient) -> Term<'w> {
+        gradient.map(|value| Expr::new(self.emitter, value))
     }
 
     /// The sum of all that came to `value`.
@@ -220,8 +219,8 @@ impl<'w> Walk<'w, '_, '_> {
     }
 
     fn sum(&self, terms: &[Gradient]) -> Gradient {
-        let all: Vec<Term> = terms.iter().map(|t| self.term(Some(*t))).collect();
-        let slices: Option<Vec<Slices>> = all
+        let all: Vec<Term> = terms.iter().map(|t| self.term(*t)).collect();
+        let slices: Option<Vec<_>> = all
             .iter()
             .map(|t| match t {
                 Term::Slices(s) => Some(*s),
@@ -231,10 +230,10 @@ impl<'w> Walk<'w, '_, '_> {
         match slices.as_deref() {
             Some(slices @ [first, ..]) => {
                 let zero = first.values.int(0);
-                let joined = |of: fn(&Slices<'w>) -> Expr<'w>| {
+                let joined = |of: fn(&ferroflow_opdef::IndexedSlices<Expr<'w>>) -> Expr<'w>| {
                     let mut parts: Vec<Expr> = slices.iter().map(of).collect();
                     parts.push(zero);
-                    output(zero.make("ConcatV2", &parts, &[]).symbol())
+                    zero.make("ConcatV2", &parts, &[]).output()
                 };
                 // Indices of different widths meet as int64.
                 let wide = slices.iter().any(|s| s.indices.dtype() != DType::Int32);
@@ -245,13 +244,13 @@ impl<'w> Walk<'w, '_, '_> {
                 Gradient::Slices(IndexedSlices {
                     values: joined(|s| s.values),
                     indices,
-                    dense_shape: output(first.dense_shape.symbol()),
+                    dense_shape: first.dense_shape.output(),
                 })
             }
             _ => {
                 let parts: Vec<Expr> = all.into_iter().map(Term::dense).collect();
-                let sum = parts.first().map(|p| p.make("AddN", &parts, &[]).symbol());
-                sum.map_or(terms[0], |s| Gradient::Dense(output(s)))
+                let sum = parts.first().map(|p| p.make("AddN", &parts, &[]).output());
+                sum.map_or(terms[0], Gradient::Dense)
             }
         }
     }
@@ -346,7 +345,7 @@ impl<'w> Walk<'w, '_, '_> {
             Some(GradientRule::Function(function)) => function,
             Some(GradientRule::None) => return Ok(Vec::new()),
             Some(GradientRule::Undefined) | None => {
-                let hint = match node.op().ends_with("While") {
+                let hint = match node.class() == NodeClass::While {
                     true => "; lower the graph first: gradients go through Switch, Merge and loops",
                     false => "",
                 };
@@ -357,16 +356,15 @@ impl<'w> Walk<'w, '_, '_> {
                 ));
             }
         };
-        let inputs: Vec<Symbol> = node.inputs.iter().map(|i| symbol(*i)).collect();
-        let outputs: Vec<Symbol> = (0..node.outputs.len())
-            .map(|slot| symbol(Output::new(id, slot)))
+        let outputs: Vec<Output> = (0..node.outputs.len())
+            .map(|slot| Output::new(id, slot))
             .collect();
-        let terms = arrived.iter().map(|g| g.is_some().then(|| self.term(*g)));
+        let terms = arrived.iter().map(|g| g.map(|g| self.term(g)));
         let described = GradientNode {
             name: &node.name,
             op: node.op(),
             attrs: &node.attrs,
-            inputs: &inputs,
+            inputs: &node.inputs,
             outputs: &outputs,
             needed,
         };
@@ -375,7 +373,7 @@ impl<'w> Walk<'w, '_, '_> {
         let results: Vec<Option<Gradient>> = ctx
             .into_results()
             .into_iter()
-            .map(|r| r.map(noted))
+            .map(|r| Some(r?.map(Expr::output)))
             .collect();
         self.emitter.check()?;
         for (input, result) in node.inputs.iter().zip(&results) {
@@ -396,17 +394,5 @@ impl<'w> Walk<'w, '_, '_> {
             return Err(internal!("the gradient of a {want} input is {got}"));
         }
         Ok(())
-    }
-}
-
-/// A gradient as it is kept.
-pub(super) fn noted(term: Term) -> Gradient {
-    match term {
-        Term::Dense(value) => Gradient::Dense(output(value.symbol())),
-        Term::Slices(s) => Gradient::Slices(IndexedSlices {
-            values: output(s.values.symbol()),
-            indices: output(s.indices.symbol()),
-            dense_shape: output(s.dense_shape.symbol()),
-        }),
     }
 }

@@ -9,7 +9,7 @@ use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-/// What makes a branch: gives its results.
+/// Builds a branch; returns its results.
 pub(crate) type Branch<'f, 'r> = Box<dyn FnOnce(&mut GraphBuilder<'r>) -> Result<Vec<Output>> + 'f>;
 
 impl<'r> GraphBuilder<'r> {
@@ -86,7 +86,7 @@ impl<'r> GraphBuilder<'r> {
         let of_false = self.branch_results(on_false, otherwise)?;
         if of_true.len() != of_false.len() {
             return Err(invalid_argument!(
-                "one branch gives {} values, the other {}",
+                "one branch returns {} values, the other {}",
                 of_true.len(),
                 of_false.len()
             ));
@@ -96,7 +96,7 @@ impl<'r> GraphBuilder<'r> {
             let (dtype, other) = (self.dtype(t)?, self.dtype(f)?);
             if dtype != other {
                 return Err(invalid_argument!(
-                    "one branch gives a {dtype}, the other a {other} in the same place"
+                    "one branch returns {dtype}, the other {other} in the same place"
                 ));
             }
             let attrs = Attrs::default()

@@ -65,7 +65,7 @@ impl<'r> GraphBuilder<'r> {
         }
     }
 
-    /// A graph that is there already, to be added to.
+    /// Adds to an existing graph.
     pub fn from_graph(graph: Graph, registry: &'r Registry) -> Self {
         GraphBuilder {
             library: (**graph.library()).clone(),
@@ -155,7 +155,7 @@ impl<'r> GraphBuilder<'r> {
     /// The dtype of a value of this graph.
     pub fn dtype(&self, value: Output) -> Result<DType> {
         let dtype = self.graph.dtype(value);
-        dtype.ok_or_else(|| invalid_argument!("{value:?} is no output of this graph"))
+        dtype.ok_or_else(|| invalid_argument!("{value:?} is not an output of this graph"))
     }
 
     /// The graph so far.

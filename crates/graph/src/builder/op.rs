@@ -64,12 +64,12 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
         self
     }
 
-    /// Adds the node and gives its first output.
+    /// Adds the node and returns its first output.
     pub fn output(self) -> Result<Output> {
         Ok(Output::new(self.build()?, 0))
     }
 
-    /// Adds the node and gives all its outputs.
+    /// Adds the node and returns all its outputs.
     pub fn outputs(self) -> Result<Vec<Output>> {
         let builder = self.builder;
         let this = OpBuilder { builder, ..self };

@@ -26,7 +26,7 @@ impl Default for WhileOptions {
 
 impl GraphBuilder<'_> {
     /// Repeats `body` on the variables, which begin as `vars`, for as long as `cond` of them is
-    /// true; gives their last values. An example is at [`GraphBuilder`].
+    /// true; returns their last values. An example is at [`GraphBuilder`].
     pub fn while_loop(
         &mut self,
         name: &str,
@@ -132,7 +132,7 @@ impl GraphBuilder<'_> {
         let next = self.inside(context, |b| body(b, &inner))?;
         if next.len() != vars.len() {
             return Err(invalid_argument!(
-                "the body of '{path}' gives {} values for {} variables",
+                "the body of '{path}' returns {} values for {} variables",
                 next.len(),
                 vars.len()
             ));
@@ -142,7 +142,7 @@ impl GraphBuilder<'_> {
             let got = self.dtype(value)?;
             if got != *dtype {
                 return Err(invalid_argument!(
-                    "the body of '{path}' gives a {got} for a variable that is a {dtype}"
+                    "the body of '{path}' returns {got} for a variable of dtype {dtype}"
                 ));
             }
             let id: NodeId = self.add_plain(

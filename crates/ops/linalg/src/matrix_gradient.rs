@@ -89,7 +89,7 @@ pub(crate) fn cholesky(g: &mut GradientCtx) -> Result<()> {
         let axes = e.int(0).op("Range", &[rank - e.int(2), e.int(1)]);
         let last = (rank - e.int(1)).op("Pack", &[rank - e.int(2)]);
         let order = e.make("ConcatV2", &[axes, last, e.int(0)], &[]);
-        e.op("ConjugateTranspose", &[order]).symbol()
+        e.op("ConjugateTranspose", &[order]).output()
     };
     let both = l.op_with("MatrixTriangularSolve", &[left.at(turned(left))], &adjoint);
     let sum = both + both.at(turned(both));

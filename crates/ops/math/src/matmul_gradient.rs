@@ -15,7 +15,7 @@ pub(crate) fn mat_mul(g: &mut GradientCtx) -> Result<()> {
             ("transpose_a", turn_x.into()),
             ("transpose_b", turn_y.into()),
         ];
-        x.op_with("MatMul", &[y], &attrs).symbol()
+        x.op_with("MatMul", &[y], &attrs).output()
     };
     let [da, db] = products(g, a, b, d, turned, &product);
     if let Some(da) = da {
@@ -30,7 +30,7 @@ pub(crate) fn batch_mat_mul(g: &mut GradientCtx) -> Result<()> {
     let turned = [g.attrs().bool("adj_x")?, g.attrs().bool("adj_y")?];
     let product = |a: Expr, b: Expr, adj_a: bool, adj_b: bool| {
         let attrs = [("adj_x", adj_a.into()), ("adj_y", adj_b.into())];
-        a.op_with("BatchMatMulV2", &[b], &attrs).symbol()
+        a.op_with("BatchMatMulV2", &[b], &attrs).output()
     };
     let gradients = products(g, x, y, d, turned, &product);
     // The dimensions before the last two were broadcast.
@@ -70,7 +70,7 @@ fn products<'g>(
     y: Expr<'g>,
     d: Expr<'g>,
     turned: [bool; 2],
-    product: &dyn Fn(Expr<'g>, Expr<'g>, bool, bool) -> ferroflow_opdef::Symbol,
+    product: &dyn Fn(Expr<'g>, Expr<'g>, bool, bool) -> ferroflow_opdef::Output,
 ) -> [Option<Expr<'g>>; 2] {
     let of = |a, b, turn_a, turn_b| d.at(product(a, b, turn_a, turn_b));
     let [turned_x, turned_y] = turned;

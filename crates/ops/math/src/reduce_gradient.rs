@@ -97,8 +97,8 @@ pub(crate) fn prod(g: &mut GradientCtx) -> Result<()> {
     let others = all.op("ListDiff", &[axes]);
     let order = x.make("ConcatV2", &[axes, others, x.int(0)], &[]);
     let product = |axes: Expr<'_>| {
-        let sizes = shape.op("GatherV2", &[shape.at(axes.symbol()), shape.int(0)]);
-        sizes.op("Prod", &[sizes.int(0)]).symbol()
+        let sizes = shape.op("GatherV2", &[shape.at(axes.output()), shape.int(0)]);
+        sizes.op("Prod", &[sizes.int(0)]).output()
     };
     let sizes = [axes, others].map(|a| shape.at(product(a)));
     let turned = x.op("Transpose", &[order]);

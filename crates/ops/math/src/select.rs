@@ -221,7 +221,7 @@ fn select_gradient(g: &mut GradientCtx) -> Result<()> {
             let dx = if g.op_name() == "Select" {
                 picked
             } else {
-                d.at(picked.symbol()).sum_to(x)
+                d.at(picked.output()).sum_to(x)
             };
             g.set(i, dx)?;
         }

@@ -162,7 +162,7 @@ fn polygamma_gradient(g: &mut GradientCtx) -> Result<()> {
 /// By x only, as in TensorFlow.
 fn betainc_gradient(g: &mut GradientCtx) -> Result<()> {
     let (a, b, x) = (g.x(0), g.x(1), g.x(2));
-    let lgamma = |e: Expr<'_>| e.op("Lgamma", &[]).symbol();
+    let lgamma = |e: Expr<'_>| e.op("Lgamma", &[]).output();
     let log_beta = x.at(lgamma(a)) + x.at(lgamma(b)) - x.at(lgamma(a + b));
     let log = (b - 1.0) * (-x).op("Log1p", &[]) + (a - 1.0).op("Xlogy", &[x]) - log_beta;
     let dx = g.dy(0) * log.op("Exp", &[]);

@@ -396,12 +396,12 @@ fn gamma_gradient(g: &mut GradientCtx, at: usize) -> Result<()> {
 /// stays (Figurnov et al., 2018).
 fn truncated_gradient(g: &mut GradientCtx) -> Result<()> {
     let (mean, deviation, min, max, y, dy) = (g.x(2), g.x(3), g.x(4), g.x(5), g.y(0), g.dy(0));
-    let standard = |x: Expr<'_>| ((x - mean) / deviation).symbol();
+    let standard = |x: Expr<'_>| ((x - mean) / deviation).output();
     let [min_std, max_std, at] = [min, max, y].map(|x| y.at(standard(x)));
     let half = y.number(0.5);
     let below = |x: Expr<'_>| {
         let share = (x * y.number(-std::f64::consts::FRAC_1_SQRT_2)).op("Erfc", &[]);
-        (share * half).symbol()
+        (share * half).output()
     };
     let [min_cdf, max_cdf, cdf] = [min_std, max_std, at].map(|x| y.at(below(x)));
     let (tiny, epsilon) = match y.dtype() {
@@ -416,7 +416,7 @@ fn truncated_gradient(g: &mut GradientCtx) -> Result<()> {
     let moved_by = |bound: Expr<'_>, log: Expr<'_>| {
         ((at * at - bound * bound) * half + log)
             .op("Exp", &[])
-            .symbol()
+            .output()
     };
     let by_max = y.at(moved_by(max_std, share.op("Log", &[])));
     let by_min = y.at(moved_by(min_std, (-share).op("Log1p", &[])));

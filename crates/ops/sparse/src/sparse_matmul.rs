@@ -159,7 +159,7 @@ fn gradient(g: &mut GradientCtx) -> Result<()> {
     if g.needs(1) {
         let zero = at.int(0);
         let [rows, cols] = [0, 1].map(|i| at.op("GatherV2", &[at.int(i), at.int(1)]));
-        let pick = |e: Expr<'_>, along: Expr<'_>| e.op("GatherV2", &[along, zero]).symbol();
+        let pick = |e: Expr<'_>, along: Expr<'_>| e.op("GatherV2", &[along, zero]).output();
         let (of_dy, of_b) = match adjoint_a {
             true => (cols, rows),
             false => (rows, cols),

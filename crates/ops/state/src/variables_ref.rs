@@ -1,7 +1,8 @@
 //! Old-style variables and the ops that change them through a reference.
 //!
-//! Import turns them into variables with handles; they have no kernels of their own.
+//! The compiler replaces them by variables with handles; they have no kernels of their own.
 
+use ferroflow_functors::shapes;
 use ferroflow_opdef::Op;
 
 /// Variable, VariableV2, Assign, AssignAdd, AssignSub, IsVariableInitialized, ScatterAdd,
@@ -13,12 +14,14 @@ pub(crate) const OPS: &[Op] = &[
         "Variable",
         "-> ref: Ref(dtype) | shape: shape; dtype: type; container: string = ''; \
          shared_name: string = '' | stateful",
-    ),
+    )
+    .shape(shapes::from_shape_attr),
     Op::new(
         "VariableV2",
         "-> ref: Ref(dtype) | shape: shape; dtype: type; container: string = ''; \
          shared_name: string = '' | stateful",
-    ),
+    )
+    .shape(shapes::from_shape_attr),
     Op::new(
         "Assign",
         "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type; validate_shape: bool = true; \

@@ -6,13 +6,13 @@ use crate::pass::constant_node;
 use crate::view::{is_switch, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, ShapeMap, topological_order};
+use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, topological_order};
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
-    name: "fold",
+    name: "constant_folding",
     about: "evaluates nodes whose inputs are constants, and Shape, Size, Rank of known shapes",
     run,
 };
@@ -22,7 +22,8 @@ pub(crate) const PASS: Pass = Pass {
 const MAX_GROWN_BYTES: usize = 64 << 10;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    // Known shapes of values that may be dead are not known where they are not there.
+    // Inside control flow a statically known shape must not become a live constant, because the value may
+    // be dead.
     let may_be_dead = moves_values(graph);
     let shapes = ctx.shapes(graph)?;
     let mut values: FxHashMap<Output, Tensor> = FxHashMap::default();
@@ -30,10 +31,9 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     for id in topological_order(graph)? {
         let node = graph.node(id);
-        if node.op() == "Const" || node.def.flags.stateful || node.op().starts_with("Placeholder") {
-            continue;
-        }
-        if !node.controls.is_empty() || node.outputs.is_empty() {
+        let is_source = matches!(node.class(), NodeClass::Const | NodeClass::Placeholder);
+        let is_pinned = !node.controls.is_empty();
+        if is_source || node.def.flags.stateful || is_pinned || node.outputs.is_empty() {
             continue;
         }
         let node = node.clone();
@@ -64,7 +64,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             let source = waits.get(&input.node);
             let of_const = || {
                 let source = graph.node(input.node);
-                (source.op() == "Const").then_some(&source.controls)
+                (source.class() == NodeClass::Const).then_some(&source.controls)
             };
             for c in source.or_else(of_const).into_iter().flatten() {
                 if !controls.contains(c) {
@@ -88,7 +88,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         waits.insert(id, controls);
     }
     patch.apply(graph);
-    super::unpin::run(graph, ctx)
+    super::relax_control::run(graph, ctx)
 }
 
 /// A reshaped constant: large weights are not loaded for that.
@@ -98,7 +98,10 @@ fn reshape_constant(graph: &Graph, id: NodeId, shapes: &ShapeMap) -> Option<Lazy
         return None;
     }
     let input = node.inputs.first()?;
-    let source = graph.get(input.node).filter(|n| n.op() == "Const")?;
+    let source = graph.get(input.node)?;
+    if source.class() != NodeClass::Const {
+        return None;
+    }
     let shape = shapes.of(id).first()?.to_full()?;
     let value = source.attrs.tensor("value").ok()?;
     if value.byte_len() <= MAX_GROWN_BYTES {
@@ -144,7 +147,8 @@ fn fold(
     values: &FxHashMap<Output, Tensor>,
 ) -> Option<Vec<Tensor>> {
     ctx.registry.op(node.op())?.kernel?;
-    let is_known = |i: &Output| values.contains_key(i) || graph.node(i.node).op() == "Const";
+    let is_constant = |i: &Output| graph.node(i.node).class() == NodeClass::Const;
+    let is_known = |i: &Output| values.contains_key(i) || is_constant(i);
     if node.inputs.is_empty() || !node.inputs.iter().all(is_known) {
         return None;
     }

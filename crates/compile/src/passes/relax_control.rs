@@ -1,4 +1,4 @@
-//! Constants inside branches and loops that wait for nothing.
+//! Relaxes the control dependencies of constants inside branches and loops.
 //!
 //! In dataflow control flow a constant of a branch waits for the branch's pivot, so that it is dead
 //! when the branch is not taken, and a constant of a loop passes through an Enter. A reader that
@@ -6,22 +6,25 @@
 //! known when kernels are built, and nothing is passed along at run time.
 
 use crate::pass::constant_node;
-use crate::view::moves_values;
+use crate::view::{is_switch, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Frames, Graph, Node, NodeId, Output, loop_frames, topological_order};
+use ferroflow_graph::{
+    Frames, Graph, Node, NodeClass, NodeId, Output, Patch, loop_frames, topological_order,
+};
+use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
-    name: "unpin",
+    name: "relax_control",
     about: "lets readers inside branches and loops read constants directly",
     run,
 };
 
-/// Conditions of a node beyond this many are forgotten.
+/// Most conditions of a node that are kept.
 const MAX_ATOMS: usize = 32;
-/// Looks at irregular loops before all are taken for irregular.
+/// Rounds before all loops count as irregular.
 const MAX_ROUNDS: usize = 4;
 
 /// What must hold for a value to be alive.
@@ -31,7 +34,7 @@ enum Atom {
     Loop(usize),
     /// The loop ended.
     Done(usize),
-    /// A truth value that a Switch looks at has this value.
+    /// The predicate of a Switch has this value.
     Side(Output, bool),
     /// This output is alive, for reasons that are not followed further.
     Alive(Output),
@@ -75,7 +78,7 @@ impl Condition {
     fn or(&self, other: &Condition) -> Condition {
         let common = |a: &&Atom| other.atoms.contains(a);
         let atoms: SmallVec<[Atom; 4]> = self.atoms.iter().filter(common).copied().collect();
-        // p and not p: the two sides of one question.
+        // p and not p: the two sides of one predicate.
         let exact = match (self.only(&atoms), other.only(&atoms)) {
             (Some(Atom::Side(p, a)), Some(Atom::Side(q, b))) => {
                 self.exact && other.exact && p == q && a != b
@@ -93,11 +96,7 @@ impl Condition {
 }
 
 fn is_next(node: &Node) -> bool {
-    node.op().ends_with("NextIteration")
-}
-
-fn is_switch(node: &Node) -> bool {
-    matches!(node.op(), "Switch" | "RefSwitch")
+    node.class() == NodeClass::NextIteration
 }
 
 struct Deadness<'a> {
@@ -119,7 +118,7 @@ impl<'a> Deadness<'a> {
         let order = topological_order(graph)?;
         let merges: Vec<(NodeId, NodeId)> = graph
             .iter()
-            .filter(|(_, n)| n.op() == "Merge" || n.op() == "RefMerge")
+            .filter(|(_, n)| n.class() == NodeClass::Merge)
             .flat_map(|(id, n)| n.inputs.iter().map(move |i| (id, i.node)))
             .filter(|(_, from)| is_next(graph.node(*from)))
             .collect();
@@ -144,7 +143,7 @@ impl<'a> Deadness<'a> {
     fn comes_every_time(&self, merge: NodeId, next: NodeId) -> bool {
         let (own, back) = (&self.of[merge.index()], &self.of[next.index()]);
         let by_cond = |atom: &Atom| match atom {
-            Atom::Side(question, true) => self.graph.node(question.node).op() == "LoopCond",
+            Atom::Side(predicate, true) => self.is_loop_cond(*predicate),
             _ => false,
         };
         let allowed = |a: &&Atom| own.atoms.contains(a) || by_cond(a);
@@ -162,30 +161,38 @@ impl<'a> Deadness<'a> {
         }
         let mut condition = self.of[output.node.index()].clone();
         if is_switch(node) {
-            condition.add(Atom::Side(self.question(node.inputs[1]), output.slot == 1));
-        } else if node.op() == "_SwitchN" {
-            condition.add(Atom::Alive(output));
+            // A _SwitchN has a side for each number.
+            condition.add(match self.graph.dtype(node.inputs[1]) {
+                Some(DType::Bool) => Atom::Side(self.predicate(node.inputs[1]), output.slot == 1),
+                _ => Atom::Alive(output),
+            });
         }
         condition
     }
 
     /// Where a truth value was made.
-    fn question(&self, mut output: Output) -> Output {
+    fn predicate(&self, mut output: Output) -> Output {
         loop {
             let node = self.graph.node(output.node);
-            match node.op() {
-                "Identity" if node.controls.is_empty() => output = node.inputs[0],
+            match node.class() {
+                NodeClass::Identity if node.controls.is_empty() => {
+                    output = node.inputs[output.slot as usize];
+                }
                 _ => return output,
             }
         }
+    }
+
+    fn is_loop_cond(&self, output: Output) -> bool {
+        self.graph.node(output.node).class() == NodeClass::LoopCond
     }
 
     fn condition(&self, id: NodeId) -> Condition {
         let node = self.graph.node(id);
         let is_back = |i: &Output| is_next(self.graph.node(i.node));
         let mut result = Condition::always();
-        match node.op() {
-            "Merge" | "RefMerge" => {
+        match node.class() {
+            NodeClass::Merge => {
                 let mut inputs = node.inputs.iter().filter(|i| !is_back(i));
                 if let Some(first) = inputs.next() {
                     result = self.output(*first);
@@ -197,13 +204,13 @@ impl<'a> Deadness<'a> {
                     result.add(Atom::Alive(Output::new(id, 0)));
                 }
             }
-            "Exit" | "RefExit" => {
+            NodeClass::Exit => {
                 // All Exits of the iteration in which LoopCond is false are alive.
                 let from = node.inputs[0];
                 let switch = self.graph.node(from.node);
                 let by_cond = is_switch(switch)
                     && from.slot == 0
-                    && self.graph.node(self.question(switch.inputs[1]).node).op() == "LoopCond";
+                    && self.is_loop_cond(self.predicate(switch.inputs[1]));
                 result.add(match self.frames.of(id).filter(|_| by_cond) {
                     Some(frame) => Atom::Done(frame),
                     None => Atom::Alive(Output::new(id, 0)),
@@ -217,7 +224,7 @@ impl<'a> Deadness<'a> {
         for control in &node.controls {
             result.and(&self.of[control.index()]);
         }
-        if let "Enter" | "RefEnter" = node.op()
+        if node.class() == NodeClass::Enter
             && let Some(inside) = self.frames.after(self.graph, id)
         {
             result.add(Atom::Loop(inside));
@@ -238,15 +245,12 @@ fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
     let mut behind = vec![false; graph.id_bound()];
     for id in topological_order(graph)? {
         let node = graph.node(id);
-        let begins = is_switch(node)
-            || matches!(
-                node.op(),
-                "_SwitchN" | "Merge" | "RefMerge" | "Enter" | "RefEnter" | "_Arg"
-            );
-        let before = node.inputs.iter().map(|i| i.node);
-        let mut before = before.chain(node.controls.iter().copied());
-        behind[id.index()] =
-            !begins && (node.def.flags.stateful || before.any(|b| behind[b.index()]));
+        let begins = matches!(
+            node.class(),
+            NodeClass::Switch | NodeClass::Merge | NodeClass::Enter | NodeClass::Arg
+        );
+        let is_behind = node.predecessors().any(|b| behind[b.index()]);
+        behind[id.index()] = !begins && (node.def.flags.stateful || is_behind);
     }
     Ok(behind)
 }
@@ -255,50 +259,53 @@ fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
 /// a loop.
 fn pinned(graph: &Graph, behind: &[bool], output: Output) -> Option<NodeId> {
     let node = graph.node(output.node);
-    match node.op() {
+    match node.class() {
         // It waits for more than its branch.
-        "Const" if behind[output.node.index()] => None,
-        "Const" if !node.controls.is_empty() => Some(output.node),
-        "Enter" if node.attrs.bool("is_constant").unwrap_or(false) => {
+        NodeClass::Const if behind[output.node.index()] => None,
+        NodeClass::Const if !node.controls.is_empty() => Some(output.node),
+        NodeClass::Enter if node.attrs.bool("is_constant").unwrap_or(false) => {
             let input = *node.inputs.first()?;
-            match graph.node(input.node).op() {
-                "Const" => Some(input.node),
-                "Enter" => pinned(graph, behind, input),
+            match graph.node(input.node).class() {
+                NodeClass::Const => Some(input.node),
+                NodeClass::Enter => pinned(graph, behind, input),
                 _ => None,
             }
         }
-        "Identity" if !behind[output.node.index()] => pinned(graph, behind, node.inputs[0]),
-        "Merge" if output.slot == 0 => carried_constant(graph, output.node),
-        "Switch" => carried_constant(graph, node.inputs[0].node),
+        NodeClass::Identity if !behind[output.node.index()] => {
+            pinned(graph, behind, node.inputs[output.slot as usize])
+        }
+        NodeClass::Merge if output.slot == 0 => carried_constant(graph, output.node),
+        NodeClass::Switch => carried_constant(graph, node.inputs[0].node),
         _ => None,
     }
 }
 
-/// The constant that a loop's Merge always gives: it begins as a constant, and the body passes it
+/// The constant that a loop's Merge always outputs: it begins as a constant, and the body passes it
 /// on as it is.
 fn carried_constant(graph: &Graph, merge: NodeId) -> Option<NodeId> {
     let node = graph.node(merge);
-    let ("Merge", [first, back]) = (node.op(), &node.inputs[..]) else {
+    let (NodeClass::Merge, [first, back]) = (node.class(), &node.inputs[..]) else {
         return None;
     };
     let next = graph.node(back.node);
-    if next.op() != "NextIteration" {
+    if !is_next(next) {
         return None;
     }
     let mut value = *next.inputs.first()?;
     let switch = loop {
         let source = graph.node(value.node);
-        match source.op() {
-            "Identity" if source.controls.is_empty() => value = source.inputs[0],
-            "Switch" if value.slot == 1 => break source,
+        match source.class() {
+            NodeClass::Identity if source.controls.is_empty() => {
+                value = source.inputs[value.slot as usize];
+            }
+            NodeClass::Switch if value.slot == 1 => break source,
             _ => return None,
         }
     };
     let enter = graph.node(first.node);
-    let is_own = switch.inputs[0] == Output::new(merge, 0) && enter.op() == "Enter";
+    let is_own = switch.inputs[0] == Output::new(merge, 0) && enter.class() == NodeClass::Enter;
     let begins = graph.node(enter.inputs.first().filter(|_| is_own)?.node);
-    let is_plain = begins.op() == "Const" && begins.controls.is_empty();
-    is_plain.then(|| enter.inputs[0].node)
+    begins.is_free_constant().then(|| enter.inputs[0].node)
 }
 
 pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
@@ -309,21 +316,8 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let behind = behind_effects(graph)?;
     let mut changes: Vec<(NodeId, usize, NodeId)> = Vec::new();
     for (id, node) in graph.iter() {
-        if matches!(
-            node.op(),
-            "Merge"
-                | "RefMerge"
-                | "Switch"
-                | "RefSwitch"
-                | "_SwitchN"
-                | "Enter"
-                | "RefEnter"
-                | "Identity"
-                | "LoopCond"
-                | "_Retval"
-                | "NextIteration"
-                | "Exit"
-        ) {
+        let class = node.class();
+        if class.is_control_flow() || node.op() == "Identity" || class == NodeClass::Retval {
             continue;
         }
         // A constant that another input stands in for cannot stand in for that one.
@@ -353,6 +347,7 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             }
         }
     }
+    let mut patch = Patch::new();
     let mut plain: FxHashMap<NodeId, NodeId> = FxHashMap::default();
     for (id, input, constant) in changes {
         let to = match plain.get(&constant) {
@@ -364,13 +359,14 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
                 } else {
                     let name = graph.unique_name(&format!("{}/unpinned", source.name));
                     let value = source.attrs.tensor("value")?.clone();
-                    graph.add(constant_node(ctx, name, value)?)?
+                    patch.add(graph, constant_node(ctx, name, value)?)?
                 };
                 plain.insert(constant, to);
                 to
             }
         };
-        graph.set_input(id, input, Output::new(to, 0));
+        patch.edit(graph, id).inputs[input] = Output::new(to, 0);
     }
+    patch.apply(graph);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A function and its gradient, taken apart.
+//! Splits a function with its gradient into the two.
 //!
 //! Both were made in one graph. What the function itself needs stays one graph, with a further result:
 //! an optional of all values that the gradient reads. The rest becomes the gradient's graph, which
@@ -12,38 +12,42 @@ use super::branches::{Branches, Side};
 use super::reach::inside;
 use crate::{ARG, Consumers, Frames, Graph, GraphBuilder, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, internal, unimplemented_error};
-use ferroflow_opdef::{AttrValue, Registry};
+use ferroflow_opdef::{AttrValue, NodeClass, Registry};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use rustc_hash::FxHashMap;
 
-/// Where a graph of both has what belongs to whom.
-pub(super) struct Ends {
+/// A function and its gradient in one graph.
+pub(super) struct JointGraph {
+    pub(super) graph: Graph,
     /// What the function returns.
     pub(super) results: Vec<Output>,
     /// How many arguments the function has; those of the gradient follow.
     pub(super) n_args: usize,
 }
 
-/// The function, with what its gradient reads as one more result, and the gradient, with that as one
-/// more argument.
-pub(super) fn take_apart(both: Graph, ends: &Ends, registry: &Registry) -> Result<(Graph, Graph)> {
-    let parts = Parts::new(&both, ends)?;
-    let branches = Branches::new(&both)?;
-    let mut forward = both.clone();
-    let mut backward = both;
+/// Splits a joint graph: the function returns what its gradient reads as one more result, the gradient
+/// takes that as one more argument.
+pub(super) fn split_forward_backward(
+    joint: JointGraph,
+    registry: &Registry,
+) -> Result<(Graph, Graph)> {
+    let parts = Parts::new(&joint)?;
+    let branches = Branches::new(&joint.graph)?;
+    let mut forward = joint.graph.clone();
+    let mut backward = joint.graph;
     backward.set_targets(Vec::new());
     let ids: Vec<NodeId> = backward.iter().map(|(id, _)| id).collect();
     for id in ids {
         let node = backward.node(id);
-        let is_constant = node.op() == "Const" && node.controls.is_empty();
-        if !parts.is_backward[id.index()] && node.op() != ARG && !is_constant {
+        let is_kept = node.class() == NodeClass::Arg || node.is_free_constant();
+        if !parts.is_backward[id.index()] && !is_kept {
             backward.remove(id);
         }
         if !parts.is_forward[id.index()] {
             forward.remove(id);
         }
     }
-    let mut cut = Cut {
+    let mut split = Split {
         branches,
         forward: GraphBuilder::from_graph(forward, registry),
         backward: GraphBuilder::from_graph(backward, registry),
@@ -53,34 +57,37 @@ pub(super) fn take_apart(both: Graph, ends: &Ends, registry: &Registry) -> Resul
         unpacked: Vec::new(),
         brought: FxHashMap::default(),
     };
-    let arg = cut.redirect(&parts)?;
-    cut.finish(ends, arg)
+    let arg = split.redirect(&parts)?;
+    split.finish(&joint.results, arg)
 }
 
-/// Which node belongs to whom.
+/// Which nodes belong to the function and which to its gradient.
 struct Parts {
     is_forward: Vec<bool>,
     is_backward: Vec<bool>,
 }
 
 impl Parts {
-    fn new(graph: &Graph, ends: &Ends) -> Result<Parts> {
+    fn new(joint: &JointGraph) -> Result<Parts> {
+        let graph = &joint.graph;
         let n = graph.id_bound();
         let frames = crate::loop_frames(graph)?;
-        let late = depends_on_gradients(graph, ends, &frames)?;
+        let late = depends_on_gradients(joint, &frames)?;
         // What the function needs, and loops that do not need the gradient: they may keep
         // values of each iteration for it.
-        let mut stack: Vec<NodeId> = ends.results.iter().map(|o| o.node).collect();
+        let mut stack: Vec<NodeId> = joint.results.iter().map(|o| o.node).collect();
         stack.extend(graph.targets());
         stack.extend(graph.iter().filter_map(|(id, node)| {
-            let is_part = node.op() == ARG || frames.of(id).is_some();
+            let is_part = node.class() == NodeClass::Arg || frames.of(id).is_some();
             (is_part && !late[id.index()]).then_some(id)
         }));
         let is_forward = closure(graph, stack, &vec![false; n]);
         if (0..n).any(|i| is_forward[i] && late[i]) {
             return Err(internal!("the function needs its own gradient"));
         }
-        let gradients = graph.iter().filter(|(_, node)| node.op() == RETVAL);
+        let gradients = graph
+            .iter()
+            .filter(|(_, node)| node.class() == NodeClass::Retval);
         let stack = gradients.map(|(id, _)| id).collect();
         Ok(Parts {
             is_backward: closure(graph, stack, &is_forward),
@@ -104,7 +111,8 @@ fn closure(graph: &Graph, mut stack: Vec<NodeId>, known: &[bool]) -> Vec<bool> {
 }
 
 /// The nodes after the gradients that come in; of a loop all or none.
-fn depends_on_gradients(graph: &Graph, ends: &Ends, frames: &Frames) -> Result<Vec<bool>> {
+fn depends_on_gradients(joint: &JointGraph, frames: &Frames) -> Result<Vec<bool>> {
+    let graph = &joint.graph;
     let consumers = Consumers::new(graph);
     let mut members: Vec<Vec<NodeId>> = vec![Vec::new(); frames.loops.len()];
     let outermost = |id: NodeId| {
@@ -119,7 +127,7 @@ fn depends_on_gradients(graph: &Graph, ends: &Ends, frames: &Frames) -> Result<V
         if let Some(l) = outermost(id) {
             members[l].push(id);
         }
-        if node.op() == ARG && node.attrs.int("index")? >= ends.n_args as i64 {
+        if node.class() == NodeClass::Arg && node.attrs.int("index")? >= joint.n_args as i64 {
             stack.push(id);
         }
     }
@@ -136,8 +144,8 @@ fn depends_on_gradients(graph: &Graph, ends: &Ends, frames: &Frames) -> Result<V
     Ok(late)
 }
 
-/// The two graphs while what connects them is cut.
-struct Cut<'r> {
+/// The two graphs while they are separated.
+struct Split<'r> {
     branches: Branches,
     forward: GraphBuilder<'r>,
     backward: GraphBuilder<'r>,
@@ -152,8 +160,8 @@ struct Cut<'r> {
     brought: FxHashMap<Output, Output>,
 }
 
-impl Cut<'_> {
-    /// Makes the gradient's nodes read what was kept; gives the argument it comes by.
+impl Split<'_> {
+    /// Makes the gradient's nodes read what was kept; returns the argument that passes it.
     fn redirect(&mut self, parts: &Parts) -> Result<NodeId> {
         let is_elsewhere = |id: NodeId| !parts.is_backward[id.index()];
         let ids: Vec<NodeId> = self.backward.graph.iter().map(|(id, _)| id).collect();
@@ -212,8 +220,9 @@ impl Cut<'_> {
                 return Some(at);
             }
             let node = graph.get(at.node)?;
-            match node.op() {
-                "Identity" | "Switch" | "_SwitchN" => at = *node.inputs.first()?,
+            match node.class() {
+                NodeClass::Identity => at = *node.inputs.get(at.slot as usize)?,
+                NodeClass::Switch => at = *node.inputs.first()?,
                 _ => return None,
             }
         }
@@ -341,9 +350,11 @@ impl Cut<'_> {
         Ok(value)
     }
 
-    fn finish(mut self, ends: &Ends, arg: NodeId) -> Result<(Graph, Graph)> {
+    fn finish(mut self, results: &[Output], arg: NodeId) -> Result<(Graph, Graph)> {
         let args = self.backward.graph.iter();
-        let n = args.filter(|(_, node)| node.op() == ARG).count();
+        let n = args
+            .filter(|(_, node)| node.class() == NodeClass::Arg)
+            .count();
         if let Some(arg) = self.backward.graph.node_mut(arg) {
             arg.attrs.set("index", AttrValue::Int(n as i64 - 1));
         }
@@ -354,7 +365,7 @@ impl Cut<'_> {
                 op.inputs(&self.kept).output()?
             }
         };
-        let results = ends.results.iter().chain([&all]).enumerate();
+        let results = results.iter().chain([&all]).enumerate();
         for (i, result) in results {
             let retval = self.forward.op(RETVAL).name("result").input(*result);
             retval.attr("index", AttrValue::Int(i as i64)).build()?;
@@ -363,7 +374,7 @@ impl Cut<'_> {
     }
 }
 
-/// A node that gives `value` to the side that `pred` says.
+/// A Switch of `value` by `pred`, which has `n` sides.
 fn switch(builder: &mut GraphBuilder, value: Output, pred: Output, n: usize) -> Result<NodeId> {
     match builder.dtype(pred)? {
         DType::Bool => builder.op("Switch").input(value).input(pred).build(),

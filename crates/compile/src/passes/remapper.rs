@@ -10,7 +10,7 @@ use ferroflow_tensor::{DType, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 pub(crate) const PASS: Pass = Pass {
-    name: "patterns",
+    name: "remapper",
     about: "replaces spelled-out swish, hard-swish, gelu and layer normalization by single nodes",
     run,
 };
@@ -240,7 +240,7 @@ fn normalized(view: &View, scaled: Output, shift: Output) -> Option<Found> {
     })
 }
 
-/// `shift = offset - mean·s`, spelled with Sub or with Neg and Add: gives mean and offset.
+/// `shift = offset - mean·s`, spelled with Sub or with Neg and Add: returns mean and offset.
 fn shift_parts(view: &View, shift: Output, s: Output) -> Option<(Output, Output)> {
     let node = view.node(shift.node);
     let [a, b] = node.inputs[..] else { return None };

@@ -7,14 +7,13 @@ use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
 
 pub(crate) const PASS: Pass = Pass {
-    name: "simplify",
+    name: "arithmetic",
     about: "removes x*1, x/1, x+0, x-0, transposes that keep the order; moves Pad into convolutions",
     run,
 };
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
-    let mut padded: Vec<(NodeId, Attrs)> = Vec::new();
     // See the pass `identity`.
     let may_be_dead = may_be_dead(graph);
     let view = View::new(graph, ctx.shapes(graph)?);
@@ -29,13 +28,9 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         if matches!(node.op(), "Conv2D" | "DepthwiseConv2dNative")
             && let Some((input, attrs)) = absorb_pad(&view, id)
         {
-            patch.redirect(node.inputs[0], input);
-            padded.push((id, attrs));
+            let conv = patch.edit(graph, id);
+            (conv.inputs[0], conv.attrs) = (input, attrs);
         }
-    }
-    for (id, attrs) in padded {
-        let def = graph.node(id).def.clone();
-        graph.set_op(id, def, attrs);
     }
     patch.apply(graph);
     Ok(())

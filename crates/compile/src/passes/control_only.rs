@@ -1,20 +1,18 @@
-//! Products that nobody reads though somebody waits for them, as `tf.tuple` does when it gates the
-//! gradients of a layer: those by the network's input. What they would be computed from is waited for
-//! instead.
+//! Removes matrix products and convolutions whose only consumers are control edges, as `tf.tuple` leaves
+//! them when it gates the gradients of a layer. Consumers wait for the inputs instead.
 //!
-//! Only products and convolutions, which are dear and can fail for their shapes alone: of others somebody
-//! may wait for the error.
+//! Limited to products and convolutions, which are expensive and fail only on shape errors; other ops may
+//! be awaited for their error.
 
 use crate::view::is_switch;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Consumers, Graph, Node, NodeId};
+use ferroflow_graph::{Consumers, Graph, Node, NodeId, Patch};
 use ferroflow_opdef::Attrs;
-use smallvec::smallvec;
 
 pub(crate) const PASS: Pass = Pass {
-    name: "awaited",
-    about: "leaves out products that are waited for and not read",
+    name: "control_only",
+    about: "removes products whose only consumers are control edges",
     run,
 };
 
@@ -33,7 +31,7 @@ const PRODUCTS: &[&str] = &[
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let consumers = Consumers::new(graph);
-    // Only one side of a Switch comes, which a control edge cannot name.
+    // A control edge cannot name one side of a Switch.
     let beside_switch = |node: &Node| node.inputs.iter().any(|i| is_switch(graph.node(i.node)));
     let candidates = graph.iter().filter(|(id, node)| {
         PRODUCTS.contains(&node.op())
@@ -41,25 +39,19 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             && !graph.targets().contains(id)
             && !beside_switch(node)
     });
-    let candidates: Vec<NodeId> = candidates.map(|(id, _)| id).collect();
-    for id in candidates {
-        let waiting = waiting(graph.node(id), ctx)?;
-        graph.replace(id, waiting);
+    let mut patch = Patch::new();
+    for (id, node) in candidates {
+        *patch.edit(graph, id) = waiting(node, ctx)?;
     }
+    patch.apply(graph);
     Ok(())
 }
 
 /// A node that waits for what `node` would be computed from, and computes nothing.
 pub(super) fn waiting(node: &Node, ctx: &PassCtx) -> Result<Node> {
-    let mut waiting = Node {
-        name: node.name.clone(),
-        def: ctx.def("NoOp")?,
-        attrs: Attrs::default(),
-        inputs: smallvec![],
-        controls: node.controls.clone(),
-        device: node.device.clone(),
-        outputs: smallvec![],
-    };
+    let (name, attrs) = (node.name.clone(), Attrs::default());
+    let mut waiting = ctx.node(name, "NoOp", attrs, &[], &node.controls)?;
+    waiting.device = node.device.clone();
     wait_for(&mut waiting, node.inputs.iter().map(|i| i.node));
     Ok(waiting)
 }

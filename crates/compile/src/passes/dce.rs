@@ -1,6 +1,6 @@
 //! Removal of nodes that no result and no target needs.
 
-use ferroflow_graph::{Graph, NodeId, Patch, RETVAL};
+use ferroflow_graph::{Graph, NodeClass, NodeId, Patch};
 
 /// Removes what is not reachable backwards from results and targets. Arguments stay, since calls
 /// pass them by position.
@@ -8,7 +8,7 @@ pub(crate) fn remove_dead(graph: &mut Graph) {
     let mut alive = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = graph
         .iter()
-        .filter(|(_, n)| n.op() == RETVAL || n.op() == ferroflow_graph::ARG)
+        .filter(|(_, n)| matches!(n.class(), NodeClass::Retval | NodeClass::Arg))
         .map(|(id, _)| id)
         .chain(graph.targets().iter().copied())
         .collect();
@@ -17,8 +17,7 @@ pub(crate) fn remove_dead(graph: &mut Graph) {
         if std::mem::replace(&mut alive[id.index()], true) {
             continue;
         }
-        stack.extend(node.inputs.iter().map(|i| i.node));
-        stack.extend(node.controls.iter().copied());
+        stack.extend(node.predecessors());
     }
     let mut patch = Patch::new();
     for (id, _) in graph.iter() {

@@ -1,0 +1,98 @@
+//! What every graph goes through after pruning, with or without optimization.
+
+use crate::passes::{composite, dce, inline, references, symbolic_gradient};
+use crate::{ExpandedGraph, Lower, PassCtx, passes};
+use ferroflow_base::Result;
+use ferroflow_graph::{Function, Graph, Patch, PrunedGraph, referred_functions};
+use ferroflow_opdef::Registry;
+use rustc_hash::FxHashSet;
+
+/// Replaces references by handles, ops that stand for several by those, and calls by the bodies of their
+/// functions, in the graph and in the functions that it still refers to.
+///
+/// # Errors
+///
+/// INVALID_ARGUMENT if an op on a reference has none, the error of a function's body if that is called.
+pub fn expand(pruned: PrunedGraph, registry: &Registry) -> Result<ExpandedGraph> {
+    let mut graph = pruned.into_graph();
+    expand_graph(&mut graph, registry)?;
+    dce::remove_dead(&mut graph);
+    Ok(ExpandedGraph(graph))
+}
+
+/// A graph in the form that gradients go through: expanded, with If, Case and While as Switch, Merge and
+/// loops. Nodes keep their names and ids.
+///
+/// # Errors
+///
+/// Those of [`expand`].
+pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
+    expand_graph(&mut graph, registry)?;
+    let ctx = PassCtx {
+        registry,
+        lower: Lower::Always,
+    };
+    let lower = passes::lower::PASS.run;
+    let mut patch = Patch::new();
+    // A function that calls itself stays a call, and may have loops.
+    let library = graph.library().clone();
+    for name in library.reachable(&graph) {
+        if let Ok(function) = library.get(&name) {
+            let mut body = library.graph(&name)?;
+            lower(&mut body, &ctx)?;
+            patch.add_function(&graph, &name, function.with_body(body));
+        }
+    }
+    lower(&mut graph, &ctx)?;
+    patch.apply(&mut graph);
+    Ok(graph)
+}
+
+fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
+    let ctx = PassCtx {
+        registry,
+        lower: Lower::Never,
+    };
+    expand_body(graph, &ctx, None)?;
+    let mut library = graph.library().clone();
+    let mut expanded: Vec<(String, Function)> = Vec::new();
+    let mut seen = FxHashSet::default();
+    let mut queue = called(graph);
+    while let Some(name) = queue.pop() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let Ok(function) = library.get(&name).cloned() else {
+            continue;
+        };
+        let mut body = library.graph(&name)?;
+        let made = expand_body(&mut body, &ctx, Some(&name));
+        made.map_err(|e| e.note(format!("in function '{name}'")))?;
+        queue.extend(called(&body));
+        // Functions for gradients that the body has may be new.
+        library = body.library().clone();
+        expanded.push((name, function.with_body(body)));
+    }
+    let mut kept = library.subset(&seen);
+    for (name, function) in expanded {
+        kept.insert(&name, function);
+    }
+    let mut patch = Patch::new();
+    patch.set_library(kept);
+    patch.apply(graph);
+    Ok(())
+}
+
+/// The functions that the nodes of a graph refer to.
+pub(crate) fn called(graph: &Graph) -> Vec<String> {
+    let names = graph.iter().flat_map(|(_, n)| referred_functions(n));
+    names.map(str::to_string).collect()
+}
+
+/// Expands one graph; `name` is the function whose body it is.
+fn expand_body(graph: &mut Graph, ctx: &PassCtx, name: Option<&str>) -> Result<()> {
+    references::run(graph, ctx)?;
+    composite::run(graph, ctx)?;
+    symbolic_gradient::run(graph, ctx)?;
+    inline::run(graph, ctx, name)
+}

@@ -1,0 +1,180 @@
+//! Copies the bodies of functions to where they are called.
+
+use crate::PassCtx;
+use ferroflow_base::{Result, internal};
+use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
+use ferroflow_opdef::{AttrValue, Attrs};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What the arguments and results of a body become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Boundary {
+    /// Identity nodes, which others can wait for.
+    Identities,
+    /// Nothing: readers of an argument read what is passed.
+    Direct,
+}
+
+/// A body that was copied.
+pub(crate) struct CopiedBody {
+    /// The outputs that its results are.
+    pub(crate) results: Vec<Output>,
+    /// The copies.
+    pub(crate) nodes: Vec<NodeId>,
+    /// The copy of each node of the body, or what is passed for it.
+    new: Vec<Output>,
+}
+
+impl CopiedBody {
+    /// The node that stands for a node of the body.
+    pub(crate) fn node(&self, id: NodeId) -> NodeId {
+        self.new[id.index()].node
+    }
+}
+
+/// Copies bodies into one graph, with unique names of nodes and loops.
+pub(crate) struct BodyCopier<'a, 'b> {
+    pub(crate) ctx: &'a PassCtx<'b>,
+    pub(crate) graph: &'a mut Graph,
+    pub(crate) patch: Patch,
+    frame_names: FxHashSet<String>,
+}
+
+/// The loop that an Enter leads into.
+fn frame_name(node: &Node) -> Option<&str> {
+    let is_enter = node.class() == NodeClass::Enter;
+    is_enter
+        .then(|| node.attrs.str("frame_name").ok())
+        .flatten()
+}
+
+impl<'a, 'b> BodyCopier<'a, 'b> {
+    pub(crate) fn new(ctx: &'a PassCtx<'b>, graph: &'a mut Graph) -> Self {
+        let frame_names = graph.iter().filter_map(|(_, n)| frame_name(n));
+        BodyCopier {
+            ctx,
+            frame_names: frame_names.map(str::to_string).collect(),
+            graph,
+            patch: Patch::new(),
+        }
+    }
+
+    /// A name that no loop has.
+    pub(crate) fn unique_frame(&mut self, base: &str) -> String {
+        let names = &mut self.frame_names;
+        let mut numbered = (1..).map(|i| format!("{base}_{i}"));
+        let name = match names.contains(base) {
+            true => numbered.find(|n| !names.contains(n)).unwrap_or_default(),
+            false => base.to_string(),
+        };
+        names.insert(name.clone());
+        name
+    }
+
+    /// The id of the node after those of a body that is copied next.
+    pub(crate) fn id_after(&self, function: &Function, boundary: Boundary) -> NodeId {
+        let n = function.graph.iter().filter(|(_, n)| !boundary.drops(n));
+        NodeId::new(self.graph.id_bound() + n.count())
+    }
+
+    /// Copies the body of `function`, which is called by the node `caller` with `args`. A copy is named
+    /// `CALLER/NODE`; `finish` may change each before it is added.
+    pub(crate) fn copy(
+        &mut self,
+        function: &Function,
+        caller: &str,
+        args: &[Output],
+        boundary: Boundary,
+        finish: &mut dyn FnMut(NodeId, &Node, &mut Node),
+    ) -> Result<CopiedBody> {
+        let body = &function.graph;
+        let mut copied = CopiedBody {
+            results: Vec::new(),
+            nodes: Vec::with_capacity(body.len()),
+            new: vec![Output::new(NodeId::new(0), 0); body.id_bound()],
+        };
+        // Ids first, since loops make nodes read later ones.
+        let mut next = self.graph.id_bound();
+        for (id, node) in body.iter() {
+            copied.new[id.index()] = match node.class() {
+                NodeClass::Arg if boundary == Boundary::Direct => passed(node, args)?,
+                _ => Output::new(NodeId::new(next), 0),
+            };
+            next += usize::from(!boundary.drops(node));
+        }
+        let mut results = vec![None; function.results.len()];
+        let mut frames: FxHashMap<String, String> = FxHashMap::default();
+        for (id, node) in body.iter() {
+            let mut inputs = node.inputs.iter().map(|i| {
+                let new = copied.new[i.node.index()];
+                let slot = new.slot + i.slot;
+                Output { slot, ..new }
+            });
+            if node.class() == NodeClass::Retval {
+                let result = match boundary {
+                    Boundary::Identities => Some(copied.new[id.index()]),
+                    Boundary::Direct => inputs.next(),
+                };
+                if let Some(slot) = results.get_mut(index(node)?) {
+                    *slot = result;
+                }
+            }
+            if boundary.drops(node) {
+                continue;
+            }
+            let mut copy = Node {
+                name: self.graph.unique_name(&format!("{caller}/{}", node.name)),
+                inputs: inputs.collect(),
+                controls: node.controls.iter().map(|c| copied.node(*c)).collect(),
+                ..node.clone()
+            };
+            self.become_identity(&mut copy, args)?;
+            finish(id, node, &mut copy);
+            if let Some(old) = frame_name(node) {
+                let name = match frames.get(old) {
+                    Some(name) => name.clone(),
+                    None => self.unique_frame(&format!("{caller}/{old}")),
+                };
+                copy.attrs.set("frame_name", AttrValue::str(&name));
+                frames.insert(old.to_string(), name);
+            }
+            copied.nodes.push(self.patch.add(self.graph, copy)?);
+        }
+        let results: Option<Vec<Output>> = results.into_iter().collect();
+        copied.results = results.ok_or_else(|| internal!("a function lacks a result"))?;
+        Ok(copied)
+    }
+
+    /// Makes the copy of an argument or result an Identity.
+    fn become_identity(&self, copy: &mut Node, args: &[Output]) -> Result<()> {
+        let class = copy.class();
+        if let NodeClass::Arg | NodeClass::Retval = class {
+            let dtype = copy.attrs.dtype("T")?;
+            if class == NodeClass::Arg {
+                copy.inputs.push(passed(copy, args)?);
+            }
+            copy.def = self.ctx.def("Identity")?;
+            copy.attrs = Attrs::default().with("T", AttrValue::Type(dtype));
+            copy.outputs = smallvec::smallvec![dtype];
+        }
+        Ok(())
+    }
+}
+
+impl Boundary {
+    /// Whether a node of a body has no copy.
+    fn drops(self, node: &Node) -> bool {
+        self == Boundary::Direct && matches!(node.class(), NodeClass::Arg | NodeClass::Retval)
+    }
+}
+
+fn index(node: &Node) -> Result<usize> {
+    let index = usize::try_from(node.attrs.int("index")?);
+    index.map_err(|_| internal!("'{}' has a negative index", node.name))
+}
+
+/// What is passed for an argument.
+fn passed(arg: &Node, args: &[Output]) -> Result<Output> {
+    let passed = args.get(index(arg)?).copied();
+    passed.ok_or_else(|| internal!("nothing is passed for '{}'", arg.name))
+}

@@ -1,0 +1,134 @@
+//! Expands ops that stand for several others.
+
+use crate::PassCtx;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch};
+use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::DType;
+
+pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let ids: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+    let mut patch = Patch::new();
+    for id in ids {
+        let node = graph.node(id);
+        let expand: fn(&mut Expansion, Node) -> Result<Node> = match node.op() {
+            "OneShotIterator" => factory_call,
+            "FusedPadConv2D" => |this, node| padded_convolution(this, node, false),
+            "FusedResizeAndPadConv2D" => |this, node| padded_convolution(this, node, true),
+            _ if node.class() == NodeClass::RemoteCall => local_call,
+            _ => continue,
+        };
+        let node = node.clone();
+        let (name, op) = (node.name.clone(), node.op().to_string());
+        let mut expansion = Expansion {
+            graph,
+            patch: &mut patch,
+            ctx,
+            name: &name,
+            device: &node.device.clone(),
+        };
+        let last = expand(&mut expansion, node).map_err(|e| e.at_node(&name, &op))?;
+        *patch.edit(graph, id) = last;
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// The nodes that one node becomes.
+struct Expansion<'a> {
+    graph: &'a mut Graph,
+    patch: &'a mut Patch,
+    ctx: &'a PassCtx<'a>,
+    name: &'a str,
+    device: &'a str,
+}
+
+impl Expansion<'_> {
+    /// Adds a node before the last one, named after it; returns its output.
+    fn part(
+        &mut self,
+        name: &str,
+        op: &str,
+        inputs: &[Output],
+        controls: &[NodeId],
+        attrs: Attrs,
+    ) -> Result<Output> {
+        let name = self.graph.unique_name(&format!("{}/_{name}", self.name));
+        let mut node = self.ctx.node(name, op, attrs, inputs, controls)?;
+        node.device = self.device.to_string();
+        Ok(Output::new(self.patch.add(self.graph, node)?, 0))
+    }
+
+    /// `node` as a node of another op.
+    fn become_op(&self, mut node: Node, op: &str) -> Result<Node> {
+        node.def = self.ctx.def(op)?;
+        node.def.complete_attrs(&mut node.attrs)?;
+        Ok(node)
+    }
+}
+
+/// A RemoteCall as a call: every device is in this process, so the target only comes first.
+fn local_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
+    if node.inputs.is_empty() {
+        return Err(invalid_argument!("the call has no target"));
+    }
+    let target = node.inputs.remove(0).node;
+    if !node.controls.contains(&target) {
+        node.controls.push(target);
+    }
+    this.become_op(node, "StatefulPartitionedCall")
+}
+
+/// An iterator that takes its dataset as an input, after the call that makes the dataset.
+fn factory_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
+    let factory = node.attrs.remove("dataset_factory");
+    let factory = factory.ok_or_else(|| invalid_argument!("the node has no dataset_factory"))?;
+    let attrs = Attrs::default()
+        .with("f", factory)
+        .with("Tin", AttrValue::List(Vec::new()))
+        .with("Tout", AttrValue::List(vec![DType::Variant.into()]));
+    let controls = node.controls.clone();
+    let dataset = this.part("dataset", "StatefulPartitionedCall", &[], &controls, attrs)?;
+    node.inputs.insert(0, dataset);
+    this.become_op(node, "_OneShotIterator")
+}
+
+/// A convolution of a tensor that is padded with its mirror image, and resized before if `resizes`.
+fn padded_convolution(this: &mut Expansion, mut node: Node, resizes: bool) -> Result<Node> {
+    let dtype = node.attrs.dtype("T")?;
+    let typed = |dtype: DType| Attrs::default().with("T", AttrValue::Type(dtype));
+    let (mut image, paddings, filter) = match (resizes, &node.inputs[..]) {
+        (true, &[image, size, paddings, filter]) => {
+            let align = node.attrs.bool("resize_align_corners").unwrap_or(false);
+            let attrs = typed(dtype)
+                .with("align_corners", AttrValue::Bool(align))
+                .with("half_pixel_centers", AttrValue::Bool(false));
+            let resized = this.part("resize", "ResizeBilinear", &[image, size], &[], attrs)?;
+            (resized, paddings, filter)
+        }
+        (false, &[image, paddings, filter]) => (image, paddings, filter),
+        _ => {
+            return Err(invalid_argument!(
+                "the op takes {} inputs, not {}",
+                if resizes { 4 } else { 3 },
+                node.inputs.len()
+            ));
+        }
+    };
+    if resizes && dtype != DType::Float {
+        // A resized image is float.
+        let attrs = Attrs::default()
+            .with("SrcT", AttrValue::Type(DType::Float))
+            .with("DstT", AttrValue::Type(dtype));
+        image = this.part("cast", "Cast", &[image], &[], attrs)?;
+    }
+    let attrs = typed(dtype)
+        .with("Tpaddings", AttrValue::Type(DType::Int32))
+        .with("mode", AttrValue::str(node.attrs.str("mode")?));
+    let padded = this.part("pad", "MirrorPad", &[image, paddings], &[], attrs)?;
+    node.inputs = smallvec::smallvec![padded, filter];
+    let is_kept = |name: &str| matches!(name, "T" | "strides" | "padding") || name.starts_with('_');
+    let attrs = node.attrs.iter().filter(|(name, _)| is_kept(name));
+    node.attrs = attrs.map(|(k, v)| (k.clone(), v.clone())).collect();
+    this.become_op(node, "Conv2D")
+}

@@ -1,0 +1,474 @@
+//! Replaces variables that hand out references by variables with handles.
+//!
+//! A `VariableV2` hands out a reference: an edge on which some ops change the variable and all
+//! others see its value. Here it becomes a handle, and each reference a read at its reader:
+//!
+//! ```text
+//! v = VariableV2            v/_handle = VarHandleOp, v = ReadVariableOp(v/_handle)
+//! a = Assign(v, x)          a/_update = AssignVariableOp(v/_handle, x),
+//!                           a = ReadVariableOp(v/_handle, ^a/_update)
+//! r = Identity(v, ^c)       r = ReadVariableOp(v/_handle, ^c)
+//! n = Neg(a)                n/_read_0 = ReadVariableOp(v/_handle, ^a), n = Neg(n/_read_0)
+//! s = RefSwitch(v, p)       s = Switch(v/_handle, p)
+//! i = RefIdentity(v)        i/_handle = Identity(v/_handle), i = ReadVariableOp(i/_handle)
+//! t = TemporaryVariable     t/_handle = _TemporaryVariable, t = ReadVariableOp(t/_handle)
+//! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
+//! ```
+//! Names of nodes stay, so that they can be fetched and run as before.
+
+use crate::PassCtx;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, ORIGIN, Output, Patch};
+use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::DType;
+use rustc_hash::FxHashMap;
+
+/// The attr of a read that names the variable, of a handle that says what it replaces.
+const REFERENCE: &str = "_reference";
+
+/// Replaces the references of a graph.
+///
+/// # Errors
+///
+/// INVALID_ARGUMENT if an op that needs a reference reads a value.
+pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let has_reference = |n: &Node| is_variable(n) || control_op(n.op()).is_some();
+    if !graph
+        .iter()
+        .any(|(_, n)| has_reference(n) || update_op(n.op()).is_some())
+    {
+        return Ok(());
+    }
+    let roots = roots(graph);
+    let ids: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+    let mut lowering = Lowering {
+        ctx,
+        roots,
+        handles: FxHashMap::default(),
+        patch: Patch::new(),
+        graph,
+    };
+    for id in &ids {
+        let node = lowering.graph.node(*id);
+        let is_holder = lowering.roots.get(id).is_some_and(|r| r.holder == *id);
+        // A Switch has a handle for each side: its own outputs.
+        if is_holder && node.class() != NodeClass::Switch {
+            let name = lowering
+                .graph
+                .unique_name(&format!("{}/_handle", node.name));
+            let handle = Node {
+                name,
+                ..node.clone()
+            };
+            let handle = lowering.patch.add(lowering.graph, handle)?;
+            lowering.handles.insert(*id, handle);
+        }
+    }
+    for id in ids {
+        let node = lowering.graph.node(id).clone();
+        lowering
+            .node(id, &node)
+            .map_err(|e| e.at_node(&node.name, node.op()))?;
+    }
+    let Lowering { graph, patch, .. } = lowering;
+    patch.apply(graph);
+    Ok(())
+}
+
+fn is_variable(node: &Node) -> bool {
+    node.class() == NodeClass::Variable
+}
+
+/// The op on a handle that does what an op on a reference does.
+fn update_op(op: &str) -> Option<String> {
+    match op {
+        "Assign" => Some("AssignVariableOp".to_string()),
+        "AssignAdd" | "AssignSub" => Some(format!("{op}VariableOp")),
+        "ScatterAdd" | "ScatterSub" | "ScatterMul" | "ScatterDiv" | "ScatterMin" | "ScatterMax"
+        | "ScatterUpdate" | "ScatterNdAdd" | "ScatterNdSub" | "ScatterNdMin" | "ScatterNdMax"
+        | "ScatterNdUpdate" | "StridedSliceAssign" => Some(format!("Resource{op}")),
+        _ if n_optimized(op) > 0 => Some(format!("Resource{op}")),
+        _ => None,
+    }
+}
+
+/// How many variables an optimizer changes: its first inputs.
+fn n_optimized(op: &str) -> usize {
+    let rule = op.strip_prefix("Sparse").unwrap_or(op);
+    match rule.strip_prefix("Apply").unwrap_or_default() {
+        "GradientDescent" | "ProximalGradientDescent" => 1,
+        "Momentum" | "Adagrad" | "AdagradV2" | "ProximalAdagrad" | "AddSign" | "PowerSign" => 2,
+        "AdagradDA" | "Adadelta" | "RMSProp" | "Adam" | "AdaMax" | "Ftrl" | "FtrlV2" => 3,
+        "CenteredRMSProp" => 4,
+        _ => 0,
+    }
+}
+
+/// The op that does with a handle what an op of control flow does with a reference.
+fn control_op(op: &str) -> Option<&str> {
+    match op {
+        "RefSwitch" | "RefMerge" | "RefEnter" | "RefExit" | "RefNextIteration" | "RefIdentity" => {
+            op.get(3..)
+        }
+        _ => None,
+    }
+}
+
+/// Where the reference that a node hands out begins.
+#[derive(Clone, Copy)]
+struct Root {
+    variable: NodeId,
+    /// The variable, or the node of control flow that the handle last went through.
+    holder: NodeId,
+    slot: u32,
+}
+
+/// Where a reference leads.
+struct Reference {
+    variable: NodeId,
+    handle: Output,
+    /// The node that handed it on, which readers come after.
+    after: Option<NodeId>,
+}
+
+/// Follows references from the variables on.
+fn roots(graph: &Graph) -> FxHashMap<NodeId, Root> {
+    let consumers = Consumers::new(graph);
+    let mut roots: FxHashMap<NodeId, Root> = FxHashMap::default();
+    let mut stack = Vec::new();
+    for (variable, _) in graph.iter().filter(|(_, n)| is_variable(n)) {
+        let (holder, slot) = (variable, 0);
+        roots.insert(
+            variable,
+            Root {
+                variable,
+                holder,
+                slot,
+            },
+        );
+        stack.push(variable);
+    }
+    while let Some(id) = stack.pop() {
+        let Some(&root) = roots.get(&id) else {
+            continue;
+        };
+        let is_switch = graph.node(id).class() == NodeClass::Switch;
+        for &(reader, slot) in consumers.of(id) {
+            let node = graph.node(reader);
+            let n_refs = match node.class() {
+                NodeClass::Merge if control_op(node.op()).is_some() => node.inputs.len(),
+                _ if control_op(node.op()).is_some() || update_op(node.op()).is_some() => 1,
+                _ => 0,
+            };
+            let Some(slot) = slot.filter(|slot| *slot == 0 || is_switch) else {
+                continue;
+            };
+            let from = Output::new(id, slot as usize);
+            if roots.contains_key(&reader) || !node.inputs.iter().take(n_refs).any(|i| *i == from) {
+                continue;
+            }
+            let root = match control_op(node.op()) {
+                Some(_) => Root {
+                    holder: reader,
+                    slot: 0,
+                    ..root
+                },
+                None if is_switch => Root { slot, ..root },
+                None => root,
+            };
+            roots.insert(reader, root);
+            stack.push(reader);
+        }
+    }
+    roots
+}
+
+struct Lowering<'a, 'b> {
+    ctx: &'a PassCtx<'b>,
+    graph: &'a mut Graph,
+    patch: Patch,
+    /// The handle of each variable, and of each node of control flow with one output.
+    handles: FxHashMap<NodeId, NodeId>,
+    /// Nodes that hand out a reference.
+    roots: FxHashMap<NodeId, Root>,
+}
+
+impl Lowering<'_, '_> {
+    /// The variable that `output` refers to, if it is a reference.
+    fn reference(&self, output: Output) -> Option<Reference> {
+        let root = *self.roots.get(&output.node)?;
+        let node = self.graph.node(output.node);
+        let passes_on = !is_variable(node) && control_op(node.op()).is_none();
+        // The second output of a Merge is a number.
+        if output.slot > 0 && node.class() != NodeClass::Switch {
+            return None;
+        }
+        let slot = if passes_on { root.slot } else { output.slot };
+        let handle = match self.handles.get(&root.holder) {
+            Some(handle) => Output::new(*handle, 0),
+            None => Output::new(root.holder, slot as usize),
+        };
+        Some(Reference {
+            variable: root.variable,
+            handle,
+            after: passes_on.then_some(output.node),
+        })
+    }
+
+    /// Control inputs, without those that wait for a variable to hand out its reference.
+    fn controls(&self, node: &Node) -> Vec<NodeId> {
+        let controls = node.controls.iter();
+        let controls = controls.map(|c| self.handles.get(c).copied().unwrap_or(*c));
+        controls.collect()
+    }
+
+    /// A node in the place of `node`, on its device.
+    fn make(
+        &self,
+        node: &Node,
+        name: String,
+        op: &str,
+        attrs: Attrs,
+        inputs: &[Output],
+        controls: &[NodeId],
+    ) -> Result<Node> {
+        let mut unique: Vec<NodeId> = Vec::with_capacity(controls.len());
+        for control in controls {
+            if !unique.contains(control) {
+                unique.push(*control);
+            }
+        }
+        let mut made = self.ctx.node(name, op, attrs, inputs, &unique)?;
+        made.device = node.device.clone();
+        Ok(made)
+    }
+
+    fn read(&self, name: String, to: &Reference, node: &Node, after: &[NodeId]) -> Result<Node> {
+        let variable = self.graph.node(to.variable);
+        let attrs = Attrs::default()
+            .with("dtype", AttrValue::Type(variable.attrs.dtype("dtype")?))
+            .with(REFERENCE, AttrValue::str(&variable.name));
+        let controls: Vec<NodeId> = after.iter().copied().chain(to.after).collect();
+        self.make(node, name, "ReadVariableOp", attrs, &[to.handle], &controls)
+    }
+
+    /// Makes the node `id` a read.
+    fn become_read(
+        &mut self,
+        id: NodeId,
+        to: &Reference,
+        node: &Node,
+        after: &[NodeId],
+    ) -> Result<()> {
+        let read = self.read(node.name.clone(), to, node, after)?;
+        *self.patch.edit(self.graph, id) = read;
+        Ok(())
+    }
+
+    fn node(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        let controls = self.controls(node);
+        if is_variable(node) {
+            return self.variable(id, node, &controls);
+        }
+        let first = node.inputs.first().and_then(|i| self.reference(*i));
+        if let Some(op) = control_op(node.op()) {
+            // Handles of old stacks and arrays are references to strings that no op changes.
+            if first.is_some() || self.roots.contains_key(&id) {
+                return self.control(id, node, op, &controls);
+            }
+            let def = self.ctx.def(op)?;
+            self.patch.edit(self.graph, id).def = def;
+            return Ok(());
+        }
+        match (first, update_op(node.op()), node.op()) {
+            (Some(to), Some(op), _) => self.update(id, node, &op, &to, &controls),
+            (None, Some(_), _) => Err(invalid_argument!(
+                "Input 0 of node {} is no reference to a variable",
+                node.name
+            )),
+            (Some(to), _, "Identity" | "DestroyTemporaryVariable") => {
+                self.become_read(id, &to, node, &controls)
+            }
+            (Some(to), _, op @ ("IsVariableInitialized" | "CountUpTo")) => {
+                let (op, attrs) = match op {
+                    "CountUpTo" => ("ResourceCountUpTo", node.attrs.clone()),
+                    _ => ("VarIsInitializedOp", Attrs::default()),
+                };
+                let controls: Vec<NodeId> = to.after.into_iter().chain(controls).collect();
+                let name = node.name.clone();
+                let made = self.make(node, name, op, attrs, &[to.handle], &controls)?;
+                *self.patch.edit(self.graph, id) = made;
+                Ok(())
+            }
+            _ => {
+                let values = self.values(node, 0, &controls)?;
+                let edited = self.patch.edit(self.graph, id);
+                (edited.inputs, edited.controls) = (values.into(), controls.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// The data inputs from position `from` on, references read.
+    fn values(&mut self, node: &Node, from: usize, controls: &[NodeId]) -> Result<Vec<Output>> {
+        let inputs = node.inputs.iter().enumerate().skip(from);
+        inputs
+            .map(|(i, input)| self.value(node, i, *input, controls))
+            .collect()
+    }
+
+    /// Data input `i`, read when it is a reference.
+    fn value(
+        &mut self,
+        node: &Node,
+        i: usize,
+        input: Output,
+        controls: &[NodeId],
+    ) -> Result<Output> {
+        let Some(to) = self.reference(input) else {
+            return Ok(input);
+        };
+        // A fetch returns what the fetched node reads. A Switch does not read, it has the handles.
+        let is_fetch = matches!(node.class(), NodeClass::Retval | NodeClass::Send);
+        if is_fetch && self.graph.node(input.node).class() != NodeClass::Switch {
+            return Ok(input);
+        }
+        let name = self.graph.unique_name(&format!("{}/_read_{i}", node.name));
+        let read = self.read(name, &to, node, controls)?;
+        Ok(Output::new(self.patch.add(self.graph, read)?, 0))
+    }
+
+    fn variable(&mut self, id: NodeId, node: &Node, controls: &[NodeId]) -> Result<()> {
+        let Some(&handle) = self.handles.get(&id) else {
+            return Ok(());
+        };
+        let shared = match node.attrs.str("shared_name") {
+            Ok(shared) if !shared.is_empty() => shared,
+            _ => &node.name,
+        };
+        let mut attrs = Attrs::default()
+            .with("shared_name", AttrValue::str(shared))
+            .with(REFERENCE, AttrValue::Bool(true));
+        for name in ["dtype", "shape", "container"] {
+            if let Some(value) = node.attrs.get(name) {
+                attrs.set(name, value.clone());
+            }
+        }
+        let op = match node.op() {
+            "TemporaryVariable" => "_TemporaryVariable",
+            _ => "VarHandleOp",
+        };
+        let made = self.make(node, String::new(), op, attrs, &[], controls)?;
+        *self.patch.edit(self.graph, handle) = made;
+        let to = Reference {
+            variable: id,
+            handle: Output::new(handle, 0),
+            after: None,
+        };
+        self.become_read(id, &to, node, &[])
+    }
+
+    /// A node of control flow: the handle goes where the reference went.
+    fn control(&mut self, id: NodeId, node: &Node, op: &str, controls: &[NodeId]) -> Result<()> {
+        let is_merge = node.class() == NodeClass::Merge;
+        let n_refs = if is_merge { node.inputs.len() } else { 1 };
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        let mut after = Vec::new();
+        for (i, &input) in node.inputs.iter().enumerate() {
+            match self.reference(input) {
+                Some(to) if i < n_refs => {
+                    inputs.push(to.handle);
+                    after.extend(to.after);
+                }
+                None if i < n_refs => {
+                    return Err(invalid_argument!(
+                        "Input {i} of node {} is no reference to a variable",
+                        node.name
+                    ));
+                }
+                _ => inputs.push(self.value(node, i, input, controls)?),
+            }
+        }
+        after.extend(controls);
+        let attrs = node.attrs.clone();
+        let attrs = attrs.with("T", AttrValue::Type(DType::Resource));
+        let made = self.make(node, node.name.clone(), op, attrs, &inputs, &after)?;
+        let handle = self.handles.get(&id).copied();
+        *self.patch.edit(self.graph, handle.unwrap_or(id)) = made;
+        match (handle, self.roots.get(&id).map(|r| r.variable)) {
+            (Some(handle), Some(variable)) => {
+                let to = Reference {
+                    variable,
+                    handle: Output::new(handle, 0),
+                    after: None,
+                };
+                self.value_of_control(id, node, &to)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a fetch of a node of control flow returns: the variable's value.
+    fn value_of_control(&mut self, id: NodeId, node: &Node, to: &Reference) -> Result<()> {
+        if node.class() != NodeClass::Merge {
+            return self.become_read(id, to, node, &[]);
+        }
+        let name = self.graph.unique_name(&format!("{}/_read", node.name));
+        let read = self.read(name, to, node, &[])?;
+        let types = [read.outputs[0], DType::Int32].map(AttrValue::Type);
+        let read = Output::new(self.patch.add(self.graph, read)?, 0);
+        let attrs = Attrs::default().with("T", AttrValue::List(types.to_vec()));
+        let inputs = [read, Output::new(to.handle.node, 1)];
+        let both = self.make(node, node.name.clone(), "IdentityN", attrs, &inputs, &[])?;
+        *self.patch.edit(self.graph, id) = both;
+        Ok(())
+    }
+
+    fn update(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        op: &str,
+        to: &Reference,
+        controls: &[NodeId],
+    ) -> Result<()> {
+        let n_slots = n_optimized(node.op());
+        let mut inputs = vec![to.handle];
+        let mut after: Vec<NodeId> = to.after.into_iter().collect();
+        for (i, slot) in node.inputs.iter().enumerate().take(n_slots).skip(1) {
+            let to = self.reference(*slot).ok_or_else(|| {
+                invalid_argument!("Input {i} of node {} is no reference", node.name)
+            })?;
+            inputs.push(to.handle);
+            after.extend(to.after);
+        }
+        inputs.extend(self.values(node, inputs.len(), controls)?);
+        after.extend(controls);
+        let mut attrs = node.attrs.clone();
+        let validate = attrs.remove("validate_shape");
+        let keeps_attrs = op.starts_with("ResourceScatterNd") || op == "ResourceStridedSliceAssign";
+        if n_slots == 0 && !keeps_attrs {
+            if let Some(dtype) = attrs.remove("T") {
+                attrs.set("dtype", dtype);
+            }
+            attrs.remove("use_locking");
+        }
+        let variable = self.graph.node(to.variable);
+        if op == "AssignVariableOp"
+            && !matches!(validate, Some(AttrValue::Bool(false)))
+            && let Some(shape) = variable.attrs.get("shape")
+        {
+            attrs.set("_declared", shape.clone());
+        }
+        attrs.set(ORIGIN, AttrValue::str(&node.name));
+        let name = self.graph.unique_name(&format!("{}/_update", node.name));
+        let update = self.make(node, name, op, attrs, &inputs, &after)?;
+        let update = self.patch.add(self.graph, update)?;
+        let read_after = Reference {
+            variable: to.variable,
+            handle: to.handle,
+            after: None,
+        };
+        self.become_read(id, &read_after, node, &[update])
+    }
+}

@@ -1,0 +1,101 @@
+//! [`NodeClass`]: what an op is to passes and engines.
+
+/// The class of an op, as in TensorFlow's `core/graph/graph.h`.
+///
+/// Ops on references (`RefSwitch`, …) and stateless variants (`StatelessIf`, …) have the class of the op
+/// that they are variants of.
+///
+/// ```
+/// use ferroflow_opdef::NodeClass;
+/// assert_eq!(NodeClass::of("RefSwitch"), NodeClass::Switch);
+/// assert_eq!(NodeClass::of("MatMul"), NodeClass::Other);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs, reason = "TensorFlow's classes, named after their ops")]
+pub enum NodeClass {
+    Switch,
+    Merge,
+    Enter,
+    Exit,
+    NextIteration,
+    LoopCond,
+    ControlTrigger,
+    /// A call of a function on the node's inputs.
+    Call,
+    RemoteCall,
+    SymbolicGradient,
+    If,
+    Case,
+    While,
+    For,
+    Send,
+    Recv,
+    Arg,
+    Retval,
+    Const,
+    Placeholder,
+    /// A variable that hands out references.
+    Variable,
+    VarHandle,
+    ReadVariable,
+    /// Returns its inputs unchanged.
+    Identity,
+    NoOp,
+    Other,
+}
+
+impl NodeClass {
+    /// The class of the op `name`.
+    pub fn of(name: &str) -> NodeClass {
+        match name {
+            "Switch" | "RefSwitch" | "_SwitchN" => NodeClass::Switch,
+            "Merge" | "RefMerge" => NodeClass::Merge,
+            "Enter" | "RefEnter" => NodeClass::Enter,
+            "Exit" | "RefExit" => NodeClass::Exit,
+            "NextIteration" | "RefNextIteration" => NodeClass::NextIteration,
+            "LoopCond" => NodeClass::LoopCond,
+            "ControlTrigger" => NodeClass::ControlTrigger,
+            "PartitionedCall" | "StatefulPartitionedCall" => NodeClass::Call,
+            "RemoteCall" => NodeClass::RemoteCall,
+            "SymbolicGradient" => NodeClass::SymbolicGradient,
+            "If" | "StatelessIf" => NodeClass::If,
+            "Case" | "StatelessCase" => NodeClass::Case,
+            "While" | "StatelessWhile" => NodeClass::While,
+            "For" => NodeClass::For,
+            "_Send" => NodeClass::Send,
+            "_Recv" => NodeClass::Recv,
+            "_Arg" => NodeClass::Arg,
+            "_Retval" => NodeClass::Retval,
+            "Const" => NodeClass::Const,
+            "Placeholder" | "PlaceholderV2" | "PlaceholderWithDefault" => NodeClass::Placeholder,
+            "Variable" | "VariableV2" | "TemporaryVariable" => NodeClass::Variable,
+            "VarHandleOp" => NodeClass::VarHandle,
+            "ReadVariableOp" => NodeClass::ReadVariable,
+            "Identity" | "RefIdentity" | "IdentityN" | "StopGradient" | "PreventGradient"
+            | "Snapshot" => NodeClass::Identity,
+            "NoOp" => NodeClass::NoOp,
+            _ => NodeClass::Other,
+        }
+    }
+
+    /// Whether nodes of the class run functions of the graph's library.
+    pub fn calls_functions(self) -> bool {
+        matches!(
+            self,
+            NodeClass::Call | NodeClass::If | NodeClass::Case | NodeClass::While | NodeClass::For
+        )
+    }
+
+    /// Whether nodes of the class move values between the frames and iterations of a loop.
+    pub fn is_loop(self) -> bool {
+        matches!(
+            self,
+            NodeClass::Enter | NodeClass::Exit | NodeClass::NextIteration | NodeClass::LoopCond
+        )
+    }
+
+    /// Whether nodes of the class only move values, as Switch, Merge and the ops of loops do.
+    pub fn is_control_flow(self) -> bool {
+        self.is_loop() || matches!(self, NodeClass::Switch | NodeClass::Merge)
+    }
+}
