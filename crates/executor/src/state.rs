@@ -467,43 +467,6 @@ impl StepState {
         outputs.iter_mut().for_each(Value::clear);
     }
 
-    /// Delivers `value`, which is empty if dead, to the Merge at the end of `edge`; its slots begin at
-    /// `slot_base` and its state is `pending[at]`. `is_entry` says that the edge leaves an Enter.
-    #[inline]
-    fn arrive_at_merge(
-        &mut self,
-        env: &Env,
-        edge: &Edge,
-        (slot_base, at): (u32, usize),
-        value: Value,
-        is_entry: bool,
-    ) -> MergeEvent {
-        let merge = &env.plan.nodes[edge.node.index()];
-        let mut state = MergeState::from_bits(self.pending[at]);
-        let Value::Tensor(tensor) = value else {
-            // A loop whose Enter is dead never gets to its NextIteration.
-            let event = state.dead_input_arrived(merge.n_inputs, is_entry);
-            self.pending[at] = state.bits();
-            return event;
-        };
-        if !state.live_input_arrived() {
-            return MergeEvent::None;
-        }
-        self.pending[at] = state.bits();
-        // A former iteration may have left a value that was never taken.
-        let first = (slot_base + merge.first_slot) as usize;
-        for slot in &mut self.slots[first..first + merge.n_inputs as usize] {
-            if !matches!(slot, Value::Empty) {
-                slot.clear();
-            }
-        }
-        self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(tensor);
-        match state.is_unresolved() {
-            true => MergeEvent::None,
-            false => MergeEvent::Ready,
-        }
-    }
-
     /// Queues a Merge that is ready or dead; how many nodes are ready now that were not.
     #[inline(always)]
     fn resolve_merge(&mut self, item: TaggedNode, event: MergeEvent, from: NodeIdx) -> u32 {

@@ -4,6 +4,8 @@ mod body;
 mod dataflow_text;
 mod format;
 mod model;
+#[cfg(test)]
+mod model_tests;
 mod read;
 mod serial;
 mod to_mlir;
