@@ -4,12 +4,12 @@ use crate::Res;
 use std::fs;
 use std::path::Path;
 
-/// Whether to write files or only to say that they are stale.
+/// Whether to write generated files or to check that they are fresh.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Write what differs.
+    /// Write files that differ.
     Write,
-    /// Fail when something differs.
+    /// Fail if a file differs.
     Check,
 }
 
@@ -65,11 +65,11 @@ fn protos(root: &Path, mode: Mode) -> Res {
     fs::remove_dir_all(&out).map_err(|e| e.to_string())
 }
 
-/// Rewrites the marked parts of `crates/ops/<group>/src/lib.rs` (a module line and a list line per
+/// Rewrites the marked regions of `crates/ops/<group>/src/lib.rs` (a module line and a list line per
 /// file) and of `crates/ops/src/lib.rs` (the groups).
 fn op_lists(root: &Path, mode: Mode) -> Res {
     let ops = root.join("crates/ops");
-    let mut all = String::from("/// The ops of every group, file by file.\n#[rustfmt::skip]\n");
+    let mut all = String::from("/// The op groups.\n#[rustfmt::skip]\n");
     let mut groups = Vec::new();
     for entry in fs::read_dir(&ops).map_err(|e| e.to_string())? {
         let path = entry.map_err(|e| e.to_string())?.path();
@@ -78,11 +78,11 @@ fn op_lists(root: &Path, mode: Mode) -> Res {
         }
     }
     groups.sort();
-    all += "const ALL: &[&[&[Op]]] = &[\n";
+    all += "const ALL: &[OpGroup] = &[\n";
     for group in &groups {
         op_list(group, mode)?;
         let name = group.file_name().unwrap_or_default().to_string_lossy();
-        all += &format!("    ferroflow_ops_{name}::ALL,\n");
+        all += &format!("    (\"{name}\", ferroflow_ops_{name}::ALL),\n");
     }
     all += "];\n";
     splice(&ops.join("src/lib.rs"), &all, mode)
@@ -107,15 +107,15 @@ fn op_list(group: &Path, mode: Mode) -> Res {
     files.sort();
     let mut list: String = files.iter().map(|(f, _)| format!("mod {f};\n")).collect();
     list += "\n/// The ops of the group, file by file.\n#[rustfmt::skip]\n";
-    list += "pub const ALL: &[&[ferroflow_opdef::Op]] = &[\n";
+    list += "pub const ALL: &[ferroflow_opdef::OpFile] = &[\n";
     for (name, _) in files.iter().filter(|f| f.1) {
-        list += &format!("    {name}::OPS,\n");
+        list += &format!("    (\"{name}\", {name}::OPS),\n");
     }
     list += "];\n";
     splice(&dir.join("lib.rs"), &list, mode)
 }
 
-/// Replaces what stands between the codegen marks of `path`.
+/// Replaces the text between the codegen marks in `path`.
 fn splice(path: &Path, content: &str, mode: Mode) -> Res {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let (head, rest) = text

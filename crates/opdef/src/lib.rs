@@ -18,6 +18,7 @@ mod gradient;
 mod kernel;
 mod op;
 mod prepared;
+mod reference;
 mod registry;
 mod resource;
 mod shape;
@@ -38,6 +39,6 @@ pub use gradient::{
 pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use prepared::{PreparedOp, PreparedOps};
-pub use registry::Registry;
+pub use registry::{OpFile, OpGroup, RegisteredOp, Registry};
 pub use resource::{DEFAULT_CONTAINER, Resources};
 pub use shape::ShapeCtx;

@@ -22,7 +22,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 ///         ctx.set_output(0, x)
 ///     }))
 /// })];
-/// let registry = Registry::new(&[&[OPS]]);
+/// let registry = Registry::new(&[("test", &[("same", OPS)])]);
 /// let op = PreparedOp::new(&registry, "Same", &Attrs::default(), &[DType::Float])?;
 /// assert_eq!(op.outputs(), [DType::Float]);
 /// assert!(PreparedOp::new(&registry, "Same", &Attrs::default(), &[]).is_err());

@@ -6,33 +6,33 @@
 //! Does not know: graphs, engines.
 #![forbid(unsafe_code)]
 
-use ferroflow_opdef::{Op, Registry};
+use ferroflow_opdef::{OpGroup, Registry};
 use std::sync::OnceLock;
 
 // codegen:begin
-/// The ops of every group, file by file.
+/// The op groups.
 #[rustfmt::skip]
-const ALL: &[&[&[Op]]] = &[
-    ferroflow_ops_array::ALL,
-    ferroflow_ops_collective::ALL,
-    ferroflow_ops_control_flow::ALL,
-    ferroflow_ops_data_flow::ALL,
-    ferroflow_ops_dataset::ALL,
-    ferroflow_ops_image::ALL,
-    ferroflow_ops_io::ALL,
-    ferroflow_ops_linalg::ALL,
-    ferroflow_ops_list::ALL,
-    ferroflow_ops_logging::ALL,
-    ferroflow_ops_lookup::ALL,
-    ferroflow_ops_math::ALL,
-    ferroflow_ops_nn::ALL,
-    ferroflow_ops_parsing::ALL,
-    ferroflow_ops_ragged::ALL,
-    ferroflow_ops_random::ALL,
-    ferroflow_ops_sparse::ALL,
-    ferroflow_ops_state::ALL,
-    ferroflow_ops_string::ALL,
-    ferroflow_ops_training::ALL,
+const ALL: &[OpGroup] = &[
+    ("array", ferroflow_ops_array::ALL),
+    ("collective", ferroflow_ops_collective::ALL),
+    ("control_flow", ferroflow_ops_control_flow::ALL),
+    ("data_flow", ferroflow_ops_data_flow::ALL),
+    ("dataset", ferroflow_ops_dataset::ALL),
+    ("image", ferroflow_ops_image::ALL),
+    ("io", ferroflow_ops_io::ALL),
+    ("linalg", ferroflow_ops_linalg::ALL),
+    ("list", ferroflow_ops_list::ALL),
+    ("logging", ferroflow_ops_logging::ALL),
+    ("lookup", ferroflow_ops_lookup::ALL),
+    ("math", ferroflow_ops_math::ALL),
+    ("nn", ferroflow_ops_nn::ALL),
+    ("parsing", ferroflow_ops_parsing::ALL),
+    ("ragged", ferroflow_ops_ragged::ALL),
+    ("random", ferroflow_ops_random::ALL),
+    ("sparse", ferroflow_ops_sparse::ALL),
+    ("state", ferroflow_ops_state::ALL),
+    ("string", ferroflow_ops_string::ALL),
+    ("training", ferroflow_ops_training::ALL),
 ];
 // codegen:end
 

@@ -26,22 +26,22 @@ mod unravel;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    check_numerics::OPS,
-    concat::OPS,
-    diag::OPS,
-    fake_quant::OPS,
-    fill::OPS,
-    gather::OPS,
-    identity::OPS,
-    pad::OPS,
-    quantize::OPS,
-    scatter::OPS,
-    shape_ops::OPS,
-    slice::OPS,
-    space_batch::OPS,
-    transpose::OPS,
-    unique::OPS,
-    unravel::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("check_numerics", check_numerics::OPS),
+    ("concat", concat::OPS),
+    ("diag", diag::OPS),
+    ("fake_quant", fake_quant::OPS),
+    ("fill", fill::OPS),
+    ("gather", gather::OPS),
+    ("identity", identity::OPS),
+    ("pad", pad::OPS),
+    ("quantize", quantize::OPS),
+    ("scatter", scatter::OPS),
+    ("shape_ops", shape_ops::OPS),
+    ("slice", slice::OPS),
+    ("space_batch", space_batch::OPS),
+    ("transpose", transpose::OPS),
+    ("unique", unique::OPS),
+    ("unravel", unravel::OPS),
 ];
 // codegen:end

@@ -9,8 +9,8 @@ mod send_recv;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    collective::OPS,
-    send_recv::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("collective", collective::OPS),
+    ("send_recv", send_recv::OPS),
 ];
 // codegen:end

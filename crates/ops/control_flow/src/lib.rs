@@ -8,7 +8,7 @@ mod control_flow;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    control_flow::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("control_flow", control_flow::OPS),
 ];
 // codegen:end

@@ -15,13 +15,13 @@ mod tensor_array_v1;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    dynamic_partition::OPS,
-    queue::OPS,
-    queue_ref::OPS,
-    session_state::OPS,
-    stack::OPS,
-    tensor_array::OPS,
-    tensor_array_v1::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("dynamic_partition", dynamic_partition::OPS),
+    ("queue", queue::OPS),
+    ("queue_ref", queue_ref::OPS),
+    ("session_state", session_state::OPS),
+    ("stack", stack::OPS),
+    ("tensor_array", tensor_array::OPS),
+    ("tensor_array_v1", tensor_array_v1::OPS),
 ];
 // codegen:end

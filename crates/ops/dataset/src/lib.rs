@@ -9,8 +9,8 @@ mod optional;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    datasets::OPS,
-    optional::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("datasets", datasets::OPS),
+    ("optional", optional::OPS),
 ];
 // codegen:end

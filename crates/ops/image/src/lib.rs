@@ -12,11 +12,11 @@ mod resize_grad;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    codecs::OPS,
-    crop_and_resize::OPS,
-    crop_and_resize_grad::OPS,
-    resize::OPS,
-    resize_grad::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("codecs", codecs::OPS),
+    ("crop_and_resize", crop_and_resize::OPS),
+    ("crop_and_resize_grad", crop_and_resize_grad::OPS),
+    ("resize", resize::OPS),
+    ("resize_grad", resize_grad::OPS),
 ];
 // codegen:end

@@ -11,10 +11,10 @@ mod save;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    files::OPS,
-    readers::OPS,
-    restore::OPS,
-    save::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("files", files::OPS),
+    ("readers", readers::OPS),
+    ("restore", restore::OPS),
+    ("save", save::OPS),
 ];
 // codegen:end

@@ -12,8 +12,8 @@ mod matrix_gradient;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    einsum::OPS,
-    matrix::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("einsum", einsum::OPS),
+    ("matrix", matrix::OPS),
 ];
 // codegen:end

@@ -10,8 +10,8 @@ mod tensor_list_batch;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    tensor_list::OPS,
-    tensor_list_batch::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("tensor_list", tensor_list::OPS),
+    ("tensor_list_batch", tensor_list_batch::OPS),
 ];
 // codegen:end

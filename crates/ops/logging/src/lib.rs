@@ -11,9 +11,9 @@ mod summary_writer;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    logging::OPS,
-    summaries::OPS,
-    summary_writer::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("logging", logging::OPS),
+    ("summaries", summaries::OPS),
+    ("summary_writer", summary_writer::OPS),
 ];
 // codegen:end

@@ -9,7 +9,7 @@ mod tables;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    tables::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("tables", tables::OPS),
 ];
 // codegen:end

@@ -27,20 +27,20 @@ mod unary;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    argmax::OPS,
-    bessel::OPS,
-    binary::OPS,
-    cast::OPS,
-    compare::OPS,
-    fused_elementwise::OPS,
-    matmul::OPS,
-    reduce::OPS,
-    scan::OPS,
-    segment::OPS,
-    segment_grad::OPS,
-    select::OPS,
-    special::OPS,
-    unary::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("argmax", argmax::OPS),
+    ("bessel", bessel::OPS),
+    ("binary", binary::OPS),
+    ("cast", cast::OPS),
+    ("compare", compare::OPS),
+    ("fused_elementwise", fused_elementwise::OPS),
+    ("matmul", matmul::OPS),
+    ("reduce", reduce::OPS),
+    ("scan", scan::OPS),
+    ("segment", segment::OPS),
+    ("segment_grad", segment_grad::OPS),
+    ("select", select::OPS),
+    ("special", special::OPS),
+    ("unary", unary::OPS),
 ];
 // codegen:end

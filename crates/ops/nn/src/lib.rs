@@ -30,23 +30,23 @@ mod transposed;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    activation::OPS,
-    batch_norm::OPS,
-    batch_norm_grad::OPS,
-    bias::OPS,
-    conv::OPS,
-    conv_backprop::OPS,
-    dense::OPS,
-    depthwise::OPS,
-    dilation::OPS,
-    dilation_grad::OPS,
-    fused_activation::OPS,
-    layer_norm::OPS,
-    lrn::OPS,
-    pool::OPS,
-    pool_grad::OPS,
-    softmax::OPS,
-    topk::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("activation", activation::OPS),
+    ("batch_norm", batch_norm::OPS),
+    ("batch_norm_grad", batch_norm_grad::OPS),
+    ("bias", bias::OPS),
+    ("conv", conv::OPS),
+    ("conv_backprop", conv_backprop::OPS),
+    ("dense", dense::OPS),
+    ("depthwise", depthwise::OPS),
+    ("dilation", dilation::OPS),
+    ("dilation_grad", dilation_grad::OPS),
+    ("fused_activation", fused_activation::OPS),
+    ("layer_norm", layer_norm::OPS),
+    ("lrn", lrn::OPS),
+    ("pool", pool::OPS),
+    ("pool_grad", pool_grad::OPS),
+    ("softmax", softmax::OPS),
+    ("topk", topk::OPS),
 ];
 // codegen:end

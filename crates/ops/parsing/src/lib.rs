@@ -9,8 +9,8 @@ mod parse_example;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    decode_csv::OPS,
-    parse_example::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("decode_csv", decode_csv::OPS),
+    ("parse_example", parse_example::OPS),
 ];
 // codegen:end

@@ -8,7 +8,7 @@ mod ragged;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    ragged::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("ragged", ragged::OPS),
 ];
 // codegen:end

@@ -16,11 +16,11 @@ mod truncated;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    candidate_sampling::OPS,
-    generator::OPS,
-    parameterized::OPS,
-    random_ops::OPS,
-    stateless::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("candidate_sampling", candidate_sampling::OPS),
+    ("generator", generator::OPS),
+    ("parameterized", parameterized::OPS),
+    ("random_ops", random_ops::OPS),
+    ("stateless", stateless::OPS),
 ];
 // codegen:end

@@ -10,9 +10,9 @@ mod sparse_rows;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    sparse::OPS,
-    sparse_matmul::OPS,
-    sparse_rows::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("sparse", sparse::OPS),
+    ("sparse_matmul", sparse_matmul::OPS),
+    ("sparse_rows", sparse_rows::OPS),
 ];
 // codegen:end

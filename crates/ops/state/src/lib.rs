@@ -11,10 +11,10 @@ mod variables_scatter;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    stub_resources::OPS,
-    variables::OPS,
-    variables_ref::OPS,
-    variables_scatter::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("stub_resources", stub_resources::OPS),
+    ("variables", variables::OPS),
+    ("variables_ref", variables_ref::OPS),
+    ("variables_scatter", variables_scatter::OPS),
 ];
 // codegen:end

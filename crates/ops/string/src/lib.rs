@@ -9,8 +9,8 @@ mod strings;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    regex::OPS,
-    strings::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("regex", regex::OPS),
+    ("strings", strings::OPS),
 ];
 // codegen:end

@@ -13,10 +13,10 @@ mod update;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
-pub const ALL: &[&[ferroflow_opdef::Op]] = &[
-    optimizers::OPS,
-    optimizers_product::OPS,
-    optimizers_ref::OPS,
-    optimizers_sparse::OPS,
+pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("optimizers", optimizers::OPS),
+    ("optimizers_product", optimizers_product::OPS),
+    ("optimizers_ref", optimizers_ref::OPS),
+    ("optimizers_sparse", optimizers_sparse::OPS),
 ];
 // codegen:end
