@@ -10,6 +10,7 @@ mod image_feed;
 mod inspect;
 mod inspect_file;
 mod model;
+mod ops;
 mod out;
 mod progress;
 mod run;
@@ -43,6 +44,7 @@ enum Command {
     Bench(bench::Args),
     Compile(compile::Args),
     Inspect(inspect::Args),
+    Ops(ops::Args),
     Trace(trace::Args),
     Server(server::Args),
     /// Translates host programs between MLIR text and BEF; `translate --help` says more.
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Ops(args) => ops::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Server(args) => server::run(&args),
         Command::Translate(args) => return host::finish(host::translate(&args.args)),
