@@ -82,7 +82,7 @@ pub fn run(args: &[String]) -> Res {
     }
 }
 
-/// Our binary under all names, `not`, and FileCheck.
+/// Installs our binary under all names, `not`, and FileCheck.
 fn install(programs: &Path, binary: &Path) -> Res {
     for name in NAMES {
         symlink(binary, programs.join(name)).map_err(|e| format!("{name}: {e}"))?;
@@ -104,8 +104,7 @@ fn install(programs: &Path, binary: &Path) -> Res {
     Err("FileCheck is not in the PATH (apt install llvm, or pip install filecheck)".to_string())
 }
 
-/// FileCheck without the options that only say how it reports, of which the package from PyPI does
-/// not know all.
+/// Wraps FileCheck, dropping the reporting options that the package from PyPI does not know.
 fn file_check(found: &Path, script: &Path) -> Res {
     let text = format!(
         "#!/bin/bash\nargs=()\nfor arg in \"$@\"; do\n  case \"$arg\" in\n    \
@@ -130,7 +129,7 @@ fn find(folder: &Path, tests: &mut Vec<PathBuf>) -> Res {
     Ok(())
 }
 
-/// Translates a test and runs its lines; what went wrong, if anything.
+/// Translates a test and runs its lines; returns the first failure, if any.
 fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<String>> {
     let text = fs::read_to_string(test).map_err(|e| format!("{}: {e}", test.display()))?;
     if let Some(folder) = copy.parent() {
@@ -154,7 +153,7 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
             .output()
             .map_err(|e| format!("cannot start bash: {e}"))
     };
-    // TFRT's build does this; tests of errors have no file, and say so themselves.
+    // TFRT's build does this; tests that expect errors have no file.
     let bef = bef.display();
     let translated = format!("tfrt_translate -mlir-to-bef {file} -o {bef}");
     // Later suites call the file by its whole name.
@@ -170,7 +169,7 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
     Ok(None)
 }
 
-/// The lines to run; a line that ends in a backslash goes on in the next.
+/// Returns the lines to run; a line that ends in a backslash continues in the next.
 fn run_lines(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|l| {
         let comment = l.trim_start().strip_prefix("//")?;
@@ -180,14 +179,14 @@ fn run_lines(text: &str) -> Vec<String> {
             .strip_prefix("RUN:")
     });
     let mut all: Vec<String> = Vec::new();
-    let mut goes_on = false;
+    let mut continues = false;
     for line in lines {
         let part = line.trim_end().trim_end_matches('\\');
-        match all.last_mut().filter(|_| goes_on) {
+        match all.last_mut().filter(|_| continues) {
             Some(last) => last.push_str(part),
             None => all.push(part.to_string()),
         }
-        goes_on = line.trim_end().ends_with('\\');
+        continues = line.trim_end().ends_with('\\');
     }
     all
 }

@@ -5,25 +5,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes the environment, builds the server and compares.
+/// Creates the Python environment, builds the server and compares.
 pub fn run(root: &Path) -> Res {
     let python = environment(root)?;
     compare(root, &python)
 }
 
-/// As [`run`], but says so and goes on where TensorFlow cannot be installed.
+/// As [`run`], but prints a notice and succeeds where TensorFlow cannot be installed.
 pub fn run_if_possible(root: &Path) -> Res {
     match environment(root) {
         Ok(python) => compare(root, &python),
         Err(e) => {
-            eprintln!("== interoperability LEFT OUT, for TensorFlow cannot be installed: {e}");
+            eprintln!("== interoperability SKIPPED: TensorFlow cannot be installed: {e}");
             Ok(())
         }
     }
 }
 
 fn compare(root: &Path, python: &Path) -> Res {
-    // As the tests are built: with other features everything would be compiled once more.
+    // Built as the tests are: other features would compile everything again.
     let tests = ["test", "--workspace", "--all-targets", "--no-run"];
     cargo("the server", &tests)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
@@ -36,7 +36,7 @@ fn compare(root: &Path, python: &Path) -> Res {
     )
 }
 
-/// The Python of a virtual environment that has what `requirements.txt` names.
+/// Returns the Python of a virtual environment with the packages of `requirements.txt`.
 fn environment(root: &Path) -> Res<PathBuf> {
     let requirements = root.join("interop/requirements.txt");
     let wanted = fs::read(&requirements).map_err(|e| e.to_string())?;

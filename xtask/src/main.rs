@@ -9,13 +9,13 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What went wrong, for people.
+/// The error is a message for people.
 type Res<T = ()> = Result<T, String>;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("xtask lies in the root")
+        .expect("xtask is in the root")
         .to_path_buf()
 }
 
@@ -44,8 +44,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Formatting, lints, the repository's own checks, every test, the models of what threads share,
-/// AddressSanitizer, clients of TensorFlow.
+/// Runs formatting, the repository's own checks, lints, all tests, cargo-deny, loom models,
+/// AddressSanitizer and TensorFlow clients.
 fn test() -> Res {
     cargo("formatting", &["fmt", "--all", "--check"])?;
     tidy::run(&root())?;
@@ -66,25 +66,45 @@ fn test() -> Res {
         "examples in the documentation",
         &["test", "--workspace", "--doc"],
     )?;
+    deny_if_installed()?;
     loom()?;
     match asan_works() {
         true => asan()?,
-        false => eprintln!("== AddressSanitizer does not work here: its tests are left out"),
+        false => eprintln!("== AddressSanitizer does not work here: its tests are skipped"),
     }
     interop::run_if_possible(&root())
 }
 
-/// The tests that take long, one after the other, optimized.
+/// Runs the long tests, which are `#[ignore]`d, optimized and one at a time.
 fn soak() -> Res {
-    let tests = ["test", "--release", "--workspace", "--tests"];
+    let tests = [
+        "test",
+        "--release",
+        "--workspace",
+        "--tests",
+        "--no-fail-fast",
+    ];
     let which = ["--", "--ignored", "--test-threads=1"];
-    cargo("soaks", &[&tests[..], &which].concat())
+    cargo("long tests", &[&tests[..], &which].concat())
 }
 
-/// The models of what threads share, over every order of their steps. Builds in a folder of its
-/// own, for every crate is compiled differently.
+/// Runs `cargo deny check` where cargo-deny is installed.
+fn deny_if_installed() -> Res {
+    let cargo_path = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+    let version = Command::new(cargo_path)
+        .args(["deny", "--version"])
+        .output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        eprintln!("== cargo-deny is not installed: its check is skipped");
+        return Ok(());
+    }
+    cargo("licences, duplicates, advisories", &["deny", "check"])
+}
+
+/// Runs the loom models of concurrent code over all interleavings. Builds in a directory of its
+/// own because `--cfg loom` changes every crate.
 fn loom() -> Res {
-    eprintln!("== models of what threads share: cargo xtask loom");
+    eprintln!("== loom models: cargo xtask loom");
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
     let status = Command::new(cargo)
         .args([
@@ -103,12 +123,12 @@ fn loom() -> Res {
     if status.success() {
         Ok(())
     } else {
-        Err("loom found an order that fails".to_string())
+        Err("loom found a failing interleaving".to_string())
     }
 }
 
-/// Tests of the crates that have unsafe code, and of what runs on it, under AddressSanitizer. The
-/// stable compiler has it when it is told to forget that it is stable.
+/// Runs tests of the crates with unsafe code, and of their users, under AddressSanitizer, which the
+/// stable compiler offers only under `RUSTC_BOOTSTRAP`.
 fn asan() -> Res {
     eprintln!("== AddressSanitizer: cargo xtask asan");
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
@@ -131,7 +151,7 @@ fn asan() -> Res {
     Ok(())
 }
 
-/// Whether a program can be built and run under AddressSanitizer, with its search for leaks.
+/// Returns whether a program can be built and run under AddressSanitizer with leak detection.
 fn asan_works() -> bool {
     let folder = root().join("target");
     let (source, program) = (folder.join("asan_works.rs"), folder.join("asan_works"));
