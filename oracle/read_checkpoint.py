@@ -1,17 +1,14 @@
-"""Lets TensorFlow read checkpoints that Ferroflow wrote.
-
-    FERROFLOW_OUT=DIR cargo test -p ferroflow-model --test bundle_writer -- --ignored write_for_tensorflow
-    python oracle/read_checkpoint.py DIR
-"""
+"""Has TensorFlow read checkpoints that Ferroflow writes: `python oracle/read_checkpoint.py`."""
 
 import os
-import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+
+from written import written_by
 
 EVERY = Path(__file__).resolve().parent.parent / "crates/model/tests/bundles/every"
 
@@ -22,7 +19,7 @@ def tensors(prefix):
 
 
 def main():
-    out = Path(sys.argv[1])
+    out = written_by("ferroflow-model")
     ours, theirs = tensors(out / "every"), tensors(EVERY)
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
     types = tf.train.load_checkpoint(str(out / "old")).get_variable_to_dtype_map()

@@ -1,17 +1,14 @@
-"""Lets TensorFlow read a run and SavedModels that Ferroflow's `train` wrote.
-
-    FERROFLOW_OUT=DIR cargo test -p ferroflow-runtime --test train -- --ignored write_for_tensorflow
-    python oracle/read_training.py DIR
-"""
+"""Has TensorFlow read a run and SavedModels that Ferroflow's `train` writes: `python oracle/read_training.py`."""
 
 import os
-import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+
+from written import written_by
 
 
 def read_run(folder):
@@ -47,7 +44,7 @@ def serve(folder, **inputs):
 
 
 def main():
-    folder = Path(sys.argv[1])
+    folder = written_by("ferroflow-train")
     read_run(folder / "run")
     out = serve(folder / "model", words=["moon", "sun", "earth"])
     assert out["ids"].tolist() == [1, 0, -1] and out["shift"] == 0.5, out

@@ -1,8 +1,7 @@
-"""Files of records and of events, between TensorFlow and Ferroflow.
+"""Record and event files between TensorFlow and Ferroflow.
 
     python oracle/records.py            writes crates/model/tests/records.json: files that TensorFlow wrote
-    FERROFLOW_OUT=DIR cargo test -p ferroflow-model --test records -- --ignored write_for_tensorflow
-    python oracle/records.py DIR        lets TensorFlow and TensorBoard's reader read what Ferroflow wrote
+    python oracle/records.py read       has TensorFlow and TensorBoard read files that Ferroflow writes
 """
 
 import json
@@ -14,6 +13,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
+
+from written import written_by
 
 HERE = Path(__file__).resolve().parent
 RECORDS = [b"", b"one", bytes(range(256)), b"x" * 5000]
@@ -61,4 +62,4 @@ def read(folder):
 
 
 if __name__ == "__main__":
-    read(Path(sys.argv[1])) if len(sys.argv) > 1 else write()
+    read(written_by("ferroflow-model")) if sys.argv[1:] == ["read"] else write()

@@ -1,5 +1,7 @@
-//! Checkpoints that are written here: read back whole, in place of others, merged, and never half
-//! there, whatever interrupts the writer.
+//! The checkpoint writer: round trips, replacement, merging, and atomicity under interruption.
+
+#[path = "written/checkpoints.rs"]
+mod written;
 
 use ferroflow_base::{Code, Result};
 use ferroflow_model::{
@@ -7,9 +9,10 @@ use ferroflow_model::{
     merge_bundles, write_slices,
 };
 use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use written::{copy, every, write_old, write_parts, write_sliced};
 
 /// A folder of its own that is removed afterwards.
 struct Folder(PathBuf);
@@ -48,20 +51,6 @@ impl Drop for Folder {
     }
 }
 
-fn every() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bundles");
-    folder.join("every").display().to_string()
-}
-
-/// Writes what is in one checkpoint to another.
-fn copy(from: &str, to: &str) -> Result<()> {
-    let (bundle, mut writer) = (TensorBundle::open(from)?, BundleWriter::create(to)?);
-    for name in bundle.names() {
-        writer.add(name, &bundle.read(name)?)?;
-    }
-    writer.finish()
-}
-
 fn assert_same(a: &str, b: &str) {
     let (a, b) = (
         TensorBundle::open(a).unwrap(),
@@ -81,69 +70,6 @@ fn every_dtype_comes_back() {
     assert_same(&every(), &folder.prefix("copy"));
 }
 
-/// For `oracle/read_checkpoint.py`: writes into the folder `FERROFLOW_OUT`.
-#[test]
-#[ignore = "writes files for another program"]
-fn write_for_tensorflow() {
-    let out = PathBuf::from(std::env::var("FERROFLOW_OUT").expect("a folder"));
-    let to = |name: &str| out.join(name).display().to_string();
-    copy(&every(), &to("every")).unwrap();
-    write_sliced(&to("sliced")).unwrap();
-    for part in 0..3 {
-        let mut writer = BundleWriter::create(&to(&format!("tmp/part{part}"))).unwrap();
-        let name = format!("x{part}");
-        writer.add(&name, &Tensor::scalar(part as f32)).unwrap();
-        writer.finish().unwrap();
-    }
-    let parts: Vec<String> = (0..3).map(|p| to(&format!("tmp/part{p}"))).collect();
-    merge_bundles(&parts, &to("merged"), true).unwrap();
-    let mut writer = BundleWriter::create(&to("many")).unwrap();
-    for i in 0..20_000 {
-        let name = format!("layer/{i}/weights_{}", i % 7);
-        writer
-            .add(&name, &Tensor::vector(&[i, -i]).unwrap())
-            .unwrap();
-    }
-    writer.finish().unwrap();
-    write_old(&out.join("old")).unwrap();
-    let state = CheckpointState {
-        paths: vec!["every".into(), "merged".into()],
-        timestamps: vec![],
-    };
-    state.write(&out).unwrap();
-}
-
-/// What the V1 format can hold of the checkpoint with every dtype.
-fn write_old(path: &Path) -> Result<usize> {
-    let bundle = TensorBundle::open(&every())?;
-    let mut values = Vec::new();
-    for name in bundle.names() {
-        let value = bundle.read(name)?;
-        let part = SavedPart {
-            name: name.to_string(),
-            whole: value.shape().clone(),
-            slice: TensorSlice::all(value.shape()),
-            value: &value,
-        };
-        match write_slices(path, &[part]) {
-            Ok(()) => values.push((name.to_string(), value)),
-            Err(e) => assert!(e.message().contains("not yet supported"), "{e}"),
-        }
-    }
-    let parts = values.iter().map(|(name, value)| SavedPart {
-        name: name.clone(),
-        whole: value.shape().clone(),
-        slice: TensorSlice::all(value.shape()),
-        value,
-    });
-    write_slices(path, &parts.collect::<Vec<_>>())?;
-    let reader = SliceReader::open(&[path.to_path_buf()])?;
-    for (name, value) in &values {
-        assert!(reader.read(name, None)?.same_value(value), "{name}");
-    }
-    Ok(values.len())
-}
-
 #[test]
 fn the_old_format_comes_back() {
     let folder = Folder::new("old");
@@ -160,25 +86,6 @@ fn the_old_format_comes_back() {
             let _ = reader.read("float", None);
         }
     }
-}
-
-fn write_sliced(prefix: &str) -> Result<()> {
-    let parts = [
-        ("4 3 0,2:-", vec![0f32, 1.0, 2.0, 3.0, 4.0, 5.0]),
-        ("4 3 2,2:0,1", vec![6.0, 9.0]),
-        ("4 3 2,2:1,2", vec![7.0, 8.0, 10.0, 11.0]),
-    ];
-    write_parts(prefix, &parts)
-}
-
-fn write_parts(prefix: &str, parts: &[(&str, Vec<f32>)]) -> Result<()> {
-    let mut writer = BundleWriter::create(prefix)?;
-    for (spec, values) in parts {
-        let (whole, slice) = TensorSlice::parse_spec(spec)?;
-        let part = Tensor::from_slice(slice.shape(&whole)?, values)?;
-        writer.add_slice("grid", &whole, &slice, &part)?;
-    }
-    writer.finish()
 }
 
 #[test]

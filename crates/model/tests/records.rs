@@ -1,17 +1,14 @@
-//! Files of records: those that TensorFlow wrote, own ones, and damaged ones; files of events.
+//! Record files written by TensorFlow, by us, and damaged ones; event files.
+
+#[path = "written/records.rs"]
+mod written;
 
 use ferroflow_base::{Code, Result};
-use ferroflow_model::proto::{Event, GraphDef, NodeDef, event::What};
-use ferroflow_model::{EventWriter, RecordCompression, RecordReader, RecordWriter};
+use ferroflow_model::proto::{Event, event::What};
+use ferroflow_model::{RecordCompression, RecordReader};
 use prost::Message;
-use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
-
-const KINDS: [(&str, RecordCompression); 3] = [
-    ("NONE", RecordCompression::None),
-    ("ZLIB", RecordCompression::Zlib),
-    ("GZIP", RecordCompression::Gzip),
-];
+use written::{KINDS, events, theirs, unhex, write};
 
 /// A folder of its own that is removed afterwards.
 struct Folder(PathBuf);
@@ -32,32 +29,8 @@ impl Drop for Folder {
     }
 }
 
-fn unhex(json: &Json) -> Vec<u8> {
-    let digits = json.as_str().expect("hexadecimal digits").as_bytes();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
-}
-
-fn theirs() -> (Vec<Vec<u8>>, Json) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/records.json");
-    let json: Json = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let records = json["records"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(unhex)
-        .collect();
-    (records, json["files"].clone())
-}
-
 fn read(path: &Path, compression: RecordCompression) -> Result<Vec<Vec<u8>>> {
     RecordReader::open(path, compression)?.collect()
-}
-
-fn write(path: &Path, compression: RecordCompression, records: &[Vec<u8>]) {
-    let mut writer = RecordWriter::create(path, compression).unwrap();
-    records.iter().for_each(|r| writer.write(r).unwrap());
-    writer.finish().unwrap();
 }
 
 #[test]
@@ -108,28 +81,6 @@ fn damage_is_found() {
     }
 }
 
-/// Writes a run; gives its file.
-fn events(folder: &Path) -> PathBuf {
-    let mut writer = EventWriter::create(folder).unwrap();
-    let node = NodeDef {
-        name: "x".into(),
-        op: "NoOp".into(),
-        ..Default::default()
-    };
-    let graph = GraphDef {
-        node: vec![node],
-        ..Default::default()
-    };
-    writer.graph(&graph).unwrap();
-    writer.scalar("loss", 0, 2.5).unwrap();
-    writer
-        .scalars(1, &[("loss", 1.25), ("accuracy", 0.5)])
-        .unwrap();
-    writer.flush().unwrap();
-    assert!(writer.summary(2, b"\xff").is_err());
-    writer.path().to_path_buf()
-}
-
 #[test]
 fn events_are_records() {
     let folder = Folder::new("events");
@@ -146,16 +97,4 @@ fn events_are_records() {
     );
     assert!(matches!(events[1].what, Some(What::GraphDef(_))));
     assert_eq!(events[3].step, 1);
-}
-
-/// For `oracle/records.py`: writes into the folder `FERROFLOW_OUT`.
-#[test]
-#[ignore = "writes files for another program"]
-fn write_for_tensorflow() {
-    let out = PathBuf::from(std::env::var("FERROFLOW_OUT").expect("a folder"));
-    let (records, _) = theirs();
-    for (name, compression) in KINDS {
-        write(&out.join(name), compression, &records);
-    }
-    events(&out.join("run"));
 }

@@ -2,6 +2,8 @@
 
 #[path = "training/plane.rs"]
 mod plane;
+#[path = "training/written.rs"]
+mod written;
 
 use ferroflow_model::proto::{Event, GraphDef, event::What, summary::value::Value};
 use ferroflow_model::{RecordCompression, RecordReader, decode};
@@ -11,7 +13,8 @@ use ferroflow_train::{
     Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, TensorBoard, Trainer,
 };
 use plane::{Folder, fit, line, plane};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use written::{board, dropping, write_vocabulary};
 
 fn rules() -> Vec<(Rule, f32)> {
     let (momentum, epsilon) = (0.9, 1e-7);
@@ -275,19 +278,6 @@ fn training_ends_when_nothing_gets_better() {
 }
 
 /// A network whose layer drops half of its values, on rows of ones.
-fn dropping() -> Trainer {
-    let mut net = Network::new(3);
-    let x = net.input("x", DType::Float, &[None, Some(4)]).unwrap();
-    let layer = net.dense("layer", x, 50, None).unwrap();
-    let dropped = net.dropout(layer, 0.5).unwrap();
-    net.name("dropped", dropped).unwrap();
-    let loss = net.mean_squared_error(dropped, layer).unwrap();
-    net.metric("difference", loss).unwrap();
-    net.minimize(loss, &Optimizer::gradient_descent(1e-3))
-        .unwrap();
-    Trainer::new(net, SessionOptions::default()).unwrap()
-}
-
 #[test]
 fn dropout_drops_in_training_only() {
     let mut trainer = dropping();
@@ -316,25 +306,6 @@ fn dropout_drops_in_training_only() {
 }
 
 /// Trains into `folder`; the file.
-fn board(folder: &Path) -> PathBuf {
-    let rate = Rate::Exponential {
-        initial: 0.1,
-        steps: 4.0,
-        decay: 0.5,
-        staircase: true,
-    };
-    let rule = Optimizer::new(Rule::GradientDescent, rate);
-    let mut trainer = line(&rule).unwrap();
-    let mut board = TensorBoard::create(folder, &trainer).unwrap().every(2);
-    let options = FitOptions {
-        epochs: 3,
-        batch: 16,
-        ..Default::default()
-    };
-    trainer.fit(&plane(), &options, &mut [&mut board]).unwrap();
-    board.path().to_path_buf()
-}
-
 #[test]
 fn a_run_is_a_file_of_events() {
     let folder = Folder::new("board");
@@ -369,55 +340,6 @@ fn a_run_is_a_file_of_events() {
     for tag in ["epoch_loss", "epoch_error"] {
         assert_eq!(steps(tag), [4, 8, 12], "{tag}");
     }
-}
-
-/// A network that looks words of a file up.
-fn reader_of(file: &Path) -> Trainer {
-    let mut net = Network::new(1);
-    let path = net.asset(file).unwrap();
-    let table = net
-        .op("HashTableV2")
-        .attr("key_dtype", AttrValue::Type(DType::String))
-        .attr("value_dtype", AttrValue::Type(DType::Int64))
-        .attr("shared_name", AttrValue::str("words"))
-        .output()
-        .unwrap();
-    // Keys are whole lines, values their numbers.
-    let fill = net
-        .op("InitializeTableFromTextFileV2")
-        .input(table)
-        .input(path)
-        .attr("key_index", AttrValue::Int(-2))
-        .attr("value_index", AttrValue::Int(-1))
-        .build()
-        .unwrap();
-    net.table_initializer(fill);
-    let words = net.input("words", DType::String, &[None]).unwrap();
-    let none = net
-        .builder()
-        .constant("none", Tensor::scalar(-1i64))
-        .unwrap();
-    let ids = net.op("LookupTableFindV2").input(table).input(words);
-    let ids = ids.input(none).output().unwrap();
-    net.name("ids", ids).unwrap();
-    let shift = net.state("shift", Tensor::scalar(0.5f32)).unwrap();
-    net.name("shifted", shift.value).unwrap();
-    Trainer::new(net, SessionOptions::default()).unwrap()
-}
-
-/// Writes a model with a vocabulary into `folder`/model.
-fn write_vocabulary(folder: &Path) -> PathBuf {
-    std::fs::create_dir_all(folder).unwrap();
-    let words = folder.join("words.txt");
-    std::fs::write(&words, "sun\nmoon\nstar\n").unwrap();
-    let model = folder.join("model");
-    let outputs = [("ids", "ids:0"), ("shift", "shifted:0")];
-    let trainer = reader_of(&words);
-    trainer
-        .export(&model, &[("words", "words:0")], &outputs)
-        .unwrap();
-    std::fs::remove_file(&words).unwrap();
-    model
 }
 
 #[test]
@@ -455,25 +377,4 @@ fn a_model_that_cannot_be_written_is_not_in_the_way() {
         std::fs::write(&words, "sun\nmoon\n").unwrap();
         export().unwrap();
     }
-}
-
-/// For `oracle/read_training.py`: writes into the folder `FERROFLOW_OUT`.
-#[test]
-#[ignore = "writes files for another program"]
-fn write_for_tensorflow() {
-    let out = PathBuf::from(std::env::var("FERROFLOW_OUT").expect("a folder"));
-    board(&out.join("run"));
-    write_vocabulary(&out);
-    let mut trainer = dropping();
-    let data = Dataset::new(vec![(
-        "x",
-        Tensor::from_slice([8, 4], &[1f32; 32]).unwrap(),
-    )]);
-    trainer
-        .fit(&data.unwrap(), &FitOptions::default(), &mut [])
-        .unwrap();
-    let (inputs, outputs) = ([("x", "x:0")], [("y", "dropped:0")]);
-    trainer
-        .export(&out.join("dropping"), &inputs, &outputs)
-        .unwrap();
 }
