@@ -1,9 +1,11 @@
-//! Speed of the CPU primitives on the shapes of the benchmark networks.
+//! Speed of the CPU primitives on the shapes of MobileNetV2, ResNet50, EfficientNetB0, InceptionV3 and
+//! BERT-base: `cargo bench -p ferroflow-primitives [-- FILTER]`.
 //!
-//! `cargo bench -p ferroflow-primitives --bench primitives -- [threads=N] [name filter]`. Every
-//! figure is the best of many runs; MobileNetV2, ResNet50, EfficientNetB0, InceptionV3 and
-//! BERT-base gave the sizes.
+//! Items are floating-point operations. `THREADS=N` in the environment divides the work among N
+//! threads, `FERROFLOW_SIMD=avx2` or `portable` chooses the instruction set.
 
+use divan::counter::{BytesCount, ItemsCount};
+use divan::{Bencher, black_box};
 use ferroflow_primitives::conv::{Conv2dShape, PackedFilter, conv2d};
 use ferroflow_primitives::depthwise::{DepthwiseShape, depthwise2d};
 use ferroflow_primitives::gemm::{
@@ -11,13 +13,17 @@ use ferroflow_primitives::gemm::{
 };
 use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary, unary};
 use ferroflow_primitives::pool::{PoolAxis, PoolKind, pool2d};
-use ferroflow_primitives::rows::{layer_norm, reduce_rows, softmax};
-use ferroflow_primitives::{Level, rows::ReduceOp, transpose::permute};
+use ferroflow_primitives::rows::{ReduceOp, layer_norm, reduce_rows, softmax};
+use ferroflow_primitives::transpose::permute;
 use ferroflow_sync::Parallelism;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
-/// Threads made for each call; good enough to see whether the work divides.
+fn main() {
+    divan::main();
+}
+
+/// Threads spawned for each call; good enough to see whether the work divides.
 struct Threads(usize);
 
 impl Parallelism for Threads {
@@ -44,156 +50,10 @@ impl Parallelism for Threads {
     }
 }
 
-struct Bench {
-    filter: String,
-    par: Threads,
-}
-
-impl Bench {
-    /// Times `f`; `work` is in `unit`s times 1e9.
-    fn run(&self, name: &str, work: f64, unit: &str, mut f: impl FnMut(&dyn Parallelism)) {
-        if !name.contains(&self.filter) {
-            return;
-        }
-        f(&self.par);
-        let begin = Instant::now();
-        let mut best = Duration::MAX;
-        let mut runs = 0;
-        while runs < 3 || (begin.elapsed() < Duration::from_millis(250) && runs < 20_000) {
-            let start = Instant::now();
-            f(&self.par);
-            best = best.min(start.elapsed());
-            runs += 1;
-        }
-        let s = best.as_secs_f64();
-        println!("{name:44} {:9.1} us {:8.2} {unit}", s * 1e6, work / s / 1e9);
-    }
-
-    fn gemm(&self, m: usize, k: usize, n: usize, act: Activation) {
-        let (a, b, bias) = (numbers(m * k), numbers(k * n), numbers(n));
-        let b = PackedB::from_rows(&self.par, &b, n, k, n);
-        let mut out = numbers(m * n);
-        let ep = Epilogue::new(Some(&bias), act);
-        let name = format!("gemm {m}x{k}x{n} {}", short(act));
-        self.run(&name, 2.0 * (m * n * k) as f64, "GFLOP/s", |par| {
-            gemm_packed(par, &a, k, m, &b, &mut out, n, &ep);
-        });
-    }
-
-    fn conv(&self, hw: usize, c: [usize; 2], f: [usize; 2], stride: usize) {
-        let out = hw.div_ceil(stride);
-        let pad = |f: usize| ((out - 1) * stride + f).saturating_sub(hw) / 2;
-        let s = Conv2dShape {
-            batch: 1,
-            in_h: hw,
-            in_w: hw,
-            in_c: c[0],
-            filter_h: f[0],
-            filter_w: f[1],
-            out_c: c[1],
-            stride_h: stride,
-            stride_w: stride,
-            dil_h: 1,
-            dil_w: 1,
-            pad_top: pad(f[0]),
-            pad_left: pad(f[1]),
-            out_h: out,
-            out_w: out,
-            groups: 1,
-        };
-        let (input, filter, bias) = (
-            numbers(s.input_len()),
-            numbers(s.filter_len()),
-            numbers(c[1]),
-        );
-        let packed = PackedFilter::new(&self.par, &filter, &s);
-        let mut y = numbers(s.output_len());
-        let ep = Epilogue::new(Some(&bias), Activation::Relu);
-        let name = format!(
-            "conv {hw}x{hw}x{} {}x{}/{stride} -> {}",
-            c[0], f[0], f[1], c[1]
-        );
-        let work = 2.0 * (s.output_len() * f[0] * f[1] * c[0]) as f64;
-        self.run(&name, work, "GFLOP/s", |par| {
-            conv2d(par, &s, &input, &packed, &mut y, &ep)
-        });
-    }
-
-    fn depthwise(&self, hw: usize, c: usize, f: usize, stride: usize) {
-        let out = hw.div_ceil(stride);
-        let pad = ((out - 1) * stride + f).saturating_sub(hw) / 2;
-        let s = DepthwiseShape {
-            batch: 1,
-            in_h: hw,
-            in_w: hw,
-            channels: c,
-            multiplier: 1,
-            filter_h: f,
-            filter_w: f,
-            stride_h: stride,
-            stride_w: stride,
-            dil_h: 1,
-            dil_w: 1,
-            pad_top: pad,
-            pad_left: pad,
-            out_h: out,
-            out_w: out,
-        };
-        let (input, filter, bias) = (numbers(s.input_len()), numbers(s.filter_len()), numbers(c));
-        let mut y = numbers(s.output_len());
-        let name = format!("depthwise {hw}x{hw}x{c} {f}x{f}/{stride}");
-        let work = 2.0 * (s.output_len() * f * f) as f64;
-        self.run(&name, work, "GFLOP/s", |par| {
-            depthwise2d(
-                par,
-                &s,
-                &input,
-                &filter,
-                Some(&bias),
-                Activation::Relu6,
-                &mut y,
-            );
-        });
-    }
-
-    fn pool(&self, kind: PoolKind, hw: usize, c: usize, window: usize, stride: usize, pad: usize) {
-        let output = (hw + 2 * pad - window) / stride + 1;
-        let axis = PoolAxis {
-            input: hw,
-            output,
-            window,
-            stride,
-            pad,
-        };
-        let x = numbers(hw * hw * c);
-        let mut y = numbers(output * output * c);
-        let name = format!("pool {kind:?} {hw}x{hw}x{c} {window}/{stride}");
-        self.run(&name, 4.0 * (x.len() + y.len()) as f64, "GB/s", |par| {
-            pool2d(par, kind, 1, [axis, axis], c, &x, &mut y);
-        });
-    }
-
-    fn permute(&self, shape: &[usize], perm: &[usize]) {
-        let bytes = 4 * shape.iter().product::<usize>();
-        let (x, mut y) = (vec![1u8; bytes], vec![0u8; bytes]);
-        self.run(
-            &format!("permute {shape:?} {perm:?}"),
-            2.0 * bytes as f64,
-            "GB/s",
-            |par| {
-                permute(par, 4, shape, perm, &x, &mut y);
-            },
-        );
-    }
-}
-
-fn short(act: Activation) -> String {
-    match act {
-        Activation::None => String::new(),
-        Activation::Unary(op) => format!("{op:?}"),
-        act => format!("{act:?}"),
-    }
-}
+static PAR: LazyLock<Threads> = LazyLock::new(|| {
+    let n = std::env::var("THREADS").ok().and_then(|n| n.parse().ok());
+    Threads(n.unwrap_or(1))
+});
 
 fn numbers(n: usize) -> Vec<f32> {
     (0..n)
@@ -201,192 +61,302 @@ fn numbers(n: usize) -> Vec<f32> {
         .collect()
 }
 
-fn main() {
-    let mut bench = Bench {
-        filter: String::new(),
-        par: Threads(1),
-    };
-    for arg in std::env::args().skip(1).filter(|a| a != "--bench") {
-        match arg.strip_prefix("threads=") {
-            Some(n) => bench.par = Threads(n.parse().unwrap_or(1)),
-            None => bench.filter = arg,
-        }
-    }
-    println!("{:?}, {} thread(s)", Level::current(), bench.par.0);
-    products(&bench);
-    convolutions(&bench);
-    memory_bound(&bench);
+const PRODUCTS: [[usize; 3]; 25] = [
+    [128, 768, 768],
+    [128, 3072, 768],
+    [384, 768, 768],
+    [3136, 64, 256],
+    [3136, 256, 64],
+    [784, 512, 128],
+    [196, 1024, 256],
+    [196, 256, 1024],
+    [49, 2048, 512],
+    [49, 512, 2048],
+    [12544, 16, 96],
+    [12544, 32, 16],
+    [3136, 24, 144],
+    [3136, 144, 24],
+    [784, 32, 192],
+    [196, 576, 96],
+    [49, 160, 960],
+    [49, 960, 320],
+    [49, 320, 1280],
+    [289, 768, 192],
+    [1225, 64, 80],
+    [1, 1280, 1000],
+    [1, 2048, 1000],
+    [4, 2048, 1000],
+    [512, 512, 512],
+];
+
+/// m, k, n: packed weights, bias, Relu6.
+#[divan::bench(args = PRODUCTS)]
+fn gemm_relu6(bencher: Bencher, shape: [usize; 3]) {
+    packed_gemm(bencher, shape, Activation::Relu6);
 }
 
-fn products(b: &Bench) {
-    let relu6 = Activation::Relu6;
-    for [m, k, n] in [
-        [128, 768, 768],
-        [128, 3072, 768],
-        [384, 768, 768],
-        [3136, 64, 256],
-        [3136, 256, 64],
-        [784, 512, 128],
-        [196, 1024, 256],
-        [196, 256, 1024],
-        [49, 2048, 512],
-        [49, 512, 2048],
-        [12544, 16, 96],
-        [12544, 32, 16],
-        [3136, 24, 144],
-        [3136, 144, 24],
-        [784, 32, 192],
-        [196, 576, 96],
-        [49, 160, 960],
-        [49, 960, 320],
-        [49, 320, 1280],
-        [289, 768, 192],
-        [1225, 64, 80],
-        [1, 1280, 1000],
-        [1, 2048, 1000],
-        [4, 2048, 1000],
-        [512, 512, 512],
-    ] {
-        b.gemm(m, k, n, relu6);
-    }
-    b.gemm(128, 768, 3072, Activation::None);
-    b.gemm(128, 768, 3072, UnaryOp::GeluErf.into());
-    b.gemm(3136, 24, 144, UnaryOp::Swish.into());
-    for (m, k, n, ta, tb) in [
-        (768, 768, 768, false, false),
-        (128, 784, 512, false, false),
-        (128, 512, 512, false, true),
-        (784, 128, 512, true, false),
-        (16, 512, 512, false, false),
-        (1, 512, 512, false, false),
-    ] {
-        let (x, y, mut out) = (numbers(m * k), numbers(k * n), numbers(m * n));
-        let s = GemmShape::dense(m, n, k, ta, tb);
-        let turned = |t| if t { "'" } else { "" };
-        let name = format!(
-            "gemm unpacked {m}x{k}{} · {k}x{n}{}",
-            turned(ta),
-            turned(tb)
-        );
-        b.run(&name, 2.0 * (m * n * k) as f64, "GFLOP/s", |par| {
-            gemm(par, &s, &x, &y, &mut out, &Epilogue::none());
+#[divan::bench(args = [
+    ([128, 768, 3072], None),
+    ([128, 768, 3072], Some(UnaryOp::GeluErf)),
+    ([3136, 24, 144], Some(UnaryOp::Swish)),
+])]
+fn gemm_unary(bencher: Bencher, (shape, op): ([usize; 3], Option<UnaryOp>)) {
+    packed_gemm(bencher, shape, op.map_or(Activation::None, Into::into));
+}
+
+fn packed_gemm(bencher: Bencher, [m, k, n]: [usize; 3], activation: Activation) {
+    let (a, b, bias) = (numbers(m * k), numbers(k * n), numbers(n));
+    let b = PackedB::from_rows(&*PAR, &b, n, k, n);
+    let mut out = numbers(m * n);
+    let epilogue = Epilogue::new(Some(&bias), activation);
+    bencher
+        .counter(ItemsCount::new(2 * m * n * k))
+        .bench_local(|| {
+            gemm_packed(&*PAR, black_box(&a), k, m, &b, &mut out, n, &epilogue);
         });
-    }
-    for (m, n, k, t) in [(128, 128, 64, true), (128, 64, 128, false)] {
-        let (x, y) = (numbers(12 * m * k), numbers(12 * k * n));
-        let mut out = numbers(12 * m * n);
-        let s = GemmShape::dense(m, n, k, false, t);
-        let item = |i| BatchItem {
-            a: i * m * k,
-            b: i * k * n,
-            out: 0,
-        };
-        let work = 2.0 * (12 * m * n * k) as f64;
-        b.run(
-            &format!("batch gemm 12 x {m}x{k}x{n}"),
-            work,
-            "GFLOP/s",
-            |par| {
-                batch_gemm(
-                    par,
-                    12,
-                    &s,
-                    &x,
-                    &y,
-                    &mut out,
-                    m * n,
-                    &item,
-                    Activation::None,
-                );
-            },
-        );
-    }
 }
 
-fn convolutions(b: &Bench) {
-    for (hw, c, f, stride) in [
-        (224, [3, 64], [7, 7], 2),
-        (224, [3, 32], [3, 3], 2),
-        (56, [64, 64], [3, 3], 1),
-        (28, [128, 128], [3, 3], 1),
-        (14, [256, 256], [3, 3], 1),
-        (7, [512, 512], [3, 3], 1),
-        (56, [256, 512], [1, 1], 2),
-        (56, [128, 128], [3, 3], 2),
-        (17, [192, 192], [1, 7], 1),
-        (17, [192, 192], [7, 1], 1),
-        (35, [64, 96], [3, 3], 1),
-        (35, [48, 64], [5, 5], 1),
-        (147, [32, 64], [3, 3], 1),
-        (8, [384, 384], [1, 3], 1),
-    ] {
-        b.conv(hw, c, f, stride);
-    }
-    for (hw, c, f, stride) in [
-        (112, 32, 3, 1),
-        (112, 96, 3, 2),
-        (56, 144, 3, 1),
-        (28, 192, 3, 1),
-        (14, 576, 3, 1),
-        (14, 576, 3, 2),
-        (7, 960, 3, 1),
-        (28, 240, 5, 1),
-        (14, 672, 5, 1),
-        (7, 1152, 5, 1),
-        (56, 144, 5, 2),
-    ] {
-        b.depthwise(hw, c, f, stride);
-    }
+/// m, k, n, whether the operands are transposed.
+#[divan::bench(args = [
+    (768, 768, 768, false, false),
+    (128, 784, 512, false, false),
+    (128, 512, 512, false, true),
+    (784, 128, 512, true, false),
+    (16, 512, 512, false, false),
+    (1, 512, 512, false, false),
+])]
+fn gemm_unpacked(bencher: Bencher, (m, k, n, ta, tb): (usize, usize, usize, bool, bool)) {
+    let (x, y, mut out) = (numbers(m * k), numbers(k * n), numbers(m * n));
+    let shape = GemmShape::dense(m, n, k, ta, tb);
+    bencher
+        .counter(ItemsCount::new(2 * m * n * k))
+        .bench_local(|| {
+            gemm(
+                &*PAR,
+                &shape,
+                black_box(&x),
+                &y,
+                &mut out,
+                &Epilogue::none(),
+            );
+        });
 }
 
-fn memory_bound(b: &Bench) {
-    b.pool(PoolKind::Max, 112, 64, 3, 2, 1);
-    b.pool(PoolKind::Average, 35, 256, 3, 1, 1);
-    b.pool(PoolKind::Average, 7, 2048, 7, 1, 0);
-    let n = 1024;
-    let (x, mut y) = (numbers(n), numbers(n));
-    for op in [
-        UnaryOp::Exp,
-        UnaryOp::Log,
-        UnaryOp::Tanh,
-        UnaryOp::Sigmoid,
-        UnaryOp::Erf,
-        UnaryOp::Swish,
-        UnaryOp::GeluErf,
-        UnaryOp::GeluTanh,
-        UnaryOp::Sin,
-        UnaryOp::Relu,
-        UnaryOp::Rsqrt,
-    ] {
-        b.run(
-            &format!("unary {op:?} 1024"),
-            16.0 * n as f64,
-            "G/s",
-            |_| {
-                (0..16).for_each(|_| unary(op, &x, &mut y));
-            },
-        );
-    }
-    let z = numbers(n);
-    b.run("binary Add 1024", 16.0 * n as f64, "G/s", |_| {
-        (0..16).for_each(|_| binary(BinaryOp::Add, &x[..], &z[..], &mut y));
-    });
+/// Attention: twelve products m, n, k.
+#[divan::bench(args = [(128, 128, 64, true), (128, 64, 128, false)])]
+fn gemm_batch(bencher: Bencher, (m, n, k, tb): (usize, usize, usize, bool)) {
+    let (x, y) = (numbers(12 * m * k), numbers(12 * k * n));
+    let mut out = numbers(12 * m * n);
+    let shape = GemmShape::dense(m, n, k, false, tb);
+    let item = |i| BatchItem {
+        a: i * m * k,
+        b: i * k * n,
+        out: 0,
+    };
+    let none = Activation::None;
+    bencher
+        .counter(ItemsCount::new(24 * m * n * k))
+        .bench_local(|| {
+            batch_gemm(
+                &*PAR,
+                12,
+                &shape,
+                black_box(&x),
+                &y,
+                &mut out,
+                m * n,
+                &item,
+                none,
+            );
+        });
+}
+
+/// Height and width, channels in and out, filter, stride.
+#[divan::bench(args = [
+    (224, [3, 64], [7, 7], 2),
+    (224, [3, 32], [3, 3], 2),
+    (56, [64, 64], [3, 3], 1),
+    (28, [128, 128], [3, 3], 1),
+    (14, [256, 256], [3, 3], 1),
+    (7, [512, 512], [3, 3], 1),
+    (56, [256, 512], [1, 1], 2),
+    (56, [128, 128], [3, 3], 2),
+    (17, [192, 192], [1, 7], 1),
+    (17, [192, 192], [7, 1], 1),
+    (35, [64, 96], [3, 3], 1),
+    (35, [48, 64], [5, 5], 1),
+    (147, [32, 64], [3, 3], 1),
+    (8, [384, 384], [1, 3], 1),
+])]
+fn conv(bencher: Bencher, (hw, c, f, stride): (usize, [usize; 2], [usize; 2], usize)) {
+    let out = hw.div_ceil(stride);
+    let pad = |f: usize| ((out - 1) * stride + f).saturating_sub(hw) / 2;
+    let s = Conv2dShape {
+        batch: 1,
+        in_h: hw,
+        in_w: hw,
+        in_c: c[0],
+        filter_h: f[0],
+        filter_w: f[1],
+        out_c: c[1],
+        stride_h: stride,
+        stride_w: stride,
+        dil_h: 1,
+        dil_w: 1,
+        pad_top: pad(f[0]),
+        pad_left: pad(f[1]),
+        out_h: out,
+        out_w: out,
+        groups: 1,
+    };
+    let (input, filter) = (numbers(s.input_len()), numbers(s.filter_len()));
+    let bias = numbers(c[1]);
+    let packed = PackedFilter::new(&*PAR, &filter, &s);
+    let mut y = numbers(s.output_len());
+    let epilogue = Epilogue::new(Some(&bias), Activation::Relu);
+    bencher
+        .counter(ItemsCount::new(2 * s.output_len() * f[0] * f[1] * c[0]))
+        .bench_local(|| conv2d(&*PAR, &s, black_box(&input), &packed, &mut y, &epilogue));
+}
+
+/// Height and width, channels, filter, stride.
+#[divan::bench(args = [
+    (112, 32, 3, 1),
+    (112, 96, 3, 2),
+    (56, 144, 3, 1),
+    (28, 192, 3, 1),
+    (14, 576, 3, 1),
+    (14, 576, 3, 2),
+    (7, 960, 3, 1),
+    (28, 240, 5, 1),
+    (14, 672, 5, 1),
+    (7, 1152, 5, 1),
+    (56, 144, 5, 2),
+])]
+fn depthwise(bencher: Bencher, (hw, c, f, stride): (usize, usize, usize, usize)) {
+    let out = hw.div_ceil(stride);
+    let pad = ((out - 1) * stride + f).saturating_sub(hw) / 2;
+    let s = DepthwiseShape {
+        batch: 1,
+        in_h: hw,
+        in_w: hw,
+        channels: c,
+        multiplier: 1,
+        filter_h: f,
+        filter_w: f,
+        stride_h: stride,
+        stride_w: stride,
+        dil_h: 1,
+        dil_w: 1,
+        pad_top: pad,
+        pad_left: pad,
+        out_h: out,
+        out_w: out,
+    };
+    let (input, filter) = (numbers(s.input_len()), numbers(s.filter_len()));
+    let (bias, mut y) = (numbers(c), numbers(s.output_len()));
+    let relu6 = Activation::Relu6;
+    bencher
+        .counter(ItemsCount::new(2 * s.output_len() * f * f))
+        .bench_local(|| {
+            depthwise2d(
+                &*PAR,
+                &s,
+                black_box(&input),
+                &filter,
+                Some(&bias),
+                relu6,
+                &mut y,
+            );
+        });
+}
+
+/// Height and width, channels, window, stride, padding.
+#[divan::bench(args = [
+    (PoolKind::Max, [112, 64, 3, 2, 1]),
+    (PoolKind::Average, [35, 256, 3, 1, 1]),
+    (PoolKind::Average, [7, 2048, 7, 1, 0]),
+])]
+fn pool(bencher: Bencher, (kind, [hw, c, window, stride, pad]): (PoolKind, [usize; 5])) {
+    let output = (hw + 2 * pad - window) / stride + 1;
+    let axis = PoolAxis {
+        input: hw,
+        output,
+        window,
+        stride,
+        pad,
+    };
+    let x = numbers(hw * hw * c);
+    let mut y = numbers(output * output * c);
+    bencher
+        .counter(BytesCount::new(4 * (x.len() + y.len())))
+        .bench_local(|| pool2d(&*PAR, kind, 1, [axis, axis], c, black_box(&x), &mut y));
+}
+
+#[divan::bench(args = [
+    UnaryOp::Exp,
+    UnaryOp::Log,
+    UnaryOp::Tanh,
+    UnaryOp::Sigmoid,
+    UnaryOp::Erf,
+    UnaryOp::Swish,
+    UnaryOp::GeluErf,
+    UnaryOp::GeluTanh,
+    UnaryOp::Sin,
+    UnaryOp::Relu,
+    UnaryOp::Rsqrt,
+])]
+fn unary_1024(bencher: Bencher, op: UnaryOp) {
+    let (x, mut y) = (numbers(1024), numbers(1024));
+    bencher
+        .counter(ItemsCount::new(x.len()))
+        .bench_local(|| unary(op, black_box(&x), &mut y));
+}
+
+#[divan::bench]
+fn binary_add_1024(bencher: Bencher) {
+    let (x, z, mut y) = (numbers(1024), numbers(1024), numbers(1024));
+    bencher
+        .counter(ItemsCount::new(x.len()))
+        .bench_local(|| binary(BinaryOp::Add, black_box(&x[..]), &z[..], &mut y));
+}
+
+#[divan::bench]
+fn softmax_1536x128(bencher: Bencher) {
     let x = numbers(1536 * 128);
     let mut y = numbers(x.len());
-    b.run("softmax 1536x128", x.len() as f64, "G/s", |par| {
-        softmax(par, &x, 128, &mut y)
-    });
+    bencher
+        .counter(ItemsCount::new(x.len()))
+        .bench_local(|| softmax(&*PAR, black_box(&x), 128, &mut y));
+}
+
+#[divan::bench]
+fn layer_norm_128x768(bencher: Bencher) {
     let (x, scale) = (numbers(128 * 768), numbers(768));
     let mut y = numbers(x.len());
-    b.run("layer_norm 128x768", x.len() as f64, "G/s", |par| {
-        layer_norm(par, &x, &scale, &scale, 1e-6, &mut y);
-    });
-    let mut sums = numbers(128);
-    b.run("reduce_rows Sum 128x768", x.len() as f64, "G/s", |par| {
-        reduce_rows(par, ReduceOp::Sum, &x, 768, &mut sums);
-    });
-    b.permute(&[1, 128, 12, 64], &[0, 2, 1, 3]);
-    b.permute(&[1, 128, 12, 64], &[0, 2, 3, 1]);
-    b.permute(&[768, 768], &[1, 0]);
-    b.permute(&[56, 56, 64], &[2, 0, 1]);
+    bencher
+        .counter(ItemsCount::new(x.len()))
+        .bench_local(|| layer_norm(&*PAR, black_box(&x), &scale, &scale, 1e-6, &mut y));
+}
+
+#[divan::bench]
+fn reduce_rows_sum_128x768(bencher: Bencher) {
+    let (x, mut sums) = (numbers(128 * 768), numbers(128));
+    bencher
+        .counter(ItemsCount::new(x.len()))
+        .bench_local(|| reduce_rows(&*PAR, ReduceOp::Sum, black_box(&x), 768, &mut sums));
+}
+
+#[divan::bench(args = [
+    (&[1, 128, 12, 64][..], &[0, 2, 1, 3][..]),
+    (&[1, 128, 12, 64], &[0, 2, 3, 1]),
+    (&[768, 768], &[1, 0]),
+    (&[56, 56, 64], &[2, 0, 1]),
+])]
+fn permute_f32(bencher: Bencher, (shape, perm): (&[usize], &[usize])) {
+    let bytes = 4 * shape.iter().product::<usize>();
+    let (x, mut y) = (vec![1u8; bytes], vec![0u8; bytes]);
+    bencher
+        .counter(BytesCount::new(2 * bytes))
+        .bench_local(|| permute(&*PAR, 4, shape, perm, black_box(&x), &mut y));
 }
