@@ -504,3 +504,19 @@ fn saved_models_run_by_signature() {
         assert!(error.contains(message), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn ops_are_listed() {
+    let all = ok(&["ops"]);
+    let line = all.lines().find(|l| l.starts_with("Square "));
+    let words: Vec<&str> = line.expect("a line").split_whitespace().collect();
+    assert!(words.starts_with(&["Square", "math", "yes"]), "{words:?}");
+    assert!(words[3].starts_with("T=bfloat16,half,float,"), "{words:?}");
+    assert!(all.lines().map(|l| l.split(' ').next()).is_sorted());
+    let json = ok(&["ops", "--json", "NoOp", "Square"]);
+    let lines: Vec<&str> = json.lines().collect();
+    assert_eq!(lines.len(), 2, "{json}");
+    assert!(lines[0].contains("\"name\":\"NoOp\""), "{json}");
+    assert!(lines[1].contains("\"gradient\":\"yes\""), "{json}");
+    assert!(fails(&["ops", "NoSuchOp"]).contains("op 'NoSuchOp' is not supported"));
+}

@@ -59,3 +59,20 @@ pub use records::Records;
 pub use recurrent::Recurrent;
 pub use tensorboard::TensorBoard;
 pub use trainer::{FitOptions, Trainer};
+
+/// Runs the Rust examples of README.md and the book.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/book/src/run.md")]
+    struct Run;
+    #[doc = include_str!("../../../docs/book/src/compile.md")]
+    struct Compile;
+    #[doc = include_str!("../../../docs/book/src/train.md")]
+    struct Train;
+    #[doc = include_str!("../../../docs/book/src/host_programs.md")]
+    struct HostPrograms;
+    #[doc = include_str!("../../../docs/book/src/extend.md")]
+    struct Extend;
+}
