@@ -9,12 +9,12 @@ impl RegisteredOp {
         format!("crates/ops/{}/src/{}.rs", self.group, self.file)
     }
 
-    /// Returns whether the op has a gradient: `yes`, `not differentiable` or `none yet`.
+    /// Returns whether the op has a gradient: `yes`, `not differentiable` or `none`.
     pub fn gradient(&self) -> &'static str {
         match self.op.gradient {
             GradientRule::Function(_) => "yes",
             GradientRule::None => "not differentiable",
-            GradientRule::Undefined => "none yet",
+            GradientRule::Undefined => "none",
         }
     }
 
@@ -26,7 +26,7 @@ impl RegisteredOp {
     /// static OP: Op = Op::new("Neg", "x: T -> y: T | T: type {float,double}");
     /// let op = RegisteredOp { op: &OP, group: "math", file: "unary" };
     /// assert_eq!(op.dtypes()?, [("T".to_string(), vec!["float", "double"])]);
-    /// assert_eq!(op.gradient(), "none yet");
+    /// assert_eq!(op.gradient(), "none");
     /// # Ok::<(), ferroflow_base::Status>(())
     /// ```
     ///
