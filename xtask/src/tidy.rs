@@ -123,9 +123,19 @@ fn files(root: &Path) -> Res<Vec<PathBuf>> {
     };
     let mut files = list(root)?;
     files.retain(|f| f.is_file() && is_text(f));
-    let mut folders: Vec<PathBuf> = [".github", "crates", "docs", "fuzz/fuzz_targets", "xtask"]
-        .map(|f| root.join(f))
-        .into();
+    files.push(root.join("bench/README.md"));
+    let mut folders: Vec<PathBuf> = [
+        ".github",
+        "crates",
+        "docs",
+        "examples",
+        "fuzz/fuzz_targets",
+        "interop",
+        "oracle",
+        "xtask",
+    ]
+    .map(|f| root.join(f))
+    .into();
     while let Some(folder) = folders.pop() {
         for path in list(&folder)? {
             if path.is_dir() {

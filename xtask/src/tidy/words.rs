@@ -32,12 +32,16 @@ const CLEAN: &[&str] = &[
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
+    "bench/README.md",
     "crates/cli/src/ops.rs",
     "crates/cli/tests/book.rs",
     "crates/opdef/src/reference.rs",
     "crates/opdef/src/registry.rs",
     "crates/ops/tests/reference.rs",
     "docs/",
+    "examples/digits/README.md",
+    "interop/README.md",
+    "oracle/README.md",
     "xtask/src/",
 ];
 
