@@ -19,7 +19,7 @@ def tensors(prefix):
 
 
 def main():
-    out = written_by("ferroflow-model")
+    out = written_by("ferroflow-model", "write_files_for_tensorflow")
     ours, theirs = tensors(out / "every"), tensors(EVERY)
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
     types = tf.train.load_checkpoint(str(out / "old")).get_variable_to_dtype_map()

@@ -44,7 +44,7 @@ def serve(folder, **inputs):
 
 
 def main():
-    folder = written_by("ferroflow-train")
+    folder = written_by("ferroflow-train", "write_training_for_tensorflow")
     read_run(folder / "run")
     out = serve(folder / "model", words=["moon", "sun", "earth"])
     assert out["ids"].tolist() == [1, 0, -1] and out["shift"] == 0.5, out

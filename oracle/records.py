@@ -62,4 +62,4 @@ def read(folder):
 
 
 if __name__ == "__main__":
-    read(written_by("ferroflow-model")) if sys.argv[1:] == ["read"] else write()
+    read(written_by("ferroflow-model", "write_files_for_tensorflow")) if sys.argv[1:] == ["read"] else write()

@@ -7,9 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def written_by(package):
-    """Returns the directory that the example `write_for_tensorflow` of `package` filled."""
+def written_by(package, example):
+    """Returns the directory that `example` of `package` filled."""
     folder = Path(tempfile.mkdtemp(prefix="ferroflow-"))
-    command = ["cargo", "run", "--quiet", "--package", package, "--example", "write_for_tensorflow"]
+    command = ["cargo", "run", "--quiet", "--package", package, "--example", example]
     subprocess.run([*command, str(folder)], cwd=ROOT, check=True)
     return folder

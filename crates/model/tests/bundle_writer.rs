@@ -5,8 +5,7 @@ mod written;
 
 use ferroflow_base::{Code, Result};
 use ferroflow_model::{
-    BundleWriter, CheckpointState, SavedPart, SliceReader, TensorBundle, TensorSlice,
-    merge_bundles, write_slices,
+    BundleWriter, CheckpointState, SliceReader, TensorBundle, TensorSlice, merge_bundles,
 };
 use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
 use std::path::PathBuf;

@@ -7,14 +7,12 @@ mod written;
 
 use ferroflow_model::proto::{Event, GraphDef, event::What, summary::value::Value};
 use ferroflow_model::{RecordCompression, RecordReader, decode};
-use ferroflow_runtime::building::AttrValue;
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Tensor};
 use ferroflow_train::{
-    Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, TensorBoard, Trainer,
+    Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, Trainer,
 };
 use plane::{Folder, fit, line, plane};
-use std::path::PathBuf;
-use written::{board, dropping, write_vocabulary};
+use written::{board, dropping, reader_of, write_vocabulary};
 
 fn rules() -> Vec<(Rule, f32)> {
     let (momentum, epsilon) = (0.9, 1e-7);

@@ -1,4 +1,4 @@
-//! Checkpoints that both the tests and `examples/write_for_tensorflow.rs` write.
+//! Checkpoints that both the tests and `examples/write_files_for_tensorflow.rs` write.
 
 use ferroflow_base::Result;
 use ferroflow_model::{

@@ -1,4 +1,4 @@
-//! Record and event files that both the tests and `examples/write_for_tensorflow.rs` write.
+//! Record and event files that both the tests and `examples/write_files_for_tensorflow.rs` write.
 
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_model::{EventWriter, RecordCompression, RecordWriter};

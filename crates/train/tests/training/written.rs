@@ -1,4 +1,4 @@
-//! What both the tests and `examples/write_for_tensorflow.rs` train and write.
+//! What both the tests and `examples/write_training_for_tensorflow.rs` train and write.
 
 use crate::plane::{line, plane};
 use ferroflow_runtime::building::AttrValue;

@@ -1,5 +1,5 @@
 //! Writes a TensorBoard run and SavedModels that `oracle/read_training.py` has TensorFlow read:
-//! `cargo run -p ferroflow-train --example write_for_tensorflow DIR`.
+//! `cargo run -p ferroflow-train --example write_training_for_tensorflow DIR`.
 
 #[path = "../tests/training/plane.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -7,13 +7,18 @@ mod plane;
 #[path = "../tests/training/written.rs"]
 mod written;
 
-use ferroflow_runtime::{Result, Status, Tensor};
+use ferroflow_runtime::{Code, Result, Status, Tensor};
 use ferroflow_train::{Dataset, FitOptions};
 use std::path::PathBuf;
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).map(PathBuf::from);
-    let usage = || Status::invalid_argument("usage: write_for_tensorflow DIR");
+    let usage = || {
+        Status::new(
+            Code::InvalidArgument,
+            "usage: write_training_for_tensorflow DIR",
+        )
+    };
     let folder = folder.ok_or_else(usage)?;
     written::board(&folder.join("run"));
     written::write_vocabulary(&folder);

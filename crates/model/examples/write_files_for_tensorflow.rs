@@ -1,5 +1,5 @@
 //! Writes records, events and checkpoints that `oracle/records.py` and `oracle/read_checkpoint.py`
-//! have TensorFlow read: `cargo run -p ferroflow-model --example write_for_tensorflow DIR`.
+//! have TensorFlow read: `cargo run -p ferroflow-model --example write_files_for_tensorflow DIR`.
 
 #[path = "../tests/written/checkpoints.rs"]
 mod checkpoints;
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).map(PathBuf::from);
-    let folder = folder.ok_or_else(|| invalid_argument!("usage: write_for_tensorflow DIR"))?;
+    let folder =
+        folder.ok_or_else(|| invalid_argument!("usage: write_files_for_tensorflow DIR"))?;
     write_records(&folder);
     write_checkpoints(&folder)
 }
