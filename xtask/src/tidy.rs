@@ -24,6 +24,7 @@ const LONG: &[&str] = &[
     "crates/executor/src/state.rs",
     "crates/graph/src/autodiff/loops.rs",
     "crates/opdef/src/gradient.rs",
+    "crates/program/src/bef/model.rs",
     "crates/program/src/mlir/parser.rs",
     "crates/program/src/mlir/printer.rs",
     "crates/remote/src/master.rs",
