@@ -2,7 +2,7 @@
 //!
 //! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`];
 //! [`ClientSession`] for graphs that grow while they run,
-//! [`building`] for graphs made in Rust, [`train`] for training.
+//! [`building`] for graphs built in Rust, [`eager`] for single ops, [`host`] for host programs.
 //!
 //! Does not know: the network, command lines.
 #![forbid(unsafe_code)]
