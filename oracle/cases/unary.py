@@ -120,6 +120,9 @@ def tests():
         yield case("Invert", a(dtype, [info.min, info.max, 0, 1, 5]))
         yield case("Invert", empty(dtype, 0))
     yield case("Invert", np.int32(-7))
+    for dtype in INTS:
+        info = np.iinfo(NUMPY[dtype])
+        yield case("PopulationCount", a(dtype, [info.min, info.max, 0, 1, 5, 100]))
 
 
 def complexes():

@@ -65,7 +65,7 @@ const OPS: &[Op] = &[
 /// A few ops; their dtype attrs are float where they are not given.
 pub(crate) fn registry() -> &'static Registry {
     static REGISTRY: std::sync::OnceLock<Registry> = std::sync::OnceLock::new();
-    REGISTRY.get_or_init(|| Registry::new(&[&[OPS]]))
+    REGISTRY.get_or_init(|| Registry::new(&[("test", &[("test", OPS)])]))
 }
 
 /// Reads a graph of lines `name = Op{attr=value}(input, input:1, ^control)`, where a value is a dtype, a
