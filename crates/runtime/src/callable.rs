@@ -34,6 +34,9 @@ pub struct Callable {
 #[derive(Default)]
 pub(crate) struct Compiled {
     by_signature: RwLock<FxHashMap<Signature, Arc<Callable>>>,
+    /// Callables that were run by name lately, the newest last; comparing names costs less than
+    /// building and hashing a signature.
+    recent: RwLock<Vec<Arc<Callable>>>,
     /// One compilation at a time: two would need twice the memory.
     compiling: Mutex<()>,
 }
@@ -43,6 +46,36 @@ impl Compiled {
         let compiled = self.by_signature.read();
         let compiled = compiled.unwrap_or_else(PoisonError::into_inner);
         compiled.get(signature).cloned()
+    }
+
+    /// Returns the callable of a recent run whose signature has these names in this order.
+    pub(crate) fn recent(
+        &self,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+        targets: &[&str],
+    ) -> Option<Arc<Callable>> {
+        let same = |names: &[String], other: &[&str]| {
+            names.len() == other.len() && names.iter().zip(other).all(|(a, b)| a == b)
+        };
+        let fits = |c: &&Arc<Callable>| {
+            let s = &c.signature;
+            s.feeds.len() == feeds.len()
+                && s.feeds.iter().zip(feeds).all(|(a, (b, _))| a == b)
+                && same(&s.fetches, fetches)
+                && same(&s.targets, targets)
+        };
+        let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().rev().find(fits).cloned()
+    }
+
+    /// Remembers a callable for [`Compiled::recent`].
+    pub(crate) fn remember(&self, callable: &Arc<Callable>) {
+        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() >= MAX_RECENT {
+            recent.remove(0);
+        }
+        recent.push(callable.clone());
     }
 
     /// The callable of `signature`; `make` compiles it when there is none.
@@ -72,6 +105,9 @@ impl Compiled {
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Callables that are found by comparing names.
+const MAX_RECENT: usize = 8;
 
 /// What may be fed for a tensor.
 pub(crate) struct Feed {

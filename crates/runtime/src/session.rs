@@ -158,6 +158,10 @@ impl Session {
         targets: &[&str],
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
+        let args = feeds.iter().map(|(_, t)| t.clone()).collect();
+        if let Some(callable) = self.compiled.recent(feeds, fetches, targets) {
+            return self.call(&callable, args, options);
+        }
         let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
         let signature = Signature {
             feeds: feeds.iter().map(|(name, _)| name.to_string()).collect(),
@@ -165,11 +169,8 @@ impl Session {
             targets: names(targets),
         };
         let callable = self.callable(&signature)?;
-        self.call(
-            &callable,
-            feeds.iter().map(|(_, t)| t.clone()).collect(),
-            options,
-        )
+        self.compiled.remember(&callable);
+        self.call(&callable, args, options)
     }
 
     /// The part of the graph that a signature needs.
