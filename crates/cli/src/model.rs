@@ -194,8 +194,8 @@ pub struct RunArgs {
     /// `serving_default`; without --fetch, all its outputs are fetched.
     #[arg(long, value_name = "NAME")]
     pub signature: Option<String>,
-    /// Feeds a tensor: NAME=VALUE, where VALUE is a literal such as 3.5, true, "text" or
-    /// [[1,2],[3,4]], or @file.npy, @file.npz:key, or an image @file.png or @file.jpg, which is
+    /// Feeds a tensor: NAME=VALUE, where VALUE is a literal such as `3.5`, `true`, `"text"` or
+    /// `[[1,2],[3,4]]`, or @file.npy, @file.npz:key, or an image @file.png or @file.jpg, which is
     /// resized to the placeholder's shape. A string input takes the bytes of any other @file.
     #[arg(long, value_name = "NAME=VALUE")]
     pub feed: Vec<String>,

@@ -1,9 +1,9 @@
-//! Standard output, which may be a pipe that somebody has closed or a disk that is full.
+//! Standard output, which may be a closed pipe or a full disk.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// As `print!`. Nobody to print for is the end of the program, not its failure.
+/// As `print!`. A closed pipe ends the program without an error.
 pub fn print(text: Arguments) {
     let mut out = std::io::stdout().lock();
     let Err(e) = out.write_fmt(text).and_then(|()| out.flush()) else {
@@ -16,7 +16,7 @@ pub fn print(text: Arguments) {
     std::process::exit(1);
 }
 
-/// As `println!`, through [`print`].
+/// As `println!`, through [`print()`].
 macro_rules! say {
     ($($arg:tt)*) => {
         $crate::out::print(format_args!("{}\n", format_args!($($arg)*)))
