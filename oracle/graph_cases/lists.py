@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 
 from graphkit import case, raw
 
@@ -405,3 +406,51 @@ def array_more_refusals(b):
     two = raw.TensorArrayWriteV3(handle=same.handle, flow_in=one, index=1, value=tf.constant([1.0]))
     b.step(two, {x: [1, 2]}, error="because the value shape is [1] which is incompatible with the "
            "TensorArray's inferred element shape: [2]")
+
+
+@case("v1")
+def list_refusals(b):
+    s1, s2, n1, n2 = b.feed(I, None), b.feed(I, None), b.feed(I), b.feed(I)
+
+    def sum_of(dtype):
+        one = raw.TensorListReserve(element_shape=s1, num_elements=n1, element_dtype=F)
+        two = raw.TensorListReserve(element_shape=s2, num_elements=n2, element_dtype=dtype)
+        return raw.TensorListLength(input_handle=raw.AddN(inputs=[one, two]))
+
+    n = sum_of(F)
+    b.step(n, {s1: [-1], s2: [2], n1: 3, n2: 3})
+    b.step(n, {s1: [], s2: [2], n1: 3, n2: 3},
+           error="Trying to add two lists of tensors with incompatible element shapes. "
+                 "One is [] and the other is [2]")
+    b.step(n, {s1: [2], s2: [2], n1: 3, n2: 4},
+           error="Trying to add two lists of tensors with different lengths. One is 3 and the other is 4")
+
+    x, y = b.feed(F, None), b.feed(F, None)
+    lists = [raw.TensorListFromTensor(tensor=t, element_shape=-1) for t in (x, y)]
+    b.step(raw.TensorListLength(input_handle=raw.AddN(inputs=lists)), {x: [[1, 2]], y: [[1, 2, 3]]},
+           error="incompatible element shapes. One is [2] and the other is [3]")
+    for shape in ([], [2], None):
+        error = "element_shape must not be empty" if shape == [] else None
+        joined = raw.TensorListConcat(input_handle=lists[0], element_dtype=F, element_shape=shape)
+        b.step(joined[0], {x: [[1, 2]]}, error=error)
+
+
+@case("v1")
+def plain_variants(b):
+    values = {b"int": np.int32(7), b"float": np.float32(1.5), b"double": np.float64(2.5), b"bool": np.True_}
+    constants = [variant(name, value.tobytes()) for name, value in values.items()]
+    for x in constants:
+        b.step(targets=[raw.ZerosLike(x=x).op, raw.AddN(inputs=[x, x]).op])
+    list_of = raw.TensorListPushBack(
+        input_handle=raw.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=tf.variant),
+        tensor=constants[0])
+    b.step(raw.TensorListLength(input_handle=raw.ZerosLike(x=list_of)))
+    b.step(targets=raw.AddN(inputs=constants[:2]).op, error="")
+    b.step(targets=raw.ZerosLike(x=variant(b"some::Type", b"")).op, error="")
+
+
+def variant(name, data):
+    proto = tensor_pb2.TensorProto(
+        dtype=tf.variant.as_datatype_enum, tensor_shape=tf.TensorShape([]).as_proto(),
+        variant_val=[tensor_pb2.VariantTensorDataProto(type_name=name, metadata=data)])
+    return tf.constant(proto)

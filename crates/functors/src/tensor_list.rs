@@ -9,6 +9,7 @@ use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, Variant, bf16, dispatch, f16,
 };
+use std::any::Any;
 use std::sync::Arc;
 
 /// Tensors of one dtype and of shapes that fit one partial shape. A clone shares the tensors.
@@ -165,6 +166,9 @@ fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
             let values = zeros_at(&ragged.values, depth)?;
             return Ok(ragged.with_values(values).variant());
         }
+        if let Some(zero) = plain_zero(v) {
+            return Ok(zero);
+        }
         let list = list_at(v, 0)?;
         let elements = list.elements.iter();
         let zeros = elements.map(|e| e.as_ref().map(|e| zeros_at(e, depth)).transpose());
@@ -181,18 +185,81 @@ fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
     Tensor::from_variants(t.shape().clone(), all)
 }
 
+/// Zero, where a variant holds one of the plain types of `core/framework/variant_op_registry.cc`.
+fn plain_zero(variant: &Variant) -> Option<Variant> {
+    fn zero<T: Any + Default + Send + Sync>(value: &dyn Any) -> Option<Variant> {
+        value
+            .is::<T>()
+            .then(|| Variant(Some(Arc::new(T::default()))))
+    }
+    let value = variant.0.as_deref()?;
+    zero::<i32>(value)
+        .or_else(|| zero::<f32>(value))
+        .or_else(|| zero::<f64>(value))
+        .or_else(|| zero::<bool>(value))
+}
+
+/// The sum of two variants of the same plain type.
+fn plain_sum(a: &Variant, b: &Variant) -> Option<Variant> {
+    fn sum<T: Any + Copy + Send + Sync>(
+        a: &dyn Any,
+        b: &dyn Any,
+        add: fn(T, T) -> T,
+    ) -> Option<Variant> {
+        let sum = add(*a.downcast_ref()?, *b.downcast_ref()?);
+        Some(Variant(Some(Arc::new(sum))))
+    }
+    let (a, b) = (a.0.as_deref()?, b.0.as_deref()?);
+    sum(a, b, i32::wrapping_add)
+        .or_else(|| sum(a, b, |a: f32, b| a + b))
+        .or_else(|| sum(a, b, |a: f64, b| a + b))
+        .or_else(|| sum(a, b, |a: bool, b| a | b))
+}
+
+/// Checks that two lists can be added, and returns the element shape of their sum.
+fn check_addable(a: &TensorList, b: &TensorList) -> Result<PartialShape> {
+    if a.dtype != b.dtype {
+        return Err(invalid_argument!(
+            "Trying to add two lists of tensors of different dtypes. One is {} and the other is {}",
+            a.dtype,
+            b.dtype
+        ));
+    }
+    let Some(element_shape) = a.element_shape.merge(&b.element_shape) else {
+        return Err(invalid_argument!(
+            "Trying to add two lists of tensors with incompatible element shapes. One is {} and \
+             the other is {}",
+            a.element_shape,
+            b.element_shape
+        ));
+    };
+    if a.elements.len() != b.elements.len() {
+        return Err(invalid_argument!(
+            "Trying to add two lists of tensors with different lengths. One is {} and the other is {}",
+            a.elements.len(),
+            b.elements.len()
+        ));
+    }
+    Ok(element_shape)
+}
+
 /// The sum of two tensors, or of the lists that they hold, element by element.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     add_at(a, b, MAX_DEPTH)
 }
 
 fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
-    if a.dtype() != b.dtype() || a.shape() != b.shape() {
+    if a.dtype() != b.dtype() {
         return Err(invalid_argument!(
-            "Trying to add two list elements with different shapes. One is {}{}, the other {}{}",
+            "Trying to add two tensors with incompatible element types. One is {} and the other is {}",
             a.dtype(),
+            b.dtype()
+        ));
+    }
+    if a.shape() != b.shape() {
+        return Err(invalid_argument!(
+            "Trying to add two tensors with incompatible element shapes. One is {} and the other is {}",
             a.shape(),
-            b.dtype(),
             b.shape()
         ));
     }
@@ -216,15 +283,11 @@ fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
             let sum = add_at(&a.values, &b.values, depth)?;
             return Ok(a.with_values(sum).variant());
         }
-        let (a, b) = (list_at(a, 0)?, list_at(b, 0)?);
-        if a.dtype != b.dtype || a.elements.len() != b.elements.len() {
-            return Err(invalid_argument!(
-                "Trying to add two lists of tensors with different lengths. One is size {} and \
-                 other is size {}",
-                a.elements.len(),
-                b.elements.len()
-            ));
+        if let Some(sum) = plain_sum(a, b) {
+            return Ok(sum);
         }
+        let (a, b) = (list_at(a, 0)?, list_at(b, 0)?);
+        let element_shape = check_addable(a, b)?;
         let both = a.elements.iter().zip(&b.elements);
         let sums = both.map(|pair| match pair {
             (Some(x), Some(y)) => add_at(x, y, depth).map(Some),
@@ -233,7 +296,7 @@ fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
         let elements = sums.collect::<Result<_>>()?;
         let sum = TensorList {
             dtype: a.dtype,
-            element_shape: merged(&a.element_shape, &b.element_shape)?,
+            element_shape,
             elements,
             max_elements: a.max_elements,
         };

@@ -10,6 +10,7 @@ use ferroflow_tensor::{
     Tensor, Variant, bf16, f16,
 };
 use prost::Message;
+use std::any::Any;
 use std::sync::Arc;
 
 /// The dtype of a `DataType` number. Reference types are not allowed here.
@@ -139,17 +140,10 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
             bytes.resize(n, last);
             Tensor::from_bytes(dtype, shape, &bytes)
         }
-        // A value of a type that is not known here stays what it is written as.
         DType::Variant => {
             let n = shape.num_elements();
             Tensor::zeros(dtype, shape.clone())?;
-            let given = proto
-                .variant_val
-                .iter()
-                .map(|v| match v.type_name.as_str() {
-                    "" => Variant::default(),
-                    _ => Variant(Some(Arc::new(v.clone()))),
-                });
+            let given = proto.variant_val.iter().map(variant_from_proto);
             let mut values: Vec<Variant> = given.take(n).collect();
             let last = values.last().cloned().unwrap_or_default();
             values.resize(n, last);
@@ -222,13 +216,52 @@ fn handle_to_proto(handle: &ResourceHandle) -> ResourceHandleProto {
     }
 }
 
-/// What [`tensor_from_proto`] made of a value of a type that it does not know, or of none.
+/// Decodes the types of `core/framework/variant_op_registry.cc`. A value of any other type stays
+/// encoded.
+fn variant_from_proto(proto: &VariantTensorDataProto) -> Variant {
+    fn plain<const N: usize, T>(metadata: &[u8], decode: fn([u8; N]) -> T) -> Option<Variant>
+    where
+        T: Any + Send + Sync,
+    {
+        let value = decode(metadata.try_into().ok()?);
+        Some(Variant(Some(Arc::new(value))))
+    }
+    let data = &proto.metadata[..];
+    let decoded = match proto.type_name.as_str() {
+        "" => Some(Variant::default()),
+        "int" => plain(data, i32::from_le_bytes),
+        "float" => plain(data, f32::from_le_bytes),
+        "double" => plain(data, f64::from_le_bytes),
+        "bool" => plain(data, |[byte]| byte != 0),
+        _ => None,
+    };
+    decoded.unwrap_or_else(|| Variant(Some(Arc::new(proto.clone()))))
+}
+
+/// Encodes what [`variant_from_proto`] returns.
 fn variant_to_proto(value: &Variant) -> Result<VariantTensorDataProto> {
     let Some(value) = &value.0 else {
         return Ok(VariantTensorDataProto::default());
     };
-    let proto = value.downcast_ref::<VariantTensorDataProto>();
-    proto.cloned().ok_or_else(|| unwritable(DType::Variant))
+    if let Some(proto) = value.downcast_ref::<VariantTensorDataProto>() {
+        return Ok(proto.clone());
+    }
+    let (name, metadata) = if let Some(v) = value.downcast_ref::<i32>() {
+        ("int", v.to_le_bytes().to_vec())
+    } else if let Some(v) = value.downcast_ref::<f32>() {
+        ("float", v.to_le_bytes().to_vec())
+    } else if let Some(v) = value.downcast_ref::<f64>() {
+        ("double", v.to_le_bytes().to_vec())
+    } else if let Some(v) = value.downcast_ref::<bool>() {
+        ("bool", vec![u8::from(*v)])
+    } else {
+        return Err(unwritable(DType::Variant));
+    };
+    Ok(VariantTensorDataProto {
+        type_name: name.into(),
+        metadata: metadata.into(),
+        tensors: Vec::new(),
+    })
 }
 
 fn unwritable(dtype: DType) -> Status {
@@ -284,22 +317,32 @@ mod tests {
     }
 
     #[test]
-    fn variants_of_unknown_types_stay_what_they_are() {
-        let known = VariantTensorDataProto {
-            type_name: "int".into(),
-            metadata: Bytes::from_static(b"7"),
+    fn variants_round_trip() {
+        let of = |name: &str, data: &[u8]| VariantTensorDataProto {
+            type_name: name.into(),
+            metadata: Bytes::copy_from_slice(data),
             tensors: Vec::new(),
         };
-        let mut p = TensorProto {
-            dtype: DataType::DtVariant as i32,
-            tensor_shape: Some(shape_to_proto(&PartialShape::of([Some(3)]))),
-            variant_val: vec![VariantTensorDataProto::default(), known.clone()],
-            ..Default::default()
-        };
-        let t = tensor_from_proto(&p, None).unwrap().get().unwrap();
-        let back = tensor_to_proto(&t).unwrap();
-        p.variant_val.push(known);
-        assert_eq!(back.variant_val, p.variant_val);
+        for value in [
+            of("int", &7i32.to_le_bytes()),
+            of("int", b"7"),
+            of("float", &1.5f32.to_le_bytes()),
+            of("double", &2.5f64.to_le_bytes()),
+            of("bool", &[1]),
+            of("some::Type", b"data"),
+        ] {
+            let mut p = TensorProto {
+                dtype: DataType::DtVariant as i32,
+                tensor_shape: Some(shape_to_proto(&PartialShape::of([Some(3)]))),
+                variant_val: vec![VariantTensorDataProto::default(), value.clone()],
+                ..Default::default()
+            };
+            let t = tensor_from_proto(&p, None).unwrap().get().unwrap();
+            let back = tensor_to_proto(&t).unwrap();
+            // The last value stands for those that are missing.
+            p.variant_val.push(value);
+            assert_eq!(back.variant_val, p.variant_val);
+        }
     }
 
     #[test]

@@ -421,6 +421,9 @@ fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attr = build.attrs.shape("element_shape").ok().cloned();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let list = list_input(ctx, 0)?;
+        if attr.as_ref().is_some_and(|s| s.rank() == Some(0)) {
+            return Err(invalid_argument!("element_shape must not be empty"));
+        }
         list.expect_dtype(dtype)?;
         let (element, leading) = match &attr {
             Some(shape) => (merged(shape, &list.element_shape)?, None),
