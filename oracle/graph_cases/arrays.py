@@ -183,3 +183,15 @@ def lstm(lower):
 
 case("v2", name="lstm_frozen_functional")(lstm(False))
 case("v2", name="lstm_frozen_lowered")(lstm(True))
+
+
+@case("v1")
+def array_split_and_written_on(b):
+    """The gradient of a split has the size of what was split."""
+    x = b.feed(tf.float32, [None])
+    ta = tf.TensorArray(tf.float32, size=3, dynamic_size=True, infer_shape=False)
+    y = ta.split(x, [1, 1, 1]).write(3, [4.0]).concat()
+    b.step([y, *tf.gradients(y * y, x)], {x: [1, 2, 3]})
+    rows = tf.TensorArray(tf.float32, size=2, dynamic_size=True, element_shape=[])
+    z = rows.unstack(x).write(2, 5.0).stack()
+    b.step([z, *tf.gradients(z * z, x)], {x: [1, 2]})

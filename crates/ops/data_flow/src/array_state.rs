@@ -30,6 +30,8 @@ struct State {
     closed: bool,
     element_shape: PartialShape,
     slots: Vec<Slot>,
+    /// The size after a split or unpack, if any. Later writes may have made the array longer.
+    marked_size: Option<usize>,
 }
 
 #[derive(Default)]
@@ -74,6 +76,7 @@ impl TensorArray {
                 closed: false,
                 element_shape: options.element_shape.clone(),
                 slots,
+                marked_size: None,
             }),
         })
     }
@@ -115,6 +118,7 @@ impl TensorArray {
                 closed: false,
                 element_shape,
                 slots: state.slots.iter().map(of_slot).collect(),
+                marked_size: state.marked_size,
             }),
         });
         all.insert(source.to_string(), array.clone());
@@ -149,6 +153,23 @@ impl TensorArray {
     /// The number of elements.
     pub(crate) fn len(&self) -> Result<usize> {
         Ok(self.lock()?.slots.len())
+    }
+
+    /// Marks the size after a split or unpack of `n` elements.
+    pub(crate) fn mark_size(&self, n: usize) -> Result<()> {
+        let mut state = self.lock()?;
+        if !self.adds_up {
+            state.marked_size = Some(n);
+        }
+        Ok(())
+    }
+
+    /// The number of elements that a concat or pack returns. The gradient of a split or unpack has
+    /// the size of what was split.
+    pub(crate) fn pack_size(&self) -> Result<usize> {
+        let state = self.lock()?;
+        let marked = state.marked_size.filter(|_| self.adds_up);
+        Ok(marked.unwrap_or(state.slots.len()))
     }
 
     /// Whether writes behind the end lengthen the array.

@@ -218,7 +218,7 @@ pub(crate) fn gather(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel>
         let known = array.merge_element_shape(&element_shape)?;
         array.expect_dtype(dtype, "requested")?;
         let wanted = match all {
-            true => (0..array.len()? as i64).collect(),
+            true => (0..array.pack_size()? as i64).collect(),
             false => vector_input(ctx, 1, "indices")?,
         };
         if wanted.is_empty() {
@@ -292,6 +292,9 @@ pub(crate) fn scatter(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel
                 "Max scatter index must be < array size ({last} vs. {n})"
             ));
         }
+        if all {
+            array.mark_size(n_rows)?;
+        }
         array.write_many(at.iter().copied().zip(rows(value)?))?;
         pass_flow(ctx, input + 1)
     }))
@@ -303,7 +306,7 @@ pub(crate) fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let array = array_input(ctx)?;
         array.expect_dtype(dtype, "requested")?;
-        let n = array.len()?;
+        let n = array.pack_size()?;
         if n == 0 {
             let Some(shape) = except_first.to_full() else {
                 return Err(unimplemented_error!(
@@ -406,6 +409,7 @@ pub(crate) fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             .iter()
             .map(|&(start, end)| value.view(start * row_len, prepended(end - start, &row)?))
             .collect::<Result<Vec<_>>>()?;
+        array.mark_size(items.len())?;
         write_all(&array, items)?;
         pass_flow(ctx, 3)
     }))
