@@ -260,3 +260,139 @@ def convolutions_that_resize_and_pad(b):
 def accumulate_n(b):
     x, y = b.feed(F, [2]), b.feed(F, [2])
     b.step(op("AccumulateNV2", inputs=[x, y, x], shape=[2]), {x: [1, 2], y: [3, 4]})
+
+
+@case("v1")
+def temporary_variable_names(b):
+    """A step has each name once, until the variable is destroyed."""
+    def variable(name, var_name=""):
+        return state.temporary_variable(shape=[2], dtype=F, var_name=var_name, name=name)
+
+    missing = "/N10tensorflow19TemporaryVariableOp6TmpVarE does not exist."
+    x = v1.assign(variable("x"), [1.0, 2.0])
+    b.step(state.destroy_temporary_variable(x, var_name="x"))
+    b.step(state.destroy_temporary_variable(x, var_name="bad"), error=missing)
+    twice = [state.destroy_temporary_variable(x, var_name="x") for _ in range(2)]
+    b.step(twice[0] + twice[1], error=missing)
+
+    first = v1.assign(variable("first", "dup"), [1.0, 2.0])
+    second = v1.assign(variable("second", "dup"), [3.0, 4.0])
+    b.step(first)
+    b.step(second)
+    b.step(first + second, error="/N10tensorflow19TemporaryVariableOp6TmpVarE")
+    end = state.destroy_temporary_variable(first, var_name="dup")
+    with tf.control_dependencies([end]):
+        again = v1.assign(variable("again", "dup"), [5.0, 6.0])
+    b.step(end + state.destroy_temporary_variable(again, var_name="dup"))
+
+
+@case("v1")
+def temporary_variable_in_a_loop(b):
+    n = b.feed(I)
+
+    def body(i, total):
+        with tf.control_dependencies([i]):
+            var = state.temporary_variable(shape=[], dtype=F, var_name="t")
+        held = v1.assign(var, tf.cast(i, F))
+        done = state.destroy_temporary_variable(held, var_name="t")
+        with tf.control_dependencies([done]):
+            again = state.temporary_variable(shape=[], dtype=F, var_name="t")
+        more = v1.assign(again, done * 10.0)
+        return i + 1, total + state.destroy_temporary_variable(more, var_name="t")
+
+    b.step(tf.while_loop(lambda i, _: i < n, body, (0, 0.0)), {n: 5})
+
+
+def old_variable(value, name):
+    return v1.get_variable(name, initializer=value, use_resource=False)
+
+
+@case("v1")
+def aliases_after_writes(b):
+    """The value of a reference shares the variable's buffer: a later write shows in it."""
+    x = b.feed(F, [2])
+    v = old_variable([1.0, 2.0], "v")
+    w = old_variable([7.0, 8.0], "w")
+    b.step(targets=[v.initializer.name, w.initializer.name])
+    before = tf.identity(v)
+    write = v1.assign_add(v, x)
+    with tf.control_dependencies([before]):
+        late_write = v1.assign(v, x)
+    with tf.control_dependencies([write]):
+        after = tf.negative(before)
+        through = tf.identity(tf.identity(before))
+        other = before + w
+    with tf.control_dependencies([late_write]):
+        overwritten = before * 2.0
+    b.step(after, {x: [10, 20]})
+    b.step(through, {x: [10, 20]})
+    b.step(other, {x: [10, 20]})
+    b.step(overwritten, {x: [100, 200]})
+    # Behind a write through a data input.
+    b.step(tf.concat([before, v1.assign_sub(v, x)], 0), {x: [1, 2]})
+    b.step(tf.concat([v._ref(), v1.scatter_update(v, [1], [x[0]])], 0), {x: [5, 6]})
+    # What the write itself reads is the value before it.
+    b.step([v1.assign(v, before * 3.0)])
+    # Ahead of the write.
+    used = tf.reduce_sum(before)
+    with tf.control_dependencies([used]):
+        last = v1.assign(v, x)
+    with tf.control_dependencies([last]):
+        b.step([tf.identity(used), before * 1.0], {x: [0, 1]})
+
+
+@case("v1")
+def aliases_in_branches(b):
+    p, x = b.feed(tf.bool), b.feed(F)
+    v = old_variable(2.0, "v")
+    b.step(targets=v.initializer.name)
+    value = tf.identity(v)
+
+    def writes():
+        with tf.control_dependencies([v1.assign_add(v, x)]):
+            return value * 10.0
+
+    y = tf.cond(p, writes, lambda: value)
+    b.step(y, {p: True, x: 3})
+    b.step(y, {p: False, x: 3})
+    with tf.control_dependencies([v1.assign(v, x)]):
+        z = tf.cond(p, lambda: value + 1.0, lambda: value - 1.0)
+    b.step(z, {p: True, x: 30})
+    b.step(z, {p: False, x: 40})
+
+
+@case("v1")
+def aliases_in_loops(b):
+    n = b.feed(I)
+    v = old_variable(2.0, "v")
+    w = old_variable(1.0, "w")
+    i0 = tf.constant(0)
+
+    def squared(i):
+        some = tf.cond(tf.constant(True), lambda: v1.assign(v, tf.square(v)), lambda: v)
+        with tf.control_dependencies([some]):
+            return i + 1
+
+    def added(i):
+        with tf.control_dependencies([v1.assign_add(w, 1.0)]):
+            with tf.control_dependencies([v1.assign(v, v + w)]):
+                return i + 1
+
+    b.step(targets=[v.initializer.name, w.initializer.name])
+    for body in (squared, added):
+        with tf.control_dependencies([i0]):
+            (loop,) = tf.while_loop(lambda i: i < n, body, (i0,), parallel_iterations=1)
+        b.step(loop, {n: 3})
+        b.step([v, w])
+    # After a loop that writes.
+    value = tf.identity(v)
+    (loop,) = tf.while_loop(lambda i: i < n, squared, (i0,))
+    with tf.control_dependencies([loop]):
+        b.step(value + 0.0, {n: 1})
+    # A nested loop.
+    def outer(i):
+        with tf.control_dependencies(tf.while_loop(lambda k: k < 2, added, (i * 0,))):
+            return i + 1
+    b.step(targets=[v.initializer.name, w.initializer.name])
+    b.step(tf.while_loop(lambda i: i < n, outer, (i0,), parallel_iterations=1), {n: 3})
+    b.step([v, w])

@@ -12,9 +12,11 @@
 //! s = RefSwitch(v, p)       s = Switch(v/_handle, p)
 //! i = RefIdentity(v)        i/_handle = Identity(v/_handle), i = ReadVariableOp(i/_handle)
 //! t = TemporaryVariable     t/_handle = _TemporaryVariable, t = ReadVariableOp(t/_handle)
+//! d = DestroyTemporaryVariable(t)  d = _DestroyTemporaryVariable(t/_handle)
 //! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
 //! ```
-//! Names of nodes stay, so that they can be fetched and run as before.
+//! Names of nodes stay, so that they can be fetched and run as before. A read runs after the inputs
+//! of its reader that follow a write; `references/aliases.rs` says which values have to be read again.
 
 use crate::PassCtx;
 use ferroflow_base::{Result, invalid_argument};
@@ -22,6 +24,11 @@ use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, ORIGIN, Output,
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
+
+mod aliases;
+mod temporary;
+use aliases::{Aliases, aliases};
+use temporary::Temporaries;
 
 /// The attr of a read that names the variable, of a handle that says what it replaces.
 const REFERENCE: &str = "_reference";
@@ -43,6 +50,9 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let ids: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
     let mut lowering = Lowering {
         ctx,
+        aliases: aliases(graph, &roots),
+        twins: FxHashMap::default(),
+        temporaries: Temporaries::of(graph)?,
         roots,
         handles: FxHashMap::default(),
         patch: Patch::new(),
@@ -90,6 +100,12 @@ fn update_op(op: &str) -> Option<String> {
         _ if n_optimized(op) > 0 => Some(format!("Resource{op}")),
         _ => None,
     }
+}
+
+/// How many references the op writes to: its first inputs.
+fn refs_written(op: &str) -> usize {
+    let writes = update_op(op).is_some() || op == "CountUpTo";
+    n_optimized(op).max(usize::from(writes))
 }
 
 /// How many variables an optimizer changes: its first inputs.
@@ -191,6 +207,10 @@ struct Lowering<'a, 'b> {
     handles: FxHashMap<NodeId, NodeId>,
     /// Nodes that hand out a reference.
     roots: FxHashMap<NodeId, Root>,
+    aliases: Aliases,
+    /// The nodes that pass a handle on where those of the graph pass an alias on.
+    twins: FxHashMap<NodeId, NodeId>,
+    temporaries: Temporaries,
 }
 
 impl Lowering<'_, '_> {
@@ -286,9 +306,8 @@ impl Lowering<'_, '_> {
                 "Input 0 of node {} is no reference to a variable",
                 node.name
             )),
-            (Some(to), _, "Identity" | "DestroyTemporaryVariable") => {
-                self.become_read(id, &to, node, &controls)
-            }
+            (Some(to), _, "Identity") => self.become_read(id, &to, node, &controls),
+            (Some(to), _, "DestroyTemporaryVariable") => self.destroy(id, &to, node, &controls),
             (Some(to), _, op @ ("IsVariableInitialized" | "CountUpTo")) => {
                 let (op, attrs) = match op {
                     "CountUpTo" => ("ResourceCountUpTo", node.attrs.clone()),
@@ -301,7 +320,7 @@ impl Lowering<'_, '_> {
                 Ok(())
             }
             _ => {
-                let values = self.values(node, 0, &controls)?;
+                let values = self.values(id, node, 0, &controls)?;
                 let edited = self.patch.edit(self.graph, id);
                 (edited.inputs, edited.controls) = (values.into(), controls.into());
                 Ok(())
@@ -310,22 +329,33 @@ impl Lowering<'_, '_> {
     }
 
     /// The data inputs from position `from` on, references read.
-    fn values(&mut self, node: &Node, from: usize, controls: &[NodeId]) -> Result<Vec<Output>> {
+    fn values(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        from: usize,
+        controls: &[NodeId],
+    ) -> Result<Vec<Output>> {
         let inputs = node.inputs.iter().enumerate().skip(from);
         inputs
-            .map(|(i, input)| self.value(node, i, *input, controls))
+            .map(|(i, input)| self.value(id, node, i, *input, controls))
             .collect()
     }
 
-    /// Data input `i`, read when it is a reference.
+    /// Data input `i`, read when it is a reference or an alias that was written to.
     fn value(
         &mut self,
+        id: NodeId,
         node: &Node,
         i: usize,
         input: Output,
         controls: &[NodeId],
     ) -> Result<Output> {
-        let Some(to) = self.reference(input) else {
+        let to = match self.reference(input) {
+            None if self.aliases.late.contains(&(id, i)) => self.alias(input)?,
+            to => to,
+        };
+        let Some(to) = to else {
             return Ok(input);
         };
         // A fetch returns what the fetched node reads. A Switch does not read, it has the handles.
@@ -334,7 +364,9 @@ impl Lowering<'_, '_> {
             return Ok(input);
         }
         let name = self.graph.unique_name(&format!("{}/_read_{i}", node.name));
-        let read = self.read(name, &to, node, controls)?;
+        let mut after = self.written_inputs(node, i, to.variable);
+        after.extend(controls);
+        let read = self.read(name, &to, node, &after)?;
         Ok(Output::new(self.patch.add(self.graph, read)?, 0))
     }
 
@@ -354,11 +386,11 @@ impl Lowering<'_, '_> {
                 attrs.set(name, value.clone());
             }
         }
-        let op = match node.op() {
-            "TemporaryVariable" => "_TemporaryVariable",
-            _ => "VarHandleOp",
+        let (op, inputs) = match node.op() {
+            "TemporaryVariable" => ("_TemporaryVariable", self.temporary(id, &mut attrs)?),
+            _ => ("VarHandleOp", Vec::new()),
         };
-        let made = self.make(node, String::new(), op, attrs, &[], controls)?;
+        let made = self.make(node, String::new(), op, attrs, &inputs, controls)?;
         *self.patch.edit(self.graph, handle) = made;
         let to = Reference {
             variable: id,
@@ -386,7 +418,7 @@ impl Lowering<'_, '_> {
                         node.name
                     ));
                 }
-                _ => inputs.push(self.value(node, i, input, controls)?),
+                _ => inputs.push(self.value(id, node, i, input, controls)?),
             }
         }
         after.extend(controls);
@@ -442,7 +474,7 @@ impl Lowering<'_, '_> {
             inputs.push(to.handle);
             after.extend(to.after);
         }
-        inputs.extend(self.values(node, inputs.len(), controls)?);
+        inputs.extend(self.values(id, node, inputs.len(), controls)?);
         after.extend(controls);
         let mut attrs = node.attrs.clone();
         let validate = attrs.remove("validate_shape");

@@ -5,6 +5,7 @@
 
 // codegen:begin
 mod stub_resources;
+mod temporary_variables;
 mod variables;
 mod variables_ref;
 mod variables_scatter;
@@ -13,6 +14,7 @@ mod variables_scatter;
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("stub_resources", stub_resources::OPS),
+    ("temporary_variables", temporary_variables::OPS),
     ("variables", variables::OPS),
     ("variables_ref", variables_ref::OPS),
     ("variables_scatter", variables_scatter::OPS),

@@ -10,15 +10,15 @@ use ferroflow_functors::numeric::Num;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::resource::{
-    ANONYMOUS, HandleKernel, Place, Var, container, handle, handle_tensor, resolve, unreadable,
-    value_mut, value_of, variable,
+    HandleKernel, Place, Var, container, handle, handle_tensor, resolve, unreadable, value_mut,
+    value_of, variable,
 };
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
 use std::any::Any;
 
-/// VarHandleOp, _VarHandlesOp, _TemporaryVariable, DisableCopyOnRead, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
+/// VarHandleOp, _VarHandlesOp, DisableCopyOnRead, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
 /// AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp, ResourceGather,
 /// ResourceGatherNd, ResourceCountUpTo.
 pub(crate) const OPS: &[Op] = &[
@@ -51,14 +51,6 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Cheap)
     .kernel(var_handles)
-    .not_differentiable(),
-    Op::new(
-        "_TemporaryVariable",
-        "-> resource: resource | dtype: type; shape: shape | stateful",
-    )
-    .shape(shapes::scalar)
-    .cost(Cost::Cheap)
-    .kernel(temporary)
     .not_differentiable(),
     Op::new(
         "DisableCopyOnRead",
@@ -212,21 +204,6 @@ fn var_handles(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ctx.set_output(i, handle_tensor(&place, name, var)?)?;
         }
         Ok(())
-    }))
-}
-
-/// A variable that lives as long as its handle.
-fn temporary(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (dtype, shape) = (build.attrs.dtype("dtype")?, build.attrs.shape("shape")?);
-    let shape = shape.to_full().ok_or_else(|| {
-        invalid_argument!("a temporary variable needs a fully defined shape, got {shape}")
-    })?;
-    let place = Place::anonymous();
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let var = Var::default();
-        *var.write() = Some(Tensor::zeros(dtype, shape.clone())?);
-        let handle = handle_tensor(place.container(), ANONYMOUS, std::sync::Arc::new(var))?;
-        ctx.set_output(0, handle)
     }))
 }
 
