@@ -243,14 +243,23 @@ impl<'a> Deadness<'a> {
 /// iteration.
 fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
     let mut behind = vec![false; graph.id_bound()];
+    // The same, seen from inside the iteration: what follows a conditional also follows its effects.
+    let mut in_iteration = behind.clone();
     for id in topological_order(graph)? {
         let node = graph.node(id);
-        let begins = matches!(
-            node.class(),
-            NodeClass::Switch | NodeClass::Merge | NodeClass::Enter | NodeClass::Arg
-        );
-        let is_behind = node.predecessors().any(|b| behind[b.index()]);
-        behind[id.index()] = !begins && (node.def.flags.stateful || is_behind);
+        let follows = |seen: &[bool]| node.predecessors().any(|b| seen[b.index()]);
+        let is_next = |i: &Output| graph.node(i.node).class() == NodeClass::NextIteration;
+        let (branch, iteration) = match node.class() {
+            NodeClass::Enter | NodeClass::Arg => (false, false),
+            NodeClass::Merge if node.inputs.iter().any(is_next) => (false, false),
+            NodeClass::Merge => (follows(&in_iteration), follows(&in_iteration)),
+            NodeClass::Switch => (false, follows(&in_iteration)),
+            // The iterations may have had effects.
+            NodeClass::Exit => (true, true),
+            _ if node.def.flags.stateful => (true, true),
+            _ => (follows(&behind), follows(&in_iteration)),
+        };
+        (behind[id.index()], in_iteration[id.index()]) = (branch, iteration);
     }
     Ok(behind)
 }
