@@ -18,6 +18,8 @@ pub struct Function {
     pub results: Vec<DType>,
     /// Nodes that a caller waits for.
     pub control_results: Vec<NodeId>,
+    /// Whether an inlined call keeps a node, which traces show.
+    pub noinline: bool,
 }
 
 /// Functions by name. One whose body could not be imported is kept with its error, which belongs
@@ -158,6 +160,7 @@ impl Function {
             args: dtypes(NodeClass::Arg)?,
             results: dtypes(NodeClass::Retval)?,
             control_results: graph.targets().to_vec(),
+            noinline: false,
             graph,
         })
     }
@@ -171,6 +174,7 @@ impl Function {
             args: self.args.clone(),
             results: self.results.clone(),
             control_results: self.control_results.clone(),
+            noinline: self.noinline,
         }
     }
 }

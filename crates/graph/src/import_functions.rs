@@ -4,7 +4,9 @@ use crate::import::connect;
 use crate::import_attrs::AttrScope;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
-use ferroflow_model::proto::{FunctionDef, FunctionDefLibrary, NodeDef, op_def::ArgDef};
+use ferroflow_model::proto::{
+    FunctionDef, FunctionDefLibrary, NodeDef, attr_value, op_def::ArgDef,
+};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass, Registry};
 use ferroflow_tensor::{DType, MappedFile};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -252,7 +254,14 @@ impl<'a> Importer<'a> {
             id.ok_or_else(|| invalid_argument!("unknown control output '{name}'"))
         });
         let control_results: Vec<NodeId> = control_results.collect::<Result<_>>()?;
-        finish(body.graph, control_results)
+        let noinline = function
+            .attr
+            .get("_noinline")
+            .and_then(|a| a.value.as_ref());
+        Ok(Function {
+            noinline: matches!(noinline, Some(attr_value::Value::B(true))),
+            ..finish(body.graph, control_results)?
+        })
     }
 
     fn boundary(

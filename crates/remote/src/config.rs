@@ -54,7 +54,8 @@ fn cluster_text(cluster: &ClusterDef) -> String {
 }
 
 /// The passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` mean none; each
-/// of the rewriter's toggles that is off leaves out what does its work here.
+/// of the rewriter's toggles that is off leaves out what does its work here. Functional control flow
+/// is lowered as TensorFlow's `LowerFunctionalOpsPass` does.
 pub(crate) fn compile_options(config: &ConfigProto) -> CompileOptions {
     let graph = config.graph_options.as_ref();
     let options = graph.and_then(|g| g.optimizer_options.as_ref());
@@ -68,8 +69,16 @@ pub(crate) fn compile_options(config: &ConfigProto) -> CompileOptions {
             ..CompileOptions::all()
         },
     };
+    let experimental = config.experimental.as_ref();
+    let keeps_calls = experimental.is_some_and(|e| {
+        e.executor_type == "SINGLE_THREADED_EXECUTOR" || e.disable_functional_ops_lowering
+    });
     CompileOptions {
-        lower: Lower::Marked,
+        lower: if keeps_calls {
+            Lower::Never
+        } else {
+            Lower::Marked
+        },
         ..passes
     }
 }

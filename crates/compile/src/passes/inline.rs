@@ -7,7 +7,7 @@ use super::body::{BodyCopier, Boundary};
 use crate::PassCtx;
 use crate::view::may_be_dead;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{Graph, Node, NodeClass, NodeId};
+use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output};
 use ferroflow_opdef::{AttrValue, Attrs};
 use std::rc::Rc;
 
@@ -97,6 +97,12 @@ fn inline(
     for effect in function.control_results.iter().map(|c| copied.node(*c)) {
         if !controls.contains(&effect) {
             controls.push(effect);
+        }
+    }
+    // The call stays for those who fetch it or wait for it. Its readers wait for its effects.
+    for (slot, result) in copied.results.iter().enumerate() {
+        if controls.is_empty() && !function.noinline {
+            copier.patch.redirect(Output::new(todo.id, slot), *result);
         }
     }
     let (op, attrs) = match copied.results.is_empty() {

@@ -101,6 +101,17 @@ struct Place<'a> {
     in_sequence: bool,
 }
 
+impl Place<'_> {
+    /// The nodes of a body that run even if no result needs them. What TensorFlow lowers, too, runs
+    /// the control outputs of the body; a call runs everything that has state.
+    fn effects<'f>(&self, function: &'f Function) -> &'f [NodeId] {
+        match self.node.attrs.bool(MARK).unwrap_or(false) {
+            true => &function.control_results,
+            false => function.graph.targets(),
+        }
+    }
+}
+
 struct Lowering<'a, 'b> {
     copier: BodyCopier<'a, 'b>,
     library: Arc<Library>,
@@ -232,14 +243,15 @@ impl Lowering<'_, '_> {
             false => branch,
         };
         let mut switches = Vec::with_capacity(inputs.len());
-        for &data in std::iter::once(&choice).chain(args) {
+        for (i, &data) in std::iter::once(&choice).chain(args).enumerate() {
             let dtype = self.dtype(data)?;
             let mut attrs = Attrs::default().with("T", AttrValue::Type(dtype));
             let op = if by_truth { "Switch" } else { "_SwitchN" };
             if !by_truth {
                 attrs.set("num_outs", AttrValue::Int(functions.len() as i64));
             }
-            switches.push(self.add(&name("Switch"), op, attrs, &[data, choice], &[])?);
+            let part = if i == 0 { "switch_pred" } else { "Switch" };
+            switches.push(self.add(&name(part), op, attrs, &[data, choice], &[])?);
         }
         let mut copies = Vec::with_capacity(functions.len());
         for (branch, function) in functions.iter().enumerate() {
@@ -359,7 +371,8 @@ impl Lowering<'_, '_> {
         let floating = constants_in_loops(body)?;
         let copier = &mut self.copier;
         let gate = copier.id_after(function, Boundary::Identities);
-        let gate = (!body.targets().is_empty()).then_some(gate);
+        let effects = place.effects(function);
+        let gate = (!effects.is_empty()).then_some(gate);
         let mut awaited = Vec::new();
         let mut finish = |id: NodeId, node: &Node, copy: &mut Node| match node.class() {
             NodeClass::Arg => {}
@@ -381,7 +394,7 @@ impl Lowering<'_, '_> {
         let copied = copier.copy(function, name, args, kind, &mut finish)?;
         if gate.is_some() {
             let mut controls: Vec<NodeId> = Vec::new();
-            let effects = body.targets().iter().map(|t| copied.node(*t));
+            let effects = effects.iter().map(|t| copied.node(*t));
             let all = place.in_sequence.then_some(awaited).into_iter().flatten();
             let mut seen = FxHashSet::default();
             controls.extend(effects.chain(all).filter(|c| seen.insert(*c)));
