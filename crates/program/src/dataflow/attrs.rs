@@ -214,8 +214,10 @@ impl<'a> AttrReader<'a> {
                 let number = i32::try_from(self.int()?).ok();
                 AttrValue::Type(number.and_then(DType::from_number).ok_or_else(corrupt)?)
             }
-            SHAPE => AttrValue::Shape(match self.count()? {
+            SHAPE => AttrValue::Shape(match self.index()? {
                 0 => PartialShape::unknown(),
+                // A dimension takes a byte at least.
+                n if n - 1 > self.bytes.len() => return Err(corrupt()),
                 n => {
                     let dims: Vec<i64> = (1..n).map(|_| self.int()).collect::<Result<_>>()?;
                     PartialShape::from_tf(Some(&dims))?

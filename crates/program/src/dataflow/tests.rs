@@ -242,7 +242,7 @@ impl Random {
     }
 
     fn attr(&mut self, depth: usize) -> AttrValue {
-        match self.below(if depth > 2 { 7 } else { 9 }) {
+        match self.below(if depth > 2 { 8 } else { 10 }) {
             0 => AttrValue::str("text"),
             1 => AttrValue::Int(self.0.cast_signed()),
             2 => AttrValue::Float(self.below(100) as f32),
@@ -250,7 +250,12 @@ impl Random {
             4 => AttrValue::Type(DType::ALL[self.below(DType::ALL.len())]),
             5 => AttrValue::Tensor(Tensor::scalar(self.below(9) as i64).into()),
             6 => AttrValue::Placeholder("p".to_string()),
-            7 => AttrValue::List((0..self.below(4)).map(|_| self.attr(depth + 1)).collect()),
+            7 => {
+                let dims: Vec<i64> = (0..self.below(3)).map(|d| d as i64 - 1).collect();
+                let dims = (self.below(4) > 0).then_some(&dims[..]);
+                AttrValue::Shape(PartialShape::from_tf(dims).expect("small"))
+            }
+            8 => AttrValue::List((0..self.below(4)).map(|_| self.attr(depth + 1)).collect()),
             _ => AttrValue::Func(FuncRef {
                 name: "f".to_string(),
                 attrs: Attrs::default().with("x", self.attr(depth + 1)),
