@@ -97,7 +97,11 @@ impl<'a> Importer<'a> {
         let (def, mut attrs) = match self.functions.functions.get(node.op.as_str()) {
             Some(function) => {
                 let attrs = scope.attrs(&node.attr, None)?;
-                let def = self.registry.def("StatefulPartitionedCall")?;
+                let is_stateful = function.signature.as_ref().is_some_and(|s| s.is_stateful);
+                let def = self.registry.def(match is_stateful {
+                    true => "StatefulPartitionedCall",
+                    false => "PartitionedCall",
+                })?;
                 (def, call_attrs(attrs, function)?)
             }
             None => {
