@@ -109,9 +109,12 @@ impl EventWriter {
         self.event(step, What::Summary(Summary { value }))
     }
 
-    /// The graph of the run.
-    pub fn graph(&mut self, graph: &GraphDef) -> Result<()> {
-        self.event(0, What::GraphDef(graph.encode_to_vec().into()))
+    /// Writes the graph of the run.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn graph(&mut self, step: i64, graph: &GraphDef) -> Result<()> {
+        self.event(step, What::GraphDef(graph.encode_to_vec().into()))
     }
 
     /// Makes what was written visible to readers.

@@ -23,12 +23,9 @@ fn writers(logdir: &str) -> Result<Session> {
     );
     let suffix = b.constant("const", text(".test"))?;
     let mut op = |name: &str, inputs: &[Output]| {
-        b.op(name)
-            .name(name)
-            .input(writer)
-            .inputs(inputs)
-            .build()
-            .map(drop)
+        let node = b.op(name).name(name).input(writer);
+        let node = inputs.iter().fold(node, |node, i| node.input(*i));
+        node.build().map(drop)
     };
     op("CreateSummaryFileWriter", &[logdir, queue, millis, suffix])?;
     op("FlushSummaryWriter", &[])?;
@@ -59,12 +56,9 @@ fn writers(logdir: &str) -> Result<Session> {
     };
     let event = b.constant("const", Tensor::string(event.encode_to_vec()))?;
     let mut op = |name: &str, inputs: &[Output]| {
-        b.op(name)
-            .name(name)
-            .input(writer)
-            .inputs(inputs)
-            .build()
-            .map(drop)
+        let node = b.op(name).name(name).input(writer);
+        let node = inputs.iter().fold(node, |node, i| node.input(*i));
+        node.build().map(drop)
     };
     op("WriteSummary", &[step, value, tag, metadata])?;
     op("WriteScalarSummary", &[step, tag, scalar])?;

@@ -48,7 +48,7 @@ pub fn events(folder: &Path) -> PathBuf {
         node: vec![node],
         ..Default::default()
     };
-    writer.graph(&graph).unwrap();
+    writer.graph(0, &graph).unwrap();
     writer.scalar("loss", 0, 2.5).unwrap();
     writer
         .scalars(1, &[("loss", 1.25), ("accuracy", 0.5)])

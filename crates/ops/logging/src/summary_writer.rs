@@ -226,9 +226,9 @@ fn write_raw(ctx: &mut KernelCtx) -> Result<()> {
 }
 
 fn write_graph(ctx: &mut KernelCtx) -> Result<()> {
-    let graph: GraphDef = message(ctx, 2, "tf.GraphDef")?;
+    let (step, graph): (i64, GraphDef) = (step(ctx)?, message(ctx, 2, "tf.GraphDef")?);
     with_writer(ctx, |w| {
-        w.events.graph(&graph)?;
+        w.events.graph(step, &graph)?;
         w.written()
     })
 }
