@@ -3,15 +3,24 @@
 //! input's storage is free.
 
 use crate::broadcast::broadcast_shape;
-pub use crate::broadcast_walk::Plan;
+pub use crate::broadcast_walk::BroadcastPlan;
+use crate::half_conversion::HALF_BLOCK;
 use crate::numeric::{Half, Ordered};
+use crate::shapes;
 use crate::unary::CHEAP;
 use ferroflow_base::Result;
-use ferroflow_opdef::{KernelCtx, OpKernel};
+use ferroflow_opdef::{KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, BinaryOp, Operand, UnaryOp};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Element, Shape, Tensor};
 use std::sync::Arc;
+
+/// An elementwise op with two inputs, broadcast together.
+pub const fn binary_op(name: &'static str, signature: &'static str, kernel: KernelFactory) -> Op {
+    Op::new(name, signature)
+        .shape(shapes::broadcast)
+        .kernel(kernel)
+}
 
 /// One operand of an inner loop.
 #[derive(Clone, Copy)]
@@ -23,20 +32,20 @@ pub enum Side<'a, A> {
 }
 
 /// A function of two elements, over slices.
-pub trait Zip<A, R>: Send + Sync {
+pub trait BinaryFunctor<A, R>: Send + Sync {
     /// Returns the result for one pair of elements.
-    fn one(&self, a: A, b: A) -> R;
+    fn apply(&self, a: A, b: A) -> R;
     /// `out[i] = f(a[i], b[i])`; slices are as long as `out`.
-    fn all(&self, a: Side<A>, b: Side<A>, out: &mut [R]);
-    /// `a[i] = f(a[i], b[i])`; only called when [`Zip::in_place`].
-    fn left(&self, a: &mut [R], b: Side<A>);
-    /// `b[i] = f(a[i], b[i])`; only called when [`Zip::in_place`].
-    fn right(&self, a: Side<A>, b: &mut [R]);
+    fn apply_slice(&self, a: Side<A>, b: Side<A>, out: &mut [R]);
+    /// `a[i] = f(a[i], b[i])`; only called when [`BinaryFunctor::in_place`].
+    fn assign_left(&self, a: &mut [R], b: Side<A>);
+    /// `b[i] = f(a[i], b[i])`; only called when [`BinaryFunctor::in_place`].
+    fn assign_right(&self, a: Side<A>, b: &mut [R]);
     /// Whether the function can overwrite an operand.
     fn in_place(&self) -> bool;
 }
 
-fn zip_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A) -> R) {
+fn apply_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A) -> R) {
     match (a, b) {
         (Side::Slice(a), Side::Slice(b)) => {
             for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
@@ -58,23 +67,23 @@ fn zip_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A) -
 }
 
 /// A closure of two elements with a result of the same type.
-pub struct Both<F>(pub F);
+pub struct BinaryFn<F>(pub F);
 
-impl<A: Element, F: Fn(A, A) -> A + Send + Sync> Zip<A, A> for Both<F> {
+impl<A: Element, F: Fn(A, A) -> A + Send + Sync> BinaryFunctor<A, A> for BinaryFn<F> {
     #[inline]
-    fn one(&self, a: A, b: A) -> A {
+    fn apply(&self, a: A, b: A) -> A {
         (self.0)(a, b)
     }
-    fn all(&self, a: Side<A>, b: Side<A>, out: &mut [A]) {
-        zip_all(a, b, out, &self.0);
+    fn apply_slice(&self, a: Side<A>, b: Side<A>, out: &mut [A]) {
+        apply_all(a, b, out, &self.0);
     }
-    fn left(&self, a: &mut [A], b: Side<A>) {
+    fn assign_left(&self, a: &mut [A], b: Side<A>) {
         match b {
             Side::Slice(b) => a.iter_mut().zip(b).for_each(|(a, b)| *a = (self.0)(*a, *b)),
             Side::Scalar(b) => a.iter_mut().for_each(|a| *a = (self.0)(*a, b)),
         }
     }
-    fn right(&self, a: Side<A>, b: &mut [A]) {
+    fn assign_right(&self, a: Side<A>, b: &mut [A]) {
         match a {
             Side::Slice(a) => b.iter_mut().zip(a).for_each(|(b, a)| *b = (self.0)(*a, *b)),
             Side::Scalar(a) => b.iter_mut().for_each(|b| *b = (self.0)(a, *b)),
@@ -85,8 +94,8 @@ impl<A: Element, F: Fn(A, A) -> A + Send + Sync> Zip<A, A> for Both<F> {
     }
 }
 
-/// A function of the SIMD room; the closure is the same for single elements.
-pub struct Simd<F>(pub BinaryOp, pub F);
+/// A function of `ferroflow_primitives`; the closure is the same for single elements.
+pub struct SimdBinary<F>(pub BinaryOp, pub F);
 
 impl<'a> From<Side<'a, f32>> for Operand<'a> {
     fn from(side: Side<'a, f32>) -> Self {
@@ -97,18 +106,18 @@ impl<'a> From<Side<'a, f32>> for Operand<'a> {
     }
 }
 
-impl<F: Fn(f32, f32) -> f32 + Send + Sync> Zip<f32, f32> for Simd<F> {
+impl<F: Fn(f32, f32) -> f32 + Send + Sync> BinaryFunctor<f32, f32> for SimdBinary<F> {
     #[inline]
-    fn one(&self, a: f32, b: f32) -> f32 {
+    fn apply(&self, a: f32, b: f32) -> f32 {
         (self.1)(a, b)
     }
-    fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
+    fn apply_slice(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
         math::binary(self.0, a, b, out);
     }
-    fn left(&self, a: &mut [f32], b: Side<f32>) {
+    fn assign_left(&self, a: &mut [f32], b: Side<f32>) {
         math::binary_left(self.0, a, b);
     }
-    fn right(&self, a: Side<f32>, b: &mut [f32]) {
+    fn assign_right(&self, a: Side<f32>, b: &mut [f32]) {
         math::binary_right(self.0, a, b);
     }
     fn in_place(&self) -> bool {
@@ -116,8 +125,8 @@ impl<F: Fn(f32, f32) -> f32 + Send + Sync> Zip<f32, f32> for Simd<F> {
     }
 }
 
-/// The larger (or smaller) of two numbers; a plain number on one side makes it a limit, which the
-/// SIMD room has.
+/// The larger (or smaller) of two numbers; a plain number on one side makes it a limit, which
+/// `ferroflow_primitives` has.
 pub struct Limit {
     /// Whether the larger of the two is kept.
     pub larger: bool,
@@ -132,35 +141,35 @@ impl Limit {
     }
 }
 
-impl Zip<f32, f32> for Limit {
+impl BinaryFunctor<f32, f32> for Limit {
     #[inline]
-    fn one(&self, a: f32, b: f32) -> f32 {
+    fn apply(&self, a: f32, b: f32) -> f32 {
         if self.larger {
             a.larger(b)
         } else {
             a.smaller(b)
         }
     }
-    fn all(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
+    fn apply_slice(&self, a: Side<f32>, b: Side<f32>, out: &mut [f32]) {
         match (a, b) {
             (Side::Slice(x), Side::Scalar(c)) | (Side::Scalar(c), Side::Slice(x))
                 if !c.is_nan() =>
             {
                 math::unary(self.bound(c), x, out);
             }
-            _ if self.larger => zip_all(a, b, out, f32::larger),
-            _ => zip_all(a, b, out, f32::smaller),
+            _ if self.larger => apply_all(a, b, out, f32::larger),
+            _ => apply_all(a, b, out, f32::smaller),
         }
     }
-    fn left(&self, a: &mut [f32], b: Side<f32>) {
+    fn assign_left(&self, a: &mut [f32], b: Side<f32>) {
         match b {
             Side::Scalar(c) if !c.is_nan() => math::unary_in_place(self.bound(c), a),
-            _ if self.larger => Both(f32::larger).left(a, b),
-            _ => Both(f32::smaller).left(a, b),
+            _ if self.larger => BinaryFn(f32::larger).assign_left(a, b),
+            _ => BinaryFn(f32::smaller).assign_left(a, b),
         }
     }
-    fn right(&self, a: Side<f32>, b: &mut [f32]) {
-        self.left(b, a);
+    fn assign_right(&self, a: Side<f32>, b: &mut [f32]) {
+        self.assign_left(b, a);
     }
     fn in_place(&self) -> bool {
         true
@@ -168,46 +177,46 @@ impl Zip<f32, f32> for Limit {
 }
 
 /// A closure of two elements with a result of another type.
-pub struct Test<F>(pub F);
+pub struct ComparisonFn<F>(pub F);
 
-impl<A: Element, R: Element, F: Fn(A, A) -> R + Send + Sync> Zip<A, R> for Test<F> {
+impl<A: Element, R: Element, F: Fn(A, A) -> R + Send + Sync> BinaryFunctor<A, R>
+    for ComparisonFn<F>
+{
     #[inline]
-    fn one(&self, a: A, b: A) -> R {
+    fn apply(&self, a: A, b: A) -> R {
         (self.0)(a, b)
     }
-    fn all(&self, a: Side<A>, b: Side<A>, out: &mut [R]) {
-        zip_all(a, b, out, &self.0);
+    fn apply_slice(&self, a: Side<A>, b: Side<A>, out: &mut [R]) {
+        apply_all(a, b, out, &self.0);
     }
-    fn left(&self, _: &mut [R], _: Side<A>) {}
-    fn right(&self, _: Side<A>, _: &mut [R]) {}
+    fn assign_left(&self, _: &mut [R], _: Side<A>) {}
+    fn assign_right(&self, _: Side<A>, _: &mut [R]) {}
     fn in_place(&self) -> bool {
         false
     }
 }
 
-/// Elements that the 16-bit floats are widened by at a time.
-const WIDE: usize = 512;
-
 /// A function of `f32` for a 16-bit float.
-pub struct Rounded(pub Box<dyn Zip<f32, f32>>);
+pub struct HalfBinary(pub Box<dyn BinaryFunctor<f32, f32>>);
 
-impl<H: Half> Zip<H, H> for Rounded {
-    fn one(&self, a: H, b: H) -> H {
-        H::narrow(self.0.one(a.wide(), b.wide()))
+impl<H: Half> BinaryFunctor<H, H> for HalfBinary {
+    fn apply(&self, a: H, b: H) -> H {
+        H::narrow(self.0.apply(a.wide(), b.wide()))
     }
-    fn all(&self, a: Side<H>, b: Side<H>, out: &mut [H]) {
-        let (mut wide_a, mut wide_b, mut wide) = ([0.0; WIDE], [0.0; WIDE], [0.0; WIDE]);
-        for (i, out) in out.chunks_mut(WIDE).enumerate() {
-            let range = i * WIDE..i * WIDE + out.len();
+    fn apply_slice(&self, a: Side<H>, b: Side<H>, out: &mut [H]) {
+        let (mut wide_a, mut wide_b, mut wide) =
+            ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
+        for (i, out) in out.chunks_mut(HALF_BLOCK).enumerate() {
+            let range = i * HALF_BLOCK..i * HALF_BLOCK + out.len();
             let a = widen_side(a, range.clone(), &mut wide_a);
             let b = widen_side(b, range, &mut wide_b);
             let wide = &mut wide[..out.len()];
-            self.0.all(a, b, wide);
+            self.0.apply_slice(a, b, wide);
             H::narrow_all(wide, out);
         }
     }
-    fn left(&self, _: &mut [H], _: Side<H>) {}
-    fn right(&self, _: Side<H>, _: &mut [H]) {}
+    fn assign_left(&self, _: &mut [H], _: Side<H>) {}
+    fn assign_right(&self, _: Side<H>, _: &mut [H]) {}
     fn in_place(&self) -> bool {
         false
     }
@@ -216,7 +225,7 @@ impl<H: Half> Zip<H, H> for Rounded {
 fn widen_side<'a, H: Half>(
     side: Side<H>,
     range: std::ops::Range<usize>,
-    wide: &'a mut [f32; WIDE],
+    wide: &'a mut [f32; HALF_BLOCK],
 ) -> Side<'a, f32> {
     match side {
         Side::Scalar(x) => Side::Scalar(x.wide()),
@@ -235,57 +244,59 @@ const TILE: usize = 512;
 type Check<A> = fn(&[A]) -> Result<()>;
 
 /// A two-input kernel: the function, and a test of the second operand's elements.
-pub struct ZipKernel<A, R> {
-    zip: Arc<dyn Zip<A, R>>,
+pub struct BinaryKernel<A, R> {
+    functor: Arc<dyn BinaryFunctor<A, R>>,
     check: Option<Check<A>>,
     block: usize,
 }
 
-/// The kernel that applies `zip` to inputs 0 and 1 broadcast together.
-pub fn zip_kernel<A: Element, R: Element>(
-    zip: impl Zip<A, R> + 'static,
+/// The kernel that applies `functor` to inputs 0 and 1 broadcast together.
+pub fn binary_kernel<A: Element, R: Element>(
+    functor: impl BinaryFunctor<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let zip = Arc::new(zip);
+    let functor = Arc::new(functor);
     Ok(Box::new(ScalarsFirst {
-        general: ZipKernel {
-            zip: zip.clone(),
+        general: BinaryKernel {
+            functor: functor.clone(),
             check: None,
             block: CHEAP,
         },
-        zip,
+        functor,
     }))
 }
 
 /// Two scalars, which loops and small graphs are made of, take a short way in which the function is
 /// inlined.
 struct ScalarsFirst<A, R, Z> {
-    zip: Arc<Z>,
-    general: ZipKernel<A, R>,
+    functor: Arc<Z>,
+    general: BinaryKernel<A, R>,
 }
 
-impl<A: Element, R: Element, Z: Zip<A, R>> OpKernel for ScalarsFirst<A, R, Z> {
+impl<A: Element, R: Element, Z: BinaryFunctor<A, R>> OpKernel for ScalarsFirst<A, R, Z> {
     #[inline]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         match (ctx.inline_scalar::<A>(0), ctx.inline_scalar::<A>(1)) {
-            (Some(x), Some(y)) => ctx.set_output(0, Tensor::scalar(self.zip.one(x, y))),
+            (Some(x), Some(y)) => ctx.set_output(0, Tensor::scalar(self.functor.apply(x, y))),
             _ => self.general.compute(ctx),
         }
     }
 }
 
 /// The kernel of an `f32` function for a 16-bit float.
-pub fn half_zip_kernel<H: Half>(zip: impl Zip<f32, f32> + 'static) -> Result<Box<dyn OpKernel>> {
-    zip_kernel::<H, H>(Rounded(Box::new(zip)))
+pub fn half_binary_kernel<H: Half>(
+    functor: impl BinaryFunctor<f32, f32> + 'static,
+) -> Result<Box<dyn OpKernel>> {
+    binary_kernel::<H, H>(HalfBinary(Box::new(functor)))
 }
 
 /// The same with a test of input 1, for outputs that are not empty.
-pub fn checked_zip_kernel<A: Element, R: Element>(
-    zip: impl Zip<A, R> + 'static,
+pub fn checked_binary_kernel<A: Element, R: Element>(
+    functor: impl BinaryFunctor<A, R> + 'static,
     check: Check<A>,
 ) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(ZipKernel {
+    Ok(Box::new(BinaryKernel {
         check: Some(check),
-        ..ZipKernel::new(zip)
+        ..BinaryKernel::new(functor)
     }))
 }
 
@@ -298,7 +309,7 @@ pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
     Shape::checked(&shape.to_i64())
 }
 
-impl<A: Element, R: Element> OpKernel for ZipKernel<A, R> {
+impl<A: Element, R: Element> OpKernel for BinaryKernel<A, R> {
     // One copy for all functions of these types.
     #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
@@ -307,7 +318,7 @@ impl<A: Element, R: Element> OpKernel for ZipKernel<A, R> {
             if let Some(check) = self.check {
                 check(&[*y])?;
             }
-            let z = Tensor::scalar(self.zip.one(*x, *y));
+            let z = Tensor::scalar(self.functor.apply(*x, *y));
             let z = if a.shape().is_scalar() && b.shape().is_scalar() {
                 z
             } else {
@@ -316,24 +327,24 @@ impl<A: Element, R: Element> OpKernel for ZipKernel<A, R> {
             return ctx.set_output(0, z);
         }
         let shape = checked_broadcast(a.shape(), b.shape())?;
-        let plan = Plan::broadcast(&shape, a.shape(), b.shape());
+        let plan = BroadcastPlan::broadcast(&shape, a.shape(), b.shape());
         self.run(ctx, shape, &plan)
     }
 }
 
-impl<A: Element, R: Element> ZipKernel<A, R> {
+impl<A: Element, R: Element> BinaryKernel<A, R> {
     /// A kernel without a check.
-    pub fn new(zip: impl Zip<A, R> + 'static) -> Self {
-        ZipKernel {
-            zip: Arc::new(zip),
+    pub fn new(functor: impl BinaryFunctor<A, R> + 'static) -> Self {
+        BinaryKernel {
+            functor: Arc::new(functor),
             check: None,
             block: CHEAP,
         }
     }
 
     /// Computes output 0 of shape `shape` by `plan`, which must fit the inputs' element counts.
-    pub fn run(&self, ctx: &mut KernelCtx, shape: Shape, plan: &Plan) -> Result<()> {
-        let (zip, n, par) = (&*self.zip, shape.num_elements(), ctx.par());
+    pub fn run(&self, ctx: &mut KernelCtx, shape: Shape, plan: &BroadcastPlan) -> Result<()> {
+        let (functor, n, par) = (&*self.functor, shape.num_elements(), ctx.par());
         if n == 0 {
             let out = ctx.alloc(R::DTYPE, shape)?;
             return ctx.set_output(0, out);
@@ -341,7 +352,7 @@ impl<A: Element, R: Element> ZipKernel<A, R> {
         if let Some(check) = self.check {
             check(ctx.slice::<A>(1)?)?;
         }
-        let in_place = A::DTYPE == R::DTYPE && zip.in_place();
+        let in_place = A::DTYPE == R::DTYPE && functor.in_place();
         let (a_step, b_step) = plan.inner_strides();
         let left = in_place && ctx.can_forward(0, A::DTYPE, n);
         let right = !left && in_place && ctx.can_forward(1, A::DTYPE, n);
@@ -358,7 +369,7 @@ impl<A: Element, R: Element> ZipKernel<A, R> {
             _ => Vec::new(),
         };
         let b = if tile.is_empty() { b } else { &tile };
-        if tile.is_empty() && plan.is_choppy() {
+        if tile.is_empty() && plan.has_short_runs() {
             // Each operand that does not lie like the output is spread out piece by piece.
             let (whole_a, whole_b) = (a.len() == n, b.len() == n);
             par_chunks_mut(par, values, self.block, 1, &|i, out| {
@@ -383,22 +394,22 @@ impl<A: Element, R: Element> ZipKernel<A, R> {
                         copy_b
                     };
                     match (left, right) {
-                        (true, _) => zip.left(out, Side::Slice(b)),
-                        (_, true) => zip.right(Side::Slice(a), out),
-                        _ => zip.all(Side::Slice(a), Side::Slice(b), out),
+                        (true, _) => functor.assign_left(out, Side::Slice(b)),
+                        (_, true) => functor.assign_right(Side::Slice(a), out),
+                        _ => functor.apply_slice(Side::Slice(a), Side::Slice(b), out),
                     }
                 }
             });
             return ctx.set_output(0, out);
         }
         let run: &(dyn Fn(&mut [R], usize, usize) + Sync) = if left {
-            &|out, _, at| zip.left(out, side(b, b_step, at, out.len()))
+            &|out, _, at| functor.assign_left(out, side(b, b_step, at, out.len()))
         } else if right {
-            &|out, at, _| zip.right(side(a, a_step, at, out.len()), out)
+            &|out, at, _| functor.assign_right(side(a, a_step, at, out.len()), out)
         } else {
             &|out, a_at, b_at| {
                 let n = out.len();
-                zip.all(side(a, a_step, a_at, n), side(b, b_step, b_at, n), out);
+                functor.apply_slice(side(a, a_step, a_at, n), side(b, b_step, b_at, n), out);
             }
         };
         plan.fill(par, self.block, values, tile.len(), run);

@@ -3,8 +3,8 @@
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use smallvec::SmallVec;
 
-/// Runs shorter than this are spread out.
-const CHOPPY: usize = 16;
+/// Runs shorter than this are expanded first.
+const SHORT_RUN: usize = 16;
 
 /// Rows shorter than this are repeated into a longer one first.
 const SHORT: usize = 64;
@@ -20,18 +20,18 @@ struct Dim {
 /// How two operands are walked to make an output: collapsed dimensions, outermost first. The
 /// innermost has strides of 0 and 1 only.
 #[derive(Debug)]
-pub struct Plan(SmallVec<[Dim; 4]>);
+pub struct BroadcastPlan(SmallVec<[Dim; 4]>);
 
-impl Plan {
+impl BroadcastPlan {
     /// The plan of operands of shapes `a` and `b` broadcast to `out`.
-    pub fn broadcast(out: &[usize], a: &[usize], b: &[usize]) -> Plan {
+    pub fn broadcast(out: &[usize], a: &[usize], b: &[usize]) -> BroadcastPlan {
         let rank = out.len();
         let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
-        Plan::new((0..rank).map(|i| (out[i], at(a, i) == out[i], at(b, i) == out[i])))
+        BroadcastPlan::new((0..rank).map(|i| (out[i], at(a, i) == out[i], at(b, i) == out[i])))
     }
 
     /// The plan of dimensions, outermost first: length, and whether each operand has it.
-    pub fn new(dims: impl DoubleEndedIterator<Item = (usize, bool, bool)>) -> Plan {
+    pub fn new(dims: impl DoubleEndedIterator<Item = (usize, bool, bool)>) -> BroadcastPlan {
         let mut plan: SmallVec<[Dim; 4]> = SmallVec::new();
         let (mut a_len, mut b_len) = (1usize, 1usize);
         for (n, in_a, in_b) in dims.rev().filter(|d| d.0 != 1) {
@@ -52,7 +52,7 @@ impl Plan {
             plan.push(Dim { n: 1, a: 1, b: 1 });
         }
         plan.reverse();
-        Plan(plan)
+        BroadcastPlan(plan)
     }
 
     /// Calls `f(i, n, a, b)` for the inner runs of output elements `start..end`: the run's first
@@ -106,11 +106,11 @@ impl Plan {
     }
 
     /// Whether the inner runs are so short that operands are better spread out first.
-    pub fn is_choppy(&self) -> bool {
-        self.0.len() > 1 && self.0[self.0.len() - 1].n < CHOPPY
+    pub fn has_short_runs(&self) -> bool {
+        self.0.len() > 1 && self.0[self.0.len() - 1].n < SHORT_RUN
     }
 
-    /// Writes the elements of one operand (`pick` gives its place) for outputs `start..`.
+    /// Writes the elements of one operand (`pick` returns its position) for outputs `start..`.
     pub fn spread<A: Copy>(
         &self,
         start: usize,
@@ -179,7 +179,7 @@ mod tests {
     use ferroflow_sync::Inline;
 
     fn check(out: &[usize], a: &[usize], b: &[usize]) {
-        let plan = Plan::broadcast(out, a, b);
+        let plan = BroadcastPlan::broadcast(out, a, b);
         let n: usize = out.iter().product();
         let position = |mut i: usize, dims: &[usize]| {
             let (mut at, mut stride) = (0, 1);

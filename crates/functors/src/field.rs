@@ -1,8 +1,9 @@
-//! Elementary functions of the real and complex element types, behind one trait each.
+//! The upper rungs of the ladder of number traits (see [`crate::numeric`]): elementary functions of
+//! the real and complex element types, and the wide types that others compute in.
 
 use crate::numeric::{Num, Ordered};
 use ferroflow_primitives::special;
-use ferroflow_tensor::Complex;
+use ferroflow_tensor::{Complex, Complex32, Complex64, Element, bf16, f16};
 use num_complex::ComplexFloat;
 
 /// A real or complex number with the elementary functions.
@@ -49,6 +50,12 @@ pub trait Field: Num {
     fn sign(self) -> Self;
     /// The complex conjugate.
     fn conj(self) -> Self;
+    /// Converts a real number.
+    fn from_f64(x: f64) -> Self;
+    /// The real part.
+    fn real_part(self) -> f64;
+    /// The absolute value.
+    fn magnitude(self) -> f64;
     /// `1 / (1 + exp(-x))`.
     #[inline]
     fn sigmoid(self) -> Self {
@@ -95,8 +102,6 @@ pub trait Field: Num {
 
 /// A real floating-point number.
 pub trait Real: Field + Ordered {
-    /// Converts a literal.
-    fn lit(x: f64) -> Self;
     /// Absolute value.
     fn abs(self) -> Self;
     /// Largest integer not above the value.
@@ -113,6 +118,39 @@ pub trait Real: Field + Ordered {
     fn atan2(self, x: Self) -> Self;
     /// Next representable value towards `to`.
     fn next_after(self, to: Self) -> Self;
+}
+
+/// An element type with a wide type of the same kind, `f64` or `Complex64`, for kernels that would
+/// lose digits in the type itself.
+pub trait Promote: Element {
+    /// The wide type.
+    type Wide: Field;
+    /// Converts to the wide type.
+    fn promote(self) -> Self::Wide;
+    /// Rounds from the wide type.
+    fn demote(x: Self::Wide) -> Self;
+}
+
+macro_rules! promote {
+    ($($ty:ty => $wide:ty, $promote:expr, $demote:expr;)*) => {$(
+        impl Promote for $ty {
+            type Wide = $wide;
+            #[inline]
+            fn promote(self) -> $wide { $promote(self) }
+            #[inline]
+            fn demote(x: $wide) -> Self { $demote(x) }
+        }
+    )*};
+}
+promote! {
+    f32 => f64, f64::from, |x| x as f32;
+    f64 => f64, |x| x, |x| x;
+    f16 => f64, f16::to_f64, f16::from_f64;
+    bf16 => f64, bf16::to_f64, bf16::from_f64;
+    Complex32 => Complex64,
+        |x: Complex32| Complex64::new(x.re.into(), x.im.into()),
+        |x: Complex64| Complex32::new(x.re as f32, x.im as f32);
+    Complex64 => Complex64, |x| x, |x| x;
 }
 
 macro_rules! reals {
@@ -162,10 +200,14 @@ macro_rules! reals {
             }
             #[inline]
             fn conj(self) -> Self { self }
+            #[inline]
+            fn from_f64(x: f64) -> Self { x as $ty }
+            #[inline]
+            fn real_part(self) -> f64 { self.into() }
+            #[inline]
+            fn magnitude(self) -> f64 { $ty::abs(self).into() }
         }
         impl Real for $ty {
-            #[inline]
-            fn lit(x: f64) -> Self { x as $ty }
             #[inline]
             fn abs(self) -> Self { $ty::abs(self) }
             #[inline]
@@ -236,6 +278,9 @@ macro_rules! reals {
                 if norm == 0.0 { Self::ZERO } else { self / norm }
             }
             fn conj(self) -> Self { ComplexFloat::conj(self) }
+            fn from_f64(x: f64) -> Self { Complex::new(x as $ty, 0.0) }
+            fn real_part(self) -> f64 { self.re.into() }
+            fn magnitude(self) -> f64 { Complex::norm(self).into() }
         }
     )*};
 }

@@ -119,7 +119,7 @@ pub fn gather_shape_of(
     Ok(())
 }
 
-/// What to do with an index that is not inside; `true` to pass over it.
+/// Whether an out-of-range index is ignored.
 pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
     match attrs.str("bad_indices_policy")? {
         "" | "DEFAULT" | "ERROR" => Ok(false),

@@ -5,9 +5,13 @@ use ferroflow_base::{Result, internal};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Tensor, bf16, f16};
 
+/// Elements per parallel task.
 const BLOCK: usize = 16 * 1024;
 
-/// `t` in single precision: itself when it already is.
+/// Elements that a functor of `f32` converts at a time, on the stack.
+pub const HALF_BLOCK: usize = 512;
+
+/// Returns `t` in single precision; `t` itself if it already is.
 pub fn widened(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     match t.dtype() {
         DType::Float => Ok(t.clone()),
@@ -17,7 +21,7 @@ pub fn widened(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// `t`, which is in single precision, as `dtype`.
+/// Returns `t`, which is in single precision, as `dtype`.
 pub fn narrowed(par: &dyn Parallelism, t: Tensor, dtype: DType) -> Result<Tensor> {
     match dtype {
         DType::Float => Ok(t),
@@ -28,24 +32,46 @@ pub fn narrowed(par: &dyn Parallelism, t: Tensor, dtype: DType) -> Result<Tensor
 }
 
 fn widen<H: Half>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
-    let x = t.slice::<H>()?;
-    let mut out = Tensor::for_overwrite(DType::Float, t.shape().clone())?;
+    widened_slice(par, t.slice::<H>()?)?.with_shape(t.shape().clone())
+}
+
+fn narrow<H: Half>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
+    let mut out = Tensor::for_overwrite(H::DTYPE, t.shape().clone())?;
+    narrow_slice(par, t.slice()?, out.slice_mut::<H>()?);
+    Ok(out)
+}
+
+/// Returns a vector of the elements in single precision.
+pub fn widened_slice<H: Half>(par: &dyn Parallelism, x: &[H]) -> Result<Tensor> {
+    let mut out = Tensor::for_overwrite(DType::Float, [x.len()].into())?;
     par_chunks_mut(par, out.slice_mut::<f32>()?, BLOCK, 1, &|i, out| {
         H::widen(&x[i * BLOCK..][..out.len()], out);
     });
     Ok(out)
 }
 
-fn narrow<H: Half>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
-    let x = t.slice::<f32>()?;
-    let mut out = Tensor::for_overwrite(H::DTYPE, t.shape().clone())?;
-    par_chunks_mut(par, out.slice_mut::<H>()?, BLOCK, 1, &|i, out| {
+/// Rounds elements from single precision.
+pub fn narrow_slice<H: Half>(par: &dyn Parallelism, x: &[f32], out: &mut [H]) {
+    par_chunks_mut(par, out, BLOCK, 1, &|i, out| {
         H::narrow_all(&x[i * BLOCK..][..out.len()], out);
     });
-    Ok(out)
 }
 
-/// `t`, of any real dtype, in single precision.
+/// Converts `from` element by element, in parallel.
+pub fn convert<A: Copy + Sync, B: Send>(
+    par: &dyn Parallelism,
+    from: &[A],
+    to: &mut [B],
+    f: impl Fn(A) -> B + Sync,
+) {
+    par_chunks_mut(par, to, BLOCK, 1, &|i, to| {
+        for (o, v) in to.iter_mut().zip(&from[i * BLOCK..]) {
+            *o = f(*v);
+        }
+    });
+}
+
+/// Returns `t`, of any real dtype, in single precision.
 pub fn floats(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     macro_rules! convert {
         ($($dtype:ident: $ty:ty),*) => {
@@ -53,11 +79,7 @@ pub fn floats(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
                 $(DType::$dtype => {
                     let x = t.slice::<$ty>()?;
                     let mut out = Tensor::for_overwrite(DType::Float, t.shape().clone())?;
-                    par_chunks_mut(par, out.slice_mut::<f32>()?, BLOCK, 1, &|i, out| {
-                        for (o, x) in out.iter_mut().zip(&x[i * BLOCK..]) {
-                            *o = *x as f32;
-                        }
-                    });
+                    convert(par, x, out.slice_mut::<f32>()?, |x| x as f32);
                     Ok(out)
                 })*
                 _ => widened(par, t),

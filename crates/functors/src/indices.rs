@@ -150,7 +150,7 @@ pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     }
 }
 
-/// The rank that a shape-like vector input gives to an output, when its length is known.
+/// Returns the rank of an output whose shape is a vector input of known length.
 pub fn of_vector_length(shape: &PartialShape) -> PartialShape {
     match (shape.rank(), shape.dim(0)) {
         (Some(1), Some(rank)) if rank <= Shape::MAX_RANK => PartialShape::of_rank(rank),

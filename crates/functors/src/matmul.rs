@@ -45,7 +45,7 @@ pub fn incompatible(
 }
 
 /// The product of two matrices, as MatMul computes it; `s` is what [`sizes`] says of them.
-pub fn product<T: gemm::Element + Num>(
+pub fn product<T: gemm::GemmElement + Num>(
     ctx: &KernelCtx,
     s: &GemmShape,
     [a, b]: [&Tensor; 2],
@@ -63,19 +63,19 @@ pub fn product<T: gemm::Element + Num>(
     Ok(out)
 }
 
-/// What a product over an empty dimension comes to: zeros through the epilogue.
-pub fn finish_zeros<T: gemm::Element + Element>(out: &mut [T], n: usize, ep: &Epilogue<'_, T>) {
+/// Writes a product over an empty dimension: zeros through the epilogue.
+pub fn finish_zeros<T: gemm::GemmElement + Element>(out: &mut [T], n: usize, ep: &Epilogue<'_, T>) {
     for row in out.chunks_mut(n.max(1)) {
         match ep.bias {
             Some(bias) => row.copy_from_slice(bias),
-            None => row.fill(<T as gemm::Element>::ZERO),
+            None => row.fill(<T as gemm::GemmElement>::ZERO),
         }
         T::apply(ep.act.as_unary(), row);
     }
 }
 
 /// A product term by term, with what follows it.
-fn tiny<T: gemm::Element + Num>(
+fn tiny<T: gemm::GemmElement + Num>(
     s: &GemmShape,
     a: &[T],
     b: &[T],
@@ -89,7 +89,7 @@ fn tiny<T: gemm::Element + Num>(
             let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a);
             let of_b = b.iter().skip(j * column_of_b).step_by(term_of_b);
             let terms = of_a.zip(of_b).take(s.k).map(|(x, y)| x.mul(*y));
-            let sum = terms.fold(<T as gemm::Element>::ZERO, Num::add);
+            let sum = terms.fold(<T as gemm::GemmElement>::ZERO, Num::add);
             *out = match ep.bias.and_then(|bias| bias.get(j)) {
                 Some(bias) => sum.add(*bias),
                 None => sum,

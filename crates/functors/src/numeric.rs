@@ -1,5 +1,7 @@
-//! Number traits of the generic kernels: arithmetic as TensorFlow's C++ does it (integers wrap),
-//! for all element types but the 16-bit floats, which compute through `f32`.
+//! The ladder of number traits of the generic kernels, with the arithmetic of TensorFlow's C++
+//! (integers wrap): [`Num`] for every type but the 16-bit floats, [`Ordered`] without complex numbers,
+//! [`Int`]; then in [`crate::field`] `Field` (real and complex floats), `Real` and `Promote` (the wide
+//! type to compute in). [`Half`] is a 16-bit float, which computes through `f32`.
 
 use ferroflow_tensor::{Complex, Element, bf16, f16};
 use half::slice::HalfFloatSliceExt;
@@ -106,7 +108,7 @@ pub trait Int: Ordered + Eq + Ord {
     fn abs(self) -> Self;
     /// -1, 0 or 1.
     fn sign(self) -> Self;
-    /// Always zero: what TensorFlow's rounding of integers comes to.
+    /// Always zero, as in TensorFlow's Round of integers.
     #[inline(always)]
     fn round(self) -> Self {
         Self::ZERO

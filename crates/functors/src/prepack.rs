@@ -2,8 +2,8 @@
 
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
 use ferroflow_opdef::KernelBuild;
-use ferroflow_primitives::Level;
-use ferroflow_primitives::gemm::{Element as Number, PackedB};
+use ferroflow_primitives::Isa;
+use ferroflow_primitives::gemm::{GemmElement, PackedB};
 use ferroflow_sync::Inline;
 use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 
@@ -14,12 +14,12 @@ use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 /// assert!(ferroflow_functors::prepack::packing().starts_with("2/"));
 /// ```
 pub fn packing() -> String {
-    let level = match Level::current() {
-        Level::Portable => "portable",
-        Level::Avx2 => "avx2",
-        Level::Avx512 => "avx512",
+    let isa = match Isa::current() {
+        Isa::Portable => "portable",
+        Isa::Avx2 => "avx2",
+        Isa::Avx512 => "avx512",
     };
-    format!("{VERSION}/{level}")
+    format!("{VERSION}/{isa}")
 }
 
 /// Goes up whenever something is packed differently than before.
@@ -44,7 +44,11 @@ pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
 }
 
 /// A matrix that was packed before.
-pub fn matrix<T: Number>(build: &KernelBuild, k: usize, n: usize) -> Result<Option<PackedB<T>>> {
+pub fn matrix<T: GemmElement>(
+    build: &KernelBuild,
+    k: usize,
+    n: usize,
+) -> Result<Option<PackedB<T>>> {
     let Some(blocks) = blocks(build)? else {
         return Ok(None);
     };
@@ -57,7 +61,7 @@ pub fn matrix<T: Number>(build: &KernelBuild, k: usize, n: usize) -> Result<Opti
 }
 
 /// A constant matrix as the right-hand side of products: as it was packed before, or packed now.
-pub fn weights<T: Number + Element>(
+pub fn weights<T: GemmElement + Element>(
     build: &KernelBuild,
     weights: &LazyTensor,
     transposed: bool,
@@ -70,7 +74,7 @@ pub fn weights<T: Number + Element>(
 }
 
 /// Packs a matrix as the right-hand side of products.
-pub fn pack<T: Number + Element>(weights: &Tensor, transposed: bool) -> Result<PackedB<T>> {
+pub fn pack<T: GemmElement + Element>(weights: &Tensor, transposed: bool) -> Result<PackedB<T>> {
     let (k, n) = sizes(weights.shape(), transposed)?;
     let data = weights.slice::<T>()?;
     Ok(match transposed {
@@ -89,8 +93,8 @@ fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {
     }
 }
 
-/// What a file keeps of a packed matrix.
-pub fn tensor<T: Number + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
+/// The part of a packed matrix that is stored in a file.
+pub fn tensor<T: GemmElement + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
     let packed = matrix.packed();
     Tensor::from_slice(Shape::from([packed.len()]), packed)
 }

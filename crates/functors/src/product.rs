@@ -1,18 +1,19 @@
-//! Batches of matrix products for every number type: `simd` for `f32` and `f64`, halves through
-//! `f32`, plain loops for integers and complex numbers.
+//! Batches of matrix products for every number type: `ferroflow_primitives` for `f32` and `f64`,
+//! 16-bit floats through `f32`, plain loops for integers and complex numbers.
 
+use crate::half_conversion::{narrow_slice, widened_slice};
 use crate::strided::par_rows;
 use ferroflow_base::Result;
 use ferroflow_primitives::gemm::{Activation, BatchItem, GemmShape, batch_gemm};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Complex32, Complex64, Element, Shape, Tensor, bf16, f16};
 
-/// A number that matrices are made of.
-pub trait Number: Element {
+/// An element type of matrix products.
+pub trait MatMulElement: Element {
     /// Zero.
     const ZERO: Self;
-    /// Writes `batch` dense `m × n` products one after another to `out`; `item(i)` says where the
-    /// operands of the `i`-th start.
+    /// Writes `batch` dense `m × n` products one after another to `out`; `item(i)` returns the
+    /// offsets of the `i`-th operands.
     fn products(
         par: &dyn Parallelism,
         batch: usize,
@@ -35,7 +36,7 @@ const TINY: usize = 64;
 
 macro_rules! vectorized {
     ($($ty:ty),*) => {$(
-        impl Number for $ty {
+        impl MatMulElement for $ty {
             const ZERO: Self = 0.0;
             fn products(
                 par: &dyn Parallelism,
@@ -66,7 +67,7 @@ vectorized!(f32, f64);
 
 macro_rules! halves {
     ($($ty:ty),*) => {$(
-        impl Number for $ty {
+        impl MatMulElement for $ty {
             const ZERO: Self = <$ty>::ZERO;
             fn products(
                 par: &dyn Parallelism,
@@ -77,11 +78,10 @@ macro_rules! halves {
                 out: &mut [Self],
                 item: &(dyn Fn(usize) -> BatchItem + Sync),
             ) -> Result<()> {
-                let (a, b) = (widened(par, a, <$ty>::to_f32)?, widened(par, b, <$ty>::to_f32)?);
+                let (a, b) = (widened_slice(par, a)?, widened_slice(par, b)?);
                 let mut wide = Tensor::for_overwrite(f32::DTYPE, Shape::from([out.len()]))?;
                 f32::products(par, batch, s, a.slice()?, b.slice()?, wide.slice_mut()?, item)?;
-                let wide = wide.slice::<f32>()?;
-                convert(par, wide, out, <$ty>::from_f32);
+                narrow_slice(par, wide.slice()?, out);
                 Ok(())
             }
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
@@ -94,7 +94,7 @@ halves!(f16, bf16);
 
 macro_rules! plain {
     ($($ty:ty, $zero:expr, $mul_add:expr, $add:expr, $conj:expr;)*) => {$(
-        impl Number for $ty {
+        impl MatMulElement for $ty {
             const ZERO: Self = $zero;
             fn products(
                 par: &dyn Parallelism,
@@ -129,28 +129,6 @@ integers!(i8, u8, i16, u16, i32, u32, i64, u64);
 plain! {
     Complex32, Complex32::new(0.0, 0.0), |acc, a, b| acc + a * b, |a, b| a + b, |a: Self| a.conj();
     Complex64, Complex64::new(0.0, 0.0), |acc, a, b| acc + a * b, |a, b| a + b, |a: Self| a.conj();
-}
-
-/// `from` converted element by element, in parallel.
-pub fn convert<A: Copy + Sync, B: Send>(
-    par: &dyn Parallelism,
-    from: &[A],
-    to: &mut [B],
-    f: impl Fn(A) -> B + Sync,
-) {
-    const BLOCK: usize = 16 * 1024;
-    par_chunks_mut(par, to, BLOCK, 1, &|i, to| {
-        for (o, v) in to.iter_mut().zip(&from[i * BLOCK..]) {
-            *o = f(*v);
-        }
-    });
-}
-
-/// A tensor of `from` as `f32`.
-pub fn widened<T: Element>(par: &dyn Parallelism, from: &[T], f: fn(T) -> f32) -> Result<Tensor> {
-    let mut wide = Tensor::for_overwrite(f32::DTYPE, Shape::from([from.len()]))?;
-    convert(par, from, wide.slice_mut::<f32>()?, f);
-    Ok(wide)
 }
 
 fn sums<T: Element, Acc: Copy + Sync>(

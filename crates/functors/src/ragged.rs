@@ -3,7 +3,7 @@
 use ferroflow_tensor::{Tensor, Variant};
 use std::sync::Arc;
 
-/// What a variant holds.
+/// The payload of a variant.
 pub struct Ragged {
     /// Row splits, outermost dimension first.
     pub splits: Vec<Tensor>,
@@ -17,7 +17,7 @@ impl Ragged {
         Variant(Some(Arc::new(self)))
     }
 
-    /// What a variant holds, if it is a ragged tensor.
+    /// The payload of a variant, if it is a ragged tensor.
     pub fn of(variant: &Variant) -> Option<&Ragged> {
         variant.0.as_deref()?.downcast_ref()
     }

@@ -170,9 +170,9 @@ macro_rules! fast {
     )*};
 }
 fast! {
-    /// The sum of `f32`, by the SIMD room.
+    /// The sum of `f32`, by `ferroflow_primitives`.
     FastSum: Sum, ReduceOp::Sum;
-    /// The sum of the squares of `f32`, by the SIMD room.
+    /// The sum of the squares of `f32`, by `ferroflow_primitives`.
     FastSumSquares: SumSquares, ReduceOp::SumSquares;
 }
 
@@ -199,9 +199,9 @@ macro_rules! fast_limits {
     )*};
 }
 fast_limits! {
-    /// The largest `f32`, by the SIMD room.
+    /// The largest `f32`, by `ferroflow_primitives`.
     FastMax: Max, ReduceOp::Max;
-    /// The smallest `f32`, by the SIMD room.
+    /// The smallest `f32`, by `ferroflow_primitives`.
     FastMin: Min, ReduceOp::Min;
 }
 

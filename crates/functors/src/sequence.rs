@@ -5,7 +5,7 @@ use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
 use ferroflow_opdef::ShapeCtx;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
 
-/// What two element shapes know together.
+/// Merges two element shapes.
 pub fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     a.merge(b).ok_or_else(|| incompatible(a, b))
 }

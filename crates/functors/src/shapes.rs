@@ -13,6 +13,13 @@ pub fn unchanged(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
+/// Output 0 has the shape that inputs 0 and 1 share.
+pub fn merged(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
 /// Output 0 is a scalar.
 pub fn scalar(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::scalar());

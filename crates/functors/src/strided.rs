@@ -103,7 +103,7 @@ impl Strided {
         }
     }
 
-    /// What is left after collapsing, `(size, stride)`, outermost first.
+    /// The collapsed dimensions, `(size, stride)`, outermost first.
     pub fn collapsed(&self) -> impl Iterator<Item = (usize, isize)> {
         self.dims.iter().copied().zip(self.strides.iter().copied())
     }

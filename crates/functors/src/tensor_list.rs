@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct TensorList {
     /// Dtype of the elements.
     pub dtype: DType,
-    /// What is known of the shape of every element.
+    /// The common shape of the elements, as far as known.
     pub element_shape: PartialShape,
     /// The elements; those never written are `None` and read as zeros.
     pub elements: Vec<Option<Tensor>>,
@@ -122,7 +122,7 @@ pub fn change(
     ctx.set_output(o, handle)
 }
 
-/// Changes the list of a variant, in place when nobody else holds it.
+/// Changes the list of a variant, in place if it is not shared.
 pub fn change_variant(
     slot: &mut Variant,
     i: usize,

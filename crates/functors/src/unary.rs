@@ -1,9 +1,11 @@
 //! The engine of elementwise ops with one input: scalars at once, large tensors in parallel
 //! blocks, in place where the input's storage is free.
 
+use crate::half_conversion::HALF_BLOCK;
 use crate::numeric::Half;
+use crate::shapes;
 use ferroflow_base::Result;
-use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
+use ferroflow_opdef::{KernelBuild, KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, UnaryOp};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, Tensor};
@@ -13,8 +15,13 @@ use std::sync::Arc;
 pub const CHEAP: usize = 16 * 1024;
 /// Elements of a block of a costly function.
 pub const COSTLY: usize = 4 * 1024;
-/// Elements that the 16-bit floats are widened by at a time.
-const WIDE: usize = 512;
+
+/// An elementwise op with one input.
+pub const fn unary_op(name: &'static str, signature: &'static str, kernel: KernelFactory) -> Op {
+    Op::new(name, signature)
+        .shape(shapes::unchanged)
+        .kernel(kernel)
+}
 
 /// The dtype of the first input of an op whose kernel is for floats.
 pub fn float_input(build: &KernelBuild) -> Result<DType> {
@@ -25,24 +32,24 @@ pub fn float_input(build: &KernelBuild) -> Result<DType> {
 }
 
 /// A function of one element, over slices.
-pub trait Map<A, R>: Send + Sync {
+pub trait UnaryFunctor<A, R>: Send + Sync {
     /// Returns the result for one element.
-    fn one(&self, x: A) -> R;
+    fn apply(&self, x: A) -> R;
     /// `y[i] = f(x[i])`; both have the same length.
-    fn all(&self, x: &[A], y: &mut [R]);
+    fn apply_slice(&self, x: &[A], y: &mut [R]);
     /// `x[i] = f(x[i])`, for functions that can; false when this one cannot.
     fn in_place(&self, y: &mut [R]) -> bool;
 }
 
-/// A closure of one element as a [`Map`].
-pub struct Each<F>(pub F);
+/// A closure of one element as a [`UnaryFunctor`].
+pub struct UnaryFn<F>(pub F);
 
-impl<A: Element, F: Fn(A) -> A + Send + Sync> Map<A, A> for Each<F> {
+impl<A: Element, F: Fn(A) -> A + Send + Sync> UnaryFunctor<A, A> for UnaryFn<F> {
     #[inline]
-    fn one(&self, x: A) -> A {
+    fn apply(&self, x: A) -> A {
         (self.0)(x)
     }
-    fn all(&self, x: &[A], y: &mut [A]) {
+    fn apply_slice(&self, x: &[A], y: &mut [A]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y = (self.0)(*x);
         }
@@ -55,16 +62,16 @@ impl<A: Element, F: Fn(A) -> A + Send + Sync> Map<A, A> for Each<F> {
     }
 }
 
-/// A function of the SIMD room.
-pub struct Simd(pub UnaryOp);
+/// A function of `ferroflow_primitives`.
+pub struct SimdUnary(pub UnaryOp);
 
-impl Map<f32, f32> for Simd {
-    fn one(&self, x: f32) -> f32 {
+impl UnaryFunctor<f32, f32> for SimdUnary {
+    fn apply(&self, x: f32) -> f32 {
         let mut y = [x];
         math::unary_in_place(self.0, &mut y);
         y[0]
     }
-    fn all(&self, x: &[f32], y: &mut [f32]) {
+    fn apply_slice(&self, x: &[f32], y: &mut [f32]) {
         math::unary(self.0, x, y);
     }
     fn in_place(&self, y: &mut [f32]) -> bool {
@@ -73,15 +80,15 @@ impl Map<f32, f32> for Simd {
     }
 }
 
-/// A closure whose result is of another type, as a [`Map`].
-pub struct Convert<F>(pub F);
+/// A closure whose result is of another type, as a [`UnaryFunctor`].
+pub struct ConvertFn<F>(pub F);
 
-impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> Map<A, R> for Convert<F> {
+impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> UnaryFunctor<A, R> for ConvertFn<F> {
     #[inline]
-    fn one(&self, x: A) -> R {
+    fn apply(&self, x: A) -> R {
         (self.0)(x)
     }
-    fn all(&self, x: &[A], y: &mut [R]) {
+    fn apply_slice(&self, x: &[A], y: &mut [R]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y = (self.0)(*x);
         }
@@ -92,18 +99,18 @@ impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> Map<A, R> for Convert<
 }
 
 /// A function of `f32` whose argument comes from a 16-bit float.
-pub struct Widened<M>(pub M);
+pub struct WidenInput<M>(pub M);
 
-impl<H: Half, R: Element, M: Map<f32, R>> Map<H, R> for Widened<M> {
-    fn one(&self, x: H) -> R {
-        self.0.one(x.wide())
+impl<H: Half, R: Element, M: UnaryFunctor<f32, R>> UnaryFunctor<H, R> for WidenInput<M> {
+    fn apply(&self, x: H) -> R {
+        self.0.apply(x.wide())
     }
-    fn all(&self, x: &[H], y: &mut [R]) {
-        let mut wide = [0.0; WIDE];
-        for (x, y) in x.chunks(WIDE).zip(y.chunks_mut(WIDE)) {
+    fn apply_slice(&self, x: &[H], y: &mut [R]) {
+        let mut wide = [0.0; HALF_BLOCK];
+        for (x, y) in x.chunks(HALF_BLOCK).zip(y.chunks_mut(HALF_BLOCK)) {
             let wide = &mut wide[..x.len()];
             H::widen(x, wide);
-            self.0.all(wide, y);
+            self.0.apply_slice(wide, y);
         }
     }
     fn in_place(&self, _: &mut [R]) -> bool {
@@ -112,17 +119,17 @@ impl<H: Half, R: Element, M: Map<f32, R>> Map<H, R> for Widened<M> {
 }
 
 /// A function with an `f32` result that is rounded to a 16-bit float.
-pub struct Narrowed<M>(pub M);
+pub struct NarrowOutput<M>(pub M);
 
-impl<A: Element, H: Half, M: Map<A, f32>> Map<A, H> for Narrowed<M> {
-    fn one(&self, x: A) -> H {
-        H::narrow(self.0.one(x))
+impl<A: Element, H: Half, M: UnaryFunctor<A, f32>> UnaryFunctor<A, H> for NarrowOutput<M> {
+    fn apply(&self, x: A) -> H {
+        H::narrow(self.0.apply(x))
     }
-    fn all(&self, x: &[A], y: &mut [H]) {
-        let mut wide = [0.0; WIDE];
-        for (x, y) in x.chunks(WIDE).zip(y.chunks_mut(WIDE)) {
+    fn apply_slice(&self, x: &[A], y: &mut [H]) {
+        let mut wide = [0.0; HALF_BLOCK];
+        for (x, y) in x.chunks(HALF_BLOCK).zip(y.chunks_mut(HALF_BLOCK)) {
             let wide = &mut wide[..x.len()];
-            self.0.all(x, wide);
+            self.0.apply_slice(x, wide);
             H::narrow_all(wide, y);
         }
     }
@@ -131,71 +138,71 @@ impl<A: Element, H: Half, M: Map<A, f32>> Map<A, H> for Narrowed<M> {
     }
 }
 
-impl<A, R, M: Map<A, R> + ?Sized> Map<A, R> for Box<M> {
-    fn one(&self, x: A) -> R {
-        (**self).one(x)
+impl<A, R, M: UnaryFunctor<A, R> + ?Sized> UnaryFunctor<A, R> for Box<M> {
+    fn apply(&self, x: A) -> R {
+        (**self).apply(x)
     }
-    fn all(&self, x: &[A], y: &mut [R]) {
-        (**self).all(x, y);
+    fn apply_slice(&self, x: &[A], y: &mut [R]) {
+        (**self).apply_slice(x, y);
     }
     fn in_place(&self, y: &mut [R]) -> bool {
         (**self).in_place(y)
     }
 }
 
-struct Kernel<A, R> {
-    map: Arc<dyn Map<A, R>>,
+struct UnaryKernel<A, R> {
+    functor: Arc<dyn UnaryFunctor<A, R>>,
     block: usize,
 }
 
-/// The kernel that applies `map` to input 0, in blocks of `block` elements.
-pub fn map_kernel<A: Element, R: Element>(
+/// The kernel that applies `functor` to input 0, in blocks of `block` elements.
+pub fn unary_kernel<A: Element, R: Element>(
     block: usize,
-    map: impl Map<A, R> + 'static,
+    functor: impl UnaryFunctor<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let map = Arc::new(map);
+    let functor = Arc::new(functor);
     Ok(Box::new(ScalarFirst {
-        general: Kernel::<A, R> {
-            map: map.clone(),
+        general: UnaryKernel::<A, R> {
+            functor: functor.clone(),
             block,
         },
-        map,
+        functor,
     }))
 }
 
 /// A scalar, which loops and small graphs are made of, takes a short way in which the function is
 /// inlined.
 struct ScalarFirst<A, R, M> {
-    map: Arc<M>,
-    general: Kernel<A, R>,
+    functor: Arc<M>,
+    general: UnaryKernel<A, R>,
 }
 
-impl<A: Element, R: Element, M: Map<A, R>> OpKernel for ScalarFirst<A, R, M> {
+impl<A: Element, R: Element, M: UnaryFunctor<A, R>> OpKernel for ScalarFirst<A, R, M> {
     #[inline]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         match ctx.inline_scalar::<A>(0) {
-            Some(x) => ctx.set_output(0, Tensor::scalar(self.map.one(x))),
+            Some(x) => ctx.set_output(0, Tensor::scalar(self.functor.apply(x))),
             None => self.general.compute(ctx),
         }
     }
 }
 
 /// The kernel of an `f32` function for a 16-bit float.
-pub fn half_kernel<H: Half>(
+pub fn half_unary_kernel<H: Half>(
     block: usize,
-    map: impl Map<f32, f32> + 'static,
+    functor: impl UnaryFunctor<f32, f32> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let map: Box<dyn Map<f32, f32>> = Box::new(map);
-    map_kernel::<H, H>(block, Widened(Narrowed(map)))
+    let functor: Box<dyn UnaryFunctor<f32, f32>> = Box::new(functor);
+    unary_kernel::<H, H>(block, WidenInput(NarrowOutput(functor)))
 }
 
-impl<A: Element, R: Element> OpKernel for Kernel<A, R> {
+impl<A: Element, R: Element> OpKernel for UnaryKernel<A, R> {
     // One copy for all functions of these types.
     #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let x = ctx.input(0)?;
         if let [value] = x.slice::<A>()? {
-            let y = Tensor::scalar(self.map.one(*value));
+            let y = Tensor::scalar(self.functor.apply(*value));
             let y = if x.shape().is_scalar() {
                 y
             } else {
@@ -207,14 +214,15 @@ impl<A: Element, R: Element> OpKernel for Kernel<A, R> {
     }
 }
 
-impl<A: Element, R: Element> Kernel<A, R> {
+impl<A: Element, R: Element> UnaryKernel<A, R> {
     fn large(&self, ctx: &mut KernelCtx) -> Result<()> {
         let par = ctx.par();
         let n = ctx.input(0)?.num_elements();
-        if A::DTYPE == R::DTYPE && self.map.in_place(&mut []) && ctx.can_forward(0, A::DTYPE, n) {
+        if A::DTYPE == R::DTYPE && self.functor.in_place(&mut []) && ctx.can_forward(0, A::DTYPE, n)
+        {
             let mut y = ctx.take_input(0)?;
             par_chunks_mut(par, y.slice_mut::<R>()?, self.block, 1, &|_, y| {
-                self.map.in_place(y);
+                self.functor.in_place(y);
             });
             return ctx.set_output(0, y);
         }
@@ -223,7 +231,7 @@ impl<A: Element, R: Element> Kernel<A, R> {
         let x = x.slice::<A>()?;
         par_chunks_mut(par, y.slice_mut::<R>()?, self.block, 1, &|i, y| {
             let start = i * self.block;
-            self.map.all(&x[start..start + y.len()], y);
+            self.functor.apply_slice(&x[start..start + y.len()], y);
         });
         ctx.set_output(0, y)
     }

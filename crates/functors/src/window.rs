@@ -108,7 +108,7 @@ impl Layout {
     }
 }
 
-/// What surrounds an axis.
+/// The padding around an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pad {
     /// No padding.

@@ -118,28 +118,28 @@ fn find_or_make<T: Any + Send + Sync>(
 }
 
 impl Resources {
-    /// Those of another session, which shares all containers.
+    /// Returns the resources of a new session that shares all containers.
     ///
     /// ```
     /// use ferroflow_opdef::Resources;
     /// let first = Resources::default();
-    /// let second = first.of_another_session();
+    /// let second = first.fork_session();
     /// first.lookup_or_create("box", "n", || Ok(7u32)).unwrap();
     /// assert_eq!(*second.lookup::<u32>("box", "n").unwrap(), 7);
-    /// assert_eq!(*first.own("n", || Ok(1u32)).unwrap(), 1);
-    /// assert_eq!(*second.own("n", || Ok(2u32)).unwrap(), 2);
+    /// assert_eq!(*first.session_local("n", || Ok(1u32)).unwrap(), 1);
+    /// assert_eq!(*second.session_local("n", || Ok(2u32)).unwrap(), 2);
     /// ```
-    pub fn of_another_session(&self) -> Resources {
+    pub fn fork_session(&self) -> Resources {
         Resources {
             containers: self.containers.clone(),
             own: Own::beside(&self.containers),
         }
     }
 
-    /// The session's own resource of this type and name, made first if there is none.
+    /// Returns the resource of this type and name that is local to the session, made first if needed.
     ///
     /// `make` runs under a lock and must not come back here.
-    pub fn own<T: Any + Send + Sync>(
+    pub fn session_local<T: Any + Send + Sync>(
         &self,
         name: &str,
         make: impl FnOnce() -> Result<T>,
@@ -149,16 +149,17 @@ impl Resources {
         find_or_make(&mut own, name, make)
     }
 
-    /// The resource of a node that gives it no name, made first if there is none, and the name that
-    /// it has among the others: `_3_node`. It goes when the session does.
+    /// Returns the resource of a node without a shared name, made first if needed, and its generated
+    /// name, such as `_3_node`. It is dropped with the session (TensorFlow's
+    /// `ContainerInfo::resource_is_private_to_kernel`).
     ///
     /// ```
     /// use ferroflow_opdef::Resources;
     /// let first = Resources::default();
-    /// let second = first.of_another_session();
-    /// let (name, value) = first.private("box", "q", |_| Ok(7u32)).unwrap();
+    /// let second = first.fork_session();
+    /// let (name, value) = first.private_to_kernel("box", "q", |_| Ok(7u32)).unwrap();
     /// assert!(name.starts_with('_') && name.ends_with("_q") && *value == 7);
-    /// assert_eq!(*second.private("box", "q", |_| Ok(8u32)).unwrap().1, 8);
+    /// assert_eq!(*second.private_to_kernel("box", "q", |_| Ok(8u32)).unwrap().1, 8);
     /// assert_eq!(*second.lookup::<u32>("box", &name).unwrap(), 7);
     /// drop(first);
     /// assert!(second.lookup::<u32>("box", &name).is_err());
@@ -166,7 +167,7 @@ impl Resources {
     ///
     /// `make`, which is told the name, runs under the lock of all containers and must not come back
     /// here.
-    pub fn private<T: Any + Send + Sync>(
+    pub fn private_to_kernel<T: Any + Send + Sync>(
         &self,
         container: &str,
         node: &str,

@@ -3,11 +3,21 @@
 //! ```text
 //! x: T, y: N*T, z: list(Tin), v: Ref(T), i: int32 -> out: T | T: type {float,double} = float; N: int >= 1 | stateful
 //! ```
-//! Inputs and outputs, attrs, flags; the last two sections may be left out.
+//! Inputs and outputs, attrs, flags; the last two sections may be left out. As in TensorFlow's
+//! `REGISTER_OP` (`core/framework/op_def_builder.cc`), `T: numbertype` and `T: realnumbertype` stand for
+//! their lists of types, also as an element of a list: `T: type {numbertype,variant}`.
 
 use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Name, NodeClass, OpDef, OpFlags};
 use ferroflow_base::{Result, internal};
 use ferroflow_tensor::{DType, PartialShape};
+
+/// The types of `numbertype`, in TensorFlow's order.
+const NUMBER_TYPES: &str = "float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,\
+    bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64";
+
+/// The types of `realnumbertype`, in TensorFlow's order.
+const REAL_NUMBER_TYPES: &str =
+    "float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64";
 
 impl OpDef {
     /// Parses a signature; the error of a malformed one is a bug in the op file that holds it.
@@ -142,6 +152,10 @@ fn parse_attr(text: &'static str) -> Option<AttrDef> {
         Some((kind, allowed)) => (kind.trim(), allowed.trim().strip_suffix('}')?),
         None => (rest, allowed),
     };
+    let (kind, allowed) = match kind {
+        "numbertype" | "realnumbertype" => ("type", kind),
+        _ => (kind, allowed),
+    };
     let ty = match kind {
         "string" => AttrType::Str,
         "int" => AttrType::Int,
@@ -155,6 +169,11 @@ fn parse_attr(text: &'static str) -> Option<AttrDef> {
     };
     let allowed = split_top(allowed, ',')
         .into_iter()
+        .flat_map(|v| match v {
+            "numbertype" => split_top(NUMBER_TYPES, ','),
+            "realnumbertype" => split_top(REAL_NUMBER_TYPES, ','),
+            v => vec![v],
+        })
         .map(|v| parse_value(ty, v))
         .collect::<Option<Vec<_>>>()?;
     let default = match default {
@@ -247,6 +266,10 @@ mod tests {
             matches!(def.attr("l").unwrap().default, Some(AttrValue::List(ref v)) if v.len() == 2)
         );
         assert!(def.flags.stateful && def.flags.allows_uninitialized_input);
+        let classes = "-> | T: numbertype; U: realnumbertype = float; V: type {numbertype,variant}";
+        let classes = OpDef::parse("X", classes).expect("well-formed");
+        let sizes: Vec<_> = classes.attrs.iter().map(|a| a.allowed.len()).collect();
+        assert_eq!(sizes, [19, 12, 20]);
         assert!(OpDef::parse("X", "no arrow").is_err());
         let none = OpDef::parse("NoOp", " -> ").unwrap();
         assert!(none.inputs.is_empty() && none.outputs.is_empty());

@@ -17,10 +17,10 @@ pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
 unsafe impl Plain for f32 {}
 // SAFETY: a plain number.
 unsafe impl Plain for f64 {}
-// SAFETY: null bytes are the null pointer; whoever reads one has written it before.
+// SAFETY: null bytes are the null pointer; readers have written the pointer before.
 unsafe impl<T: Send + 'static> Plain for SendPtr<T> {}
 
-/// Memory that starts on a cache line: zero-initialized and ours, or somebody else's to read.
+/// Memory that starts on a cache line: owned and zero-initialized, or shared and read-only.
 #[derive(Clone)]
 pub(crate) struct Aligned(Repr);
 
@@ -51,7 +51,7 @@ impl Aligned {
     }
 
     /// The memory as at least `n` elements, grown when needed; what it holds is unspecified.
-    pub(crate) fn room<T: Plain>(&mut self, n: usize) -> &mut [T] {
+    pub(crate) fn alloc<T: Plain>(&mut self, n: usize) -> &mut [T] {
         let needed = (n * size_of::<T>()).div_ceil(64);
         if !matches!(&self.0, Repr::Own(lines) if lines.len() >= needed) {
             // A fresh buffer, so that growing copies nothing.
@@ -73,7 +73,7 @@ impl Aligned {
             Repr::Own(lines) => (lines.as_ptr().cast(), lines.len() * 64),
             Repr::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
         };
-        // SAFETY: as in `room`, shared; `shared` has seen that foreign bytes are aligned.
+        // SAFETY: as in `alloc`, shared; `shared` has seen that foreign bytes are aligned.
         unsafe { std::slice::from_raw_parts(start.cast(), len / size_of::<T>()) }
     }
 
@@ -93,18 +93,18 @@ thread_local! {
     static SPARE: RefCell<Vec<Aligned>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer from this thread's store, given back on drop.
+/// A buffer from this thread's store, returned on drop.
 pub(crate) struct Scratch(Aligned);
 
 impl Scratch {
-    /// Takes a buffer; it may be of any size, see [`Aligned::room`].
+    /// Takes a buffer; it may be of any size, see [`Aligned::alloc`].
     pub(crate) fn take() -> Self {
         Scratch(SPARE.with_borrow_mut(Vec::pop).unwrap_or_default())
     }
 
-    /// See [`Aligned::room`].
-    pub(crate) fn room<T: Plain>(&mut self, n: usize) -> &mut [T] {
-        self.0.room(n)
+    /// See [`Aligned::alloc`].
+    pub(crate) fn alloc<T: Plain>(&mut self, n: usize) -> &mut [T] {
+        self.0.alloc(n)
     }
 
     /// The buffer itself, to be taken out and put back.
@@ -123,7 +123,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A raw pointer that may cross threads; whoever uses it says why the accesses are disjoint.
+/// A raw pointer that may cross threads; each use states why the accesses are disjoint.
 #[repr(transparent)]
 pub(crate) struct SendPtr<T>(pub(crate) *mut T);
 impl<T> Clone for SendPtr<T> {

@@ -118,8 +118,8 @@ impl Conv2dShape {
 pub struct PackedFilter {
     /// A matrix for each group, or for each position of a transformed filter.
     parts: Vec<PackedB>,
-    form: Option<&'static winograd::Form>,
-    taps: usize,
+    transform: Option<&'static winograd::WinogradTransform>,
+    n_offsets: usize,
     in_c: usize,
     out_c: usize,
 }
@@ -130,7 +130,7 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
-        Self::with_form(par, filter, s, winograd::form(s))
+        Self::with_transform(par, filter, s, winograd::transform(s))
     }
 
     /// Packs the filter of this very 2-D convolution, as when a network learns: all sizes may decide
@@ -139,24 +139,24 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn for_one_use(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
-        Self::with_form(par, filter, s, winograd::fastest_form(s))
+        Self::with_transform(par, filter, s, winograd::fastest_transform(s))
     }
 
-    fn with_form(
+    fn with_transform(
         par: &dyn Parallelism,
         filter: &[f32],
         s: &Conv2dShape,
-        form: Option<&'static winograd::Form>,
+        transform: Option<&'static winograd::WinogradTransform>,
     ) -> Self {
-        let taps = s.filter_h * s.filter_w;
-        let Some(form) = form else {
-            return Self::with_taps(par, filter, taps, s);
+        let n_offsets = s.filter_h * s.filter_w;
+        let Some(transform) = transform else {
+            return Self::with_offsets(par, filter, n_offsets, s);
         };
-        check(filter.len(), taps * s.in_c, s.out_c, s.out_c, "filter");
+        check(filter.len(), n_offsets * s.in_c, s.out_c, s.out_c, "filter");
         PackedFilter {
-            parts: winograd::pack(par, form, filter, s.in_c, s.out_c),
-            form: Some(form),
-            taps,
+            parts: winograd::pack(par, transform, filter, s.in_c, s.out_c),
+            transform: Some(transform),
+            n_offsets,
             in_c: s.in_c,
             out_c: s.out_c,
         }
@@ -167,42 +167,42 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new_3d(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Self {
-        let taps = s.filter_d * s.plane.filter_h * s.plane.filter_w;
-        Self::with_taps(par, filter, taps, &s.plane)
+        let n_offsets = s.filter_d * s.plane.filter_h * s.plane.filter_w;
+        Self::with_offsets(par, filter, n_offsets, &s.plane)
     }
 
     /// The filter of a 2-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
     /// they do not fit it.
     pub fn from_packed(parts: Vec<Bytes>, s: &Conv2dShape) -> Option<Self> {
-        let taps = s.filter_h.checked_mul(s.filter_w)?;
-        if let Some(form) = winograd::form(s) {
-            let size = [s.in_c, s.out_c, form.planes()];
-            return Self::of_parts(parts, Some(form), taps, size, [s.in_c, s.out_c]);
+        let n_offsets = s.filter_h.checked_mul(s.filter_w)?;
+        if let Some(transform) = winograd::transform(s) {
+            let size = [s.in_c, s.out_c, transform.planes()];
+            return Self::of_parts(parts, Some(transform), n_offsets, size, [s.in_c, s.out_c]);
         }
-        Self::from_packed_taps(parts, taps, s)
+        Self::from_packed_offsets(parts, n_offsets, s)
     }
 
     /// The filter of a 3-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
     /// they do not fit it.
     pub fn from_packed_3d(parts: Vec<Bytes>, s: &Conv3dShape) -> Option<Self> {
         let plane = s.plane.filter_h.checked_mul(s.plane.filter_w)?;
-        Self::from_packed_taps(parts, plane.checked_mul(s.filter_d)?, &s.plane)
+        Self::from_packed_offsets(parts, plane.checked_mul(s.filter_d)?, &s.plane)
     }
 
-    fn from_packed_taps(parts: Vec<Bytes>, taps: usize, s: &Conv2dShape) -> Option<Self> {
+    fn from_packed_offsets(parts: Vec<Bytes>, n_offsets: usize, s: &Conv2dShape) -> Option<Self> {
         let groups = s.groups;
         if groups == 0 || !s.in_c.is_multiple_of(groups) || !s.out_c.is_multiple_of(groups) {
             return None;
         }
-        let k = taps.checked_mul(s.in_c / groups)?;
+        let k = n_offsets.checked_mul(s.in_c / groups)?;
         let size = [k, s.out_c / groups, groups];
-        Self::of_parts(parts, None, taps, size, [s.in_c, s.out_c])
+        Self::of_parts(parts, None, n_offsets, size, [s.in_c, s.out_c])
     }
 
     fn of_parts(
         parts: Vec<Bytes>,
-        form: Option<&'static winograd::Form>,
-        taps: usize,
+        transform: Option<&'static winograd::WinogradTransform>,
+        n_offsets: usize,
         [k, n, count]: [usize; 3],
         [in_c, out_c]: [usize; 2],
     ) -> Option<Self> {
@@ -212,8 +212,8 @@ impl PackedFilter {
         let parts = parts.into_iter().map(|b| PackedB::from_packed(k, n, b));
         Some(PackedFilter {
             parts: parts.collect::<Option<_>>()?,
-            form,
-            taps,
+            transform,
+            n_offsets,
             in_c,
             out_c,
         })
@@ -224,7 +224,12 @@ impl PackedFilter {
         &self.parts
     }
 
-    fn with_taps(par: &dyn Parallelism, filter: &[f32], taps: usize, s: &Conv2dShape) -> Self {
+    fn with_offsets(
+        par: &dyn Parallelism,
+        filter: &[f32],
+        n_offsets: usize,
+        s: &Conv2dShape,
+    ) -> Self {
         let groups = s.groups;
         assert!(
             groups > 0 && s.in_c.is_multiple_of(groups) && s.out_c.is_multiple_of(groups),
@@ -233,7 +238,7 @@ impl PackedFilter {
             s.out_c,
         );
         let (in_c, out_c) = (s.in_c / groups, s.out_c / groups);
-        let k = taps * in_c;
+        let k = n_offsets * in_c;
         check(filter.len(), k, s.out_c, s.out_c, "filter");
         let parts = (0..groups)
             .map(|g| {
@@ -243,8 +248,8 @@ impl PackedFilter {
             .collect();
         PackedFilter {
             parts,
-            form: None,
-            taps,
+            transform: None,
+            n_offsets,
             in_c: s.in_c,
             out_c: s.out_c,
         }
@@ -287,11 +292,11 @@ pub fn conv3d(
     let m = p.batch * s.out_d * p.out_h * p.out_w;
     let pixels = p.batch * s.in_d * p.in_h * p.in_w;
     assert!(
-        filter.taps == s.filter_d * p.filter_h * p.filter_w
+        filter.n_offsets == s.filter_d * p.filter_h * p.filter_w
             && filter.in_c == p.in_c
             && filter.out_c == p.out_c
-            && match filter.form {
-                Some(form) => form.suits(p) && [s.in_d, s.out_d, s.filter_d] == [1; 3],
+            && match filter.transform {
+                Some(transform) => transform.suits(p) && [s.in_d, s.out_d, s.filter_d] == [1; 3],
                 None => filter.parts.len() == p.groups,
             },
         "the filter was packed for another convolution",
@@ -299,10 +304,10 @@ pub fn conv3d(
     check(input.len(), pixels, p.in_c, p.in_c, "input");
     check(out.len(), m, p.out_c, p.out_c, "output");
     check_epilogue(ep, m, p.out_c);
-    if let Some(form) = filter.form {
+    if let Some(transform) = filter.transform {
         let out = SendPtr(out.as_mut_ptr());
         // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
-        return unsafe { winograd::run(par, form, p, input, &filter.parts, out, ep) };
+        return unsafe { winograd::run(par, transform, p, input, &filter.parts, out, ep) };
     }
     let axes = [
         Axis {

@@ -74,7 +74,7 @@ pub(crate) struct DepthwiseJob {
 /// `K × K` filters with stride `ST`, tiles of `P` pixels.
 ///
 /// # Safety
-/// The pointers of `j` are valid for the sizes it gives, each pixel for `first + n` channels.
+/// The pointers of `j` are valid for its sizes, each pixel for `first + n` channels.
 #[inline(always)]
 pub(crate) unsafe fn tiles<S: Simd, const K: usize, const ST: usize, const P: usize>(
     s: S,
@@ -170,8 +170,8 @@ unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize, c
 
 /// One output pixel of any filter: a list of input pixels and the filter pixels they meet.
 pub(crate) struct PixelJob {
-    pub taps: *const Tap,
-    pub n_taps: usize,
+    pub offsets: *const KernelOffset,
+    pub n_offsets: usize,
     pub n: usize,
     pub bias: *const f32,
     pub out: *mut f32,
@@ -181,16 +181,16 @@ pub(crate) struct PixelJob {
 /// An input pixel and the filter pixel it meets.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Tap {
+pub(crate) struct KernelOffset {
     input: *const f32,
     filter: *const f32,
 }
 // SAFETY: two pointers; null bytes are null pointers, others are written before they are read.
-unsafe impl Plain for Tap {}
+unsafe impl Plain for KernelOffset {}
 // SAFETY: only addresses; every dereference carries its own reason.
-unsafe impl Send for Tap {}
+unsafe impl Send for KernelOffset {}
 // SAFETY: as above.
-unsafe impl Sync for Tap {}
+unsafe impl Sync for KernelOffset {}
 
 /// # Safety
 /// The pointers of `j` are valid for `n` channels.
@@ -230,8 +230,8 @@ unsafe fn block<S: Simd, const U: usize>(
         if !j.bias.is_null() {
             acc = std::array::from_fn(|u| load(j.bias.add(c + u * S::N)));
         }
-        for t in 0..j.n_taps {
-            let t = &*j.taps.add(t);
+        for t in 0..j.n_offsets {
+            let t = &*j.offsets.add(t);
             for (u, acc) in acc.iter_mut().enumerate() {
                 let at = c + u * S::N;
                 *acc = s.fma(load(t.input.add(at)), load(t.filter.add(at)), *acc);
@@ -334,7 +334,7 @@ pub fn depthwise2d(
             let bias_ptr = bias.map_or(std::ptr::null(), <[f32]>::as_ptr);
             if let Some(kernel) = fixed {
                 let columns = (s.out_w - 1) * s.stride_w + s.filter_w;
-                let pixels = scratch.room::<SendPtr<f32>>(s.filter_h * columns);
+                let pixels = scratch.alloc::<SendPtr<f32>>(s.filter_h * columns);
                 for (ky, row) in pixels.chunks_exact_mut(columns).enumerate() {
                     let none = SendPtr(zeros.as_ptr().cast_mut());
                     let Some(line) = s.line(input, n, y, ky) else {
@@ -379,26 +379,26 @@ pub fn depthwise2d(
                     }
                 }
             } else if s.multiplier == 1 {
-                let taps = scratch.room::<Tap>(s.filter_h * s.filter_w);
+                let offsets = scratch.alloc::<KernelOffset>(s.filter_h * s.filter_w);
                 for (x, out) in out.chunks_exact_mut(out_c).enumerate() {
-                    let mut n_taps = 0;
-                    s.each_tap(input, (n, y, x), |k, pixel| {
+                    let mut n_offsets = 0;
+                    s.each_offset(input, (n, y, x), |k, pixel| {
                         let filter = filter[k * out_c..][..out_c].as_ptr();
-                        taps[n_taps] = Tap {
+                        offsets[n_offsets] = KernelOffset {
                             input: pixel.as_ptr(),
                             filter,
                         };
-                        n_taps += 1;
+                        n_offsets += 1;
                     });
                     let job = PixelJob {
-                        taps: taps.as_ptr(),
-                        n_taps,
+                        offsets: offsets.as_ptr(),
+                        n_offsets,
                         n: out_c,
                         bias: bias_ptr,
                         out: out.as_mut_ptr(),
                         limits,
                     };
-                    // SAFETY: every tap, the bias and the output have `out_c` channels.
+                    // SAFETY: every offset, the bias and the output have `out_c` channels.
                     unsafe { (table.depthwise_pixel)(&job) };
                 }
             } else {
@@ -407,7 +407,7 @@ pub fn depthwise2d(
                         Some(b) => out.copy_from_slice(&b[..out_c]),
                         None => out.fill(0.0),
                     }
-                    s.each_tap(input, (n, y, x), |k, pixel| {
+                    s.each_offset(input, (n, y, x), |k, pixel| {
                         let filter = filter[k * out_c..].chunks_exact(s.multiplier);
                         let out = out.chunks_exact_mut(s.multiplier);
                         for ((x, f), o) in pixel.iter().zip(filter).zip(out) {
@@ -430,7 +430,7 @@ pub fn depthwise2d(
 
 impl DepthwiseShape {
     /// Calls `f(filter pixel, input pixel)` for the input pixels that exist under a window.
-    fn each_tap<'a>(
+    fn each_offset<'a>(
         &self,
         input: &'a [f32],
         (n, y, x): (usize, usize, usize),

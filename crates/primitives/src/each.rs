@@ -1,8 +1,8 @@
-//! Functions of one element, given as closures and compiled for each level.
+//! Functions of one element, given as closures and compiled for each instruction set.
 //!
 //! A closure that is inlined into a function with more vector instructions uses them.
 
-use super::level::Level;
+use super::isa::Isa;
 
 /// Calls `rule(values, x)` for each element of `of` and those at its place.
 ///
@@ -17,17 +17,17 @@ pub fn each<T: Copy, F: Fn([&mut T; N], T), const N: usize>(
     assert!(values.iter().all(|v| v.len() == n), "not {n} elements");
     let values = values.map(|v| v.as_mut_ptr());
     // SAFETY: one row of `n` elements each, the values exclusively borrowed.
-    unsafe { each_of_tile(Level::current(), values, of.as_ptr(), [n, n], [1, n], rule) };
+    unsafe { each_of_tile(Isa::current(), values, of.as_ptr(), [n, n], [1, n], rule) };
 }
 
 /// As [`each`], for rows and columns; strides are those of the values and of `of`.
 ///
 /// # Safety
-/// The level is one that the CPU has.
-/// All matrices are readable for `rows` rows of `cols` columns, the values writable, and nobody else
+/// The CPU has the instruction set.
+/// All matrices are readable for `rows` rows of `cols` columns, the values writable, and no other thread
 /// touches them.
 pub(crate) unsafe fn each_of_tile<T: Copy, F: Fn([&mut T; N], T), const N: usize>(
-    level: Level,
+    isa: Isa,
     values: [*mut T; N],
     of: *const T,
     lds: [usize; 2],
@@ -36,11 +36,11 @@ pub(crate) unsafe fn each_of_tile<T: Copy, F: Fn([&mut T; N], T), const N: usize
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        match level {
+        match isa {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => rows_avx512(values, of, lds, size, rule),
+            Isa::Avx512 => rows_avx512(values, of, lds, size, rule),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => rows_avx2(values, of, lds, size, rule),
+            Isa::Avx2 => rows_avx2(values, of, lds, size, rule),
             _ => rows(values, of, lds, size, rule),
         }
     }
@@ -93,15 +93,15 @@ each_for!(rows_avx512, "avx512f,avx512vl,avx512bw,avx512dq,avx2");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::level::testing::{each_level, noise};
+    use crate::isa::testing::{each_isa, noise};
 
     #[test]
-    fn every_level_computes_the_same() {
+    fn every_isa_computes_the_same() {
         let rule = |[x, y]: [&mut f32; 2], z: f32| {
             *x = (*x * z).sqrt() + 1.0;
             *y -= *x * 0.1;
         };
-        each_level(|level| {
+        each_isa(|isa| {
             for n in [0, 1, 5, 16, 100] {
                 let start =
                     || [noise(n, 1), noise(n, 2)].map(|v| v.iter().map(|x| x.abs()).collect());
@@ -112,7 +112,7 @@ mod tests {
                 for i in 0..n {
                     rule([&mut want_x[i], &mut want_y[i]], of[i]);
                 }
-                assert_eq!((x, y), (want_x, want_y), "{level:?}, {n}");
+                assert_eq!((x, y), (want_x, want_y), "{isa:?}, {n}");
             }
         });
     }

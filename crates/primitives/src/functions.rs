@@ -1,7 +1,9 @@
-//! The elementary functions, one vector at a time.
+//! Elementary functions of `f32`, one vector at a time: range reduction, then a polynomial or rational
+//! approximation, in the manner of Cephes (Moshier) and of TensorFlow's Eigen
+//! (`unsupported/Eigen` and `Eigen/src/Core/arch/Default/GenericPacketMathFunctions.h`).
 //!
-//! Errors stay within about two units in the last place except where said; not-a-number and the
-//! infinities come out as the C library has them.
+//! Errors stay within about two units in the last place except where stated. NaN and infinities have
+//! the results of the C library.
 
 use super::vector::Simd;
 
@@ -194,7 +196,7 @@ fn bounded_neg<S: Simd>(s: S, x: S::V) -> S::V {
     s.max(s.splat(EXP_MIN), s.min(s.splat(EXP_MAX), s.neg(x)))
 }
 
-/// `1 / (1 + e^-x)`; below -88 it stays what it is there.
+/// `1 / (1 + e^-x)`; constant below -88.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     let one = s.splat(1.0);

@@ -1,5 +1,10 @@
 //! Matrix products: [`gemm_packed`] against a constant matrix, [`gemm`], [`batch_gemm`], and
 //! [`gemm_generic`] for the number types without vector code.
+//!
+//! The loops around the register-blocked kernel are those of Goto and van de Geijn ("Anatomy of
+//! high-performance matrix multiplication", TOMS 2008) as BLIS arranges them (Van Zee and van de Geijn,
+//! TOMS 2015): the right side is packed in panels as wide as the kernel; blocks of the reduction are
+//! sized to the first-level cache, blocks of rows to the second.
 
 pub(crate) mod drive;
 pub(crate) mod kernel;
@@ -23,7 +28,7 @@ use std::ops::Range;
 
 /// A float type with matrix kernels: `f32` or `f64`.
 #[allow(private_bounds, reason = "the trait is sealed by it")]
-pub trait Element: Plain + Sealed {
+pub trait GemmElement: Plain + Sealed {
     /// Zero.
     const ZERO: Self;
     /// Rounds a constant.
@@ -32,7 +37,7 @@ pub trait Element: Plain + Sealed {
     fn apply(op: UnaryOp, row: &mut [Self]);
 }
 
-/// What [`Element`] needs from inside the room.
+/// The part of [`GemmElement`] that is private to the crate.
 pub(crate) trait Sealed: Copy + PartialOrd {
     fn table() -> &'static GemmTable<Self>;
 }
@@ -42,7 +47,7 @@ impl Sealed for f32 {
         &Table::current().gemm
     }
 }
-impl Element for f32 {
+impl GemmElement for f32 {
     const ZERO: f32 = 0.0;
     fn from_f32(x: f32) -> f32 {
         x
@@ -56,7 +61,7 @@ impl Sealed for f64 {
         &Table::current().gemm_double
     }
 }
-impl Element for f64 {
+impl GemmElement for f64 {
     const ZERO: f64 = 0.0;
     fn from_f32(x: f32) -> f64 {
         f64::from(x)
@@ -104,8 +109,8 @@ pub(crate) struct Rows<T> {
     pub k: usize,
 }
 
-impl<T: Element> RowSource<T> for Rows<T> {
-    fn taps(&self) -> usize {
+impl<T: GemmElement> RowSource<T> for Rows<T> {
+    fn n_offsets(&self) -> usize {
         1
     }
     fn run(&self) -> usize {
@@ -126,7 +131,7 @@ impl<T: Element> RowSource<T> for Rows<T> {
     clippy::too_many_arguments,
     reason = "the usual shape of a matrix product"
 )]
-pub fn gemm_packed<T: Element>(
+pub fn gemm_packed<T: GemmElement>(
     par: &dyn Parallelism,
     a: &[T],
     lda: usize,
@@ -146,7 +151,7 @@ pub fn gemm_packed<T: Element>(
 ///
 /// # Safety
 /// As for [`drive`], as far as `out` is concerned.
-unsafe fn multiply<T: Element>(
+unsafe fn multiply<T: GemmElement>(
     par: &dyn Parallelism,
     (a, lda): (&[T], usize),
     m: usize,
@@ -220,7 +225,7 @@ const WIDE: usize = 4;
 ///
 /// # Panics
 /// If a slice is too short for its matrix.
-pub fn gemm<T: Element>(
+pub fn gemm<T: GemmElement>(
     par: &dyn Parallelism,
     s: &GemmShape,
     a: &[T],
@@ -237,7 +242,7 @@ pub fn gemm<T: Element>(
         check(b.len(), s.n, s.k, s.ldb, "right-hand matrix");
         return PackedB::with_scratch(par, (a, s.lda, true), s.k, s.m, |a| {
             let mut scratch = Scratch::take();
-            let t = scratch.room::<T>(s.n * s.m);
+            let t = scratch.alloc::<T>(s.n * s.m);
             gemm_packed(par, b, s.ldb, s.n, a, t, s.m, ep);
             turn(par, t, s.m, [s.n, s.m], out, s.ldc);
         });
@@ -251,7 +256,7 @@ pub fn gemm<T: Element>(
 ///
 /// # Safety
 /// As for [`drive`], as far as `out` is concerned.
-unsafe fn multiply_into<T: Element>(
+unsafe fn multiply_into<T: GemmElement>(
     par: &dyn Parallelism,
     s: &GemmShape,
     a: &[T],
@@ -266,14 +271,14 @@ unsafe fn multiply_into<T: Element>(
     }
     check(a.len(), s.k, s.m, s.lda, "left-hand matrix");
     let mut scratch = Scratch::take();
-    let t = scratch.room::<T>(s.m * s.k);
+    let t = scratch.alloc::<T>(s.m * s.k);
     turn(par, a, s.lda, [s.k, s.m], t, s.k);
     // SAFETY: the caller's promise.
     unsafe { multiply(par, (t, s.k), s.m, b, out, ep) }
 }
 
 /// `to[c][r] = from[r][c]`, both with a row stride.
-pub(crate) fn turn<T: Element>(
+pub(crate) fn turn<T: GemmElement>(
     par: &dyn Parallelism,
     from: &[T],
     ld: usize,
@@ -310,7 +315,7 @@ pub struct BatchItem {
     pub out: usize,
 }
 
-/// `batch` products of one shape, parallel over the batch; `item(i)` says where the `i`-th lies.
+/// `batch` products of one shape, parallel over the batch; `item(i)` returns the offsets of the `i`-th.
 ///
 /// The outputs must not overlap: they are given by `out_stride`, so `item(i).out` is ignored and
 /// is `i * out_stride`.
@@ -321,7 +326,7 @@ pub struct BatchItem {
     clippy::too_many_arguments,
     reason = "the usual shape of a matrix product"
 )]
-pub fn batch_gemm<T: Element>(
+pub fn batch_gemm<T: GemmElement>(
     par: &dyn Parallelism,
     batch: usize,
     s: &GemmShape,
@@ -359,7 +364,7 @@ pub fn batch_gemm<T: Element>(
     let base = SendPtr(out.as_mut_ptr());
     par.run_blocks(batch, &|i| {
         let at = item(i);
-        // SAFETY: output `i` lies inside `out` and, the stride being at least its size, apart
+        // SAFETY: output `i` is inside `out` and, the stride being at least its size, apart
         // from the others; each block runs once.
         let out = unsafe { std::slice::from_raw_parts_mut(base.get().add(i * out_stride), size) };
         gemm(&Inline, s, &a[at.a..], &b[at.b..], out, &ep);

@@ -3,10 +3,10 @@
 //!
 //! Entry points, in reading order: [`gemm`], [`conv`], [`depthwise`], [`pool`], [`math`],
 //! [`rows`], [`transpose`]. Every algorithm is written once against the vector traits of
-//! `vector.rs` and compiled for each instruction set of [`Level`]; `table.rs` picks one at run
+//! `vector.rs` and compiled for each instruction set of [`Isa`]; `table.rs` picks one at run
 //! time.
 //!
-//! Beside them: [`philox`] (random bits), [`special`] and [`special_gamma`] (special functions).
+//! Also here: [`philox`] (random bits), [`special`] and [`special_gamma`] (special functions).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
 //! given.
@@ -18,7 +18,7 @@ pub mod each;
 mod epilogue;
 mod functions;
 pub mod gemm;
-mod level;
+mod isa;
 pub mod math;
 pub mod philox;
 pub mod pool;
@@ -30,4 +30,4 @@ mod table;
 pub mod transpose;
 mod vector;
 
-pub use level::Level;
+pub use isa::Isa;

@@ -10,7 +10,7 @@ use super::vector::Simd;
 
 /// A function of one number.
 ///
-/// Not-a-number in gives not-a-number out. `Max`-like limits keep it too.
+/// NaN propagates, through `Max`-like limits too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnaryOp {
     /// `x`.

@@ -10,12 +10,12 @@ use super::table::Table;
 use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 
-/// What a window becomes.
+/// The reduction of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
-    /// Its largest element. An empty window gives the lowest finite number.
+    /// Its largest element. The lowest finite number for an empty window.
     Max,
-    /// The average of the elements that exist; padding does not count. An empty window gives 0.
+    /// The average of the elements that exist; padding does not count. 0 for an empty window.
     Average,
 }
 
@@ -191,7 +191,7 @@ pub fn pool3d(
         );
         let (zs, ys) = (d.range(z), h.range(y));
         let mut scratch = Scratch::take();
-        let pixels = scratch.room::<SendPtr<f32>>(zs.len() * ys.len() * w.window.min(w.input));
+        let pixels = scratch.alloc::<SendPtr<f32>>(zs.len() * ys.len() * w.window.min(w.input));
         for (x, out) in out.chunks_exact_mut(channels).enumerate() {
             let xs = w.range(x);
             let mut n_pixels = 0;

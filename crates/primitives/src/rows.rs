@@ -256,7 +256,7 @@ unsafe fn columns<S: Simd, const OP: usize, const U: usize>(
     }
 }
 
-/// The kernel of an operation and what an empty reduction gives.
+/// The kernel of an operation and the result of an empty reduction.
 fn code(op: ReduceOp) -> (usize, f32) {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => (0, 0.0),

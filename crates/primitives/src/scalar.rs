@@ -1,4 +1,4 @@
-//! The elementary functions of one `f64`, for the types and places without vector code.
+//! The elementary functions of one `f64`, for the types and callers without vector code.
 
 use super::math::UnaryOp;
 

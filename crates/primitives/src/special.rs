@@ -1,8 +1,15 @@
 //! Special functions of one `f64`.
+//!
+//! Sources: Abramowitz and Stegun, *Handbook of Mathematical Functions* (digamma 6.3.18, the start of
+//! ndtri 26.2.23, incomplete gamma 6.5, zeta by Euler–Maclaurin 23.2); Press et al., *Numerical
+//! Recipes*, chapter 6 (series, and continued fractions by the modified Lentz method, of the
+//! incomplete gamma and beta functions); Winitzki (2008) for the start of erfinv; the Wilson–Hilferty
+//! cube root for huge shapes. Poles and domain errors follow Eigen's `SpecialFunctionsImpl.h`, which
+//! TensorFlow uses.
 
 use std::f64::consts::PI;
 
-/// The error function, with what TensorFlow has for infinities of this type: not a number.
+/// The error function. NaN for infinities, as in TensorFlow for this type.
 pub fn erf(x: f64) -> f64 {
     if x.is_infinite() {
         f64::NAN
@@ -16,7 +23,7 @@ pub fn lgamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
 
-/// The derivative of ln Γ; not a number at zero and the negative integers.
+/// The derivative of ln Γ; NaN at zero and the negative integers.
 pub fn digamma(x: f64) -> f64 {
     if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x == x.floor()) {
         return f64::NAN;
@@ -117,7 +124,7 @@ fn gamma_factor(a: f64, x: f64) -> f64 {
     (a * x.ln() - x - libm::lgamma(a)).exp()
 }
 
-/// Terms that an expansion takes at most.
+/// Most terms of an expansion.
 pub const GAMMA_TERMS: usize = 20_000;
 
 /// The lower incomplete gamma function by its power series, for `x < a + 1`.
@@ -134,7 +141,7 @@ fn igamma_series(a: f64, x: f64) -> f64 {
     sum * gamma_factor(a, x)
 }
 
-/// A continued fraction `b0 + a1 / (b1 + a2 / (b2 + …))` by Lentz's method.
+/// A continued fraction `b0 + a1 / (b1 + a2 / (b2 + …))` by the modified Lentz method.
 fn continued_fraction(b0: f64, mut step: impl FnMut(f64) -> (f64, f64)) -> f64 {
     let keep = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let (mut f, mut c, mut d) = (keep(b0), keep(b0), 0.0);
@@ -156,10 +163,11 @@ fn igammac_fraction(a: f64, x: f64) -> f64 {
     gamma_factor(a, x) / f
 }
 
-/// From here on the cube root of a gamma variable is normal to more digits than matter.
+/// From this shape on the cube root of a gamma variable counts as normally distributed.
 pub const HUGE_SHAPE: f64 = 1e6;
 
-/// How many standard deviations the cube root of `x` lies above its mean, over √2.
+/// The deviation of the cube root of `x` from its mean, in standard deviations over √2 (Wilson and
+/// Hilferty, 1931).
 pub fn gamma_deviation(a: f64, x: f64) -> f64 {
     ((x / a).cbrt() - 1.0 + 1.0 / (9.0 * a)) * 3.0 * (a / 2.0).sqrt()
 }

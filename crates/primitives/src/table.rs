@@ -1,4 +1,4 @@
-//! The functions of each level, compiled for it, behind one table of pointers.
+//! The functions of each instruction set behind one table of pointers.
 
 use super::conv::winograd::tile::{
     GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
@@ -6,7 +6,7 @@ use super::conv::winograd::tile::{
 use super::depthwise::{DepthwiseJob, PIXELS, PixelJob, pixel, tiles};
 use super::functions as f;
 use super::gemm::kernel::{Sweep, sweep};
-use super::level::Level;
+use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
 use super::pool::{PoolJob, pool_pixel};
 use super::rows::{NormJob, exp_sum, normalize, reduce, reduce_columns};
@@ -25,7 +25,7 @@ pub(crate) struct GemmTable<T: 'static> {
     pub kernels: &'static [[SweepFn<T>; 2]],
 }
 
-/// Everything one level can do.
+/// The functions compiled for one instruction set.
 pub(crate) struct Table {
     pub unary: [UnaryFn; 34],
     pub binary: [BinaryFn; 8],
@@ -48,10 +48,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The functions of [`Level::current`].
+    /// The functions of [`Isa::current`].
     #[inline]
     pub(crate) fn current() -> &'static Table {
-        Table::of(Level::current())
+        Table::of(Isa::current())
     }
 
     /// The kernel of a square depthwise filter, if there is one.
@@ -65,23 +65,23 @@ impl Table {
         }
     }
 
-    /// The functions of a level the CPU has.
+    /// The functions of an instruction set that the CPU has.
     #[inline]
-    fn of(level: Level) -> &'static Table {
-        match level {
-            Level::Portable => &portable::TABLE,
+    fn of(isa: Isa) -> &'static Table {
+        match isa {
+            Isa::Portable => &portable::TABLE,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => &avx2::TABLE,
+            Isa::Avx2 => &avx2::TABLE,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => &avx512::TABLE,
+            Isa::Avx512 => &avx512::TABLE,
             #[cfg(not(target_arch = "x86_64"))]
             _ => &portable::TABLE,
         }
     }
 }
 
-/// One module of functions compiled for one level.
-macro_rules! level {
+/// A module of the functions compiled for one instruction set.
+macro_rules! isa {
     ($module:ident, $single:ty = $new:expr, $double:ty = $new_double:expr,
      [$($feature:literal)?], [$($mr:literal)*]) => {
         mod $module {
@@ -94,7 +94,7 @@ macro_rules! level {
                 ($s:ident, $x:ident, $p:ident, $e:expr) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(src: *const f32, dst: *mut f32, n: usize, $p: [f32; 2]) {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         struct Op(One, [f32; 2]);
@@ -116,7 +116,7 @@ macro_rules! level {
                 ($s:ident, $a:ident, $b:ident, $e:expr) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(a: Side, b: Side, dst: *mut f32, n: usize) {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let $s: One = unsafe { $new };
                         // SAFETY: the caller's promise is the one `zip` asks for.
@@ -129,7 +129,7 @@ macro_rules! level {
                 ($token:ty, $create:expr, $mr_:literal, $nv:literal) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(job: &Sweep<<$token as Lanes>::T>) {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let l: $token = unsafe { $create };
                         const KU: usize = match $mr_ * $nv {
@@ -144,12 +144,12 @@ macro_rules! level {
                 }};
             }
 
-            /// A generic function of a token and a job, compiled for this level.
+            /// A generic function of a token and a job, compiled for this instruction set.
             macro_rules! job {
                 ($algo:expr, $job:ty) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(j: &$job) {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         // SAFETY: the caller's promise is the one the function asks for.
@@ -162,7 +162,7 @@ macro_rules! level {
                 ($op:literal) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(x: *const f32, n: usize, p: f32) -> f32 {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         // SAFETY: the caller's promise is the one the function asks for.
@@ -175,7 +175,7 @@ macro_rules! level {
                 ($op:literal) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(x: *const f32, rows: usize, ld: usize, y: *mut f32, n: usize) {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         // SAFETY: the caller's promise is the one the function asks for.
@@ -186,7 +186,7 @@ macro_rules! level {
             }
             $(#[target_feature(enable = $feature)])?
                     unsafe fn run_exp_sum(x: *const f32, y: *mut f32, n: usize, p: f32) -> f32 {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         // SAFETY: the caller's promise is the one the function asks for.
@@ -194,7 +194,7 @@ macro_rules! level {
                     }
             $(#[target_feature(enable = $feature)])?
                     unsafe fn run_scale_offset(x: *const f32, a: *const f32, b: *const f32, y: *mut f32, n: usize) {
-                        // SAFETY: the table is only reached on a CPU with this level.
+                        // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         // SAFETY: the caller's promise is the one the function asks for.
@@ -202,7 +202,7 @@ macro_rules! level {
                     }
             $(#[target_feature(enable = $feature)])?
             unsafe fn run_pow(src: *const f32, dst: *mut f32, n: usize, p: [f32; 2]) {
-                // SAFETY: the table is only reached on a CPU with this level.
+                // SAFETY: the table is only reached on a CPU with this instruction set.
                 #[allow(unused_unsafe, reason = "the portable token is free")]
                 let s: One = unsafe { $new };
                 // SAFETY: the caller's promise.
@@ -307,7 +307,7 @@ macro_rules! level {
     };
 }
 
-level!(
+isa!(
     portable,
     crate::vector::portable::Portable = crate::vector::portable::Portable,
     crate::vector::portable::PortableDouble = crate::vector::portable::PortableDouble,
@@ -315,7 +315,7 @@ level!(
     [1 2 3 4 5 6]
 );
 #[cfg(target_arch = "x86_64")]
-level!(
+isa!(
     avx2,
     crate::vector::avx2::Avx2 = crate::vector::avx2::Avx2::new(),
     crate::vector::avx2::Avx2Double = crate::vector::avx2::Avx2Double::new(),
@@ -323,7 +323,7 @@ level!(
     [1 2 3 4 5 6]
 );
 #[cfg(target_arch = "x86_64")]
-level!(
+isa!(
     avx512,
     crate::vector::avx512::Avx512 = crate::vector::avx512::Avx512::new(),
     crate::vector::avx512::Avx512Double = crate::vector::avx512::Avx512Double::new(),

@@ -20,7 +20,7 @@ struct Axis {
 /// output is axis `perm[i]` of the input.
 ///
 /// # Panics
-/// If `perm` is no permutation of the axes or the slices are not as long as `shape` says.
+/// If `perm` is not a permutation of the axes or the slices are not as long as `shape` says.
 pub fn permute(
     par: &dyn Parallelism,
     elem: usize,
@@ -33,7 +33,7 @@ pub fn permute(
     assert_eq!(shape.len(), perm.len(), "permute: one entry for each axis");
     assert!(
         (0..shape.len()).all(|i| perm.contains(&i)),
-        "permute: {perm:?} is no permutation",
+        "permute: {perm:?} is not a permutation",
     );
     assert!(
         src.len() == total * elem && dst.len() == total * elem,

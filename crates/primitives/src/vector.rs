@@ -1,4 +1,4 @@
-//! The vector traits every algorithm of this room is written against, and their three backends.
+//! The vector traits every algorithm of this crate is written against, and their three backends.
 //!
 //! A backend is a zero-sized token whose existence proves that the CPU has the instructions it
 //! stands for, so arithmetic on it is safe; only memory access stays unsafe.

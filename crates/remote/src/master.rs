@@ -172,7 +172,7 @@ impl Master {
         }
         let resources = match config.isolate_session_state {
             true => Arc::default(),
-            false => Arc::new(self.resources.of_another_session()),
+            false => Arc::new(self.resources.fork_session()),
         };
         let own_devices = match &config.cluster_def {
             None => self.devices.clone(),

@@ -1,4 +1,4 @@
-//! Where the members of a collective meet: each brings its part and is answered when all are there.
+//! Collectives: each member contributes a tensor and is answered once all members have arrived.
 
 use ferroflow_base::{Code, Result, Status, cancelled, deadline_exceeded, internal};
 use ferroflow_opdef::AsyncCall;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Which members belong together: those of one step with the same keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct CollectiveKey {
     /// Step id.
     pub step: u64,
     /// Group key.
@@ -19,14 +19,14 @@ pub struct Key {
     pub instance: i64,
 }
 
-/// What members are ordered by: their device, then their place in the plan.
+/// The order of members: by device, then by position in the plan.
 pub type Rank = (String, u64);
 
 /// A member that has come.
 pub struct Member {
     /// Rank of the caller.
     pub rank: Rank,
-    /// What it brings; a receiver brings nothing.
+    /// Its contribution; none for a receiver.
     pub part: Option<Tensor>,
     /// The kernel call to complete.
     pub call: AsyncCall,
@@ -43,20 +43,20 @@ struct Meeting {
 }
 
 #[derive(Default)]
-struct Table {
+struct Meetings {
     next_id: u64,
-    meetings: FxHashMap<Key, Meeting>,
+    meetings: FxHashMap<CollectiveKey, Meeting>,
 }
 
-fn table() -> MutexGuard<'static, Table> {
-    static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
+fn table() -> MutexGuard<'static, Meetings> {
+    static TABLE: OnceLock<Mutex<Meetings>> = OnceLock::new();
     let table = TABLE.get_or_init(Mutex::default);
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Enters a member of a group of `size`. The last one to come has `answer` make the results.
 pub fn meet(
-    key: Key,
+    key: CollectiveKey,
     size: usize,
     rank: Rank,
     part: Option<Tensor>,
@@ -118,7 +118,7 @@ pub fn meet(
 }
 
 /// Takes a member out that waits no more.
-fn leave(key: Key, id: u64) -> Option<Member> {
+fn leave(key: CollectiveKey, id: u64) -> Option<Member> {
     let mut table = table();
     let meeting = table.meetings.get_mut(&key)?;
     let at = meeting.members.iter().position(|m| m.id == id)?;

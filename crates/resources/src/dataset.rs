@@ -1,4 +1,4 @@
-//! Datasets: what a variant of the dataset ops holds, and walks through it.
+//! Datasets: what a variant of the dataset ops holds, and iterators over it.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Callable, StepServices};
@@ -7,12 +7,12 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, Variant};
 use std::sync::Arc;
 
 /// The components of one element.
-pub type Element = Vec<Tensor>;
+pub type Components = Vec<Tensor>;
 
 /// Elements that can be walked through any number of times.
 pub struct Dataset {
     /// How elements are made.
-    pub source: Source,
+    pub source: DatasetSource,
     /// Dtypes of the components.
     pub dtypes: Vec<DType>,
     /// Shapes of the components.
@@ -20,13 +20,13 @@ pub struct Dataset {
 }
 
 /// Where the elements come from.
-pub enum Source {
+pub enum DatasetSource {
     /// From the first number to before the second in steps of the third.
     Range([i64; 3]),
     /// One element.
-    Tensors(Element),
+    Tensors(Components),
     /// A row of every component for each element.
-    Slices(Vec<Element>),
+    Slices(Vec<Components>),
     /// Consecutive elements stacked.
     Batch {
         /// Input dataset.
@@ -46,25 +46,25 @@ pub enum Source {
     Zip(Vec<Arc<Dataset>>),
     /// The first dataset, then the second.
     Concatenate(Arc<Dataset>, Arc<Dataset>),
-    /// What the function makes of each element and the tensors that it captured.
+    /// The function applied to each element and its captured tensors.
     Map {
         /// Input dataset.
         input: Arc<Dataset>,
         /// Function applied to each element.
         function: Arc<dyn Callable>,
         /// Captured inputs of the function.
-        captured: Element,
+        captured: Components,
     },
 }
 
-/// A walk through a dataset.
-pub trait Walk: Send {
+/// An iterator over a dataset.
+pub trait IteratorBase: Send {
     /// The next element; `None` at the end.
-    fn next(&mut self, services: &StepServices) -> Result<Option<Element>>;
+    fn next(&mut self, services: &StepServices) -> Result<Option<Components>>;
 }
 
-impl<F: FnMut(&StepServices) -> Result<Option<Element>> + Send> Walk for F {
-    fn next(&mut self, services: &StepServices) -> Result<Option<Element>> {
+impl<F: FnMut(&StepServices) -> Result<Option<Components>> + Send> IteratorBase for F {
+    fn next(&mut self, services: &StepServices) -> Result<Option<Components>> {
         self(services)
     }
 }
@@ -88,10 +88,10 @@ impl Dataset {
         Tensor::from_variants(Shape::scalar(), vec![Variant(Some(Arc::new(self)))])
     }
 
-    /// A walk from the beginning.
-    pub fn walk(self: &Arc<Self>) -> Box<dyn Walk> {
+    /// Returns an iterator at the beginning.
+    pub fn iterator(self: &Arc<Self>) -> Box<dyn IteratorBase> {
         match &self.source {
-            Source::Range([start, stop, step]) => {
+            DatasetSource::Range([start, stop, step]) => {
                 let (mut at, stop, step) = (Some(*start), *stop, *step);
                 let dtype = self.dtypes.first().copied().unwrap_or(DType::Int64);
                 Box::new(move |_: &StepServices| {
@@ -104,23 +104,23 @@ impl Dataset {
                     Ok(Some(vec![range_value(dtype, now)?]))
                 })
             }
-            Source::Tensors(_) | Source::Slices(_) => {
+            DatasetSource::Tensors(_) | DatasetSource::Slices(_) => {
                 let (dataset, mut i) = (self.clone(), 0);
                 Box::new(move |_: &StepServices| {
                     i += 1;
                     Ok(match &dataset.source {
-                        Source::Tensors(element) if i == 1 => Some(element.clone()),
-                        Source::Slices(elements) => elements.get(i - 1).cloned(),
+                        DatasetSource::Tensors(element) if i == 1 => Some(element.clone()),
+                        DatasetSource::Slices(elements) => elements.get(i - 1).cloned(),
                         _ => None,
                     })
                 })
             }
-            Source::Batch {
+            DatasetSource::Batch {
                 input,
                 size,
                 drop_remainder,
             } => {
-                let (mut inner, size, drop_remainder) = (input.walk(), *size, *drop_remainder);
+                let (mut inner, size, drop_remainder) = (input.iterator(), *size, *drop_remainder);
                 let dtypes = self.dtypes.clone();
                 Box::new(move |services: &StepServices| {
                     let mut elements = Vec::new();
@@ -136,9 +136,9 @@ impl Dataset {
                     }
                 })
             }
-            Source::Repeat(input, count) => {
+            DatasetSource::Repeat(input, count) => {
                 let (input, mut left) = (input.clone(), *count);
-                let (mut inner, mut is_empty) = (None::<Box<dyn Walk>>, false);
+                let (mut inner, mut is_empty) = (None::<Box<dyn IteratorBase>>, false);
                 Box::new(move |services: &StepServices| {
                     loop {
                         if is_empty {
@@ -150,7 +150,7 @@ impl Dataset {
                             None => {
                                 left = left.map(|n| n - 1);
                                 is_empty = true;
-                                inner.insert(input.walk())
+                                inner.insert(input.iterator())
                             }
                         };
                         match walk.next(services)? {
@@ -164,8 +164,8 @@ impl Dataset {
                     }
                 })
             }
-            Source::Take(input, count) => {
-                let (mut inner, mut left) = (input.walk(), *count);
+            DatasetSource::Take(input, count) => {
+                let (mut inner, mut left) = (input.iterator(), *count);
                 Box::new(move |services: &StepServices| match left {
                     Some(0) => Ok(None),
                     _ => {
@@ -174,8 +174,8 @@ impl Dataset {
                     }
                 })
             }
-            Source::Skip(input, count) => {
-                let (mut inner, mut left) = (input.walk(), *count);
+            DatasetSource::Skip(input, count) => {
+                let (mut inner, mut left) = (input.iterator(), *count);
                 Box::new(move |services: &StepServices| {
                     let Some(n) = left else {
                         return Ok(None);
@@ -189,8 +189,8 @@ impl Dataset {
                     inner.next(services)
                 })
             }
-            Source::Zip(inputs) => {
-                let mut walks: Vec<_> = inputs.iter().map(Dataset::walk).collect();
+            DatasetSource::Zip(inputs) => {
+                let mut walks: Vec<_> = inputs.iter().map(Dataset::iterator).collect();
                 Box::new(move |services: &StepServices| {
                     let mut all = Vec::new();
                     for walk in &mut walks {
@@ -202,13 +202,13 @@ impl Dataset {
                     Ok((!all.is_empty()).then_some(all))
                 })
             }
-            Source::Map {
+            DatasetSource::Map {
                 input,
                 function,
                 captured,
             } => {
                 let (mut inner, function, captured) =
-                    (input.walk(), function.clone(), captured.clone());
+                    (input.iterator(), function.clone(), captured.clone());
                 let n = self.dtypes.len();
                 Box::new(move |services: &StepServices| {
                     let Some(mut element) = inner.next(services)? else {
@@ -225,8 +225,8 @@ impl Dataset {
                     }
                 })
             }
-            Source::Concatenate(first, second) => {
-                let (mut first, mut second) = (Some(first.walk()), second.walk());
+            DatasetSource::Concatenate(first, second) => {
+                let (mut first, mut second) = (Some(first.iterator()), second.iterator());
                 Box::new(move |services: &StepServices| {
                     if let Some(walk) = &mut first {
                         if let Some(element) = walk.next(services)? {
@@ -260,8 +260,8 @@ fn range_value(dtype: DType, value: i64) -> Result<Tensor> {
 }
 
 /// The elements of tensors whose first dimensions count them.
-pub fn slices(components: &[Tensor]) -> Result<Vec<Element>> {
-    let mut elements: Vec<Element> = Vec::new();
+pub fn slices(components: &[Tensor]) -> Result<Vec<Components>> {
+    let mut elements: Vec<Components> = Vec::new();
     for (i, component) in components.iter().enumerate() {
         if component.shape().is_scalar() {
             return Err(invalid_argument!(
@@ -284,7 +284,7 @@ pub fn slices(components: &[Tensor]) -> Result<Vec<Element>> {
     Ok(elements)
 }
 
-fn batched(dtypes: &[DType], elements: &[Element]) -> Result<Element> {
+fn batched(dtypes: &[DType], elements: &[Components]) -> Result<Components> {
     let component = |(c, &dtype): (usize, &DType)| -> Result<Tensor> {
         let items: Vec<&Tensor> = elements.iter().filter_map(|e| e.get(c)).collect();
         let shape = items.first().map(|t| t.shape().clone()).unwrap_or_default();

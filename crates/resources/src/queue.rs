@@ -1,8 +1,9 @@
-//! [`Queue`]: elements that wait to be taken, and the executions that wait for them.
+//! [`Queue`]: its elements and the executions that wait for them (TensorFlow:
+//! `core/kernels/queue_base.cc`).
 //!
-//! Attempts to put are served in their order, so are attempts to take; only the first of each kind
-//! makes progress. A close that lets pending puts finish stands in line behind them. Nothing that
-//! belongs to others (answers, registrations) runs or drops under the lock.
+//! Enqueue attempts are served in order, and so are dequeue attempts; only the first of each makes
+//! progress. A close without cancelling queues up behind the pending enqueues. Callbacks and
+//! registrations neither run nor drop under the lock.
 
 use crate::string_handle;
 use ferroflow_base::{Result, Status, cancelled, internal, invalid_argument, out_of_range};
@@ -16,39 +17,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// One element: a tensor of each component.
 pub type Tuple = Vec<Tensor>;
 
-/// Forgets the queue that a handle names; says whether there was one.
+/// Removes the queue that a handle names. Returns whether it existed.
 pub fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
     let removed = ctx.resources().remove::<Queue>(&h.container, &h.name);
     removed.is_ok()
 }
 
 /// Which elements come out, and when.
-pub enum Kind {
+pub enum QueueKind {
     /// In their order.
     Fifo,
     /// In their order; batches pad elements of different shapes.
     Padding,
-    /// At random, while more than this many are there.
+    /// At random, while the queue holds more than a minimum.
     Shuffle {
         /// Elements that stay in an open queue.
         min_after_dequeue: usize,
         /// Makes the random stream from two seeds.
-        random: fn(u64, u64) -> Random,
+        random: fn(u64, u64) -> RandomStream,
         /// Seeds.
         seeds: (u64, u64),
     },
 }
 
 /// A source of random 32-bit numbers.
-pub type Random = Box<dyn FnMut() -> u32 + Send>;
+pub type RandomStream = Box<dyn FnMut() -> u32 + Send>;
 
-impl Kind {
+impl QueueKind {
     /// The name of the op without its version.
     pub fn name(&self) -> &'static str {
         match self {
-            Kind::Fifo => "FIFOQueue",
-            Kind::Padding => "PaddingFIFOQueue",
-            Kind::Shuffle { .. } => "RandomShuffleQueue",
+            QueueKind::Fifo => "FIFOQueue",
+            QueueKind::Padding => "PaddingFIFOQueue",
+            QueueKind::Shuffle { .. } => "RandomShuffleQueue",
         }
     }
 }
@@ -56,7 +57,7 @@ impl Kind {
 /// A queue, shared by all nodes that name it.
 pub struct Queue {
     /// Order of the elements.
-    pub kind: Kind,
+    pub kind: QueueKind,
     /// Name in messages.
     pub name: String,
     /// Dtypes of the components.
@@ -65,16 +66,16 @@ pub struct Queue {
     pub shapes: Vec<PartialShape>,
     /// Most elements at a time.
     pub capacity: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
-struct State {
+struct QueueState {
     closed: bool,
     elements: VecDeque<Tuple>,
-    random: Option<Random>,
+    random: Option<RandomStream>,
     next_id: u64,
-    puts: VecDeque<Attempt<Put>>,
-    takes: VecDeque<Attempt<Take>>,
+    puts: VecDeque<Attempt<Enqueue>>,
+    takes: VecDeque<Attempt<Dequeue>>,
 }
 
 struct Attempt<W> {
@@ -85,13 +86,13 @@ struct Attempt<W> {
     registration: Option<Registration>,
 }
 
-enum Put {
+enum Enqueue {
     Elements(VecDeque<Tuple>),
     Close,
 }
 
-/// What a dequeue asks for.
-pub enum Want {
+/// The number of elements that a dequeue takes.
+pub enum DequeueMode {
     /// One element.
     One,
     /// A batch of exactly `n`.
@@ -100,14 +101,14 @@ pub enum Want {
     UpTo(usize),
 }
 
-struct Take {
-    want: Want,
+struct Dequeue {
+    want: DequeueMode,
     missing: usize,
     taken: Vec<Tuple>,
 }
 
-/// An attempt that ended: who waits for it, and with what.
-struct Ended {
+/// An attempt that ended: its call and the answer.
+struct Finished {
     call: AsyncCall,
     answer: Answer,
     _registration: Option<Registration>,
@@ -115,7 +116,7 @@ struct Ended {
 
 enum Answer {
     Nothing,
-    Elements(Want, Vec<Tuple>),
+    Elements(DequeueMode, Vec<Tuple>),
     Error(Status),
 }
 
@@ -127,8 +128,8 @@ enum Progress {
 }
 
 impl<W> Attempt<W> {
-    fn ended(self, answer: Answer) -> Ended {
-        Ended {
+    fn ended(self, answer: Answer) -> Finished {
+        Finished {
             call: self.call,
             answer,
             _registration: self.registration,
@@ -139,14 +140,14 @@ impl<W> Attempt<W> {
 impl Queue {
     /// An empty queue.
     pub fn new(
-        kind: Kind,
+        kind: QueueKind,
         name: String,
         dtypes: Vec<DType>,
         shapes: Vec<PartialShape>,
         capacity: usize,
     ) -> Queue {
         let random = match &kind {
-            Kind::Shuffle { random, seeds, .. } => Some(random(seeds.0, seeds.1)),
+            QueueKind::Shuffle { random, seeds, .. } => Some(random(seeds.0, seeds.1)),
             _ => None,
         };
         Queue {
@@ -155,7 +156,7 @@ impl Queue {
             dtypes,
             shapes,
             capacity,
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 closed: false,
                 elements: VecDeque::new(),
                 random,
@@ -166,7 +167,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,7 +191,7 @@ impl Queue {
         self.attempt(call, |state, id, call| {
             state.puts.push_back(Attempt {
                 id,
-                work: Put::Elements(elements.into()),
+                work: Enqueue::Elements(elements.into()),
                 call,
                 registration: None,
             });
@@ -198,17 +199,17 @@ impl Queue {
     }
 
     /// Takes elements out.
-    pub fn take(self: &Arc<Self>, want: Want, call: AsyncCall) {
+    pub fn take(self: &Arc<Self>, want: DequeueMode, call: AsyncCall) {
         let missing = match want {
-            Want::One => 1,
-            Want::Many(n) | Want::UpTo(n) => n,
+            DequeueMode::One => 1,
+            DequeueMode::Many(n) | DequeueMode::UpTo(n) => n,
         };
         if missing == 0 {
             call.finish(self.batch(Vec::new()));
             return;
         }
         self.attempt(call, |state, id, call| {
-            let work = Take {
+            let work = Dequeue {
                 want,
                 missing,
                 taken: Vec::new(),
@@ -228,7 +229,7 @@ impl Queue {
             self.attempt(call, |state, id, call| {
                 state.puts.push_back(Attempt {
                     id,
-                    work: Put::Close,
+                    work: Enqueue::Close,
                     call,
                     registration: None,
                 });
@@ -252,7 +253,11 @@ impl Queue {
     }
 
     /// Enters an attempt and does what can be done; the attempt may have to wait afterwards.
-    fn attempt(self: &Arc<Self>, call: AsyncCall, enter: impl FnOnce(&mut State, u64, AsyncCall)) {
+    fn attempt(
+        self: &Arc<Self>,
+        call: AsyncCall,
+        enter: impl FnOnce(&mut QueueState, u64, AsyncCall),
+    ) {
         if let Err(error) = call.cancel.check() {
             call.finish(Err(error));
             return;
@@ -307,12 +312,14 @@ impl Queue {
         self.finish(ended);
     }
 
-    fn finish(&self, ended: Vec<Ended>) {
-        for Ended { call, answer, .. } in ended {
+    fn finish(&self, ended: Vec<Finished>) {
+        for Finished { call, answer, .. } in ended {
             call.finish(match answer {
                 Answer::Nothing => Ok(Vec::new()),
                 Answer::Error(error) => Err(error),
-                Answer::Elements(Want::One, mut taken) => Ok(taken.pop().unwrap_or_default()),
+                Answer::Elements(DequeueMode::One, mut taken) => {
+                    Ok(taken.pop().unwrap_or_default())
+                }
                 Answer::Elements(_, taken) => self.batch(taken),
             });
         }
@@ -351,8 +358,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Whoever waits for a queue that nobody can reach any more waits for nothing; their calls
-        // answer CANCELLED when they drop. Registrations must not drop inside the state's drop.
+        // No node can reach the queue any more. Pending calls answer CANCELLED when they drop. Registrations must not drop inside the state's drop.
         let mut state = self.lock();
         let waiting = (
             std::mem::take(&mut state.puts),
@@ -363,9 +369,9 @@ impl Drop for Queue {
     }
 }
 
-impl State {
+impl QueueState {
     /// Serves the first attempts as long as one of them gets on.
-    fn serve(&mut self, queue: &Queue, ended: &mut Vec<Ended>) {
+    fn serve(&mut self, queue: &Queue, ended: &mut Vec<Finished>) {
         loop {
             let mut changed = false;
             while let Some(mut attempt) = self.puts.pop_front() {
@@ -397,16 +403,16 @@ impl State {
         }
     }
 
-    fn try_put(&mut self, queue: &Queue, put: &mut Put) -> Progress {
+    fn try_put(&mut self, queue: &Queue, put: &mut Enqueue) -> Progress {
         let elements = match put {
-            Put::Close if self.closed => {
+            Enqueue::Close if self.closed => {
                 return Progress::Complete(Answer::Error(queue.already_closed()));
             }
-            Put::Close => {
+            Enqueue::Close => {
                 self.closed = true;
                 return Progress::Complete(Answer::Nothing);
             }
-            Put::Elements(elements) => elements,
+            Enqueue::Elements(elements) => elements,
         };
         if self.closed {
             return Progress::Complete(Answer::Error(queue.closed_error()));
@@ -421,9 +427,9 @@ impl State {
         }
     }
 
-    fn try_take(&mut self, queue: &Queue, take: &mut Take) -> Progress {
+    fn try_take(&mut self, queue: &Queue, take: &mut Dequeue) -> Progress {
         let kept = match queue.kind {
-            Kind::Shuffle {
+            QueueKind::Shuffle {
                 min_after_dequeue, ..
             } if !self.closed => min_after_dequeue,
             _ => 0,
@@ -431,7 +437,7 @@ impl State {
         let available = self.elements.len().saturating_sub(kept);
         if self.closed && available < take.missing {
             let left = self.elements.len();
-            if !matches!(take.want, Want::UpTo(_)) || left + take.taken.len() == 0 {
+            if !matches!(take.want, DequeueMode::UpTo(_)) || left + take.taken.len() == 0 {
                 let error = queue.insufficient(take.missing, left);
                 self.restore(&mut take.taken);
                 return Progress::Complete(Answer::Error(error));
@@ -447,7 +453,7 @@ impl State {
         take.missing -= n;
         match (take.missing, n) {
             (0, _) => {
-                let want = std::mem::replace(&mut take.want, Want::One);
+                let want = std::mem::replace(&mut take.want, DequeueMode::One);
                 Progress::Complete(Answer::Elements(want, std::mem::take(&mut take.taken)))
             }
             (_, 0) => Progress::None,
@@ -477,7 +483,7 @@ impl State {
         self.puts.iter().any(|a| a.id == id) || self.takes.iter().any(|a| a.id == id)
     }
 
-    /// Gives a waiting attempt its registration; gives it back when the attempt has ended.
+    /// Stores the registration of a waiting attempt; returns it if the attempt has ended.
     fn keep(&mut self, id: u64, registration: Registration) -> Option<Registration> {
         let put = self.puts.iter_mut().find(|a| a.id == id);
         let slot = match put {

@@ -1,10 +1,11 @@
-//! [`Reader`]: what takes names of files out of a queue and gives their records.
+//! [`Reader`]: dequeues file names and produces the files' records (TensorFlow:
+//! `core/framework/reader_base.cc`).
 //!
 //! Reads of one reader are served one after another, in their order, as they may have to wait for a
 //! name. Nothing runs under the lock but the reading itself.
 
 use crate::file_system::local_path;
-use crate::queue::{Queue, Want};
+use crate::queue::{DequeueMode, Queue};
 use crate::resource::Resource;
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_model::{RecordCompression, RecordReader, read_compressed};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a reader makes records of a file.
 #[derive(Clone, PartialEq)]
-pub enum Format {
+pub enum ReaderFormat {
     /// The file is the record.
     Whole,
     /// The name is the record.
@@ -43,30 +44,30 @@ pub enum Format {
     Records(RecordCompression),
 }
 
-impl Format {
+impl ReaderFormat {
     fn name(&self) -> &'static str {
         match self {
-            Format::Whole => "WholeFileReader",
-            Format::Identity => "IdentityReader",
-            Format::Lines { .. } => "TextLineReader",
-            Format::Fixed { .. } => "FixedLengthRecordReader",
-            Format::Records(_) => "TFRecordReader",
+            ReaderFormat::Whole => "WholeFileReader",
+            ReaderFormat::Identity => "IdentityReader",
+            ReaderFormat::Lines { .. } => "TextLineReader",
+            ReaderFormat::Fixed { .. } => "FixedLengthRecordReader",
+            ReaderFormat::Records(_) => "TFRecordReader",
         }
     }
 
     /// Whether a file has one record, after which it is done.
     fn is_single(&self) -> bool {
-        matches!(self, Format::Whole | Format::Identity)
+        matches!(self, ReaderFormat::Whole | ReaderFormat::Identity)
     }
 }
 
 /// A file that is being read.
-struct Unit {
+struct WorkUnit {
     name: String,
-    source: Source,
+    source: UnitContent,
 }
 
-enum Source {
+enum UnitContent {
     Single(Vec<u8>),
     Lines {
         content: Vec<u8>,
@@ -85,27 +86,27 @@ enum Source {
 /// The key of a record and the record.
 type Record = (String, Vec<u8>);
 
-impl Unit {
-    fn open(format: &Format, name: String) -> Result<Unit> {
+impl WorkUnit {
+    fn open(format: &ReaderFormat, name: String) -> Result<WorkUnit> {
         let path = Path::new(local_path(&name));
         let whole = |c| read_compressed(path, c);
         let source = match format {
-            Format::Identity => Source::Single(name.clone().into_bytes()),
-            Format::Whole => Source::Single(whole(RecordCompression::None)?),
-            Format::Lines { skip } => {
+            ReaderFormat::Identity => UnitContent::Single(name.clone().into_bytes()),
+            ReaderFormat::Whole => UnitContent::Single(whole(RecordCompression::None)?),
+            ReaderFormat::Lines { skip } => {
                 let content = whole(RecordCompression::None)?;
                 let ends = content.iter().enumerate().filter(|(_, b)| **b == b'\n');
                 let at = match skip.checked_sub(1) {
                     None => 0,
                     Some(n) => ends.map(|(i, _)| i + 1).nth(n).unwrap_or(content.len()),
                 };
-                Source::Lines {
+                UnitContent::Lines {
                     content,
                     at,
                     line: *skip,
                 }
             }
-            Format::Fixed {
+            ReaderFormat::Fixed {
                 header,
                 footer,
                 compression,
@@ -113,26 +114,26 @@ impl Unit {
             } => {
                 let content = whole(*compression)?;
                 let end = content.len().saturating_sub(*footer);
-                Source::Fixed {
+                UnitContent::Fixed {
                     content,
                     at: *header,
                     end,
                     n: 0,
                 }
             }
-            Format::Records(compression) => {
-                Source::Records(RecordReader::open(path, *compression)?)
+            ReaderFormat::Records(compression) => {
+                UnitContent::Records(RecordReader::open(path, *compression)?)
             }
         };
-        Ok(Unit { name, source })
+        Ok(WorkUnit { name, source })
     }
 
     /// The next record; `None` at the end.
-    fn next(&mut self, format: &Format) -> Result<Option<Record>> {
+    fn next(&mut self, format: &ReaderFormat) -> Result<Option<Record>> {
         let name = &self.name;
         Ok(match &mut self.source {
-            Source::Single(content) => Some((name.clone(), std::mem::take(content))),
-            Source::Lines { content, at, line } => {
+            UnitContent::Single(content) => Some((name.clone(), std::mem::take(content))),
+            UnitContent::Lines { content, at, line } => {
                 let Some(rest) = content.get(*at..).filter(|r| !r.is_empty()) else {
                     return Ok(None);
                 };
@@ -143,13 +144,13 @@ impl Unit {
                 *line += 1;
                 Some((format!("{name}:{line}"), text))
             }
-            Source::Fixed {
+            UnitContent::Fixed {
                 content,
                 at,
                 end,
                 n,
             } => {
-                let Format::Fixed { record, hop, .. } = format else {
+                let ReaderFormat::Fixed { record, hop, .. } = format else {
                     return Ok(None);
                 };
                 let stop = at.checked_add(*record).filter(|stop| stop <= end);
@@ -161,7 +162,7 @@ impl Unit {
                 *n += 1;
                 Some(found)
             }
-            Source::Records(reader) => {
+            UnitContent::Records(reader) => {
                 let at = reader.offset();
                 reader.read()?.map(|r| (format!("{name}:{at}"), r))
             }
@@ -180,23 +181,23 @@ pub struct Job {
 }
 
 #[derive(Default)]
-struct State {
-    unit: Option<Unit>,
+struct ReaderState {
+    unit: Option<WorkUnit>,
     /// The name of the last file.
     work: String,
     started: i64,
     finished: i64,
     produced: i64,
     jobs: VecDeque<Job>,
-    /// Whether somebody serves the jobs.
+    /// Whether a thread is serving the jobs.
     is_busy: bool,
 }
 
 /// A reader, shared by all nodes that name it.
 pub struct Reader {
-    format: Format,
+    format: ReaderFormat,
     name: String,
-    state: Mutex<State>,
+    state: Mutex<ReaderState>,
 }
 
 impl Resource for Reader {
@@ -210,25 +211,25 @@ impl Resource for Reader {
         match self.format == wanted.format {
             true => Ok(()),
             false => Err(invalid_argument!(
-                "the reader '{name}' is there already, as another {}",
+                "the reader '{name}' already exists as a different {}",
                 self.format.name()
             )),
         }
     }
 }
 
-/// What came for a job that waits for a name.
+/// The state of a job that waits for a file name.
 enum Answer {
-    /// Nothing yet, and the job's thread is still there to see it.
+    /// No name yet; the job's thread still looks.
     Open,
     Came(Result<Vec<Tensor>>),
-    /// Nothing yet; who brings it goes on with the job.
+    /// No name yet; the callback that brings it continues the job.
     Left(Job),
 }
 
 impl Reader {
     /// Returns a reader of files of `format`.
-    pub fn new(format: Format, name: &str) -> Reader {
+    pub fn new(format: ReaderFormat, name: &str) -> Reader {
         Reader {
             format,
             name: name.to_string(),
@@ -236,7 +237,7 @@ impl Reader {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -301,14 +302,14 @@ impl Reader {
                 Err(error) => job.call.finish(Err(error)),
                 Ok(None) => match self.wait(job) {
                     Some(came) => waited = Some(came),
-                    // Whoever brings the name goes on.
+                    // The callback that brings the name continues.
                     None => return,
                 },
             }
         }
     }
 
-    /// Asks the queue for a name; gives it back with the job when it is there at once.
+    /// Dequeues a name; returns it with the job if one is available at once.
     fn wait(self: &Arc<Self>, job: Job) -> Option<(Job, Result<Vec<Tensor>>)> {
         let cell = Arc::new(Mutex::new(Answer::Open));
         let (reader, theirs) = (self.clone(), cell.clone());
@@ -323,7 +324,7 @@ impl Reader {
                 _ => *answer = Answer::Came(result),
             }
         };
-        queue.take(Want::One, AsyncCall::new(Vec::new(), cancel, done));
+        queue.take(DequeueMode::One, AsyncCall::new(Vec::new(), cancel, done));
         let mut answer = cell.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *answer, Answer::Open) {
             Answer::Came(result) => Some((job, result)),
@@ -344,7 +345,7 @@ impl Reader {
         let name = name.ok_or_else(|| {
             invalid_argument!("Expected to find a single string in the queue of a reader")
         })?;
-        let unit = Unit::open(&self.format, String::from_utf8_lossy(name).into_owned())?;
+        let unit = WorkUnit::open(&self.format, String::from_utf8_lossy(name).into_owned())?;
         let mut state = self.lock();
         state.work.clone_from(&unit.name);
         state.unit = Some(unit);
@@ -389,7 +390,7 @@ impl Reader {
         Ok(Some(vec![tensor(keys)?, tensor(values)?]))
     }
 
-    /// What the reader has done so far, as a message.
+    /// The reader's progress as a serialized message.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         if !self.format.is_single() {
             return Err(unimplemented_error!("Reader SerializeState"));

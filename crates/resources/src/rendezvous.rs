@@ -1,4 +1,5 @@
-//! [`Rendezvous`]: where the two ends of a step meet.
+//! [`Rendezvous`]: passes tensors between the `_Send` and `_Recv` nodes of a step (TensorFlow:
+//! `core/framework/rendezvous.h`).
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_sync::CancelToken;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 type Receiver = Box<dyn FnOnce(Result<Tensor>) + Send>;
 
-/// A table of values on their way, by key. Sending never waits; what is sent under one key is
+/// Values sent and not yet received, by key. Sending never waits; what is sent under one key is
 /// received in the same order.
 ///
 /// ```
@@ -19,21 +20,25 @@ type Receiver = Box<dyn FnOnce(Result<Tensor>) + Send>;
 /// table.recv("x", |got| assert_eq!(got.unwrap().to_scalar::<i32>().unwrap(), 1));
 /// ```
 #[derive(Default)]
-pub struct Rendezvous(Mutex<Table>);
+pub struct Rendezvous(Mutex<Pending>);
 
 #[derive(Default)]
-struct Table {
+struct Pending {
     values: FxHashMap<String, Vec<Tensor>>,
     waiting: FxHashMap<String, Vec<Receiver>>,
     aborted: Option<Status>,
 }
 
 impl Rendezvous {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a value to whoever receives `key`, now or later.
+    /// Sends a value to the receiver of `key`, present or future.
+    ///
+    /// # Errors
+    ///
+    /// The reason of [`Rendezvous::abort`].
     pub fn send(&self, key: &str, value: Tensor) -> Result<()> {
         let mut table = self.lock();
         if let Some(reason) = &table.aborted {
@@ -70,23 +75,27 @@ impl Rendezvous {
         }
     }
 
-    /// Waits on this thread for the next value of `key`, until `cancel` says to give up.
+    /// Blocks this thread until the next value of `key` or until `cancel`.
+    ///
+    /// # Errors
+    ///
+    /// The reason of the cancellation or of [`Rendezvous::abort`].
     pub fn wait(&self, key: &str, cancel: &CancelToken) -> Result<Tensor> {
         let (sender, receiver) = mpsc::channel();
         let given_up = sender.clone();
         let token = cancel.clone();
-        // Whoever comes second finds nobody there.
+        // The second of the two senders finds the receiver gone.
         let _registration = cancel.on_cancel(move || {
             let _ = given_up.send(token.check().map(|()| Tensor::scalar(0u8)));
         });
         self.recv(key, move |value| {
             let _ = sender.send(value);
         });
-        let gone = |_| Err(invalid_argument!("nobody sends '{key}'"));
+        let gone = |_| Err(invalid_argument!("no value will be sent for '{key}'"));
         receiver.recv().unwrap_or_else(gone)
     }
 
-    /// Ends every wait, those to come too, with this error. The first reason stays.
+    /// Ends all waits, present and future, with this error. The first reason wins.
     pub fn abort(&self, reason: Status) {
         let waiting = {
             let mut table = self.lock();
@@ -100,7 +109,7 @@ impl Rendezvous {
     }
 }
 
-/// Ends the waits of `table` when `cancel` is.
+/// Aborts `table` when `cancel` is cancelled.
 pub fn abort_on_cancel(
     table: &Arc<Rendezvous>,
     cancel: &CancelToken,

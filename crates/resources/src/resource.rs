@@ -1,4 +1,4 @@
-//! Resources as kernels see them: handles that carry what they name, and variables.
+//! Resource handles and variables, as kernels use them.
 //!
 //! An op that makes a handle looks its resource up once for each session. The handle carries the
 //! resource along, so reading a variable needs no search.
@@ -11,16 +11,16 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The name of variables that belong to nobody but their handle.
+/// The name of variables that only their handle refers to.
 pub const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 
 /// A variable: a tensor, or nothing before it is assigned and after it is destroyed.
 ///
-/// Readers share the tensor's storage; writers copy it when somebody still reads it.
+/// Readers share the tensor's storage; writers copy it while it is shared.
 #[derive(Default)]
 pub struct Var {
     value: RwLock<Option<Tensor>>,
-    /// How often somebody has begun to write; changes only under the lock.
+    /// Number of writes begun; changes only under the lock.
     version: AtomicU64,
     is_reference: bool,
 }
@@ -45,13 +45,13 @@ impl Var {
         self.read().clone()
     }
 
-    /// The value, as long as nobody writes.
+    /// Locks the value for reading.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Tensor>> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value for changing.
+    /// Locks the value for writing.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, Option<Tensor>> {
         let guard = self.value.write().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ impl Var {
         guard
     }
 
-    /// A number that is another after every write.
+    /// A number that changes with every write.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -73,18 +73,18 @@ impl Var {
 }
 
 /// Container and name of the variable that a VarHandleOp with these attrs stands for.
-pub fn variable_place(attrs: &Attrs) -> Result<(String, String)> {
+pub fn container_and_name(attrs: &Attrs) -> Result<(String, String)> {
     let name = attrs.str("shared_name")?.to_string();
     Ok((container(attrs.str("container")?), name))
 }
 
-/// What handles name.
+/// A type of resource that handles refer to.
 pub trait Resource: Any + Send + Sync + Sized {
     /// TensorFlow's name of the type, for messages.
     const TYPE: &'static str;
-    /// Whether it was destroyed, so that whoever wants it makes a new one.
+    /// Whether it was destroyed, so that the next user makes a new one.
     fn is_gone(&self) -> bool;
-    /// Checks that it can be what a node under the same name wants.
+    /// Checks that it fits a node that asks for `_wanted` under the same name.
     fn check_same(&self, _wanted: &Self, _name: &str) -> Result<()> {
         Ok(())
     }
@@ -110,7 +110,7 @@ pub fn handle<'a>(ctx: &'a KernelCtx, i: usize) -> Result<&'a ResourceHandle> {
     }
 }
 
-/// What a handle names, which must be a `T`.
+/// Returns the resource that a handle names, which must be a `T`.
 pub fn resolve<T: Resource>(ctx: &KernelCtx, handle: &ResourceHandle) -> Result<Arc<T>> {
     let Some(value) = &handle.value else {
         return ctx.resources().lookup(&handle.container, &handle.name);
@@ -211,45 +211,46 @@ pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) ->
     Tensor::from_resources(Shape::scalar(), vec![handle])
 }
 
-/// Where a resource is kept, by the attrs `container` and `shared_name`.
-pub struct Place {
+/// Container and name of a resource, from the attrs `container` and `shared_name` (TensorFlow's class
+/// of this name in `core/framework/resource_mgr.h`).
+pub struct ContainerInfo {
     container: String,
     name: String,
-    /// Whether the name is that of a node, whose resource no other session sees.
-    is_private: bool,
+    /// Whether the name is the node's, whose resource no other session sees.
+    is_private_to_kernel: bool,
 }
 
-impl Place {
-    /// The place of a variable: its shared name, whatever that is.
-    pub fn of_variable(build: &KernelBuild) -> Result<Place> {
-        let (container, name) = variable_place(build.attrs)?;
-        Ok(Place {
+impl ContainerInfo {
+    /// Of a variable: its shared name, even if empty.
+    pub fn of_variable(build: &KernelBuild) -> Result<ContainerInfo> {
+        let (container, name) = container_and_name(build.attrs)?;
+        Ok(ContainerInfo {
             container,
             name,
-            is_private: false,
+            is_private_to_kernel: false,
         })
     }
 
-    /// No place: each execution makes a resource of its own.
-    pub fn anonymous() -> Place {
-        Place {
+    /// Of a resource without a name: each execution makes one.
+    pub fn anonymous() -> ContainerInfo {
+        ContainerInfo {
             container: DEFAULT_CONTAINER.to_string(),
             name: ANONYMOUS.to_string(),
-            is_private: false,
+            is_private_to_kernel: false,
         }
     }
 
-    /// The place of another resource: without a shared name it belongs to the node of one session.
-    pub fn of_node(build: &KernelBuild) -> Result<Place> {
+    /// Of any other resource: without a shared name it is private to the node in one session.
+    pub fn of_node(build: &KernelBuild) -> Result<ContainerInfo> {
         let shared = build.attrs.str("shared_name")?;
         let by_node = build.attrs.bool("use_node_name_sharing").unwrap_or(false);
-        Ok(Place {
+        Ok(ContainerInfo {
             container: container(build.attrs.str("container")?),
             name: match shared {
                 "" => build.node.to_string(),
                 shared => shared.to_string(),
             },
-            is_private: shared.is_empty() && !by_node,
+            is_private_to_kernel: shared.is_empty() && !by_node,
         })
     }
 
@@ -258,17 +259,17 @@ impl Place {
         &self.container
     }
 
-    /// The resource there, made first if there is none, and its name.
+    /// Returns the resource, made first if needed, and its name.
     pub fn find<T: Any + Send + Sync>(
         &self,
         resources: &Resources,
         make: impl FnOnce(&str) -> Result<T>,
     ) -> Result<(Cow<'_, str>, Arc<T>)> {
-        let Place {
+        let ContainerInfo {
             container, name, ..
         } = self;
-        if self.is_private {
-            let (name, found) = resources.private(container, name, make)?;
+        if self.is_private_to_kernel {
+            let (name, found) = resources.private_to_kernel(container, name, make)?;
             return Ok((name.into(), found));
         }
         let found = resources.lookup_or_create(container, name, || make(name))?;
@@ -287,7 +288,7 @@ pub fn container(attr: &str) -> String {
 /// The kernel of an op that makes a handle: the resource is made or found in the first step of a
 /// session.
 pub struct HandleKernel<T, F> {
-    place: Place,
+    container_info: ContainerInfo,
     make: F,
     /// The session's resources that the handle is of, the handle, what it names.
     cached: OnceLock<(u64, Tensor, Arc<T>)>,
@@ -295,9 +296,9 @@ pub struct HandleKernel<T, F> {
 
 impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, F> {
     /// Returns the kernel of an op that makes a handle.
-    pub fn new(place: Place, make: F) -> Self {
+    pub fn new(container_info: ContainerInfo, make: F) -> Self {
         HandleKernel {
-            place,
+            container_info,
             make,
             cached: OnceLock::new(),
         }
@@ -305,17 +306,17 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
 
     #[cold]
     fn find(&self, ctx: &KernelCtx, resources: &Resources) -> Result<(Tensor, Arc<T>)> {
-        let container = self.place.container();
-        if self.place.name == ANONYMOUS {
+        let container = self.container_info.container();
+        if self.container_info.name == ANONYMOUS {
             let made = Arc::new((self.make)(ctx)?);
             return Ok((handle_tensor(container, ANONYMOUS, made.clone())?, made));
         }
         let make = |_: &str| (self.make)(ctx);
-        let (name, mut found) = self.place.find(resources, make)?;
+        let (name, mut found) = self.container_info.find(resources, make)?;
         if found.is_gone() {
-            // Somebody else may have been faster; then theirs is found.
+            // Another thread may have replaced it first; then its resource is found.
             let _ = resources.remove::<T>(container, &name);
-            found = self.place.find(resources, make)?.1;
+            found = self.container_info.find(resources, make)?.1;
         }
         found.check_same(&(self.make)(ctx)?, &name)?;
         Ok((handle_tensor(container, &name, found.clone())?, found))
@@ -323,7 +324,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
 
     /// Tells the resources apart that a handle may be of.
     fn id(&self, resources: &Resources) -> u64 {
-        match self.place.is_private {
+        match self.container_info.is_private_to_kernel {
             true => resources.session_id(),
             false => resources.id(),
         }
@@ -341,7 +342,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> OpKernel for Han
             return ctx.set_output(0, tensor.clone());
         }
         let (tensor, found) = self.find(ctx, resources)?;
-        if self.place.name != ANONYMOUS {
+        if self.container_info.name != ANONYMOUS {
             let _ = self.cached.set((self.id(resources), tensor.clone(), found));
         }
         ctx.set_output(0, tensor)

@@ -58,7 +58,7 @@ pub fn string_handle(container: &'static str, name: &str, value: Arc<Shared>) ->
     Tensor::from_strings([2], parts)
 }
 
-/// What a handle names.
+/// Returns the resource that a handle names.
 pub fn named<T: Any + Send + Sync>(handle: &Tensor, what: &str) -> Result<Arc<T>> {
     let [container, name] = handle.strings()? else {
         return Err(invalid_argument!(

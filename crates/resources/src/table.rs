@@ -17,18 +17,18 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What may be done with a table.
-pub enum Form {
+/// The kinds of tables, which differ in the ops that they allow.
+pub enum TableKind {
     /// Filled once, read afterwards.
     Static,
     /// Changed at any time.
     Mutable,
     /// As `Mutable`, with two keys that are not allowed. Exports look like hash buckets.
-    Dense(Dense),
+    DenseTableOptions(DenseTableOptions),
 }
 
-/// What is peculiar to dense tables.
-pub struct Dense {
+/// The parameters of a dense table.
+pub struct DenseTableOptions {
     /// The key of buckets that were never used.
     pub empty: Tensor,
     /// The key of buckets whose entry was removed.
@@ -45,15 +45,15 @@ pub struct Table {
     value: DType,
     key_shape: Shape,
     value_shape: Shape,
-    form: Form,
+    form: TableKind,
     gone: AtomicBool,
-    state: RwLock<State>,
+    state: RwLock<TableState>,
 }
 
-struct State {
+struct TableState {
     /// Whether a static table was filled.
     ready: bool,
-    index: Index,
+    index: TableIndex,
     /// Rows in use; the tensors may have more.
     n: usize,
     keys: Tensor,
@@ -61,7 +61,7 @@ struct State {
     n_buckets: usize,
 }
 
-enum Index {
+enum TableIndex {
     Ints(FxHashMap<i64, usize>),
     /// Strings, and keys that are vectors as the bytes of their elements. These come from outside:
     /// their hash is seeded.
@@ -109,22 +109,22 @@ impl Table {
         value: DType,
         key_shape: Shape,
         value_shape: Shape,
-        form: Form,
+        form: TableKind,
     ) -> Result<Table> {
         let n_buckets = match &form {
-            Form::Dense(dense) => dense.n_buckets,
+            TableKind::DenseTableOptions(dense) => dense.n_buckets,
             _ => 0,
         };
         let ints = matches!(key, DType::Int32 | DType::Int64) && key_shape.is_scalar();
         let table = Table {
             key,
             value,
-            state: RwLock::new(State {
-                ready: !matches!(form, Form::Static),
+            state: RwLock::new(TableState {
+                ready: !matches!(form, TableKind::Static),
                 index: if ints {
-                    Index::Ints(FxHashMap::default())
+                    TableIndex::Ints(FxHashMap::default())
                 } else {
-                    Index::Bytes(HashMap::new())
+                    TableIndex::Bytes(HashMap::new())
                 },
                 n: 0,
                 keys: Tensor::zeros(key, rows_of(0, &key_shape))?,
@@ -136,7 +136,7 @@ impl Table {
             form,
             gone: AtomicBool::new(false),
         };
-        if let Form::Dense(dense) = &table.form {
+        if let TableKind::DenseTableOptions(dense) = &table.form {
             for (what, key) in [("Empty", &dense.empty), ("Deleted", &dense.deleted)] {
                 if key.shape() != &table.key_shape || key.dtype() != table.key {
                     return Err(invalid_argument!(
@@ -155,11 +155,11 @@ impl Table {
         Ok(table)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn read(&self) -> RwLockReadGuard<'_, TableState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn write(&self) -> RwLockWriteGuard<'_, TableState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +229,7 @@ impl Table {
                 to[i * width..(i + 1) * width].clone_from_slice(from);
             };
             match &state.index {
-                Index::Bytes(index) if self.key == DType::String && self.key_shape.is_scalar() => {
+                TableIndex::Bytes(index) if self.key == DType::String && self.key_shape.is_scalar() => {
                     for (i, key) in keys.strings()?.iter().enumerate() {
                         copy(i, index.get(&key[..]).copied());
                     }
@@ -270,7 +270,7 @@ impl Table {
 
     /// Refuses the keys that a dense table has no place for.
     fn check_keys(&self, keys: &Tensor, n: usize) -> Result<()> {
-        let Form::Dense(dense) = &self.form else {
+        let TableKind::DenseTableOptions(dense) = &self.form else {
             return Ok(());
         };
         for (name, forbidden) in [("empty", &dense.empty), ("deleted", &dense.deleted)] {
@@ -297,10 +297,10 @@ impl Table {
         Ok(n)
     }
 
-    /// Enters values, replacing those of keys that are there.
+    /// Inserts values, replacing those of existing keys.
     pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_there()?;
-        if let Form::Static = self.form {
+        if let TableKind::Static = self.form {
             return Err(unimplemented_error!(
                 "Insert not supported by InitializableLookupTable implementations"
             ));
@@ -317,7 +317,7 @@ impl Table {
 
     fn put(
         &self,
-        state: &mut State,
+        state: &mut TableState,
         key: Key,
         keys: &Tensor,
         values: &Tensor,
@@ -339,7 +339,7 @@ impl Table {
             }
         };
         copy_row(&mut state.values, row, values, i, width)?;
-        if let Form::Dense(dense) = &self.form {
+        if let TableKind::DenseTableOptions(dense) = &self.form {
             while state.n as f64 > f64::from(dense.max_load) * state.n_buckets as f64 {
                 state.n_buckets = state
                     .n_buckets
@@ -351,7 +351,7 @@ impl Table {
     }
 
     /// Makes place for `n` rows.
-    fn reserve(&self, state: &mut State, n: usize) -> Result<()> {
+    fn reserve(&self, state: &mut TableState, n: usize) -> Result<()> {
         let has = state.keys.shape().first().copied().unwrap_or(0);
         if n <= has {
             return Ok(());
@@ -376,7 +376,7 @@ impl Table {
     /// Removes keys; those that are not there do not matter.
     pub fn remove(&self, keys: &Tensor) -> Result<()> {
         self.check_there()?;
-        if let Form::Static = self.form {
+        if let TableKind::Static = self.form {
             return Err(unimplemented_error!(
                 "Remove not supported by InitializableLookupTable implementations"
             ));
@@ -408,7 +408,7 @@ impl Table {
     /// Replaces all entries.
     pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_there()?;
-        if let Form::Static = self.form {
+        if let TableKind::Static = self.form {
             return self.initialize(keys, values);
         }
         let n = self.check_values(keys, values)?;
@@ -417,16 +417,16 @@ impl Table {
             self.value,
             self.key_shape.clone(),
             self.value_shape.clone(),
-            Form::Mutable,
+            TableKind::Mutable,
         )?;
         let mut state = fresh.write();
-        if let Form::Dense(dense) = &self.form {
+        if let TableKind::DenseTableOptions(dense) = &self.form {
             state.n_buckets = dense.n_buckets;
         }
         for i in 0..n {
             let key = self.key_at(keys, i)?;
             // Exported buckets without an entry.
-            if let Form::Dense(dense) = &self.form
+            if let TableKind::DenseTableOptions(dense) = &self.form
                 && (key.same(&self.key_at(&dense.empty, 0)?)
                     || key.same(&self.key_at(&dense.deleted, 0)?))
             {
@@ -446,7 +446,7 @@ impl Table {
             return Err(aborted!("HashTable is not initialized."));
         }
         let n = match self.form {
-            Form::Dense(_) => state.n_buckets,
+            TableKind::DenseTableOptions(_) => state.n_buckets,
             _ => state.n,
         };
         let copy = |from: &Tensor, row: &Shape| -> Result<Tensor> {
@@ -460,7 +460,7 @@ impl Table {
         };
         let mut keys = copy(&state.keys, &self.key_shape)?;
         let values = copy(&state.values, &self.value_shape)?;
-        if let Form::Dense(dense) = &self.form {
+        if let TableKind::DenseTableOptions(dense) = &self.form {
             let width = self.key_shape.num_elements();
             for i in state.n..n {
                 copy_row(&mut keys, i, &dense.empty, 0, width)?;
@@ -502,7 +502,7 @@ impl Table {
             self.value,
             Shape::scalar(),
             Shape::scalar(),
-            Form::Static,
+            TableKind::Static,
         )?;
         let mut made = fresh.write();
         for i in 0..n {
@@ -534,31 +534,31 @@ impl Table {
 
     /// Whether it is filled by [`Table::initialize`].
     pub fn is_static(&self) -> bool {
-        matches!(self.form, Form::Static)
+        matches!(self.form, TableKind::Static)
     }
 }
 
-impl Index {
+impl TableIndex {
     fn get(&self, key: &Key) -> Option<usize> {
         match (self, key) {
-            (Index::Ints(map), Key::Int(key)) => map.get(key).copied(),
-            (Index::Bytes(map), Key::Bytes(key)) => map.get(key).copied(),
+            (TableIndex::Ints(map), Key::Int(key)) => map.get(key).copied(),
+            (TableIndex::Bytes(map), Key::Bytes(key)) => map.get(key).copied(),
             _ => None,
         }
     }
 
     fn insert(&mut self, key: Key, row: usize) {
         match (self, key) {
-            (Index::Ints(map), Key::Int(key)) => _ = map.insert(key, row),
-            (Index::Bytes(map), Key::Bytes(key)) => _ = map.insert(key, row),
+            (TableIndex::Ints(map), Key::Int(key)) => _ = map.insert(key, row),
+            (TableIndex::Bytes(map), Key::Bytes(key)) => _ = map.insert(key, row),
             _ => {}
         }
     }
 
     fn remove(&mut self, key: &Key) -> Option<usize> {
         match (self, key) {
-            (Index::Ints(map), Key::Int(key)) => map.remove(key),
-            (Index::Bytes(map), Key::Bytes(key)) => map.remove(key),
+            (TableIndex::Ints(map), Key::Int(key)) => map.remove(key),
+            (TableIndex::Bytes(map), Key::Bytes(key)) => map.remove(key),
             _ => None,
         }
     }

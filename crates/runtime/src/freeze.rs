@@ -7,7 +7,7 @@ use ferroflow_base::{Result, internal};
 use ferroflow_compile::ExpandedGraph;
 use ferroflow_graph::{Consumers, Node, NodeClass, NodeId, Patch, referred_functions};
 use ferroflow_opdef::{AttrValue, Attrs, Registry, Resources};
-use ferroflow_resources::resource::{Var, variable_place};
+use ferroflow_resources::resource::{Var, container_and_name};
 use ferroflow_tensor::Tensor;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) fn freeze(
         if node.class() != NodeClass::VarHandle {
             continue;
         }
-        let found = reads.entry(variable_place(&node.attrs)?);
+        let found = reads.entry(container_and_name(&node.attrs)?);
         let readers = found.or_insert_with(|| Some(Vec::new()));
         for &(reader, slot) in consumers.of(id) {
             match graph.node(reader).op() {

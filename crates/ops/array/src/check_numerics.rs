@@ -9,21 +9,23 @@ use ferroflow_tensor::{DType, Tensor, bf16, f16};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "CheckNumerics",
-        "tensor: T -> output: T | T: type {bfloat16,half,float,double}; message: string | stateful",
+        "tensor: T -> output: T | T: type {bfloat16,half,float,double}; message: \
+         string | stateful",
     )
     .shape(shapes::unchanged)
     .kernel(|build| check(build, Found::without_signs))
     .gradient(gradient),
     Op::new(
         "CheckNumericsV2",
-        "tensor: T -> output: T | T: type {bfloat16,half,float,double}; message: string | stateful",
+        "tensor: T -> output: T | T: type {bfloat16,half,float,double}; message: \
+         string | stateful",
     )
     .shape(shapes::unchanged)
     .kernel(|build| check(build, Found::with_signs))
     .gradient(gradient),
 ];
 
-/// What was seen.
+/// The kinds of values found.
 #[derive(Clone, Copy, Default)]
 struct Found {
     nan: bool,

@@ -10,8 +10,8 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FakeQuantWithMinMaxArgs",
-        "inputs: float -> outputs: float | min: float = -6.0; max: float = 6.0; num_bits: int = 8; \
-         narrow_range: bool = false",
+        "inputs: float -> outputs: float | min: float = -6.0; max: float = 6.0; \
+         num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| {
         ctx.set(0, ctx.input(0));
@@ -22,14 +22,23 @@ pub(crate) const OPS: &[Op] = &[
         Ok(Box::new(move |ctx: &mut KernelCtx| quantize(ctx, &[steps])))
     })
     .gradient(|g| {
-        let attrs = [g.attr("min"), g.attr("max"), g.attr("num_bits"), g.attr("narrow_range")];
-        let dx = g.dy(0).make("FakeQuantWithMinMaxArgsGradient", &[g.dy(0), g.x(0)], &attrs);
+        let attrs = [
+            g.attr("min"),
+            g.attr("max"),
+            g.attr("num_bits"),
+            g.attr("narrow_range"),
+        ];
+        let dx = g.dy(0).make(
+            "FakeQuantWithMinMaxArgsGradient",
+            &[g.dy(0), g.x(0)],
+            &attrs,
+        );
         g.set(0, dx)
     }),
     Op::new(
         "FakeQuantWithMinMaxArgsGradient",
-        "gradients: float, inputs: float -> backprops: float | min: float = -6.0; max: float = 6.0; \
-         num_bits: int = 8; narrow_range: bool = false",
+        "gradients: float, inputs: float -> backprops: float | min: float = -6.0; max: \
+         float = 6.0; num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| {
         let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
@@ -54,8 +63,9 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(|g| by_inputs_gradient(g, "FakeQuantWithMinMaxVarsGradient")),
     Op::new(
         "FakeQuantWithMinMaxVarsGradient",
-        "gradients: float, inputs: float, min: float, max: float -> backprops_wrt_input: float, \
-         backprop_wrt_min: float, backprop_wrt_max: float | num_bits: int = 8; narrow_range: bool = false",
+        "gradients: float, inputs: float, min: float, max: float -> \
+         backprops_wrt_input: float, backprop_wrt_min: float, backprop_wrt_max: float \
+         | num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 0, 3))
     .kernel(|build| backprops(build, Limits::Scalar))
@@ -70,8 +80,9 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(|g| by_inputs_gradient(g, "FakeQuantWithMinMaxVarsPerChannelGradient")),
     Op::new(
         "FakeQuantWithMinMaxVarsPerChannelGradient",
-        "gradients: float, inputs: float, min: float, max: float -> backprops_wrt_input: float, \
-         backprop_wrt_min: float, backprop_wrt_max: float | num_bits: int = 8; narrow_range: bool = false",
+        "gradients: float, inputs: float, min: float, max: float -> \
+         backprops_wrt_input: float, backprop_wrt_min: float, backprop_wrt_max: float \
+         | num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 1, 3))
     .kernel(|build| backprops(build, Limits::Channels))
@@ -81,7 +92,7 @@ pub(crate) const OPS: &[Op] = &[
 /// Numbers below which a task is not worth handing to another thread.
 const CHUNK: usize = 16 * 1024;
 
-/// What the limits are for.
+/// The scope of the limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limits {
     /// All numbers.

@@ -1,4 +1,4 @@
-//! Rows picked by index: Gather, GatherV2, GatherNd, ReverseSequence.
+//! Gather, GatherV2, GatherNd.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::gather::{
@@ -6,25 +6,24 @@ use ferroflow_functors::gather::{
 };
 use ferroflow_functors::gradients::{batch_of, in_batches, slices};
 use ferroflow_functors::indices::{self, Index, constant_int, dispatch_index};
-use ferroflow_functors::strided::{par_rows, unravel};
-use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
-use smallvec::SmallVec;
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, Item, dispatch_items};
 
-/// Gather, GatherV2, GatherNd, ReverseSequence.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "Gather",
-        "params: Tparams, indices: Tindices -> output: Tparams | validate_indices: bool = true; \
-         Tparams: type; Tindices: type {int32,int64}",
+        "params: Tparams, indices: Tindices -> output: Tparams | validate_indices: \
+         bool = true; Tparams: type; Tindices: type {int32,int64}",
     )
     .shape(|ctx| gather_shape(ctx, Some(0), 0))
     .kernel(gather)
     .gradient(gather_gradient),
     Op::new(
         "GatherV2",
-        "params: Tparams, indices: Tindices, axis: Taxis -> output: Tparams | batch_dims: int = 0; \
-         Tparams: type; Tindices: type {int16,int32,int64}; Taxis: type {int32,int64}",
+        "params: Tparams, indices: Tindices, axis: Taxis -> output: Tparams | \
+         batch_dims: int = 0; Tparams: type; Tindices: type {int16,int32,int64}; \
+         Taxis: type {int32,int64}",
     )
     .shape(|ctx| {
         let batch_dims = ctx.attrs().int("batch_dims")?;
@@ -40,14 +39,6 @@ pub(crate) const OPS: &[Op] = &[
     .shape(gather_nd_shape)
     .kernel(gather_nd)
     .gradient(gather_nd_gradient),
-    Op::new(
-        "ReverseSequence",
-        "input: T, seq_lengths: Tlen -> output: T | seq_dim: int; batch_dim: int = 0; T: type; \
-         Tlen: type {int32,int64} = int64",
-    )
-    .shape(reverse_sequence_shape)
-    .kernel(reverse_sequence)
-    .gradient(reverse_sequence_gradient),
 ];
 
 fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -91,101 +82,6 @@ fn gather_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {
     gather_nd_shape_of(ctx, &params)
 }
 
-fn sequence_dims(attrs: &Attrs, rank: usize) -> Result<(usize, usize)> {
-    let (batch_dim, seq_dim) = (attrs.int("batch_dim")?, attrs.int("seq_dim")?);
-    let inside = |name: &str, d: i64| {
-        usize::try_from(d)
-            .ok()
-            .filter(|&d| d < rank)
-            .ok_or_else(|| invalid_argument!("{name} must be < input rank ({d} vs. {rank})"))
-    };
-    if batch_dim == seq_dim {
-        return Err(invalid_argument!("batch_dim == seq_dim == {seq_dim}"));
-    }
-    Ok((inside("batch_dim", batch_dim)?, inside("seq_dim", seq_dim)?))
-}
-
-fn reverse_sequence_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let lengths = ctx.with_rank(1, 1)?;
-    let input = ctx.input(0);
-    if let Some(rank) = input.rank() {
-        let (batch, _) = sequence_dims(ctx.attrs(), rank)?;
-        let n = PartialShape::of([input.dim(batch as isize)]);
-        let n = ctx.merge(&n, &lengths)?.dim(0);
-        let dims = indices::partial(rank, |i| if i == batch { n } else { input.dim(i as isize) });
-        ctx.set(0, dims);
-    }
-    Ok(())
-}
-
-fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    let attrs = build.attrs.clone();
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
-            let shape = input.shape();
-            if lengths.shape().rank() != 1 {
-                let rank = lengths.shape().rank();
-                return Err(invalid_argument!("seq_lens input must be 1-dim, not {rank}"));
-            }
-            let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
-            let n = indices::ints(lengths)?;
-            check_lengths(&n, shape, batch, seq)?;
-            let mut out = ctx.alloc(input.dtype(), shape.clone())?;
-            flip::<T>(ctx, input, &n, batch, seq, &mut out)?;
-            ctx.set_output(0, out)
-        })),
-    )
-}
-
-fn check_lengths(lengths: &[i64], shape: &Shape, batch: usize, seq: usize) -> Result<()> {
-    if lengths.len() != shape[batch] {
-        let n = lengths.len();
-        return Err(invalid_argument!(
-            "Length of seq_lengths != input.dims({batch}), ({n} vs. {})",
-            shape[batch]
-        ));
-    }
-    for (i, &n) in lengths.iter().enumerate() {
-        if n < 0 {
-            return Err(invalid_argument!("seq_lens({i}) < 0"));
-        }
-        if n as u64 > shape[seq] as u64 {
-            return Err(invalid_argument!("seq_lens({i}) > input.dims({seq})"));
-        }
-    }
-    Ok(())
-}
-
-/// Copies rows (what follows both dimensions) from where the reversal of their batch entry says.
-fn flip<T: Item>(
-    ctx: &KernelCtx,
-    input: &Tensor,
-    lengths: &[i64],
-    batch: usize,
-    seq: usize,
-    out: &mut Tensor,
-) -> Result<()> {
-    let shape = input.shape();
-    let lead = batch.max(seq) + 1;
-    let inner: usize = shape[lead..].iter().product();
-    let from = input.items::<T>()?;
-    let step: usize = shape[seq + 1..lead].iter().product();
-    par_rows(ctx.par(), out.items_mut::<T>()?, inner, &|row, to| {
-        let mut coords = SmallVec::<[usize; 8]>::from_elem(0, lead);
-        unravel(row, &shape[..lead], &mut coords);
-        let (c, n) = (coords[seq], lengths[coords[batch]] as usize);
-        let from_row = if c < n {
-            row - c * step + (n - 1 - c) * step
-        } else {
-            row
-        };
-        to.clone_from_slice(&from[from_row * inner..(from_row + 1) * inner]);
-    });
-    Ok(())
-}
-
 fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
     let gradient = slices(g.dy(0), g.x(1), g.x(0).shape_of());
     g.set_gradient(0, gradient)
@@ -207,11 +103,5 @@ fn gather_nd_gradient(g: &mut GradientCtx) -> Result<()> {
     let (params, indices) = (g.x(0), g.x(1));
     let shape = params.shape_of().cast(indices.dtype());
     let dx = indices.op("ScatterNd", &[g.dy(0), shape]);
-    g.set(0, dx)
-}
-
-fn reverse_sequence_gradient(g: &mut GradientCtx) -> Result<()> {
-    let attrs = [g.attr("seq_dim"), g.attr("batch_dim")];
-    let dx = g.dy(0).op_with("ReverseSequence", &[g.x(1)], &attrs);
     g.set(0, dx)
 }

@@ -4,44 +4,83 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod bitcast;
+mod broadcast;
 mod check_numerics;
 mod concat;
-mod concat_gradient;
+mod constant;
 mod diag;
-mod diag_gradient;
+mod extract_image_patches;
 mod fake_quant;
 mod fill;
 mod gather;
+mod hash_key;
 mod identity;
+mod invert_permutation;
+mod list_diff;
+mod matrix_band_part;
+mod matrix_diag;
+mod mirror_pad;
+mod one_hot;
+mod pack;
 mod pad;
-mod quantize;
-mod scatter;
+mod placeholder;
+mod quantize_and_dequantize;
+mod reshape;
+mod reverse;
+mod roll;
+mod scatter_nd;
+mod searchsorted;
 mod shape_ops;
 mod slice;
 mod space_batch;
+mod split;
+mod strided_slice;
 mod strided_spec;
+mod tile;
 mod transpose;
 mod unique;
-mod unravel;
+mod unravel_index;
+mod where_op;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("bitcast", bitcast::OPS),
+    ("broadcast", broadcast::OPS),
     ("check_numerics", check_numerics::OPS),
     ("concat", concat::OPS),
+    ("constant", constant::OPS),
     ("diag", diag::OPS),
+    ("extract_image_patches", extract_image_patches::OPS),
     ("fake_quant", fake_quant::OPS),
     ("fill", fill::OPS),
     ("gather", gather::OPS),
     ("identity", identity::OPS),
+    ("invert_permutation", invert_permutation::OPS),
+    ("list_diff", list_diff::OPS),
+    ("matrix_band_part", matrix_band_part::OPS),
+    ("matrix_diag", matrix_diag::OPS),
+    ("mirror_pad", mirror_pad::OPS),
+    ("one_hot", one_hot::OPS),
+    ("pack", pack::OPS),
     ("pad", pad::OPS),
-    ("quantize", quantize::OPS),
-    ("scatter", scatter::OPS),
+    ("placeholder", placeholder::OPS),
+    ("quantize_and_dequantize", quantize_and_dequantize::OPS),
+    ("reshape", reshape::OPS),
+    ("reverse", reverse::OPS),
+    ("roll", roll::OPS),
+    ("scatter_nd", scatter_nd::OPS),
+    ("searchsorted", searchsorted::OPS),
     ("shape_ops", shape_ops::OPS),
     ("slice", slice::OPS),
     ("space_batch", space_batch::OPS),
+    ("split", split::OPS),
+    ("strided_slice", strided_slice::OPS),
+    ("tile", tile::OPS),
     ("transpose", transpose::OPS),
     ("unique", unique::OPS),
-    ("unravel", unravel::OPS),
+    ("unravel_index", unravel_index::OPS),
+    ("where_op", where_op::OPS),
 ];
 // codegen:end

@@ -2,46 +2,45 @@
 //! Squeeze, EnsureShape, Bitcast.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{self, Ints, axis_in, constant, constant_int, partial};
+use ferroflow_functors::indices::{self, Ints, axis_in, constant_int};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{
     Cost, GradientCtx, INPUT_NAME, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
-use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use ferroflow_tensor::{PartialShape, Shape, Tensor};
 
-/// Shape, ShapeN, Size, Rank, Reshape, ExpandDims, Squeeze, EnsureShape, Bitcast.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    Op::new("Shape", "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32")
-        .shape(shape_of_shapes)
-        .cost(Cost::Cheap)
-        .kernel(shape_n)
-    .not_differentiable(),
     Op::new(
-        "ShapeN",
-        "input: N*T -> output: N*out_type | N: int >= 1; T: type; out_type: type {int32,int64} = int32",
+        "Shape",
+        "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32",
     )
     .shape(shape_of_shapes)
     .cost(Cost::Cheap)
     .kernel(shape_n)
     .not_differentiable(),
-    Op::new("Size", "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32")
-        .shape(shapes::scalar)
-        .cost(Cost::Cheap)
-        .kernel(size)
+    Op::new(
+        "ShapeN",
+        "input: N*T -> output: N*out_type | N: int >= 1; T: type; out_type: type \
+         {int32,int64} = int32",
+    )
+    .shape(shape_of_shapes)
+    .cost(Cost::Cheap)
+    .kernel(shape_n)
+    .not_differentiable(),
+    Op::new(
+        "Size",
+        "input: T -> output: out_type | T: type; out_type: type {int32,int64} = int32",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(size)
     .not_differentiable(),
     Op::new("Rank", "input: T -> output: int32 | T: type")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
         .kernel(rank)
-    .not_differentiable(),
-    Op::new(
-        "Reshape",
-        "tensor: T, shape: Tshape -> output: T | T: type; Tshape: type {int32,int64} = int32",
-    )
-    .shape(reshape_shape)
-    .cost(Cost::Cheap)
-    .kernel(reshape)
-    .gradient(reshape_gradient),
+        .not_differentiable(),
     Op::new(
         "ExpandDims",
         "input: T, dim: Tdim -> output: T | T: type; Tdim: type {int32,int64} = int32",
@@ -50,29 +49,26 @@ pub(crate) const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(expand_dims)
     .gradient(reshape_gradient),
-    Op::new("Squeeze", "input: T -> output: T | T: type; squeeze_dims: list(int) >= 0 = []")
-        .shape(squeeze_shape)
-        .cost(Cost::Cheap)
-        .kernel(squeeze)
-    .gradient(reshape_gradient),
-    Op::new("EnsureShape", "input: T -> output: T | shape: shape; T: type")
-        .shape(|ctx| {
-            let shape = ctx.merge(&ctx.input(0), ctx.attrs().shape("shape")?)?;
-            ctx.set(0, shape);
-            Ok(())
-        })
-        .cost(Cost::Cheap)
-        .kernel(ensure_shape)
-    .gradient(pass_gradient),
     Op::new(
-        "Bitcast",
-        "input: T -> output: type | T: type {bfloat16,half,float,double,int64,int32,uint8,uint16,\
-         uint32,uint64,int8,int16,complex64,complex128,qint8,quint8,qint16,quint16,qint32}; \
-         type: type {bfloat16,half,float,double,int64,int32,uint8,uint16,uint32,uint64,int8,int16,\
-         complex64,complex128,qint8,quint8,qint16,quint16,qint32}",
+        "Squeeze",
+        "input: T -> output: T | T: type; squeeze_dims: list(int) >= 0 = []",
     )
-    .shape(bitcast_shape)
-    .kernel(bitcast),
+    .shape(squeeze_shape)
+    .cost(Cost::Cheap)
+    .kernel(squeeze)
+    .gradient(reshape_gradient),
+    Op::new(
+        "EnsureShape",
+        "input: T -> output: T | shape: shape; T: type",
+    )
+    .shape(|ctx| {
+        let shape = ctx.merge(&ctx.input(0), ctx.attrs().shape("shape")?)?;
+        ctx.set(0, shape);
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(ensure_shape)
+    .gradient(pass_gradient),
 ];
 
 fn shape_of_shapes(ctx: &mut ShapeCtx) -> Result<()> {
@@ -95,7 +91,7 @@ fn shape_n(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn size(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn size(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let n = ctx.input(0)?.num_elements();
@@ -103,7 +99,7 @@ fn size(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let rank = ctx.shape(0)?.rank();
         ctx.set_output(0, Tensor::scalar(rank as i32))
@@ -111,7 +107,7 @@ fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// The shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
-fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
+pub(crate) fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     let n = from.num_elements();
     let mut unknown = None;
     let mut dims = Ints::from_slice(sizes);
@@ -155,7 +151,7 @@ fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     Ok(shape)
 }
 
-fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let sizes = ctx.input(1)?;
         if sizes.shape().rank() > 1 {
@@ -177,33 +173,6 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let value = ctx.take_input(0)?.with_shape(shape)?;
         ctx.set_output(0, value)
     }))
-}
-
-fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let input = ctx.input(0);
-    let Some(sizes) = constant(ctx, 1) else {
-        let known = ctx
-            .shape_value(1)
-            .map(|dims| PartialShape::of(dims.iter().copied()));
-        ctx.set(
-            0,
-            known.unwrap_or_else(|| indices::of_vector_length(&ctx.input(1))),
-        );
-        return Ok(());
-    };
-    if let Some(full) = input.to_full() {
-        let shape = reshape_to(&sizes, &full)?;
-        ctx.set(0, (&shape).into());
-        return Ok(());
-    }
-    let mut dims: Vec<Option<usize>> = sizes.iter().map(|&d| usize::try_from(d).ok()).collect();
-    if dims.iter().all(|d| d.is_some()) {
-        Shape::checked(&sizes)?;
-    } else if sizes.iter().filter(|&&d| d == -1).count() > 1 {
-        dims = vec![None; dims.len()];
-    }
-    ctx.set(0, PartialShape::of(dims));
-    Ok(())
 }
 
 fn expand_dims(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -334,59 +303,7 @@ fn ensure_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The dimensions after reading `from` as `to`: sizes that differ add or take an innermost one.
-fn bitcast_dims(from: DType, to: DType, dims: &[Option<usize>]) -> Result<PartialShape> {
-    let (a, b) = (from.size(), to.size());
-    if a == 0 || b == 0 {
-        return Err(invalid_argument!(
-            "Cannot bitcast types {from} to {to} because of type sizes"
-        ));
-    }
-    if a == b {
-        return Ok(PartialShape::of(dims.iter().copied()));
-    }
-    if a > b {
-        return Ok(PartialShape::of(dims.iter().copied().chain([Some(a / b)])));
-    }
-    match dims.split_last() {
-        Some((last, rest)) if last.is_none_or(|d| d == b / a) => {
-            Ok(PartialShape::of(rest.iter().copied()))
-        }
-        _ => Err(invalid_argument!(
-            "Cannot bitcast from {} to {}",
-            from as i32,
-            to as i32
-        )),
-    }
-}
-
-fn bitcast_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let (from, to) = (ctx.attrs().dtype("T")?, ctx.attrs().dtype("type")?);
-    if let Some(dims) = ctx.input(0).dims() {
-        let shape = bitcast_dims(from, to, dims)?;
-        ctx.set(0, shape);
-    }
-    Ok(())
-}
-
-fn bitcast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (from, to) = (build.input(0)?, build.output(0)?);
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let value = ctx.take_input(0)?;
-        let dims = PartialShape::from(value.shape());
-        let shape = bitcast_dims(from, to, dims.dims().unwrap_or(&[]))?;
-        let out = if from.size() == to.size() {
-            value.bitcast(to)?
-        } else {
-            let shape = partial(shape.rank().unwrap_or(0), |i| shape.dim(i as isize));
-            let full = shape.to_full().unwrap_or_default();
-            Tensor::from_bytes(to, full, value.bytes()?)?
-        };
-        ctx.set_output(0, out)
-    }))
-}
-
-fn reshape_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(crate) fn reshape_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = g.dy(0).reshape(g.x(0).shape_of());
     g.set(0, dx)
 }

@@ -6,7 +6,7 @@ use ferroflow_opdef::Attrs;
 use ferroflow_tensor::PartialShape;
 use smallvec::SmallVec;
 
-/// The masks of StridedSlice and its kin; bit `i` speaks of element `i` of the spec.
+/// The masks of the StridedSlice ops; bit `i` applies to element `i` of the spec.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masks {
     begin: i64,
@@ -55,7 +55,7 @@ pub struct Resolved {
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
-/// What one element of the spec says of the input dimension it stands for.
+/// How one element of the spec slices its input dimension.
 #[derive(Clone, Copy)]
 struct Dense {
     begin: Option<i64>,

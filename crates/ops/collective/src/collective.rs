@@ -1,25 +1,24 @@
-//! Collectives among nodes of one step: each waits until all members of its group are there.
+//! Collectives among the nodes of one step: each waits for all members of its group.
 
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_functors::indices;
 use ferroflow_functors::numeric::{Num, Ordered};
-use ferroflow_functors::shapes;
+use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{AsyncCall, Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_resources::collective::{Key, Rank, meet};
+use ferroflow_resources::collective::{CollectiveKey, Rank, meet};
 use ferroflow_tensor::rows::{joined, prepended};
 use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// CollectiveReduce, CollectiveGather, CollectiveBcastSend, CollectiveBcastRecv, their second
-/// versions, DeviceIndex.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "CollectiveReduce",
-        "input: T -> data: T | T: type {bfloat16,float,half,double,int32,int64}; group_size: int; \
-         group_key: int; instance_key: int; merge_op: string {'Min','Max','Mul','Add'}; \
-         final_op: string {'Id','Div'}; subdiv_offsets: list(int); wait_for: list(int) = []; \
-         communication_hint: string = 'auto'; timeout_seconds: float = 0.0 | stateful distributed",
+        "input: T -> data: T | T: type {bfloat16,float,half,double,int32,int64}; \
+         group_size: int; group_key: int; instance_key: int; merge_op: string \
+         {'Min','Max','Mul','Add'}; final_op: string {'Id','Div'}; subdiv_offsets: \
+         list(int); wait_for: list(int) = []; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0 | stateful distributed",
     )
     .shape(same_as_first)
     .cost(Cost::Async)
@@ -27,21 +26,21 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "CollectiveReduceV2",
         "input: T, group_size: int32, group_key: int32, instance_key: int32, \
-         ordering_token: Nordering_token*resource -> data: T | \
-         T: type {bfloat16,float,half,double,int32,int64}; \
-         merge_op: string {'Min','Max','Mul','Add'}; final_op: string {'Id','Div'}; \
-         communication_hint: string = 'auto'; timeout_seconds: float = 0.0; \
-         is_stateless: bool = false; Nordering_token: int >= 0 = 0; \
-         max_subdivs_per_device: int = -1 | stateful distributed",
+         ordering_token: Nordering_token*resource -> data: T | T: type \
+         {bfloat16,float,half,double,int32,int64}; merge_op: string \
+         {'Min','Max','Mul','Add'}; final_op: string {'Id','Div'}; communication_hint: \
+         string = 'auto'; timeout_seconds: float = 0.0; is_stateless: bool = false; \
+         Nordering_token: int >= 0 = 0; max_subdivs_per_device: int = -1 | stateful \
+         distributed",
     )
     .shape(same_as_first)
     .cost(Cost::Async)
     .kernel(reduce),
     Op::new(
         "CollectiveGather",
-        "input: T -> data: T | T: type {float,half,double,int32,int64}; group_size: int; \
-         group_key: int; instance_key: int; shape: shape; communication_hint: string = 'auto'; \
-         timeout_seconds: float = 0.0 | stateful distributed",
+        "input: T -> data: T | T: type {float,half,double,int32,int64}; group_size: \
+         int; group_key: int; instance_key: int; shape: shape; communication_hint: \
+         string = 'auto'; timeout_seconds: float = 0.0 | stateful distributed",
     )
     .shape(shapes::from_shape_attr)
     .cost(Cost::Async)
@@ -49,27 +48,28 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "CollectiveGatherV2",
         "input: T, group_size: int32, group_key: int32, instance_key: int32, \
-         ordering_token: Nordering_token*resource -> data: T | \
-         T: type {float,half,double,int32,int64}; communication_hint: string = 'auto'; \
-         timeout_seconds: float = 0.0; is_stateless: bool = false; Nordering_token: int >= 0 = 0 \
-         | stateful distributed",
+         ordering_token: Nordering_token*resource -> data: T | T: type \
+         {float,half,double,int32,int64}; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0; is_stateless: bool = false; Nordering_token: \
+         int >= 0 = 0 | stateful distributed",
     )
     .cost(Cost::Async)
     .kernel(gather),
     Op::new(
         "CollectiveBcastSend",
-        "input: T -> data: T | T: type {bool,float,half,double,int32,int64}; group_size: int; \
-         group_key: int; instance_key: int; shape: shape; communication_hint: string = 'auto'; \
-         timeout_seconds: float = 0.0 | stateful distributed",
+        "input: T -> data: T | T: type {bool,float,half,double,int32,int64}; \
+         group_size: int; group_key: int; instance_key: int; shape: shape; \
+         communication_hint: string = 'auto'; timeout_seconds: float = 0.0 | stateful \
+         distributed",
     )
     .shape(shapes::from_shape_attr)
     .cost(Cost::Async)
     .kernel(|build| Collective::boxed(build, Kind::Send, Some(1))),
     Op::new(
         "CollectiveBcastSendV2",
-        "input: T, group_size: int32, group_key: int32, instance_key: int32 -> data: T | \
-         T: type {bool,float,half,double,int32,int64}; communication_hint: string = 'auto'; \
-         timeout_seconds: float = 0.0 | stateful distributed",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32 -> data: T \
+         | T: type {bool,float,half,double,int32,int64}; communication_hint: string = \
+         'auto'; timeout_seconds: float = 0.0 | stateful distributed",
     )
     .shape(same_as_first)
     .cost(Cost::Async)
@@ -77,18 +77,18 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "CollectiveBcastRecv",
         "-> data: T | T: type {bool,float,half,double,int32,int64}; group_size: int; \
-         group_key: int; instance_key: int; shape: shape; communication_hint: string = 'auto'; \
-         timeout_seconds: float = 0.0 | stateful distributed",
+         group_key: int; instance_key: int; shape: shape; communication_hint: string = \
+         'auto'; timeout_seconds: float = 0.0 | stateful distributed",
     )
     .shape(shapes::from_shape_attr)
     .cost(Cost::Async)
     .kernel(|build| Collective::boxed(build, Kind::Receive, None)),
     Op::new(
         "CollectiveBcastRecvV2",
-        "group_size: int32, group_key: int32, instance_key: int32, shape: Tshape -> data: T | \
-         T: type {bool,float,half,double,int32,int64}; Tshape: type {int32,int64} = int32; \
-         communication_hint: string = 'auto'; timeout_seconds: float = 0.0 \
-         | stateful distributed",
+        "group_size: int32, group_key: int32, instance_key: int32, shape: Tshape -> \
+         data: T | T: type {bool,float,half,double,int32,int64}; Tshape: type \
+         {int32,int64} = int32; communication_hint: string = 'auto'; timeout_seconds: \
+         float = 0.0 | stateful distributed",
     )
     .shape(|ctx| {
         let shape = indices::shape_input(ctx, 3)?;
@@ -97,14 +97,6 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Async)
     .kernel(|build| Collective::boxed(build, Kind::Receive, Some(0))),
-    Op::new(
-        "DeviceIndex",
-        "-> index: int32 | device_names: list(string) | stateful",
-    )
-    .shape(shapes::scalar)
-    .cost(Cost::Cheap)
-    .kernel(device_index)
-    .not_differentiable(),
 ];
 
 fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
@@ -112,7 +104,7 @@ fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// What the group does with what its members bring.
+/// How the group combines its members' tensors.
 #[derive(Clone, Copy)]
 enum Kind {
     Reduce { merge: Merge, divide: bool },
@@ -164,7 +156,7 @@ impl Collective {
         }))
     }
 
-    fn keys(&self, call: &AsyncCall) -> Result<(usize, Key)> {
+    fn keys(&self, call: &AsyncCall) -> Result<(usize, CollectiveKey)> {
         let [size, group, instance] = match self.fixed {
             Some(fixed) => fixed,
             None => {
@@ -191,7 +183,7 @@ impl Collective {
         let size = size.ok_or_else(|| {
             invalid_argument!("group_size must be positive integer but got {size:?}")
         })?;
-        let key = Key {
+        let key = CollectiveKey {
             step: call.step_id,
             group,
             instance,
@@ -383,16 +375,4 @@ fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Collective::boxed(build, Kind::Gather, Some(1))
-}
-
-fn device_index(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let names = build.attrs.strs("device_names")?;
-    let index = names
-        .iter()
-        .position(|n| *n == "CPU")
-        .unwrap_or(names.len());
-    let index = Tensor::scalar(index as i32);
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        ctx.set_output(0, index.clone())
-    }))
 }

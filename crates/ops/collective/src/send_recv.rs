@@ -11,20 +11,24 @@ use std::sync::Arc;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "_Send",
-        "rendezvous: resource, tensor: T -> | T: type; tensor_name: string; send_device: string = ''; send_device_incarnation: int = 0; recv_device: string = ''; client_terminated: bool = false | stateful",
+        "rendezvous: resource, tensor: T -> | T: type; tensor_name: string; \
+         send_device: string = ''; send_device_incarnation: int = 0; recv_device: \
+         string = ''; client_terminated: bool = false | stateful",
     )
     .cost(Cost::Cheap)
     .kernel(send),
     Op::new(
         "_Recv",
-        "rendezvous: resource -> tensor: tensor_type | tensor_type: type; tensor_name: string; send_device: string = ''; send_device_incarnation: int = 0; recv_device: string = ''; client_terminated: bool = false | stateful",
+        "rendezvous: resource -> tensor: tensor_type | tensor_type: type; tensor_name: \
+         string; send_device: string = ''; send_device_incarnation: int = 0; \
+         recv_device: string = ''; client_terminated: bool = false | stateful",
     )
     .shape(recv_shape)
     .cost(Cost::Async)
     .kernel(recv),
 ];
 
-/// What the sender's part of the graph knows.
+/// The shape inferred on the sender's side.
 fn recv_shape(ctx: &mut ShapeCtx) -> Result<()> {
     if let Some(AttrValue::Shape(shape)) = ctx.attrs().get("_shape") {
         let shape = shape.clone();
@@ -38,7 +42,7 @@ fn table(handle: &Tensor) -> Result<Arc<Rendezvous>> {
     let value = handle.and_then(|h| h.value.clone());
     value
         .and_then(|v| v.downcast().ok())
-        .ok_or_else(|| invalid_argument!("the input is no rendezvous"))
+        .ok_or_else(|| invalid_argument!("the input is not a rendezvous"))
 }
 
 fn send(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

@@ -5,10 +5,16 @@
 
 // codegen:begin
 mod control_flow;
+mod function;
+mod functional;
+mod no_op;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("control_flow", control_flow::OPS),
+    ("function", function::OPS),
+    ("functional", functional::OPS),
+    ("no_op", no_op::OPS),
 ];
 // codegen:end

@@ -9,7 +9,8 @@ use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "DynamicPartition",
-        "data: T, partitions: int32 -> outputs: num_partitions*T | num_partitions: int >= 1; T: type |",
+        "data: T, partitions: int32 -> outputs: num_partitions*T | num_partitions: int \
+         >= 1; T: type",
     )
     .shape(partition_shape)
     .kernel(partition)
@@ -104,7 +105,7 @@ fn at(shape: &Shape, i: usize) -> String {
     list(coordinates)
 }
 
-/// What is left of the shape of data `i` behind the shape of its indices.
+/// The dimensions of data `i` after those of its indices.
 fn stitch_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let n = ctx.num_inputs() / 2;
     let (mut rest, mut highest) = (PartialShape::unknown(), Some(-1));

@@ -4,13 +4,14 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
-mod array_state;
 mod dynamic_partition;
 mod queue;
 mod queue_ref;
-mod session_state;
+mod script;
+mod session_tensor;
 mod stack;
 mod tensor_array;
+mod tensor_array_state;
 mod tensor_array_v1;
 
 /// The ops of the group, file by file.
@@ -19,7 +20,8 @@ pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("dynamic_partition", dynamic_partition::OPS),
     ("queue", queue::OPS),
     ("queue_ref", queue_ref::OPS),
-    ("session_state", session_state::OPS),
+    ("script", script::OPS),
+    ("session_tensor", session_tensor::OPS),
     ("stack", stack::OPS),
     ("tensor_array", tensor_array::OPS),
     ("tensor_array_v1", tensor_array_v1::OPS),

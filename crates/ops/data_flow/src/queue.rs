@@ -7,8 +7,10 @@ use ferroflow_functors::sequence::with_leading;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::Philox;
-use ferroflow_resources::queue::{Kind, Queue, Random, Tuple, Want, only_async, queue_of};
-use ferroflow_resources::resource::Place;
+use ferroflow_resources::queue::{
+    DequeueMode, Queue, QueueKind, RandomStream, Tuple, only_async, queue_of,
+};
+use ferroflow_resources::resource::ContainerInfo;
 use ferroflow_resources::string_handle;
 use ferroflow_tensor::rows::rows;
 use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
@@ -21,47 +23,49 @@ use std::sync::Arc;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FIFOQueueV2",
-        "-> handle: resource | component_types: list(type) >= 1; shapes: list(shape) >= 0 = []; \
-         capacity: int = -1; container: string = ''; shared_name: string = '' | stateful",
+        "-> handle: resource | component_types: list(type) >= 1; shapes: list(shape) \
+         >= 0 = []; capacity: int = -1; container: string = ''; shared_name: string = \
+         '' | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "FIFOQueue")),
     Op::new(
         "PaddingFIFOQueueV2",
-        "-> handle: resource | component_types: list(type) >= 1; shapes: list(shape) >= 0 = []; \
-         capacity: int = -1; container: string = ''; shared_name: string = '' | stateful",
+        "-> handle: resource | component_types: list(type) >= 1; shapes: list(shape) \
+         >= 0 = []; capacity: int = -1; container: string = ''; shared_name: string = \
+         '' | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "PaddingFIFOQueue")),
     Op::new(
         "RandomShuffleQueueV2",
-        "-> handle: resource | component_types: list(type) >= 1; shapes: list(shape) >= 0 = []; \
-         capacity: int = -1; min_after_dequeue: int = 0; seed: int = 0; seed2: int = 0; \
-         container: string = ''; shared_name: string = '' | stateful",
+        "-> handle: resource | component_types: list(type) >= 1; shapes: list(shape) \
+         >= 0 = []; capacity: int = -1; min_after_dequeue: int = 0; seed: int = 0; \
+         seed2: int = 0; container: string = ''; shared_name: string = '' | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "RandomShuffleQueue")),
     Op::new(
         "QueueEnqueueV2",
-        "handle: resource, components: list(Tcomponents) -> | Tcomponents: list(type) >= 1; \
-         timeout_ms: int = -1 | stateful",
+        "handle: resource, components: list(Tcomponents) -> | Tcomponents: list(type) \
+         >= 1; timeout_ms: int = -1 | stateful",
     )
     .cost(Cost::Async)
     .kernel(|b| enqueue(b, false)),
     Op::new(
         "QueueEnqueueManyV2",
-        "handle: resource, components: list(Tcomponents) -> | Tcomponents: list(type) >= 1; \
-         timeout_ms: int = -1 | stateful",
+        "handle: resource, components: list(Tcomponents) -> | Tcomponents: list(type) \
+         >= 1; timeout_ms: int = -1 | stateful",
     )
     .cost(Cost::Async)
     .kernel(|b| enqueue(b, true)),
     Op::new(
         "QueueDequeueV2",
-        "handle: resource -> components: list(component_types) | component_types: list(type) >= 1; \
-         timeout_ms: int = -1 | stateful",
+        "handle: resource -> components: list(component_types) | component_types: \
+         list(type) >= 1; timeout_ms: int = -1 | stateful",
     )
     .cost(Cost::Async)
     .kernel(|b| dequeue(b, Batch::One)),
@@ -123,7 +127,7 @@ pub(crate) fn is_closed(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// What the attrs of a queue's node say.
+/// The attrs of a queue's node.
 #[derive(Clone)]
 struct Spec {
     op: &'static str,
@@ -162,7 +166,7 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
     };
     check_spec(&spec, min).map_err(|e| e.at_node(build.node, &build.def.name))?;
     let by_reference = !build.def.name.ends_with("V2");
-    let place = Place::of_node(build)?;
+    let place = ContainerInfo::of_node(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (name, queue) = place.find(ctx.resources(), |name| {
             let name = name.to_string();
@@ -227,16 +231,16 @@ fn check_spec(spec: &Spec, min: i64) -> Result<()> {
 
 fn new_queue(spec: &Spec) -> Queue {
     let kind = match spec.op {
-        "PaddingFIFOQueue" => Kind::Padding,
-        "RandomShuffleQueue" => Kind::Shuffle {
+        "PaddingFIFOQueue" => QueueKind::Padding,
+        "RandomShuffleQueue" => QueueKind::Shuffle {
             min_after_dequeue: spec.min_after_dequeue,
-            random: |seed, seed2| -> Random {
+            random: |seed, seed2| -> RandomStream {
                 let mut philox = Philox::new(seed, seed2);
                 Box::new(move || philox.next_u32())
             },
             seeds: spec.seeds,
         },
-        _ => Kind::Fifo,
+        _ => QueueKind::Fifo,
     };
     Queue::new(
         kind,
@@ -247,7 +251,7 @@ fn new_queue(spec: &Spec) -> Queue {
     )
 }
 
-/// Checks that a queue that is there already is what the node asks for.
+/// Checks that an existing queue fits the node.
 fn check_shared(spec: &Spec, queue: &Queue) -> Result<()> {
     let name = &spec.name;
     if queue.kind.name() != spec.op {
@@ -257,7 +261,7 @@ fn check_shared(spec: &Spec, queue: &Queue) -> Result<()> {
             spec.op
         ));
     }
-    if let Kind::Shuffle {
+    if let QueueKind::Shuffle {
         min_after_dequeue, ..
     } = queue.kind
         && min_after_dequeue != spec.min_after_dequeue
@@ -422,7 +426,7 @@ pub(crate) fn dequeue(build: &KernelBuild, batch: Batch) -> Result<Box<dyn OpKer
 }
 
 impl Dequeue {
-    fn want(&self, queue: &Queue, call: &AsyncCall) -> Result<Want> {
+    fn want(&self, queue: &Queue, call: &AsyncCall) -> Result<DequeueMode> {
         let is_batch = !matches!(self.batch, Batch::One);
         if self.dtypes != queue.dtypes {
             let n = if is_batch { ", int32" } else { "" };
@@ -433,7 +437,7 @@ impl Dequeue {
             ));
         }
         if !is_batch {
-            return Ok(Want::One);
+            return Ok(DequeueMode::One);
         }
         let n = call.inputs.get(1).and_then(indices::int).ok_or_else(|| {
             invalid_argument!("the number of elements to dequeue must be a scalar")
@@ -452,8 +456,8 @@ impl Dequeue {
             ));
         }
         Ok(match self.batch {
-            Batch::UpTo => Want::UpTo(n),
-            _ => Want::Many(n),
+            Batch::UpTo => DequeueMode::UpTo(n),
+            _ => DequeueMode::Many(n),
         })
     }
 }

@@ -10,27 +10,28 @@ use ferroflow_resources::string_handle::handle_shape;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FIFOQueue",
-        "-> handle: Ref(string) | component_types: list(type) >= 1; shapes: list(shape) \
-         >= 0 = []; capacity: int = -1; container: string = ''; shared_name: string = \
-         '' | stateful",
+        "-> handle: Ref(string) | component_types: list(type) >= 1; shapes: \
+         list(shape) >= 0 = []; capacity: int = -1; container: string = ''; \
+         shared_name: string = '' | stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "FIFOQueue")),
     Op::new(
         "PaddingFIFOQueue",
-        "-> handle: Ref(string) | component_types: list(type) >= 1; shapes: list(shape) \
-         >= 0 = []; capacity: int = -1; container: string = ''; shared_name: string = \
-         '' | stateful",
+        "-> handle: Ref(string) | component_types: list(type) >= 1; shapes: \
+         list(shape) >= 0 = []; capacity: int = -1; container: string = ''; \
+         shared_name: string = '' | stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "PaddingFIFOQueue")),
     Op::new(
         "RandomShuffleQueue",
-        "-> handle: Ref(string) | component_types: list(type) >= 1; shapes: list(shape) \
-         >= 0 = []; capacity: int = -1; min_after_dequeue: int = 0; seed: int = 0; \
-         seed2: int = 0; container: string = ''; shared_name: string = '' | stateful",
+        "-> handle: Ref(string) | component_types: list(type) >= 1; shapes: \
+         list(shape) >= 0 = []; capacity: int = -1; min_after_dequeue: int = 0; seed: \
+         int = 0; seed2: int = 0; container: string = ''; shared_name: string = '' | \
+         stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)

@@ -13,14 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "StackV2",
-        "max_size: int32 -> handle: resource | elem_type: type; stack_name: string = '' | stateful",
+        "max_size: int32 -> handle: resource | elem_type: type; stack_name: string = \
+         '' | stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(create),
     Op::new(
         "StackPushV2",
-        "handle: resource, elem: T -> output: T | T: type; swap_memory: bool = false | stateful",
+        "handle: resource, elem: T -> output: T | T: type; swap_memory: bool = false | \
+         stateful",
     )
     .shape(|ctx| {
         let shape = ctx.input(1);
@@ -71,7 +73,7 @@ pub(crate) const OPS: &[Op] = &[
         .not_differentiable(),
 ];
 
-/// What handles call the place of stacks.
+/// The container in the handles of stacks.
 const CONTAINER: &str = "_stacks";
 
 struct Stack {
@@ -155,7 +157,7 @@ fn stack_input(ctx: &KernelCtx) -> Result<Arc<Stack>> {
         .first()
         .and_then(|h| h.value.clone())
         .and_then(|value| value.downcast().ok())
-        .ok_or_else(|| invalid_argument!("the handle of node '{}' is no Stack", ctx.node()))
+        .ok_or_else(|| invalid_argument!("the handle of node '{}' is not a Stack", ctx.node()))
 }
 
 fn push(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

@@ -1,10 +1,9 @@
 //! Arrays of tensors that live for one step: TensorArrayV3 and its ops.
 
-use crate::array_state::{Options, TensorArray, array_input};
+use crate::tensor_array_state::{Options, TensorArray, array_input};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_functors::indices;
 use ferroflow_functors::sequence::{merged, with_leading};
-use ferroflow_functors::shapes;
+use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::rows::{joined, pieces, prepended, rows};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
@@ -16,9 +15,10 @@ use std::sync::Arc;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "TensorArrayV3",
-        "size: int32 -> handle: resource, flow: float | dtype: type; \
-         element_shape: shape = unknown; dynamic_size: bool = false; clear_after_read: bool = true; \
-         identical_element_shapes: bool = false; tensor_array_name: string = '' | stateful",
+        "size: int32 -> handle: resource, flow: float | dtype: type; element_shape: \
+         shape = unknown; dynamic_size: bool = false; clear_after_read: bool = true; \
+         identical_element_shapes: bool = false; tensor_array_name: string = '' | \
+         stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 0)?;
@@ -31,7 +31,8 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
     Op::new(
         "TensorArrayWriteV3",
-        "handle: resource, index: int32, value: T, flow_in: float -> flow_out: float | T: type | stateful",
+        "handle: resource, index: int32, value: T, flow_in: float -> flow_out: float | \
+         T: type | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(1, 0)?;
@@ -43,7 +44,8 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(write_gradient),
     Op::new(
         "TensorArrayReadV3",
-        "handle: resource, index: int32, flow_in: float -> value: dtype | dtype: type | stateful",
+        "handle: resource, index: int32, flow_in: float -> value: dtype | dtype: type \
+         | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(1, 0)?;
@@ -55,15 +57,16 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(read_gradient),
     Op::new(
         "TensorArrayGatherV3",
-        "handle: resource, indices: int32, flow_in: float -> value: dtype | dtype: type; \
-         element_shape: shape = unknown | stateful",
+        "handle: resource, indices: int32, flow_in: float -> value: dtype | dtype: \
+         type; element_shape: shape = unknown | stateful",
     )
     .shape(gather_shape)
     .kernel(|build| gather(build, false))
     .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatterV3",
-        "handle: resource, indices: int32, value: T, flow_in: float -> flow_out: float | T: type | stateful",
+        "handle: resource, indices: int32, value: T, flow_in: float -> flow_out: float \
+         | T: type | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(1, 1)?;
@@ -74,8 +77,8 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcatV3",
-        "handle: resource, flow_in: float -> value: dtype, lengths: int64 | dtype: type; \
-         element_shape_except0: shape = unknown | stateful",
+        "handle: resource, flow_in: float -> value: dtype, lengths: int64 | dtype: \
+         type; element_shape_except0: shape = unknown | stateful",
     )
     .shape(|ctx| {
         let shape = with_leading(None, ctx.attrs().shape("element_shape_except0")?);
@@ -87,7 +90,8 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(concat_gradient),
     Op::new(
         "TensorArraySplitV3",
-        "handle: resource, value: T, lengths: int64, flow_in: float -> flow_out: float | T: type | stateful",
+        "handle: resource, value: T, lengths: int64, flow_in: float -> flow_out: float \
+         | T: type | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(3, 0)?;
@@ -105,21 +109,24 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
     Op::new(
         "TensorArrayGradV3",
-        "handle: resource, flow_in: float -> grad_handle: resource, flow_out: float | source: string | stateful",
+        "handle: resource, flow_in: float -> grad_handle: resource, flow_out: float | \
+         source: string | stateful",
     )
     .shape(grad_shape)
     .cost(Cost::Cheap)
     .kernel(|build| gradient_array(build, false)),
     Op::new(
         "TensorArrayGradWithShape",
-        "handle: resource, flow_in: float, shape_to_prepend: int32 -> grad_handle: resource, flow_out: float | source: string | stateful",
+        "handle: resource, flow_in: float, shape_to_prepend: int32 -> grad_handle: \
+         resource, flow_out: float | source: string | stateful",
     )
     .shape(grad_shape)
     .cost(Cost::Cheap)
     .kernel(|build| gradient_array(build, true)),
     Op::new("TensorArrayCloseV3", "handle: resource -> | | stateful")
         .cost(Cost::Cheap)
-        .kernel(close).not_differentiable(),
+        .kernel(close)
+        .not_differentiable(),
 ];
 
 pub(crate) fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -433,7 +440,7 @@ pub(crate) fn close(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-pub(crate) fn grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
+fn grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::scalar());
     ctx.set(1, PartialShape::scalar());
     Ok(())

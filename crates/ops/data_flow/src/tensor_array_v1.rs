@@ -17,14 +17,18 @@ use ferroflow_resources::string_handle::handle_shape;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "TensorArray",
-        "size: int32 -> handle: Ref(string) | dtype: type; dynamic_size: bool = false; clear_after_read: bool = true; tensor_array_name: string = ''; element_shape: shape = unknown | stateful",
+        "size: int32 -> handle: Ref(string) | dtype: type; dynamic_size: bool = false; \
+         clear_after_read: bool = true; tensor_array_name: string = ''; element_shape: \
+         shape = unknown | stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(create).not_differentiable(),
+    .kernel(create)
+    .not_differentiable(),
     Op::new(
         "TensorArrayWrite",
-        "handle: Ref(string), index: int32, value: T, flow_in: float -> flow_out: float | T: type",
+        "handle: Ref(string), index: int32, value: T, flow_in: float -> flow_out: \
+         float | T: type",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
@@ -39,27 +43,31 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(read_gradient),
     Op::new(
         "TensorArrayGather",
-        "handle: Ref(string), indices: int32, flow_in: float -> value: dtype | dtype: type; element_shape: shape = unknown",
+        "handle: Ref(string), indices: int32, flow_in: float -> value: dtype | dtype: \
+         type; element_shape: shape = unknown",
     )
     .shape(gather_shape)
     .kernel(|build| gather(build, false))
     .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatter",
-        "handle: Ref(string), indices: int32, value: T, flow_in: float -> flow_out: float | T: type",
+        "handle: Ref(string), indices: int32, value: T, flow_in: float -> flow_out: \
+         float | T: type",
     )
     .shape(shapes::scalar)
     .kernel(|build| scatter(build, false))
     .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcat",
-        "handle: Ref(string), flow_in: float -> value: dtype, lengths: int64 | dtype: type; element_shape_except0: shape = unknown",
+        "handle: Ref(string), flow_in: float -> value: dtype, lengths: int64 | dtype: \
+         type; element_shape_except0: shape = unknown",
     )
     .kernel(concat)
     .gradient(concat_gradient),
     Op::new(
         "TensorArraySplit",
-        "handle: Ref(string), value: T, lengths: int64, flow_in: float -> flow_out: float | T: type",
+        "handle: Ref(string), value: T, lengths: int64, flow_in: float -> flow_out: \
+         float | T: type",
     )
     .shape(shapes::scalar)
     .kernel(split)
@@ -70,23 +78,24 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(size).not_differentiable(),
+    .kernel(size)
+    .not_differentiable(),
     Op::new(
         "TensorArrayGrad",
-        "handle: string, flow_in: float -> grad_handle: Ref(string) | source: string | stateful",
+        "handle: string, flow_in: float -> grad_handle: Ref(string) | source: string | \
+         stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
     .kernel(|build| gradient_array(build, false)),
-    Op::new(
-        "TensorArrayClose",
-        "handle: Ref(string) -> |",
-    )
-    .cost(Cost::Cheap)
-    .kernel(close).not_differentiable(),
+    Op::new("TensorArrayClose", "handle: Ref(string) -> |")
+        .cost(Cost::Cheap)
+        .kernel(close)
+        .not_differentiable(),
     Op::new(
         "TensorArrayPack",
-        "handle: Ref(string), flow_in: float -> value: dtype | dtype: type; element_shape: shape = unknown",
+        "handle: Ref(string), flow_in: float -> value: dtype | dtype: type; \
+         element_shape: shape = unknown",
     )
     .kernel(|build| gather(build, true)),
     Op::new(
@@ -97,14 +106,18 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| scatter(build, true)),
     Op::new(
         "TensorArrayV2",
-        "size: int32 -> handle: string | dtype: type; element_shape: shape = unknown; dynamic_size: bool = false; clear_after_read: bool = true; tensor_array_name: string = '' | stateful",
+        "size: int32 -> handle: string | dtype: type; element_shape: shape = unknown; \
+         dynamic_size: bool = false; clear_after_read: bool = true; tensor_array_name: \
+         string = '' | stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
-    .kernel(create).not_differentiable(),
+    .kernel(create)
+    .not_differentiable(),
     Op::new(
         "TensorArrayWriteV2",
-        "handle: string, index: int32, value: T, flow_in: float -> flow_out: float | T: type",
+        "handle: string, index: int32, value: T, flow_in: float -> flow_out: float | \
+         T: type",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
@@ -119,27 +132,31 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(read_gradient),
     Op::new(
         "TensorArrayGatherV2",
-        "handle: string, indices: int32, flow_in: float -> value: dtype | dtype: type; element_shape: shape = unknown",
+        "handle: string, indices: int32, flow_in: float -> value: dtype | dtype: type; \
+         element_shape: shape = unknown",
     )
     .shape(gather_shape)
     .kernel(|build| gather(build, false))
     .gradient(gather_gradient),
     Op::new(
         "TensorArrayScatterV2",
-        "handle: string, indices: int32, value: T, flow_in: float -> flow_out: float | T: type",
+        "handle: string, indices: int32, value: T, flow_in: float -> flow_out: float | \
+         T: type",
     )
     .shape(shapes::scalar)
     .kernel(|build| scatter(build, false))
     .gradient(scatter_gradient),
     Op::new(
         "TensorArrayConcatV2",
-        "handle: string, flow_in: float -> value: dtype, lengths: int64 | dtype: type; element_shape_except0: shape = unknown",
+        "handle: string, flow_in: float -> value: dtype, lengths: int64 | dtype: type; \
+         element_shape_except0: shape = unknown",
     )
     .kernel(concat)
     .gradient(concat_gradient),
     Op::new(
         "TensorArraySplitV2",
-        "handle: string, value: T, lengths: int64, flow_in: float -> flow_out: float | T: type",
+        "handle: string, value: T, lengths: int64, flow_in: float -> flow_out: float | \
+         T: type",
     )
     .shape(shapes::scalar)
     .kernel(split)
@@ -150,18 +167,18 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(size).not_differentiable(),
+    .kernel(size)
+    .not_differentiable(),
     Op::new(
         "TensorArrayGradV2",
-        "handle: string, flow_in: float -> grad_handle: string | source: string | stateful",
+        "handle: string, flow_in: float -> grad_handle: string | source: string | \
+         stateful",
     )
     .shape(handle_shape)
     .cost(Cost::Cheap)
     .kernel(|build| gradient_array(build, false)),
-    Op::new(
-        "TensorArrayCloseV2",
-        "handle: string -> |",
-    )
-    .cost(Cost::Cheap)
-    .kernel(close).not_differentiable(),
+    Op::new("TensorArrayCloseV2", "handle: string -> |")
+        .cost(Cost::Cheap)
+        .kernel(close)
+        .not_differentiable(),
 ];

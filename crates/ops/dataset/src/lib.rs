@@ -5,12 +5,14 @@
 
 // codegen:begin
 mod datasets;
+mod iterator;
 mod optional;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("datasets", datasets::OPS),
+    ("iterator", iterator::OPS),
     ("optional", optional::OPS),
 ];
 // codegen:end

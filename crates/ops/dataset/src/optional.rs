@@ -10,7 +10,8 @@ use ferroflow_tensor::Tensor;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "OptionalFromValue",
-        "components: list(Toutput_types) -> optional: variant | Toutput_types: list(type) >= 1",
+        "components: list(Toutput_types) -> optional: variant | Toutput_types: \
+         list(type) >= 1",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
@@ -42,8 +43,8 @@ pub(crate) const OPS: &[Op] = &[
         .not_differentiable(),
     Op::new(
         "OptionalGetValue",
-        "optional: variant -> components: list(output_types) | output_types: list(type) >= 1; \
-         output_shapes: list(shape) >= 1",
+        "optional: variant -> components: list(output_types) | output_types: \
+         list(type) >= 1; output_shapes: list(shape) >= 1",
     )
     .shape(|ctx| {
         for (i, shape) in ctx.attrs().shapes("output_shapes")?.into_iter().enumerate() {

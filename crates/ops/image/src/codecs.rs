@@ -13,7 +13,8 @@ use std::io::Cursor;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "DecodePng",
-        "contents: string -> image: dtype | channels: int = 0; dtype: type {uint8,uint16} = uint8 |",
+        "contents: string -> image: dtype | channels: int = 0; dtype: type \
+         {uint8,uint16} = uint8",
     )
     .shape(image_shape)
     .cost(Cost::Expensive)
@@ -29,9 +30,9 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(decode),
     Op::new(
         "DecodeAndCropJpeg",
-        "contents: string, crop_window: int32 -> image: uint8 | channels: int = 0; ratio: int = 1; \
-         fancy_upscaling: bool = true; try_recover_truncated: bool = false; \
-         acceptable_fraction: float = 1.0; dct_method: string = '' |",
+        "contents: string, crop_window: int32 -> image: uint8 | channels: int = 0; \
+         ratio: int = 1; fancy_upscaling: bool = true; try_recover_truncated: bool = \
+         false; acceptable_fraction: float = 1.0; dct_method: string = ''",
     )
     .shape(|ctx| {
         image_shape(ctx)?;
@@ -40,7 +41,10 @@ pub(crate) const OPS: &[Op] = &[
         if let Some(&[_, _, height, width]) = window.as_deref() {
             let [height, width] = [height, width].map(|n| usize::try_from(n).ok());
             let channels = usize::try_from(ctx.attrs().int("channels")?).ok();
-            ctx.set(0, PartialShape::of([height, width, channels.filter(|&c| c > 0)]));
+            ctx.set(
+                0,
+                PartialShape::of([height, width, channels.filter(|&c| c > 0)]),
+            );
         }
         Ok(())
     })
@@ -48,7 +52,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(decode),
     Op::new(
         "ExtractJpegShape",
-        "contents: string -> image_shape: output_type | output_type: type {int32,int64} = int32 |",
+        "contents: string -> image_shape: output_type | output_type: type \
+         {int32,int64} = int32",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 0)?;
@@ -58,15 +63,16 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(jpeg_shape),
     Op::new(
         "DecodeImage",
-        "contents: string -> image: dtype | channels: int = 0; \
-         dtype: type {uint8,uint16,float} = uint8; expand_animations: bool = true |",
+        "contents: string -> image: dtype | channels: int = 0; dtype: type \
+         {uint8,uint16,float} = uint8; expand_animations: bool = true",
     )
     .shape(|_| Ok(()))
     .cost(Cost::Expensive)
     .kernel(decode),
     Op::new(
         "EncodePng",
-        "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} = uint8 |",
+        "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} \
+         = uint8",
     )
     .shape(|ctx| {
         let image = ctx.with_rank_at_least(0, 3)?;
@@ -78,10 +84,10 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(encode_png),
     Op::new(
         "EncodeJpeg",
-        "image: uint8 -> contents: string | format: string {'','grayscale','rgb'} = ''; \
-         quality: int = 95; progressive: bool = false; optimize_size: bool = false; \
-         chroma_downsampling: bool = true; density_unit: string {'in','cm'} = 'in'; \
-         x_density: int = 300; y_density: int = 300; xmp_metadata: string = '' |",
+        "image: uint8 -> contents: string | format: string {'','grayscale','rgb'} = \
+         ''; quality: int = 95; progressive: bool = false; optimize_size: bool = \
+         false; chroma_downsampling: bool = true; density_unit: string {'in','cm'} = \
+         'in'; x_density: int = 300; y_density: int = 300; xmp_metadata: string = ''",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 3)?;
@@ -329,7 +335,7 @@ impl Picture {
         }
     }
 
-    /// What a window shows: first row and column, height and width.
+    /// A crop window: first row and column, height and width.
     fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Picture> {
         let fits = |from: usize, n, size| from.checked_add(n).is_some_and(|end| end <= size);
         if !fits(y, height, self.height) || !fits(x, width, self.width) {
@@ -388,7 +394,7 @@ fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
     invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
 }
 
-/// Whether a JPEG file goes on to its end marker. Decoders make up what is missing.
+/// Whether a JPEG file reaches its end marker. Decoders fill in what is missing.
 fn is_whole_jpeg(contents: &[u8]) -> bool {
     let mut at = 2;
     while let Some(&[mark, code]) = contents.get(at..at + 2) {

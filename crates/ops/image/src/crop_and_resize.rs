@@ -11,7 +11,9 @@ use ferroflow_tensor::{DType, PartialShape};
 /// CropAndResize.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "CropAndResize",
-    "image: T, boxes: float, box_ind: int32, crop_size: int32 -> crops: float | T: type {uint8,uint16,int8,int16,int32,int64,half,float,double}; method: string {'bilinear','nearest'} = 'bilinear'; extrapolation_value: float = 0.0 |",
+    "image: T, boxes: float, box_ind: int32, crop_size: int32 -> crops: float | T: \
+         type {uint8,uint16,int8,int16,int32,int64,half,float,double}; method: string \
+         {'bilinear','nearest'} = 'bilinear'; extrapolation_value: float = 0.0",
 )
 .shape(shape)
 .kernel(build)
@@ -65,7 +67,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Where output position `i` of `n` lies on an axis of `size`, for a box from `a` to `b`.
+/// The coordinate of output position `i` of `n` on an axis of `size`, for a box from `a` to `b`.
 pub(crate) fn position(i: usize, n: usize, a: f32, b: f32, size: usize) -> Option<f32> {
     let last = (size - 1) as f32;
     let at = if n > 1 {

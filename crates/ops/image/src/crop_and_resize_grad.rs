@@ -12,7 +12,9 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "CropAndResizeGradImage",
-        "grads: float, boxes: float, box_ind: int32, image_size: int32 -> output: T | T: type {float,half,double}; method: string {'bilinear','nearest'} = 'bilinear' |",
+        "grads: float, boxes: float, box_ind: int32, image_size: int32 -> output: T | \
+         T: type {float,half,double}; method: string {'bilinear','nearest'} = \
+         'bilinear'",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 4)?;
@@ -27,7 +29,9 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(by_image),
     Op::new(
         "CropAndResizeGradBoxes",
-        "grads: float, image: T, boxes: float, box_ind: int32 -> output: float | T: type {uint8,uint16,int8,int16,int32,int64,half,float,double}; method: string {'bilinear'} = 'bilinear' |",
+        "grads: float, image: T, boxes: float, box_ind: int32 -> output: float | T: \
+         type {uint8,uint16,int8,int16,int32,int64,half,float,double}; method: string \
+         {'bilinear'} = 'bilinear'",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 4)?;

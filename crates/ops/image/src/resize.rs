@@ -8,40 +8,44 @@ use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, 
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Item, PartialShape, Tensor, dispatch_items};
 
-/// ResizeBilinear, ResizeNearestNeighbor, ResizeBicubic, ResizeArea.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
+    Op::new(
         "ResizeBilinear",
-        "images: T, size: int32 -> resized_images: float | T: type {int8,uint8,int16,uint16,int32,int64,bfloat16,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
-        |build| interpolating(build, bilinear),
+        "images: T, size: int32 -> resized_images: float | T: type \
+         {int8,uint8,int16,uint16,int32,int64,bfloat16,half,float,double,bfloat16}; \
+         align_corners: bool = false; half_pixel_centers: bool = false",
     )
+    .shape(shape)
+    .kernel(|build| interpolating(build, bilinear))
     .gradient(interpolated_gradient),
-    row(
+    Op::new(
         "ResizeBicubic",
-        "images: T, size: int32 -> resized_images: float | T: type {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
-        |build| interpolating(build, bicubic),
+        "images: T, size: int32 -> resized_images: float | T: type \
+         {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; \
+         align_corners: bool = false; half_pixel_centers: bool = false",
     )
+    .shape(shape)
+    .kernel(|build| interpolating(build, bicubic))
     .gradient(interpolated_gradient),
-    row(
+    Op::new(
         "ResizeArea",
-        "images: T, size: int32 -> resized_images: float | T: type {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; align_corners: bool = false |",
-        |build| interpolating(build, area),
-    ),
-    row(
-        "ResizeNearestNeighbor",
-        "images: T, size: int32 -> resized_images: T | T: type {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
-        nearest,
+        "images: T, size: int32 -> resized_images: float | T: type \
+         {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; \
+         align_corners: bool = false",
     )
+    .shape(shape)
+    .kernel(|build| interpolating(build, area)),
+    Op::new(
+        "ResizeNearestNeighbor",
+        "images: T, size: int32 -> resized_images: T | T: type \
+         {int8,uint8,int16,uint16,int32,int64,half,float,double,bfloat16}; \
+         align_corners: bool = false; half_pixel_centers: bool = false",
+    )
+    .shape(shape)
+    .kernel(nearest)
     .gradient(nearest_gradient),
 ];
-
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature).shape(shape).kernel(kernel)
-}
 
 /// Elements a task should write at least.
 const MIN_TASK: usize = 8 * 1024;

@@ -1,4 +1,5 @@
-//! Gradients of resized images: each pixel gives its gradient back to those that it came from.
+//! ResizeBilinearGrad, ResizeBicubicGrad, ResizeNearestNeighborGrad: each output pixel's gradient is
+//! added to the pixels that it was interpolated from.
 
 use crate::resize::{Mapping, cubics, lerps, positions};
 use ferroflow_base::{Result, invalid_argument};
@@ -14,44 +15,57 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "ResizeBilinearGrad",
-        "grads: float, original_image: T -> output: T | T: type {float,bfloat16,half,double}; align_corners: bool = false; half_pixel_centers: bool = false |",
+        "grads: float, original_image: T -> output: T | T: type \
+         {float,bfloat16,half,double}; align_corners: bool = false; \
+         half_pixel_centers: bool = false",
     )
     .shape(|ctx| {
         let image = ctx.with_rank(1, 4)?;
         ctx.set(0, image);
         Ok(())
     })
-    .kernel(|build| interpolated(build, |mapping, input, output| {
-        lerps(mapping, input, output)
-            .iter()
-            .map(|l| vec![(l.lower, 1.0 - l.weight), (l.upper, l.weight)])
-            .collect()
-    })).not_differentiable(),
+    .kernel(|build| {
+        interpolated(build, |mapping, input, output| {
+            lerps(mapping, input, output)
+                .iter()
+                .map(|l| vec![(l.lower, 1.0 - l.weight), (l.upper, l.weight)])
+                .collect()
+        })
+    })
+    .not_differentiable(),
     Op::new(
         "ResizeBicubicGrad",
-        "grads: float, original_image: T -> output: T | T: type {float,double}; align_corners: bool = false; half_pixel_centers: bool = false |",
+        "grads: float, original_image: T -> output: T | T: type {float,double}; \
+         align_corners: bool = false; half_pixel_centers: bool = false",
     )
     .shape(|ctx| {
         let image = ctx.with_rank(1, 4)?;
         ctx.set(0, image);
         Ok(())
     })
-    .kernel(|build| interpolated(build, |mapping, input, output| {
-        cubics(mapping, input, output)
-            .iter()
-            .map(|c| c.at.into_iter().zip(c.weight).collect())
-            .collect()
-    })),
+    .kernel(|build| {
+        interpolated(build, |mapping, input, output| {
+            cubics(mapping, input, output)
+                .iter()
+                .map(|c| c.at.into_iter().zip(c.weight).collect())
+                .collect()
+        })
+    }),
     Op::new(
         "ResizeNearestNeighborGrad",
-        "grads: T, size: int32 -> output: T | T: type {uint8,int8,int32,half,float,double,bfloat16}; align_corners: bool = false; half_pixel_centers: bool = false |",
+        "grads: T, size: int32 -> output: T | T: type \
+         {uint8,int8,int32,half,float,double,bfloat16}; align_corners: bool = false; \
+         half_pixel_centers: bool = false",
     )
     .shape(|ctx| {
         let grads = ctx.with_rank(0, 4)?;
         ctx.with_rank(1, 1)?;
         let size = indices::constant(ctx, 1).filter(|s| s.len() == 2);
         let at = |i: usize| size.as_ref().and_then(|s| usize::try_from(*s.get(i)?).ok());
-        ctx.set(0, PartialShape::of([grads.dim(0), at(0), at(1), grads.dim(3)]));
+        ctx.set(
+            0,
+            PartialShape::of([grads.dim(0), at(0), at(1), grads.dim(3)]),
+        );
         Ok(())
     })
     .kernel(nearest),

@@ -1,12 +1,12 @@
-//! Readers: what takes names of files out of a queue and gives records, by handle and by reference.
+//! Reader ops, which dequeue file names and produce records, by handle and by reference.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_model::RecordCompression;
 use ferroflow_opdef::{AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::queue::{only_async, queue_of};
-use ferroflow_resources::reader::{Format, Job, Reader};
-use ferroflow_resources::resource::{HandleKernel, Place};
+use ferroflow_resources::reader::{Job, Reader, ReaderFormat};
+use ferroflow_resources::resource::{ContainerInfo, HandleKernel};
 use ferroflow_resources::string_handle;
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::sync::Arc;
@@ -220,7 +220,7 @@ fn two_vectors(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// The format of a reader's node.
-fn format(build: &KernelBuild) -> Result<Format> {
+fn format(build: &KernelBuild) -> Result<ReaderFormat> {
     let attrs = build.attrs;
     let size = |name: &str| {
         let value = attrs.int(name)?;
@@ -230,12 +230,12 @@ fn format(build: &KernelBuild) -> Result<Format> {
     let compression =
         |name: &str| Ok(RecordCompression::from_name(attrs.str(name)?).unwrap_or_default());
     Ok(match build.def.name.trim_end_matches("V2") {
-        "WholeFileReader" => Format::Whole,
-        "IdentityReader" => Format::Identity,
-        "TextLineReader" => Format::Lines {
+        "WholeFileReader" => ReaderFormat::Whole,
+        "IdentityReader" => ReaderFormat::Identity,
+        "TextLineReader" => ReaderFormat::Lines {
             skip: size("skip_header_lines")?,
         },
-        "TFRecordReader" => Format::Records(compression("compression_type")?),
+        "TFRecordReader" => ReaderFormat::Records(compression("compression_type")?),
         _ => {
             let record = size("record_bytes")?;
             if record == 0 {
@@ -243,7 +243,7 @@ fn format(build: &KernelBuild) -> Result<Format> {
             }
             let hop = size("hop_bytes")?;
             let zipped = attrs.get("encoding").is_some() && attrs.str("encoding")? == "ZLIB";
-            Format::Fixed {
+            ReaderFormat::Fixed {
                 header: size("header_bytes")?,
                 record,
                 footer: size("footer_bytes")?,
@@ -261,7 +261,7 @@ fn reader(build: &KernelBuild, is_old: bool) -> Result<Box<dyn OpKernel>> {
     let at = |e: ferroflow_base::Status| e.at_node(build.node, &build.def.name);
     let format = format(build).map_err(at)?;
     let node = build.node.to_string();
-    let place = Place::of_node(build)?;
+    let place = ContainerInfo::of_node(build)?;
     let make = move |_: &KernelCtx| Ok(Reader::new(format.clone(), &node));
     if !is_old {
         return Ok(Box::new(HandleKernel::new(place, make)));

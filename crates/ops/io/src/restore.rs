@@ -10,8 +10,8 @@ use std::path::PathBuf;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "RestoreV2",
-        "prefix: string, tensor_names: string, shape_and_slices: string -> tensors: list(dtypes) \
-         | dtypes: list(type) >= 1 | stateful",
+        "prefix: string, tensor_names: string, shape_and_slices: string -> tensors: \
+         list(dtypes) | dtypes: list(type) >= 1 | stateful",
     )
     .shape(restore_shape)
     .cost(Cost::Expensive)
@@ -30,8 +30,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| old(build, false)),
     Op::new(
         "RestoreSlice",
-        "file_pattern: string, tensor_name: string, shape_and_slice: string -> tensor: dt | \
-         dt: type; preferred_shard: int = -1 | stateful",
+        "file_pattern: string, tensor_name: string, shape_and_slice: string -> tensor: \
+         dt | dt: type; preferred_shard: int = -1 | stateful",
     )
     .shape(|ctx| {
         for i in 0..3 {

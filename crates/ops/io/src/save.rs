@@ -12,8 +12,8 @@ use std::path::Path;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "SaveV2",
-        "prefix: string, tensor_names: string, shape_and_slices: string, tensors: list(dtypes) -> \
-         | dtypes: list(type) >= 1 | stateful",
+        "prefix: string, tensor_names: string, shape_and_slices: string, tensors: \
+         list(dtypes) -> | dtypes: list(type) >= 1 | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 0)?;
@@ -25,23 +25,24 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|_| Ok(Box::new(save))),
     Op::new(
         "Save",
-        "filename: string, tensor_names: string, data: list(T) -> | T: list(type) >= 1 | stateful",
+        "filename: string, tensor_names: string, data: list(T) -> | T: list(type) >= 1 \
+         | stateful",
     )
     .shape(|ctx| old_shape(ctx, 2))
     .cost(Cost::Expensive)
     .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| save_old(ctx, 2)))),
     Op::new(
         "SaveSlices",
-        "filename: string, tensor_names: string, shapes_and_slices: string, data: list(T) -> \
-         | T: list(type) >= 1 | stateful",
+        "filename: string, tensor_names: string, shapes_and_slices: string, data: \
+         list(T) -> | T: list(type) >= 1 | stateful",
     )
     .shape(|ctx| old_shape(ctx, 3))
     .cost(Cost::Expensive)
     .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| save_old(ctx, 3)))),
     Op::new(
         "MergeV2Checkpoints",
-        "checkpoint_prefixes: string, destination_prefix: string -> | \
-         delete_old_dirs: bool = true; allow_missing_files: bool = false | stateful",
+        "checkpoint_prefixes: string, destination_prefix: string -> | delete_old_dirs: \
+         bool = true; allow_missing_files: bool = false | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(0, 1)?;

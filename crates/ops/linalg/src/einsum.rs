@@ -1,21 +1,20 @@
 //! Einsum: views of the operands in place of transposes, and batches of matrix products.
 
-use crate::equation::{BROADCAST, Equation, Label, Labels, Sizes};
+use crate::einsum_dense::EinsumDense;
+use crate::equation::{Equation, Label, Labels, Sizes};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::shape_of;
-use ferroflow_functors::prepack;
-use ferroflow_functors::product::Number;
+use ferroflow_functors::product::MatMulElement;
 use ferroflow_functors::strided::{Strided, unravel};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_primitives::gemm::{self, BatchItem, Epilogue, GemmShape, PackedB, gemm_packed};
-use ferroflow_sync::{Inline, Parallelism};
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::gemm::{BatchItem, GemmShape};
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{
-    Complex32, Complex64, DType, LazyTensor, PartialShape, Shape, Tensor, bf16, dispatch,
-    dispatch_items, f16,
+    Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
 use smallvec::SmallVec;
 
-/// Einsum.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "Einsum",
     "inputs: N*T -> output: T | equation: string; N: int >= 1; T: type",
@@ -23,9 +22,9 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .shape(shape)
 .cost(Cost::Expensive)
 .kernel(einsum)
-.gradient(crate::einsum_gradient::einsum)];
+.gradient(einsum_gradient)];
 
-fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let equation = Equation::parse(ctx.attrs().str("equation")?)?;
     let inputs: Vec<PartialShape> = (0..ctx.num_inputs()).map(|i| ctx.input(i)).collect();
     ctx.set(0, equation.infer(&inputs)?);
@@ -46,7 +45,7 @@ fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         && matches!(dtype, DType::Float | DType::Double)
         && w.shape().num_elements() > 0
     {
-        return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(Dense::<T>::new(build, equation, w)?)),
+        return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(EinsumDense::<T>::new(build, equation, w)?)),
             else Err(build.unsupported(dtype)));
     }
     dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
@@ -55,8 +54,8 @@ fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// A tensor whose dimensions have labels. Labels are unique, and none has size 1.
-struct Operand {
-    tensor: Tensor,
+pub(crate) struct Operand {
+    pub(crate) tensor: Tensor,
     labels: Labels,
     dims: SmallVec<[usize; 6]>,
     strides: SmallVec<[isize; 6]>,
@@ -64,7 +63,7 @@ struct Operand {
 
 impl Operand {
     /// Repeated labels become one that runs along the diagonal; dimensions of size 1 are left out.
-    fn new(tensor: Tensor, labels: &[Label]) -> Self {
+    pub(crate) fn new(tensor: Tensor, labels: &[Label]) -> Self {
         let mut op = Operand {
             labels: Labels::new(),
             dims: SmallVec::new(),
@@ -86,24 +85,24 @@ impl Operand {
         op
     }
 
-    fn has(&self, label: Label) -> bool {
+    pub(crate) fn has(&self, label: Label) -> bool {
         self.labels.contains(&label)
     }
 
     /// Size and stride of a label; a missing one is broadcast.
-    fn axis(&self, label: Label) -> (usize, isize) {
+    pub(crate) fn axis(&self, label: Label) -> (usize, isize) {
         match self.labels.iter().position(|&l| l == label) {
             Some(i) => (self.dims[i], self.strides[i]),
             None => (1, 0),
         }
     }
 
-    fn view(&self, labels: &[Label]) -> Strided {
+    pub(crate) fn view(&self, labels: &[Label]) -> Strided {
         Strided::new(0, labels.iter().map(|&l| self.axis(l)))
     }
 
     /// The dense tensor of these labels, in this order; they must be all there are.
-    fn dense(&self, par: &dyn Parallelism, labels: &[Label]) -> Result<Tensor> {
+    pub(crate) fn dense(&self, par: &dyn Parallelism, labels: &[Label]) -> Result<Tensor> {
         let shape: Shape = labels.iter().map(|&l| self.axis(l).0).collect();
         let view = self.view(labels);
         if view.is_empty()
@@ -119,7 +118,11 @@ impl Operand {
     }
 
     /// The same with only `labels`, summed over the others.
-    fn reduced<T: Number>(self, par: &dyn Parallelism, keep: &[Label]) -> Result<Operand> {
+    pub(crate) fn reduced<T: MatMulElement>(
+        self,
+        par: &dyn Parallelism,
+        keep: &[Label],
+    ) -> Result<Operand> {
         let gone: Labels = self
             .labels
             .iter()
@@ -145,9 +148,9 @@ impl Operand {
         Ok(Operand::new(out, &kept))
     }
 
-    /// As a matrix with these rows and columns, if it lies so: whether transposed, and its row
+    /// As a matrix with these rows and columns, if its strides allow: whether transposed, and its row
     /// stride as stored.
-    fn matrix(&self, rows: &[Label], cols: &[Label]) -> Option<(bool, usize)> {
+    pub(crate) fn matrix(&self, rows: &[Label], cols: &[Label]) -> Option<(bool, usize)> {
         let group = |labels: &[Label]| {
             let view = self.view(labels);
             let mut axes = view.collapsed();
@@ -198,7 +201,7 @@ fn operands(ctx: &KernelCtx, equation: &Equation) -> Result<(Labels, Shape, Vec<
     Ok((equation.output_labels(&ranks)?, out, operands))
 }
 
-fn contract<T: Number>(ctx: &mut KernelCtx, equation: &Equation) -> Result<()> {
+fn contract<T: MatMulElement>(ctx: &mut KernelCtx, equation: &Equation) -> Result<()> {
     let (out_labels, out_shape, mut ops) = operands(ctx, equation)?;
     let par = ctx.par();
     if out_shape.num_elements() == 0 || ops.iter().any(|op| op.tensor.num_elements() == 0) {
@@ -232,7 +235,7 @@ fn contract<T: Number>(ctx: &mut KernelCtx, equation: &Equation) -> Result<()> {
 }
 
 /// Brings the result's labels into the order of the output, which may repeat some.
-fn finish(
+pub(crate) fn finish(
     par: &dyn Parallelism,
     result: &Operand,
     labels: &[Label],
@@ -270,7 +273,7 @@ fn finish(
 }
 
 /// The product over the labels that both have and the output has not.
-fn multiply<T: Number>(
+fn multiply<T: MatMulElement>(
     par: &dyn Parallelism,
     x: Operand,
     y: Operand,
@@ -375,135 +378,106 @@ fn starts(op: &Operand, batch: &[Label], n: usize) -> Vec<usize> {
         .collect()
 }
 
-/// An equation whose second input is a constant matrix of weights, packed.
-struct Dense<T: gemm::Element> {
-    equation: Equation,
-    weights: PackedB<T>,
-    shape: Shape,
-}
+const DOTS: &str = "...";
 
-impl<T: Number + gemm::Element> Dense<T> {
-    fn new(build: &KernelBuild, equation: Equation, weights: &LazyTensor) -> Result<Self> {
-        let value = weights.get()?;
-        let shape = value.shape().clone();
-        let labels = equation.input_labels(1, shape.rank())?;
-        let (inner, cols) = split(&equation, &labels)?;
-        let op = Operand::new(value, &labels);
-        let size = |ls: &[Label]| -> usize { ls.iter().map(|&l| op.axis(l).0).product() };
-        let (k, n) = (size(&inner), size(&cols));
-        let packed = match (prepack::matrix(build, k, n)?, op.matrix(&inner, &cols)) {
-            (Some(packed), _) => packed,
-            (None, Some((false, ld))) => PackedB::from_rows(&Inline, op.tensor.slice()?, ld, k, n),
-            (None, Some((true, ld))) => {
-                PackedB::from_transposed(&Inline, op.tensor.slice()?, ld, k, n)
-            }
-            (None, None) => {
-                let order: Labels = inner.iter().chain(&cols).copied().collect();
-                let dense = op.dense(&Inline, &order)?;
-                PackedB::from_rows(&Inline, dense.slice()?, n, k, n)
-            }
-        };
-        weights.release();
-        Ok(Dense {
-            equation,
-            weights: packed,
-            shape,
-        })
-    }
-}
-
-/// The weights' labels that are summed over, in the order of input 0, and the others, in the order
-/// of the output.
-fn split(equation: &Equation, weights: &[Label]) -> Result<(Labels, Labels)> {
-    let letters = |labels: Labels| {
-        labels
-            .into_iter()
-            .filter(|&l| l < BROADCAST && weights.contains(&l))
+fn einsum_gradient(g: &mut GradientCtx) -> Result<()> {
+    let equation: String = g.attrs().str("equation")?.split_whitespace().collect();
+    let (left, out) = equation.split_once("->").ok_or_else(|| {
+        invalid_argument!("Expecting exactly one '->' in einsum equation: {equation}")
+    })?;
+    // An ellipsis that the result lacks stands for nothing.
+    let has_dots = out.contains(DOTS);
+    let term = |t: &str| match has_dots {
+        true => t.to_string(),
+        false => t.replace(DOTS, ""),
     };
-    let n = equation.letters_of_input(0);
-    let inner = letters(equation.input_labels(0, n)?).collect();
-    let cols = letters(equation.output_labels(&[n, weights.len()])?).collect();
-    Ok((inner, cols))
+    let inputs: Vec<String> = left.split(',').map(term).collect();
+    for i in 0..inputs.len() {
+        if g.needs(i) {
+            let dx = of_operand(g, i, &inputs, out)?;
+            g.set(i, dx)?;
+        }
+    }
+    Ok(())
 }
 
-impl<T: Number + gemm::Element> OpKernel for Dense<T> {
-    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let x = ctx.input(0)?;
-        let ranks = [x.shape().rank(), self.shape.rank()];
-        let out_shape = self
-            .equation
-            .infer(&[x.shape().into(), (&self.shape).into()])?;
-        let out_shape = shape_of(
-            out_shape
-                .dims()
-                .unwrap_or(&[])
-                .iter()
-                .map(|d| d.unwrap_or(0)),
-        )?;
-        if out_shape.num_elements() == 0 {
-            return ctx.set_output(0, Tensor::zeros(T::DTYPE, out_shape)?);
+/// The operands' contraction.
+fn contracted<'g>(operands: &[Expr<'g>], terms: &[&str], to: &str) -> Result<Expr<'g>> {
+    let first = operands.first();
+    let first = first.ok_or_else(|| invalid_argument!("Einsum needs an operand"))?;
+    let equation = format!("{}->{to}", terms.join(","));
+    Ok(first.make(
+        "Einsum",
+        operands,
+        &[("equation", equation.as_str().into())],
+    ))
+}
+
+fn of_operand<'g>(g: &GradientCtx<'g>, i: usize, inputs: &[String], out: &str) -> Result<Expr<'g>> {
+    let (x, has_dots) = (g.x(i), out.contains(DOTS));
+    let mut own = inputs.get(i).cloned().unwrap_or_default();
+    if has_dots && !own.contains(DOTS) {
+        own.insert_str(0, DOTS);
+    }
+    let others = || inputs.iter().enumerate().filter(|(j, _)| *j != i);
+    // A label that only this operand has was summed: the gradient is the same along it.
+    let is_known = |c: char| c == '.' || out.contains(c) || others().any(|(_, t)| t.contains(c));
+    let (mut kept, mut summed, mut seen) = (String::new(), Vec::new(), String::new());
+    for c in own.chars() {
+        if c != '.' && seen.contains(c) {
+            continue;
         }
-        let out_labels = self.equation.output_labels(&ranks)?;
-        let x_labels = self.equation.input_labels(0, ranks[0])?;
-        let w_labels = self.equation.input_labels(1, ranks[1])?;
-        let (inner, cols) = split(&self.equation, &w_labels)?;
-        let rows: Labels = out_labels
-            .iter()
-            .copied()
-            .filter(|l| x_labels.contains(l))
-            .collect();
-        let natural: Labels = rows.iter().chain(&cols).copied().collect();
-
-        let x = Operand::new(x.clone(), &x_labels);
-        let (k, n) = (self.weights.k(), self.weights.n());
-        let m = out_shape.num_elements() / n;
-        let (a, lda) = match x.matrix(&rows, &inner) {
-            Some((false, ld)) => (x.tensor.clone(), ld),
-            _ => {
-                let order: Labels = rows.iter().chain(&inner).copied().collect();
-                (x.dense(ctx.par(), &order)?, k)
-            }
-        };
-        let shape: Shape = match natural == out_labels {
-            true => out_shape.clone(),
-            false => {
-                let at = |l: &Label| out_labels.iter().position(|o| o == l);
-                natural
-                    .iter()
-                    .filter_map(at)
-                    .map(|i| out_shape[i])
-                    .collect()
-            }
-        };
-        let mut out = ctx.alloc(T::DTYPE, shape)?;
-        let none = Epilogue::none();
-        gemm_packed(
-            ctx.par(),
-            a.slice()?,
-            lda,
-            m,
-            &self.weights,
-            out.slice_mut()?,
-            n,
-            &none,
-        );
-        let out = match natural == out_labels {
-            true => out,
-            false => finish(
-                ctx.par(),
-                &Operand::new(out, &natural),
-                &out_labels,
-                out_shape,
-            )?,
-        };
-        ctx.set_output(0, out)
+        seen.push(c);
+        match is_known(c) {
+            true => kept.push(c),
+            false => summed.push(c),
+        }
     }
-
-    fn absorbs(&self, i: usize) -> bool {
-        i == 1
+    let (mut operands, mut terms) = (vec![g.dy(0)], vec![out]);
+    for (j, t) in others() {
+        operands.push(g.x(j).conj());
+        terms.push(t);
     }
+    let mut dx = contracted(&operands, &terms, &kept)?;
+    if !has_dots && seen == own {
+        // Nothing but missing dimensions.
+        for (axis, _) in own.chars().enumerate().filter(|(_, c)| summed.contains(c)) {
+            dx = dx.op("ExpandDims", &[dx.int(axis as i32)]);
+        }
+        return Ok(match summed.is_empty() {
+            true => dx,
+            false => dx.op("BroadcastTo", &[x.shape_of()]),
+        });
+    }
+    for c in summed {
+        let size = x.shape_of().op("Gather", &[axis_of(x, &own, c)]);
+        let ones = size.reshape(size.ints([1]));
+        let ones = ones.op("Fill", &[dx.number(1.0)]);
+        let more = format!("{kept}{c}");
+        dx = contracted(&[dx, ones], &[&kept, &c.to_string()], &more)?;
+        kept = more;
+    }
+    // A repeated label selects a diagonal.
+    if kept != own {
+        dx = contracted(&[dx], &[&kept], &own)?;
+    }
+    // Dimensions that others have, or that are 1 here, were broadcast.
+    Ok(match has_dots {
+        true => dx.sum_to(x),
+        false => dx,
+    })
+}
 
-    fn packed(&self) -> Result<Vec<Tensor>> {
-        Ok(vec![prepack::tensor(&self.weights)?])
+/// The first dimension of `x` that has the label.
+fn axis_of<'g>(x: Expr<'g>, own: &str, label: char) -> Expr<'g> {
+    let (front, back) = own.split_once(DOTS).unwrap_or((own, ""));
+    let in_back = || back.find(label).unwrap_or(0);
+    match (front.find(label), x.rank()) {
+        (Some(axis), _) => x.int(axis as i32),
+        (None, Some(rank)) => x.int((rank + in_back()).saturating_sub(back.len()) as i32),
+        (None, None) => {
+            let behind = back.len() - in_back();
+            x.op("Rank", &[]) - x.int(behind as i32)
+        }
     }
 }

@@ -4,16 +4,22 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod cholesky;
+mod determinant;
 mod einsum;
-mod einsum_gradient;
+mod einsum_dense;
 mod equation;
-mod matrix;
-mod matrix_gradient;
+mod lu;
+mod matrix_inverse;
+mod matrix_solve;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("cholesky", cholesky::OPS),
+    ("determinant", determinant::OPS),
     ("einsum", einsum::OPS),
-    ("matrix", matrix::OPS),
+    ("matrix_inverse", matrix_inverse::OPS),
+    ("matrix_solve", matrix_solve::OPS),
 ];
 // codegen:end

@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
-mod list_gradient;
 mod tensor_list;
 mod tensor_list_batch;
 

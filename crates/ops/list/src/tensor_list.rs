@@ -1,18 +1,14 @@
 //! Lists of tensors, element by element: making, resizing, reading, setting, pushing and popping.
 
-use crate::list_gradient;
 use ferroflow_base::{Result, Status, invalid_argument, out_of_range};
-use ferroflow_functors::indices;
 use ferroflow_functors::sequence::{grow, merged, shape_from_tensor, shape_input, shape_to_tensor};
-use ferroflow_functors::shapes;
 use ferroflow_functors::tensor_list::{TensorList, change, change_variant, list_at, list_input};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_functors::{indices, shapes};
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::rows::rows;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, Variant};
 
-/// EmptyTensorList, TensorListReserve, TensorListElementShape, TensorListLength, TensorListGetItem,
-/// TensorListSetItem, TensorListPushBack, TensorListPopBack, TensorListPushBackBatch,
-/// TensorListResize, TensorListConcatLists.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "EmptyTensorList",
@@ -41,7 +37,8 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
     Op::new(
         "TensorListElementShape",
-        "input_handle: variant -> element_shape: shape_type | shape_type: type {int32,int64}",
+        "input_handle: variant -> element_shape: shape_type | shape_type: type \
+         {int32,int64}",
     )
     .cost(Cost::Cheap)
     .kernel(element_shape)
@@ -50,11 +47,11 @@ pub(crate) const OPS: &[Op] = &[
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
         .kernel(length)
-    .not_differentiable(),
+        .not_differentiable(),
     Op::new(
         "TensorListGetItem",
-        "input_handle: variant, index: int32, element_shape: Tshape -> item: element_dtype | \
-         element_dtype: type; Tshape: type {int32,int64} = int32",
+        "input_handle: variant, index: int32, element_shape: Tshape -> item: \
+         element_dtype | element_dtype: type; Tshape: type {int32,int64} = int32",
     )
     .shape(|ctx| {
         ctx.with_rank(1, 0)?;
@@ -64,11 +61,11 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Cheap)
     .kernel(get_item)
-    .gradient(list_gradient::get_item),
+    .gradient(get_item_gradient),
     Op::new(
         "TensorListSetItem",
-        "input_handle: variant, index: int32, item: element_dtype -> output_handle: variant | \
-         element_dtype: type; resize_if_index_out_of_bounds: bool = false",
+        "input_handle: variant, index: int32, item: element_dtype -> output_handle: \
+         variant | element_dtype: type; resize_if_index_out_of_bounds: bool = false",
     )
     .shape(|ctx| {
         ctx.with_rank(1, 0)?;
@@ -76,15 +73,16 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Cheap)
     .kernel(set_item)
-    .gradient(list_gradient::set_item),
+    .gradient(set_item_gradient),
     Op::new(
         "TensorListPushBack",
-        "input_handle: variant, tensor: element_dtype -> output_handle: variant | element_dtype: type",
+        "input_handle: variant, tensor: element_dtype -> output_handle: variant | \
+         element_dtype: type",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(push_back)
-    .gradient(list_gradient::push_back),
+    .gradient(push_back_gradient),
     Op::new(
         "TensorListPopBack",
         "input_handle: variant, element_shape: int32 -> output_handle: variant, \
@@ -98,13 +96,15 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Cheap)
     .kernel(pop_back)
-    .gradient(list_gradient::pop_back),
+    .gradient(pop_back_gradient),
     Op::new(
         "TensorListPushBackBatch",
-        "input_handles: variant, tensor: element_dtype -> output_handles: variant | element_dtype: type",
+        "input_handles: variant, tensor: element_dtype -> output_handles: variant | \
+         element_dtype: type",
     )
     .shape(push_back_batch_shape)
-    .kernel(push_back_batch).not_differentiable(),
+    .kernel(push_back_batch)
+    .not_differentiable(),
     Op::new(
         "TensorListResize",
         "input_handle: variant, size: int32 -> output_handle: variant",
@@ -112,7 +112,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(resize)
-    .gradient(list_gradient::resize),
+    .gradient(resize_gradient),
     Op::new(
         "TensorListConcatLists",
         "input_a: variant, input_b: variant -> output: variant | element_dtype: type",
@@ -122,7 +122,8 @@ pub(crate) const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(concat_lists).not_differentiable(),
+    .kernel(concat_lists)
+    .not_differentiable(),
 ];
 
 /// The value of a scalar int32 input.
@@ -438,4 +439,50 @@ fn concat_lists(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         ctx.set_output(0, handles)
     }))
+}
+
+/// A shape of which nothing is known.
+fn any_shape(e: Expr) -> Expr {
+    e.int(-1)
+}
+
+pub(crate) fn of_dtype(dtype: DType) -> [(&'static str, ferroflow_opdef::AttrValue); 1] {
+    [("element_dtype", dtype.into())]
+}
+
+fn push_back_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (item, d) = (g.x(1), g.dy(0));
+    let inputs = [d, item.op("Shape", &[])];
+    let parts = d.node("TensorListPopBack", &inputs, &of_dtype(item.dtype()));
+    for (i, part) in parts.into_iter().enumerate() {
+        g.set(i, part)?;
+    }
+    Ok(())
+}
+
+fn pop_back_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op("TensorListPushBack", &[g.dy(1)]);
+    g.set(0, dx)
+}
+
+fn get_item_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (list, index, d) = (g.x(0), g.x(1), g.dy(0));
+    let n = list.op("TensorListLength", &[]);
+    let empty = any_shape(d).op_with("TensorListReserve", &[n], &of_dtype(d.dtype()));
+    g.set(0, empty.op("TensorListSetItem", &[index, d]))
+}
+
+fn set_item_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (index, item, d) = (g.x(1), g.x(2), g.dy(0));
+    let gone = item.zeros_like();
+    g.set(0, d.op("TensorListSetItem", &[index, gone]))?;
+    let inputs = [index, item.op("Shape", &[])];
+    let di = d.op_with("TensorListGetItem", &inputs, &of_dtype(item.dtype()));
+    g.set(2, di)
+}
+
+fn resize_gradient(g: &mut GradientCtx) -> Result<()> {
+    let n = g.x(0).op("TensorListLength", &[]);
+    let dx = g.dy(0).op("TensorListResize", &[n]);
+    g.set(0, dx)
 }

@@ -1,6 +1,6 @@
 //! Lists of tensors, many elements at once: from a tensor and back.
 
-use crate::list_gradient;
+use crate::tensor_list::of_dtype;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Ints};
 use ferroflow_functors::sequence::{
@@ -8,12 +8,11 @@ use ferroflow_functors::sequence::{
 };
 use ferroflow_functors::shapes;
 use ferroflow_functors::tensor_list::{TensorList, change, list_input};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::rows::{joined, pieces, prepended, rows, split_first};
 use ferroflow_tensor::{PartialShape, Shape, Tensor};
 
-/// TensorListStack, TensorListFromTensor, TensorListGather, TensorListScatter, TensorListScatterV2,
-/// TensorListScatterIntoExistingList, TensorListConcat, TensorListConcatV2, TensorListSplit.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "TensorListStack",
@@ -27,7 +26,7 @@ pub(crate) const OPS: &[Op] = &[
         Ok(())
     })
     .kernel(stack)
-    .gradient(list_gradient::stack),
+    .gradient(stack_gradient),
     Op::new(
         "TensorListFromTensor",
         "tensor: element_dtype, element_shape: shape_type -> output_handle: variant | \
@@ -39,11 +38,11 @@ pub(crate) const OPS: &[Op] = &[
         shapes::scalar(ctx)
     })
     .kernel(from_tensor)
-    .gradient(list_gradient::from_tensor),
+    .gradient(from_tensor_gradient),
     Op::new(
         "TensorListGather",
-        "input_handle: variant, indices: int32, element_shape: int32 -> values: element_dtype | \
-         element_dtype: type",
+        "input_handle: variant, indices: int32, element_shape: int32 -> values: \
+         element_dtype | element_dtype: type",
     )
     .shape(|ctx| {
         let indices = ctx.with_rank(1, 1)?;
@@ -52,7 +51,7 @@ pub(crate) const OPS: &[Op] = &[
         Ok(())
     })
     .kernel(gather)
-    .gradient(list_gradient::gather),
+    .gradient(gather_gradient),
     Op::new(
         "TensorListScatter",
         "tensor: element_dtype, indices: int32, element_shape: shape_type -> \
@@ -60,45 +59,47 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(scatter_shape)
     .kernel(scatter)
-    .gradient(list_gradient::scatter),
+    .gradient(scatter_gradient),
     Op::new(
         "TensorListScatterV2",
-        "tensor: element_dtype, indices: int32, element_shape: shape_type, num_elements: int32 -> \
-         output_handle: variant | element_dtype: type; shape_type: type {int32,int64}",
+        "tensor: element_dtype, indices: int32, element_shape: shape_type, \
+         num_elements: int32 -> output_handle: variant | element_dtype: type; \
+         shape_type: type {int32,int64}",
     )
     .shape(scatter_shape)
     .kernel(scatter)
-    .gradient(list_gradient::scatter),
+    .gradient(scatter_gradient),
     Op::new(
         "TensorListScatterIntoExistingList",
-        "input_handle: variant, tensor: element_dtype, indices: int32 -> output_handle: variant | \
-         element_dtype: type",
+        "input_handle: variant, tensor: element_dtype, indices: int32 -> \
+         output_handle: variant | element_dtype: type",
     )
     .shape(shapes::scalar)
     .kernel(scatter_into)
-    .gradient(list_gradient::scatter_into),
+    .gradient(scatter_into_gradient),
     Op::new(
         "TensorListConcat",
-        "input_handle: variant -> tensor: element_dtype, lengths: int64 | element_dtype: type; \
-         element_shape: shape = unknown",
+        "input_handle: variant -> tensor: element_dtype, lengths: int64 | \
+         element_dtype: type; element_shape: shape = unknown",
     )
     .shape(|ctx| {
         let shape = ctx.attrs().shape("element_shape")?.clone();
         concat_shape(ctx, &shape)
     })
     .kernel(concat)
-    .gradient(list_gradient::concat),
+    .gradient(concat_gradient),
     Op::new(
         "TensorListConcatV2",
         "input_handle: variant, element_shape: shape_type, leading_dims: int64 -> \
-         tensor: element_dtype, lengths: int64 | element_dtype: type; shape_type: type {int32,int64}",
+         tensor: element_dtype, lengths: int64 | element_dtype: type; shape_type: type \
+         {int32,int64}",
     )
     .shape(|ctx| {
         let shape = shape_input(ctx, 1)?;
         concat_shape(ctx, &shape)
     })
     .kernel(concat)
-    .gradient(list_gradient::concat),
+    .gradient(concat_gradient),
     Op::new(
         "TensorListSplit",
         "tensor: element_dtype, element_shape: shape_type, lengths: int64 -> \
@@ -110,7 +111,7 @@ pub(crate) const OPS: &[Op] = &[
         shapes::scalar(ctx)
     })
     .kernel(split)
-    .gradient(list_gradient::split),
+    .gradient(split_gradient),
 ];
 
 /// Picked elements of a list as one tensor.
@@ -495,4 +496,69 @@ fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         list.elements = pieces.iter().map(piece).collect::<Result<_>>()?;
         ctx.set_output(0, list.into_tensor()?)
     }))
+}
+
+/// The shape of one element of a tensor of several.
+fn row_shape(t: Expr) -> Expr {
+    let attrs = [("end_mask", 1i64.into())];
+    let slice = [t.ints([1]), t.ints([0]), t.ints([1])];
+    t.shape_of().op_with("StridedSlice", &slice, &attrs)
+}
+
+fn stack_gradient(g: &mut GradientCtx) -> Result<()> {
+    let d = g.dy(0);
+    g.set(0, d.op("TensorListFromTensor", &[row_shape(d)]))
+}
+
+fn from_tensor_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, d) = (g.x(0), g.dy(0));
+    let dx = d.op_with("TensorListStack", &[row_shape(x)], &of_dtype(x.dtype()));
+    g.set(0, dx.reshape_like(x))
+}
+
+fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (list, indices, d) = (g.x(0), g.x(1), g.dy(0));
+    let n = list.op("TensorListLength", &[]);
+    let dx = d.op("TensorListScatterV2", &[indices, row_shape(d), n]);
+    g.set(0, dx)
+}
+
+fn scatter_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, indices, d) = (g.x(0), g.x(1), g.dy(0));
+    let inputs = [indices, row_shape(x)];
+    g.set(
+        0,
+        d.op_with("TensorListGather", &inputs, &of_dtype(x.dtype())),
+    )
+}
+
+fn scatter_into_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, indices, d) = (g.x(1), g.x(2), g.dy(0));
+    let gone = [x.zeros_like(), indices];
+    g.set(0, d.op("TensorListScatterIntoExistingList", &gone))?;
+    let inputs = [indices, row_shape(x)];
+    g.set(
+        1,
+        d.op_with("TensorListGather", &inputs, &of_dtype(x.dtype())),
+    )
+}
+
+fn concat_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (d, lengths) = (g.dy(0), g.y(1));
+    // Elements differ in their first dimension.
+    let rest = row_shape(d);
+    let shape = d.make("ConcatV2", &[d.ints([-1]), rest, d.int(0)], &[]);
+    g.set(0, d.op("TensorListSplit", &[shape, lengths]))
+}
+
+fn split_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, d) = (g.x(0), g.dy(0));
+    let shape = x.make("ConcatV2", &[x.ints([-1]), row_shape(x), x.int(0)], &[]);
+    let lengths = x.constant(ferroflow_tensor::Tensor::vector::<i64>(&[]));
+    let dx = d.op_with(
+        "TensorListConcatV2",
+        &[shape, lengths],
+        &of_dtype(x.dtype()),
+    );
+    g.set(0, dx)
 }

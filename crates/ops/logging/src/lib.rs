@@ -6,7 +6,6 @@
 // codegen:begin
 mod logging;
 mod summaries;
-mod summarize;
 mod summary_writer;
 
 /// The ops of the group, file by file.

@@ -1,26 +1,26 @@
-//! Ops that say something: a failed assertion, a value on its way, text made from tensors.
+//! Assert, Print, PrintV2.
 
-use crate::summarize::{summary, summary_v2};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_functors::shapes;
+use ferroflow_functors::summarize::summary;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{PartialShape, Shape, Tensor};
 use std::io::Write;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Assert, Print, PrintV2, StringFormat.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "Assert",
-        "condition: bool, data: list(T) -> | T: list(type) >= 1; summarize: int = 3 | stateful",
+        "condition: bool, data: list(T) -> | T: list(type) >= 1; summarize: int = 3 | \
+         stateful",
     )
     .shape(|ctx| ctx.with_rank(0, 0).map(|_| ()))
     .kernel(assert)
     .not_differentiable(),
     Op::new(
         "Print",
-        "input: T, data: list(U) -> output: T | T: type; U: list(type) >= 0; message: string = ''; \
-         first_n: int = -1; summarize: int = 3 | stateful",
+        "input: T, data: list(U) -> output: T | T: type; U: list(type) >= 0; message: \
+         string = ''; first_n: int = -1; summarize: int = 3 | stateful",
     )
     .shape(shapes::unchanged)
     .kernel(print)
@@ -30,20 +30,11 @@ pub(crate) const OPS: &[Op] = &[
     }),
     Op::new(
         "PrintV2",
-        "input: string -> | output_stream: string = 'stderr'; end: string = '\\n' | stateful",
+        "input: string -> | output_stream: string = 'stderr'; end: string = '\\n' | \
+         stateful",
     )
     .shape(|ctx| ctx.with_rank(0, 0).map(|_| ()))
     .kernel(print_v2),
-    Op::new(
-        "StringFormat",
-        "inputs: list(T) -> output: string | T: list(type) >= 0; template: string = '%s'; \
-         placeholder: string = '%s'; summarize: int = 3",
-    )
-    .shape(|ctx| {
-        ctx.set(0, PartialShape::scalar());
-        Ok(())
-    })
-    .kernel(string_format),
 ];
 
 fn assert(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -135,32 +126,4 @@ fn print_v2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 /// because nobody listens.
 fn say(line: &[u8], mut to: impl Write) {
     let _ = to.write_all(line).and_then(|()| to.flush());
-}
-
-fn string_format(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (template, placeholder) = (
-        build.attrs.str("template")?,
-        build.attrs.str("placeholder")?,
-    );
-    let parts: Vec<String> = match placeholder {
-        "" => vec![template.to_string()],
-        mark => template.split(mark).map(str::to_string).collect(),
-    };
-    if parts.len() != build.inputs.len() + 1 {
-        return Err(invalid_argument!(
-            "num placeholders in template and num inputs must match: {} vs. {}",
-            parts.len() - 1,
-            build.inputs.len()
-        ));
-    }
-    let summarize = build.attrs.int("summarize")?;
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let mut text = parts.first().cloned().unwrap_or_default();
-        for (i, part) in parts.iter().skip(1).enumerate() {
-            text += &summary_v2(ctx.input(i)?, summarize);
-            text += part;
-        }
-        let text = Tensor::from_strings(Shape::scalar(), vec![text.into_bytes().into()])?;
-        ctx.set_output(0, text)
-    }))
 }

@@ -1,42 +1,36 @@
 //! Messages for event files, and tensors as messages.
 
-use base64::prelude::{BASE64_STANDARD, Engine};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::floats;
 use ferroflow_functors::shapes;
-use ferroflow_model::proto::{HistogramProto, Summary, TensorProto, summary};
-use ferroflow_model::{tensor_from_proto, tensor_to_proto};
+use ferroflow_model::proto::{HistogramProto, Summary, summary};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, Tensor};
 use prost::Message;
 
-/// ScalarSummary, HistogramSummary, MergeSummary, SerializeTensor, ParseTensor.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "ScalarSummary",
-        "tags: string, values: T -> summary: string | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}",
+        "tags: string, values: T -> summary: string | T: realnumbertype",
     )
     .shape(shapes::scalar)
-    .kernel(|_| Ok(Box::new(scalars))).not_differentiable(),
+    .kernel(|_| Ok(Box::new(scalars)))
+    .not_differentiable(),
     Op::new(
         "HistogramSummary",
-        "tag: string, values: T -> summary: string | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float",
+        "tag: string, values: T -> summary: string | T: realnumbertype = float",
     )
     .shape(shapes::scalar)
-    .kernel(histogram).not_differentiable(),
-    Op::new("MergeSummary", "inputs: N*string -> summary: string | N: int >= 1 |")
-        .shape(shapes::scalar)
-        .kernel(|_| Ok(Box::new(merge))).not_differentiable(),
-    Op::new("SerializeTensor", "tensor: T -> serialized: string | T: type |")
-        .shape(shapes::scalar)
-        .kernel(|_| {
-            Ok(Box::new(|ctx: &mut KernelCtx| {
-                let message = tensor_to_proto(ctx.input(0)?)?.encode_to_vec();
-                ctx.set_output(0, Tensor::string(message))
-            }))
-        }).not_differentiable(),
-    Op::new("ParseTensor", "serialized: string -> output: out_type | out_type: type |")
-        .kernel(parse).not_differentiable(),
+    .kernel(histogram)
+    .not_differentiable(),
+    Op::new(
+        "MergeSummary",
+        "inputs: N*string -> summary: string | N: int >= 1 |",
+    )
+    .shape(shapes::scalar)
+    .kernel(|_| Ok(Box::new(merge)))
+    .not_differentiable(),
 ];
 
 /// The numbers of a tensor as doubles.
@@ -182,31 +176,4 @@ pub(crate) fn counted(limits: &[f64], values: &[f64]) -> HistogramProto {
         empty = count == 0.0;
     }
     out
-}
-
-fn parse(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.output(0)?;
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let serialized = ctx.input(0)?;
-        let [bytes] = serialized.strings()? else {
-            return Err(invalid_argument!(
-                "Expected `serialized` to be a scalar, got shape: {}",
-                serialized.shape()
-            ));
-        };
-        let message = TensorProto::decode(&bytes[..]).map_err(|_| {
-            invalid_argument!(
-                "Could not parse `serialized` as TensorProto, base64: {}",
-                BASE64_STANDARD.encode(bytes)
-            )
-        })?;
-        let value = tensor_from_proto(&message, None)?.get()?;
-        if value.dtype() != dtype {
-            return Err(invalid_argument!(
-                "Type mismatch between parsed tensor ({}) and dtype ({dtype})",
-                value.dtype()
-            ));
-        }
-        ctx.set_output(0, value)
-    }))
 }

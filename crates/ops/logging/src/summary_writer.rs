@@ -7,7 +7,7 @@ use ferroflow_model::proto::{Event, GraphDef, Summary, SummaryMetadata, summary}
 use ferroflow_model::{EventWriter, tensor_to_proto};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_resources::file_system::local_path;
-use ferroflow_resources::resource::{HandleKernel, Place, Resource, resource};
+use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, resource};
 use ferroflow_tensor::Tensor;
 use prost::Message;
 use std::path::Path;
@@ -19,32 +19,40 @@ use std::time::{Duration, Instant};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "SummaryWriter",
-        "-> writer: resource | shared_name: string = ''; container: string = '' | stateful",
+        "-> writer: resource | shared_name: string = ''; container: string = '' | \
+         stateful",
     )
     .shape(shapes::scalar)
     .kernel(handle),
     Op::new(
         "CreateSummaryFileWriter",
-        "writer: resource, logdir: string, max_queue: int32, flush_millis: int32, filename_suffix: string -> | | stateful",
+        "writer: resource, logdir: string, max_queue: int32, flush_millis: int32, \
+         filename_suffix: string -> | | stateful",
     )
     .kernel(|_| Ok(Box::new(create))),
-    Op::new("FlushSummaryWriter", "writer: resource -> | | stateful")
-        .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| with_writer(ctx, Writer::flush)))),
+    Op::new("FlushSummaryWriter", "writer: resource -> | | stateful").kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            with_writer(ctx, Writer::flush)
+        }))
+    }),
     Op::new("CloseSummaryWriter", "writer: resource -> | | stateful")
         .kernel(|_| Ok(Box::new(close))),
     Op::new(
         "WriteSummary",
-        "writer: resource, step: int64, tensor: T, tag: string, summary_metadata: string -> | T: type | stateful",
+        "writer: resource, step: int64, tensor: T, tag: string, summary_metadata: \
+         string -> | T: type | stateful",
     )
     .kernel(|_| Ok(Box::new(write_tensor))),
     Op::new(
         "WriteScalarSummary",
-        "writer: resource, step: int64, tag: string, value: T -> | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} | stateful",
+        "writer: resource, step: int64, tag: string, value: T -> | T: realnumbertype | \
+         stateful",
     )
     .kernel(|_| Ok(Box::new(write_scalar))),
     Op::new(
         "WriteHistogramSummary",
-        "writer: resource, step: int64, tag: string, values: T -> | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,bool} = float | stateful",
+        "writer: resource, step: int64, tag: string, values: T -> | T: type \
+         {realnumbertype,bool} = float | stateful",
     )
     .kernel(|_| Ok(Box::new(write_histogram))),
     Op::new(
@@ -57,8 +65,11 @@ pub(crate) const OPS: &[Op] = &[
         "writer: resource, step: int64, tensor: string -> | | stateful",
     )
     .kernel(|_| Ok(Box::new(write_graph))),
-    Op::new("ImportEvent", "writer: resource, event: string -> | | stateful")
-        .kernel(|_| Ok(Box::new(import_event))),
+    Op::new(
+        "ImportEvent",
+        "writer: resource, event: string -> | | stateful",
+    )
+    .kernel(|_| Ok(Box::new(import_event))),
 ];
 
 /// A file once it is created, until it is closed.
@@ -104,7 +115,7 @@ impl Writer {
 }
 
 fn handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let place = Place::of_node(build)?;
+    let place = ContainerInfo::of_node(build)?;
     Ok(Box::new(HandleKernel::new(place, |_: &KernelCtx| {
         Ok(SummaryFile::default())
     })))

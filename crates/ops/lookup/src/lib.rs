@@ -4,12 +4,12 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod lookup_table;
 mod table_file;
-mod tables;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
-    ("tables", tables::OPS),
+    ("lookup_table", lookup_table::OPS),
 ];
 // codegen:end

@@ -8,14 +8,36 @@ use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 
+macro_rules! args {
+    ($($ty:ty),*) => {$(
+        impl Arg for $ty {
+            const LEAST: Self = <$ty as Ordered>::LOWEST;
+            const MOST: Self = <$ty as Ordered>::HIGHEST;
+        }
+    )*};
+}
+
 /// ArgMax, ArgMin.
 pub(crate) const OPS: &[Op] = &[
-    Op::new("ArgMax", "input: T, dimension: Tidx -> output: output_type | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8,quint8,qint32,qint16,quint16,bool}; Tidx: type {int16,int32,int64} = int32; output_type: type {int16,uint16,int32,int64} = int64 |")
-        .shape(arg_shape)
-        .kernel(factory::<true>).not_differentiable(),
-    Op::new("ArgMin", "input: T, dimension: Tidx -> output: output_type | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8,quint8,qint32,qint16,quint16,bool}; Tidx: type {int32,int64} = int32; output_type: type {int32,int64} = int64 |")
-        .shape(arg_shape)
-        .kernel(factory::<false>).not_differentiable(),
+    Op::new(
+        "ArgMax",
+        "input: T, dimension: Tidx -> output: output_type | T: type \
+         {realnumbertype,qint8,quint8,qint32,qint16,quint16,bool}; Tidx: type \
+         {int16,int32,int64} = int32; output_type: type {int16,uint16,int32,int64} = \
+         int64",
+    )
+    .shape(arg_shape)
+    .kernel(factory::<true>)
+    .not_differentiable(),
+    Op::new(
+        "ArgMin",
+        "input: T, dimension: Tidx -> output: output_type | T: type \
+         {realnumbertype,qint8,quint8,qint32,qint16,quint16,bool}; Tidx: type \
+         {int32,int64} = int32; output_type: type {int32,int64} = int64",
+    )
+    .shape(arg_shape)
+    .kernel(factory::<false>)
+    .not_differentiable(),
 ];
 
 fn arg_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -38,7 +60,7 @@ fn arg_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// The value of a scalar axis input.
-pub(crate) fn axis_value(axis: &Tensor) -> Result<i64> {
+fn axis_value(axis: &Tensor) -> Result<i64> {
     if axis.num_elements() != 1 || !axis.shape().is_scalar() {
         return Err(invalid_argument!(
             "dim must be a scalar, but received tensor of shape: {}",
@@ -60,24 +82,18 @@ trait Arg: Element + PartialOrd {
     const MOST: Self;
 }
 
-macro_rules! args {
-    ($($ty:ty),*) => {$(
-        impl Arg for $ty {
-            const LEAST: Self = <$ty as Ordered>::LOWEST;
-            const MOST: Self = <$ty as Ordered>::HIGHEST;
-        }
-    )*};
-}
 args!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
 
 impl Arg for bool {
     const LEAST: Self = false;
     const MOST: Self = true;
 }
+
 impl Arg for f16 {
     const LEAST: Self = f16::NEG_INFINITY;
     const MOST: Self = f16::INFINITY;
 }
+
 impl Arg for bf16 {
     const LEAST: Self = bf16::NEG_INFINITY;
     const MOST: Self = bf16::INFINITY;

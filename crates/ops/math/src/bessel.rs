@@ -1,6 +1,7 @@
 //! Bessel functions and other special functions of one tensor.
 
-use crate::unary::{FLOATS, row, special_kernel, times};
+use crate::unary::{FLOATS, special_kernel, times};
+use ferroflow_functors::unary::unary_op;
 use ferroflow_opdef::{Expr, GradientCtx, Op};
 use spec_math::cephes64;
 use std::f64::consts::{FRAC_PI_2, LN_2};
@@ -8,13 +9,12 @@ use std::f64::consts::{FRAC_PI_2, LN_2};
 /// A function of one number and its derivative, an expression of the input and the output.
 macro_rules! function {
     ($name:literal, $f:expr, $derivative:expr) => {
-        row($name, FLOATS, |build| special_kernel(build, $f))
+        unary_op($name, FLOATS, |build| special_kernel(build, $f))
             .gradient(|g: &mut GradientCtx| times(g, $derivative))
     };
 }
 
-/// BesselI0, BesselI0e, BesselI1, BesselI1e, BesselJ0, BesselJ1, BesselK0, BesselK0e, BesselK1,
-/// BesselK1e, BesselY0, BesselY1, Dawsn, Expint, FresnelCos, FresnelSin, Spence.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     function!("BesselI0", cephes64::i0, |x, _| x.op("BesselI1", &[])),
     function!("BesselI0e", cephes64::i0e, |x, y| x.op("BesselI1e", &[])

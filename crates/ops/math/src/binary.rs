@@ -2,48 +2,38 @@
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::binary::{
-    Both, Limit, Simd, Test, checked_zip_kernel, half_zip_kernel, zip_kernel,
+    BinaryFn, ComparisonFn, Limit, SimdBinary, binary_kernel, binary_op, checked_binary_kernel,
+    half_binary_kernel,
 };
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Num, Ordered};
-use ferroflow_functors::shapes;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_primitives::math::BinaryOp;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
 
-/// A row of a broadcasting op.
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature)
-        .shape(shapes::broadcast)
-        .kernel(kernel)
-}
-
 /// The factory of a function that every listed type and the 16-bit floats have.
-macro_rules! zip_of {
+macro_rules! binary_of {
     ($trait:ident :: $f:ident, [$($ty:ty),+]) => {
-        zip_of!(Both(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
+        binary_of!(BinaryFn(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
     };
     ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
             let dtype = build.input(0)?;
             match dtype {
-                DType::Half => half_zip_kernel::<f16>($single),
-                DType::Bfloat16 => half_zip_kernel::<bf16>($single),
-                DType::Float => zip_kernel::<f32, f32>($single),
-                _ => dispatch!(dtype, T in [$($ty),+] => zip_kernel::<T, T>(Both(<T as $trait>::$f)),
+                DType::Half => half_binary_kernel::<f16>($single),
+                DType::Bfloat16 => half_binary_kernel::<bf16>($single),
+                DType::Float => binary_kernel::<f32, f32>($single),
+                _ => dispatch!(dtype, T in [$($ty),+] => binary_kernel::<T, T>(BinaryFn(<T as $trait>::$f)),
                     else Err(build.unsupported(dtype))),
             }
         }
     };
 }
+
 macro_rules! num_op {
     ($f:ident, $simd:ident) => {
-        zip_of!(
-            Simd(BinaryOp::$simd, <f32 as Num>::$f),
+        binary_of!(
+            SimdBinary(BinaryOp::$simd, <f32 as Num>::$f),
             Num::$f,
             [
                 f64, i32, i64, u8, i8, i16, u16, u32, u64, Complex32, Complex64
@@ -51,244 +41,149 @@ macro_rules! num_op {
         )
     };
 }
+
 macro_rules! field_op {
     ($f:ident) => {
-        zip_of!(Field::$f, [f64, Complex32, Complex64])
+        binary_of!(Field::$f, [f64, Complex32, Complex64])
     };
 }
+
 macro_rules! real_op {
     ($f:ident) => {
-        zip_of!(Real::$f, [f64])
+        binary_of!(Real::$f, [f64])
     };
 }
+
 macro_rules! ordered_op {
     ($f:ident, $larger:literal) => {
-        zip_of!(
+        binary_of!(
             Limit { larger: $larger },
             Ordered::$f,
             [f64, i32, i64, u8, i8, i16, u16, u32, u64]
         )
     };
 }
+
 /// The factory of a division: integers must not be divided by zero.
 macro_rules! division {
     ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
-        division!(Both(<f32 as $trait>::$f), $trait::$f, [$($ty),+], $check)
+        division!(BinaryFn(<f32 as $trait>::$f), $trait::$f, [$($ty),+], $check)
     };
     ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
         |build: &KernelBuild| {
             dispatch!(build.input(0)?, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
-                checked_zip_kernel::<T, T>(Both(<T as $trait>::$f), $check::<T>),
-                else (zip_of!($single, $trait::$f, [$($ty),+]))(build))
+                checked_binary_kernel::<T, T>(BinaryFn(<T as $trait>::$f), $check::<T>),
+                else (binary_of!($single, $trait::$f, [$($ty),+]))(build))
         }
     };
 }
+
 macro_rules! bits_op {
     ($f:ident) => {
         |build: &KernelBuild| {
             let dtype = build.input(0)?;
             dispatch!(dtype, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
-                zip_kernel::<T, T>(Both(<T as Int>::$f)),
+                binary_kernel::<T, T>(BinaryFn(<T as Int>::$f)),
                 else Err(build.unsupported(dtype)))
         }
     };
 }
 
-/// Add, AddV2, Sub, Mul, the divisions and remainders, Maximum, Minimum, Pow and other two-input
-/// maths, the bitwise ops, LogicalAnd, LogicalOr, Complex.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
-        "Add",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,int16,int32,int64,complex64,complex128,string} |",
-        |build| match build.input(0)? {
+    binary_op("Add", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,int16,int32,int64,complex64,complex128,string}", |build| match build.input(0)? {
             DType::String => Ok(Box::new(crate::compare::concat_strings)),
             _ => ADD(build),
-        },
-    )
+        })
     .gradient(add_grad),
-    row(
-        "AddV2",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,uint16,uint32,uint64,int8,int16,int32,int64,complex64,complex128} | commutative aggregate",
-        ADD,
-    )
+    binary_op("AddV2", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,uint16,uint32,uint64,int8,int16,int32,int64,complex64,complex128} \
+         | commutative aggregate", ADD)
     .gradient(add_grad),
-    row(
-        "Sub",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,int64,complex64,complex128,uint32,uint64} |",
-        num_op!(sub, Sub),
-    )
+    binary_op("Sub", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,int64,complex64,complex128,uint32,uint64}", num_op!(sub, Sub))
     .gradient(sub_grad),
-    row(
-        "Mul",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} | commutative",
-        num_op!(mul, Mul),
-    )
+    binary_op("Mul", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} \
+         | commutative", num_op!(mul, Mul))
     .gradient(mul_grad),
-    row(
-        "Maximum",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
-        ordered_op!(larger, true),
-    )
+    binary_op("Maximum", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64}", ordered_op!(larger, true))
     .gradient(maximum_grad),
-    row(
-        "Minimum",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64} |",
-        ordered_op!(smaller, false),
-    )
+    binary_op("Minimum", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,int8,uint8,int16,uint16,int32,uint32,int64,uint64}", ordered_op!(smaller, false))
     .gradient(minimum_grad),
-    row(
-        "SquaredDifference",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,int32,int64,complex64,complex128} | commutative",
-        zip_of!(
-            Simd(BinaryOp::SquaredDifference, Num::squared_difference),
+    binary_op("SquaredDifference", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,int32,int64,complex64,complex128} | commutative", binary_of!(
+            SimdBinary(BinaryOp::SquaredDifference, Num::squared_difference),
             Num::squared_difference,
             [f64, i32, i64, Complex32, Complex64]
-        ),
-    )
+        ))
     .gradient(squared_difference_grad),
-    row(
-        "Div",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        division!(DIVIDE, Num::div, [f64, Complex32, Complex64], no_zero),
-    )
+    binary_op("Div", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(DIVIDE, Num::div, [f64, Complex32, Complex64], no_zero))
     .gradient(div_grad),
-    row(
-        "RealDiv",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        zip_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]),
-    )
+    binary_op("RealDiv", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", binary_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]))
     .gradient(div_grad),
-    row(
-        "FloorDiv",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        division!(Ordered::floor_div, [f64], no_zero),
-    )
+    binary_op("FloorDiv", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::floor_div, [f64], no_zero))
     .not_differentiable(),
-    row(
-        "TruncateDiv",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128} |",
-        division!(Ordered::trunc_div, [f64], no_zero_internal),
-    )
+    binary_op("TruncateDiv", "x: T, y: T -> z: T | T: type \
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::trunc_div, [f64], no_zero_internal))
     .not_differentiable(),
-    row(
-        "Mod",
-        "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |",
-        division!(Ordered::trunc_mod, [f64], no_zero),
-    )
+    binary_op("Mod", "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |", division!(Ordered::trunc_mod, [f64], no_zero))
     .gradient(truncate_mod_grad),
-    row(
-        "FloorMod",
-        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double} |",
-        division!(Ordered::floor_mod, [f64], no_zero),
-    )
+    binary_op("FloorMod", "x: T, y: T -> z: T | T: type \
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double}", division!(Ordered::floor_mod, [f64], no_zero))
     .gradient(floor_mod_grad),
-    row(
-        "TruncateMod",
-        "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |",
-        division!(Ordered::trunc_mod, [f64], no_zero_internal),
-    )
+    binary_op("TruncateMod", "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |", division!(Ordered::trunc_mod, [f64], no_zero_internal))
     .gradient(truncate_mod_grad),
-    row(
-        "DivNoNan",
-        "x: T, y: T -> z: T | T: type {half,float,bfloat16,double,complex64,complex128} |",
-        field_op!(div_no_nan),
-    )
+    binary_op("DivNoNan", "x: T, y: T -> z: T | T: type {half,float,bfloat16,double,complex64,complex128} |", field_op!(div_no_nan))
     .gradient(div_no_nan_grad),
-    row(
-        "MulNoNan",
-        "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,complex64,complex128} |",
-        field_op!(mul_no_nan),
-    )
+    binary_op("MulNoNan", "x: T, y: T -> z: T | T: type {bfloat16,half,float,double,complex64,complex128} |", field_op!(mul_no_nan))
     .gradient(mul_no_nan_grad),
-    row(
-        "Xdivy",
-        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
-        field_op!(xdivy),
-    )
+    binary_op("Xdivy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xdivy))
     .gradient(xdivy_grad),
-    row(
-        "Xlogy",
-        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
-        field_op!(xlogy),
-    )
+    binary_op("Xlogy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xlogy))
     .gradient(xlogy_grad),
-    row(
-        "Xlog1py",
-        "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |",
-        field_op!(xlog1py),
-    )
+    binary_op("Xlog1py", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xlog1py))
     .gradient(xlog1py_grad),
-    row(
-        "Atan2",
-        "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
-        real_op!(atan2),
-    )
+    binary_op("Atan2", "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |", real_op!(atan2))
     .gradient(atan2_grad),
-    row(
-        "NextAfter",
-        "x1: T, x2: T -> output: T | T: type {double,float} = float |",
-        real_op!(next_after),
-    )
+    binary_op("NextAfter", "x1: T, x2: T -> output: T | T: type {double,float} = float |", real_op!(next_after))
     .gradient(next_after_grad),
-    row(
-        "Pow",
-        "x: T, y: T -> z: T | T: type {bfloat16,float,half,double,int8,int16,int32,int64,complex64,complex128} |",
-        |build| {
+    binary_op("Pow", "x: T, y: T -> z: T | T: type \
+         {bfloat16,float,half,double,int8,int16,int32,int64,complex64,complex128}", |build| {
             let dtype = build.input(0)?;
             dispatch!(dtype, T in [i32, i64, i8, i16] =>
-            checked_zip_kernel::<T, T>(Both(<T as Int>::pow), no_negative::<T>),
+            checked_binary_kernel::<T, T>(BinaryFn(<T as Int>::pow), no_negative::<T>),
             else (field_op!(pow))(build))
-        },
-    )
+        })
     .gradient(pow_grad),
-    row(
-        "BitwiseAnd",
-        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
-        bits_op!(and),
-    ).not_differentiable(),
-    row(
-        "BitwiseOr",
-        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
-        bits_op!(or),
-    ).not_differentiable(),
-    row(
-        "BitwiseXor",
-        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative",
-        bits_op!(xor),
-    ).not_differentiable(),
-    row(
-        "LeftShift",
-        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
-        bits_op!(shl),
-    ).not_differentiable(),
-    row(
-        "RightShift",
-        "x: T, y: T -> z: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
-        bits_op!(shr),
-    ).not_differentiable(),
-    row(
-        "LogicalAnd",
-        "x: bool, y: bool -> z: bool |  | commutative",
-        |_| zip_kernel::<bool, bool>(Both(|a, b| a & b)),
-    ).not_differentiable(),
-    row(
-        "LogicalOr",
-        "x: bool, y: bool -> z: bool |  | commutative",
-        |_| zip_kernel::<bool, bool>(Both(|a, b| a | b)),
-    ).not_differentiable(),
-    row(
-        "Complex",
-        "real: T, imag: T -> out: Tout | T: type {float,double} = float; Tout: type {complex64,complex128} = complex64 |",
-        |build| match (build.input(0)?, build.output(0)?) {
-            (DType::Float, DType::Complex64) => zip_kernel::<f32, Complex32>(Test(Complex::new)),
-            (DType::Double, DType::Complex128) => zip_kernel::<f64, Complex64>(Test(Complex::new)),
+    binary_op("BitwiseAnd", "x: T, y: T -> z: T | T: type \
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative", bits_op!(and)).not_differentiable(),
+    binary_op("BitwiseOr", "x: T, y: T -> z: T | T: type \
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative", bits_op!(or)).not_differentiable(),
+    binary_op("BitwiseXor", "x: T, y: T -> z: T | T: type \
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64} | commutative", bits_op!(xor)).not_differentiable(),
+    binary_op("LeftShift", "x: T, y: T -> z: T | T: type \
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64}", bits_op!(shl)).not_differentiable(),
+    binary_op("RightShift", "x: T, y: T -> z: T | T: type \
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64}", bits_op!(shr)).not_differentiable(),
+    binary_op("LogicalAnd", "x: bool, y: bool -> z: bool |  | commutative", |_| binary_kernel::<bool, bool>(BinaryFn(|a, b| a & b))).not_differentiable(),
+    binary_op("LogicalOr", "x: bool, y: bool -> z: bool |  | commutative", |_| binary_kernel::<bool, bool>(BinaryFn(|a, b| a | b))).not_differentiable(),
+    binary_op("Complex", "real: T, imag: T -> out: Tout | T: type {float,double} = float; Tout: type \
+         {complex64,complex128} = complex64", |build| match (build.input(0)?, build.output(0)?) {
+            (DType::Float, DType::Complex64) => binary_kernel::<f32, Complex32>(ComparisonFn(Complex::new)),
+            (DType::Double, DType::Complex128) => binary_kernel::<f64, Complex64>(ComparisonFn(Complex::new)),
             (dtype, _) => Err(build.unsupported(dtype)),
-        },
-    )
+        })
     .gradient(complex_grad),
 ];
 
-const DIVIDE: Simd<fn(f32, f32) -> f32> = Simd(BinaryOp::Div, Num::div);
+const DIVIDE: SimdBinary<fn(f32, f32) -> f32> = SimdBinary(BinaryOp::Div, Num::div);
 
 const ADD: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> = num_op!(add, Add);
 

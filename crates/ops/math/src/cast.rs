@@ -5,7 +5,9 @@ use crate::quantized::{self, of_stored_as};
 use ferroflow_base::{Result, unimplemented_error};
 use ferroflow_functors::numeric::Half;
 use ferroflow_functors::shapes;
-use ferroflow_functors::unary::{CHEAP, Convert, Each, Narrowed, Widened, map_kernel};
+use ferroflow_functors::unary::{
+    CHEAP, ConvertFn, NarrowOutput, UnaryFn, WidenInput, unary_kernel,
+};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
 
@@ -18,7 +20,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(cast)
 .gradient(cast_gradient)];
 
-/// A conversion with the result that C++ on x86 gives. What a float has no room for becomes what
+/// A conversion with the result of C++ on x86. A float out of range becomes what
 /// the processor's instructions make of it, as in TensorFlow's vectorized loops.
 trait CastTo<T> {
     fn cast(self) -> T;
@@ -174,7 +176,7 @@ fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     of_stored_as(build, kernel.unwrap_or_else(unsupported)?, stored)
 }
 
-/// What elements lie in memory as.
+/// The storage type of elements.
 fn stored(dtype: DType) -> DType {
     match dtype {
         DType::Float8E5m2 | DType::Float8E4m3fn | DType::Uint4 => DType::Uint8,
@@ -204,14 +206,14 @@ fn from_float8(format: &'static Float8, to: DType) -> Option<Kernel> {
     let decode = move |x: u8| format.decode(x);
     if let Some(other) = float8::format(to) {
         let convert = move |x: u8| other.encode(format.decode(x).into());
-        return Some(map_kernel::<u8, u8>(CHEAP, Convert(convert)));
+        return Some(unary_kernel::<u8, u8>(CHEAP, ConvertFn(convert)));
     }
     dispatch!(stored(to), T in [
         f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
-    ] => Some(map_kernel::<u8, T>(CHEAP, Convert(move |x| CastTo::<T>::cast(decode(x))))),
+    ] => Some(unary_kernel::<u8, T>(CHEAP, ConvertFn(move |x| CastTo::<T>::cast(decode(x))))),
     else match to {
-        DType::Half => Some(map_kernel::<u8, f16>(CHEAP, Narrowed(Convert(decode)))),
-        DType::Bfloat16 => Some(map_kernel::<u8, bf16>(CHEAP, Narrowed(Convert(decode)))),
+        DType::Half => Some(unary_kernel::<u8, f16>(CHEAP, NarrowOutput(ConvertFn(decode)))),
+        DType::Bfloat16 => Some(unary_kernel::<u8, bf16>(CHEAP, NarrowOutput(ConvertFn(decode)))),
         _ => None,
     })
 }
@@ -219,10 +221,12 @@ fn from_float8(format: &'static Float8, to: DType) -> Option<Kernel> {
 fn to_float8(format: &'static Float8, from: DType) -> Option<Kernel> {
     let encode = move |x: f64| format.encode(x);
     Some(match from {
-        DType::Float => map_kernel::<f32, u8>(CHEAP, Convert(move |x: f32| encode(x.into()))),
-        DType::Double => map_kernel::<f64, u8>(CHEAP, Convert(encode)),
-        DType::Half => map_kernel::<f16, u8>(CHEAP, Convert(move |x: f16| encode(x.into()))),
-        DType::Bfloat16 => map_kernel::<bf16, u8>(CHEAP, Convert(move |x: bf16| encode(x.into()))),
+        DType::Float => unary_kernel::<f32, u8>(CHEAP, ConvertFn(move |x: f32| encode(x.into()))),
+        DType::Double => unary_kernel::<f64, u8>(CHEAP, ConvertFn(encode)),
+        DType::Half => unary_kernel::<f16, u8>(CHEAP, ConvertFn(move |x: f16| encode(x.into()))),
+        DType::Bfloat16 => {
+            unary_kernel::<bf16, u8>(CHEAP, ConvertFn(move |x: bf16| encode(x.into())))
+        }
         _ => return None,
     })
 }
@@ -230,8 +234,8 @@ fn to_float8(format: &'static Float8, from: DType) -> Option<Kernel> {
 /// Integers to their lowest four bits, a byte for each; the upper bits repeat the sign if there is one.
 fn to_four_bits(from: DType, is_signed: bool) -> Option<Kernel> {
     dispatch!(from, S in [i32, i64, u8, i8, i16, u16, u32, u64] => Some(match is_signed {
-        true => map_kernel::<S, i8>(CHEAP, Convert(|x: S| CastTo::<i8>::cast(x) << 4 >> 4)),
-        false => map_kernel::<S, u8>(CHEAP, Convert(|x: S| CastTo::<u8>::cast(x) & 15)),
+        true => unary_kernel::<S, i8>(CHEAP, ConvertFn(|x: S| CastTo::<i8>::cast(x) << 4 >> 4)),
+        false => unary_kernel::<S, u8>(CHEAP, ConvertFn(|x: S| CastTo::<u8>::cast(x) & 15)),
     }), else None)
 }
 
@@ -256,16 +260,18 @@ fn truncating(from: DType, to: DType) -> Option<Kernel> {
         }
     }
     Some(match (from, to) {
-        (DType::Float, DType::Half) => map_kernel::<f32, f16>(CHEAP, Narrowed(Each(single(13)))),
-        (DType::Float, DType::Bfloat16) => {
-            map_kernel::<f32, bf16>(CHEAP, Narrowed(Each(single(16))))
+        (DType::Float, DType::Half) => {
+            unary_kernel::<f32, f16>(CHEAP, NarrowOutput(UnaryFn(single(13))))
         }
-        (DType::Double, DType::Float) => map_kernel::<f64, f32>(CHEAP, Convert(double(29))),
+        (DType::Float, DType::Bfloat16) => {
+            unary_kernel::<f32, bf16>(CHEAP, NarrowOutput(UnaryFn(single(16))))
+        }
+        (DType::Double, DType::Float) => unary_kernel::<f64, f32>(CHEAP, ConvertFn(double(29))),
         (DType::Double, DType::Half) => {
-            map_kernel::<f64, f16>(CHEAP, Narrowed(Convert(double(42))))
+            unary_kernel::<f64, f16>(CHEAP, NarrowOutput(ConvertFn(double(42))))
         }
         (DType::Double, DType::Bfloat16) => {
-            map_kernel::<f64, bf16>(CHEAP, Narrowed(Convert(double(45))))
+            unary_kernel::<f64, bf16>(CHEAP, NarrowOutput(ConvertFn(double(45))))
         }
         _ => return None,
     })
@@ -302,11 +308,11 @@ type Kernel = Result<Box<dyn OpKernel>>;
 fn from_plain<S: CastAll>(to: DType) -> Option<Kernel> {
     dispatch!(to, T in [
         f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
-    ] => Some(map_kernel::<S, T>(CHEAP, Convert(<S as CastTo<T>>::cast))),
+    ] => Some(unary_kernel::<S, T>(CHEAP, ConvertFn(<S as CastTo<T>>::cast))),
     else match to {
-        DType::Half => Some(map_kernel::<S, f16>(CHEAP, Narrowed(Convert(<S as CastTo<f32>>::cast)))),
+        DType::Half => Some(unary_kernel::<S, f16>(CHEAP, NarrowOutput(ConvertFn(<S as CastTo<f32>>::cast)))),
         DType::Bfloat16 => {
-            Some(map_kernel::<S, bf16>(CHEAP, Narrowed(Convert(<S as CastTo<f32>>::cast))))
+            Some(unary_kernel::<S, bf16>(CHEAP, NarrowOutput(ConvertFn(<S as CastTo<f32>>::cast))))
         }
         _ => None,
     })
@@ -315,10 +321,10 @@ fn from_plain<S: CastAll>(to: DType) -> Option<Kernel> {
 fn from_half<H: Half>(to: DType) -> Option<Kernel> {
     dispatch!(to, T in [
         f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
-    ] => Some(map_kernel::<H, T>(CHEAP, Widened(Convert(<f32 as CastTo<T>>::cast)))),
+    ] => Some(unary_kernel::<H, T>(CHEAP, WidenInput(ConvertFn(<f32 as CastTo<T>>::cast)))),
     else match to {
-        DType::Half => Some(map_kernel::<H, f16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
-        DType::Bfloat16 => Some(map_kernel::<H, bf16>(CHEAP, Widened(Narrowed(Each(|x: f32| x))))),
+        DType::Half => Some(unary_kernel::<H, f16>(CHEAP, WidenInput(NarrowOutput(UnaryFn(|x: f32| x))))),
+        DType::Bfloat16 => Some(unary_kernel::<H, bf16>(CHEAP, WidenInput(NarrowOutput(UnaryFn(|x: f32| x))))),
         _ => None,
     })
 }

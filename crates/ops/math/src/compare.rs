@@ -2,7 +2,7 @@
 
 use crate::quantized::{of_stored, stored};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::binary::{Plan, Test, checked_broadcast, zip_kernel};
+use ferroflow_functors::binary::{BroadcastPlan, ComparisonFn, binary_kernel, checked_broadcast};
 use ferroflow_functors::field::Real;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -13,12 +13,12 @@ use ferroflow_tensor::{
 /// The factory of an order relation.
 macro_rules! order {
     ($name:literal, $op:tt) => {
-        Op::new($name, "x: T, y: T -> z: bool | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |")
+        Op::new($name, "x: T, y: T -> z: bool | T: realnumbertype |")
             .shape(shapes::broadcast)
             .kernel(|build| {
                 let dtype = build.input(0)?;
                 dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, f16, bf16] =>
-                    zip_kernel::<T, bool>(Test(|x: T, y: T| x $op y)),
+                    binary_kernel::<T, bool>(ComparisonFn(|x: T, y: T| x $op y)),
                     else Err(build.unsupported(dtype)))
             })
             .not_differentiable()
@@ -27,14 +27,15 @@ macro_rules! order {
 
 macro_rules! equality {
     ($name:literal, $op:tt) => {
-        Op::new($name, "x: T, y: T -> z: bool | T: type; incompatible_shape_error: bool = true | commutative")
+        Op::new($name, "x: T, y: T -> z: bool | T: type; incompatible_shape_error: bool = true | \
+         commutative")
             .shape(equality_shape)
             .kernel(|build| {
                 let dtype = build.input(0)?;
                 let kernel = dispatch!(stored(dtype), T in [
                     f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, f16, bf16, Complex32, Complex64
                 ] =>
-                    of_stored(build, zip_kernel::<T, bool>(Test(|x: T, y: T| x $op y))?),
+                    of_stored(build, binary_kernel::<T, bool>(ComparisonFn(|x: T, y: T| x $op y))?),
                     else match dtype {
                         DType::String => {
                             let f: fn(&Bytes, &Bytes) -> bool = |x, y| x $op y;
@@ -57,13 +58,17 @@ pub(crate) const OPS: &[Op] = &[
     order!("LessEqual", <=),
     order!("Greater", >),
     order!("GreaterEqual", >=),
-    Op::new("ApproximateEqual", "x: T, y: T -> z: bool | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; tolerance: float = 0.00001 | commutative")
-        .shape(|ctx| {
-            let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
-            ctx.set(0, shape);
-            Ok(())
-        })
-        .kernel(approximate).not_differentiable(),
+    Op::new(
+        "ApproximateEqual",
+        "x: T, y: T -> z: bool | T: numbertype; tolerance: float = 0.00001 | commutative",
+    )
+    .shape(|ctx| {
+        let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
+        ctx.set(0, shape);
+        Ok(())
+    })
+    .kernel(approximate)
+    .not_differentiable(),
 ];
 
 fn equality_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -103,7 +108,7 @@ fn tolerant(
 /// Calls `f` with every pair of strings of inputs 0 and 1 broadcast together.
 fn pairs(ctx: &KernelCtx, shape: &Shape, mut f: impl FnMut(usize, &Bytes, &Bytes)) -> Result<()> {
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
-    let plan = Plan::broadcast(shape, x.shape(), y.shape());
+    let plan = BroadcastPlan::broadcast(shape, x.shape(), y.shape());
     let (x, y) = (x.strings()?, y.strings()?);
     plan.elements(shape.num_elements(), |i, a, b| f(i, &x[a], &y[b]));
     Ok(())
@@ -133,7 +138,7 @@ fn approximate(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let tolerance = build.attrs.float("tolerance")?;
     let kernel = dispatch!(dtype, T in [f32, f64] => {
         let tolerance = T::from(tolerance);
-        zip_kernel::<T, bool>(Test(move |x: T, y: T| Real::abs(x - y) < tolerance))
+        binary_kernel::<T, bool>(ComparisonFn(move |x: T, y: T| Real::abs(x - y) < tolerance))
     }, else Err(build.unsupported(dtype)))?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         if ctx.shape(0)? != ctx.shape(1)? {

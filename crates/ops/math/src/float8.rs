@@ -16,7 +16,7 @@ pub(crate) struct Float8 {
 }
 
 static E5M2: LazyLock<Float8> = LazyLock::new(|| Float8::new(-14, 2, [0x7b, 0x7c, 0x7e]));
-/// Has no infinities: what is too large is no number.
+/// Without infinities: too large values become NaN.
 static E4M3FN: LazyLock<Float8> = LazyLock::new(|| Float8::new(-6, 3, [0x7e, 0x7f, 0x7f]));
 
 /// The format of a dtype that has one.

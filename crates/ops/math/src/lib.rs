@@ -4,43 +4,56 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod add_n;
 mod argmax;
+mod batch_matmul;
 mod bessel;
 mod binary;
+mod bincount;
 mod cast;
+mod clip;
 mod compare;
+mod cross;
 mod elementwise_program;
 mod float8;
 mod fused_elementwise;
 mod matmul;
-mod matmul_gradient;
 mod quantized;
+mod range;
 mod reduce;
-mod reduce_gradient;
 mod scan;
 mod segment;
-mod segment_grad;
-mod segment_gradient;
 mod select;
+mod sparse_segment;
+mod sparse_segment_grad;
 mod special;
 mod unary;
+mod unary_grad;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("add_n", add_n::OPS),
     ("argmax", argmax::OPS),
+    ("batch_matmul", batch_matmul::OPS),
     ("bessel", bessel::OPS),
     ("binary", binary::OPS),
+    ("bincount", bincount::OPS),
     ("cast", cast::OPS),
+    ("clip", clip::OPS),
     ("compare", compare::OPS),
+    ("cross", cross::OPS),
     ("fused_elementwise", fused_elementwise::OPS),
     ("matmul", matmul::OPS),
+    ("range", range::OPS),
     ("reduce", reduce::OPS),
     ("scan", scan::OPS),
     ("segment", segment::OPS),
-    ("segment_grad", segment_grad::OPS),
     ("select", select::OPS),
+    ("sparse_segment", sparse_segment::OPS),
+    ("sparse_segment_grad", sparse_segment_grad::OPS),
     ("special", special::OPS),
     ("unary", unary::OPS),
+    ("unary_grad", unary_grad::OPS),
 ];
 // codegen:end

@@ -1,77 +1,47 @@
-//! MatMul, `_FusedMatMul` and the BatchMatMul family.
+//! MatMul and _FusedMatMul (TensorFlow: `core/kernels/matmul_op_impl.h`, `matmul_op_fused.cc`).
 
-use crate::matmul_gradient;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape};
+use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_functors::matmul::{check_matrices, finish_zeros, incompatible, product, sizes};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::prepack;
-use ferroflow_functors::product::{Number, convert, widened};
-use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_functors::product::MatMulElement;
+use ferroflow_opdef::{
+    Attrs, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
+};
 use ferroflow_primitives::gemm::{
-    self, Activation, BatchItem, Epilogue, GemmShape, PackedB, gemm, gemm_packed,
+    self, Activation, BatchItem, Epilogue, PackedB, gemm, gemm_packed,
 };
 use ferroflow_primitives::math::UnaryOp;
-use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Element, LazyTensor, PartialShape, Shape, Tensor, bf16, dispatch,
     f16,
 };
 
-/// MatMul, _FusedMatMul, BatchMatMul, BatchMatMulV2, BatchMatMulV3.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "MatMul",
-        "a: T, b: T -> product: T | transpose_a: bool = false; transpose_b: bool = false; \
-         T: type {bfloat16,half,float,double,int32,int64,uint8,uint16,uint32,uint64,complex64,\
-         complex128}; grad_a: bool = false; grad_b: bool = false",
+        "a: T, b: T -> product: T | transpose_a: bool = false; transpose_b: bool = \
+         false; T: type \
+         {bfloat16,half,float,double,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128}; \
+         grad_a: bool = false; grad_b: bool = false",
     )
     .shape(mat_mul_shape)
     .cost(Cost::Expensive)
     .kernel(mat_mul)
-    .gradient(matmul_gradient::mat_mul),
+    .gradient(mat_mul_gradient),
     Op::new(
         "_FusedMatMul",
         "a: T, b: T, args: num_args*T -> product: T | transpose_a: bool = false; \
          transpose_b: bool = false; T: type {bfloat16,half,float}; num_args: int >= 0; \
-         fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",
+         fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float \
+         = 0.2",
     )
     .shape(mat_mul_shape)
     .cost(Cost::Expensive)
     .kernel(fused_mat_mul),
-    Op::new(
-        "BatchMatMul",
-        "x: T, y: T -> output: T | T: type {bfloat16,half,float,double,int32,int64,complex64,\
-         complex128}; adj_x: bool = false; adj_y: bool = false; grad_x: bool = false; \
-         grad_y: bool = false",
-    )
-    .shape(batch_shape)
-    .cost(Cost::Expensive)
-    .kernel(batch_mat_mul)
-    .gradient(matmul_gradient::batch_mat_mul),
-    Op::new(
-        "BatchMatMulV2",
-        "x: T, y: T -> output: T | T: type {bfloat16,half,float,double,int16,int32,int64,uint8,\
-         uint16,uint32,uint64,complex64,complex128}; adj_x: bool = false; adj_y: bool = false; \
-         grad_x: bool = false; grad_y: bool = false",
-    )
-    .shape(batch_shape)
-    .cost(Cost::Expensive)
-    .kernel(batch_mat_mul)
-    .gradient(matmul_gradient::batch_mat_mul),
-    Op::new(
-        "BatchMatMulV3",
-        "x: Ta, y: Tb -> output: Tout | Ta: type {bfloat16,half,float,double,uint8,int8,int16,\
-         int32,int64,complex64,complex128}; Tb: type {bfloat16,half,float,double,uint8,int8,int16,\
-         int32,int64,complex64,complex128}; Tout: type {bfloat16,half,float,double,int16,int32,\
-         int64,complex64,complex128}; adj_x: bool = false; adj_y: bool = false; \
-         grad_x: bool = false; grad_y: bool = false",
-    )
-    .shape(batch_shape)
-    .cost(Cost::Expensive)
-    .kernel(batch_mat_mul)
-    .gradient(matmul_gradient::batch_mat_mul),
 ];
 
 fn mat_mul_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -116,8 +86,8 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         else Err(build.unsupported(dtype)))
 }
 
-/// What follows a product: a bias (input 2 or a constant) and an activation.
-struct Tail<T> {
+/// The epilogue of a product: a bias (input 2 or a constant) and an activation.
+pub(crate) struct Tail<T> {
     bias: Bias<T>,
     act: Activation,
 }
@@ -137,7 +107,7 @@ impl<T> Default for Tail<T> {
     }
 }
 
-impl<T: gemm::Element + Element> Tail<T> {
+impl<T: gemm::GemmElement + Element> Tail<T> {
     fn epilogue<'a>(&'a self, ctx: &'a KernelCtx, n: usize) -> Result<Epilogue<'a, T>> {
         let bias = match &self.bias {
             Bias::None => None,
@@ -164,14 +134,19 @@ fn check_bias<T>(bias: Option<&[T]>, n: usize) -> Result<()> {
 }
 
 /// A product whose right-hand matrix is a constant, packed when the kernel was built.
-struct Packed<T: gemm::Element> {
-    b: PackedB<T>,
-    shape: Shape,
+pub(crate) struct Packed<T: gemm::GemmElement> {
+    pub(crate) b: PackedB<T>,
+    pub(crate) shape: Shape,
     tail: Tail<T>,
 }
 
-impl<T: gemm::Element + Element> Packed<T> {
-    fn new(build: &KernelBuild, weights: &LazyTensor, tb: bool, tail: Tail<T>) -> Result<Self> {
+impl<T: gemm::GemmElement + Element> Packed<T> {
+    pub(crate) fn new(
+        build: &KernelBuild,
+        weights: &LazyTensor,
+        tb: bool,
+        tail: Tail<T>,
+    ) -> Result<Self> {
         let b = prepack::weights(build, weights, tb)?;
         weights.release();
         let shape = weights.shape().clone();
@@ -179,7 +154,7 @@ impl<T: gemm::Element + Element> Packed<T> {
     }
 }
 
-impl<T: gemm::Element + Element> OpKernel for Packed<T> {
+impl<T: gemm::GemmElement + Element> OpKernel for Packed<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let a = ctx.input(0)?;
         let shape = a.shape();
@@ -215,7 +190,7 @@ struct Unpacked<T> {
     tail: Tail<T>,
 }
 
-impl<T: gemm::Element + Num> OpKernel for Unpacked<T> {
+impl<T: gemm::GemmElement + Num> OpKernel for Unpacked<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let s = sizes(a, b, self.ta, self.tb)?;
@@ -282,37 +257,18 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 },
             )
         }
-        DType::Half => Ok(fused_halves(
-            ta,
-            tb,
-            build.attrs,
-            f16::to_f32,
-            f16::from_f32,
-        )?),
-        DType::Bfloat16 => Ok(fused_halves(
-            ta,
-            tb,
-            build.attrs,
-            bf16::to_f32,
-            bf16::from_f32,
-        )?),
+        dtype @ (DType::Half | DType::Bfloat16) => fused_halves(ta, tb, build.attrs, dtype),
         dtype => Err(build.unsupported(dtype)),
     }
 }
 
 /// Product, bias and activation in `f32`, rounded once.
-fn fused_halves<T: Element>(
-    ta: bool,
-    tb: bool,
-    attrs: &Attrs,
-    widen: fn(T) -> f32,
-    narrow: fn(f32) -> T,
-) -> Result<Box<dyn OpKernel>> {
+fn fused_halves(ta: bool, tb: bool, attrs: &Attrs, dtype: DType) -> Result<Box<dyn OpKernel>> {
     let tail = fused_tail(attrs, None)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let s = sizes(a, b, ta, tb)?;
-        let wide = |i: usize| widened(ctx.par(), ctx.slice::<T>(i)?, widen);
+        let wide = |i: usize| widened(ctx.par(), ctx.input(i)?);
         let bias = match tail.bias {
             Bias::None => None,
             _ => Some(wide(2)?),
@@ -327,224 +283,49 @@ fn fused_halves<T: Element>(
         } else if !to.is_empty() {
             gemm(ctx.par(), &s, wide(0)?.slice()?, wide(1)?.slice()?, to, &ep);
         }
-        let mut out = ctx.alloc(T::DTYPE, product.shape().clone())?;
-        convert(
-            ctx.par(),
-            product.slice::<f32>()?,
-            out.slice_mut::<T>()?,
-            narrow,
-        );
-        ctx.set_output(0, out)
+        ctx.set_output(0, narrowed(ctx.par(), product, dtype)?)
     }))
 }
 
-fn batch_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let (x, y) = (ctx.with_rank_at_least(0, 2)?, ctx.with_rank_at_least(1, 2)?);
-    let (Some(xd), Some(yd)) = (x.dims(), y.dims()) else {
-        return Ok(());
+/// The gradient of MatMul.
+fn mat_mul_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (a, b, d) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
+    let turned = [
+        g.attrs().bool("transpose_a")?,
+        g.attrs().bool("transpose_b")?,
+    ];
+    let product = |x: Expr, y: Expr, turn_x: bool, turn_y: bool| {
+        let attrs = [
+            ("transpose_a", turn_x.into()),
+            ("transpose_b", turn_y.into()),
+        ];
+        x.op_with("MatMul", &[y], &attrs).output()
     };
-    let (xb, xm) = xd.split_at(xd.len() - 2);
-    let (yb, ym) = yd.split_at(yd.len() - 2);
-    let (ax, ay) = (ctx.attrs().bool("adj_x")?, ctx.attrs().bool("adj_y")?);
-    if let (Some(k), Some(l)) = (xm[1 - ax as usize], ym[ay as usize])
-        && k != l
-    {
-        return Err(incompatible(x, y));
+    let [da, db] = products(g, a, b, d, turned, &product);
+    if let Some(da) = da {
+        g.set(0, da)?;
     }
-    let of = |dims: &[Option<usize>]| PartialShape::of(dims.iter().copied());
-    let batch = broadcast_partial(&of(xb), &of(yb))?;
-    let mut dims = batch.dims().unwrap_or(&[]).to_vec();
-    dims.extend([xm[ax as usize], ym[1 - ay as usize]]);
-    ctx.set(0, PartialShape::of(dims));
-    Ok(())
+    db.map_or(Ok(()), |db| g.set(1, db))
 }
 
-fn batch_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (ax, ay) = (build.attrs.bool("adj_x")?, build.attrs.bool("adj_y")?);
-    let dtype = build.output(0)?;
-    let broadcasts = build.def.name != "BatchMatMul";
-    if let Some(w) = build
-        .constant(1)
-        .filter(|w| w.shape().rank() == 2 && broadcasts && !ax)
-        && build.input(0)? == dtype
-        && build.input(1)? == dtype
-        && matches!(dtype, DType::Float | DType::Double)
-    {
-        return dispatch!(dtype, T in [f32, f64] => {
-            let packed = Packed::<T>::new(build, w, ay, Tail::default())?;
-            Ok(Box::new(Flattened(packed)))
-        }, else Err(build.unsupported(dtype)));
-    }
-    dispatch!(dtype, T in [f32, f64, f16, bf16, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| batch_kernel::<T>(ctx, ax, ay, broadcasts))),
-        else Err(build.unsupported(dtype)))
-}
-
-/// A batch of matrices against one packed matrix: the batch is one tall matrix.
-struct Flattened<T: gemm::Element>(Packed<T>);
-
-impl<T: gemm::Element + Element> OpKernel for Flattened<T> {
-    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let x = ctx.input(0)?;
-        let (k, n) = (self.0.b.k(), self.0.b.n());
-        let shape = x.shape();
-        let Some((&last, rest)) = shape.split_last().filter(|(_, rest)| !rest.is_empty()) else {
-            return Err(invalid_argument!(
-                "In[0] ndims must be >= 2: {}",
-                shape.rank()
-            ));
-        };
-        if last != k {
-            return Err(incompatible(shape, &self.0.shape));
-        }
-        let m: usize = rest.iter().product();
-        let mut out = ctx.alloc(T::DTYPE, shape_of(rest.iter().copied().chain([n]))?)?;
-        let to = out.slice_mut::<T>()?;
-        let ep = Epilogue::none();
-        if k == 0 {
-            finish_zeros(to, n, &ep);
-        } else if !to.is_empty() {
-            gemm_packed(ctx.par(), x.slice()?, k, m, &self.0.b, to, n, &ep);
-        }
-        ctx.set_output(0, out)
-    }
-
-    fn packed(&self) -> Result<Vec<Tensor>> {
-        self.0.packed()
-    }
-
-    fn absorbs(&self, i: usize) -> bool {
-        i == 1
-    }
-}
-
-/// Input `i` as a tensor of `T`; conjugated when it is to be the adjoint of a complex matrix.
-fn operand<T: Number>(ctx: &KernelCtx, i: usize, adjoint: bool) -> Result<Tensor> {
-    let mut t = as_type::<T>(ctx.par(), ctx.input(i)?)?;
-    if adjoint && T::DTYPE.is_complex() {
-        t.slice_mut::<T>()?
-            .iter_mut()
-            .for_each(|v| *v = v.conjugate());
-    }
-    Ok(t)
-}
-
-/// The values of `t` as `T`, for the products whose inputs are narrower than their output.
-fn as_type<T: Number>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
-    if t.dtype() == T::DTYPE {
-        return Ok(t.clone());
-    }
-    /// What a narrow integer or float becomes.
-    fn cast<A: Element, B: Element>(
-        par: &dyn Parallelism,
-        t: &Tensor,
-        f: fn(A) -> B,
-    ) -> Result<Tensor> {
-        let mut out = Tensor::for_overwrite(B::DTYPE, t.shape().clone())?;
-        convert(par, t.slice::<A>()?, out.slice_mut::<B>()?, f);
-        Ok(out)
-    }
-    match (t.dtype(), T::DTYPE) {
-        (DType::Int8, DType::Int32) => cast::<i8, i32>(par, t, i32::from),
-        (DType::Uint8, DType::Int32) => cast::<u8, i32>(par, t, i32::from),
-        (DType::Int16, DType::Int32) => cast::<i16, i32>(par, t, i32::from),
-        (DType::Int8, DType::Int16) => cast::<i8, i16>(par, t, i16::from),
-        (DType::Uint8, DType::Int16) => cast::<u8, i16>(par, t, i16::from),
-        (DType::Int8, DType::Bfloat16) => cast(par, t, |v: i8| bf16::from_f32(v.into())),
-        (DType::Uint8, DType::Bfloat16) => cast(par, t, |v: u8| bf16::from_f32(v.into())),
-        (DType::Bfloat16, DType::Float) => cast(par, t, bf16::to_f32),
-        (DType::Half, DType::Float) => cast(par, t, f16::to_f32),
-        (DType::Float, DType::Double) => cast::<f32, f64>(par, t, f64::from),
-        (from, to) => Err(ferroflow_base::unimplemented_error!(
-            "BatchMatMulV3 of {from} to {to} is not supported on the CPU"
-        )),
-    }
-}
-
-fn batch_kernel<T: Number>(
-    ctx: &mut KernelCtx,
-    ax: bool,
-    ay: bool,
-    broadcasts: bool,
-) -> Result<()> {
-    let (x, y) = (operand::<T>(ctx, 0, ax)?, operand::<T>(ctx, 1, ay)?);
-    let (xs, ys) = (x.shape(), y.shape());
-    for (i, s) in [(0, xs), (1, ys)] {
-        if s.rank() < 2 {
-            return Err(invalid_argument!(
-                "In[{i}] ndims must be >= 2: {}",
-                s.rank()
-            ));
-        }
-    }
-    let (xb, xm) = xs.split_at(xs.rank() - 2);
-    let (yb, ym) = ys.split_at(ys.rank() - 2);
-    let (m, k) = if ax { (xm[1], xm[0]) } else { (xm[0], xm[1]) };
-    let (l, n) = if ay { (ym[1], ym[0]) } else { (ym[0], ym[1]) };
-    let (xb, yb) = (Shape::from(xb), Shape::from(yb));
-    if !broadcasts && xb != yb {
-        return Err(invalid_argument!(
-            "In[0] and In[1] has different batch dims: {xs} vs. {ys}"
-        ));
-    }
-    let batch = broadcast_shape(&xb, &yb).map_err(|_| {
-        invalid_argument!("In[0] and In[1] must have compatible batch dimensions: {xs} vs. {ys}")
-    })?;
-    if k != l {
-        return Err(incompatible(xs, ys));
-    }
-    let mut out = ctx.alloc(T::DTYPE, shape_of(batch.iter().copied().chain([m, n]))?)?;
-    let to = out.slice_mut::<T>()?;
-    if to.is_empty() {
-        return ctx.set_output(0, out);
-    }
-    let (a, b) = (x.slice::<T>()?, y.slice::<T>()?);
-    let n_batch = batch.num_elements();
-    if yb.num_elements() == 1 && !ax {
-        // One right-hand matrix for all: the batch is one tall matrix.
-        let s = GemmShape::dense(n_batch * m, n, k, false, ay);
-        T::products(ctx.par(), 1, &s, a, b, to, &|_| BatchItem::default())?;
-        return ctx.set_output(0, out);
-    }
-    let s = GemmShape::dense(m, n, k, ax, ay);
-    if xb == yb {
-        let item = |i| BatchItem {
-            a: i * m * k,
-            b: i * k * n,
-            out: 0,
-        };
-        T::products(ctx.par(), n_batch, &s, a, b, to, &item)?;
-    } else {
-        let offsets = |from: &Shape, size: usize| broadcast_offsets(from, &batch, size);
-        let (xo, yo) = (offsets(&xb, m * k), offsets(&yb, k * n));
-        let item = |i: usize| BatchItem {
-            a: xo[i],
-            b: yo[i],
-            out: 0,
-        };
-        T::products(ctx.par(), n_batch, &s, a, b, to, &item)?;
-    }
-    ctx.set_output(0, out)
-}
-
-/// Where the matrix of each entry of `batch` starts in a stack of shape `from`.
-fn broadcast_offsets(from: &Shape, batch: &Shape, size: usize) -> Vec<usize> {
-    let lead = batch.rank() - from.rank();
-    let strides = from.strides();
-    let mut coords = vec![0; batch.rank()];
-    (0..batch.num_elements())
-        .map(|i| {
-            ferroflow_functors::strided::unravel(i, batch, &mut coords);
-            let at = from.iter().enumerate();
-            at.map(|(j, &d)| {
-                if d == 1 {
-                    0
-                } else {
-                    coords[lead + j] * strides[j]
-                }
-            })
-            .sum::<usize>()
-                * size
-        })
-        .collect()
+/// The two products that the gradient of one is made of.
+pub(crate) fn products<'g>(
+    g: &GradientCtx<'g>,
+    x: Expr<'g>,
+    y: Expr<'g>,
+    d: Expr<'g>,
+    turned: [bool; 2],
+    product: &dyn Fn(Expr<'g>, Expr<'g>, bool, bool) -> ferroflow_opdef::Output,
+) -> [Option<Expr<'g>>; 2] {
+    let of = |a, b, turn_a, turn_b| d.at(product(a, b, turn_a, turn_b));
+    let [turned_x, turned_y] = turned;
+    let dx = || match turned_x {
+        false => of(d, y, false, !turned_y),
+        true => of(y, d, turned_y, true),
+    };
+    let dy = || match turned_y {
+        false => of(x, d, !turned_x, false),
+        true => of(d, x, true, turned_x),
+    };
+    [g.needs(0).then(dx), g.needs(1).then(dy)]
 }

@@ -1,33 +1,20 @@
 //! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss.
 
-use crate::reduce_gradient;
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::widened;
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::reduce::{
     All, Any, FastMax, FastMin, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce, Sum,
     SumSquares, layout, reduce,
 };
-use ferroflow_functors::shapes;
 use ferroflow_functors::unary::CHEAP;
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16,
 };
 use smallvec::SmallVec;
 use std::any::TypeId;
-
-const NUMBERS: &str = "input: T, reduction_indices: Tidx -> output: T | keep_dims: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |";
-const ORDERED: &str = "input: T, reduction_indices: Tidx -> output: T | keep_dims: bool = false; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64,qint8,quint8,qint32,qint16,quint16}; Tidx: type {int32,int64} = int32 |";
-const BOOLS: &str = "input: bool, reduction_indices: Tidx -> output: bool | keep_dims: bool = false; Tidx: type {int32,int64} = int32 |";
-
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature).shape(reduced_shape).kernel(kernel)
-}
 
 /// The factory of a reduction: by `$fast` for `f32` and the 16-bit floats, by `$slow` for the rest.
 macro_rules! reduction {
@@ -41,6 +28,7 @@ macro_rules! reduction {
         }
     };
 }
+
 macro_rules! number_reduction {
     ($fast:ty, $slow:ty, $finish:ident) => {
         reduction!(
@@ -54,55 +42,61 @@ macro_rules! number_reduction {
     };
 }
 
-/// Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row("Sum", NUMBERS, number_reduction!(FastSum, Sum, as_is)).gradient(reduce_gradient::sum),
-    row("Mean", NUMBERS, mean_kernel).gradient(reduce_gradient::mean),
-    row("Prod", NUMBERS, number_reduction!(Prod, Prod, as_is)).gradient(reduce_gradient::prod),
-    row(
-        "EuclideanNorm",
-        NUMBERS,
-        number_reduction!(FastSumSquares, SumSquares, root),
-    )
-    .gradient(reduce_gradient::norm),
-    row(
-        "Max",
-        ORDERED,
-        reduction!(
+    Op::new("Sum", NUMBERS)
+        .shape(reduced_shape)
+        .kernel(number_reduction!(FastSum, Sum, as_is))
+        .gradient(sum_gradient),
+    Op::new("Mean", NUMBERS)
+        .shape(reduced_shape)
+        .kernel(mean_kernel)
+        .gradient(mean_gradient),
+    Op::new("Prod", NUMBERS)
+        .shape(reduced_shape)
+        .kernel(number_reduction!(Prod, Prod, as_is))
+        .gradient(prod_gradient),
+    Op::new("EuclideanNorm", NUMBERS)
+        .shape(reduced_shape)
+        .kernel(number_reduction!(FastSumSquares, SumSquares, root))
+        .gradient(norm_gradient),
+    Op::new("Max", ORDERED)
+        .shape(reduced_shape)
+        .kernel(reduction!(
             FastMax,
             Max,
             as_is,
             [f64, i8, i16, i32, i64, u8, u16, u32, u64]
-        ),
-    )
-    .gradient(reduce_gradient::extreme),
-    row(
-        "Min",
-        ORDERED,
-        reduction!(
+        ))
+        .gradient(extreme_gradient),
+    Op::new("Min", ORDERED)
+        .shape(reduced_shape)
+        .kernel(reduction!(
             FastMin,
             Min,
             as_is,
             [f64, i8, i16, i32, i64, u8, u16, u32, u64]
-        ),
-    )
-    .gradient(reduce_gradient::extreme),
-    row("All", BOOLS, bool_kernel::<All>).not_differentiable(),
-    row("Any", BOOLS, bool_kernel::<Any>).not_differentiable(),
-    Op::new(
-        "L2Loss",
-        "t: T -> output: T | T: type {half,bfloat16,float,double} |",
-    )
-    .shape(shapes::scalar)
-    .kernel(|build| match build.input(0)? {
-        DType::Float => Ok(Box::new(Loss::<f32, FastSumSquares>::new())),
-        DType::Double => Ok(Box::new(Loss::<f64, SumSquares>::new())),
-        DType::Half => Ok(Box::new(half_loss::<f16>)),
-        DType::Bfloat16 => Ok(Box::new(half_loss::<bf16>)),
-        dtype => Err(build.unsupported(dtype)),
-    })
-    .gradient(reduce_gradient::l2_loss),
+        ))
+        .gradient(extreme_gradient),
+    Op::new("All", BOOLS)
+        .shape(reduced_shape)
+        .kernel(bool_kernel::<All>)
+        .not_differentiable(),
+    Op::new("Any", BOOLS)
+        .shape(reduced_shape)
+        .kernel(bool_kernel::<Any>)
+        .not_differentiable(),
 ];
+
+const NUMBERS: &str = "input: T, reduction_indices: Tidx -> output: T | keep_dims: bool = false; T: \
+         numbertype; Tidx: type {int32,int64} = int32 |";
+
+const ORDERED: &str = "input: T, reduction_indices: Tidx -> output: T | keep_dims: bool = false; T: \
+         type {realnumbertype,qint8,quint8,qint32,qint16,quint16}; Tidx: type \
+         {int32,int64} = int32";
+
+const BOOLS: &str = "input: bool, reduction_indices: Tidx -> output: bool | keep_dims: bool = \
+         false; Tidx: type {int32,int64} = int32";
 
 /// The sum of short integers may need more digits than they have.
 fn mean_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -131,7 +125,7 @@ fn integer_mean<T: Element + Into<i64> + TryFrom<i64>>(
         reduce::<i64, Sum>(ctx.par(), &job.layout, wide.slice()?, &mut sums)?;
         let mut out = ctx.alloc(T::DTYPE, job.out)?;
         for (out, sum) in out.slice_mut::<T>()?.iter_mut().zip(sums) {
-            // An average lies between what it is the average of.
+            // An average is within the range of its terms.
             *out = T::try_from(mean(sum, job.count)).unwrap_or_default();
         }
         ctx.set_output(0, out)
@@ -151,7 +145,7 @@ fn root<T: Num>(x: T, _: usize) -> T {
 }
 
 /// The output shape of an op that reduces input 0 over the axes in input 1.
-pub(crate) fn reduced_shape(ctx: &mut ShapeCtx) -> Result<()> {
+fn reduced_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
     let keep_dims = ctx.attrs().bool("keep_dims")?;
     let shape = match (input.dims(), ctx.constant_ints(1)) {
@@ -200,7 +194,7 @@ fn marked(axes: &[i64], rank: usize) -> Result<SmallVec<[bool; 8]>> {
     Ok(reduced)
 }
 
-/// What a reduction of input 0 over the axes in input 1 comes to.
+/// A reduction of input 0 over the axes in input 1.
 struct Job {
     layout: Layout,
     out: Shape,
@@ -231,7 +225,7 @@ fn job(ctx: &KernelCtx, keep_dims: bool) -> Result<Job> {
     })
 }
 
-fn kernel<T: Element, R: Reduce<T>>(
+pub(crate) fn kernel<T: Element, R: Reduce<T>>(
     build: &KernelBuild,
     finish: fn(T, usize) -> T,
 ) -> Result<Box<dyn OpKernel>> {
@@ -257,14 +251,6 @@ fn bool_kernel<R: Reduce<bool>>(build: &KernelBuild) -> Result<Box<dyn OpKernel>
 }
 
 /// The elements as `f32`.
-fn widened<H: Half>(par: &dyn Parallelism, x: &[H]) -> Result<Tensor> {
-    let mut wide = Tensor::for_overwrite(DType::Float, [x.len()].into())?;
-    par_chunks_mut(par, wide.slice_mut::<f32>()?, CHEAP, 1, &|i, out| {
-        H::widen(&x[i * CHEAP..i * CHEAP + out.len()], out);
-    });
-    Ok(wide)
-}
-
 fn half_kernel<H: Half, R: Reduce<f32>>(
     build: &KernelBuild,
     finish: fn(f32, usize) -> f32,
@@ -272,7 +258,7 @@ fn half_kernel<H: Half, R: Reduce<f32>>(
     let keep_dims = build.attrs.bool("keep_dims")?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let job = job(ctx, keep_dims)?;
-        let wide = widened(ctx.par(), ctx.slice::<H>(0)?)?;
+        let wide = widened(ctx.par(), ctx.input(0)?)?;
         let mut sums = ctx.alloc(DType::Float, job.out.clone())?;
         let values = sums.slice_mut::<f32>()?;
         reduce::<f32, R>(ctx.par(), &job.layout, wide.slice()?, values)?;
@@ -283,30 +269,118 @@ fn half_kernel<H: Half, R: Reduce<f32>>(
     }))
 }
 
-/// The kernel of L2Loss.
-struct Loss<T, R>(std::marker::PhantomData<fn() -> (T, R)>);
-
-impl<T, R> Loss<T, R> {
-    fn new() -> Self {
-        Loss(std::marker::PhantomData)
+/// `y`, an output of the node or its gradient, with the axes that were reduced as 1.
+fn kept<'g>(g: &GradientCtx<'g>, y: Expr<'g>) -> Result<Expr<'g>> {
+    if g.attrs().bool("keep_dims")? {
+        return Ok(y);
     }
-}
-
-fn half_sum_squares<T: Num, R: Reduce<T>>(par: &dyn Parallelism, x: &[T]) -> Result<T> {
-    let mut out = [T::ZERO];
-    reduce::<T, R>(par, &layout(&[x.len()], &[true]), x, &mut out)?;
-    Ok(out[0].div(T::ONE.add(T::ONE)))
-}
-
-impl<T: Num, R: Reduce<T>> OpKernel for Loss<T, R> {
-    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let loss = half_sum_squares::<T, R>(ctx.par(), ctx.slice::<T>(0)?)?;
-        ctx.set_output(0, Tensor::scalar(loss))
+    let (x, axes) = (g.x(0), g.x(1));
+    if let (Some(rank), Some(axes)) = (x.rank(), axes.constant_ints()) {
+        let mut is_reduced = vec![false; rank];
+        for axis in axes {
+            let axis = if axis < 0 { axis + rank as i64 } else { axis };
+            if let Some(reduced) = usize::try_from(axis)
+                .ok()
+                .and_then(|a| is_reduced.get_mut(a))
+            {
+                *reduced = true;
+            }
+        }
+        let dims = x.shape();
+        let dims: Option<Vec<i64>> = dims.dims().and_then(|dims| {
+            let both = dims.iter().zip(&is_reduced);
+            both.map(|(d, reduced)| {
+                if *reduced {
+                    Some(1)
+                } else {
+                    d.map(|d| d as i64)
+                }
+            })
+            .collect()
+        });
+        return Ok(match dims {
+            Some(dims) => y.reshape(y.ints(dims)),
+            None => (0..rank)
+                .filter(|&a| is_reduced[a])
+                .fold(y, |y, a| y.op("ExpandDims", &[y.int(a as i32)])),
+        });
     }
+    let shape = x.op("Shape", &[]);
+    let axes = positions(x, axes);
+    let index = axes.op("ExpandDims", &[x.int(1)]);
+    let ones = axes.op("OnesLike", &[]);
+    Ok(y.reshape(shape.op("TensorScatterUpdate", &[index, ones])))
 }
 
-fn half_loss<H: Half>(ctx: &mut KernelCtx) -> Result<()> {
-    let wide = widened(ctx.par(), ctx.slice::<H>(0)?)?;
-    let loss = half_sum_squares::<f32, FastSumSquares>(ctx.par(), wide.slice()?)?;
-    ctx.set_output(0, Tensor::scalar(H::narrow(loss)))
+/// The axes as a vector of non-negative int32.
+fn positions<'g>(x: Expr<'g>, axes: Expr<'g>) -> Expr<'g> {
+    let axes = axes.cast(DType::Int32).reshape(axes.ints([-1]));
+    let rank = x.op("Rank", &[]);
+    (axes + rank).op("FloorMod", &[rank])
+}
+
+/// `value` repeated to the shape of the input.
+fn spread<'g>(g: &GradientCtx<'g>, value: Expr<'g>) -> Expr<'g> {
+    value.op("BroadcastTo", &[g.x(0).shape_of()])
+}
+
+/// The gradient of Sum.
+fn sum_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = spread(g, kept(g, g.dy(0))?);
+    g.set(0, dx)
+}
+
+/// The gradient of Mean.
+fn mean_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, d) = (g.x(0), g.y(0), kept(g, g.dy(0))?);
+    let n = match (x.shape().num_elements(), y.shape().num_elements()) {
+        (Some(all), Some(left)) => d.number(all as f64 / left.max(1) as f64),
+        _ => {
+            let (all, left) = (x.op("Size", &[]), y.op("Size", &[]));
+            all.op("FloorDiv", &[left.op("Maximum", &[left.int(1)])])
+                .cast(d.dtype())
+        }
+    };
+    let dx = spread(g, d / n);
+    g.set(0, dx)
+}
+
+/// The gradient of Max and Min: elements equal to the result share it.
+fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, d) = (g.x(0), kept(g, g.y(0))?, kept(g, g.dy(0))?);
+    let is_it = x.op("Equal", &[y]).cast(d.dtype());
+    let axes = positions(x, g.x(1));
+    let n = is_it.sum(axes, true);
+    g.set(0, is_it / n * d)
+}
+
+/// The gradient of Prod: each element gets the product of all others, without dividing by it.
+fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, axes) = (g.x(0), positions(g.x(0), g.x(1)));
+    let shape = x.op("Shape", &[]);
+    let all = x.int(0).op("Range", &[x.op("Rank", &[]), x.int(1)]);
+    let others = all.op("ListDiff", &[axes]);
+    let order = x.make("ConcatV2", &[axes, others, x.int(0)], &[]);
+    let product = |axes: Expr<'_>| {
+        let sizes = shape.op("GatherV2", &[shape.at(axes.output()), shape.int(0)]);
+        sizes.op("Prod", &[sizes.int(0)]).output()
+    };
+    let sizes = [axes, others].map(|a| shape.at(product(a)));
+    let turned = x.op("Transpose", &[order]);
+    let turned_shape = turned.op("Shape", &[]);
+    let columns = turned.reshape(x.make("Pack", &sizes, &[]));
+    let scan = |reverse: bool| {
+        let attrs = [("exclusive", true.into()), ("reverse", reverse.into())];
+        columns.op_with("Cumprod", &[x.int(0)], &attrs)
+    };
+    let rest = (scan(false) * scan(true)).conj().reshape(turned_shape);
+    let rest = rest.op("Transpose", &[order.op("InvertPermutation", &[])]);
+    let dx = rest * kept(g, g.dy(0))?;
+    g.set(0, dx.reshape(shape))
+}
+
+/// The gradient of EuclideanNorm.
+fn norm_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, d) = (g.x(0), kept(g, g.y(0))?, kept(g, g.dy(0))?);
+    g.set(0, x / (y / d))
 }

@@ -26,23 +26,35 @@ macro_rules! scan_factory {
 
 /// Cumsum, Cumprod, CumulativeLogsumexp.
 pub(crate) const OPS: &[Op] = &[
-    Op::new("Cumsum", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
-        .shape(shapes::unchanged)
-        .kernel(scan_factory!(add, ZERO))
+    Op::new(
+        "Cumsum",
+        "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; \
+         T: numbertype; Tidx: type {int32,int64} = int32",
+    )
+    .shape(shapes::unchanged)
+    .kernel(scan_factory!(add, ZERO))
     .gradient(cumsum_gradient),
-    Op::new("Cumprod", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tidx: type {int32,int64} = int32 |")
-        .shape(shapes::unchanged)
-        .kernel(scan_factory!(mul, ONE))
+    Op::new(
+        "Cumprod",
+        "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; \
+         T: numbertype; Tidx: type {int32,int64} = int32",
+    )
+    .shape(shapes::unchanged)
+    .kernel(scan_factory!(mul, ONE))
     .gradient(cumprod_gradient),
-    Op::new("CumulativeLogsumexp", "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32 |")
-        .shape(shapes::unchanged)
-        .kernel(|build| match build.input(0)? {
-            DType::Half => half_kernel::<f16>(build, f32::NEG_INFINITY, log_sum_exp),
-            DType::Bfloat16 => half_kernel::<bf16>(build, f32::NEG_INFINITY, log_sum_exp),
-            DType::Float => kernel(build, f32::NEG_INFINITY, log_sum_exp),
-            DType::Double => kernel(build, f64::NEG_INFINITY, log_sum_exp),
-            dtype => Err(build.unsupported(dtype)),
-        })
+    Op::new(
+        "CumulativeLogsumexp",
+        "x: T, axis: Tidx -> out: T | exclusive: bool = false; reverse: bool = false; \
+         T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32",
+    )
+    .shape(shapes::unchanged)
+    .kernel(|build| match build.input(0)? {
+        DType::Half => half_kernel::<f16>(build, f32::NEG_INFINITY, log_sum_exp),
+        DType::Bfloat16 => half_kernel::<bf16>(build, f32::NEG_INFINITY, log_sum_exp),
+        DType::Float => kernel(build, f32::NEG_INFINITY, log_sum_exp),
+        DType::Double => kernel(build, f64::NEG_INFINITY, log_sum_exp),
+        dtype => Err(build.unsupported(dtype)),
+    })
     .gradient(cumulative_logsumexp_gradient),
 ];
 

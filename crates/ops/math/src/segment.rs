@@ -1,35 +1,14 @@
-//! Rows gathered into segments: SegmentSum and its kin, the unsorted and the sparse ones.
+//! SegmentSum, Mean, Prod, Max, Min and UnsortedSegmentSum, Prod, Max, Min (TensorFlow:
+//! `core/kernels/segment_reduction_ops_impl.h`).
 
-use crate::segment_gradient;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{Ints, constant_int, int, ints};
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::reduce::{Max, Min, Prod, Reduce, Sum};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Expr, GradientCtx, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, f16,
 };
-
-/// How the ids of an op say which row goes where.
-#[derive(Clone, Copy, PartialEq)]
-enum Form {
-    /// `data, segment_ids`: ascending, a row each.
-    Sorted,
-    /// `data, segment_ids, num_segments`: any order; negative ids drop rows.
-    Unsorted,
-    /// `data, indices, segment_ids`: ascending, rows by index.
-    Sparse,
-    /// The same with `num_segments`.
-    SparseCounted,
-}
-
-/// What becomes of a segment's sum.
-#[derive(Clone, Copy, PartialEq)]
-enum Scale {
-    None,
-    Mean,
-    SqrtN,
-}
 
 macro_rules! number_segments {
     ($form:expr, $reduce:ty, $gap:ident, $scale:expr) => {
@@ -43,6 +22,7 @@ macro_rules! number_segments {
         }
     };
 }
+
 macro_rules! ordered_segments {
     ($form:expr, $reduce:ty, $gap:ident) => {
         |build| match build.input(0)? {
@@ -56,151 +36,97 @@ macro_rules! ordered_segments {
     };
 }
 
-macro_rules! ordered_sum {
-    ($form:expr, $scale:expr) => {
-        |build| match build.input(0)? {
-            DType::Half => half_kernel::<f16, Sum>($form, 0.0, $scale),
-            DType::Bfloat16 => half_kernel::<bf16, Sum>($form, 0.0, $scale),
-            dtype => dispatch!(dtype, T in [
-                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-            ] => kernel::<T, Sum>($form, <T as Num>::ZERO, $scale),
-            else Err(build.unsupported(dtype))),
+macro_rules! limits {
+    ($($ty:ty = $zero:expr;)*) => {$(
+        impl Limits for $ty {
+            const ZERO: Self = $zero;
+            const LOWEST: Self = <$ty>::MIN;
+            const HIGHEST: Self = <$ty>::MAX;
         }
-    };
+    )*};
 }
 
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    shape: fn(&mut ShapeCtx) -> Result<()>,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature).shape(shape).kernel(kernel)
-}
-
-const SORTED: &str = "data: T, segment_ids: Tindices -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64} |";
-const SORTED_ORDERED: &str = "data: T, segment_ids: Tindices -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tindices: type {int32,int64} |";
-const UNSORTED_SUM: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int16,int32,int64}; Tnumsegments: type {int32,int64} = int32 |";
-const UNSORTED: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; Tnumsegments: type {int32,int64} = int32 |";
-const UNSORTED_ORDERED: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tindices: type {int32,int64}; Tnumsegments: type {int32,int64} = int32 |";
-const SPARSE_SUM: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tidx: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
-const SPARSE: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids -> output: T | T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
-const COUNTED_SUM: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids, num_segments: Tnumsegments -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tidx: type {int32,int64} = int32; Tnumsegments: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
-const COUNTED: &str = "data: T, indices: Tidx, segment_ids: Tsegmentids, num_segments: Tnumsegments -> output: T | T: type {bfloat16,half,float,double}; Tidx: type {int32,int64} = int32; Tnumsegments: type {int32,int64} = int32; Tsegmentids: type {int32,int64} = int32; sparse_gradient: bool = false |";
-
-/// SegmentSum, SegmentMean, SegmentProd, SegmentMax, SegmentMin, UnsortedSegmentSum,
-/// UnsortedSegmentProd, UnsortedSegmentMax, UnsortedSegmentMin, SparseSegmentSum,
-/// SparseSegmentMean, SparseSegmentSqrtN and their forms with a number of segments.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
-        "SegmentSum",
-        SORTED,
-        sorted_shape,
-        number_segments!(Form::Sorted, Sum, ZERO, Scale::None),
-    )
-    .gradient(segment_gradient::sum),
-    row(
-        "SegmentMean",
-        SORTED,
-        sorted_shape,
-        number_segments!(Form::Sorted, Sum, ZERO, Scale::Mean),
-    )
-    .gradient(segment_gradient::mean),
-    row(
-        "SegmentProd",
-        SORTED,
-        sorted_shape,
-        number_segments!(Form::Sorted, Prod, ONE, Scale::None),
-    )
-    .gradient(segment_gradient::prod),
-    row(
-        "SegmentMax",
-        SORTED_ORDERED,
-        sorted_shape,
-        ordered_segments!(Form::Sorted, Max, ZERO),
-    )
-    .gradient(segment_gradient::extreme),
-    row(
-        "SegmentMin",
-        SORTED_ORDERED,
-        sorted_shape,
-        ordered_segments!(Form::Sorted, Min, ZERO),
-    )
-    .gradient(segment_gradient::extreme),
-    row(
-        "UnsortedSegmentSum",
-        UNSORTED_SUM,
-        unsorted_shape,
-        number_segments!(Form::Unsorted, Sum, ZERO, Scale::None),
-    )
-    .gradient(segment_gradient::sum),
-    row(
-        "UnsortedSegmentProd",
-        UNSORTED,
-        unsorted_shape,
-        number_segments!(Form::Unsorted, Prod, ONE, Scale::None),
-    )
-    .gradient(segment_gradient::prod),
-    row(
-        "UnsortedSegmentMax",
-        UNSORTED_ORDERED,
-        unsorted_shape,
-        ordered_segments!(Form::Unsorted, Max, LOWEST),
-    )
-    .gradient(segment_gradient::extreme),
-    row(
-        "UnsortedSegmentMin",
-        UNSORTED_ORDERED,
-        unsorted_shape,
-        ordered_segments!(Form::Unsorted, Min, HIGHEST),
-    )
-    .gradient(segment_gradient::extreme),
-    row(
-        "SparseSegmentSum",
-        SPARSE_SUM,
-        sparse_shape,
-        ordered_sum!(Form::Sparse, Scale::None),
-    )
-    .gradient(segment_gradient::sparse),
-    row(
-        "SparseSegmentMean",
-        SPARSE,
-        sparse_shape,
-        ordered_sum!(Form::Sparse, Scale::Mean),
-    )
-    .gradient(segment_gradient::sparse),
-    row(
-        "SparseSegmentSqrtN",
-        SPARSE,
-        sparse_shape,
-        ordered_sum!(Form::Sparse, Scale::SqrtN),
-    )
-    .gradient(segment_gradient::sparse),
-    row(
-        "SparseSegmentSumWithNumSegments",
-        COUNTED_SUM,
-        counted_shape,
-        ordered_sum!(Form::SparseCounted, Scale::None),
-    )
-    .gradient(segment_gradient::sparse),
-    row(
-        "SparseSegmentMeanWithNumSegments",
-        COUNTED,
-        counted_shape,
-        ordered_sum!(Form::SparseCounted, Scale::Mean),
-    )
-    .gradient(segment_gradient::sparse),
-    row(
-        "SparseSegmentSqrtNWithNumSegments",
-        COUNTED,
-        counted_shape,
-        ordered_sum!(Form::SparseCounted, Scale::SqrtN),
-    )
-    .gradient(segment_gradient::sparse),
+    Op::new("SegmentSum", SORTED)
+        .shape(sorted_shape)
+        .kernel(number_segments!(Form::Sorted, Sum, ZERO, Scale::None))
+        .gradient(sum_gradient),
+    Op::new("SegmentMean", SORTED)
+        .shape(sorted_shape)
+        .kernel(number_segments!(Form::Sorted, Sum, ZERO, Scale::Mean))
+        .gradient(mean_gradient),
+    Op::new("SegmentProd", SORTED)
+        .shape(sorted_shape)
+        .kernel(number_segments!(Form::Sorted, Prod, ONE, Scale::None))
+        .gradient(prod_gradient),
+    Op::new("SegmentMax", SORTED_ORDERED)
+        .shape(sorted_shape)
+        .kernel(ordered_segments!(Form::Sorted, Max, ZERO))
+        .gradient(extreme_gradient),
+    Op::new("SegmentMin", SORTED_ORDERED)
+        .shape(sorted_shape)
+        .kernel(ordered_segments!(Form::Sorted, Min, ZERO))
+        .gradient(extreme_gradient),
+    Op::new("UnsortedSegmentSum", UNSORTED_SUM)
+        .shape(unsorted_shape)
+        .kernel(number_segments!(Form::Unsorted, Sum, ZERO, Scale::None))
+        .gradient(sum_gradient),
+    Op::new("UnsortedSegmentProd", UNSORTED)
+        .shape(unsorted_shape)
+        .kernel(number_segments!(Form::Unsorted, Prod, ONE, Scale::None))
+        .gradient(prod_gradient),
+    Op::new("UnsortedSegmentMax", UNSORTED_ORDERED)
+        .shape(unsorted_shape)
+        .kernel(ordered_segments!(Form::Unsorted, Max, LOWEST))
+        .gradient(extreme_gradient),
+    Op::new("UnsortedSegmentMin", UNSORTED_ORDERED)
+        .shape(unsorted_shape)
+        .kernel(ordered_segments!(Form::Unsorted, Min, HIGHEST))
+        .gradient(extreme_gradient),
 ];
 
+/// How the ids of an op say which row goes where.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Form {
+    /// `data, segment_ids`: ascending, a row each.
+    Sorted,
+    /// `data, segment_ids, num_segments`: any order; negative ids drop rows.
+    Unsorted,
+    /// `data, indices, segment_ids`: ascending, rows by index.
+    Sparse,
+    /// The same with `num_segments`.
+    SparseCounted,
+}
+
+/// How a segment's sum is scaled.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Scale {
+    None,
+    Mean,
+    SqrtN,
+}
+
+const SORTED: &str = "data: T, segment_ids: Tindices -> output: T | T: numbertype; Tindices: type \
+         {int32,int64} |";
+
+const SORTED_ORDERED: &str = "data: T, segment_ids: Tindices -> output: T | T: realnumbertype; Tindices: \
+         type {int32,int64}";
+
+const UNSORTED_SUM: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: \
+         numbertype; Tindices: type {int16,int32,int64}; Tnumsegments: type \
+         {int32,int64} = int32";
+
+const UNSORTED: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: \
+         numbertype; Tindices: type {int32,int64}; Tnumsegments: type {int32,int64} = \
+         int32";
+
+const UNSORTED_ORDERED: &str = "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T | T: \
+         realnumbertype; Tindices: type {int32,int64}; Tnumsegments: type \
+         {int32,int64} = int32";
+
 /// `[segments, data.shape[skip..]]`, as far as known.
-fn rows_shape(ctx: &mut ShapeCtx, segments: Option<usize>, skip: usize) -> Result<()> {
+pub(crate) fn rows_shape(ctx: &mut ShapeCtx, segments: Option<usize>, skip: usize) -> Result<()> {
     let data = ctx.with_rank_at_least(0, skip)?;
     let shape = match data.dims() {
         Some(dims) => PartialShape::of([segments].into_iter().chain(dims[skip..].iter().copied())),
@@ -215,26 +141,9 @@ fn sorted_shape(ctx: &mut ShapeCtx) -> Result<()> {
     rows_shape(ctx, None, 1)
 }
 
-fn sparse_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    ctx.with_rank(1, 1)?;
-    sparse_ids(ctx)?;
-    rows_shape(ctx, None, 1)
-}
-
-fn sparse_ids(ctx: &ShapeCtx) -> Result<()> {
-    let ids = ctx.with_rank(2, 1)?;
-    ctx.merge(&ctx.input(1), &ids).map(|_| ())
-}
-
-fn num_segments(value: i64) -> Result<usize> {
+pub(crate) fn num_segments(value: i64) -> Result<usize> {
     usize::try_from(value)
         .map_err(|_| invalid_argument!("Input num_segments == {value} must not be negative."))
-}
-
-fn counted_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    sparse_ids(ctx)?;
-    let segments = constant_int(ctx, 3).map(num_segments).transpose()?;
-    rows_shape(ctx, segments, 1)
 }
 
 fn unsorted_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -245,22 +154,13 @@ fn unsorted_shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
 }
 
-/// What segments without rows hold: finite, unlike the limits of reductions.
+/// The values of empty segments: finite, unlike the limits of reductions.
 trait Limits {
     const ZERO: Self;
     const LOWEST: Self;
     const HIGHEST: Self;
 }
 
-macro_rules! limits {
-    ($($ty:ty = $zero:expr;)*) => {$(
-        impl Limits for $ty {
-            const ZERO: Self = $zero;
-            const LOWEST: Self = <$ty>::MIN;
-            const HIGHEST: Self = <$ty>::MAX;
-        }
-    )*};
-}
 limits! {
     f32 = 0.0; f64 = 0.0; f16 = f16::ZERO; bf16 = bf16::ZERO;
     i8 = 0; i16 = 0; i32 = 0; i64 = 0; u8 = 0; u16 = 0; u32 = 0; u64 = 0;
@@ -470,7 +370,11 @@ fn gather<T: Num, R: Reduce<T>>(job: &Job, x: &[T], out: &mut [T], gap: T, scale
     }
 }
 
-fn kernel<T: Num, R: Reduce<T>>(form: Form, gap: T, scale: Scale) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn kernel<T: Num, R: Reduce<T>>(
+    form: Form,
+    gap: T,
+    scale: Scale,
+) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let job = job(ctx, form)?;
         let mut out = ctx.alloc(T::DTYPE, job.out.clone())?;
@@ -479,7 +383,7 @@ fn kernel<T: Num, R: Reduce<T>>(form: Form, gap: T, scale: Scale) -> Result<Box<
     }))
 }
 
-fn half_kernel<H: Half, R: Reduce<f32>>(
+pub(crate) fn half_kernel<H: Half, R: Reduce<f32>>(
     form: Form,
     gap: f32,
     scale: Scale,
@@ -495,4 +399,89 @@ fn half_kernel<H: Half, R: Reduce<f32>>(
         H::narrow_all(sums.slice()?, out.slice_mut()?);
         ctx.set_output(0, out)
     }))
+}
+
+/// For each element of the input, the element of `v` that belongs to its segment; `other` where the
+/// segment's number is negative and the element belongs to none.
+fn spread<'g>(g: &GradientCtx<'g>, v: Expr<'g>, other: f64) -> Expr<'g> {
+    let ids = g.x(1);
+    let zero = v.int(0);
+    if !g.op_name().starts_with("Unsorted") {
+        return v.op("GatherV2", &[ids, zero]);
+    }
+    let none = ids.number(0.0);
+    let gathered = v.op("GatherV2", &[ids.op("Maximum", &[none]), zero]);
+    // The test gets as many dimensions as what was gathered.
+    let is_in = ids.op("GreaterEqual", &[none]);
+    let missing = gathered.op("Rank", &[]) - ids.op("Rank", &[]);
+    let ones = v
+        .int(1)
+        .make("Fill", &[missing.reshape(v.ints([1])), v.int(1)], &[]);
+    let shape = is_in.make("ConcatV2", &[is_in.op("Shape", &[]), ones, zero], &[]);
+    let number = v.number(other);
+    gathered.where_(is_in.reshape(shape), number)
+}
+
+/// The same op on other values.
+fn again<'g>(g: &GradientCtx<'g>, op: &str, x: Expr<'g>) -> Expr<'g> {
+    match g.op_name().starts_with("Unsorted") {
+        true => x.op(&format!("UnsortedSegment{op}"), &[g.x(1), g.x(2)]),
+        false => x.op(&format!("Segment{op}"), &[g.x(1)]),
+    }
+}
+
+fn sum_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = spread(g, g.dy(0), 0.0);
+    g.set(0, dx)
+}
+
+fn mean_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, ids, d) = (g.x(0), g.x(1), g.dy(0));
+    let n = ids.op("OnesLike", &[]).cast(d.dtype());
+    let n = n.op("SegmentSum", &[ids]).op("Maximum", &[d.number(1.0)]);
+    // One number for each segment, with as many dimensions as the input.
+    let shape = n.make(
+        "ConcatV2",
+        &[n.op("Shape", &[]), ones_behind(x), x.int(0)],
+        &[],
+    );
+    let dx = spread(g, d / n.reshape(shape), 0.0);
+    g.set(0, dx)
+}
+
+/// Elements that are as large as the result share the gradient.
+fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, d) = (g.x(0), g.y(0), g.dy(0));
+    let is_it = x.op("Equal", &[spread(g, y, 0.0)]).cast(d.dtype());
+    let share = d / again(g, "Sum", is_it);
+    // Segments without elements have no share; nothing is gathered from them.
+    let dx = spread(g, share, 0.0);
+    let picked = is_it.op("NotEqual", &[is_it.number(0.0)]);
+    g.set(0, dx.where_(picked, dx.zeros_like()))
+}
+
+/// The product of the others must not be found by division where a zero is among them.
+fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, y, d) = (g.x(0), g.y(0), g.dy(0));
+    let is_zero = x.op("Equal", &[x.number(0.0)]);
+    let n_zeros = again(g, "Sum", is_zero.cast(DType::Int32));
+    let several = n_zeros.op("Greater", &[x.int(1)]);
+    let d = d.zeros_like().where_(several, d);
+    let others = x.op("OnesLike", &[]).where_(is_zero, x);
+    let rest = spread(g, again(g, "Prod", others), 1.0);
+    let quotient = spread(g, y, 1.0) / others;
+    let dx = spread(g, d, 0.0) * rest.where_(is_zero, quotient);
+    g.set(0, dx)
+}
+
+/// A 1 for each dimension but the first.
+pub(crate) fn ones_behind(x: Expr) -> Expr {
+    match x.rank() {
+        Some(rank) => x.ints(std::iter::repeat_n(1, rank.saturating_sub(1))),
+        None => {
+            let rest = x.op("Rank", &[]) - x.int(1);
+            x.int(0)
+                .make("Fill", &[rest.reshape(x.ints([1])), x.int(1)], &[])
+        }
+    }
 }

@@ -1,16 +1,16 @@
-//! Special functions of several tensors: Igamma, Igammac, Betainc, Zeta, Polygamma.
+//! Igamma, Igammac, IgammaGradA, Betainc, Zeta, Polygamma.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::binary::{Both, half_zip_kernel, zip_kernel};
+use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
+use ferroflow_functors::field::Promote;
 use ferroflow_functors::shapes;
 use ferroflow_functors::unary::COSTLY;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_primitives::special;
-use ferroflow_primitives::special_gamma;
+use ferroflow_primitives::{special, special_gamma};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, PartialShape, Shape, bf16, dispatch, f16};
 
-/// Igamma, Igammac, IgammaGradA, RandomGammaGrad, Betainc, Zeta, Polygamma.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "Igamma",
@@ -32,12 +32,6 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::broadcast)
     .kernel(|build| kernel(build, special_gamma::igamma_by_shape)),
-    Op::new(
-        "RandomGammaGrad",
-        "alpha: T, sample: T -> output: T | T: type {float,double} |",
-    )
-    .shape(shapes::broadcast)
-    .kernel(|build| kernel(build, special_gamma::sample_by_shape)),
     Op::new("Zeta", "x: T, q: T -> z: T | T: type {float,double} |")
         .shape(shapes::broadcast)
         .kernel(|build| kernel(build, special::zeta))
@@ -59,13 +53,13 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(betainc_gradient),
 ];
 
-fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
     let single = move |a: f32, b: f32| f(a.into(), b.into()) as f32;
     match build.input(0)? {
-        DType::Float => zip_kernel::<f32, f32>(Both(single)),
-        DType::Double => zip_kernel::<f64, f64>(Both(f)),
-        DType::Half => half_zip_kernel::<f16>(Both(single)),
-        DType::Bfloat16 => half_zip_kernel::<bf16>(Both(single)),
+        DType::Float => binary_kernel::<f32, f32>(BinaryFn(single)),
+        DType::Double => binary_kernel::<f64, f64>(BinaryFn(f)),
+        DType::Half => half_binary_kernel::<f16>(BinaryFn(single)),
+        DType::Bfloat16 => half_binary_kernel::<bf16>(BinaryFn(single)),
         dtype => Err(build.unsupported(dtype)),
     }
 }
@@ -86,22 +80,7 @@ fn betainc_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// A float type that special functions convert to and from `f64`.
-trait Float: Element + Into<f64> {
-    fn from_f64(x: f64) -> Self;
-}
-impl Float for f32 {
-    fn from_f64(x: f64) -> Self {
-        x as f32
-    }
-}
-impl Float for f64 {
-    fn from_f64(x: f64) -> Self {
-        x
-    }
-}
-
-fn betainc<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
+fn betainc<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
     let mut shape = Shape::scalar();
     let mut from = "";
     for (i, name) in ["a", "b", "x"].into_iter().enumerate() {
@@ -118,9 +97,9 @@ fn betainc<T: Float>(ctx: &mut KernelCtx) -> Result<()> {
     let mut out = ctx.alloc(T::DTYPE, shape)?;
     let (a, b, x) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
     par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, COSTLY, 1, &|i, out| {
-        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)].into();
+        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)].promote();
         for (k, out) in out.iter_mut().enumerate() {
-            *out = T::from_f64(special::betainc(at(a, k), at(b, k), at(x, k)));
+            *out = T::demote(special::betainc(at(a, k), at(b, k), at(x, k)));
         }
     });
     ctx.set_output(0, out)

@@ -3,259 +3,224 @@
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Num};
-use ferroflow_functors::shapes;
 use ferroflow_functors::unary::{
-    CHEAP, COSTLY, Convert, Each, Map, Simd, Widened, half_kernel, map_kernel,
+    CHEAP, COSTLY, ConvertFn, SimdUnary, UnaryFn, UnaryFunctor, WidenInput, half_unary_kernel,
+    unary_kernel, unary_op,
 };
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_primitives::special;
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
 
-/// A row of an op whose output has the shape of its input.
-pub(crate) const fn row(
-    name: &'static str,
-    signature: &'static str,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature)
-        .shape(shapes::unchanged)
-        .kernel(kernel)
-}
-
 /// The factory of a function that every listed type and the 16-bit floats have.
-macro_rules! map_of {
+macro_rules! unary_of {
     ($block:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
-        map_of!($block, Each(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
+        unary_of!($block, UnaryFn(<f32 as $trait>::$f), $trait::$f, [$($ty),+])
     };
     ($block:expr, $single:expr, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
             let dtype = build.input(0)?;
             match dtype {
-                DType::Half => half_kernel::<f16>($block, $single),
-                DType::Bfloat16 => half_kernel::<bf16>($block, $single),
-                DType::Float => map_kernel::<f32, f32>($block, $single),
+                DType::Half => half_unary_kernel::<f16>($block, $single),
+                DType::Bfloat16 => half_unary_kernel::<bf16>($block, $single),
+                DType::Float => unary_kernel::<f32, f32>($block, $single),
                 _ => dispatch!(dtype, T in [$($ty),+] =>
-                    map_kernel::<T, T>($block, Each(<T as $trait>::$f)),
+                    unary_kernel::<T, T>($block, UnaryFn(<T as $trait>::$f)),
                     else Err(build.unsupported(dtype))),
             }
         }
     };
 }
+
 macro_rules! field_op {
     ($f:ident, $simd:ident) => {
-        map_of!(
+        unary_of!(
             COSTLY,
-            Simd(UnaryOp::$simd),
+            SimdUnary(UnaryOp::$simd),
             Field::$f,
             [f64, Complex32, Complex64]
         )
     };
     ($f:ident) => {
-        map_of!(COSTLY, Field::$f, [f64, Complex32, Complex64])
+        unary_of!(COSTLY, Field::$f, [f64, Complex32, Complex64])
     };
 }
+
 macro_rules! real_op {
     ($block:expr, $f:ident, $simd:ident) => {
-        map_of!($block, Simd(UnaryOp::$simd), Real::$f, [f64])
+        unary_of!($block, SimdUnary(UnaryOp::$simd), Real::$f, [f64])
     };
 }
+
 macro_rules! special_op {
     ($f:path) => {
         |build: &KernelBuild| special_kernel(build, $f)
     };
 }
+
 /// The factory of a function that integers have from one trait and the others from another.
 macro_rules! mixed_op {
     ([$($int:ty),+], $int_trait:ident :: $g:ident, $simd:ident, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
             dispatch!(build.input(0)?, T in [$($int),+] =>
-                map_kernel::<T, T>(CHEAP, Each(<T as $int_trait>::$g)),
-                else (map_of!(CHEAP, Simd(UnaryOp::$simd), $trait::$f, [$($ty),+]))(build))
+                unary_kernel::<T, T>(CHEAP, UnaryFn(<T as $int_trait>::$g)),
+                else (unary_of!(CHEAP, SimdUnary(UnaryOp::$simd), $trait::$f, [$($ty),+]))(build))
         }
     };
 }
 
-pub(crate) const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
-const FIELD: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,complex64,complex128} |";
-const SIGNED: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,complex64,complex128} |";
-const TESTED: &str = "x: T -> y: bool | T: type {bfloat16,half,float,double} |";
-const INTEGERS: &str =
-    "x: T -> y: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |";
-
-/// Roots, exponentials, logarithms, trigonometry, rounding, signs and number tests.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
-        "Sqrt",
-        FIELD,
-        map_of!(
+    unary_op("Sqrt", FIELD, unary_of!(
             CHEAP,
-            Simd(UnaryOp::Sqrt),
+            SimdUnary(UnaryOp::Sqrt),
             Num::root,
             [f64, Complex32, Complex64]
-        ),
-    )
+        ))
     .gradient(sqrt_grad),
-    row("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt))
+    unary_op("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt))
     .gradient(rsqrt_grad),
-    row("Exp", FIELD, field_op!(exp, Exp))
+    unary_op("Exp", FIELD, field_op!(exp, Exp))
     .gradient(exp_grad),
-    row("Expm1", FIELD, field_op!(exp_m1, Expm1))
+    unary_op("Expm1", FIELD, field_op!(exp_m1, Expm1))
     .gradient(expm1_grad),
-    row("Log", FIELD, field_op!(ln, Log))
+    unary_op("Log", FIELD, field_op!(ln, Log))
     .gradient(log_grad),
-    row("Log1p", FIELD, field_op!(ln_1p, Log1p))
+    unary_op("Log1p", FIELD, field_op!(ln_1p, Log1p))
     .gradient(log1p_grad),
-    row("Sin", FIELD, field_op!(sin, Sin))
+    unary_op("Sin", FIELD, field_op!(sin, Sin))
     .gradient(sin_grad),
-    row("Cos", FIELD, field_op!(cos, Cos))
+    unary_op("Cos", FIELD, field_op!(cos, Cos))
     .gradient(cos_grad),
-    row("Tan", FIELD, field_op!(tan))
+    unary_op("Tan", FIELD, field_op!(tan))
     .gradient(tan_grad),
-    row("Asin", FIELD, field_op!(asin))
+    unary_op("Asin", FIELD, field_op!(asin))
     .gradient(asin_grad),
-    row("Acos", FIELD, field_op!(acos))
+    unary_op("Acos", FIELD, field_op!(acos))
     .gradient(acos_grad),
-    row("Atan", FIELD, field_op!(atan))
+    unary_op("Atan", FIELD, field_op!(atan))
     .gradient(atan_grad),
-    row("Sinh", FIELD, field_op!(sinh))
+    unary_op("Sinh", FIELD, field_op!(sinh))
     .gradient(sinh_grad),
-    row("Cosh", FIELD, field_op!(cosh))
+    unary_op("Cosh", FIELD, field_op!(cosh))
     .gradient(cosh_grad),
-    row("Tanh", FIELD, field_op!(tanh, Tanh))
+    unary_op("Tanh", FIELD, field_op!(tanh, Tanh))
     .gradient(tanh_grad),
-    row("Asinh", FIELD, field_op!(asinh))
+    unary_op("Asinh", FIELD, field_op!(asinh))
     .gradient(asinh_grad),
-    row("Acosh", FIELD, field_op!(acosh))
+    unary_op("Acosh", FIELD, field_op!(acosh))
     .gradient(acosh_grad),
-    row("Atanh", FIELD, field_op!(atanh))
+    unary_op("Atanh", FIELD, field_op!(atanh))
     .gradient(atanh_grad),
-    row("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid))
+    unary_op("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid))
     .gradient(sigmoid_grad),
-    row("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
+    unary_op("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
     .gradient(erf_grad),
-    row("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc))
+    unary_op("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc))
     .gradient(erfc_grad),
-    row("Erfinv", FLOATS, special_op!(special::erfinv))
+    unary_op("Erfinv", FLOATS, special_op!(special::erfinv))
     .gradient(erfinv_grad),
-    row("Ndtri", FLOATS, special_op!(special::ndtri))
+    unary_op("Ndtri", FLOATS, special_op!(special::ndtri))
     .gradient(ndtri_grad),
-    row("Lgamma", FLOATS, special_op!(special::lgamma))
+    unary_op("Lgamma", FLOATS, special_op!(special::lgamma))
     .gradient(lgamma_grad),
-    row("Digamma", FLOATS, special_op!(special::digamma))
+    unary_op("Digamma", FLOATS, special_op!(special::digamma))
     .gradient(digamma_grad),
-    row("Reciprocal", SIGNED, field_op!(recip, Reciprocal))
+    unary_op("Reciprocal", SIGNED, field_op!(recip, Reciprocal))
     .gradient(reciprocal_grad),
-    row("Inv", SIGNED, field_op!(recip, Reciprocal))
+    unary_op("Inv", SIGNED, field_op!(recip, Reciprocal))
     .gradient(reciprocal_grad),
-    row("Floor", FLOATS, real_op!(CHEAP, floor, Floor))
+    unary_op("Floor", FLOATS, real_op!(CHEAP, floor, Floor))
     .not_differentiable(),
-    row("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil))
+    unary_op("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil))
     .not_differentiable(),
-    row("Rint", FLOATS, real_op!(CHEAP, rint, Round))
+    unary_op("Rint", FLOATS, real_op!(CHEAP, rint, Round))
     .not_differentiable(),
-    row(
-        "Round",
-        SIGNED,
-        mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]),
-    )
+    unary_op("Round", SIGNED, mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]))
     .not_differentiable(),
-    row(
-        "Abs",
-        "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |",
-        mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]),
-    )
+    unary_op("Abs", "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |", mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]))
     .gradient(abs_grad),
-    row(
-        "Neg",
-        SIGNED,
-        map_of!(
+    unary_op("Neg", SIGNED, unary_of!(
             CHEAP,
-            Simd(UnaryOp::Neg),
+            SimdUnary(UnaryOp::Neg),
             Num::neg,
             [f64, i8, i16, i32, i64, Complex32, Complex64]
-        ),
-    )
+        ))
     .gradient(neg_grad),
-    row(
-        "Sign",
-        SIGNED,
-        mixed_op!(
+    unary_op("Sign", SIGNED, mixed_op!(
             [i8, i16, i32, i64],
             Int::sign,
             Sign,
             Field::sign,
             [f64, Complex32, Complex64]
-        ),
-    )
+        ))
     .gradient(sign_grad),
-    row(
-        "Square",
-        "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128} |",
-        map_of!(
+    unary_op("Square", "x: T -> y: T | T: type \
+         {bfloat16,half,float,double,int8,int16,int32,int64,uint8,uint16,uint32,uint64,complex64,complex128}", unary_of!(
             CHEAP,
-            Simd(UnaryOp::Square),
+            SimdUnary(UnaryOp::Square),
             Num::square,
             [
                 f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
             ]
-        ),
-    )
+        ))
     .gradient(square_grad),
-    row("IsNan", TESTED, |build| {
+    unary_op("IsNan", TESTED, |build| {
         test(build, f32::is_nan, f64::is_nan)
     }),
-    row("IsInf", TESTED, |build| {
+    unary_op("IsInf", TESTED, |build| {
         test(build, f32::is_infinite, f64::is_infinite)
     }),
-    row("IsFinite", TESTED, |build| {
+    unary_op("IsFinite", TESTED, |build| {
         test(build, f32::is_finite, f64::is_finite)
     }),
-    row("LogicalNot", "x: bool -> y: bool |  |", |_| {
-        map_kernel::<bool, bool>(CHEAP, Each(|x: bool| !x))
+    unary_op("LogicalNot", "x: bool -> y: bool |  |", |_| {
+        unary_kernel::<bool, bool>(CHEAP, UnaryFn(|x: bool| !x))
     }).not_differentiable(),
-    row("Invert", INTEGERS, |build| {
+    unary_op("Invert", INTEGERS, |build| {
         let dtype = build.input(0)?;
         dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
-            map_kernel::<T, T>(CHEAP, Each(<T as Int>::not)),
+            unary_kernel::<T, T>(CHEAP, UnaryFn(<T as Int>::not)),
             else Err(build.unsupported(dtype)))
     }).not_differentiable(),
-    row(
-        "PopulationCount",
-        "x: T -> y: uint8 | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |",
-        |build| {
+    unary_op("PopulationCount", "x: T -> y: uint8 | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |", |build| {
             let dtype = build.input(0)?;
             dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
-            map_kernel::<T, u8>(CHEAP, Convert(<T as Int>::ones)),
+            unary_kernel::<T, u8>(CHEAP, ConvertFn(<T as Int>::ones)),
             else Err(build.unsupported(dtype)))
-        },
-    ).not_differentiable(),
-    row(
-        "Conj",
-        "input: T -> output: T | T: type {complex64,complex128,variant} = complex64 |",
-        |build| {
+        }).not_differentiable(),
+    unary_op("Conj", "input: T -> output: T | T: type {complex64,complex128,variant} = complex64 |", |build| {
             let dtype = build.input(0)?;
             dispatch!(dtype, T in [Complex32, Complex64] =>
-            map_kernel::<T, T>(CHEAP, Each(<T as Field>::conj)),
+            unary_kernel::<T, T>(CHEAP, UnaryFn(<T as Field>::conj)),
             else Err(build.unsupported(dtype)))
-        },
-    )
+        })
     .gradient(conj_grad),
-    row("Real", PART, |build| part(build, |z| z.re, |z| z.re))
+    unary_op("Real", PART, |build| part(build, |z| z.re, |z| z.re))
     .gradient(real_grad),
-    row("Imag", PART, |build| part(build, |z| z.im, |z| z.im))
+    unary_op("Imag", PART, |build| part(build, |z| z.im, |z| z.im))
     .gradient(imag_grad),
-    row("Angle", PART, |build| part(build, |z| z.arg(), |z| z.arg()))
+    unary_op("Angle", PART, |build| part(build, |z| z.arg(), |z| z.arg()))
     .gradient(angle_grad),
-    row(
-        "ComplexAbs",
-        "x: T -> y: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |",
-        |build| part(build, |z| z.norm(), |z| z.norm()),
-    )
+    unary_op("ComplexAbs", "x: T -> y: Tout | T: type {complex64,complex128} = complex64; Tout: type \
+         {float,double} = float", |build| part(build, |z| z.norm(), |z| z.norm()))
     .gradient(complex_abs_grad),
 ];
 
-const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: type {float,double} = float |";
+pub(crate) const FLOATS: &str = "x: T -> y: T | T: type {bfloat16,half,float,double} |";
+
+const FIELD: &str = "x: T -> y: T | T: type {bfloat16,half,float,double,complex64,complex128} |";
+
+const SIGNED: &str = "x: T -> y: T | T: type \
+         {bfloat16,half,float,double,int8,int16,int32,int64,complex64,complex128}";
+
+const TESTED: &str = "x: T -> y: bool | T: type {bfloat16,half,float,double} |";
+
+const INTEGERS: &str =
+    "x: T -> y: T | T: type {int8,int16,int32,int64,uint8,uint16,uint32,uint64} |";
+
+const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: \
+         type {float,double} = float";
 
 /// A real function of complex numbers.
 fn part(
@@ -264,8 +229,12 @@ fn part(
     double: fn(Complex64) -> f64,
 ) -> Result<Box<dyn OpKernel>> {
     match (build.input(0)?, build.output(0)?) {
-        (DType::Complex64, DType::Float) => map_kernel::<Complex32, f32>(CHEAP, Convert(single)),
-        (DType::Complex128, DType::Double) => map_kernel::<Complex64, f64>(CHEAP, Convert(double)),
+        (DType::Complex64, DType::Float) => {
+            unary_kernel::<Complex32, f32>(CHEAP, ConvertFn(single))
+        }
+        (DType::Complex128, DType::Double) => {
+            unary_kernel::<Complex64, f64>(CHEAP, ConvertFn(double))
+        }
         (dtype, _) => Err(build.unsupported(dtype)),
     }
 }
@@ -276,23 +245,24 @@ fn test(
     double: fn(f64) -> bool,
 ) -> Result<Box<dyn OpKernel>> {
     match build.input(0)? {
-        DType::Float => map_kernel::<f32, bool>(CHEAP, Convert(single)),
-        DType::Double => map_kernel::<f64, bool>(CHEAP, Convert(double)),
-        DType::Half => map_kernel::<f16, bool>(CHEAP, Widened(Convert(single))),
-        DType::Bfloat16 => map_kernel::<bf16, bool>(CHEAP, Widened(Convert(single))),
+        DType::Float => unary_kernel::<f32, bool>(CHEAP, ConvertFn(single)),
+        DType::Double => unary_kernel::<f64, bool>(CHEAP, ConvertFn(double)),
+        DType::Half => unary_kernel::<f16, bool>(CHEAP, WidenInput(ConvertFn(single))),
+        DType::Bfloat16 => unary_kernel::<bf16, bool>(CHEAP, WidenInput(ConvertFn(single))),
         dtype => Err(build.unsupported(dtype)),
     }
 }
 
 /// The kernel of a function that every float type computes in `f64`.
 pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<Box<dyn OpKernel>> {
-    let single =
-        move || -> Box<dyn Map<f32, f32>> { Box::new(Each(move |x: f32| f(x.into()) as f32)) };
+    let single = move || -> Box<dyn UnaryFunctor<f32, f32>> {
+        Box::new(UnaryFn(move |x: f32| f(x.into()) as f32))
+    };
     match build.input(0)? {
-        DType::Float => map_kernel::<f32, f32>(COSTLY, single()),
-        DType::Double => map_kernel::<f64, f64>(COSTLY, Each(f)),
-        DType::Half => half_kernel::<f16>(COSTLY, single()),
-        DType::Bfloat16 => half_kernel::<bf16>(COSTLY, single()),
+        DType::Float => unary_kernel::<f32, f32>(COSTLY, single()),
+        DType::Double => unary_kernel::<f64, f64>(COSTLY, UnaryFn(f)),
+        DType::Half => half_unary_kernel::<f16>(COSTLY, single()),
+        DType::Bfloat16 => half_unary_kernel::<bf16>(COSTLY, single()),
         dtype => Err(build.unsupported(dtype)),
     }
 }

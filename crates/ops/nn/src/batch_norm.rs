@@ -16,28 +16,40 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FusedBatchNorm",
-        "x: T, scale: T, offset: T, mean: T, variance: T -> y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, reserve_space_2: T | T: type {float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
+        "x: T, scale: T, offset: T, mean: T, variance: T -> y: T, batch_mean: T, \
+         batch_variance: T, reserve_space_1: T, reserve_space_2: T | T: type {float}; \
+         epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: \
+         string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true",
     )
     .shape(shape)
     .kernel(build)
     .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormV2",
-        "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
+        "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, \
+         batch_variance: U, reserve_space_1: U, reserve_space_2: U | T: type \
+         {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; \
+         exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW'} = \
+         'NHWC'; is_training: bool = true",
     )
     .shape(shape)
     .kernel(build)
     .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormV3",
-        "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U | T: type {half,bfloat16,float}; U: type {bfloat16,float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; data_format: string {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true |",
+        "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, \
+         batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U \
+         | T: type {half,bfloat16,float}; U: type {bfloat16,float}; epsilon: float = \
+         0.0001; exponential_avg_factor: float = 1.0; data_format: string \
+         {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true",
     )
     .shape(shape)
     .kernel(build)
     .gradient(fused_gradient),
     Op::new(
         "BatchNormWithGlobalNormalization",
-        "t: T, m: T, v: T, beta: T, gamma: T -> result: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; variance_epsilon: float; scale_after_normalization: bool |",
+        "t: T, m: T, v: T, beta: T, gamma: T -> result: T | T: numbertype; \
+         variance_epsilon: float; scale_after_normalization: bool",
     )
     .shape(shape_global)
     .kernel(build_global)

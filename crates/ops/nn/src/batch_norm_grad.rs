@@ -1,22 +1,22 @@
-//! Gradients of batch and local response normalization, and of the addition of a bias.
+//! FusedBatchNormGrad, versions 1 to 3, and BatchNormWithGlobalNormalizationGrad.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::gradients::part;
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_functors::unary::float_input;
 use ferroflow_functors::window::Layout;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_primitives::rows::{ReduceOp, reduce_middle};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, Tensor, dispatch};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// FusedBatchNormGrad, FusedBatchNormGradV2, FusedBatchNormGradV3, LRNGrad, BiasAddGrad,
-/// BatchNormWithGlobalNormalizationGrad.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FusedBatchNormGrad",
-        "y_backprop: T, x: T, scale: T, reserve_space_1: T, reserve_space_2: T -> x_backprop: T, scale_backprop: T, offset_backprop: T, reserve_space_3: T, reserve_space_4: T | T: type {float}; epsilon: float = 0.0001; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
+        "y_backprop: T, x: T, scale: T, reserve_space_1: T, reserve_space_2: T -> \
+         x_backprop: T, scale_backprop: T, offset_backprop: T, reserve_space_3: T, \
+         reserve_space_4: T | T: type {float}; epsilon: float = 0.0001; data_format: \
+         string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true",
     )
     .shape(batch_norm_shape)
     .cost(Cost::Expensive)
@@ -24,7 +24,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormGradV2",
-        "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U -> x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_3: U, reserve_space_4: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true |",
+        "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U -> \
+         x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_3: U, \
+         reserve_space_4: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: \
+         float = 0.0001; data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: \
+         bool = true",
     )
     .shape(batch_norm_shape)
     .cost(Cost::Expensive)
@@ -32,62 +36,36 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(fused_gradient),
     Op::new(
         "FusedBatchNormGradV3",
-        "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U -> x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, reserve_space_5: U | T: type {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; data_format: string {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true |",
+        "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U, \
+         reserve_space_3: U -> x_backprop: T, scale_backprop: U, offset_backprop: U, \
+         reserve_space_4: U, reserve_space_5: U | T: type {half,bfloat16,float}; U: \
+         type {float}; epsilon: float = 0.0001; data_format: string \
+         {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true",
     )
     .shape(batch_norm_shape)
     .cost(Cost::Expensive)
     .kernel(batch_norm)
     .gradient(fused_gradient),
     Op::new(
-        "LRNGrad",
-        "input_grads: T, input_image: T, output_image: T -> output: T | depth_radius: int = 5; bias: float = 1.0; alpha: float = 1.0; beta: float = 0.5; T: type {half,bfloat16,float} = float |",
+        "BatchNormWithGlobalNormalizationGrad",
+        "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T \
+         | T: numbertype; variance_epsilon: float; scale_after_normalization: bool",
     )
     .shape(|ctx| {
-        let shape = ctx.with_rank(0, 4)?;
-        let shape = ctx.merge(&shape, &ctx.input(1))?;
-        let shape = ctx.merge(&shape, &ctx.input(2))?;
-        ctx.set(0, shape);
+        let t = ctx.with_rank(0, 4)?;
+        let t = ctx.merge(&t, &ctx.input(4))?;
+        let mut channels = ferroflow_tensor::PartialShape::of([t.dim(3)]);
+        for i in 1..4 {
+            channels = ctx.merge(&channels, &ctx.with_rank(i, 1)?)?;
+        }
+        ctx.set(0, t);
+        for i in 1..5 {
+            ctx.set(i, channels.clone());
+        }
         Ok(())
     })
     .cost(Cost::Expensive)
-    .kernel(lrn),
-    Op::new(
-        "BiasAddGrad",
-        "out_backprop: T -> output: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; data_format: string {'NHWC','NCHW'} = 'NHWC' |",
-    )
-    .shape(|ctx| {
-        let at = match ctx.attrs().str("data_format")? {
-            "NCHW" => {
-                ctx.with_rank_at_least(0, 3)?;
-                1
-            }
-            _ => -1,
-        };
-        let shape = ctx.with_rank_at_least(0, 2)?;
-        ctx.set(0, PartialShape::of([shape.dim(at)]));
-        Ok(())
-    })
-    .kernel(bias_add)
-    .gradient(bias_gradient),
-    Op::new(
-    "BatchNormWithGlobalNormalizationGrad",
-    "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T | T: type {float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,complex128,half,uint32,uint64}; variance_epsilon: float; scale_after_normalization: bool |",
-)
-.shape(|ctx| {
-    let t = ctx.with_rank(0, 4)?;
-    let t = ctx.merge(&t, &ctx.input(4))?;
-    let mut channels = ferroflow_tensor::PartialShape::of([t.dim(3)]);
-    for i in 1..4 {
-        channels = ctx.merge(&channels, &ctx.with_rank(i, 1)?)?;
-    }
-    ctx.set(0, t);
-    for i in 1..5 {
-        ctx.set(i, channels.clone());
-    }
-    Ok(())
-})
-.cost(Cost::Expensive)
-.kernel(global)
+    .kernel(global),
 ];
 
 /// Elements of a block.
@@ -166,7 +144,7 @@ fn batch_norm(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// What a normalization was done with.
+/// The parameters of a normalization.
 struct Moments<'a> {
     scale: &'a [f32],
     mean: &'a [f32],
@@ -176,7 +154,7 @@ struct Moments<'a> {
 }
 
 impl Moments<'_> {
-    /// Writes the gradient by `x`; gives those by scale and offset.
+    /// Writes the gradient by `x`. Returns those by scale and offset.
     fn backward(
         &self,
         par: &dyn Parallelism,
@@ -251,89 +229,7 @@ impl Moments<'_> {
     }
 }
 
-fn lrn(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let attrs = build.attrs;
-    let radius = attrs.int("depth_radius")?;
-    let Ok(radius) = usize::try_from(i32::try_from(radius).unwrap_or(-1)) else {
-        return Err(invalid_argument!(
-            "depth_radius = {radius} is not a valid radius"
-        ));
-    };
-    let (bias, alpha) = (attrs.float("bias")?, attrs.float("alpha")?);
-    let (beta, dtype) = (attrs.float("beta")?, build.output(0)?);
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let shape = ctx.shape(0)?.clone();
-        if shape.rank() != 4 {
-            return Err(invalid_argument!("in_grads must be 4-dimensional"));
-        }
-        if *ctx.shape(1)? != shape || *ctx.shape(2)? != shape {
-            return Err(invalid_argument!(
-                "input_grads, input_image, and out_image should have the same shape"
-            ));
-        }
-        let (par, c) = (ctx.par(), shape[3]);
-        let [grad, x, y] = [0, 1, 2].map(|i| widened(par, ctx.input(i)?));
-        let (grad, x, y) = (grad?, x?, y?);
-        let (grad, x, y) = (grad.slice::<f32>()?, x.slice::<f32>()?, y.slice::<f32>()?);
-        let mut out = ctx.alloc(DType::Float, shape)?;
-        let group = (1024 / c.max(1)).max(1);
-        par_chunks_mut(par, out.slice_mut::<f32>()?, c, group, &|i, out| {
-            let [grad, x, y] = [grad, x, y].map(|t| &t[i * c..][..c]);
-            out.fill(0.0);
-            for j in 0..c {
-                let near = j.saturating_sub(radius)..(j + radius + 1).min(c);
-                let norm = bias + alpha * x[near.clone()].iter().map(|v| v * v).sum::<f32>();
-                let each = -2.0 * alpha * beta * y[j] / norm * grad[j];
-                for (o, x) in out[near.clone()].iter_mut().zip(&x[near]) {
-                    *o += each * x;
-                }
-                out[j] += norm.powf(-beta) * grad[j];
-            }
-        });
-        ctx.set_output(0, narrowed(par, out, dtype)?)
-    }))
-}
-
-fn bias_add(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let channels_last = build.attrs.str("data_format")? == "NHWC";
-    let dtype = build.output(0)?;
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let (par, shape) = (ctx.par(), ctx.shape(0)?.clone());
-        let least = if channels_last { 2 } else { 3 };
-        if shape.rank() < least {
-            return Err(invalid_argument!(
-                "Input tensor must be at least {least}D: {shape}"
-            ));
-        }
-        // What is added up, around the channels.
-        let at = if channels_last { shape.rank() - 1 } else { 1 };
-        let [outer, inner] = [&shape[..at], &shape[at + 1..]].map(|d| d.iter().product::<usize>());
-        let sizes = [outer, shape[at], inner];
-        let x = match dtype {
-            DType::Half | DType::Bfloat16 => widened(par, ctx.input(0)?)?,
-            _ => ctx.input(0)?.clone(),
-        };
-        let out = match x.dtype() {
-            DType::Float if channels_last => {
-                let mut out = ctx.alloc(DType::Float, Shape::from([sizes[1]]))?;
-                let middle = [1, outer, sizes[1]];
-                reduce_middle(par, ReduceOp::Sum, middle, x.slice()?, out.slice_mut()?);
-                out
-            }
-            _ => dispatch!(x.dtype(), T in
-                [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
-                sums::<T>(par, &x, sizes)?,
-                else return Err(invalid_argument!("no biases of {dtype}"))),
-        };
-        let out = match out.dtype() == dtype {
-            true => out,
-            false => narrowed(par, out, dtype)?,
-        };
-        ctx.set_output(0, out)
-    }))
-}
-
-fn sums<T: Num>(
+pub(crate) fn sums<T: Num>(
     par: &dyn Parallelism,
     x: &Tensor,
     [outer, n, inner]: [usize; 3],
@@ -442,21 +338,7 @@ fn global_backward<T: Ordered>(
     Ok([dx, dm, dv, db, dg])
 }
 
-/// Of BiasAddGrad: every element of a channel gets that of the bias.
-pub(crate) fn bias_gradient(g: &mut GradientCtx) -> Result<()> {
-    let (x, mut d) = (g.x(0), g.dy(0));
-    let shape = x.shape_of();
-    if g.attrs().str("data_format")? == "NCHW" {
-        let ones = part(shape, Some(shape.int(2)), None).op("OnesLike", &[]);
-        d = d.reshape(
-            d.shape_of()
-                .make("ConcatV2", &[d.shape_of(), ones, d.int(0)], &[]),
-        );
-    }
-    g.set(0, d.op("BroadcastTo", &[shape]))
-}
-
-/// Of BatchNormWithGlobalNormalization.
+/// The gradient of BatchNormWithGlobalNormalization.
 pub(crate) fn global_gradient(g: &mut GradientCtx) -> Result<()> {
     let inputs = [g.x(0), g.x(1), g.x(2), g.x(4), g.dy(0)];
     let attrs = ["variance_epsilon", "scale_after_normalization"].map(|name| g.attr(name));
@@ -486,7 +368,7 @@ impl<'g> Channels<'g> {
     }
 }
 
-/// What has 16 bits as a float.
+/// Widens a 16-bit tensor to float.
 fn wide(e: Expr) -> Expr {
     match e.dtype() {
         DType::Half | DType::Bfloat16 => e.cast(DType::Float),
@@ -499,7 +381,7 @@ fn size(e: Expr, dtype: DType) -> Expr {
 }
 
 /// Of FusedBatchNormGrad: by what came, by the input and by the scale. With `r = 1 / √(variance +
-/// epsilon)` and `c = x - mean`, the op gives
+/// epsilon)` and `c = x - mean`, the op returns
 /// `s r (dy - mean(dy) - r² c mean(dy c))`, `r Σ dy c` and `Σ dy`; without training, where mean and
 /// variance are given, `s r dy` in place of the first.
 pub(crate) fn fused_gradient(g: &mut GradientCtx) -> Result<()> {

@@ -1,6 +1,5 @@
 //! Convolutions: Conv2D, Conv3D and their fused forms.
 
-use crate::conv_gradient;
 use crate::conv_reference::{self, direct, geometry, output_dims, over_nothing};
 use crate::dense::add_broadcast;
 use crate::fused::{Fused, Scaled};
@@ -9,7 +8,9 @@ use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::prepack;
 use ferroflow_functors::window::{Layout, Placed, Rules, conv_rules, shape as shape_of};
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{
+    AttrValue, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
+};
 use ferroflow_primitives::conv::{Conv3dShape, PackedFilter, conv3d};
 use ferroflow_primitives::gemm::{Activation, Epilogue};
 use ferroflow_primitives::math::unary_in_place;
@@ -18,42 +19,80 @@ use ferroflow_sync::{Inline, Parallelism};
 use ferroflow_tensor::{Bytes, DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Conv2D, Conv, Conv3D; and the internal _FusedConv2D and _FusedConv3D, which apply `fused_ops` to the
-/// output and keep constant filters packed.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
+    Op::new(
         "Conv2D",
-        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+        "input: T, filter: T -> output: T | T: type \
+         {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: \
+         bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: \
+         list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: \
+         list(int) = [1,1,1,1]",
     )
-    .gradient(conv_gradient::conv2d),
-    row(
+    .shape(shape)
+    .cost(Cost::Expensive)
+    .kernel(build)
+    .gradient(conv2d_gradient),
+    Op::new(
         "_FusedConv2D",
-        "input: T, filter: T, args: list(TArgs), host_args: num_host_args*float -> output: T | T: type {half,float,double,int8,qint8}; TArgs: list(type) >= 1; num_args: int >= 0; num_host_args: int >= 0 = 0; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'; filter_format: string {'HWIO','OIHW','OIHW_VECT_I'} = 'HWIO'; dilations: list(int) = [1,1,1,1]; use_cudnn_on_gpu: bool = true; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
-    ),
-    row(
-        "Conv",
-        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'CHANNELS_FIRST','CHANNELS_LAST'} = 'CHANNELS_LAST'; dilations: list(int) = []; batch_dims: int = 1; groups: int = 1 |",
-    ),
-    row(
-        "Conv3D",
-        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1] |",
+        "input: T, filter: T, args: list(TArgs), host_args: num_host_args*float -> \
+         output: T | T: type {half,float,double,int8,qint8}; TArgs: list(type) >= 1; \
+         num_args: int >= 0; num_host_args: int >= 0 = 0; strides: list(int); padding: \
+         string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; \
+         data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'; filter_format: \
+         string {'HWIO','OIHW','OIHW_VECT_I'} = 'HWIO'; dilations: list(int) = \
+         [1,1,1,1]; use_cudnn_on_gpu: bool = true; fused_ops: list(string) = []; \
+         epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",
     )
-    .gradient(conv_gradient::conv3d),
-    row(
+    .shape(shape)
+    .cost(Cost::Expensive)
+    .kernel(build),
+    Op::new(
+        "Conv",
+        "input: T, filter: T -> output: T | T: type \
+         {half,bfloat16,float,double,int32}; strides: list(int); padding: string \
+         {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: \
+         string {'CHANNELS_FIRST','CHANNELS_LAST'} = 'CHANNELS_LAST'; dilations: \
+         list(int) = []; batch_dims: int = 1; groups: int = 1",
+    )
+    .shape(shape)
+    .cost(Cost::Expensive)
+    .kernel(build),
+    Op::new(
+        "Conv3D",
+        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double}; \
+         strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: \
+         string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]",
+    )
+    .shape(shape)
+    .cost(Cost::Expensive)
+    .kernel(build)
+    .gradient(conv3d_gradient),
+    Op::new(
         "_FusedConv3D",
-        "input: T, filter: T, args: num_args*T -> output: T | T: type {bfloat16,float,half}; num_args: int >= 0; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; padding_list: list(int) = []; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2 |",
-    ),
+        "input: T, filter: T, args: num_args*T -> output: T | T: type \
+         {bfloat16,float,half}; num_args: int >= 0; strides: list(int) >= 5; padding: \
+         string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; \
+         dilations: list(int) = [1,1,1,1,1]; padding_list: list(int) = []; fused_ops: \
+         list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",
+    )
+    .shape(shape)
+    .cost(Cost::Expensive)
+    .kernel(build),
     // Import makes several nodes of these.
-    Op::new("FusedPadConv2D", "input: T, paddings: int32, filter: T -> output: T | T: type {half,bfloat16,float,double}; mode: string {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'} |"),
-    Op::new("FusedResizeAndPadConv2D", "input: T, size: int32, paddings: int32, filter: T -> output: T | T: type {half,float,double}; resize_align_corners: bool = false; mode: string {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'} |"),
+    Op::new(
+        "FusedPadConv2D",
+        "input: T, paddings: int32, filter: T -> output: T | T: type \
+         {half,bfloat16,float,double}; mode: string {'REFLECT','SYMMETRIC'}; strides: \
+         list(int); padding: string {'SAME','VALID'}",
+    ),
+    Op::new(
+        "FusedResizeAndPadConv2D",
+        "input: T, size: int32, paddings: int32, filter: T -> output: T | T: type \
+         {half,float,double}; resize_align_corners: bool = false; mode: string \
+         {'REFLECT','SYMMETRIC'}; strides: list(int); padding: string {'SAME','VALID'}",
+    ),
 ];
-
-const fn row(name: &'static str, signature: &'static str) -> Op {
-    Op::new(name, signature)
-        .shape(shape)
-        .cost(Cost::Expensive)
-        .kernel(build)
-}
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let layout = Layout::of(ctx.attrs())?;
@@ -61,7 +100,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     conv_reference::shape(ctx, layout, &rules, conv_reference::grouped)
 }
 
-/// What is known of a convolution before it runs.
+/// The attrs and constants of a convolution.
 struct Plan {
     layout: Layout,
     rules: Rules,
@@ -353,7 +392,7 @@ fn in_layout(layout: Layout, dims: &Shape) -> Shape {
         .collect()
 }
 
-/// What follows a convolution of `T`: fused steps over the channels-last output.
+/// The epilogue of a convolution of `T`: fused steps over the channels-last output.
 type Finish<T> = fn(&KernelCtx, &Plan, &Conv3dShape, &mut [T]) -> Result<()>;
 
 /// A convolution in plain loops.
@@ -403,6 +442,91 @@ fn finish_double(ctx: &KernelCtx, plan: &Plan, s: &Conv3dShape, out: &mut [f64])
     if ops.activation != Activation::None {
         let op = ops.activation.as_unary();
         out.iter_mut().for_each(|o| *o = unary_f64(op, *o));
+    }
+    Ok(())
+}
+
+const WINDOW: [&str; 5] = [
+    "strides",
+    "padding",
+    "explicit_paddings",
+    "data_format",
+    "dilations",
+];
+
+/// The three ops of a kind of convolution: output, gradient of the input, of the filter.
+struct Family(&'static str, &'static str, &'static str);
+
+const FULL: Family = Family("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter");
+
+const VOLUME: Family = Family("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2");
+
+const DEPTHWISE: Family = Family(
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropInput",
+    "DepthwiseConv2dNativeBackpropFilter",
+);
+
+fn family(op: &str) -> Family {
+    if op.starts_with("Conv3D") {
+        VOLUME
+    } else if op.starts_with("Depthwise") {
+        DEPTHWISE
+    } else {
+        FULL
+    }
+}
+
+fn attrs(g: &GradientCtx) -> Vec<(&'static str, AttrValue)> {
+    let given = WINDOW.iter().filter(|name| g.attrs().get(name).is_some());
+    given.map(|name| g.attr(name)).collect()
+}
+
+fn of_output(g: &mut GradientCtx, family: &Family) -> Result<()> {
+    let (x, filter, d, attrs) = (g.x(0), g.x(1), g.dy(0), attrs(g));
+    if g.needs(0) {
+        g.set(0, x.make(family.1, &[x.shape_of(), filter, d], &attrs))?;
+    }
+    if g.needs(1) {
+        g.set(1, x.make(family.2, &[x, filter.shape_of(), d], &attrs))?;
+    }
+    Ok(())
+}
+
+fn conv2d_gradient(g: &mut GradientCtx) -> Result<()> {
+    of_output(g, &FULL)
+}
+
+fn conv3d_gradient(g: &mut GradientCtx) -> Result<()> {
+    of_output(g, &VOLUME)
+}
+
+pub(crate) fn depthwise_gradient(g: &mut GradientCtx) -> Result<()> {
+    of_output(g, &DEPTHWISE)
+}
+
+/// The gradient of BackpropInput, which is linear in the filter and in the incoming gradient.
+pub(crate) fn of_input_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (filter, came, d, attrs): (Expr, Expr, Expr, _) = (g.x(1), g.x(2), g.dy(0), attrs(g));
+    let family = family(g.op_name());
+    if g.needs(1) {
+        g.set(1, d.make(family.2, &[d, filter.shape_of(), came], &attrs))?;
+    }
+    if g.needs(2) {
+        g.set(2, d.make(family.0, &[d, filter], &attrs))?;
+    }
+    Ok(())
+}
+
+/// The gradient of BackpropFilter, which is linear in the input and in the incoming gradient.
+pub(crate) fn of_filter_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, came, d, attrs) = (g.x(0), g.x(2), g.dy(0), attrs(g));
+    let family = family(g.op_name());
+    if g.needs(0) {
+        g.set(0, d.make(family.1, &[x.shape_of(), d, came], &attrs))?;
+    }
+    if g.needs(2) {
+        g.set(2, d.make(family.0, &[x, d], &attrs))?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! Gradients of convolutions. Those by the input are transposed convolutions, which networks also
-//! use on their way forward.
+//! Conv2DBackpropInput, Conv2DBackpropFilter, and their 3-D and depthwise forms (TensorFlow:
+//! `core/kernels/conv_grad_input_ops.cc` and `conv_grad_filter_ops.cc`). The gradient of the input is a
+//! transposed convolution, which networks also use in their forward pass.
 
+use crate::conv::{of_filter_gradient, of_input_gradient};
 use crate::conv_filter;
-use crate::conv_gradient;
 use crate::conv_reference::{each_origin, each_pair, geometry, input_pixel};
 use crate::depthwise::{depthwise_geometry, depthwise_rules};
 use crate::transposed::TransposedFilter;
@@ -17,66 +18,79 @@ use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Conv2DBackpropInput, Conv2DBackpropFilter, Conv3DBackpropInputV2, Conv3DBackpropFilterV2,
-/// DepthwiseConv2dNativeBackpropInput, DepthwiseConv2dNativeBackpropFilter.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
+    Op::new(
         "Conv2DBackpropInput",
-        "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
-        shape_input,
-        |build| build_input(build, conv_rules, Kind::Full),
+        "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type \
+         {half,bfloat16,float,double,int32}; strides: list(int); use_cudnn_on_gpu: \
+         bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: \
+         list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: \
+         list(int) = [1,1,1,1]",
     )
-    .gradient(conv_gradient::of_input),
-    row(
+    .shape(shape_input)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_input(build, conv_rules, Kind::Full))
+    .gradient(of_input_gradient),
+    Op::new(
         "Conv2DBackpropFilter",
-        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); use_cudnn_on_gpu: bool = true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
-        shape_filter,
-        |build| build_filter(build, conv_rules, Kind::Full),
+        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type \
+         {half,bfloat16,float,double}; strides: list(int); use_cudnn_on_gpu: bool = \
+         true; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: \
+         list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: \
+         list(int) = [1,1,1,1]",
     )
-    .gradient(conv_gradient::of_filter),
-    row(
+    .shape(shape_filter)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_filter(build, conv_rules, Kind::Full))
+    .gradient(of_filter_gradient),
+    Op::new(
         "Conv3DBackpropInputV2",
-        "input_sizes: Tshape, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]; Tshape: type {int32,int64} = int32 |",
-        shape_input,
-        |build| build_input(build, conv_rules, Kind::Full),
+        "input_sizes: Tshape, filter: T, out_backprop: T -> output: T | T: type \
+         {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string \
+         {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: \
+         list(int) = [1,1,1,1,1]; Tshape: type {int32,int64} = int32",
     )
-    .gradient(conv_gradient::of_input),
-    row(
+    .shape(shape_input)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_input(build, conv_rules, Kind::Full))
+    .gradient(of_input_gradient),
+    Op::new(
         "Conv3DBackpropFilterV2",
-        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1] |",
-        shape_filter,
-        |build| build_filter(build, conv_rules, Kind::Full),
+        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type \
+         {half,bfloat16,float,double}; strides: list(int) >= 5; padding: string \
+         {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: \
+         list(int) = [1,1,1,1,1]",
     )
-    .gradient(conv_gradient::of_filter),
-    row(
+    .shape(shape_filter)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_filter(build, conv_rules, Kind::Full))
+    .gradient(of_filter_gradient),
+    Op::new(
         "DepthwiseConv2dNativeBackpropInput",
-        "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
-        shape_input,
-        |build| build_input(build, depthwise_rules, Kind::Depthwise),
+        "input_sizes: int32, filter: T, out_backprop: T -> output: T | T: type \
+         {half,bfloat16,float,double}; strides: list(int); padding: string \
+         {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: \
+         string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1]",
     )
-    .gradient(conv_gradient::of_input),
-    row(
+    .shape(shape_input)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_input(build, depthwise_rules, Kind::Depthwise))
+    .gradient(of_input_gradient),
+    Op::new(
         "DepthwiseConv2dNativeBackpropFilter",
-        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
-        shape_filter,
-        |build| build_filter(build, depthwise_rules, Kind::Depthwise),
+        "input: T, filter_sizes: int32, out_backprop: T -> output: T | T: type \
+         {half,bfloat16,float,double}; strides: list(int); padding: string \
+         {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: \
+         string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1]",
     )
-    .gradient(conv_gradient::of_filter),
+    .shape(shape_filter)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_filter(build, depthwise_rules, Kind::Depthwise))
+    .gradient(of_filter_gradient),
 ];
 
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    shape: fn(&mut ShapeCtx) -> Result<()>,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature)
-        .shape(shape)
-        .cost(Cost::Expensive)
-        .kernel(kernel)
-}
-
-/// The shape that a constant vector of sizes gives.
+/// The shape in a constant vector of sizes.
 fn constant_shape(ctx: &ShapeCtx, i: usize, rank: usize) -> Result<Option<Shape>> {
     ctx.with_rank(i, 1)?;
     match ctx.constant_ints(i) {

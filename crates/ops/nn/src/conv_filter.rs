@@ -1,7 +1,7 @@
 //! Gradients of convolutions by their filter as matrix products: the input pixels under each window,
 //! side by side, times the gradients of the windows.
 
-use crate::conv_reference::{each_tap, pixel};
+use crate::conv_reference::{each_offset, pixel};
 use ferroflow_primitives::conv::{
     Conv3dShape, conv2d_filter_gradient_in_tiles, conv3d_filter_gradient, suits_filter_gradient,
     suits_filter_gradient_in_tiles,
@@ -13,7 +13,7 @@ use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 const WINDOWS: usize = 1 << 18;
 
 /// Writes the gradient by the filter of an ungrouped convolution to `out`, which is
-/// `[taps * in_c, out_c]`.
+/// `[offsets * in_c, out_c]`.
 pub(crate) fn by_filter(
     par: &dyn Parallelism,
     s: &Conv3dShape,
@@ -23,15 +23,15 @@ pub(crate) fn by_filter(
 ) {
     let p = &s.plane;
     let (in_c, out_c) = (p.in_c, p.out_c);
-    let taps = s.filter_d * p.filter_h * p.filter_w;
-    let width = taps * in_c;
+    let offsets = s.filter_d * p.filter_h * p.filter_w;
+    let width = offsets * in_c;
     let n_pixels = dy.len() / out_c.max(1);
     out.fill(0.0);
     if width == 0 || out_c == 0 || n_pixels == 0 {
         return;
     }
     // A pixel of the output is a row; of windows that touch the border a part stays zero.
-    let is_plain = taps == 1
+    let is_plain = offsets == 1
         && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
         && (s.in_d, p.in_h, p.in_w) == (s.out_d, p.out_h, p.out_w)
         && (s.pad_front, p.pad_top, p.pad_left) == (0, 0, 0);
@@ -87,12 +87,12 @@ fn fill_row(s: &Conv3dShape, i: usize, x: &[f32], row: &mut [f32]) {
     let c = s.plane.in_c;
     // Taps come in order, so runs of missing ones lie between them.
     let mut next = 0;
-    each_tap(s, pixel(s, i), |tap, from| {
-        if tap > next {
-            row[next * c..tap * c].fill(0.0);
+    each_offset(s, pixel(s, i), |offset, from| {
+        if offset > next {
+            row[next * c..offset * c].fill(0.0);
         }
-        row[tap * c..][..c].copy_from_slice(&x[from * c..][..c]);
-        next = tap + 1;
+        row[offset * c..][..c].copy_from_slice(&x[from * c..][..c]);
+        next = offset + 1;
     });
     row[next * c..].fill(0.0);
 }

@@ -137,17 +137,21 @@ pub(crate) fn grouped(in_c: Option<usize>, filter: &PartialShape) -> Result<Opti
 
 /// `f(index of the filter pixel, input pixel)` for the input pixels that exist under the window of
 /// an output pixel of image `n`.
-pub(crate) fn each_tap(s: &Conv3dShape, [n, z, y, x]: [usize; 4], mut f: impl FnMut(usize, usize)) {
+pub(crate) fn each_offset(
+    s: &Conv3dShape,
+    [n, z, y, x]: [usize; 4],
+    mut f: impl FnMut(usize, usize),
+) {
     let p = &s.plane;
-    let zs = taps(z * s.stride_d, s.filter_d, s.dil_d, s.pad_front, s.in_d);
-    let ys = taps(y * p.stride_h, p.filter_h, p.dil_h, p.pad_top, p.in_h);
-    let xs = taps(x * p.stride_w, p.filter_w, p.dil_w, p.pad_left, p.in_w);
+    let zs = offsets(z * s.stride_d, s.filter_d, s.dil_d, s.pad_front, s.in_d);
+    let ys = offsets(y * p.stride_h, p.filter_h, p.dil_h, p.pad_top, p.in_h);
+    let xs = offsets(x * p.stride_w, p.filter_w, p.dil_w, p.pad_left, p.in_w);
     for (kz, iz) in zs {
         for (ky, iy) in ys.clone() {
-            let tap = (kz * p.filter_h + ky) * p.filter_w;
+            let offset = (kz * p.filter_h + ky) * p.filter_w;
             let row = ((n * s.in_d + iz) * p.in_h + iy) * p.in_w;
             for (kx, ix) in xs.clone() {
-                f(tap + kx, row + ix);
+                f(offset + kx, row + ix);
             }
         }
     }
@@ -155,7 +159,7 @@ pub(crate) fn each_tap(s: &Conv3dShape, [n, z, y, x]: [usize; 4], mut f: impl Fn
 
 /// The positions of a filter whose window starts at `start - pad`, and the input positions they
 /// meet, as far as those exist.
-fn taps(
+fn offsets(
     start: usize,
     filter: usize,
     dilation: usize,
@@ -193,13 +197,13 @@ pub(crate) fn direct<T: Num>(
 ) {
     let p = &s.plane;
     let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
-    let taps = s.filter_d * p.filter_h * p.filter_w;
-    let group = (16 * 1024 / (taps * in_c * p.out_c).max(1)).max(1);
+    let offsets = s.filter_d * p.filter_h * p.filter_w;
+    let group = (16 * 1024 / (offsets * in_c * p.out_c).max(1)).max(1);
     par_chunks_mut(par, out, p.out_c, group, &|i, out| {
         out.fill(T::ZERO);
-        each_tap(s, pixel(s, i), |tap, from| {
+        each_offset(s, pixel(s, i), |offset, from| {
             let pixel = &input[from * p.in_c..][..p.in_c];
-            let filter = &filter[tap * in_c * p.out_c..][..in_c * p.out_c];
+            let filter = &filter[offset * in_c * p.out_c..][..in_c * p.out_c];
             for (g, pixel) in pixel.chunks_exact(in_c).enumerate() {
                 let out = &mut out[g * out_c..][..out_c];
                 for (x, filter) in pixel.iter().zip(filter.chunks_exact(p.out_c)) {
@@ -240,10 +244,10 @@ pub(crate) fn each_origin(
     let xs = origins(x, p.filter_w, p.stride_w, p.dil_w, p.pad_left, p.out_w);
     for (kz, oz) in zs {
         for (ky, oy) in ys.clone() {
-            let tap = (kz * p.filter_h + ky) * p.filter_w;
+            let offset = (kz * p.filter_h + ky) * p.filter_w;
             let row = ((n * s.out_d + oz) * p.out_h + oy) * p.out_w;
             for (kx, ox) in xs.clone() {
-                f(tap + kx, row + ox);
+                f(offset + kx, row + ox);
             }
         }
     }
@@ -257,10 +261,10 @@ pub(crate) fn input_pixel(s: &Conv3dShape, i: usize) -> [usize; 4] {
     [plane / s.in_d, plane % s.in_d, y, x]
 }
 
-/// `f(input pixel, output pixel)` for the pairs that filter pixel `tap` brings together.
-pub(crate) fn each_pair(s: &Conv3dShape, tap: usize, mut f: impl FnMut(usize, usize)) {
+/// `f(input pixel, output pixel)` for the pairs that filter pixel `offset` brings together.
+pub(crate) fn each_pair(s: &Conv3dShape, offset: usize, mut f: impl FnMut(usize, usize)) {
     let p = &s.plane;
-    let (row, kx) = (tap / p.filter_w, tap % p.filter_w);
+    let (row, kx) = (offset / p.filter_w, offset % p.filter_w);
     let (kz, ky) = (row / p.filter_h, row % p.filter_h);
     let at = |o: usize, stride: usize, k: usize, dil: usize, pad: usize, input: usize| {
         (o * stride + k * dil)

@@ -1,7 +1,7 @@
 //! Depthwise convolutions.
 
-use crate::conv_gradient;
-use crate::conv_reference::{self, each_tap, over_nothing, pixel};
+use crate::conv::depthwise_gradient;
+use crate::conv_reference::{self, each_offset, over_nothing, pixel};
 use crate::dense::add_broadcast;
 use crate::fused::{Fused, Scaled};
 use ferroflow_base::{Result, invalid_argument};
@@ -21,15 +21,23 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "DepthwiseConv2dNative",
-        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double}; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1] |",
+        "input: T, filter: T -> output: T | T: type {half,bfloat16,float,double}; \
+         strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; \
+         explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = \
+         'NHWC'; dilations: list(int) = [1,1,1,1]",
     )
     .shape(shape)
     .cost(Cost::Expensive)
     .kernel(build)
-    .gradient(conv_gradient::depthwise),
+    .gradient(depthwise_gradient),
     Op::new(
         "_FusedDepthwiseConv2dNative",
-        "input: T, filter: T, args: num_args*T -> output: T | T: type {half,bfloat16,float,double}; num_args: int >= 0; strides: list(int); padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = [1,1,1,1]; fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",
+        "input: T, filter: T, args: num_args*T -> output: T | T: type \
+         {half,bfloat16,float,double}; num_args: int >= 0; strides: list(int); \
+         padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = \
+         []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: list(int) = \
+         [1,1,1,1]; fused_ops: list(string) = []; epsilon: float = 0.0001; \
+         leakyrelu_alpha: float = 0.2",
     )
     .shape(shape)
     .cost(Cost::Expensive)
@@ -280,7 +288,7 @@ impl OpKernel for Double {
             if !bias.is_empty() {
                 out.copy_from_slice(bias);
             }
-            each_tap(&s, pixel(&s, i), |tap, from| {
+            each_offset(&s, pixel(&s, i), |tap, from| {
                 let pixel = &x[from * in_c..][..in_c];
                 let filter = filter[tap * out_c..][..out_c].chunks_exact(multiplier);
                 for ((x, f), o) in pixel

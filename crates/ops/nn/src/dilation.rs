@@ -1,6 +1,6 @@
 //! Grayscale morphology: the largest of input plus filter under a window.
 
-use crate::conv_reference::{each_tap, output_dims, pixel, sizes};
+use crate::conv_reference::{each_offset, output_dims, pixel, sizes};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::Ordered;
@@ -13,7 +13,8 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 /// Dilation2D.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "Dilation2D",
-    "input: T, filter: T -> output: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; strides: list(int) >= 4; rates: list(int) >= 4; padding: string {'SAME','VALID'} |",
+    "input: T, filter: T -> output: T | T: realnumbertype; strides: list(int) >= \
+         4; rates: list(int) >= 4; padding: string {'SAME','VALID'}",
 )
 .shape(shape)
 .cost(Cost::Expensive)
@@ -137,7 +138,7 @@ fn run<T: Ordered>(
     let (x, filter, c) = (x.slice::<T>()?, filter.slice::<T>()?, s.plane.in_c);
     par_chunks_mut(par, out.slice_mut::<T>()?, c, 64, &|i, out| {
         out.fill(T::LOWEST);
-        each_tap(s, pixel(s, i), |tap, from| {
+        each_offset(s, pixel(s, i), |tap, from| {
             let pixel = &x[from * c..][..c];
             let filter = &filter[tap * c..][..c];
             for ((o, x), f) in out.iter_mut().zip(pixel).zip(filter) {

@@ -1,6 +1,6 @@
 //! Gradients of grayscale morphology: what was largest under a window takes all.
 
-use crate::conv_reference::{each_tap, output_dims, pixel};
+use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::dilation::{place, rules};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -14,7 +14,9 @@ use ferroflow_tensor::{DType, Tensor, dispatch};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "Dilation2DBackpropInput",
-        "input: T, filter: T, out_backprop: T -> in_backprop: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; strides: list(int) >= 4; rates: list(int) >= 4; padding: string {'SAME','VALID'} |",
+        "input: T, filter: T, out_backprop: T -> in_backprop: T | T: realnumbertype; \
+         strides: list(int) >= 4; rates: list(int) >= 4; padding: string \
+         {'SAME','VALID'}",
     )
     .shape(|ctx| {
         let input = ctx.with_rank(0, 4)?;
@@ -25,7 +27,9 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| kernel(build, false)),
     Op::new(
         "Dilation2DBackpropFilter",
-        "input: T, filter: T, out_backprop: T -> filter_backprop: T | T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; strides: list(int) >= 4; rates: list(int) >= 4; padding: string {'SAME','VALID'} |",
+        "input: T, filter: T, out_backprop: T -> filter_backprop: T | T: \
+         realnumbertype; strides: list(int) >= 4; rates: list(int) >= 4; padding: \
+         string {'SAME','VALID'}",
     )
     .shape(|ctx| {
         let filter = ctx.with_rank(1, 3)?;
@@ -81,7 +85,7 @@ fn run<T: Ordered>(
     for (i, dy) in dy.chunks_exact(c.max(1)).enumerate() {
         best.fill(T::LOWEST);
         at.fill(None);
-        each_tap(s, pixel(s, i), |tap, from| {
+        each_offset(s, pixel(s, i), |tap, from| {
             let values = x[from * c..][..c].iter().zip(&filter[tap * c..][..c]);
             for ((best, at), (x, f)) in best.iter_mut().zip(&mut at).zip(values) {
                 let value = x.add(*f);

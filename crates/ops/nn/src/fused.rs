@@ -64,7 +64,7 @@ impl Fused {
         }
     }
 
-    /// The channel parameters when all of them are constants; `None` also when there are none.
+    /// The channel parameters if all are constants and there is at least one.
     pub fn constants(&self, build: &KernelBuild) -> Result<Option<Vec<Tensor>>> {
         let n = self.n_channel_args();
         let values: Vec<_> = (2..2 + n).map_while(|i| build.constant(i)).collect();

@@ -12,7 +12,7 @@ pub(crate) struct FusedOps {
     pub bias: bool,
     /// The next extra argument, of the output's shape, is added.
     pub side: bool,
-    /// What is applied last.
+    /// The activation, applied last.
     pub activation: Activation,
 }
 
@@ -71,5 +71,5 @@ fn activation(name: &str, attrs: &Attrs) -> Result<Activation> {
 }
 
 fn unknown(names: &[&str]) -> ferroflow_base::Status {
-    invalid_argument!("fused_ops {names:?} is no sequence of BiasAdd, Add and an activation")
+    invalid_argument!("fused_ops {names:?} is not a sequence of BiasAdd, Add and an activation")
 }

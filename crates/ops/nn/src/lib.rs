@@ -11,7 +11,6 @@ mod bias;
 mod conv;
 mod conv_backprop;
 mod conv_filter;
-mod conv_gradient;
 mod conv_reference;
 mod dense;
 mod depthwise;
@@ -20,6 +19,8 @@ mod dilation_grad;
 mod fused;
 mod fused_activation;
 mod fused_ops;
+mod in_topk;
+mod l2_loss;
 mod layer_norm;
 mod lrn;
 mod pool;
@@ -27,6 +28,7 @@ mod pool_grad;
 mod softmax;
 mod topk;
 mod transposed;
+mod xent;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
@@ -42,11 +44,14 @@ pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("dilation", dilation::OPS),
     ("dilation_grad", dilation_grad::OPS),
     ("fused_activation", fused_activation::OPS),
+    ("in_topk", in_topk::OPS),
+    ("l2_loss", l2_loss::OPS),
     ("layer_norm", layer_norm::OPS),
     ("lrn", lrn::OPS),
     ("pool", pool::OPS),
     ("pool_grad", pool_grad::OPS),
     ("softmax", softmax::OPS),
     ("topk", topk::OPS),
+    ("xent", xent::OPS),
 ];
 // codegen:end

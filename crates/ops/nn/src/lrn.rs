@@ -1,4 +1,4 @@
-//! Local response normalization.
+//! LRN and LRNGrad: local response normalization.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -7,19 +7,37 @@ use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary, unary_in_place};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::DType;
 
-/// LRN.
-pub(crate) const OPS: &[Op] = &[Op::new(
-    "LRN",
-    "input: T -> output: T | depth_radius: int = 5; bias: float = 1.0; alpha: float = 1.0; beta: float = 0.5; T: type {half,bfloat16,float} = float |",
-)
-.shape(|ctx| {
-    let input = ctx.with_rank(0, 4)?;
-    ctx.set(0, input);
-    Ok(())
-})
-.cost(Cost::Expensive)
-.kernel(build)
-.gradient(gradient)];
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "LRN",
+        "input: T -> output: T | depth_radius: int = 5; bias: float = 1.0; alpha: float \
+         = 1.0; beta: float = 0.5; T: type {half,bfloat16,float} = float",
+    )
+    .shape(|ctx| {
+        let input = ctx.with_rank(0, 4)?;
+        ctx.set(0, input);
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(build)
+    .gradient(gradient),
+    Op::new(
+        "LRNGrad",
+        "input_grads: T, input_image: T, output_image: T -> output: T | depth_radius: \
+         int = 5; bias: float = 1.0; alpha: float = 1.0; beta: float = 0.5; T: type \
+         {half,bfloat16,float} = float",
+    )
+    .shape(|ctx| {
+        let shape = ctx.with_rank(0, 4)?;
+        let shape = ctx.merge(&shape, &ctx.input(1))?;
+        let shape = ctx.merge(&shape, &ctx.input(2))?;
+        ctx.set(0, shape);
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(lrn),
+];
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
@@ -63,4 +81,47 @@ fn gradient(g: &mut GradientCtx) -> Result<()> {
     let attrs = ["depth_radius", "bias", "alpha", "beta"].map(|name| g.attr(name));
     let dx = g.dy(0).op_with("LRNGrad", &[g.x(0), g.y(0)], &attrs);
     g.set(0, dx)
+}
+
+fn lrn(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    let radius = attrs.int("depth_radius")?;
+    let Ok(radius) = usize::try_from(i32::try_from(radius).unwrap_or(-1)) else {
+        return Err(invalid_argument!(
+            "depth_radius = {radius} is not a valid radius"
+        ));
+    };
+    let (bias, alpha) = (attrs.float("bias")?, attrs.float("alpha")?);
+    let (beta, dtype) = (attrs.float("beta")?, build.output(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let shape = ctx.shape(0)?.clone();
+        if shape.rank() != 4 {
+            return Err(invalid_argument!("in_grads must be 4-dimensional"));
+        }
+        if *ctx.shape(1)? != shape || *ctx.shape(2)? != shape {
+            return Err(invalid_argument!(
+                "input_grads, input_image, and out_image should have the same shape"
+            ));
+        }
+        let (par, c) = (ctx.par(), shape[3]);
+        let [grad, x, y] = [0, 1, 2].map(|i| widened(par, ctx.input(i)?));
+        let (grad, x, y) = (grad?, x?, y?);
+        let (grad, x, y) = (grad.slice::<f32>()?, x.slice::<f32>()?, y.slice::<f32>()?);
+        let mut out = ctx.alloc(DType::Float, shape)?;
+        let group = (1024 / c.max(1)).max(1);
+        par_chunks_mut(par, out.slice_mut::<f32>()?, c, group, &|i, out| {
+            let [grad, x, y] = [grad, x, y].map(|t| &t[i * c..][..c]);
+            out.fill(0.0);
+            for j in 0..c {
+                let near = j.saturating_sub(radius)..(j + radius + 1).min(c);
+                let norm = bias + alpha * x[near.clone()].iter().map(|v| v * v).sum::<f32>();
+                let each = -2.0 * alpha * beta * y[j] / norm * grad[j];
+                for (o, x) in out[near.clone()].iter_mut().zip(&x[near]) {
+                    *o += each * x;
+                }
+                out[j] += norm.powf(-beta) * grad[j];
+            }
+        });
+        ctx.set_output(0, narrowed(par, out, dtype)?)
+    }))
 }

@@ -1,6 +1,6 @@
 //! Pooling: the largest or the average of what is under a window.
 
-use crate::conv_reference::{self, each_tap, output_dims, pixel};
+use crate::conv_reference::{self, each_offset, output_dims, pixel};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices;
@@ -15,66 +15,75 @@ use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 use smallvec::SmallVec;
 
-/// MaxPool, MaxPoolV2, AvgPool, MaxPool3D, AvgPool3D, MaxPoolWithArgmax.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
+    Op::new(
         "MaxPool",
-        "input: T -> output: T | T: type {half,bfloat16,float,double,int32,int64,uint8,int16,int8,uint16,qint8} = float; ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC' |",
-        shape_max,
-        |build| build_pool(build, PoolKind::Max),
+        "input: T -> output: T | T: type \
+         {half,bfloat16,float,double,int32,int64,uint8,int16,int8,uint16,qint8} = \
+         float; ksize: list(int) >= 4; strides: list(int) >= 4; padding: string \
+         {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: \
+         string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'",
     )
+    .shape(shape_max)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_pool(build, PoolKind::Max))
     .gradient(max_pool_gradient),
-    row(
+    Op::new(
         "MaxPoolV2",
-        "input: T, ksize: int32, strides: int32 -> output: T | T: type {half,bfloat16,float,double,int32,int64,uint8,int16,int8,uint16,qint8} = float; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC' |",
-        shape_v2,
-        |build| build_pool(build, PoolKind::Max),
+        "input: T, ksize: int32, strides: int32 -> output: T | T: type \
+         {half,bfloat16,float,double,int32,int64,uint8,int16,int8,uint16,qint8} = \
+         float; padding: string {'SAME','VALID'}; data_format: string \
+         {'NHWC','NCHW','NCHW_VECT_C'} = 'NHWC'",
     )
+    .shape(shape_v2)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_pool(build, PoolKind::Max))
     .gradient(max_pool_v2_gradient),
-    row(
+    Op::new(
         "AvgPool",
-        "value: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {half,bfloat16,float,double} |",
-        shape_average,
-        |build| build_pool(build, PoolKind::Average),
+        "value: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; \
+         padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = \
+         'NHWC'; T: type {half,bfloat16,float,double}",
     )
+    .shape(shape_average)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_pool(build, PoolKind::Average))
     .gradient(average_pool_gradient),
-    row(
+    Op::new(
         "MaxPool3D",
-        "input: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float} |",
-        shape_max,
-        |build| build_pool(build, PoolKind::Max),
+        "input: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; \
+         padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = \
+         'NDHWC'; T: type {half,bfloat16,float}",
     )
+    .shape(shape_max)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_pool(build, PoolKind::Max))
     .gradient(max_pool_gradient),
-    row(
+    Op::new(
         "AvgPool3D",
-        "input: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float,double} |",
-        shape_average,
-        |build| build_pool(build, PoolKind::Average),
+        "input: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; \
+         padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = \
+         'NDHWC'; T: type {half,bfloat16,float,double}",
     )
+    .shape(shape_average)
+    .cost(Cost::Expensive)
+    .kernel(|build| build_pool(build, PoolKind::Average))
     .gradient(average_pool_gradient),
-    row(
+    Op::new(
         "MaxPoolWithArgmax",
-        "input: T -> output: T, argmax: Targmax | ksize: list(int) >= 4; strides: list(int) >= 4; Targmax: type {int32,int64} = int64; padding: string {'SAME','VALID'}; include_batch_in_index: bool = false; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
-        |ctx| {
-            shape_max(ctx)?;
-            shape_of_argmax(ctx)
-        },
-        build_argmax,
+        "input: T -> output: T, argmax: Targmax | ksize: list(int) >= 4; strides: \
+         list(int) >= 4; Targmax: type {int32,int64} = int64; padding: string \
+         {'SAME','VALID'}; include_batch_in_index: bool = false; T: realnumbertype",
     )
+    .shape(|ctx| {
+        shape_max(ctx)?;
+        shape_of_argmax(ctx)
+    })
+    .cost(Cost::Expensive)
+    .kernel(build_argmax)
     .gradient(argmax_gradient),
 ];
-
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    shape: fn(&mut ShapeCtx) -> Result<()>,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature)
-        .shape(shape)
-        .cost(Cost::Expensive)
-        .kernel(kernel)
-}
 
 /// The windows of a pooling.
 #[derive(Clone, Debug)]
@@ -357,7 +366,7 @@ fn run_average(
     par_chunks_mut(par, out.slice_mut::<f64>()?, c, 64, &|i, out| {
         out.fill(0.0);
         let mut n = 0usize;
-        each_tap(s, pixel(s, i), |_, from| {
+        each_offset(s, pixel(s, i), |_, from| {
             n += 1;
             let pixel = &x[from * c..][..c];
             out.iter_mut().zip(pixel).for_each(|(o, x)| *o += x);
@@ -378,7 +387,7 @@ fn run_max<T: Ordered>(
     let (x, c, depth) = (x.slice::<T>()?, s.plane.in_c, spec.depth);
     par_chunks_mut(par, out.slice_mut::<T>()?, s.plane.out_c, 64, &|i, out| {
         out.fill(T::LOWEST);
-        each_tap(s, pixel(s, i), |_, from| {
+        each_offset(s, pixel(s, i), |_, from| {
             let pixel = &x[from * c..][..c];
             if depth == 1 {
                 out.iter_mut()
@@ -440,7 +449,7 @@ fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> 
     // Positions of elements in the whole input; -1 where a window is empty.
     par_chunks_mut(ctx.par(), at.slice_mut::<i64>()?, c, 64, &|i, at| {
         at.fill(-1);
-        each_tap(&s, pixel(&s, i), |_, from| {
+        each_offset(&s, pixel(&s, i), |_, from| {
             for (j, best) in at.iter_mut().enumerate() {
                 let k = from * c + j;
                 if *best < 0 || x[k] > x[*best as usize] {

@@ -1,6 +1,6 @@
 //! Gradients of pooling: the largest takes all, an average is shared out.
 
-use crate::conv_reference::{each_tap, output_dims, pixel};
+use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::pool::{Spec, window};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -13,87 +13,104 @@ use ferroflow_primitives::pool::PoolKind;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 
-/// MaxPoolGrad, MaxPoolGradV2, MaxPoolGradGrad, MaxPoolGradGradV2, MaxPool3DGrad,
-/// MaxPool3DGradGrad, MaxPoolGradWithArgmax, AvgPoolGrad, AvgPool3DGrad.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    row(
+    Op::new(
         "MaxPoolGrad",
-        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID','EXPLICIT'}; explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
-        like_input,
-        |build| max_grad(build, Order::First),
+        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; \
+         strides: list(int) >= 4; padding: string {'SAME','VALID','EXPLICIT'}; \
+         explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = \
+         'NHWC'; T: realnumbertype = float",
     )
+    .shape(like_input)
+    .cost(Cost::Expensive)
+    .kernel(|build| max_grad(build, Order::First))
     .gradient(max_grad_gradient),
-    row(
+    Op::new(
         "MaxPoolGradV2",
-        "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} = float |",
-        like_input,
-        |build| max_grad(build, Order::First),
+        "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> \
+         output: T | padding: string {'SAME','VALID'}; data_format: string \
+         {'NHWC','NCHW'} = 'NHWC'; T: realnumbertype = float",
     )
+    .shape(like_input)
+    .cost(Cost::Expensive)
+    .kernel(|build| max_grad(build, Order::First))
     .gradient(max_grad_gradient),
-    row(
+    Op::new(
         "MaxPoolGradGrad",
-        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
-        like_output,
-        |build| max_grad(build, Order::Second),
+        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 4; \
+         strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: \
+         string {'NHWC','NCHW'} = 'NHWC'; T: realnumbertype",
     )
+    .shape(like_output)
+    .cost(Cost::Expensive)
+    .kernel(|build| max_grad(build, Order::Second))
     .gradient(max_grad_grad_gradient),
-    row(
+    Op::new(
         "MaxPoolGradGradV2",
-        "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> output: T | padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
-        like_output,
-        |build| max_grad(build, Order::Second),
-    ),
-    row(
+        "orig_input: T, orig_output: T, grad: T, ksize: int32, strides: int32 -> \
+         output: T | padding: string {'SAME','VALID'}; data_format: string \
+         {'NHWC','NCHW'} = 'NHWC'; T: realnumbertype",
+    )
+    .shape(like_output)
+    .cost(Cost::Expensive)
+    .kernel(|build| max_grad(build, Order::Second)),
+    Op::new(
         "MaxPool3DGrad",
-        "orig_input: TInput, orig_output: TInput, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float} = float; TInput: type {half,bfloat16,float} = float |",
-        like_input,
-        |build| max_grad(build, Order::First),
+        "orig_input: TInput, orig_output: TInput, grad: T -> output: T | ksize: \
+         list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; \
+         data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type \
+         {half,bfloat16,float} = float; TInput: type {half,bfloat16,float} = float",
     )
+    .shape(like_input)
+    .cost(Cost::Expensive)
+    .kernel(|build| max_grad(build, Order::First))
     .gradient(max_grad_gradient),
-    row(
+    Op::new(
         "MaxPool3DGradGrad",
-        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
-        like_output,
-        |build| max_grad(build, Order::Second),
+        "orig_input: T, orig_output: T, grad: T -> output: T | ksize: list(int) >= 5; \
+         strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: \
+         string {'NDHWC','NCDHW'} = 'NDHWC'; T: realnumbertype",
     )
+    .shape(like_output)
+    .cost(Cost::Expensive)
+    .kernel(|build| max_grad(build, Order::Second))
     .gradient(max_grad_grad_gradient),
-    row(
+    Op::new(
         "MaxPoolGradWithArgmax",
-        "input: T, grad: T, argmax: Targmax -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; include_batch_in_index: bool = false; Targmax: type {int32,int64}; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |",
-        |ctx| {
-            let input = ctx.with_rank(0, 4)?;
-            ctx.set(0, input);
-            Ok(())
-        },
-        argmax_grad,
-    ),
-    row(
+        "input: T, grad: T, argmax: Targmax -> output: T | ksize: list(int) >= 4; \
+         strides: list(int) >= 4; padding: string {'SAME','VALID'}; \
+         include_batch_in_index: bool = false; Targmax: type {int32,int64}; T: \
+         realnumbertype",
+    )
+    .shape(|ctx| {
+        let input = ctx.with_rank(0, 4)?;
+        ctx.set(0, input);
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(argmax_grad),
+    Op::new(
         "AvgPoolGrad",
-        "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 4; strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: string {'NHWC','NCHW'} = 'NHWC'; T: type {half,bfloat16,float,double} |",
-        average_shape,
-        average_grad,
+        "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 4; \
+         strides: list(int) >= 4; padding: string {'SAME','VALID'}; data_format: \
+         string {'NHWC','NCHW'} = 'NHWC'; T: type {half,bfloat16,float,double}",
     )
+    .shape(average_shape)
+    .cost(Cost::Expensive)
+    .kernel(average_grad)
     .gradient(average_grad_gradient),
-    row(
+    Op::new(
         "AvgPool3DGrad",
-        "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 5; strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float,double} |",
-        average_shape,
-        average_grad,
+        "orig_input_shape: int32, grad: T -> output: T | ksize: list(int) >= 5; \
+         strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: \
+         string {'NDHWC','NCDHW'} = 'NDHWC'; T: type {half,bfloat16,float,double}",
     )
+    .shape(average_shape)
+    .cost(Cost::Expensive)
+    .kernel(average_grad)
     .gradient(average_grad_gradient),
 ];
-
-const fn row(
-    name: &'static str,
-    signature: &'static str,
-    shape: fn(&mut ShapeCtx) -> Result<()>,
-    kernel: fn(&KernelBuild) -> Result<Box<dyn OpKernel>>,
-) -> Op {
-    Op::new(name, signature)
-        .shape(shape)
-        .cost(Cost::Expensive)
-        .kernel(kernel)
-}
 
 fn like_input(ctx: &mut ShapeCtx) -> Result<()> {
     let shape = ctx.with_rank(0, Layout::of(ctx.attrs())?.rank())?;
@@ -190,7 +207,7 @@ fn each_largest<T: Ordered>(
     let (mut window, mut which) = (Vec::new(), vec![0; c]);
     for i in n * per_image..(n + 1) * per_image {
         window.clear();
-        each_tap(s, pixel(s, i), |_, from| window.push(from * c));
+        each_offset(s, pixel(s, i), |_, from| window.push(from * c));
         if window.is_empty() {
             continue;
         }
@@ -209,7 +226,7 @@ fn each_largest<T: Ordered>(
 /// Channels that are compared at once.
 const TOGETHER: usize = 16;
 
-/// Which pixel of a window has the first largest element in each of `N` channels; the window gives
+/// Which pixel of a window has the first largest element in each of `N` channels; the window has
 /// where pixels begin.
 #[inline(always)]
 fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
@@ -469,12 +486,12 @@ fn share_out<T: Ordered>(
         let mut shares = vec![T::ZERO; c];
         for i in n * per_image..(n + 1) * per_image {
             let mut count = 0;
-            each_tap(s, pixel(s, i), |_, _| count += 1);
+            each_offset(s, pixel(s, i), |_, _| count += 1);
             let count = T::from_count(count);
             for (share, g) in shares.iter_mut().zip(&grad[i * c..]) {
                 *share = g.div(count);
             }
-            each_tap(s, pixel(s, i), |_, to| {
+            each_offset(s, pixel(s, i), |_, to| {
                 for (o, share) in out[to * c - n * in_image..].iter_mut().zip(&shares) {
                     *o = o.add(*share);
                 }
@@ -484,7 +501,7 @@ fn share_out<T: Ordered>(
     Ok(out)
 }
 
-/// What was the largest stays so; the op is linear in what came.
+/// The positions of the maxima are fixed; the op is linear in the incoming gradient.
 fn max_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let op = g.op_name().replace("Grad", "GradGrad");
     let mut inputs = g.xs();

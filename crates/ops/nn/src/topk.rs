@@ -1,48 +1,36 @@
-//! The largest elements of rows, and counting: TopK, TopKV2, InTopK, InTopKV2, Bincount.
+//! TopK and TopKV2.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{constant_int, int, ints, narrowed};
-use ferroflow_functors::numeric::Num;
+use ferroflow_functors::indices::{constant_int, int, narrowed};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
 use std::cmp::Ordering;
 
-/// TopK, TopKV2, InTopK, InTopKV2, Bincount.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    Op::new("TopK", "input: T -> values: T, indices: int32 | k: int >= 0; sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64} |")
-        .shape(|ctx| {
-            let k = ctx.attrs().int("k")?;
-            top_k_shape(ctx, Some(k))
-        })
-        .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?)))
+    Op::new(
+        "TopK",
+        "input: T -> values: T, indices: int32 | k: int >= 0; sorted: bool = true; T: \
+         realnumbertype |",
+    )
+    .shape(|ctx| {
+        let k = ctx.attrs().int("k")?;
+        top_k_shape(ctx, Some(k))
+    })
+    .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?)))
     .gradient(top_k_gradient),
-    Op::new("TopKV2", "input: T, k: Tk -> values: T, indices: index_type | sorted: bool = true; T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; Tk: type {int16,int32,int64} = int32; index_type: type {int16,int32,int64} = int32 |")
-        .shape(|ctx| {
-            let k = constant_int(ctx, 1);
-            top_k_shape(ctx, k)
-        })
-        .kernel(|build| top_k_factory(build, None))
+    Op::new(
+        "TopKV2",
+        "input: T, k: Tk -> values: T, indices: index_type | sorted: bool = true; T: \
+         realnumbertype; Tk: type {int16,int32,int64} = int32; index_type: type \
+         {int16,int32,int64} = int32",
+    )
+    .shape(|ctx| {
+        let k = constant_int(ctx, 1);
+        top_k_shape(ctx, k)
+    })
+    .kernel(|build| top_k_factory(build, None))
     .gradient(top_k_gradient),
-    Op::new("InTopK", "predictions: float, targets: T -> precision: bool | k: int; T: type {int32,int64} = int32 |")
-        .shape(in_top_k_shape)
-        .kernel(|build| in_top_k_factory(build, Some(build.attrs.int("k")?))),
-    Op::new("InTopKV2", "predictions: float, targets: T, k: T -> precision: bool | T: type {int32,int64} = int32 |")
-        .shape(in_top_k_shape)
-        .kernel(|build| in_top_k_factory(build, None)),
-    Op::new("Bincount", "arr: int32, size: int32, weights: T -> bins: T | T: type {int32,int64,float,double} |")
-        .shape(|ctx| {
-            let size = constant_int(ctx, 1);
-            if let Some(size) = size.filter(|&s| s < 0) {
-                return Err(invalid_argument!("size ({size}) must be non-negative"));
-            }
-            ctx.set(0, PartialShape::of([size.map(|s| s as usize)]));
-            Ok(())
-        })
-        .kernel(|build| {
-            let dtype = build.input(2)?;
-            dispatch!(dtype, T in [i32, i64, f32, f64] => Ok(Box::new(bincount::<T>)),
-                else Err(build.unsupported(dtype)))
-        }),
 ];
 
 fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
@@ -87,7 +75,7 @@ fn before<T: PartialOrd>(a: T, b: T) -> Ordering {
     })
 }
 
-fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
+pub(crate) fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
     let k = ctx.input(i)?;
     int(k)
         .filter(|_| k.shape().is_scalar())
@@ -148,80 +136,6 @@ fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
         order.truncate(k);
     }
     order.sort_unstable_by(compare);
-}
-
-fn in_top_k_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let rows = ctx.with_rank(0, 2)?.dim(0);
-    let targets = ctx.with_rank(1, 1)?;
-    let shape = ctx.merge(&PartialShape::of([rows]), &targets)?;
-    ctx.set(0, shape);
-    Ok(())
-}
-
-fn in_top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
-    match build.input(1)? {
-        DType::Int32 | DType::Int64 => {}
-        dtype => return Err(build.unsupported(dtype)),
-    }
-    Ok(Box::new(move |ctx: &mut KernelCtx| in_top_k(ctx, k)))
-}
-
-fn in_top_k(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
-    let (x, targets) = (ctx.input(0)?, ctx.input(1)?);
-    let &[rows, n] = x.shape().dims() else {
-        return Err(invalid_argument!("predictions must be 2-dimensional"));
-    };
-    if targets.shape().rank() != 1 {
-        return Err(invalid_argument!("targets must be 1-dimensional"));
-    }
-    if targets.num_elements() != rows {
-        return Err(invalid_argument!(
-            "First dimension of predictions {rows} must match length of targets {}",
-            targets.num_elements()
-        ));
-    }
-    let k = match k {
-        Some(k) => k,
-        None => scalar_k(ctx, 2)?,
-    };
-    let (x, targets) = (x.slice::<f32>()?, ints(targets)?);
-    let mut out = ctx.alloc(DType::Bool, [rows].into())?;
-    for (r, (out, target)) in out.slice_mut::<bool>()?.iter_mut().zip(targets).enumerate() {
-        let row = &x[r * n..(r + 1) * n];
-        let target = usize::try_from(target).ok().and_then(|t| row.get(t));
-        *out = target.is_some_and(|target| {
-            let ahead = row.iter().filter(|x| *x > target).count() as i64;
-            target.is_finite() && ahead < k && row.iter().all(|x| x.is_finite())
-        });
-    }
-    ctx.set_output(0, out)
-}
-
-fn bincount<T: Num>(ctx: &mut KernelCtx) -> Result<()> {
-    let (arr, size, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let size = int(size).ok_or_else(|| {
-        invalid_argument!("Shape must be rank 0 but is rank {}", size.shape().rank())
-    })?;
-    let Ok(size) = usize::try_from(size) else {
-        return Err(invalid_argument!("size ({size}) must be non-negative"));
-    };
-    let (arr, weights) = (arr.slice::<i32>()?, weights.slice::<T>()?);
-    if !weights.is_empty() && weights.len() != arr.len() {
-        return Err(invalid_argument!(
-            "Input indices and weights must have the same size."
-        ));
-    }
-    if arr.iter().any(|&v| v < 0) {
-        return Err(invalid_argument!("Input arr must be non-negative!"));
-    }
-    let mut out = Tensor::zeros(T::DTYPE, [size].into())?;
-    let bins = out.slice_mut::<T>()?;
-    for (i, &v) in arr.iter().enumerate() {
-        if let Some(bin) = bins.get_mut(v as usize) {
-            *bin = bin.add(weights.get(i).copied().unwrap_or(T::ONE));
-        }
-    }
-    ctx.set_output(0, out)
 }
 
 /// The gradient of each value goes to where the value was found.

@@ -17,7 +17,7 @@ struct Phase {
     start: usize,
     /// The first filter position that meets them, and how many do.
     first: usize,
-    taps: usize,
+    offsets: usize,
     pad: usize,
 }
 
@@ -25,16 +25,16 @@ fn phases(window: usize, stride: usize, pad: usize) -> Option<Vec<Phase>> {
     (0..stride)
         .map(|start| {
             let first = (start + pad) % stride;
-            let taps = window.saturating_sub(first).div_ceil(stride);
+            let offsets = window.saturating_sub(first).div_ceil(stride);
             let base = (start + pad - first) / stride;
-            let pad = match taps {
+            let pad = match offsets {
                 0 => 0,
-                _ => (taps - 1).checked_sub(base)?,
+                _ => (offsets - 1).checked_sub(base)?,
             };
             Some(Phase {
                 start,
                 first,
-                taps,
+                offsets,
                 pad,
             })
         })
@@ -165,7 +165,7 @@ fn back(s: &Conv3dShape, phases: [Phase; 3], outputs: [usize; 3]) -> Conv3dShape
     let inputs = [s.out_d, p.out_h, p.out_w];
     let axes = [0, 1, 2].map(|i| Placed {
         input: inputs[i],
-        window: phases[i].taps,
+        window: phases[i].offsets,
         stride: 1,
         dilation: 1,
         before: phases[i].pad,
@@ -181,22 +181,22 @@ fn part(
     phases: [Phase; 3],
     once: bool,
 ) -> Option<PackedFilter> {
-    let taps = phases.map(|p| p.taps);
-    if taps.contains(&0) {
+    let offsets = phases.map(|p| p.offsets);
+    if offsets.contains(&0) {
         return None;
     }
     let p = &s.plane;
     let (strides, _, groups, flat) = key(s);
     let (in_c, out_c) = (p.in_c / groups, p.out_c / groups);
-    let mut values = Vec::with_capacity(taps.iter().product::<usize>() * out_c * p.in_c);
+    let mut values = Vec::with_capacity(offsets.iter().product::<usize>() * out_c * p.in_c);
     // The filter runs backwards, and its channels change places.
-    let position = |i: usize, j: usize| phases[i].first + (taps[i] - 1 - j) * strides[i];
-    for jz in 0..taps[0] {
-        for jy in 0..taps[1] {
-            for jx in 0..taps[2] {
+    let position = |i: usize, j: usize| phases[i].first + (offsets[i] - 1 - j) * strides[i];
+    for jz in 0..offsets[0] {
+        for jy in 0..offsets[1] {
+            for jx in 0..offsets[2] {
                 let (kz, ky, kx) = (position(0, jz), position(1, jy), position(2, jx));
-                let tap = (kz * p.filter_h + ky) * p.filter_w + kx;
-                let pixel = &filter[tap * in_c * p.out_c..][..in_c * p.out_c];
+                let offset = (kz * p.filter_h + ky) * p.filter_w + kx;
+                let pixel = &filter[offset * in_c * p.out_c..][..in_c * p.out_c];
                 for o in 0..out_c {
                     for g in 0..groups {
                         let column = pixel[g * out_c + o..].iter().step_by(p.out_c);

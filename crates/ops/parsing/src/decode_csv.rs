@@ -8,8 +8,9 @@ use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
 pub(crate) const OPS: &[Op] = &[Op::new(
     "DecodeCSV",
     "records: string, record_defaults: list(OUT_TYPE) -> output: list(OUT_TYPE) | \
-     OUT_TYPE: list(type) >= 1 {float,double,int32,int64,string}; field_delim: string = ','; \
-     use_quote_delim: bool = true; na_value: string = ''; select_cols: list(int) = [] |",
+         OUT_TYPE: list(type) >= 1 {float,double,int32,int64,string}; field_delim: \
+         string = ','; use_quote_delim: bool = true; na_value: string = ''; \
+         select_cols: list(int) = []",
 )
 .shape(|ctx| {
     for i in 1..ctx.num_inputs() {

@@ -5,12 +5,18 @@
 
 // codegen:begin
 mod decode_csv;
+mod decode_raw;
 mod parse_example;
+mod serialize_tensor;
+mod string_to_number;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("decode_csv", decode_csv::OPS),
+    ("decode_raw", decode_raw::OPS),
     ("parse_example", parse_example::OPS),
+    ("serialize_tensor", serialize_tensor::OPS),
+    ("string_to_number", string_to_number::OPS),
 ];
 // codegen:end

@@ -11,12 +11,12 @@ use prost::Message;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "ParseExample",
-        "serialized: string, names: string, sparse_keys: Nsparse*string, dense_keys: Ndense*string, \
-         dense_defaults: list(Tdense) -> sparse_indices: Nsparse*int64, \
+        "serialized: string, names: string, sparse_keys: Nsparse*string, dense_keys: \
+         Ndense*string, dense_defaults: list(Tdense) -> sparse_indices: Nsparse*int64, \
          sparse_values: list(sparse_types), sparse_shapes: Nsparse*int64, \
          dense_values: list(Tdense) | Nsparse: int >= 0; Ndense: int >= 0; \
-         sparse_types: list(type) >= 0 {float,int64,string}; \
-         Tdense: list(type) >= 0 {float,int64,string}; dense_shapes: list(shape) >= 0 |",
+         sparse_types: list(type) >= 0 {float,int64,string}; Tdense: list(type) >= 0 \
+         {float,int64,string}; dense_shapes: list(shape) >= 0",
     )
     .shape(|ctx| {
         let records = ctx.with_rank(0, 1)?;
@@ -27,14 +27,14 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "ParseExampleV2",
         "serialized: string, names: string, sparse_keys: string, dense_keys: string, \
-         ragged_keys: string, dense_defaults: list(Tdense) -> sparse_indices: num_sparse*int64, \
-         sparse_values: list(sparse_types), sparse_shapes: num_sparse*int64, \
-         dense_values: list(Tdense), ragged_values: list(ragged_value_types), \
-         ragged_row_splits: list(ragged_split_types) | \
+         ragged_keys: string, dense_defaults: list(Tdense) -> sparse_indices: \
+         num_sparse*int64, sparse_values: list(sparse_types), sparse_shapes: \
+         num_sparse*int64, dense_values: list(Tdense), ragged_values: \
+         list(ragged_value_types), ragged_row_splits: list(ragged_split_types) | \
          Tdense: list(type) >= 0 {float,int64,string}; num_sparse: int >= 0; \
-         sparse_types: list(type) >= 0 {float,int64,string}; \
-         ragged_value_types: list(type) >= 0 {float,int64,string}; \
-         ragged_split_types: list(type) >= 0 {int32,int64}; dense_shapes: list(shape) >= 0 |",
+         sparse_types: list(type) >= 0 {float,int64,string}; ragged_value_types: \
+         list(type) >= 0 {float,int64,string}; ragged_split_types: list(type) >= 0 \
+         {int32,int64}; dense_shapes: list(shape) >= 0",
     )
     .shape(|ctx| {
         let records = ctx.input(0);
@@ -51,11 +51,12 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|b| build(b, Form::V2)),
     Op::new(
         "ParseSingleExample",
-        "serialized: string, dense_defaults: list(Tdense) -> sparse_indices: num_sparse*int64, \
-         sparse_values: list(sparse_types), sparse_shapes: num_sparse*int64, \
-         dense_values: list(Tdense) | num_sparse: int >= 0; sparse_keys: list(string) >= 0; \
-         dense_keys: list(string) >= 0; sparse_types: list(type) >= 0 {float,int64,string}; \
-         Tdense: list(type) >= 0 {float,int64,string}; dense_shapes: list(shape) >= 0 |",
+        "serialized: string, dense_defaults: list(Tdense) -> sparse_indices: \
+         num_sparse*int64, sparse_values: list(sparse_types), sparse_shapes: \
+         num_sparse*int64, dense_values: list(Tdense) | num_sparse: int >= 0; \
+         sparse_keys: list(string) >= 0; dense_keys: list(string) >= 0; sparse_types: \
+         list(type) >= 0 {float,int64,string}; Tdense: list(type) >= 0 \
+         {float,int64,string}; dense_shapes: list(shape) >= 0",
     )
     .shape(|ctx| {
         let records = ctx.with_rank(0, 0)?;
@@ -204,7 +205,7 @@ impl Values {
         }
     }
 
-    /// Appends a feature's values; gives their number, or the type that the feature has instead.
+    /// Appends a feature's values. Returns their number, or the feature's type if it is another.
     fn append(&mut self, feature: &Feature) -> std::result::Result<usize, DType> {
         let before = self.len();
         match (&mut *self, &feature.kind) {

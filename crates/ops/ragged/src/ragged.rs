@@ -20,15 +20,17 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "RaggedTensorFromVariant",
         "encoded_ragged: variant -> output_nested_splits: output_ragged_rank*Tsplits, \
-         output_dense_values: Tvalues | input_ragged_rank: int >= -1; output_ragged_rank: int >= 0; \
-         Tvalues: type; Tsplits: type {int32,int64} = int64",
+         output_dense_values: Tvalues | input_ragged_rank: int >= -1; \
+         output_ragged_rank: int >= 0; Tvalues: type; Tsplits: type {int32,int64} = \
+         int64",
     )
     .kernel(from_variant)
     .gradient(from_variant_gradient),
     Op::new(
         "RaggedTensorToVariantGradient",
         "encoded_ragged_grad: variant, row_splits: Tsplits, dense_values_shape: int32 \
-         -> dense_values_grad: Tvalues | Tvalues: type; Tsplits: type {int32,int64} = int64",
+         -> dense_values_grad: Tvalues | Tvalues: type; Tsplits: type {int32,int64} = \
+         int64",
     )
     .shape(|ctx| {
         if let Some(shape) = indices::constant(ctx, 2) {

@@ -1,4 +1,5 @@
-//! Candidate sampling: the classes that a sampled loss compares with.
+//! Candidate sampling: the classes that a sampled loss compares with (TensorFlow:
+//! `core/kernels/candidate_sampler_ops.cc`).
 
 use crate::random_ops::Seeded;
 use crate::range_sampler::{Aliases, RangeSampler, WeightTree};
@@ -12,9 +13,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::sync::{Mutex, PoisonError};
 
 /// The signature of the samplers whose distribution is known by its range.
-const OF_RANGE: &str = "true_classes: int64 -> sampled_candidates: int64, \
-    true_expected_count: float, sampled_expected_count: float | num_true: int >= 1; \
-    num_sampled: int >= 1; unique: bool; range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful";
+const OF_RANGE: &str = "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
+         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; \
+         unique: bool; range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful";
 
 /// AllCandidateSampler, UniformCandidateSampler, LogUniformCandidateSampler,
 /// LearnedUnigramCandidateSampler, ThreadUnsafeUnigramCandidateSampler,
@@ -23,8 +24,8 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "AllCandidateSampler",
         "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
-         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; unique: bool; \
-         seed: int = 0; seed2: int = 0 | stateful",
+         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; \
+         unique: bool; seed: int = 0; seed2: int = 0 | stateful",
     )
     .shape(shape)
     .kernel(|build| {
@@ -52,10 +53,10 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FixedUnigramCandidateSampler",
         "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
-         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; unique: bool; \
-         range_max: int >= 1; vocab_file: string = ''; distortion: float = 1.0; \
-         num_reserved_ids: int = 0; num_shards: int >= 1 = 1; shard: int >= 0 = 0; \
-         unigrams: list(float) = []; seed: int = 0; seed2: int = 0 | stateful",
+         sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; \
+         unique: bool; range_max: int >= 1; vocab_file: string = ''; distortion: float \
+         = 1.0; num_reserved_ids: int = 0; num_shards: int >= 1 = 1; shard: int >= 0 = \
+         0; unigrams: list(float) = []; seed: int = 0; seed2: int = 0 | stateful",
     )
     .shape(shape)
     .kernel(|build| {
@@ -279,7 +280,9 @@ fn sampler(
                 "true_classes must have num_true columns, expected: {cols} was: {n_true}"
             ));
         }
-        let sampler = ctx.resources().own(&name, || Ok(Mutex::new(None)))?;
+        let sampler = ctx
+            .resources()
+            .session_local(&name, || Ok(Mutex::new(None)))?;
         let mut sampler = sampler.lock().unwrap_or_else(PoisonError::into_inner);
         let go_on = || ctx.services().cancel.check();
         let sampler = match &mut *sampler {

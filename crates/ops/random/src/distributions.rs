@@ -1,4 +1,5 @@
-//! Random tensors, number for number TensorFlow's.
+//! Uniform, normal and integer distributions, bit for bit TensorFlow's
+//! (`core/lib/random/random_distributions.h`; normal numbers by Box and Muller, 1958).
 //!
 //! A tensor is filled in groups, the numbers that one block of the generator makes. Each group is a
 //! function of its position alone, so it does not matter which thread fills it.
@@ -221,7 +222,7 @@ pub(crate) fn below_u64(random: &mut Philox, n: u64) -> u64 {
     })
 }
 
-/// Takes bits up to `max` until they are none of those that would favor small numbers.
+/// Draws bits up to `max` until they are unbiased (rejection).
 fn below(n: u64, max: u64, mut bits: impl FnMut() -> u64) -> u64 {
     if n.is_power_of_two() || n == 0 {
         return bits() & n.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Numbers of distributions with parameters, drawn until one is accepted: each of them from a stream
-//! of its own, number for number TensorFlow's.
+//! Gamma, Poisson and binomial numbers by rejection, each from a stream of its own, bit for bit
+//! TensorFlow's (`core/kernels/random_op.cc`, `random_poisson_op.cc`, `random_binomial_op.cc`).
 
 use crate::distributions::{normal_f64, unit_f64};
 use ferroflow_primitives::philox::Philox;
@@ -30,7 +30,7 @@ fn units([a, b, c, d]: [u32; 4]) -> [f64; 2] {
     [unit_f64(a, b), unit_f64(c, d)]
 }
 
-/// A number of the gamma distribution of shape `alpha` (Marsaglia and Tsang).
+/// A number of the gamma distribution of shape `alpha` (Marsaglia and Tsang, 2000).
 pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
     let (mut uniforms, mut normals) = (Backward::new(units), Backward::new(normal_f64));
     if alpha == 1.0 {
@@ -62,7 +62,7 @@ pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
 }
 
 /// A number of the Poisson distribution: events until their distances exceed one (Knuth) where they
-/// are few, else by transformed rejection (Hörmann).
+/// are few, else by transformed rejection (PTRS: Hörmann, 1993).
 pub(crate) fn poisson(mut random: Philox, rate: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     if rate < 10.0 {
@@ -123,7 +123,7 @@ pub(crate) fn binomial(random: &Philox, position: u128, count: f64, prob: f64, m
     }
 }
 
-/// How many geometric numbers fit into `count`.
+/// The number of geometric numbers that fit into `count` (inversion; Kachitvichyanukul, 1988).
 fn binomial_inverted(mut random: Philox, count: f64, prob: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     let (mut sum, mut n) = (0.0, 0.0);
@@ -136,7 +136,7 @@ fn binomial_inverted(mut random: Philox, count: f64, prob: f64) -> f64 {
     }
 }
 
-/// Transformed rejection (Hörmann's BTRS).
+/// Transformed rejection (BTRS: Hörmann, 1993).
 fn binomial_rejected(mut random: Philox, count: f64, prob: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     let deviation = (count * prob * (1.0 - prob)).sqrt();
@@ -173,7 +173,7 @@ fn binomial_rejected(mut random: Philox, count: f64, prob: f64) -> f64 {
     }
 }
 
-/// What Stirling's formula leaves of `ln k!`.
+/// The error of Stirling's formula for `ln k!`.
 fn stirling_tail(k: f64) -> f64 {
     const SMALL: [f64; 10] = [
         0.0810614667953272,

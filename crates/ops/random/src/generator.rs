@@ -2,7 +2,7 @@
 //! 64-bit words and a key.
 
 use crate::distributions::{Integers, RESERVED};
-use crate::parameterized::binomial;
+use crate::random_binomial::binomial;
 use crate::random_ops::{
     Floats, filled, integers, shape_from_input, shape_from_input_at, wanted_shape, wanted_shape_at,
 };
@@ -13,10 +13,6 @@ use ferroflow_primitives::philox::Philox;
 use ferroflow_resources::resource::{value_mut, variable};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch, f16};
 use std::hash::{BuildHasher, RandomState};
-
-/// The signature of the ops that make floats.
-const FLOATS: &str = "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
-    dtype: type = float; shape_dtype: type = int64 | stateful";
 
 /// StatefulStandardNormalV2, StatefulUniform, StatefulTruncatedNormal, StatefulUniformInt,
 /// StatefulUniformFullInt, StatefulRandomBinomial, RngSkip, RngReadAndSkip, NonDeterministicInts.
@@ -32,8 +28,9 @@ pub(crate) const OPS: &[Op] = &[
         .kernel(|build| floats(build, Floats::Truncated)),
     Op::new(
         "StatefulUniformInt",
-        "resource: resource, algorithm: int64, shape: shape_dtype, minval: dtype, maxval: dtype -> \
-         output: dtype | dtype: type = int64; shape_dtype: type = int64 | stateful",
+        "resource: resource, algorithm: int64, shape: shape_dtype, minval: dtype, \
+         maxval: dtype -> output: dtype | dtype: type = int64; shape_dtype: type = \
+         int64 | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(3, 0)?;
@@ -56,9 +53,10 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(full_int),
     Op::new(
         "StatefulRandomBinomial",
-        "resource: resource, algorithm: int64, shape: S, counts: T, probs: T -> output: dtype | \
-         S: type {int32,int64}; T: type {half,float,double,int32,int64} = double; \
-         dtype: type {half,float,double,int32,int64} = int64 | stateful",
+        "resource: resource, algorithm: int64, shape: S, counts: T, probs: T -> \
+         output: dtype | S: type {int32,int64}; T: type \
+         {half,float,double,int32,int64} = double; dtype: type \
+         {half,float,double,int32,int64} = int64 | stateful",
     )
     .shape(|ctx| shape_from_input_at(ctx, 2))
     .kernel(|build| {
@@ -106,8 +104,8 @@ pub(crate) const OPS: &[Op] = &[
     }),
     Op::new(
         "NonDeterministicInts",
-        "shape: shape_dtype -> output: dtype | dtype: type = int64; shape_dtype: type = int64 | \
-         stateful",
+        "shape: shape_dtype -> output: dtype | dtype: type = int64; shape_dtype: type \
+         = int64 | stateful",
     )
     .shape(shape_from_input)
     .kernel(|build| {
@@ -120,6 +118,10 @@ pub(crate) const OPS: &[Op] = &[
         })), else Err(build.unsupported(build.output(0)?)))
     }),
 ];
+
+/// The signature of the ops that make floats.
+const FLOATS: &str = "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
+    dtype: type = float; shape_dtype: type = int64 | stateful";
 
 /// Words of a state.
 const STATE: usize = 3;
@@ -140,8 +142,8 @@ fn scalar(t: &Tensor, i: usize) -> Result<&Tensor> {
     ))
 }
 
-/// The generator in input 0, of the algorithm in input 1, which goes on `n` numbers later for whoever
-/// comes next.
+/// The generator in input 0, of the algorithm in input 1, advanced by `n` numbers for the next
+/// user.
 fn reserve(ctx: &KernelCtx, n: u64) -> Result<Reserved> {
     check_algorithm(ctx.input(1)?)?;
     let var = variable(ctx, 0)?;

@@ -8,8 +8,14 @@ mod candidate_sampling;
 mod distributions;
 mod draws;
 mod generator;
+mod multinomial;
 mod parameterized;
+mod parameterized_truncated_normal;
+mod random_binomial;
+mod random_gamma;
 mod random_ops;
+mod random_poisson;
+mod random_shuffle;
 mod range_sampler;
 mod stateless;
 mod truncated;
@@ -19,8 +25,13 @@ mod truncated;
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("candidate_sampling", candidate_sampling::OPS),
     ("generator", generator::OPS),
-    ("parameterized", parameterized::OPS),
+    ("multinomial", multinomial::OPS),
+    ("parameterized_truncated_normal", parameterized_truncated_normal::OPS),
+    ("random_binomial", random_binomial::OPS),
+    ("random_gamma", random_gamma::OPS),
     ("random_ops", random_ops::OPS),
+    ("random_poisson", random_poisson::OPS),
+    ("random_shuffle", random_shuffle::OPS),
     ("stateless", stateless::OPS),
 ];
 // codegen:end

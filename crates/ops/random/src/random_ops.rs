@@ -1,51 +1,45 @@
-//! Random ops that remember where they are: the numbers of a session's steps follow one another.
+//! RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt: stateful ops, whose stream
+//! continues from step to step of a session.
 
-use crate::distributions::{
-    self, Distribution, Integers, Normal, RESERVED, Truncated, Uniform, unit_f64,
-};
+use crate::distributions::{self, Distribution, Integers, Normal, RESERVED, Truncated, Uniform};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{Index, dispatch_index, int, ints, shape_input};
-use ferroflow_functors::shapes;
+use ferroflow_functors::indices::{ints, shape_input};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::Philox;
-use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{
-    DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
-};
+use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
-/// RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt, RandomShuffle,
-/// Multinomial.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "RandomUniform",
-        "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; \
-         dtype: type {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
+        "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; dtype: type \
+         {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
     )
     .shape(shape_from_input)
     .kernel(|b| floats(b, Floats::Uniform))
     .not_differentiable(),
     Op::new(
         "RandomStandardNormal",
-        "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; \
-         dtype: type {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
+        "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; dtype: type \
+         {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
     )
     .shape(shape_from_input)
     .kernel(|b| floats(b, Floats::Normal))
     .not_differentiable(),
     Op::new(
         "TruncatedNormal",
-        "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; \
-         dtype: type {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
+        "shape: T -> output: dtype | seed: int = 0; seed2: int = 0; dtype: type \
+         {half,bfloat16,float,double}; T: type {int32,int64} | stateful",
     )
     .shape(shape_from_input)
     .kernel(|b| floats(b, Floats::Truncated))
     .not_differentiable(),
     Op::new(
         "RandomUniformInt",
-        "shape: T, minval: Tout, maxval: Tout -> output: Tout | seed: int = 0; seed2: int = 0; \
-         Tout: type {int32,int64}; T: type {int32,int64} | stateful",
+        "shape: T, minval: Tout, maxval: Tout -> output: Tout | seed: int = 0; seed2: \
+         int = 0; Tout: type {int32,int64}; T: type {int32,int64} | stateful",
     )
     .shape(|ctx| {
         ctx.with_rank(1, 0)?;
@@ -53,31 +47,10 @@ pub(crate) const OPS: &[Op] = &[
         shape_from_input(ctx)
     })
     .kernel(uniform_int),
-    Op::new(
-        "RandomShuffle",
-        "value: T -> output: T | seed: int = 0; seed2: int = 0; T: type | stateful",
-    )
-    .shape(shapes::unchanged)
-    .kernel(|build| {
-        let node = Seeded::new(build)?;
-        shuffle(build, move |ctx, n| {
-            node.reserve(ctx, n.div_ceil(4) as u128)
-        })
-    })
-    .not_differentiable(),
-    Op::new(
-        "Multinomial",
-        "logits: T, num_samples: int32 -> output: output_dtype | seed: int = 0; seed2: int = 0; \
-         T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; \
-         output_dtype: type {int32,int64} = int64 | stateful",
-    )
-    .shape(multinomial_shape)
-    .kernel(multinomial)
-    .not_differentiable(),
 ];
 
-/// Where a node's stream is. It belongs to the session, so that every plan with the node goes on
-/// where the last step stopped.
+/// The position of a node's stream, local to the session, so that every plan with the node continues
+/// after the last step.
 struct Stream(Mutex<Philox>);
 
 /// The stream of a node, by its name and seeds.
@@ -94,10 +67,10 @@ impl Seeded {
         Ok(Seeded { name, seeds })
     }
 
-    /// The stream now, which goes on `n_blocks` later for whoever comes next.
+    /// Returns the stream and advances it by `n_blocks`.
     pub(crate) fn reserve(&self, ctx: &KernelCtx, n_blocks: u128) -> Result<Philox> {
         let resources = ctx.resources();
-        let stream = resources.own(&self.name, || {
+        let stream = resources.session_local(&self.name, || {
             let (seed, seed2) = match self.seeds {
                 (0, 0) => {
                     let fresh = || RandomState::new().hash_one(&self.name);
@@ -242,125 +215,4 @@ fn uniform_int(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let out = integers(ctx, 1, shape, |n| seeded.outputs(ctx, n))?;
         ctx.set_output(0, out)
     }))
-}
-
-/// Shuffles along the first dimension; `stream` says where the numbers for so many rows come from.
-pub(crate) fn shuffle(
-    build: &KernelBuild,
-    stream: impl Fn(&KernelCtx, usize) -> Result<Philox> + Send + Sync + 'static,
-) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.output(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let value = ctx.input(0)?;
-            let n = value.shape().dims().first().copied().unwrap_or(1);
-            if n <= 1 || value.num_elements() == 0 {
-                let value = ctx.take_input(0)?;
-                return ctx.set_output(0, value);
-            }
-            let mut stream = stream(ctx, n)?;
-            let order = distributions::permutation(&mut stream, n);
-            let row = value.num_elements() / n;
-            let mut out = ctx.alloc(dtype, value.shape().clone())?;
-            let from = value.items::<T>()?;
-            par_chunks_mut(ctx.par(), out.items_mut::<T>()?, row, (4096 / row).max(1), &|i, to| {
-                let start = order.get(i).map_or(0, |p| p * row);
-                if let Some(from) = from.get(start..start + to.len()) {
-                    to.clone_from_slice(from);
-                }
-            });
-            ctx.set_output(0, out)
-        })),
-    )
-}
-
-pub(crate) fn multinomial_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let rows = ctx.with_rank(0, 2)?.dim(0);
-    ctx.with_rank(1, 0)?;
-    let n = match ferroflow_functors::indices::constant_int(ctx, 1) {
-        Some(n) if n < 0 => {
-            return Err(invalid_argument!(
-                "num_samples must be non-negative, got {n}"
-            ));
-        }
-        n => n.map(|n| n as usize),
-    };
-    ctx.set(0, PartialShape::of([rows, n]));
-    Ok(())
-}
-
-/// Classes drawn by their logits (input 0), as many for each row as input 1 says.
-pub(crate) fn draw<I: Index>(
-    ctx: &KernelCtx,
-    from: impl FnOnce(usize) -> Result<Philox>,
-) -> Result<Tensor> {
-    let (logits, count) = (ctx.input(0)?, ctx.input(1)?);
-    let &[rows, classes] = logits.shape().dims() else {
-        return Err(invalid_argument!(
-            "logits should be a matrix, got shape {}",
-            logits.shape()
-        ));
-    };
-    if !count.shape().is_scalar() {
-        return Err(invalid_argument!(
-            "num_samples should be a scalar, got shape {}",
-            count.shape()
-        ));
-    }
-    let n = int(count).unwrap_or(-1);
-    let Ok(n) = usize::try_from(n) else {
-        return Err(invalid_argument!(
-            "num_samples should be nonnegative, got {n}"
-        ));
-    };
-    if rows > 0 && classes == 0 {
-        return Err(invalid_argument!("num_classes should be positive, got 0"));
-    }
-    let shape = ferroflow_functors::indices::shape_of([rows, n])?;
-    let mut out = ctx.alloc(I::DTYPE, shape)?;
-    if out.num_elements() == 0 {
-        return Ok(out);
-    }
-    // A draw takes a double, which is two numbers of the generator.
-    let mut stream = from(rows * n.next_multiple_of(4) * 2)?;
-    let wide = as_doubles(logits)?;
-    let mut sums = vec![0.0; classes];
-    let rows = wide.chunks(classes);
-    for (logits, out) in rows.zip(out.slice_mut::<I>()?.chunks_mut(n)) {
-        let finite = logits.iter().filter(|x| x.is_finite());
-        let max = finite.fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-        let mut total = 0.0;
-        for (sum, x) in sums.iter_mut().zip(logits) {
-            if x.is_finite() {
-                total += (x - max).exp();
-            }
-            *sum = total;
-        }
-        for out in out {
-            let (a, b) = (stream.next_u32(), stream.next_u32());
-            let found = unit_f64(a, b) * total;
-            *out = I::from_i64(sums.partition_point(|&sum| sum <= found) as i64);
-        }
-    }
-    Ok(out)
-}
-
-/// The numbers of a tensor of a real type.
-pub(crate) fn as_doubles(t: &Tensor) -> Result<Vec<f64>> {
-    match t.dtype() {
-        DType::Half => Ok(t.slice::<f16>()?.iter().map(|x| x.to_f64()).collect()),
-        DType::Bfloat16 => Ok(t.slice::<bf16>()?.iter().map(|x| x.to_f64()).collect()),
-        DType::Double => Ok(t.slice::<f64>()?.to_vec()),
-        dtype => dispatch!(dtype, T in [f32, i8, i16, i32, i64, u8, u16, u32, u64]
-            => Ok(t.slice::<T>()?.iter().map(|&x| x as f64).collect()),
-            else Err(invalid_argument!("logits cannot be of type {dtype}"))),
-    }
-}
-
-fn multinomial(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let seeded = Seeded::new(build)?;
-    dispatch_index!(build.output(0)?, I => Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let out = draw::<I>(ctx, |n| seeded.outputs(ctx, n))?;
-        ctx.set_output(0, out)
-    })))
 }

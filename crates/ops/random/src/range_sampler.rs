@@ -1,4 +1,6 @@
-//! Classes drawn from a range for sampled losses, number for number TensorFlow's.
+//! Classes drawn from a range for sampled losses, bit for bit TensorFlow's
+//! (`core/kernels/range_sampler.cc`, `core/lib/random/weighted_picker.cc` and
+//! `distribution_sampler.cc`).
 
 use crate::distributions::{below_u32, below_u64, unit_f32, unit_f64};
 use ferroflow_base::{Result, internal, invalid_argument};
@@ -206,7 +208,7 @@ impl WeightTree {
     }
 }
 
-/// Weights of classes, each with another class to share its place with (Walker's aliases).
+/// Weights of classes, each with another class to share its place with (the alias method: Walker, 1977).
 pub(crate) struct Aliases {
     weights: Vec<f32>,
     /// Weights that are not zero.

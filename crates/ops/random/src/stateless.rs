@@ -1,9 +1,9 @@
 //! Random ops whose numbers depend on nothing but a seed that is given as an input.
 
 use crate::distributions::Integers;
-use crate::random_ops::{
-    Floats, draw, filled, integers, multinomial_shape, shape_from_input, shuffle, wanted_shape,
-};
+use crate::multinomial::{draw, multinomial_shape};
+use crate::random_ops::{Floats, filled, integers, shape_from_input, wanted_shape};
+use crate::random_shuffle::shuffle;
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::indices::{dispatch_index, int, ints};
 use ferroflow_functors::shapes;
@@ -18,44 +18,53 @@ use ferroflow_tensor::{DType, PartialShape, Tensor, dispatch};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "StatelessRandomUniform",
-        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
-         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type \
+         {half,bfloat16,float,double} = float; T: type {int32,int64} = int32; Tseed: \
+         type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Uniform, seeded)).not_differentiable(),
+    .kernel(|b| floats(b, Floats::Uniform, seeded))
+    .not_differentiable(),
     Op::new(
         "StatelessRandomNormal",
-        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
-         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type \
+         {half,bfloat16,float,double} = float; T: type {int32,int64} = int32; Tseed: \
+         type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Normal, seeded)).not_differentiable(),
+    .kernel(|b| floats(b, Floats::Normal, seeded))
+    .not_differentiable(),
     Op::new(
         "StatelessTruncatedNormal",
-        "shape: T, seed: Tseed -> output: dtype | dtype: type {half,bfloat16,float,double} = float; \
-         T: type {int32,int64} = int32; Tseed: type {int32,int64} = int64 |",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type \
+         {half,bfloat16,float,double} = float; T: type {int32,int64} = int32; Tseed: \
+         type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Truncated, seeded)).not_differentiable(),
+    .kernel(|b| floats(b, Floats::Truncated, seeded))
+    .not_differentiable(),
     Op::new(
         "StatelessRandomUniformInt",
-        "shape: T, seed: Tseed, minval: dtype, maxval: dtype -> output: dtype | \
-         dtype: type {int32,int64}; T: type {int32,int64}; Tseed: type {int32,int64} = int64 |",
+        "shape: T, seed: Tseed, minval: dtype, maxval: dtype -> output: dtype | dtype: \
+         type {int32,int64}; T: type {int32,int64}; Tseed: type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|_| uniform_int(2, seeded)).not_differentiable(),
+    .kernel(|_| uniform_int(2, seeded))
+    .not_differentiable(),
     Op::new(
         "StatelessRandomUniformFullInt",
-        "shape: T, seed: Tseed -> output: dtype | dtype: type {int32,int64,uint32,uint64} = uint64; \
-         T: type {int32,int64} = int32; Tseed: type {int32,int64,uint32,uint64} = int64 |",
+        "shape: T, seed: Tseed -> output: dtype | dtype: type \
+         {int32,int64,uint32,uint64} = uint64; T: type {int32,int64} = int32; Tseed: \
+         type {int32,int64,uint32,uint64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| full_int(b, seeded)).not_differentiable(),
+    .kernel(|b| full_int(b, seeded))
+    .not_differentiable(),
     Op::new(
         "StatelessMultinomial",
-        "logits: T, num_samples: int32, seed: Tseed -> output: output_dtype | \
-         T: type {float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64}; \
-         Tseed: type {int32,int64} = int64; output_dtype: type {int32,int64} = int64 |",
+        "logits: T, num_samples: int32, seed: Tseed -> output: output_dtype | T: \
+         realnumbertype; Tseed: type {int32,int64} = int64; output_dtype: type \
+         {int32,int64} = int64",
     )
     .shape(|ctx| {
         check_seed(ctx, 2)?;
@@ -67,43 +76,53 @@ pub(crate) const OPS: &[Op] = &[
             let out = draw::<I>(ctx, |_| Ok(from))?;
             ctx.set_output(0, out)
         })))
-    }).not_differentiable(),
+    })
+    .not_differentiable(),
     Op::new(
         "StatelessRandomUniformV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
-         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} \
+         = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Uniform, keyed)).not_differentiable(),
+    .kernel(|b| floats(b, Floats::Uniform, keyed))
+    .not_differentiable(),
     Op::new(
         "StatelessRandomNormalV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
-         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} \
+         = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Normal, keyed)).not_differentiable(),
+    .kernel(|b| floats(b, Floats::Normal, keyed))
+    .not_differentiable(),
     Op::new(
         "StatelessTruncatedNormalV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
-         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} = int32 |",
+         dtype: type {half,bfloat16,float,double} = float; Tshape: type {int32,int64} \
+         = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Truncated, keyed)).not_differentiable(),
+    .kernel(|b| floats(b, Floats::Truncated, keyed))
+    .not_differentiable(),
     Op::new(
         "StatelessRandomUniformIntV2",
-        "shape: Tshape, key: uint64, counter: uint64, alg: int32, minval: dtype, maxval: dtype -> \
-         output: dtype | dtype: type {int32,int64,uint32,uint64}; \
-         Tshape: type {int32,int64} = int32 |",
+        "shape: Tshape, key: uint64, counter: uint64, alg: int32, minval: dtype, \
+         maxval: dtype -> output: dtype | dtype: type {int32,int64,uint32,uint64}; \
+         Tshape: type {int32,int64} = int32",
     )
     .shape(keyed_shape)
-    .kernel(|_| uniform_int(4, keyed)).not_differentiable(),
+    .kernel(|_| uniform_int(4, keyed))
+    .not_differentiable(),
     Op::new(
         "StatelessRandomUniformFullIntV2",
         "shape: Tshape, key: uint64, counter: uint64, alg: int32 -> output: dtype | \
-         dtype: type {int32,int64,uint32,uint64} = uint64; Tshape: type {int32,int64} = int32 |",
+         dtype: type {int32,int64,uint32,uint64} = uint64; Tshape: type {int32,int64} \
+         = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| full_int(b, keyed)).not_differentiable(),
+    .kernel(|b| full_int(b, keyed))
+    .not_differentiable(),
     Op::new(
         "StatelessShuffle",
         "value: T, key: uint64, counter: uint64, alg: int32 -> output: T | T: type |",
@@ -115,7 +134,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| shuffle(build, |ctx, _| keyed(ctx))),
     Op::new(
         "StatelessRandomGetKeyCounter",
-        "seed: Tseed -> key: uint64, counter: uint64 | Tseed: type {int32,int64} = int64 |",
+        "seed: Tseed -> key: uint64, counter: uint64 | Tseed: type {int32,int64} = \
+         int64",
     )
     .shape(key_counter_shape)
     .cost(Cost::Cheap)
@@ -123,7 +143,11 @@ pub(crate) const OPS: &[Op] = &[
     Op::new("StatelessRandomGetAlg", "-> alg: int32 | | stateful")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)
-        .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| ctx.set_output(0, Tensor::scalar(PHILOX))))),
+        .kernel(|_| {
+            Ok(Box::new(|ctx: &mut KernelCtx| {
+                ctx.set_output(0, Tensor::scalar(PHILOX))
+            }))
+        }),
     Op::new(
         "StatelessRandomGetKeyCounterAlg",
         "seed: Tseed -> key: uint64, counter: uint64, alg: int32 | \

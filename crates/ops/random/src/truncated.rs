@@ -1,5 +1,5 @@
-//! Normal numbers between bounds, with a mean and a deviation of their own, number for number
-//! TensorFlow's.
+//! Truncated normal numbers with parameters, bit for bit TensorFlow's
+//! (`core/kernels/parameterized_truncated_normal_op.cc`; the tails by Robert, 1995).
 
 use crate::distributions::{Distribution, Normal, Uniform};
 use ferroflow_base::{Result, internal, invalid_argument};
@@ -52,7 +52,7 @@ impl<'a, T: Element + Float> Cuts<'a, T> {
     }
 }
 
-/// Where numbers come from: a group of the generator at a time, what is left of it goes to nobody.
+/// Takes random bits a group at a time; the rest of the last group is discarded.
 struct Groups<'a>(&'a mut Philox);
 
 impl Groups<'_> {
@@ -74,7 +74,7 @@ struct Accepted<F> {
 }
 
 impl<F> Accepted<F> {
-    /// Takes a number or notes that it was refused; whether all are there now.
+    /// Accepts or rejects a number. Returns whether all numbers are drawn.
     fn offer<T>(&mut self, x: Option<T>, from: &str) -> Result<bool>
     where
         F: FnMut(usize, T),
@@ -101,10 +101,10 @@ where
     Uniform: Distribution<T>,
     Normal: Distribution<T>,
 {
-    /// Draws `wanted` numbers from where `random` is and gives them to `put`, with their index.
+    /// Draws `wanted` numbers from `random` and passes them to `put`, with their index.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for bounds that are none, INTERNAL where no number is accepted.
+    /// INVALID_ARGUMENT for invalid bounds, INTERNAL where no number is accepted.
     pub(crate) fn draw(
         self,
         random: &mut Philox,

@@ -4,15 +4,21 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
-mod sparse;
+mod serialize_sparse;
+mod sparse_fill_empty_rows;
 mod sparse_matmul;
-mod sparse_rows;
+mod sparse_reorder;
+mod sparse_reshape;
+mod sparse_to_dense;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
-    ("sparse", sparse::OPS),
+    ("serialize_sparse", serialize_sparse::OPS),
+    ("sparse_fill_empty_rows", sparse_fill_empty_rows::OPS),
     ("sparse_matmul", sparse_matmul::OPS),
-    ("sparse_rows", sparse_rows::OPS),
+    ("sparse_reorder", sparse_reorder::OPS),
+    ("sparse_reshape", sparse_reshape::OPS),
+    ("sparse_to_dense", sparse_to_dense::OPS),
 ];
 // codegen:end

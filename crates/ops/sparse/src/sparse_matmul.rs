@@ -4,15 +4,16 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices::{Index, dispatch_index};
 use ferroflow_functors::numeric::Num;
-use ferroflow_functors::product::Number;
+use ferroflow_functors::product::MatMulElement;
 use ferroflow_opdef::{AttrValue, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, Tensor, dispatch};
 
 /// SparseTensorDenseMatMul.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "SparseTensorDenseMatMul",
-    "a_indices: Tindices, a_values: T, a_shape: int64, b: T -> product: T | T: type; \
-     Tindices: type {int32,int64} = int64; adjoint_a: bool = false; adjoint_b: bool = false |",
+    "a_indices: Tindices, a_values: T, a_shape: int64, b: T -> product: T | T: \
+         type; Tindices: type {int32,int64} = int64; adjoint_a: bool = false; \
+         adjoint_b: bool = false",
 )
 .shape(|ctx| {
     let (adjoint_a, adjoint_b) = (
@@ -56,7 +57,7 @@ fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn product<I: Index, T: Num + Number>(
+fn product<I: Index, T: Num + MatMulElement>(
     ctx: &KernelCtx,
     values: &Tensor,
     b: &Tensor,
@@ -80,12 +81,12 @@ fn product<I: Index, T: Num + Number>(
     };
     if n != values.num_elements() {
         return Err(invalid_argument!(
-            "Number of rows of a_indices does not match number of entries in a_values"
+            "MatMulElement of rows of a_indices does not match number of entries in a_values"
         ));
     }
     if width != 2 {
         return Err(invalid_argument!(
-            "Number of columns of a_indices does not match number of entries in a_shape"
+            "MatMulElement of columns of a_indices does not match number of entries in a_shape"
         ));
     }
     let (rows, inner) = if adjoint_a {

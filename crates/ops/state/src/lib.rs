@@ -4,19 +4,21 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod resource_scatter;
+mod resource_variable;
+mod scatter_nd;
 mod stub_resources;
 mod temporary_variables;
-mod variables;
 mod variables_ref;
-mod variables_scatter;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
+    ("resource_scatter", resource_scatter::OPS),
+    ("resource_variable", resource_variable::OPS),
+    ("scatter_nd", scatter_nd::OPS),
     ("stub_resources", stub_resources::OPS),
     ("temporary_variables", temporary_variables::OPS),
-    ("variables", variables::OPS),
     ("variables_ref", variables_ref::OPS),
-    ("variables_scatter", variables_scatter::OPS),
 ];
 // codegen:end

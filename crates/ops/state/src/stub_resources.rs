@@ -3,7 +3,7 @@
 use ferroflow_base::{Result, already_exists, not_found};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelCtx, Op};
-use ferroflow_resources::resource::{Resource, handle, variable_place};
+use ferroflow_resources::resource::{Resource, container_and_name, handle};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use std::sync::Arc;
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "StubResourceHandleOp",
-        "-> resource: resource | container: string = ''; shared_name: string = '' | stateful",
+        "-> resource: resource | container: string = ''; shared_name: string = '' | \
+         stateful",
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(|build| {
-        let (container, name) = variable_place(build.attrs)?;
+        let (container, name) = container_and_name(build.attrs)?;
         Ok(Box::new(move |ctx: &mut KernelCtx| {
             // Only a name: the resource is made by another op.
             let handle = ResourceHandle {
@@ -88,7 +89,7 @@ pub(crate) fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
     removed.is_ok()
 }
 
-/// What TensorFlow's messages call it.
+/// The name in TensorFlow's messages.
 fn path(h: &ResourceHandle) -> String {
     format!("{}/{}/N10tensorflow12StubResourceE", h.container, h.name)
 }

@@ -4,7 +4,9 @@
 use ferroflow_base::{Result, already_exists, invalid_argument, not_found};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_resources::resource::{Place, Resource, Var, handle, handle_tensor, resource};
+use ferroflow_resources::resource::{
+    ContainerInfo, Resource, Var, handle, handle_tensor, resource,
+};
 use ferroflow_tensor::Tensor;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -67,7 +69,10 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let shape = shape.to_full().ok_or_else(|| {
         invalid_argument!("a temporary variable needs a fully defined shape, got {shape}")
     })?;
-    let (name, place) = (build.attrs.str("var_name")?.to_string(), Place::anonymous());
+    let (name, place) = (
+        build.attrs.str("var_name")?.to_string(),
+        ContainerInfo::anonymous(),
+    );
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let var = Arc::new(Var::default());
         *var.write() = Some(Tensor::zeros(dtype, shape.clone())?);

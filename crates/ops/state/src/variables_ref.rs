@@ -5,10 +5,7 @@
 use ferroflow_functors::shapes;
 use ferroflow_opdef::Op;
 
-/// Variable, VariableV2, Assign, AssignAdd, AssignSub, IsVariableInitialized, ScatterAdd,
-/// ScatterSub, ScatterMul, ScatterDiv, ScatterMin, ScatterMax, ScatterUpdate, ScatterNdAdd,
-/// ScatterNdSub, ScatterNdMin, ScatterNdMax, ScatterNdUpdate, StridedSliceAssign, RefIdentity,
-/// TemporaryVariable, DestroyTemporaryVariable, CountUpTo.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "Variable",
@@ -24,22 +21,20 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::from_shape_attr),
     Op::new(
         "Assign",
-        "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type; validate_shape: bool = true; \
-         use_locking: bool = true | uninit",
+        "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type; validate_shape: bool = \
+         true; use_locking: bool = true | uninit",
     )
     .not_differentiable(),
     Op::new(
         "AssignAdd",
-        "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type {float,double,int32,uint8,\
-         int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,\
-         complex128,half,uint32,uint64}; use_locking: bool = false",
+        "ref: Ref(T), value: T -> output_ref: Ref(T) | T: numbertype; use_locking: \
+         bool = false",
     )
     .not_differentiable(),
     Op::new(
         "AssignSub",
-        "ref: Ref(T), value: T -> output_ref: Ref(T) | T: type {float,double,int32,uint8,\
-         int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,quint16,uint16,\
-         complex128,half,uint32,uint64}; use_locking: bool = false",
+        "ref: Ref(T), value: T -> output_ref: Ref(T) | T: numbertype; use_locking: \
+         bool = false",
     )
     .not_differentiable(),
     Op::new(
@@ -48,34 +43,26 @@ pub(crate) const OPS: &[Op] = &[
     ),
     Op::new(
         "ScatterAdd",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false",
     )
     .not_differentiable(),
     Op::new(
         "ScatterSub",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false",
     )
     .not_differentiable(),
     Op::new(
         "ScatterMul",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false",
     )
     .not_differentiable(),
     Op::new(
         "ScatterDiv",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false",
     )
     .not_differentiable(),
     Op::new(
@@ -97,55 +84,37 @@ pub(crate) const OPS: &[Op] = &[
     ),
     Op::new(
         "ScatterNdAdd",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false; bad_indices_policy: string = ''",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false; \
+         bad_indices_policy: string = ''",
     )
     .not_differentiable(),
     Op::new(
         "ScatterNdSub",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false; bad_indices_policy: string = ''",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false; \
+         bad_indices_policy: string = ''",
     )
     .not_differentiable(),
     Op::new(
         "ScatterNdMin",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false; bad_indices_policy: string = ''",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false; \
+         bad_indices_policy: string = ''",
     ),
     Op::new(
         "ScatterNdMax",
-        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type {float,\
-         double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,bfloat16,qint16,\
-         quint16,uint16,complex128,half,uint32,uint64}; Tindices: type {int32,int64}; \
-         use_locking: bool = false; bad_indices_policy: string = ''",
+        "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: \
+         numbertype; Tindices: type {int32,int64}; use_locking: bool = false; \
+         bad_indices_policy: string = ''",
     ),
     Op::new(
         "ScatterNdUpdate",
         "ref: Ref(T), indices: Tindices, updates: T -> output_ref: Ref(T) | T: type; \
-         Tindices: type {int32,int64}; use_locking: bool = true; bad_indices_policy: string \
-         = ''",
+         Tindices: type {int32,int64}; use_locking: bool = true; bad_indices_policy: \
+         string = ''",
     )
     .not_differentiable(),
-    Op::new(
-        "StridedSliceAssign",
-        "ref: Ref(T), begin: Index, end: Index, strides: Index, value: T -> output_ref: Ref(T) | \
-         T: type; Index: type {int32,int64}; begin_mask: int = 0; end_mask: int = 0; \
-         ellipsis_mask: int = 0; new_axis_mask: int = 0; shrink_axis_mask: int = 0",
-    ),
-    Op::new(
-        "RefIdentity",
-        "input: Ref(T) -> output: Ref(T) | T: type | uninit",
-    )
-    .gradient(|g| match g.arrived(0) {
-        Some(gradient) => g.set_gradient(0, gradient),
-        None => Ok(()),
-    }),
     Op::new(
         "TemporaryVariable",
         "-> ref: Ref(dtype) | shape: shape; dtype: type; var_name: string = '' | stateful",

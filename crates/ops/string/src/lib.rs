@@ -5,12 +5,14 @@
 
 // codegen:begin
 mod regex;
+mod string_format;
 mod strings;
 
 /// The ops of the group, file by file.
 #[rustfmt::skip]
 pub const ALL: &[ferroflow_opdef::OpFile] = &[
     ("regex", regex::OPS),
+    ("string_format", string_format::OPS),
     ("strings", strings::OPS),
 ];
 // codegen:end

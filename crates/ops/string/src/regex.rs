@@ -73,7 +73,7 @@ fn fed(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     }
 }
 
-/// What RE2, whose patterns these are in TensorFlow, says is wrong with `pattern`.
+/// RE2's error for `pattern`, as TensorFlow reports it.
 fn complaint(pattern: &str) -> Option<String> {
     use regex_syntax::ast::ErrorKind;
     let error = regex_syntax::ast::parse::Parser::new()
@@ -136,7 +136,7 @@ fn full_match(ctx: &mut KernelCtx, whole: &Regex) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// What takes the place of a match.
+/// The replacement of a match.
 struct Rewrite {
     /// Text, or the number of a group.
     parts: Vec<std::result::Result<Vec<u8>, usize>>,

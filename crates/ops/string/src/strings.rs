@@ -1,14 +1,13 @@
-//! Strings, element by element.
+//! StringUpper, StringLower, StringStrip, StringLength, StringJoin.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_partial;
 use ferroflow_functors::shapes;
+use ferroflow_functors::str_util::strip_whitespace;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{Bytes, DType, Element, PartialShape, Shape, Tensor};
-use std::ops::Neg;
-use std::str::FromStr;
+use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor};
 
-/// StringUpper, StringLower, StringStrip, StringLength, StringJoin, StringToNumber.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "StringUpper",
@@ -28,7 +27,7 @@ pub(crate) const OPS: &[Op] = &[
         .shape(shapes::unchanged)
         .kernel(|_| {
             Ok(Box::new(|ctx: &mut KernelCtx| {
-                each(ctx, |s| s.slice_ref(trimmed(s)))
+                each(ctx, |s| s.slice_ref(strip_whitespace(s)))
             }))
         })
         .not_differentiable(),
@@ -59,65 +58,7 @@ pub(crate) const OPS: &[Op] = &[
     })
     .kernel(join)
     .not_differentiable(),
-    Op::new(
-        "StringToNumber",
-        "string_tensor: string -> output: out_type | \
-         out_type: type {float,double,int32,int64,uint32,uint64} = float",
-    )
-    .shape(shapes::unchanged)
-    .kernel(to_number)
-    .not_differentiable(),
 ];
-
-fn to_number(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Ok(match build.outputs.first() {
-        Some(DType::Double) => Box::new(|ctx: &mut KernelCtx| numbers(ctx, float::<f64>)),
-        Some(DType::Int32) => {
-            Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| t.parse::<i32>().ok()))
-        }
-        Some(DType::Int64) => {
-            Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| t.parse::<i64>().ok()))
-        }
-        Some(DType::Uint32) => {
-            Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| t.parse::<u32>().ok()))
-        }
-        Some(DType::Uint64) => {
-            Box::new(|ctx: &mut KernelCtx| numbers(ctx, |t| t.parse::<u64>().ok()))
-        }
-        _ => Box::new(|ctx: &mut KernelCtx| numbers(ctx, float::<f32>)),
-    })
-}
-
-/// A decimal number, or a hexadecimal integer.
-fn float<T: FromStr + Neg<Output = T>>(text: &str) -> Option<T> {
-    let (negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let hex = digits.strip_prefix("0x").or(digits.strip_prefix("0X"));
-    let Some(hex) = hex.filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit())) else {
-        return text.parse().ok();
-    };
-    let whole = u64::from_str_radix(hex, 16).ok()?;
-    let value: T = whole.to_string().parse().ok()?;
-    Some(if negative { -value } else { value })
-}
-
-fn numbers<T: Element>(ctx: &mut KernelCtx, parse: impl Fn(&str) -> Option<T>) -> Result<()> {
-    let input = ctx.input(0)?;
-    let number = |s: &Bytes| {
-        let text = std::str::from_utf8(trimmed(s)).ok().and_then(&parse);
-        text.ok_or_else(|| {
-            invalid_argument!(
-                "StringToNumberOp could not correctly convert string: {}",
-                String::from_utf8_lossy(s)
-            )
-        })
-    };
-    let values: Vec<T> = input.strings()?.iter().map(number).collect::<Result<_>>()?;
-    let out = Tensor::from_slice(input.shape().clone(), &values)?;
-    ctx.set_output(0, out)
-}
 
 fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes) -> Result<()> {
     let input = ctx.input(0)?;
@@ -142,16 +83,6 @@ fn cased(
             "only utf-8 or '' (no encoding) is supported, received {other}"
         )),
     }
-}
-
-fn trimmed(s: &[u8]) -> &[u8] {
-    let is_space = |b: &u8| b.is_ascii_whitespace() || *b == 0x0b;
-    let start = s.iter().position(|b| !is_space(b)).unwrap_or(s.len());
-    let end = s
-        .iter()
-        .rposition(|b| !is_space(b))
-        .map_or(start, |e| e + 1);
-    s.get(start..end).unwrap_or_default()
 }
 
 fn length(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

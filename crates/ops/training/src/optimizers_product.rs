@@ -9,17 +9,17 @@ use ferroflow_opdef::{Cost, Op};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "_MatMulApplyGradientDescent",
-        "var: resource, alpha: T, a: T, b: T -> | T: type {float}; use_locking: bool = false; \
-         transpose_a: bool = false; transpose_b: bool = false | stateful",
+        "var: resource, alpha: T, a: T, b: T -> | T: type {float}; use_locking: bool = \
+         false; transpose_a: bool = false; transpose_b: bool = false | stateful",
     )
     .shape(rules::shape)
     .cost(Cost::Expensive)
     .kernel(rules::gradient_descent),
     Op::new(
         "_MatMulApplyMomentum",
-        "var: resource, accum: resource, lr: T, a: T, momentum: T, b: T -> | T: type {float}; \
-         use_locking: bool = false; use_nesterov: bool = false; transpose_a: bool = false; \
-         transpose_b: bool = false | stateful",
+        "var: resource, accum: resource, lr: T, a: T, momentum: T, b: T -> | T: type \
+         {float}; use_locking: bool = false; use_nesterov: bool = false; transpose_a: \
+         bool = false; transpose_b: bool = false | stateful",
     )
     .shape(rules::shape)
     .cost(Cost::Expensive)
@@ -27,27 +27,27 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "_MatMulApplyAdagrad",
         "var: resource, accum: resource, lr: T, a: T, b: T -> | T: type {float}; \
-         use_locking: bool = false; update_slots: bool = true; transpose_a: bool = false; \
-         transpose_b: bool = false | stateful",
+         use_locking: bool = false; update_slots: bool = true; transpose_a: bool = \
+         false; transpose_b: bool = false | stateful",
     )
     .shape(rules::shape)
     .cost(Cost::Expensive)
     .kernel(rules::adagrad),
     Op::new(
         "_MatMulApplyRMSProp",
-        "var: resource, ms: resource, mom: resource, lr: T, rho: T, momentum: T, epsilon: T, \
-         a: T, b: T -> | T: type {float}; use_locking: bool = false; transpose_a: bool = false; \
-         transpose_b: bool = false | stateful",
+        "var: resource, ms: resource, mom: resource, lr: T, rho: T, momentum: T, \
+         epsilon: T, a: T, b: T -> | T: type {float}; use_locking: bool = false; \
+         transpose_a: bool = false; transpose_b: bool = false | stateful",
     )
     .shape(rules::shape)
     .cost(Cost::Expensive)
     .kernel(rules::rms_prop),
     Op::new(
         "_MatMulApplyAdam",
-        "var: resource, m: resource, v: resource, beta1_power: T, beta2_power: T, lr: T, \
-         beta1: T, beta2: T, epsilon: T, a: T, b: T -> | T: type {float}; \
-         use_locking: bool = false; use_nesterov: bool = false; transpose_a: bool = false; \
-         transpose_b: bool = false | stateful",
+        "var: resource, m: resource, v: resource, beta1_power: T, beta2_power: T, lr: \
+         T, beta1: T, beta2: T, epsilon: T, a: T, b: T -> | T: type {float}; \
+         use_locking: bool = false; use_nesterov: bool = false; transpose_a: bool = \
+         false; transpose_b: bool = false | stateful",
     )
     .shape(rules::shape)
     .cost(Cost::Expensive)

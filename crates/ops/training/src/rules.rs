@@ -3,7 +3,7 @@
 //! A slot that has become subnormal is set to zero: TensorFlow's threads flush such numbers. Without that,
 //! `0.9 * x` stays at the smallest number there is for ever, and costs many times as much as another.
 
-use crate::update::{Float, Number, kernel};
+use crate::update::{Parameter, RealParameter, kernel};
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Complex32, Complex64, DType, Element};
@@ -51,7 +51,7 @@ macro_rules! rule {
 
 /// A step against `l1` and `l2`: what is smaller than `l1` becomes zero.
 #[inline(always)]
-fn shrunk<T: Float>(x: T, l1: T, l2: T) -> T {
+fn shrunk<T: RealParameter>(x: T, l1: T, l2: T) -> T {
     let one = T::of(1.0);
     if l1 > T::of(0.0) {
         x.sign() * (x.abs() - l1).or_larger(T::of(0.0)) / (one + l2)
@@ -197,7 +197,7 @@ struct Ftrl<T> {
     by_lr: bool,
 }
 
-impl<T: Float> Ftrl<T> {
+impl<T: RealParameter> Ftrl<T> {
     #[inline(always)]
     fn powered(&self, accum: T) -> T {
         if self.power == T::of(-0.5) {

@@ -21,7 +21,7 @@ use std::sync::{Arc, RwLockWriteGuard};
 const BLOCK: usize = 8 * 1024;
 
 /// A type that rules compute with.
-pub(crate) trait Number: Element {
+pub(crate) trait Parameter: Element {
     /// Applies `rule` to values and the product of two matrices; false if it must be made first.
     fn update<F: Fn([&mut Self; N], Self) + Sync, const N: usize>(
         _par: &dyn Parallelism,
@@ -51,7 +51,7 @@ fn flushed<T: num_traits::Float>(x: T) -> T {
 }
 
 /// A floating-point type that rules compute with.
-pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Number {
+pub(crate) trait RealParameter: ComplexFloat<Real = Self> + PartialOrd + Parameter {
     /// 1, -1, or the number itself where it is neither positive nor negative.
     #[inline(always)]
     fn sign(self) -> Self {
@@ -70,7 +70,7 @@ pub(crate) trait Float: ComplexFloat<Real = Self> + PartialOrd + Number {
     }
 }
 
-impl Number for f32 {
+impl Parameter for f32 {
     fn update<F: Fn([&mut f32; N], f32) + Sync, const N: usize>(
         par: &dyn Parallelism,
         s: &GemmShape,
@@ -95,7 +95,7 @@ impl Number for f32 {
     }
 }
 
-impl Number for f64 {
+impl Parameter for f64 {
     #[inline(always)]
     fn of(x: f64) -> Self {
         x
@@ -106,10 +106,10 @@ impl Number for f64 {
     }
 }
 
-impl Float for f32 {}
-impl Float for f64 {}
+impl RealParameter for f32 {}
+impl RealParameter for f64 {}
 
-impl Number for Complex32 {
+impl Parameter for Complex32 {
     fn of(x: f64) -> Self {
         Self::of_parts(x, 0.0)
     }
@@ -121,7 +121,7 @@ impl Number for Complex32 {
     }
 }
 
-impl Number for Complex64 {
+impl Parameter for Complex64 {
     fn of(x: f64) -> Self {
         Self::of_parts(x, 0.0)
     }
@@ -190,7 +190,7 @@ impl Inputs {
     }
 
     /// The numbers, in the op's order.
-    fn numbers<T: Number, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
+    fn numbers<T: Parameter, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
         let mut numbers = [T::of(0.0); M];
         for (to, (i, name)) in numbers.iter_mut().zip(&self.numbers) {
             let t = ctx.input(*i)?;
@@ -230,7 +230,7 @@ pub(crate) fn kernel<T, F, const N: usize, const M: usize>(
     rule: impl Fn([T; M]) -> F + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>>
 where
-    T: Number,
+    T: Parameter,
     F: Fn([&mut T; N], T) + Sync,
 {
     let inputs = Inputs::new(build)?;
@@ -282,7 +282,7 @@ fn lock<'a>(
     Ok(locked.into_iter().map(|(_, guard)| guard).collect())
 }
 
-fn step<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     ctx: &KernelCtx,
     inputs: &Inputs,
     mut values: Vec<&mut Tensor>,
@@ -391,7 +391,7 @@ fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
 }
 
 /// The elements of all variables.
-fn slices<'a, T: Number, const N: usize>(
+fn slices<'a, T: Parameter, const N: usize>(
     values: &'a mut [&mut Tensor],
 ) -> Result<[&'a mut [T]; N]> {
     let slices = values.iter_mut().map(|v| v.slice_mut::<T>());
@@ -401,7 +401,7 @@ fn slices<'a, T: Number, const N: usize>(
         .map_err(|_| internal!("{N} variables expected"))
 }
 
-fn apply<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+fn apply<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     values: &mut [&mut Tensor],
     gradient: &Tensor,
@@ -431,7 +431,7 @@ fn apply<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
 }
 
 /// Applies the rule to all elements, in blocks that several threads share out.
-fn blocks<T: Number, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+fn blocks<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     slices: [&mut [T]; N],
     gradient: &[T],

@@ -1,13 +1,13 @@
 //! Gradients of convolutions by their filter as implicit matrix products.
 //!
-//! The reduction runs over output pixels. The input is turned, a piece at a time, so that the columns
-//! of a channel lie side by side: a row of the left matrix, which is one channel under one filter
+//! The reduction runs over output pixels. The input is transposed, a piece at a time, so that the columns
+//! of a channel are contiguous: a row of the left matrix, which is one channel under one filter
 //! position, is then a run of such columns for each line of the output, and nothing is copied for it.
 
 use super::Conv3dShape;
 use crate::aligned::{Scratch, SendPtr};
 use crate::gemm::drive::{Out, RowSource, Tiles, drive};
-use crate::gemm::{Element, Epilogue, PackedB, check};
+use crate::gemm::{Epilogue, GemmElement, PackedB, check};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use std::ops::{AddAssign, Range};
 
@@ -60,7 +60,7 @@ impl Turned {
 
     /// Turns the images `images` as far as output rows from `first_row` on see them. Columns that do
     /// not exist are left as they are.
-    fn fill<T: Element>(
+    fn fill<T: GemmElement>(
         &self,
         input: &[T],
         images: Range<usize>,
@@ -93,7 +93,7 @@ impl Turned {
     }
 
     /// Writes a line of the input to place `to` of each channel.
-    fn turn<T: Element>(&self, row: &[T], to: usize, planes: &mut [T]) {
+    fn turn<T: GemmElement>(&self, row: &[T], to: usize, planes: &mut [T]) {
         const TOGETHER: usize = 16;
         let p = &self.s.plane;
         let (in_c, stride) = (p.in_c, p.stride_w);
@@ -120,8 +120,8 @@ struct Lines<'a, T> {
     in_c: usize,
 }
 
-impl<T: Element> RowSource<T> for Lines<'_, T> {
-    fn taps(&self) -> usize {
+impl<T: GemmElement> RowSource<T> for Lines<'_, T> {
+    fn n_offsets(&self) -> usize {
         self.images * self.turned.s.out_d * self.turned.band
     }
 
@@ -131,7 +131,7 @@ impl<T: Element> RowSource<T> for Lines<'_, T> {
 
     fn fill(&self, rows: Range<usize>, tiles: Tiles, out: &mut [SendPtr<T>], _: &mut Scratch) {
         let (t, s, p) = (&self.turned, &self.turned.s, &self.turned.s.plane);
-        let mut lines = Vec::with_capacity(self.taps());
+        let mut lines = Vec::with_capacity(self.n_offsets());
         for image in 0..self.images {
             for z in 0..s.out_d {
                 for y in 0..t.band {
@@ -144,9 +144,9 @@ impl<T: Element> RowSource<T> for Lines<'_, T> {
         tiles.each(|row, mr| {
             for r in 0..mr {
                 let index = rows.start + row + r;
-                let (tap, channel) = (index / self.in_c, self.first + index % self.in_c);
-                let (tap, kx) = (tap / p.filter_w, tap % p.filter_w * p.dil_w);
-                let (kz, ky) = (tap / p.filter_h * s.dil_d, tap % p.filter_h * p.dil_h);
+                let (offset, channel) = (index / self.in_c, self.first + index % self.in_c);
+                let (offset, kx) = (offset / p.filter_w, offset % p.filter_w * p.dil_w);
+                let (kz, ky) = (offset / p.filter_h * s.dil_d, offset % p.filter_h * p.dil_h);
                 let column = kx % p.stride_w * t.columns + kx / p.stride_w;
                 let start = channel * t.channel + (kz * t.height + ky) * t.line + column;
                 let slots = out[row * lines.len() + r..].iter_mut().step_by(mr);
@@ -178,12 +178,12 @@ pub fn suits_filter_gradient(s: &Conv3dShape) -> bool {
             })
 }
 
-/// Writes the gradient of a convolution by its filter, `[taps, in_c / groups, out_c]`, given its
+/// Writes the gradient of a convolution by its filter, `[offsets, in_c / groups, out_c]`, given its
 /// input and the gradient of its output.
 ///
 /// # Panics
 /// If a slice is too short, or the channels do not divide into the groups.
-pub fn conv3d_filter_gradient<T: Element + AddAssign>(
+pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
     par: &dyn Parallelism,
     s: &Conv3dShape,
     input: &[T],
@@ -249,7 +249,7 @@ pub fn conv3d_filter_gradient<T: Element + AddAssign>(
                     let (ep, add) = (Epilogue::none(), piece != lane);
                     // SAFETY: `Lines` points into `planes`, which hold every position that a window
                     // of these outputs covers; `to` has `rows` rows of stride `p.out_c`, initialized,
-                    // nobody else touches it, and a group's columns are its own.
+                    // no other thread accesses it, and a group's columns are its own.
                     unsafe { drive(inner, rows, &source, b.into(), to, &ep, add) };
                 });
             }

@@ -27,8 +27,8 @@ impl Axis {
     }
 
     /// The input position of a filter position, if it exists.
-    fn at(&self, out: usize, tap: usize) -> Option<usize> {
-        let i = self.start(out) + (tap * self.dilation) as isize;
+    fn at(&self, out: usize, offset: usize) -> Option<usize> {
+        let i = self.start(out) + (offset * self.dilation) as isize;
         (0..self.input as isize).contains(&i).then_some(i as usize)
     }
 }
@@ -85,7 +85,7 @@ impl<'a> Windows<'a> {
         [row / w / h / d, row / w / h % d, row / w % h, row % w]
     }
 
-    /// Whether the filter row at this output column lies inside the input.
+    /// Whether the filter row at this output column is inside the input.
     fn inside(&self, x: usize) -> bool {
         let w = &self.axes[2];
         let x = w.start(x);
@@ -98,7 +98,7 @@ fn pointer(s: &[f32]) -> SendPtr<f32> {
 }
 
 impl RowSource<f32> for Windows<'_> {
-    fn taps(&self) -> usize {
+    fn n_offsets(&self) -> usize {
         let [d, h, w] = self.axes.map(|a| a.filter);
         if self.merged { d * h } else { d * h * w }
     }
@@ -118,7 +118,7 @@ impl RowSource<f32> for Windows<'_> {
         out: &mut [SendPtr<f32>],
         spare: &mut Scratch,
     ) {
-        let (taps, run) = (self.taps(), self.run());
+        let (n_offsets, run) = (self.n_offsets(), self.run());
         let [depth, height, width] = &self.axes;
         let zeros = if self.zeros.is_empty() {
             &ZEROS[..run]
@@ -137,7 +137,7 @@ impl RowSource<f32> for Windows<'_> {
             0
         };
         let mut patches = spare
-            .room::<f32>(edges * taps * run)
+            .alloc::<f32>(edges * n_offsets * run)
             .chunks_exact_mut(run.max(1));
         let mut pos = self.position(rows.start);
         // Where the input lines under the filter rows start; they change with the output row.
@@ -150,7 +150,7 @@ impl RowSource<f32> for Windows<'_> {
                 let x = pos[3];
                 if self.merged && self.inside(x) {
                     let start = width.start(x) as usize * self.pixel;
-                    let mut slot = row * taps + r;
+                    let mut slot = row * n_offsets + r;
                     for line in &lines {
                         // Inside the line, as the whole window is.
                         out[slot] = match line {
@@ -162,7 +162,7 @@ impl RowSource<f32> for Windows<'_> {
                     self.next(&mut pos, &mut lines);
                     continue;
                 }
-                let mut slots = out[row * taps + r..].iter_mut().step_by(mr);
+                let mut slots = out[row * n_offsets + r..].iter_mut().step_by(mr);
                 if self.merged {
                     for (slot, line) in slots.zip(&lines) {
                         *slot = match line {
@@ -219,7 +219,7 @@ impl Windows<'_> {
         }
     }
 
-    /// Copies the part of a window that lies in `line`, zeros elsewhere.
+    /// Copies the part of a window that is in `line`, zeros elsewhere.
     fn copy(&self, line: &[f32], start: isize, patch: &mut [f32]) {
         let c = self.pixel as isize;
         let len = patch.len() as isize;

@@ -1,9 +1,9 @@
-//! Convolutions against naive loops, at every level the CPU has.
+//! Convolutions against naive loops, with every instruction set of the CPU.
 
-use super::winograd::Form;
+use super::winograd::WinogradTransform;
 use super::*;
 use crate::epilogue::Activation;
-use crate::level::testing::{TwoThreads, each_level, noise};
+use crate::isa::testing::{TwoThreads, each_isa, noise};
 use ferroflow_sync::Inline;
 
 /// The sum over one window, in double precision.
@@ -50,11 +50,13 @@ fn compare(s: &Conv3dShape) {
     let (scale, bias) = (noise(p.out_c, 5), noise(p.out_c, 3));
     let side = noise(p.output_len() * s.out_d, 4);
     let want = naive(s, &input, &filter);
-    each_level(|level| {
+    each_isa(|isa| {
         let mut ways = vec![PackedFilter::new_3d(&Inline, &filter, s)];
         if s.filter_d == 1 {
-            let forms = winograd::suiting(p);
-            ways.extend(forms.map(|f| PackedFilter::with_form(&Inline, &filter, p, Some(f))));
+            let transforms = winograd::applicable(p);
+            ways.extend(
+                transforms.map(|f| PackedFilter::with_transform(&Inline, &filter, p, Some(f))),
+            );
         }
         let pars = [&Inline as &dyn Parallelism, &TwoThreads];
         for (packed, par) in ways.iter().flat_map(|way| pars.map(|par| (way, par))) {
@@ -75,16 +77,16 @@ fn compare(s: &Conv3dShape) {
                         x = (scaled + f64::from(side[i])).max(0.0);
                     }
                     let error = (f64::from(*got) - x).abs();
-                    let k = (packed.taps * p.in_c) as f64;
-                    let lost = match packed.form.map(Form::planes) {
+                    let k = (packed.n_offsets * p.in_c) as f64;
+                    let lost = match packed.transform.map(WinogradTransform::planes) {
                         Some(64) => 2.0 * tiled_loss(p),
                         Some(_) => tiled_loss(p),
                         None => 1.0,
                     };
                     assert!(
                         error < lost * (1e-5 + 2e-6 * k.sqrt()),
-                        "{level:?} {s:?} {:?} {i}: {got} for {x}",
-                        packed.form.map(Form::planes)
+                        "{isa:?} {s:?} {:?} {i}: {got} for {x}",
+                        packed.transform.map(WinogradTransform::planes)
                     );
                 }
             }
@@ -163,7 +165,7 @@ fn small_tiles() {
     ] {
         for f in [3, 5] {
             let mut s = plane(hw, c, [f, f], 1, true);
-            assert!(winograd::form(&s).is_some());
+            assert!(winograd::transform(&s).is_some());
             compare(&s.solid());
             (s.batch, s.pad_left) = (2, 2);
             compare(&s.solid());
@@ -232,7 +234,7 @@ fn transformed(f: usize, bound: f64) {
     let (input, filter) = (noise(s.input_len(), 1), noise(s.filter_len(), 2));
     let want = naive(&s.solid(), &input, &filter);
     let size = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
-    each_level(|level| {
+    each_isa(|isa| {
         let error = |f: &PackedFilter| {
             let mut out = vec![0.0; want.len()];
             conv2d(&Inline, &s, &input, f, &mut out, &Epilogue::none());
@@ -240,15 +242,15 @@ fn transformed(f: usize, bound: f64) {
             let errors = pairs.map(|(x, y)| (f64::from(*x) - y).abs());
             errors.fold(0.0, f64::max) / size
         };
-        let direct = error(&PackedFilter::with_taps(&Inline, &filter, f * f, &s));
-        let forms: Vec<_> = winograd::suiting(&s).collect();
-        assert_eq!(forms.len(), if f == 5 { 2 } else { 1 });
-        for form in forms {
-            let packed = PackedFilter::with_form(&Inline, &filter, &s, Some(form));
+        let direct = error(&PackedFilter::with_offsets(&Inline, &filter, f * f, &s));
+        let transforms: Vec<_> = winograd::applicable(&s).collect();
+        assert_eq!(transforms.len(), if f == 5 { 2 } else { 1 });
+        for transform in transforms {
+            let packed = PackedFilter::with_transform(&Inline, &filter, &s, Some(transform));
             let transformed = error(&packed);
             println!(
-                "{level:?}: {direct:e} directly, {transformed:e} in {} planes",
-                form.planes()
+                "{isa:?}: {direct:e} directly, {transformed:e} in {} planes",
+                transform.planes()
             );
             assert!(transformed < bound);
         }
@@ -267,9 +269,9 @@ fn compare_filter_gradient(s: &Conv3dShape) {
     for i in 0..dy.len() / p.out_c {
         let (x, y, z) = (i % p.out_w, i / p.out_w % p.out_h, i / p.out_w / p.out_h);
         let (n, z) = (z / s.out_d, z % s.out_d);
-        for tap in 0..s.filter_d * p.filter_h * p.filter_w {
-            let (kx, ky) = (tap % p.filter_w, tap / p.filter_w % p.filter_h);
-            let kz = tap / p.filter_w / p.filter_h;
+        for offset in 0..s.filter_d * p.filter_h * p.filter_w {
+            let (kx, ky) = (offset % p.filter_w, offset / p.filter_w % p.filter_h);
+            let kz = offset / p.filter_w / p.filter_h;
             let iz = (z * s.stride_d + kz * s.dil_d).wrapping_sub(s.pad_front);
             let iy = (y * p.stride_h + ky * p.dil_h).wrapping_sub(p.pad_top);
             let ix = (x * p.stride_w + kx * p.dil_w).wrapping_sub(p.pad_left);
@@ -280,7 +282,7 @@ fn compare_filter_gradient(s: &Conv3dShape) {
             for c in 0..in_c {
                 for o in 0..p.out_c {
                     let value = input[pixel * p.in_c + o / out_c * in_c + c];
-                    want[(tap * in_c + c) * p.out_c + o] +=
+                    want[(offset * in_c + c) * p.out_c + o] +=
                         f64::from(value) * f64::from(dy[i * p.out_c + o]);
                 }
             }
@@ -295,7 +297,7 @@ fn compare_filter_gradient(s: &Conv3dShape) {
         input.iter().map(|x| f64::from(*x)).collect(),
         dy.iter().map(|x| f64::from(*x)).collect(),
     );
-    each_level(|_| {
+    each_isa(|_| {
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
             let mut out = vec![f32::NAN; want.len()];
             conv3d_filter_gradient(par, s, &input, &dy, &mut out);

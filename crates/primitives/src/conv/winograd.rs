@@ -1,11 +1,11 @@
-//! Winograd's way for 3×3 and 5×5 filters with stride 1: four outputs of a tile of 4×4 or 6×6 inputs
-//! take 16 multiplications instead of 36, or 36 instead of 100; sixteen of a tile of 8×8 inputs take
-//! 64 instead of 400.
+//! Winograd convolution (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016)
+//! for 3×3 and 5×5 filters with stride 1: F(2×2, 3×3) takes 16 multiplications for four outputs instead
+//! of 36, F(2×2, 5×5) 36 instead of 100, and F(4×4, 5×5) 64 for sixteen outputs instead of 400.
 //!
-//! The tiles are transformed, multiplied channel by channel as a matrix product for each of their
-//! positions, and transformed back: the product of two polynomials from its values at as many points.
-//! For 3×3 all factors are 0, ½ or 1, and the result is about as accurate as the direct sum; 5×5 loses
-//! about a digit in tiles of six, a little more in tiles of eight, which are therefore left to training.
+//! Tiles are transformed, multiplied channel by channel as one matrix product per tile position, and
+//! transformed back: a product of polynomials by its values at as many points (Toom–Cook). For 3×3 all
+//! factors are 0, ½ or 1, and the result is about as accurate as the direct sum; 5×5 loses about a digit
+//! in tiles of six and a little more in tiles of eight, which are used for training only.
 
 mod gradient;
 pub(crate) mod tile;
@@ -29,23 +29,23 @@ const MANY_TILES: usize = 64;
 /// Elements of the transformed tiles of a block, to stay in the second-level cache.
 const BLOCK: usize = 96 * 1024;
 
-/// Elements between planes, so that the places of a tile do not fall into the same set of the cache.
+/// Elements between planes, so that the positions of a tile do not map to the same cache set.
 const GAP: usize = 16;
 
-/// The transforms for one size of filter.
+/// The transforms for one filter and tile size.
 #[derive(Debug)]
-pub(super) struct Form {
+pub(super) struct WinogradTransform {
     /// Rows and columns of the filter.
-    taps: usize,
+    filter_size: usize,
     /// Rows and columns of a tile.
     tile: usize,
-    /// Tiles to a block at least, so that reading the filter pays.
-    together: usize,
-    /// Its place in the tables of functions.
+    /// Fewest tiles of a block, so that reading the filter pays off.
+    min_block_tiles: usize,
+    /// Its index in the tables of functions.
     index: usize,
-    /// What transforms a filter, `[tile][taps]`.
+    /// The filter transform `G`, `[tile][filter_size]`.
     filter: &'static [&'static [f32]],
-    /// What makes the gradient of a filter of a sum of products, `[taps][tile]`.
+    /// Transforms a sum of products to the gradient of a filter, `[filter_size][tile]`.
     sum: &'static [&'static [f32]],
 }
 
@@ -55,12 +55,12 @@ const ONE: f32 = -2.0 / 9.0;
 const NEAR: f32 = 32.0 / 45.0;
 const FAR: f32 = 1.0 / 90.0;
 
-/// With the points 0, 1, -1, ∞; with those and 2, -2; and with those and ½, -½.
-static FORMS: [Form; 3] = [
-    Form {
-        taps: 3,
+/// Interpolation points: 0, 1, -1, ∞; those and ±2; those and ±½.
+static TRANSFORMS: [WinogradTransform; 3] = [
+    WinogradTransform {
+        filter_size: 3,
         tile: 4,
-        together: 32,
+        min_block_tiles: 32,
         index: 0,
         filter: &[
             &[1.0, 0.0, 0.0],
@@ -74,10 +74,10 @@ static FORMS: [Form; 3] = [
             &[0.0, 1.0, 1.0, 1.0],
         ],
     },
-    Form {
-        taps: 5,
+    WinogradTransform {
+        filter_size: 5,
         tile: 6,
-        together: 32,
+        min_block_tiles: 32,
         index: 1,
         filter: &[
             &[0.25, 0.0, 0.0, 0.0, 0.0],
@@ -95,10 +95,10 @@ static FORMS: [Form; 3] = [
             &[0.0, 1.0, 1.0, 16.0, 16.0, 1.0],
         ],
     },
-    Form {
-        taps: 5,
+    WinogradTransform {
+        filter_size: 5,
         tile: 8,
-        together: 16,
+        min_block_tiles: 16,
         index: 2,
         filter: &[
             &[1.0, 0.0, 0.0, 0.0, 0.0],
@@ -120,7 +120,7 @@ static FORMS: [Form; 3] = [
     },
 ];
 
-impl Form {
+impl WinogradTransform {
     /// Positions of a tile, each with a matrix of its own.
     pub(super) fn planes(&self) -> usize {
         self.tile * self.tile
@@ -128,12 +128,12 @@ impl Form {
 
     /// Rows and columns of a tile's outputs.
     fn step(&self) -> usize {
-        self.tile + 1 - self.taps
+        self.tile + 1 - self.filter_size
     }
 
-    /// Whether a convolution can be done in this form, and is better so than directly.
+    /// Whether the transform applies to a convolution and is faster than the direct way.
     pub(super) fn suits(&self, s: &Conv2dShape) -> bool {
-        [self.taps; 2] == [s.filter_h, s.filter_w]
+        [self.filter_size; 2] == [s.filter_h, s.filter_w]
             && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
             && s.in_c >= MIN_CHANNELS
             && s.out_c >= MIN_CHANNELS
@@ -146,23 +146,24 @@ impl Form {
     }
 }
 
-/// The forms in which a convolution can be done.
-pub(super) fn suiting(s: &Conv2dShape) -> impl Iterator<Item = &'static Form> {
-    FORMS.iter().filter(|f| f.suits(s))
+/// Returns the transforms that can do a convolution.
+pub(super) fn applicable(s: &Conv2dShape) -> impl Iterator<Item = &'static WinogradTransform> {
+    TRANSFORMS.iter().filter(|f| f.suits(s))
 }
 
-/// The form in which a convolution whose filter alone is known should be done.
-pub(super) fn form(s: &Conv2dShape) -> Option<&'static Form> {
-    suiting(s).next()
+/// Returns the transform for a convolution of which only the filter is known.
+pub(super) fn transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
+    applicable(s).next()
 }
 
-/// The form that takes the least, where all sizes are known and some accuracy may be lost.
-pub(super) fn fastest_form(s: &Conv2dShape) -> Option<&'static Form> {
-    let is_paid = |f: &&Form| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
-    suiting(s).filter(is_paid).min_by_key(|f| f.rows(s))
+/// Returns the transform with the fewest multiplications, for known sizes and where some accuracy may
+/// be lost.
+pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
+    let is_paid = |f: &&WinogradTransform| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
+    applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))
 }
 
-/// `M X Mᵀ` for each of `size` square matrices `X`, whose elements lie in planes.
+/// `M X Mᵀ` for each of `size` square matrices `X`, stored in planes.
 fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
     const TOGETHER: usize = 64;
     let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
@@ -201,14 +202,14 @@ fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f
 /// The transformed filter: a matrix for each position of a tile.
 pub(super) fn pack(
     par: &dyn Parallelism,
-    form: &Form,
+    transform: &WinogradTransform,
     filter: &[f32],
     in_c: usize,
     out_c: usize,
 ) -> Vec<PackedB> {
     let size = in_c * out_c;
-    let mut planes = vec![0.0; form.planes() * size];
-    sandwich(form.filter, filter, &mut planes, size);
+    let mut planes = vec![0.0; transform.planes() * size];
+    sandwich(transform.filter, filter, &mut planes, size);
     planes
         .chunks_exact(size)
         .map(|p| PackedB::from_rows(par, p, out_c, in_c, out_c))
@@ -218,18 +219,18 @@ pub(super) fn pack(
 /// The tiles of a convolution, image after image.
 struct Grid<'a> {
     s: &'a Conv2dShape,
-    form: &'a Form,
+    transform: &'a WinogradTransform,
     rows: usize,
     cols: usize,
 }
 
 impl<'a> Grid<'a> {
-    fn new(form: &'a Form, s: &'a Conv2dShape) -> Self {
+    fn new(transform: &'a WinogradTransform, s: &'a Conv2dShape) -> Self {
         Grid {
             s,
-            form,
-            rows: s.out_h.div_ceil(form.step()),
-            cols: s.out_w.div_ceil(form.step()),
+            transform,
+            rows: s.out_h.div_ceil(transform.step()),
+            cols: s.out_w.div_ceil(transform.step()),
         }
     }
 
@@ -243,13 +244,13 @@ impl<'a> Grid<'a> {
             tile / (self.rows * self.cols),
             tile % (self.rows * self.cols),
         );
-        let step = self.form.step();
+        let step = self.transform.step();
         [image, rest / self.cols * step, rest % self.cols * step]
     }
 
     /// A tile's output pixels, as far as they exist, and nothing after the last.
     fn outputs(&self, tile: usize) -> [Option<usize>; 16] {
-        let ([image, y, x], s, step) = (self.corner(tile), self.s, self.form.step());
+        let ([image, y, x], s, step) = (self.corner(tile), self.s, self.transform.step());
         std::array::from_fn(|i| {
             let (y, x) = (y + i / step, x + i % step);
             (i < step * step && y < s.out_h && x < s.out_w)
@@ -262,13 +263,13 @@ impl<'a> Grid<'a> {
     /// # Safety
     /// `dst` is valid for the input channels in each plane, which are `plane` elements apart.
     unsafe fn input(&self, table: &Table, tile: usize, input: &[f32], dst: *mut f32, plane: usize) {
-        let ([image, y, x], s, form) = (self.corner(tile), self.s, self.form);
+        let ([image, y, x], s, transform) = (self.corner(tile), self.s, self.transform);
         let pixels: [SendPtr<f32>; 64] = std::array::from_fn(|i| {
-            if i >= form.planes() {
+            if i >= transform.planes() {
                 return SendPtr(std::ptr::null_mut());
             }
-            let iy = (y + i / form.tile).wrapping_sub(s.pad_top);
-            let ix = (x + i % form.tile).wrapping_sub(s.pad_left);
+            let iy = (y + i / transform.tile).wrapping_sub(s.pad_top);
+            let ix = (x + i % transform.tile).wrapping_sub(s.pad_left);
             let pixel = if iy < s.in_h && ix < s.in_w {
                 &input[((image * s.in_h + iy) * s.in_w + ix) * s.in_c..][..s.in_c]
             } else {
@@ -283,7 +284,7 @@ impl<'a> Grid<'a> {
             plane,
         };
         // SAFETY: the pixels are checked slices; the rest is the caller's promise.
-        unsafe { (table.winograd_input[form.index])(&job) };
+        unsafe { (table.winograd_input[transform.index])(&job) };
     }
 
     /// Transforms the gradient of a tile's output.
@@ -314,29 +315,29 @@ impl<'a> Grid<'a> {
             plane,
         };
         // SAFETY: the pixels are checked slices; the rest is the caller's promise.
-        unsafe { (table.winograd_gradient[self.form.index])(&job) };
+        unsafe { (table.winograd_gradient[self.transform.index])(&job) };
     }
 }
 
 /// The convolution; the sizes are checked.
 ///
 /// # Safety
-/// `out` is valid for the output and nobody else touches it.
+/// `out` is valid for the output and no other thread accesses it.
 pub(super) unsafe fn run(
     par: &dyn Parallelism,
-    form: &Form,
+    transform: &WinogradTransform,
     s: &Conv2dShape,
     input: &[f32],
     filter: &[PackedB],
     out: SendPtr<f32>,
     ep: &Epilogue<'_>,
 ) {
-    let grid = Grid::new(form, s);
-    let (tiles, planes) = (grid.tiles(), form.planes());
+    let grid = Grid::new(transform, s);
+    let (tiles, planes) = (grid.tiles(), transform.planes());
     if tiles == 0 || s.out_c == 0 {
         return;
     }
-    let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(form.together);
+    let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(transform.min_block_tiles);
     let blocks = tiles.div_ceil(fit);
     // Few blocks: all threads work on one, and each matrix is read by one thread only.
     let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
@@ -354,8 +355,8 @@ pub(super) unsafe fn run(
         let n = block.len();
         let (mut a, mut b) = (Scratch::take(), Scratch::take());
         let (plane_a, plane_b) = (n * s.in_c + GAP, n * s.out_c + GAP);
-        let a = SendPtr(a.room::<f32>(planes * plane_a).as_mut_ptr());
-        let b = SendPtr(b.room::<f32>(planes * plane_b).as_mut_ptr());
+        let a = SendPtr(a.alloc::<f32>(planes * plane_a).as_mut_ptr());
+        let b = SendPtr(b.alloc::<f32>(planes * plane_b).as_mut_ptr());
         let input_tile = |t: usize| {
             let dst = a.get().wrapping_add(t * s.in_c);
             // SAFETY: tile `t` of each plane is inside `a`.
@@ -373,7 +374,7 @@ pub(super) unsafe fn run(
         let output_tile = |t: usize, spare: &mut [f32]| {
             let spare = SendPtr(spare.as_mut_ptr());
             let pixels = grid.outputs(block.start + t);
-            let places = pixels.map(|at| match at {
+            let targets = pixels.map(|at| match at {
                 Some(pixel) => SendPtr(out.get().wrapping_add(pixel * s.out_c)),
                 None => spare,
             });
@@ -390,12 +391,12 @@ pub(super) unsafe fn run(
                 scale: ep.scale.map_or(std::ptr::null(), <[f32]>::as_ptr),
                 bias: ep.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
                 side: sides.as_ptr(),
-                out: places.as_ptr(),
+                out: targets.as_ptr(),
                 limits: [lo, hi],
             };
             // SAFETY: tile `t` of each plane is inside `b`; a tile's pixels belong to it alone,
             // and are inside the output, which the caller vouches for, or are `spare`.
-            unsafe { (table.winograd_output[form.index])(&job) };
+            unsafe { (table.winograd_output[transform.index])(&job) };
             if let Some(op) = ep.act.function() {
                 for pixel in pixels.into_iter().flatten() {
                     let p = out.get().wrapping_add(pixel * s.out_c);
@@ -414,7 +415,7 @@ pub(super) unsafe fn run(
         parallel_for(inner, n, 4, &|tiles| {
             // Where pixels beyond the edge are written.
             let mut spare = Scratch::take();
-            let spare = spare.room::<f32>(s.out_c);
+            let spare = spare.alloc::<f32>(s.out_c);
             tiles.for_each(|t| output_tile(t, spare));
         });
     };

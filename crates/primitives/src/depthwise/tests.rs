@@ -1,7 +1,7 @@
-//! Depthwise convolutions against naive loops, at every level the CPU has.
+//! Depthwise convolutions against naive loops, with every instruction set of the CPU.
 
 use super::*;
-use crate::level::testing::{TwoThreads, each_level, noise};
+use crate::isa::testing::{TwoThreads, each_isa, noise};
 use crate::math::UnaryOp;
 use crate::scalar::unary_f64;
 use ferroflow_sync::Inline;
@@ -15,14 +15,14 @@ fn compare(s: &DepthwiseShape) {
         for (y, x) in (0..s.out_h).flat_map(|y| (0..s.out_w).map(move |x| (y, x))) {
             for o in 0..out_c {
                 let mut acc = f64::from(bias[o]);
-                s.each_tap(&input, (n, y, x), |k, pixel| {
+                s.each_offset(&input, (n, y, x), |k, pixel| {
                     acc += f64::from(pixel[o / s.multiplier]) * f64::from(filter[k * out_c + o]);
                 });
                 want.push(acc);
             }
         }
     }
-    each_level(|level| {
+    each_isa(|isa| {
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
             for act in [Activation::None, Activation::Relu6, UnaryOp::Swish.into()] {
                 let mut out = vec![f32::NAN; s.output_len()];
@@ -30,7 +30,7 @@ fn compare(s: &DepthwiseShape) {
                 for (got, want) in out.iter().zip(&want) {
                     let want = unary_f64(act.as_unary(), *want);
                     let ok = (f64::from(*got) - want).abs() < 5e-6;
-                    assert!(ok, "{level:?} {s:?} {act:?}: {got} for {want}");
+                    assert!(ok, "{isa:?} {s:?} {act:?}: {got} for {want}");
                 }
             }
         }

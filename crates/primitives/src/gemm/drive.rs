@@ -1,8 +1,8 @@
-//! Cuts a product into tasks and blocks and sends them through the kernels.
+//! Splits a product into tasks and blocks and runs the kernels on them.
 
 use super::kernel::{Ahead, Sweep};
 use super::pack::Stored;
-use super::{Element, Epilogue, PackedB};
+use super::{Epilogue, GemmElement, PackedB};
 use crate::aligned::{Scratch, SendPtr};
 use crate::table::GemmTable;
 use ferroflow_sync::Parallelism;
@@ -11,10 +11,10 @@ use std::ops::Range;
 /// Where the left rows of a product are.
 pub(crate) trait RowSource<T>: Sync {
     /// Pointers to a row, each with `run` elements behind it.
-    fn taps(&self) -> usize;
+    fn n_offsets(&self) -> usize;
     /// Elements behind each pointer.
     fn run(&self) -> usize;
-    /// Writes the pointers of the rows `rows` tile after tile, `[tap][row of the tile]`.
+    /// Writes the pointers of the rows `rows` tile after tile, `[offset][row of the tile]`.
     ///
     /// `spare` is memory for rows that do not exist as such; it must not be grown more than once
     /// a call.
@@ -53,11 +53,11 @@ impl Tiles {
     }
 }
 
-/// A block of the reduction: taps `tap..tap + taps`, elements `off..off + len` of each.
+/// A block of the reduction: offsets `offset..offset + offsets`, elements `off..off + len` of each.
 #[derive(Clone, Copy)]
 struct Block {
-    tap: usize,
-    taps: usize,
+    offset: usize,
+    n_offsets: usize,
     off: usize,
     len: usize,
     /// Its first row in the panel.
@@ -70,46 +70,46 @@ pub(crate) const BLOCK_K: usize = 384;
 const BLOCK_A: usize = 32 * 1024;
 /// Multiply-adds that make a task worth handing to another thread.
 const MIN_TASK: usize = 64 * 1024;
-/// Rows to a task that packs the right side itself: what that takes vanishes beside their products.
+/// Rows to a task that packs the right side itself: packing costs little compared with their products.
 const STORED_ROWS: usize = 256;
 /// Columns after which an activation function goes over what was stored.
 const ACT_COLUMNS: usize = 128;
 
 /// The `i`-th block of the reduction.
-fn block(i: usize, blocks: usize, taps: usize, run: usize) -> Block {
-    if blocks <= taps {
-        let (t0, t1) = (taps * i / blocks, taps * (i + 1) / blocks);
+fn block(i: usize, blocks: usize, n_offsets: usize, run: usize) -> Block {
+    if blocks <= n_offsets {
+        let (t0, t1) = (n_offsets * i / blocks, n_offsets * (i + 1) / blocks);
         Block {
-            tap: t0,
-            taps: t1 - t0,
+            offset: t0,
+            n_offsets: t1 - t0,
             off: 0,
             len: run,
             k: t0 * run,
         }
     } else {
-        let pieces = blocks / taps;
-        let (tap, p) = (i / pieces, i % pieces);
+        let pieces = blocks / n_offsets;
+        let (offset, p) = (i / pieces, i % pieces);
         let (a, b) = (run * p / pieces, run * (p + 1) / pieces);
         Block {
-            tap,
-            taps: 1,
+            offset,
+            n_offsets: 1,
             off: a,
             len: b - a,
-            k: tap * run + a,
+            k: offset * run + a,
         }
     }
 }
 
-/// How many blocks; more than `taps` only as a multiple of it.
-fn count_blocks(taps: usize, run: usize, rows: usize, mr: usize) -> usize {
-    let k = taps * run;
+/// How many blocks; more than `n_offsets` only as a multiple of it.
+fn count_blocks(n_offsets: usize, run: usize, rows: usize, mr: usize) -> usize {
+    let k = n_offsets * run;
     if rows <= 2 * mr || k <= BLOCK_K + BLOCK_K / 2 {
         return 1;
     }
     if run <= BLOCK_K + BLOCK_K / 2 {
-        k.div_ceil(BLOCK_K).clamp(1, taps)
+        k.div_ceil(BLOCK_K).clamp(1, n_offsets)
     } else {
-        taps * run.div_ceil(BLOCK_K)
+        n_offsets * run.div_ceil(BLOCK_K)
     }
 }
 
@@ -118,7 +118,7 @@ fn count_blocks(taps: usize, run: usize, rows: usize, mr: usize) -> usize {
 pub(crate) enum Out<'a, T> {
     /// A matrix and its row stride.
     Matrix(SendPtr<T>, usize),
-    /// Whoever takes it tile by tile; the reduction is one block then.
+    /// A sink that takes it tile by tile; the reduction is one block then.
     Tiles(&'a dyn TileSink<T>),
 }
 
@@ -136,7 +136,7 @@ pub(crate) trait TileSink<T>: Sync {
 
 /// Neighboring columns of a packed matrix.
 #[derive(Clone, Copy)]
-pub(crate) struct Right<'a, T: Element> {
+pub(crate) struct Right<'a, T: GemmElement> {
     pub b: &'a PackedB<T>,
     /// The panel where they begin.
     pub first: usize,
@@ -144,7 +144,7 @@ pub(crate) struct Right<'a, T: Element> {
     pub n: usize,
 }
 
-impl<'a, T: Element> From<&'a PackedB<T>> for Right<'a, T> {
+impl<'a, T: GemmElement> From<&'a PackedB<T>> for Right<'a, T> {
     fn from(b: &'a PackedB<T>) -> Self {
         Right {
             b,
@@ -154,7 +154,7 @@ impl<'a, T: Element> From<&'a PackedB<T>> for Right<'a, T> {
     }
 }
 
-impl<T: Element> Right<'_, T> {
+impl<T: GemmElement> Right<'_, T> {
     fn panels(&self) -> usize {
         self.n.div_ceil(2 * self.b.table().lanes)
     }
@@ -169,7 +169,7 @@ impl<T: Element> Right<'_, T> {
         Ahead {
             first: self.panel(i)[block.k * 2 * self.b.table().lanes..].as_ptr(),
             lines: 1,
-            share: block.taps * (block.len / 4) * line,
+            share: block.n_offsets * (block.len / 4) * line,
             pace: line,
         }
     }
@@ -177,19 +177,19 @@ impl<T: Element> Right<'_, T> {
 
 /// The right side of a product.
 #[derive(Clone, Copy)]
-pub(crate) enum Columns<'a, T: Element> {
+pub(crate) enum Columns<'a, T: GemmElement> {
     Packed(Right<'a, T>),
-    /// Each task packs the panels that it comes to.
+    /// Each task packs the panels that it reaches.
     Stored(Stored<'a, T>),
 }
 
-impl<'a, T: Element> From<&'a PackedB<T>> for Columns<'a, T> {
+impl<'a, T: GemmElement> From<&'a PackedB<T>> for Columns<'a, T> {
     fn from(b: &'a PackedB<T>) -> Self {
         Columns::Packed(b.into())
     }
 }
 
-impl<T: Element> Columns<'_, T> {
+impl<T: GemmElement> Columns<'_, T> {
     /// Rows and columns.
     pub(crate) fn size(&self) -> [usize; 2] {
         match self {
@@ -210,13 +210,13 @@ impl<T: Element> Columns<'_, T> {
 ///
 /// # Safety
 /// The rows of `source` stay readable, `out` is writable for `m` rows with `b.n` columns (and
-/// initialized, to be added to) and nobody else touches it, and the epilogue's matrices are as large.
+/// initialized, to be added to) and no other thread accesses it, and the epilogue's matrices are as large.
 /// Tiles are taken of a reduction of at most [`BLOCK_K`], with nothing added and no function applied.
 #[allow(
     clippy::too_many_arguments,
     reason = "the usual shape of a matrix product"
 )]
-pub(crate) unsafe fn drive<T: Element>(
+pub(crate) unsafe fn drive<T: GemmElement>(
     par: &dyn Parallelism,
     m: usize,
     source: &dyn RowSource<T>,
@@ -270,23 +270,23 @@ pub(crate) unsafe fn drive<T: Element>(
 /// tiles are.
 ///
 /// # Safety
-/// `pointers` has `taps` pointers for each row of `tiles`, of which the sweep takes some from the
-/// `tap`-th on; what it points to is valid for all rows.
-unsafe fn sweep_tiles<T: Element>(
+/// `pointers` has `n_offsets` pointers for each row of `tiles`, of which the sweep takes some from the
+/// `offset`-th on; what it points to is valid for all rows.
+unsafe fn sweep_tiles<T: GemmElement>(
     table: &GemmTable<T>,
     tiles: Tiles,
     pointers: &[SendPtr<T>],
-    [taps, tap]: [usize; 2],
+    [n_offsets, offset]: [usize; 2],
     vectors: usize,
     sweep: &mut Sweep<T>,
 ) {
     let table_ptr = pointers.as_ptr().cast::<*const T>();
     if tiles.big > 0 && tiles.mr > 0 {
         sweep.tiles = tiles.big;
-        sweep.tile_stride = taps * tiles.mr;
+        sweep.tile_stride = n_offsets * tiles.mr;
         // SAFETY: the caller's promise.
         unsafe {
-            sweep.rows = table_ptr.add(tap * tiles.mr);
+            sweep.rows = table_ptr.add(offset * tiles.mr);
             (table.kernels[tiles.mr - 1][vectors])(sweep);
         }
     }
@@ -294,10 +294,10 @@ unsafe fn sweep_tiles<T: Element>(
         let mr = tiles.mr - 1;
         let first = tiles.big * tiles.mr;
         sweep.tiles = tiles.small;
-        sweep.tile_stride = taps * mr;
+        sweep.tile_stride = n_offsets * mr;
         // SAFETY: the caller's promise, for the rows after the big tiles.
         unsafe {
-            sweep.rows = table_ptr.add(first * taps + tap * mr);
+            sweep.rows = table_ptr.add(first * n_offsets + offset * mr);
             sweep.c = sweep.c.add(first * sweep.ldc);
             if !sweep.side.is_null() {
                 sweep.side = sweep.side.add(first * sweep.ld_side);
@@ -312,7 +312,7 @@ unsafe fn sweep_tiles<T: Element>(
 ///
 /// # Safety
 /// As for [`sweep_tiles`], `c` being the tile's.
-unsafe fn sweep_tile<T: Element>(
+unsafe fn sweep_tile<T: GemmElement>(
     table: &GemmTable<T>,
     mr: usize,
     pointers: &[SendPtr<T>],
@@ -333,7 +333,7 @@ unsafe fn sweep_tile<T: Element>(
 }
 
 /// Many small products of one size, `out = a · b` or `out += a · b`, whose matrices lie in planes.
-pub(crate) struct Planes<'a, T: Element> {
+pub(crate) struct Planes<'a, T: GemmElement> {
     /// Rows of `a`, columns of `b`, and the length of the reduction.
     pub size: [usize; 3],
     pub a: SendPtr<T>,
@@ -350,9 +350,9 @@ pub(crate) struct Planes<'a, T: Element> {
 /// The products of some planes.
 ///
 /// # Safety
-/// `a` is readable and `out` writable (and initialized, to be added to) in these planes, and nobody
-/// else touches them.
-pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<usize>) {
+/// `a` is readable and `out` writable (and initialized, to be added to) in these planes, and no
+/// other thread touches them.
+pub(crate) unsafe fn drive_planes<T: GemmElement>(p: &Planes<'_, T>, planes: Range<usize>) {
     let [m, n, k] = p.size;
     if m == 0 || n == 0 || planes.is_empty() {
         return;
@@ -361,7 +361,7 @@ pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<u
     let (lanes, nr) = (table.lanes, 2 * table.lanes);
     let tiles = Tiles::of(m, table.kernels.len());
     let mut pointers = Scratch::take();
-    let pointers = pointers.room::<SendPtr<T>>(m);
+    let pointers = pointers.alloc::<SendPtr<T>>(m);
     for (row, pointer) in pointers.iter_mut().enumerate() {
         *pointer = SendPtr(p.a.get().wrapping_add(row * k));
     }
@@ -376,7 +376,7 @@ pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<u
                 rows: std::ptr::null(),
                 tiles: 0,
                 tile_stride: 0,
-                taps: 1,
+                n_offsets: 1,
                 off: plane * p.plane_a,
                 len: k,
                 b: b.panel(panel).as_ptr(),
@@ -406,7 +406,7 @@ pub(crate) unsafe fn drive_planes<T: Element>(p: &Planes<'_, T>, planes: Range<u
     clippy::too_many_arguments,
     reason = "the usual shape of a matrix product"
 )]
-unsafe fn run_task<T: Element>(
+unsafe fn run_task<T: GemmElement>(
     rows: Range<usize>,
     cols: Range<usize>,
     source: &dyn RowSource<T>,
@@ -417,15 +417,15 @@ unsafe fn run_task<T: Element>(
 ) {
     let table = b.table();
     let (lanes, nr, [k, n]) = (table.lanes, 2 * table.lanes, b.size());
-    let (taps, run) = (source.taps(), source.run());
+    let (n_offsets, run) = (source.n_offsets(), source.run());
     let tiles = Tiles::of(rows.len(), table.kernels.len());
     let mut pointers = Scratch::take();
     let mut spare = Scratch::take();
-    let pointers = pointers.room::<SendPtr<T>>(rows.len() * taps);
+    let pointers = pointers.alloc::<SendPtr<T>>(rows.len() * n_offsets);
     source.fill(rows.clone(), tiles, pointers, &mut spare);
     let (mut packed, mut tile) = (Scratch::take(), Scratch::take());
     let blocks = match b {
-        Columns::Packed(_) => count_blocks(taps, run, rows.len(), table.kernels.len()),
+        Columns::Packed(_) => count_blocks(n_offsets, run, rows.len(), table.kernels.len()),
         Columns::Stored(_) => k.div_ceil(BLOCK_K).max(1),
     };
     let limits = ep
@@ -434,7 +434,7 @@ unsafe fn run_task<T: Element>(
         .map(|(lo, hi)| (T::from_f32(lo), T::from_f32(hi)));
     let function = ep.act.function();
     for i in 0..blocks {
-        let block = block(i, blocks, taps, run);
+        let block = block(i, blocks, n_offsets, run);
         let last = i + 1 == blocks;
         let mut done = cols.start * nr;
         for panel in cols.clone() {
@@ -444,7 +444,7 @@ unsafe fn run_task<T: Element>(
             let (c, ldc) = match out {
                 // SAFETY: `col < n` and `rows.start < m`.
                 Out::Matrix(out, ld) => unsafe { (out.get().add(rows.start * ld + col), ld) },
-                Out::Tiles(_) => (tile.room::<T>(tiles.mr * nr).as_mut_ptr(), nr),
+                Out::Tiles(_) => (tile.alloc::<T>(tiles.mr * nr).as_mut_ptr(), nr),
             };
             let side = ep
                 .side
@@ -455,7 +455,7 @@ unsafe fn run_task<T: Element>(
                     (b.panel(panel)[block.k * nr..].as_ptr(), next)
                 }
                 Columns::Stored(b) => {
-                    let to = packed.room::<T>(block.len * nr);
+                    let to = packed.alloc::<T>(block.len * nr);
                     let rows = block.off..block.off + block.len;
                     b.pack(rows.clone(), panel, to);
                     (to.as_ptr(), b.ahead(rows, panel + 1))
@@ -465,7 +465,7 @@ unsafe fn run_task<T: Element>(
                 rows: std::ptr::null(),
                 tiles: 0,
                 tile_stride: 0,
-                taps: block.taps,
+                n_offsets: block.n_offsets,
                 off: block.off,
                 len: block.len,
                 b: right,
@@ -485,7 +485,7 @@ unsafe fn run_task<T: Element>(
                 assert!(blocks == 1 && !add && function.is_none(), "tiles are whole");
                 let mut tile = 0;
                 tiles.each(|row, mr| {
-                    let at = [row * taps, tile];
+                    let at = [row * n_offsets, tile];
                     sink.bring(rows.start + row, col, [mr, width]);
                     // SAFETY: as below, for one tile, which has room for its rows.
                     unsafe {
@@ -496,14 +496,14 @@ unsafe fn run_task<T: Element>(
                 });
                 continue;
             }
-            // SAFETY: the table holds `taps` pointers a row, each with `run` elements; the panel has
+            // SAFETY: the table holds `n_offsets` pointers a row, each with `run` elements; the panel has
             // the block's rows; `c` and the epilogue cover these rows and columns.
             unsafe {
                 sweep_tiles(
                     table,
                     tiles,
                     pointers,
-                    [taps, block.tap],
+                    [n_offsets, block.offset],
                     vectors,
                     &mut sweep,
                 )

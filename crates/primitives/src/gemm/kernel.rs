@@ -4,19 +4,20 @@ use crate::vector::Lanes;
 
 /// One column panel times several row tiles, for one block of the reduction.
 ///
-/// The left rows are given by pointers, `taps` of them to a row, so the same loop serves a plain
-/// matrix (one tap) and an implicit convolution (a tap per filter row or filter pixel).
+/// The left rows are given by pointers, `n_offsets` of them to a row, so the same loop serves a plain
+/// matrix (one offset) and an implicit convolution (an offset per filter row or filter pixel), as in
+/// Dukhan, "The indirect convolution algorithm" (2019).
 pub(crate) struct Sweep<T> {
-    /// `[tiles][tile_stride]` pointers of which the first `taps * MR` are used: `[taps][MR]`.
+    /// `[tiles][tile_stride]` pointers of which the first `n_offsets * MR` are used: `[offsets][MR]`.
     pub rows: *const *const T,
     pub tiles: usize,
     pub tile_stride: usize,
-    pub taps: usize,
+    pub n_offsets: usize,
     /// Elements to skip at every row pointer.
     pub off: usize,
     /// Elements to read at every row pointer.
     pub len: usize,
-    /// The panel at this block of the reduction: `taps * len` rows of two vectors.
+    /// The panel at this block of the reduction: `n_offsets * len` rows of two vectors.
     pub b: *const T,
     pub next: Ahead<T>,
     /// The output of the first row, at the panel's first column.
@@ -53,7 +54,7 @@ pub(crate) struct Ahead<T> {
 }
 
 impl<T> Ahead<T> {
-    /// What the `tile`-th tile brings in, for a sweep of it alone; all is there after `tiles`.
+    /// The part that the `tile`-th tile prefetches in a sweep of that tile alone; complete after `tiles`.
     pub(crate) fn alone(self, tile: usize, tiles: usize) -> Self {
         Ahead {
             first: self.of_tile(tile % tiles),
@@ -102,12 +103,12 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
             pace = ahead.pace;
         }
         // SAFETY: the caller vouches for `tiles * tile_stride` pointers, for `off + len` elements
-        // behind each one, and for `taps * len` rows of `nr` elements of `b`.
+        // behind each one, and for `n_offsets * len` rows of `nr` elements of `b`.
         let acc = unsafe {
             let mut acc = [[[l.zero(); NV]; MR]; KU];
             let mut rows = s.rows.add(tile * s.tile_stride);
             let mut b = s.b;
-            for _ in 0..s.taps {
+            for _ in 0..s.n_offsets {
                 let p: [*const L::T; MR] = std::array::from_fn(|r| (*rows.add(r)).add(s.off));
                 rows = rows.add(MR);
                 let mut k = 0;

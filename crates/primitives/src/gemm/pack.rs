@@ -1,7 +1,7 @@
 //! The right-hand matrix in the order the kernels read it.
 
 use super::kernel::Ahead;
-use super::{Element, GemmShape};
+use super::{GemmElement, GemmShape};
 use crate::aligned::{Aligned, Scratch, SendPtr};
 use crate::table::GemmTable;
 use crate::transpose::plane_strip;
@@ -13,7 +13,7 @@ use std::ops::Range;
 ///
 /// The columns lie in panels two vectors wide, each panel row after row, the last one padded with
 /// zeros, so that a kernel reads one panel from front to back.
-pub struct PackedB<T: Element = f32> {
+pub struct PackedB<T: GemmElement = f32> {
     data: Aligned,
     k: usize,
     n: usize,
@@ -21,7 +21,7 @@ pub struct PackedB<T: Element = f32> {
     marker: std::marker::PhantomData<T>,
 }
 
-impl<T: Element> Clone for PackedB<T> {
+impl<T: GemmElement> Clone for PackedB<T> {
     fn clone(&self) -> Self {
         PackedB {
             data: self.data.clone(),
@@ -30,13 +30,13 @@ impl<T: Element> Clone for PackedB<T> {
     }
 }
 
-impl<T: Element> std::fmt::Debug for PackedB<T> {
+impl<T: GemmElement> std::fmt::Debug for PackedB<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PackedB[{}, {}]", self.k, self.n)
     }
 }
 
-impl<T: Element> PackedB<T> {
+impl<T: GemmElement> PackedB<T> {
     /// Packs `b[k][n]` with row stride `ldb`.
     ///
     /// # Panics
@@ -61,7 +61,7 @@ impl<T: Element> PackedB<T> {
     pub fn from_fn(k: usize, n: usize, f: impl Fn(usize, usize) -> T) -> Self {
         let mut p = Self::empty(Aligned::default());
         let nr = p.shape(k, n);
-        let dst = p.data.room::<T>(k * n.next_multiple_of(nr));
+        let dst = p.data.alloc::<T>(k * n.next_multiple_of(nr));
         for (i, x) in dst.iter_mut().enumerate() {
             let (panel, r) = (i / (nr * k), i % (nr * k));
             let col = panel * nr + r % nr;
@@ -82,7 +82,7 @@ impl<T: Element> PackedB<T> {
         Some(p)
     }
 
-    /// All elements in the order of the kernels, which depends on [`Level`](crate::Level).
+    /// All elements in the order of the kernels, which depends on [`Isa`](crate::Isa).
     pub fn packed(&self) -> &[T] {
         let len = self.panels() * 2 * self.table.lanes * self.k;
         self.data.get::<T>().get(..len).unwrap_or_default()
@@ -105,7 +105,7 @@ impl<T: Element> PackedB<T> {
         2 * self.table.lanes
     }
 
-    /// Packs into the memory of a scratch buffer, runs `f` and gives the memory back.
+    /// Packs into the memory of a scratch buffer, runs `f` and returns the memory.
     pub(crate) fn with_scratch<R>(
         par: &dyn Parallelism,
         (b, ldb, transposed): (&[T], usize, bool),
@@ -124,16 +124,16 @@ impl<T: Element> PackedB<T> {
         let mut scratch = Scratch::take();
         let mut p = Self::empty(std::mem::take(scratch.inner()));
         p.shape(k, n);
-        p.room();
+        p.alloc();
         let r = f(&mut p);
         *scratch.inner() = p.data;
         r
     }
 
     /// All elements, to be written in the order of the kernels.
-    pub(crate) fn room(&mut self) -> &mut [T] {
+    pub(crate) fn alloc(&mut self) -> &mut [T] {
         self.data
-            .room(self.panels() * 2 * self.table.lanes * self.k)
+            .alloc(self.panels() * 2 * self.table.lanes * self.k)
     }
 
     fn pack(
@@ -152,7 +152,7 @@ impl<T: Element> PackedB<T> {
             return;
         }
         let panels = n.div_ceil(nr);
-        let dst = SendPtr(self.data.room::<T>(panels * nr * k).as_mut_ptr());
+        let dst = SendPtr(self.data.alloc::<T>(panels * nr * k).as_mut_ptr());
         if transposed {
             let per_task = (16 * 1024 / (nr * k)).max(1);
             return parallel_for(par, panels, per_task, &|range| {
@@ -166,7 +166,7 @@ impl<T: Element> PackedB<T> {
                 }
             });
         }
-        // A row of all panels at a time, so that what is read lies together; of many panels some rows,
+        // A row of all panels at a time, so that reads are contiguous; of many panels some rows,
         // so that what is written does, too.
         let rows = if panels <= MANY_PANELS { 1 } else { ROWS };
         let per_task = (16 * 1024 / (n * rows)).max(1);
@@ -218,7 +218,7 @@ impl<T: Element> PackedB<T> {
 
 /// A right-hand matrix as it is stored, of which a task packs one panel after the other.
 #[derive(Clone, Copy)]
-pub(crate) struct Stored<'a, T: Element> {
+pub(crate) struct Stored<'a, T: GemmElement> {
     b: &'a [T],
     /// Row stride as stored.
     ld: usize,
@@ -229,7 +229,7 @@ pub(crate) struct Stored<'a, T: Element> {
     table: &'static GemmTable<T>,
 }
 
-impl<'a, T: Element> Stored<'a, T> {
+impl<'a, T: GemmElement> Stored<'a, T> {
     /// The right side of a product.
     ///
     /// # Panics
@@ -302,7 +302,7 @@ const MANY_PANELS: usize = 32;
 
 /// Copies what a panel has of a row, from column `col` on.
 #[inline]
-fn pack_row<T: Element>(row: &[T], col: usize, dst: &mut [T]) {
+fn pack_row<T: GemmElement>(row: &[T], col: usize, dst: &mut [T]) {
     let width = dst.len().min(row.len() - col);
     let src = &row[col..col + width];
     if width == dst.len() {
@@ -318,7 +318,7 @@ fn pack_row<T: Element>(row: &[T], col: usize, dst: &mut [T]) {
 }
 
 /// `dst[row][c] = src[c][row]` for `width` columns, the others zero.
-fn pack_transposed<T: Element>(
+fn pack_transposed<T: GemmElement>(
     src: &[T],
     ld: usize,
     width: usize,

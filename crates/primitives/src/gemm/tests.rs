@@ -1,7 +1,7 @@
-//! Matrix products against naive loops, at every level the CPU has.
+//! Matrix products against naive loops, with every instruction set of the CPU.
 
 use super::*;
-use crate::level::testing::{TwoThreads, each_level, noise};
+use crate::isa::testing::{TwoThreads, each_isa, noise};
 
 fn naive(s: &GemmShape, a: &[f32], b: &[f32]) -> Vec<f64> {
     let mut out = vec![0.0; s.m * s.n];
@@ -58,7 +58,7 @@ fn products_of_every_shape() {
         (200, 20, 10),
         (260, 35, 400),
     ];
-    each_level(|level| {
+    each_isa(|isa| {
         for (m, n, k) in sizes {
             for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
                 let mut s = GemmShape::dense(m, n, k, ta, tb);
@@ -73,7 +73,7 @@ fn products_of_every_shape() {
                         for j in 0..s.ldc {
                             match j < n {
                                 true => {
-                                    close(out[i * s.ldc + j], want[i * n + j], k, &(level, s, i, j))
+                                    close(out[i * s.ldc + j], want[i * n + j], k, &(isa, s, i, j))
                                 }
                                 false => assert_eq!(out[i * s.ldc + j], 7.0),
                             }
@@ -103,7 +103,7 @@ fn epilogues() {
         UnaryOp::LeakyRelu(0.1).into(),
         UnaryOp::HardSwish.into(),
     ];
-    each_level(|level| {
+    each_isa(|isa| {
         let packed = PackedB::from_fn(k, n, |k, j| b[k * n + j]);
         for act in acts {
             for with in 0..8 {
@@ -129,7 +129,7 @@ fn epilogues() {
                             x += f64::from(side[i * (n + 2) + j]);
                         }
                         let x = crate::scalar::unary_f64(act.as_unary(), x);
-                        close(out[i * n + j], x, k, &(level, ep, i, j));
+                        close(out[i * n + j], x, k, &(isa, ep, i, j));
                     }
                 }
             }
@@ -142,7 +142,7 @@ fn batches() {
     let (batch, m, n, k) = (5, 7, 9, 11);
     let s = GemmShape::dense(m, n, k, false, true);
     let (a, b) = (noise(batch * m * k, 8), noise(n * k, 9));
-    each_level(|level| {
+    each_isa(|isa| {
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
             let mut out = vec![0.0; batch * m * n];
             let item = |i| BatchItem {
@@ -164,7 +164,7 @@ fn batches() {
             for i in 0..batch {
                 let want = naive(&s, &a[i * m * k..], &b);
                 for (got, want) in out[i * m * n..].iter().zip(want) {
-                    close(*got, want, k, &(level, i));
+                    close(*got, want, k, &(isa, i));
                 }
             }
         }
@@ -178,7 +178,7 @@ fn doubles_and_integers() {
         let (a, b) = (noise(m * k, 10), noise(n * k, 11));
         let want = naive(&s, &a, &b);
         let wide = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
-        each_level(|_| {
+        each_isa(|_| {
             let mut out = vec![0.0f64; m * n];
             gemm(
                 &Inline,
@@ -239,7 +239,7 @@ fn an_update_by_a_product_is_that_of_the_product_made_before() {
         *var -= *accum * 0.25;
         *count += 1.0;
     };
-    each_level(|level| {
+    each_isa(|isa| {
         for (m, n, k) in sizes {
             for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
                 let s = GemmShape::dense(m, n, k, ta, tb);
@@ -262,7 +262,7 @@ fn an_update_by_a_product_is_that_of_the_product_made_before() {
                     }
                     let values = got.each_mut().map(|v| &mut v[..]);
                     gemm_update(par, &s, &a, &b, values, &rule);
-                    assert_eq!(got, want, "{level:?} {s:?}");
+                    assert_eq!(got, want, "{isa:?} {s:?}");
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! A product that is used up as it is computed: [`gemm_update`].
 
 use super::drive::{Out, TileSink};
-use super::{Element, Epilogue, GemmShape, check, multiply_into};
+use super::{Epilogue, GemmElement, GemmShape, check, multiply_into};
 use crate::aligned::SendPtr;
 use crate::each::each_of_tile;
-use crate::level::Level;
+use crate::isa::Isa;
 use ferroflow_sync::Parallelism;
 
 /// The longest reduction that [`gemm_update`] can do: its sums must not need several rounds.
@@ -17,7 +17,7 @@ pub const MAX_UPDATE_K: usize = super::drive::BLOCK_K;
 ///
 /// # Panics
 /// If a slice is too short for its matrix, or the reduction longer than [`MAX_UPDATE_K`] or empty.
-pub fn gemm_update<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize>(
+pub fn gemm_update<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     s: &GemmShape,
     a: &[T],
@@ -34,7 +34,7 @@ pub fn gemm_update<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize>(
         values: values.map(|v| SendPtr(v.as_mut_ptr())),
         ld: s.n,
         rule,
-        level: Level::current(),
+        isa: Isa::current(),
     };
     // SAFETY: the values were checked and are exclusively borrowed, and tiles do not overlap.
     unsafe { multiply_into(par, s, a, b, Out::Tiles(&update), &Epilogue::none()) };
@@ -45,10 +45,12 @@ struct Update<'a, T, F, const N: usize> {
     values: [SendPtr<T>; N],
     ld: usize,
     rule: &'a F,
-    level: Level,
+    isa: Isa,
 }
 
-impl<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T> for Update<'_, T, F, N> {
+impl<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T>
+    for Update<'_, T, F, N>
+{
     fn bring(&self, row: usize, col: usize, [rows, cols]: [usize; 2]) {
         let line = 64 / size_of::<T>();
         for value in &self.values {
@@ -65,7 +67,7 @@ impl<T: Element, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T> for U
         let values = self.values.each_ref().map(first);
         let lds = [self.ld, ld];
         // SAFETY: the caller's promise; the values were checked.
-        unsafe { each_of_tile(self.level, values, tile, lds, size, self.rule) };
+        unsafe { each_of_tile(self.isa, values, tile, lds, size, self.rule) };
     }
 }
 

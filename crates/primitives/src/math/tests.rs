@@ -1,7 +1,7 @@
 //! The elementary functions against double precision.
 
 use super::*;
-use crate::level::testing::{each_level, noise};
+use crate::isa::testing::{each_isa, noise};
 use crate::scalar::unary_f64;
 
 /// Numbers of every size, and the special ones.
@@ -44,7 +44,7 @@ fn arguments() -> Vec<f32> {
 fn check(op: UnaryOp, ulps: f64, slack: f64) {
     let x = arguments();
     let mut worst = (0.0, 0.0f32, 0.0f32, 0.0);
-    each_level(|level| {
+    each_isa(|isa| {
         let mut y = vec![0.0; x.len()];
         unary(op, &x, &mut y);
         let mut z = x.clone();
@@ -58,7 +58,7 @@ fn check(op: UnaryOp, ulps: f64, slack: f64) {
                 let edge = y[i].abs() == f32::INFINITY && near.abs() > 3.4e38;
                 assert!(
                     same || edge,
-                    "{op:?} {level:?}: {} -> {}, not {near}",
+                    "{op:?} {isa:?}: {} -> {}, not {near}",
                     x[i],
                     y[i]
                 );
@@ -70,7 +70,7 @@ fn check(op: UnaryOp, ulps: f64, slack: f64) {
                 worst = (error, x[i], y[i], want);
             }
         }
-        assert!(worst.0 <= ulps, "{op:?} {level:?}: {worst:?}");
+        assert!(worst.0 <= ulps, "{op:?} {isa:?}: {worst:?}");
     });
     println!("{op:?}: {worst:?}");
 }
@@ -148,7 +148,7 @@ fn activation_functions() {
 
 #[test]
 fn every_length() {
-    each_level(|_| {
+    each_isa(|_| {
         for n in 0..70 {
             let x = noise(n, 3);
             let mut y = vec![9.0; n + 1];
@@ -200,7 +200,7 @@ fn every_length() {
 
 #[test]
 fn rows_scaled_and_shifted() {
-    each_level(|_| {
+    each_isa(|_| {
         for c in [1, 7, 8, 33] {
             let (x, a, b) = (noise(3 * c, 1), noise(c, 2), noise(c, 3));
             let mut y = vec![0.0; 3 * c];

@@ -1,7 +1,7 @@
-//! Pooling against naive loops, at every level the CPU has.
+//! Pooling against naive loops, with every instruction set of the CPU.
 
 use super::*;
-use crate::level::testing::{TwoThreads, each_level, noise};
+use crate::isa::testing::{TwoThreads, each_isa, noise};
 use ferroflow_sync::Inline;
 
 fn compare(batch: usize, axes: [PoolAxis; 3], channels: usize) {
@@ -29,13 +29,13 @@ fn compare(batch: usize, axes: [PoolAxis; 3], channels: usize) {
                 PoolKind::Average => values.iter().sum::<f64>() / (values.len().max(1) as f64),
             });
         }
-        each_level(|level| {
+        each_isa(|isa| {
             for par in [&Inline as &dyn Parallelism, &TwoThreads] {
                 let mut out = vec![f32::NAN; n_out];
                 pool3d(par, kind, batch, axes, channels, &input, &mut out);
                 for (got, want) in out.iter().zip(&want) {
                     let ok = (f64::from(*got) - want).abs() < 1e-6;
-                    assert!(ok, "{level:?} {kind:?} {axes:?}: {got} for {want}");
+                    assert!(ok, "{isa:?} {kind:?} {axes:?}: {got} for {want}");
                 }
             }
         });

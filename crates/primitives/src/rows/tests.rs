@@ -1,7 +1,7 @@
-//! Row operations against double precision, at every level the CPU has.
+//! Row operations against double precision, with every instruction set of the CPU.
 
 use super::*;
-use crate::level::testing::{TwoThreads, each_level, noise};
+use crate::isa::testing::{TwoThreads, each_isa, noise};
 use ferroflow_sync::Inline;
 
 const SIZES: [[usize; 2]; 9] = [
@@ -39,13 +39,13 @@ fn close(got: f32, want: f64, what: &dyn std::fmt::Debug) {
 #[test]
 fn reductions() {
     use ReduceOp::*;
-    each_level(|level| {
+    each_isa(|isa| {
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
             for ([rows, cols], op) in SIZES
                 .into_iter()
                 .flat_map(|s| [Sum, Mean, Max, Min, SumSquares].map(|o| (s, o)))
             {
-                let what = (level, rows, cols, op);
+                let what = (isa, rows, cols, op);
                 let x = noise(rows * cols, 1);
                 let mut y = vec![9.0; rows];
                 reduce_rows(par, op, &x, cols, &mut y);
@@ -76,7 +76,7 @@ fn reductions() {
 
 #[test]
 fn softmax_rows() {
-    each_level(|level| {
+    each_isa(|isa| {
         for par in [&Inline as &dyn Parallelism, &TwoThreads] {
             for [rows, cols] in SIZES {
                 let x: Vec<f32> = noise(rows * cols, 3).iter().map(|x| x * 30.0).collect();
@@ -91,8 +91,8 @@ fn softmax_rows() {
                         let d = f64::from(*x) - max;
                         let p = d.exp() / sum;
                         let got = f64::from(y[r * cols + c]);
-                        assert!((got - p).abs() < 1e-5 * p, "{level:?} {got} for {p}");
-                        close(z[r * cols + c], d - sum.ln(), &(level, rows, cols));
+                        assert!((got - p).abs() < 1e-5 * p, "{isa:?} {got} for {p}");
+                        close(z[r * cols + c], d - sum.ln(), &(isa, rows, cols));
                     }
                 }
             }
@@ -107,7 +107,7 @@ fn softmax_rows() {
 
 #[test]
 fn normalized_rows() {
-    each_level(|level| {
+    each_isa(|isa| {
         for [rows, cols] in SIZES {
             let x: Vec<f32> = noise(rows * cols, 3).iter().map(|x| x + 3.0).collect();
             let (a, b) = (noise(cols, 4), noise(cols, 5));
@@ -120,12 +120,12 @@ fn normalized_rows() {
                 let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / cols as f64;
                 let square = |x: &f32| (f64::from(*x) - mean).powi(2);
                 let var = row.iter().map(square).sum::<f64>() / cols as f64;
-                close(means[r], mean, &level);
-                close(variances[r], var, &level);
+                close(means[r], mean, &isa);
+                close(variances[r], var, &isa);
                 for (c, x) in row.iter().enumerate() {
                     let n = (f64::from(*x) - mean) / (var + 1e-3).sqrt();
                     let want = n * f64::from(a[c]) + f64::from(b[c]);
-                    close(y[r * cols + c], want, &(level, rows, cols));
+                    close(y[r * cols + c], want, &(isa, rows, cols));
                 }
             }
         }

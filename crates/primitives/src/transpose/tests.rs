@@ -1,7 +1,7 @@
 //! Permutations against index arithmetic.
 
 use super::*;
-use crate::level::testing::TwoThreads;
+use crate::isa::testing::TwoThreads;
 use ferroflow_sync::Inline;
 
 fn compare(shape: &[usize], perm: &[usize]) {

@@ -1,6 +1,6 @@
-//! Gradients by the filter: tiles of the input against tiles of the output's gradient.
+//! Filter gradients: products of transformed tiles of the input and of the output's gradient.
 
-use super::{GAP, Grid, fastest_form, sandwich};
+use super::{GAP, Grid, fastest_transform, sandwich};
 use crate::aligned::{Scratch, SendPtr};
 use crate::conv::Conv2dShape;
 use crate::gemm::drive::{Planes, Right, drive_planes};
@@ -16,8 +16,8 @@ const FEW_TILES: usize = 48;
 
 /// Whether [`conv2d_filter_gradient_in_tiles`] is a good way.
 pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
-    fastest_form(s).is_some_and(|form| {
-        s.out_c <= super::ZEROS.len() && Grid::new(form, s).tiles() >= FEW_TILES
+    fastest_transform(s).is_some_and(|transform| {
+        s.out_c <= super::ZEROS.len() && Grid::new(transform, s).tiles() >= FEW_TILES
     })
 }
 
@@ -26,7 +26,7 @@ pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
 /// [`suits_filter_gradient_in_tiles`] says that it is a good one.
 ///
 /// # Panics
-/// If a slice is too short or the filter has no such form.
+/// If a slice is too short or the filter has no such transform.
 pub fn conv2d_filter_gradient_in_tiles(
     par: &dyn Parallelism,
     s: &Conv2dShape,
@@ -34,8 +34,8 @@ pub fn conv2d_filter_gradient_in_tiles(
     dy: &[f32],
     out: &mut [f32],
 ) {
-    let form = fastest_form(s).expect("a filter that has a form");
-    let grid = Grid::new(form, s);
+    let transform = fastest_transform(s).expect("a filter that has a transform");
+    let grid = Grid::new(transform, s);
     check(
         input.len(),
         s.batch * s.in_h * s.in_w,
@@ -61,7 +61,7 @@ pub fn conv2d_filter_gradient_in_tiles(
         s.in_c.max(s.out_c) <= super::ZEROS.len(),
         "so many channels"
     );
-    let (tiles, planes) = (grid.tiles(), form.planes());
+    let (tiles, planes) = (grid.tiles(), transform.planes());
     if tiles == 0 {
         return out.fill(0.0);
     }
@@ -87,7 +87,7 @@ pub fn conv2d_filter_gradient_in_tiles(
     for other in others.chunks_exact(planes * size) {
         sum.iter_mut().zip(other).for_each(|(s, o)| *s += *o);
     }
-    sandwich(form.sum, sum, out, size);
+    sandwich(transform.sum, sum, out, size);
 }
 
 /// Adds what some tiles contribute to the sums, `[plane][in_c][out_c]`.
@@ -99,16 +99,21 @@ fn add_block(
     dy: &[f32],
     sums: &mut [f32],
 ) {
-    let (s, n, planes, table) = (grid.s, block.len(), grid.form.planes(), Table::current());
+    let (s, n, planes, table) = (
+        grid.s,
+        block.len(),
+        grid.transform.planes(),
+        Table::current(),
+    );
     let row = 2 * table.gemm.lanes;
     let (panels, panel) = (s.out_c.div_ceil(row), row * n);
     let (mut tiles, mut left) = (Scratch::take(), Scratch::take());
     let plane = n * s.in_c + GAP;
-    let tiles = SendPtr(tiles.room::<f32>(planes * plane).as_mut_ptr());
-    let left = SendPtr(left.room::<f32>(planes * n * s.in_c).as_mut_ptr());
+    let tiles = SendPtr(tiles.alloc::<f32>(planes * plane).as_mut_ptr());
+    let left = SendPtr(left.alloc::<f32>(planes * n * s.in_c).as_mut_ptr());
     let sums = SendPtr(sums.as_mut_ptr());
     PackedB::<f32>::in_scratch(n, planes * panels * row, |right| {
-        let packed = SendPtr(right.room().as_mut_ptr());
+        let packed = SendPtr(right.alloc().as_mut_ptr());
         parallel_for(par, n, 4, &|range| {
             for t in range {
                 let number = block.start + t;

@@ -1,6 +1,6 @@
-//! Tiles on their way into the transformed domain and out of it, for vectors of channels.
+//! The input, output and gradient transforms of tiles, for vectors of channels.
 //!
-//! A transformed tile of `N × N` numbers lies in as many planes, and has `M × M` outputs. `N` is 4,
+//! A transformed tile of `N × N` numbers is stored in as many planes and has `M × M` outputs. `N` is 4,
 //! for the points 0, 1, -1 and ∞; 6, for those and 2 and -2; or 8, for those and ½ and -½.
 
 use crate::aligned::SendPtr;
@@ -92,7 +92,7 @@ unsafe fn store<S: Simd>(s: S, p: *mut f32, x: S::V, left: usize) {
     }
 }
 
-/// What is at `p + c`, or this number everywhere where `p` is null.
+/// The vector at `p + c`, or this number in all lanes if `p` is null.
 ///
 /// # Safety
 /// `p` is null or valid for reads of `left` elements from `c` on.

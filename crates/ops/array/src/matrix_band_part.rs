@@ -1,0 +1,70 @@
+//! MatrixBandPart.
+
+use crate::matrix_diag::matrices;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::{self};
+use ferroflow_functors::shapes;
+use ferroflow_functors::strided::par_rows;
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::{Item, dispatch_items};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "MatrixBandPart",
+    "input: T, num_lower: Tindex, num_upper: Tindex -> band: T | T: type; \
+         Tindex: type {int32,int64} = int64",
+)
+.shape(shapes::unchanged)
+.kernel(band_part)
+.gradient(band_part_gradient)];
+
+fn band_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(dispatch_items!(build.input(0)?, T => Box::new(band_part_items::<T>)))
+}
+
+fn band_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+    let limit = |i: usize, name: &str| {
+        let t = ctx.input(i)?;
+        indices::int(t)
+            .filter(|_| t.shape().is_scalar())
+            .ok_or_else(|| invalid_argument!("{name} must be scalar, got shape {}", t.shape()))
+    };
+    let (lower, upper) = (limit(1, "num_lower")?, limit(2, "num_upper")?);
+    let shape = ctx.shape(0)?.clone();
+    let (_, rows, cols) = matrices(&shape)?;
+    for (name, n, size) in [("num_lower", lower, rows), ("num_upper", upper, cols)] {
+        if n > size as i64 {
+            return Err(invalid_argument!(
+                "{name} must be negative or less or equal to number of {} ({size}) got: {n}",
+                if name == "num_lower" {
+                    "rows"
+                } else {
+                    "columns"
+                }
+            ));
+        }
+    }
+    // A negative limit keeps the whole triangle.
+    let mut out = ctx.take_input(0)?;
+    par_rows(ctx.par(), out.items_mut::<T>()?, cols, &|i, row| {
+        let r = i % rows;
+        let from = if lower < 0 {
+            0
+        } else {
+            r.saturating_sub(lower as usize).min(cols)
+        };
+        let to = if upper < 0 {
+            cols
+        } else {
+            r.saturating_add(upper as usize + 1).min(cols)
+        };
+        row[..from].fill(T::default());
+        row[to..].fill(T::default());
+    });
+    ctx.set_output(0, out)
+}
+
+fn band_part_gradient(g: &mut GradientCtx) -> Result<()> {
+    let dx = g.dy(0).op("MatrixBandPart", &[g.x(1), g.x(2)]);
+    g.set(0, dx)
+}

@@ -1,0 +1,344 @@
+//! Numbers rounded to the steps that a quantized type has.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::field::Promote;
+use ferroflow_functors::indices;
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{PartialShape, Shape, Tensor, bf16, dispatch, f16};
+
+macro_rules! rounded_floats {
+    ($($ty:ident),*) => {$(
+        impl RoundedFloat for $ty {
+            const MAX: Self = $ty::MAX;
+        }
+    )*};
+}
+
+/// QuantizeAndDequantizeV2, QuantizeAndDequantizeV3, QuantizeAndDequantizeV4,
+/// QuantizeAndDequantizeV4Grad.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "QuantizeAndDequantizeV2",
+        "input: T, input_min: T, input_max: T -> output: T | signed_input: bool = \
+         true; num_bits: int = 8; range_given: bool = false; T: type \
+         {bfloat16,half,float,double}; round_mode: string {'HALF_TO_EVEN','HALF_UP'} = \
+         'HALF_TO_EVEN'; narrow_range: bool = false; axis: int = -1",
+    )
+    .shape(same_shape)
+    .kernel(quantize)
+    .gradient(pass),
+    Op::new(
+        "QuantizeAndDequantizeV3",
+        "input: T, input_min: T, input_max: T, num_bits: int32 -> output: T | \
+         signed_input: bool = true; range_given: bool = true; T: type \
+         {bfloat16,half,float,double}; narrow_range: bool = false; axis: int = -1",
+    )
+    .shape(same_shape)
+    .kernel(quantize)
+    .gradient(pass),
+    Op::new(
+        "QuantizeAndDequantizeV4",
+        "input: T, input_min: T, input_max: T -> output: T | signed_input: bool = \
+         true; num_bits: int = 8; range_given: bool = false; T: type \
+         {bfloat16,half,float,double}; round_mode: string {'HALF_TO_EVEN','HALF_UP'} = \
+         'HALF_TO_EVEN'; narrow_range: bool = false; axis: int = -1",
+    )
+    .shape(same_shape)
+    .kernel(quantize)
+    .gradient(|g| {
+        let attrs = [g.attr("axis")];
+        let mut inputs = vec![g.dy(0)];
+        inputs.extend(g.xs());
+        let parts = g.dy(0).node("QuantizeAndDequantizeV4Grad", &inputs, &attrs);
+        for (i, part) in parts.into_iter().enumerate() {
+            g.set(i, part)?;
+        }
+        Ok(())
+    }),
+    Op::new(
+        "QuantizeAndDequantizeV4Grad",
+        "gradients: T, input: T, input_min: T, input_max: T -> input_backprop: T, \
+         input_min_backprop: T, input_max_backprop: T | T: type \
+         {bfloat16,half,float,double}; axis: int = -1",
+    )
+    .shape(|ctx| {
+        let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
+        ctx.set(0, shape);
+        ctx.set(1, ctx.input(2));
+        ctx.set(2, ctx.input(3));
+        Ok(())
+    })
+    .kernel(gradient),
+];
+
+fn same_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.merge(&ctx.input(1), &ctx.input(2))?;
+    let axis = ctx.attrs().int("axis")?;
+    if axis < -1 {
+        return Err(invalid_argument!("axis should be at least -1, got {axis}"));
+    }
+    if axis == -1 {
+        ctx.merge(&ctx.input(1), &PartialShape::scalar())?;
+    }
+    ctx.set(0, ctx.input(0));
+    Ok(())
+}
+
+fn pass(g: &mut GradientCtx) -> Result<()> {
+    g.set(0, g.dy(0))
+}
+
+/// A float whose every operation is rounded to the type, as TensorFlow's are for 16-bit floats
+/// (`core/kernels/quantize_and_dequantize_op.h`).
+trait RoundedFloat: Promote<Wide = f64> + PartialOrd {
+    const MAX: Self;
+    fn times(self, o: Self) -> Self {
+        Self::demote(self.promote() * o.promote())
+    }
+    fn over(self, o: Self) -> Self {
+        Self::demote(self.promote() / o.promote())
+    }
+}
+
+rounded_floats!(f32, f64, f16, bf16);
+
+#[derive(Clone, Copy)]
+struct Spec {
+    signed: bool,
+    narrow: bool,
+    given: bool,
+    half_up: bool,
+    axis: i64,
+}
+
+fn quantize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    let spec = Spec {
+        signed: attrs.bool("signed_input")?,
+        narrow: attrs.bool("narrow_range")?,
+        given: attrs.bool("range_given")?,
+        half_up: attrs.str("round_mode").is_ok_and(|mode| mode == "HALF_UP"),
+        axis: attrs.int("axis")?,
+    };
+    // The third version has the number as an input.
+    let bits = attrs.int("num_bits").ok();
+    if let Some(bits) = bits {
+        check_bits(bits, spec.signed)?;
+    }
+    let dtype = build.input(0)?;
+    Ok(
+        dispatch!(dtype, T in [f32, f64, f16, bf16] => Box::new(move |ctx: &mut KernelCtx| {
+        let bits = match bits {
+            Some(bits) => bits,
+            None => {
+                let bits = indices::int(ctx.input(3)?);
+                let bits = bits.ok_or_else(|| invalid_argument!("num_bits must be a scalar"))?;
+                check_bits(bits, spec.signed)?;
+                bits
+            }
+        };
+        quantized::<T>(ctx, spec, bits)
+    }), else return Err(build.unsupported(dtype))),
+    )
+}
+
+fn check_bits(bits: i64, signed: bool) -> Result<()> {
+    let most = if signed { 62 } else { 63 };
+    if bits > 0 && bits < most {
+        return Ok(());
+    }
+    Err(invalid_argument!(
+        "num_bits is out of range: {bits} with signed_input_ {}",
+        signed as i32
+    ))
+}
+
+/// The tensor as `[before, channels, after]`.
+fn channels(shape: &Shape, axis: i64) -> Result<[usize; 3]> {
+    if axis == -1 {
+        return Ok([1, 1, shape.num_elements()]);
+    }
+    let at = usize::try_from(axis).ok().filter(|&a| a < shape.rank());
+    let at = at.ok_or_else(|| {
+        invalid_argument!(
+            "Axis requested is larger than input dimensions. Axis: {axis} Input Dimensions: {}",
+            shape.rank()
+        )
+    })?;
+    let (before, rest) = shape.dims().split_at(at);
+    let after = rest.get(1..).unwrap_or_default();
+    Ok([
+        before.iter().product(),
+        rest.first().copied().unwrap_or(1),
+        after.iter().product(),
+    ])
+}
+
+/// The limits of each channel.
+fn limits<T: RoundedFloat>(
+    ctx: &KernelCtx,
+    at: usize,
+    depth: usize,
+    axis: i64,
+) -> Result<[Vec<T>; 2]> {
+    let limit = |i: usize, name: &str| -> Result<Vec<T>> {
+        let t = ctx.input(i)?;
+        let fits = match axis {
+            -1 => t.num_elements() == 1,
+            _ => t.shape().dims() == [depth],
+        };
+        match fits {
+            true => Ok(t.slice::<T>()?.to_vec()),
+            false => Err(invalid_argument!(
+                "{name} has incorrect size, was {} expected {}",
+                t.num_elements(),
+                if axis == -1 { 1 } else { depth }
+            )),
+        }
+    };
+    let (min, max) = (
+        limit(at, "input_min_tensor")?,
+        limit(at + 1, "input_max_tensor")?,
+    );
+    for (min, max) in min.iter().zip(&max) {
+        if min.promote() > max.promote() {
+            return Err(invalid_argument!(
+                "Invalid range: input_min {} > input_max {}",
+                min.promote(),
+                max.promote()
+            ));
+        }
+    }
+    Ok([min, max])
+}
+
+fn quantized<T: RoundedFloat>(ctx: &mut KernelCtx, spec: Spec, bits: i64) -> Result<()> {
+    let shape = ctx.shape(0)?.clone();
+    let [before, depth, after] = channels(&shape, spec.axis)?;
+    let ranges: Vec<(T, T)> = if spec.given {
+        let [min, max] = limits::<T>(ctx, 1, depth, spec.axis)?;
+        min.into_iter().zip(max).collect()
+    } else {
+        let input = ctx.slice::<T>(0)?;
+        let mut found: Vec<Option<(T, T)>> = vec![None; depth];
+        for (i, &x) in input.iter().enumerate() {
+            let slot = found.get_mut(i / after.max(1) % depth.max(1));
+            if let Some(slot) = slot {
+                let (min, max) = slot.unwrap_or((x, x));
+                *slot = Some((if x < min { x } else { min }, if x > max { x } else { max }));
+            }
+        }
+        let none = (T::demote(0.0), T::demote(0.0));
+        found.into_iter().map(|r| r.unwrap_or(none)).collect()
+    };
+    let steps: Vec<Steps<T>> = ranges
+        .into_iter()
+        .map(|(min, max)| Steps::new(min, max, spec, bits))
+        .collect();
+    let dtype = T::DTYPE;
+    let n = shape.num_elements();
+    debug_assert_eq!(n, before * depth * after);
+    let (mut out, from) = match ctx.can_forward(0, dtype, n) {
+        true => (ctx.take_input(0)?, None),
+        false => (ctx.alloc(dtype, shape)?, Some(ctx.input(0)?.clone())),
+    };
+    let cells = out.slice_mut::<T>()?;
+    if let Some(from) = from {
+        cells.copy_from_slice(from.slice::<T>()?);
+    }
+    for (i, x) in cells.iter_mut().enumerate() {
+        if let Some(steps) = steps.get(i / after.max(1) % depth.max(1)) {
+            *x = steps.round(*x, spec);
+        }
+    }
+    ctx.set_output(0, out)
+}
+
+/// The steps that the numbers of one range are rounded to.
+struct Steps<T> {
+    min: T,
+    max: T,
+    scale: T,
+    inverse: T,
+}
+
+impl<T: RoundedFloat> Steps<T> {
+    fn new(min: T, max: T, spec: Spec, bits: i64) -> Self {
+        let (lowest, highest) = match spec.signed {
+            true => {
+                let half = 1i64 << (bits - 1);
+                (-half + spec.narrow as i64, half - 1)
+            }
+            false => (0, ((1u64 << bits) - 1) as i64),
+        };
+        let (lowest, highest) = (T::demote(lowest as f64), T::demote(highest as f64));
+        // The largest scale that keeps both ends inside, zero staying where it is.
+        let zero = T::demote(0.0);
+        let side = |quantized: T, end: T| match quantized.times(end) > zero {
+            true => quantized.over(end),
+            false => T::MAX,
+        };
+        let (from_min, from_max) = (side(lowest, min), side(highest, max));
+        if from_min < from_max {
+            let inverse = min.over(lowest);
+            Steps {
+                min,
+                max: highest.times(inverse),
+                scale: from_min,
+                inverse,
+            }
+        } else {
+            let inverse = max.over(highest);
+            Steps {
+                min: lowest.times(inverse),
+                max,
+                scale: from_max,
+                inverse,
+            }
+        }
+    }
+
+    fn round(&self, x: T, spec: Spec) -> T {
+        let x = match spec.given {
+            true if x > self.max => self.max,
+            true if x < self.min => self.min,
+            _ => x,
+        };
+        let scaled = x.times(self.scale).promote();
+        let whole = match spec.half_up {
+            true => T::demote(scaled + 0.5).promote().floor(),
+            false => scaled.round_ties_even(),
+        };
+        T::demote(whole).times(self.inverse)
+    }
+}
+
+fn gradient(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let axis = build.attrs.int("axis")?;
+    let dtype = build.input(0)?;
+    Ok(
+        dispatch!(dtype, T in [f32, f64, f16, bf16] => Box::new(move |ctx: &mut KernelCtx| {
+        let shape = ctx.shape(1)?.clone();
+        if *ctx.shape(0)? != shape {
+            return Err(invalid_argument!("gradient and input must be the same size"));
+        }
+        let [_, depth, after] = channels(&shape, axis)?;
+        let [min, max] = limits::<T>(ctx, 2, depth, axis)?;
+        let both = ctx.slice::<T>(0)?.iter().zip(ctx.slice::<T>(1)?);
+        let inside = both.enumerate().map(|(i, (d, x))| {
+            let channel = i / after.max(1) % depth.max(1);
+            match (min.get(channel), max.get(channel)) {
+                (Some(min), Some(max)) if x >= min && x <= max => *d,
+                _ => T::demote(0.0),
+            }
+        });
+        let dx: Vec<T> = inside.collect();
+        let ends = [ctx.shape(2)?.clone(), ctx.shape(3)?.clone()];
+        ctx.set_output(0, Tensor::from_slice(shape, &dx)?)?;
+        for (i, shape) in ends.into_iter().enumerate() {
+            ctx.set_output(i + 1, Tensor::zeros(dtype, shape)?)?;
+        }
+        Ok(())
+    }), else return Err(build.unsupported(dtype))),
+    )
+}

@@ -1,0 +1,45 @@
+//! Reshape.
+
+use crate::shape_ops::{reshape, reshape_gradient, reshape_to};
+use ferroflow_base::Result;
+use ferroflow_functors::indices::{self, constant};
+use ferroflow_opdef::{Cost, Op, ShapeCtx};
+use ferroflow_tensor::{PartialShape, Shape};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "Reshape",
+    "tensor: T, shape: Tshape -> output: T | T: type; Tshape: type {int32,int64} = \
+         int32",
+)
+.shape(reshape_shape)
+.cost(Cost::Cheap)
+.kernel(reshape)
+.gradient(reshape_gradient)];
+
+fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let input = ctx.input(0);
+    let Some(sizes) = constant(ctx, 1) else {
+        let known = ctx
+            .shape_value(1)
+            .map(|dims| PartialShape::of(dims.iter().copied()));
+        ctx.set(
+            0,
+            known.unwrap_or_else(|| indices::of_vector_length(&ctx.input(1))),
+        );
+        return Ok(());
+    };
+    if let Some(full) = input.to_full() {
+        let shape = reshape_to(&sizes, &full)?;
+        ctx.set(0, (&shape).into());
+        return Ok(());
+    }
+    let mut dims: Vec<Option<usize>> = sizes.iter().map(|&d| usize::try_from(d).ok()).collect();
+    if dims.iter().all(|d| d.is_some()) {
+        Shape::checked(&sizes)?;
+    } else if sizes.iter().filter(|&&d| d == -1).count() > 1 {
+        dims = vec![None; dims.len()];
+    }
+    ctx.set(0, PartialShape::of(dims));
+    Ok(())
+}

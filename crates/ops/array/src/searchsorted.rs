@@ -1,0 +1,74 @@
+//! LowerBound and UpperBound: binary search in sorted rows.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, Element, bf16, dispatch, f16};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "LowerBound",
+        "sorted_inputs: T, values: T -> output: out_type | T: type; \
+         out_type: type {int32,int64} = int32",
+    )
+    .shape(bound_shape)
+    .kernel(|b| bound(b, false)),
+    Op::new(
+        "UpperBound",
+        "sorted_inputs: T, values: T -> output: out_type | T: type; \
+         out_type: type {int32,int64} = int32",
+    )
+    .shape(bound_shape)
+    .kernel(|b| bound(b, true)),
+];
+
+fn bound_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = ctx.with_rank(1, 2)?;
+    ctx.with_rank(0, 2)?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn bound(build: &KernelBuild, upper: bool) -> Result<Box<dyn OpKernel>> {
+    fn kernel<T: Element + PartialOrd>(index: DType, upper: bool) -> Box<dyn OpKernel> {
+        Box::new(move |ctx: &mut KernelCtx| {
+            let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
+            let (s, v) = (sorted.shape(), values.shape());
+            if s.rank() != 2 || v.rank() != 2 {
+                return Err(invalid_argument!("Sorted input argument must be a matrix"));
+            }
+            if s[0] != v[0] {
+                return Err(invalid_argument!(
+                    "Leading dim_size of both tensors must match."
+                ));
+            }
+            let (n, m) = (s[1], v[1]);
+            let (from, wanted) = (sorted.slice::<T>()?, values.slice::<T>()?);
+            let mut out = ctx.alloc(index, v.clone())?;
+            let find = |i: usize| {
+                let row = &from[i / m * n..][..n];
+                let v = wanted[i];
+                row.partition_point(|x| {
+                    if upper {
+                        !matches!(v.partial_cmp(x), Some(std::cmp::Ordering::Less))
+                    } else {
+                        *x < v
+                    }
+                })
+            };
+            dispatch!(index, I in [i32, i64] => {
+                par_chunks_mut(ctx.par(), out.slice_mut::<I>()?, 4096, 1, &|block, to| {
+                    for (j, o) in to.iter_mut().enumerate() {
+                        *o = find(block * 4096 + j) as I;
+                    }
+                });
+            }, else {});
+            ctx.set_output(0, out)
+        })
+    }
+    let (dtype, index) = (build.input(0)?, build.output(0)?);
+    dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, f16, bf16] =>
+        Ok(kernel::<T>(index, upper)),
+        else Err(build.unsupported(dtype)))
+}

@@ -1,0 +1,82 @@
+//! Cholesky.
+
+use crate::lu::{load, product, square_unchanged, squares, store};
+use ferroflow_base::Result;
+use ferroflow_functors::field::{Field, Promote};
+use ferroflow_functors::numeric::Num;
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op};
+use ferroflow_tensor::{Complex32, Complex64, dispatch};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "Cholesky",
+    "input: T -> output: T | T: type {double,float,half,complex64,complex128} |",
+)
+.shape(square_unchanged)
+.cost(Cost::Expensive)
+.kernel(|build| {
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [f32, f64, Complex32, Complex64] => Ok(Box::new(cholesky::<T>)),
+                else Err(build.unsupported(dtype)))
+})
+.gradient(cholesky_gradient)];
+
+fn cholesky<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
+    let (_, n) = squares(ctx, 0)?;
+    let mut out = ctx.alloc(T::DTYPE, ctx.shape(0)?.clone())?;
+    let x = ctx.slice::<T>(0)?;
+    if x.is_empty() {
+        return ctx.set_output(0, out);
+    }
+    let size = n * n;
+    for (x, out) in x
+        .chunks_exact(size)
+        .zip(out.slice_mut::<T>()?.chunks_exact_mut(size))
+    {
+        let mut a = load(x, n, false);
+        'rows: for r in 0..n {
+            for c in 0..=r {
+                let mut sum = a[r * n + c];
+                for k in 0..c {
+                    sum = sum.sub(a[r * n + k].mul(a[c * n + k].conj()));
+                }
+                a[r * n + c] = if c < r {
+                    sum.div(a[c * n + c])
+                } else if sum.real_part() > 0.0 {
+                    T::Wide::from_f64(sum.real_part().sqrt())
+                } else {
+                    // TensorFlow's way to say that there is none.
+                    for r in 0..n {
+                        a[r * n..][..n].fill(T::Wide::ZERO);
+                        a[r * n..][..r + 1].fill(T::Wide::from_f64(f64::NAN));
+                    }
+                    break 'rows;
+                };
+            }
+            a[r * n + r + 1..(r + 1) * n].fill(T::Wide::ZERO);
+        }
+        store(&a, out);
+    }
+    ctx.set_output(0, out)
+}
+
+fn cholesky_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (l, d) = (g.y(0), g.dy(0));
+    let middle = product(l, d, true, false);
+    let diagonal = middle.op("MatrixDiagPart", &[]) * 0.5;
+    let middle = middle.op("MatrixSetDiag", &[diagonal]);
+    let middle = middle.op("MatrixBandPart", &[l.int(-1), l.int(0)]);
+    // l⁻ᴴ middle l⁻¹, by two systems.
+    let adjoint = [("adjoint", true.into())];
+    let left = l.op_with("MatrixTriangularSolve", &[middle], &adjoint);
+    let turned = |e: Expr<'_>| {
+        let rank = e.op("Rank", &[]);
+        let axes = e.int(0).op("Range", &[rank - e.int(2), e.int(1)]);
+        let last = (rank - e.int(1)).op("Pack", &[rank - e.int(2)]);
+        let order = e.make("ConcatV2", &[axes, last, e.int(0)], &[]);
+        e.op("ConjugateTranspose", &[order]).output()
+    };
+    let both = l.op_with("MatrixTriangularSolve", &[left.at(turned(left))], &adjoint);
+    let sum = both + both.at(turned(both));
+    g.set(0, sum * 0.5)
+}

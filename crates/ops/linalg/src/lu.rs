@@ -1,0 +1,145 @@
+//! LU decomposition of batches of square matrices, and the checks that the linear algebra ops share.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::field::{Field, Promote};
+use ferroflow_opdef::{Expr, KernelCtx, ShapeCtx};
+use ferroflow_tensor::{PartialShape, Shape};
+
+/// The shape without the last two dimensions of input `i`, which must be square matrices.
+pub(crate) fn square_batch(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
+    let input = ctx.with_rank_at_least(i, 2)?;
+    let Some([batch @ .., rows, cols]) = input.dims() else {
+        return Ok(PartialShape::unknown());
+    };
+    match (rows, cols) {
+        (Some(rows), Some(cols)) if rows != cols => {
+            Err(invalid_argument!("Input matrix must be square."))
+        }
+        _ => Ok(PartialShape::of(batch.iter().copied())),
+    }
+}
+
+/// The batch dimensions and the two others of input `i`.
+pub(crate) fn matrices(ctx: &KernelCtx, i: usize) -> Result<(Shape, usize, usize)> {
+    let shape = ctx.shape(i)?;
+    match shape.dims() {
+        [batch @ .., rows, cols] => Ok((Shape::from(batch), *rows, *cols)),
+        _ => Err(invalid_argument!(
+            "Input tensor {i} must have rank >= 2, got {}",
+            shape.rank()
+        )),
+    }
+}
+
+pub(crate) fn squares(ctx: &KernelCtx, i: usize) -> Result<(Shape, usize)> {
+    let (batch, rows, cols) = matrices(ctx, i)?;
+    match rows == cols {
+        true => Ok((batch, rows)),
+        false => Err(invalid_argument!("Input matrix must be square.")),
+    }
+}
+
+/// A copy of one `n × n` matrix, conjugated and transposed on demand.
+pub(crate) fn load<T: Promote>(from: &[T], n: usize, adjoint: bool) -> Vec<T::Wide> {
+    (0..n * n)
+        .map(|i| match adjoint {
+            false => from[i].promote(),
+            true => from[i % n * n + i / n].promote().conj(),
+        })
+        .collect()
+}
+
+/// Factors `a` in place into unit lower and upper triangles with row exchanges. Returns where each
+/// row came from and whether the number of exchanges is odd.
+pub(crate) fn factor<W: Field>(a: &mut [W], n: usize) -> (Vec<usize>, bool) {
+    let mut order: Vec<usize> = (0..n).collect();
+    let mut odd = false;
+    for k in 0..n {
+        let size = |r: usize| a[r * n + k].magnitude();
+        let pivot = (k + 1..n).fold(k, |best, r| if size(r) > size(best) { r } else { best });
+        if pivot != k {
+            odd = !odd;
+            order.swap(k, pivot);
+            for c in 0..n {
+                a.swap(k * n + c, pivot * n + c);
+            }
+        }
+        let head = a[k * n + k];
+        if head.is_zero() {
+            continue;
+        }
+        let (top, below) = a.split_at_mut((k + 1) * n);
+        let top = &top[k * n..];
+        for row in below.chunks_exact_mut(n) {
+            let factor = row[k].div(head);
+            row[k] = factor;
+            for (x, t) in row[k + 1..].iter_mut().zip(&top[k + 1..]) {
+                *x = x.sub(factor.mul(*t));
+            }
+        }
+    }
+    (order, odd)
+}
+
+/// Solves `a x = b` in place for a triangular `a` and `b` of `m` columns.
+pub(crate) fn substitute<W: Field>(
+    a: &[W],
+    n: usize,
+    lower: bool,
+    unit: bool,
+    b: &mut [W],
+    m: usize,
+) {
+    for step in 0..n {
+        let r = if lower { step } else { n - 1 - step };
+        let others = if lower { 0..r } else { r + 1..n };
+        for k in others {
+            let factor = a[r * n + k];
+            for c in 0..m {
+                b[r * m + c] = b[r * m + c].sub(factor.mul(b[k * m + c]));
+            }
+        }
+        if !unit {
+            for x in &mut b[r * m..(r + 1) * m] {
+                *x = x.div(a[r * n + r]);
+            }
+        }
+    }
+}
+
+pub(crate) fn diagonal<W: Field>(a: &[W], n: usize) -> impl Iterator<Item = W> {
+    (0..n).map(move |i| a[i * n + i])
+}
+
+/// Solves `a x = b`; the columns of `b` are `m`.
+pub(crate) fn solve_one<W: Field>(mut a: Vec<W>, n: usize, b: &[W], m: usize) -> Option<Vec<W>> {
+    let (order, _) = factor(&mut a, n);
+    if diagonal(&a, n).any(|x| x.is_zero()) {
+        return None;
+    }
+    let mut x: Vec<W> = order
+        .iter()
+        .flat_map(|&r| &b[r * m..(r + 1) * m])
+        .copied()
+        .collect();
+    substitute(&a, n, true, true, &mut x, m);
+    substitute(&a, n, false, false, &mut x, m);
+    Some(x)
+}
+
+pub(crate) fn store<T: Promote>(from: &[T::Wide], to: &mut [T]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = T::demote(*from);
+    }
+}
+
+pub(crate) fn product<'g>(a: Expr<'g>, b: Expr<'g>, adj_a: bool, adj_b: bool) -> Expr<'g> {
+    let attrs = [("adj_x", adj_a.into()), ("adj_y", adj_b.into())];
+    a.op_with("BatchMatMulV2", &[b], &attrs)
+}
+
+pub(crate) fn square_unchanged(ctx: &mut ShapeCtx) -> Result<()> {
+    square_batch(ctx, 0)?;
+    ctx.set(0, ctx.input(0));
+    Ok(())
+}

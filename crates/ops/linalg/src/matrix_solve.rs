@@ -1,0 +1,162 @@
+//! MatrixSolve and MatrixTriangularSolve.
+
+use crate::lu::{
+    diagonal, load, matrices, product, solve_one, square_batch, squares, store, substitute,
+};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::binary::{BroadcastPlan, checked_broadcast};
+use ferroflow_functors::field::Promote;
+use ferroflow_functors::numeric::Num;
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
+use ferroflow_tensor::{Complex32, Complex64, PartialShape, Shape, bf16, dispatch, f16};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "MatrixSolve",
+        "matrix: T, rhs: T -> output: T | adjoint: bool = false; T: type \
+         {double,float,half,complex64,complex128}",
+    )
+    .shape(|ctx| solve_shape(ctx, false))
+    .cost(Cost::Expensive)
+    .kernel(|build| {
+        let adjoint = build.attrs.bool("adjoint")?;
+        let dtype = build.input(0)?;
+        dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
+                Ok(Box::new(move |ctx: &mut KernelCtx| solve::<T>(ctx, adjoint))),
+                else Err(build.unsupported(dtype)))
+    })
+    .gradient(solve_gradient),
+    Op::new(
+        "MatrixTriangularSolve",
+        "matrix: T, rhs: T -> output: T | lower: bool = true; adjoint: bool = false; T: \
+         type {bfloat16,double,float,half,complex64,complex128}",
+    )
+    .shape(|ctx| solve_shape(ctx, true))
+    .cost(Cost::Expensive)
+    .kernel(|build| {
+        let adjoint = build.attrs.bool("adjoint")?;
+        let lower = build.attrs.bool("lower")?;
+        let dtype = build.input(0)?;
+        dispatch!(dtype, T in [f32, f64, f16, bf16, Complex32, Complex64] =>
+                Ok(Box::new(move |ctx: &mut KernelCtx| triangular_solve::<T>(ctx, lower, adjoint))),
+                else Err(build.unsupported(dtype)))
+    })
+    .gradient(triangular_solve_gradient),
+];
+
+fn solve_shape(ctx: &mut ShapeCtx, broadcasts: bool) -> Result<()> {
+    let batch = square_batch(ctx, 0)?;
+    let rhs = ctx.with_rank_at_least(1, 2)?;
+    let shape = match rhs.dims() {
+        Some([rhs_batch @ .., rows, cols]) => {
+            let rhs_batch = PartialShape::of(rhs_batch.iter().copied());
+            let batch = match broadcasts {
+                true => ferroflow_functors::broadcast::broadcast_partial(&batch, &rhs_batch)?,
+                false => ctx.merge(&batch, &rhs_batch)?,
+            };
+            let rows = rows.or_else(|| ctx.input(0).dim(-1));
+            match batch.dims() {
+                Some(batch) => PartialShape::of(batch.iter().copied().chain([rows, *cols])),
+                None => PartialShape::unknown(),
+            }
+        }
+        _ => PartialShape::unknown(),
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn rows_disagree(a: &Shape, b: &Shape) -> ferroflow_base::Status {
+    invalid_argument!("Input matrix and rhs are incompatible: {a} vs. {b}")
+}
+
+fn solve<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()> {
+    let ((batch, n), (rhs_batch, rows, m)) = (squares(ctx, 0)?, matrices(ctx, 1)?);
+    if batch != rhs_batch || rows != n {
+        return Err(rows_disagree(ctx.shape(0)?, ctx.shape(1)?));
+    }
+    let mut out = ctx.alloc(T::DTYPE, ctx.shape(1)?.clone())?;
+    let (x, b) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?);
+    if x.is_empty() || b.is_empty() {
+        return ctx.set_output(0, out);
+    }
+    let size = n * m;
+    let work = x.chunks_exact(n * n).zip(b.chunks_exact(size));
+    for ((x, b), out) in work.zip(out.slice_mut::<T>()?.chunks_exact_mut(size)) {
+        let b: Vec<T::Wide> = b.iter().map(|x| x.promote()).collect();
+        let solution = solve_one(load(x, n, adjoint), n, &b, m);
+        store(&solution.ok_or_else(not_invertible)?, out);
+    }
+    ctx.set_output(0, out)
+}
+
+fn not_invertible() -> ferroflow_base::Status {
+    invalid_argument!("Input matrix is not invertible.")
+}
+
+fn triangular_solve<T: Promote>(ctx: &mut KernelCtx, lower: bool, adjoint: bool) -> Result<()> {
+    let ((batch, n), (rhs_batch, rows, m)) = (squares(ctx, 0)?, matrices(ctx, 1)?);
+    if rows != n {
+        return Err(rows_disagree(ctx.shape(0)?, ctx.shape(1)?));
+    }
+    let all = checked_broadcast(&batch, &rhs_batch)?;
+    let mut shape = all.to_i64();
+    shape.extend([n as i64, m as i64]);
+    let mut out = ctx.alloc(T::DTYPE, Shape::checked(&shape)?)?;
+    let (x, b) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?);
+    let values = out.slice_mut::<T>()?;
+    if values.is_empty() {
+        return ctx.set_output(0, out);
+    }
+    let mut singular = false;
+    BroadcastPlan::broadcast(&all, &batch, &rhs_batch).elements(all.num_elements(), |i, a, r| {
+        let a = load(&x[a * n * n..(a + 1) * n * n], n, adjoint);
+        singular |= diagonal(&a, n).any(|x| x.is_zero());
+        let mut b: Vec<T::Wide> = b[r * n * m..(r + 1) * n * m]
+            .iter()
+            .map(|x| x.promote())
+            .collect();
+        substitute(&a, n, lower != adjoint, false, &mut b, m);
+        store(&b, &mut values[i * n * m..(i + 1) * n * m]);
+    });
+    if singular {
+        return Err(not_invertible());
+    }
+    ctx.set_output(0, out)
+}
+
+/// The gradients of `a⁻¹ b`, by solving the adjoint system.
+fn solved<'g>(g: &GradientCtx<'g>, op: &str) -> Result<(Expr<'g>, Expr<'g>)> {
+    let (a, y, d) = (g.x(0), g.y(0), g.dy(0));
+    let adjoint = g.attrs().bool("adjoint")?;
+    let mut attrs = vec![("adjoint", (!adjoint).into())];
+    if op == "MatrixTriangularSolve" {
+        attrs.push(g.attr("lower"));
+    }
+    let db = a.op_with(op, &[d], &attrs);
+    let da = match adjoint {
+        true => product(y, db, false, true),
+        false => product(db, y, false, true),
+    };
+    Ok((-da, db))
+}
+
+fn solve_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (da, db) = solved(g, "MatrixSolve")?;
+    g.set(0, da)?;
+    g.set(1, db)
+}
+
+fn triangular_solve_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (da, db) = solved(g, "MatrixTriangularSolve")?;
+    let (below, above) = match g.attrs().bool("lower")? {
+        true => (-1, 0),
+        false => (0, -1),
+    };
+    let da = da.op("MatrixBandPart", &[da.int(below), da.int(above)]);
+    // Stacks of matrices are broadcast.
+    let (da, db) = (da.sum_to(g.x(0)), db.sum_to(g.x(1)));
+    g.set(0, da)?;
+    g.set(1, db)
+}

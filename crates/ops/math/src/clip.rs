@@ -1,0 +1,87 @@
+//! ClipByValue.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::unary::CHEAP;
+use ferroflow_opdef::{GradientCtx, KernelCtx, Op};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "ClipByValue",
+    "t: T, clip_value_min: T, clip_value_max: T -> output: T | T: numbertype |",
+)
+.shape(|ctx| {
+    ctx.set(0, ctx.input(0));
+    Ok(())
+})
+.kernel(|build| {
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
+    Ok(Box::new(|ctx: &mut KernelCtx| clip::<T>(ctx, limited))),
+    else match dtype {
+        // Real and imaginary parts have limits of their own.
+        DType::Complex64 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex32>(ctx, by_parts))),
+        DType::Complex128 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex64>(ctx, by_parts))),
+        _ => Err(build.unsupported(dtype)),
+    })
+})
+.gradient(clip_gradient)];
+
+#[inline(always)]
+fn limited<T: PartialOrd>(x: T, lo: T, hi: T) -> T {
+    let y = if hi < x { hi } else { x };
+    if y < lo { lo } else { y }
+}
+
+fn by_parts<T: PartialOrd>(x: Complex<T>, lo: Complex<T>, hi: Complex<T>) -> Complex<T> {
+    Complex::new(limited(x.re, lo.re, hi.re), limited(x.im, lo.im, hi.im))
+}
+
+fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + Sync) -> Result<()> {
+    let (shape, lo, hi) = (ctx.shape(0)?.clone(), ctx.shape(1)?, ctx.shape(2)?);
+    let fits = |s: &ferroflow_tensor::Shape| s.is_scalar() || *s == shape;
+    if !fits(lo) || !fits(hi) {
+        return Err(invalid_argument!(
+            "clip_value_min and clip_value_max must be either of the same shape as input, or a scalar. \
+             input shape: {shape}clip_value_min shape: {lo}clip_value_max shape: {hi}"
+        ));
+    }
+    let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
+    let x = if forwarded.is_some() {
+        None
+    } else {
+        Some(ctx.slice::<T>(0)?)
+    };
+    let (lo, hi) = (ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
+    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, CHEAP, 1, &|i, out| {
+        let range = i * CHEAP..i * CHEAP + out.len();
+        if let Some(x) = x {
+            out.copy_from_slice(&x[range.clone()]);
+        }
+        match (lo, hi) {
+            (&[lo], &[hi]) => out.iter_mut().for_each(|x| *x = limit(*x, lo, hi)),
+            _ => {
+                for (k, x) in range.zip(out) {
+                    *x = limit(*x, lo[k.min(lo.len() - 1)], hi[k.min(hi.len() - 1)]);
+                }
+            }
+        }
+    });
+    ctx.set_output(0, out)
+}
+
+/// Clipped elements have no gradient; the limits get it in their place.
+fn clip_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (x, low, high, d) = (g.x(0), g.x(1), g.x(2), g.dy(0));
+    let (below, above) = (x.op("Less", &[low]), x.op("Greater", &[high]));
+    let zero = d.number(0.0);
+    let outside = below.op("LogicalOr", &[above]);
+    g.set(0, zero.where_(outside, d))?;
+    for (i, (is_limit, limit)) in [(below, low), (above, high)].into_iter().enumerate() {
+        if g.needs(i + 1) {
+            g.set(i + 1, d.where_(is_limit, zero).sum_to(limit))?;
+        }
+    }
+    Ok(())
+}

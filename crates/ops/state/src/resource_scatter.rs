@@ -1,0 +1,216 @@
+//! Rows of variables that are changed in place.
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::gather::bad_index;
+use ferroflow_functors::indices;
+use ferroflow_functors::numeric::{Num, Ordered};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_resources::resource::{value_mut, variable};
+use ferroflow_tensor::{
+    Complex32, Complex64, DType, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
+};
+
+/// ResourceScatterAdd, ResourceScatterSub, ResourceScatterMul, ResourceScatterDiv,
+/// ResourceScatterMin, ResourceScatterMax, ResourceScatterUpdate.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "ResourceScatterAdd",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: numbertype; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(|b| combine(b, Combine::Add)),
+    Op::new(
+        "ResourceScatterSub",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: numbertype; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(|b| combine(b, Combine::Sub)),
+    Op::new(
+        "ResourceScatterMul",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: numbertype; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(|b| combine(b, Combine::Mul)),
+    Op::new(
+        "ResourceScatterDiv",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: numbertype; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(|b| combine(b, Combine::Div)),
+    Op::new(
+        "ResourceScatterMin",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: numbertype; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(|b| combine(b, Combine::Min)),
+    Op::new(
+        "ResourceScatterMax",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: numbertype; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(|b| combine(b, Combine::Max)),
+    Op::new(
+        "ResourceScatterUpdate",
+        "resource: resource, indices: Tindices, updates: dtype -> | dtype: type; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(scatter_shape)
+    .kernel(replace),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Combine {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Min,
+    Max,
+}
+
+fn scatter_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let (Some(params), Some(indices), Some(updates)) = (
+        ctx.handle_shape(0).to_full(),
+        ctx.input(1).to_full(),
+        ctx.input(2).to_full(),
+    ) else {
+        return Ok(());
+    };
+    check_shapes(&params, &indices, &updates)
+}
+
+fn check_shapes(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> {
+    let fits = params.rank() > 0 && {
+        let dims = indices.iter().chain(&params[1..]);
+        updates.iter().eq(dims)
+    };
+    if updates.is_scalar() && params.rank() > 0 || fits {
+        return Ok(());
+    }
+    Err(invalid_argument!(
+        "Must have updates.shape = indices.shape + params.shape[1:] or updates.shape = [], got \
+         updates.shape {updates}, indices.shape {indices}, params.shape {params}"
+    ))
+}
+
+/// The rows that the indices name, all of which must be inside `limit`.
+fn rows(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
+    let picked = indices::ints(indices)?.into_iter().enumerate();
+    let row = |(i, index): (usize, i64)| {
+        let row = usize::try_from(index).ok().filter(|&r| r < limit);
+        row.ok_or_else(|| bad_index(i, indices.shape(), index, limit))
+    };
+    picked.map(row).collect()
+}
+
+/// Changes rows of the first tensor by the second.
+type Apply<'a> = dyn Fn(&mut Tensor, &[usize], &Tensor) -> Result<()> + 'a;
+
+/// Applies `apply` to the rows that the indices name, in their order. Nothing is
+/// changed when an index is not inside.
+fn scatter(ctx: &KernelCtx, dtype: DType, apply: &Apply) -> Result<()> {
+    let var = variable(ctx, 0)?;
+    let mut value = var.write();
+    let target = value_mut(ctx, 0, &mut value, dtype)?;
+    let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
+    check_shapes(target.shape(), indices.shape(), updates.shape())?;
+    let rows = rows(indices, target.shape()[0])?;
+    apply(target, &rows, updates)
+}
+
+fn each_row<T: Clone>(
+    shape: &Shape,
+    target: &mut [T],
+    rows: &[usize],
+    updates: &[T],
+    f: impl Fn(&mut T, &T),
+) {
+    let inner: usize = shape[1..].iter().product();
+    for (i, &row) in rows.iter().enumerate() {
+        let to = &mut target[row * inner..(row + 1) * inner];
+        match updates {
+            [one] if inner != 1 || rows.len() != 1 => to.iter_mut().for_each(|to| f(to, one)),
+            all => {
+                let from = &all[i * inner..(i + 1) * inner];
+                to.iter_mut().zip(from).for_each(|(to, from)| f(to, from));
+            }
+        }
+    }
+}
+
+fn replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(2)?;
+    Ok(dispatch_items!(dtype, T => {
+        Box::new(move |ctx: &mut KernelCtx| {
+            scatter(ctx, dtype, &|target, rows, updates| {
+                let shape = target.shape().clone();
+                let from = updates.items::<T>()?;
+                each_row(&shape, target.items_mut::<T>()?, rows, from, |a: &mut T, b| a.clone_from(b));
+                Ok(())
+            })
+        })
+    }))
+}
+
+fn combine(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(2)?;
+    // Integers are not divided by zero; floats are.
+    let refuses_zero = combine == Combine::Div && dtype.is_integer();
+    macro_rules! kernel {
+        ($T:ty, $f:expr) => {{
+            let f: fn($T, $T) -> $T = $f;
+            Ok(Box::new(move |ctx: &mut KernelCtx| {
+                scatter(ctx, dtype, &|target, rows, updates| {
+                    let shape = target.shape().clone();
+                    let from = updates.slice::<$T>()?;
+                    if refuses_zero && from.contains(&<$T>::default()) {
+                        return Err(invalid_argument!("updates must not contain 0"));
+                    }
+                    each_row(&shape, target.slice_mut::<$T>()?, rows, from, |a, b| {
+                        *a = f(*a, *b)
+                    });
+                    Ok(())
+                })
+            }))
+        }};
+    }
+    macro_rules! half {
+        ($T:ty) => {
+            match combine {
+                Combine::Add => kernel!($T, |a, b| a + b),
+                Combine::Sub => kernel!($T, |a, b| a - b),
+                Combine::Mul => kernel!($T, |a, b| a * b),
+                Combine::Div => kernel!($T, |a, b| a / b),
+                Combine::Min => kernel!($T, |a, b| if b < a { b } else { a }),
+                Combine::Max => kernel!($T, |a, b| if a < b { b } else { a }),
+            }
+        };
+    }
+    match (dtype, combine) {
+        (DType::Half, _) => half!(f16),
+        (DType::Bfloat16, _) => half!(bf16),
+        (_, Combine::Min | Combine::Max) => {
+            dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] => {
+                match combine {
+                    Combine::Min => kernel!(T, <T as Ordered>::smaller),
+                    _ => kernel!(T, <T as Ordered>::larger),
+                }
+            }, else Err(build.unsupported(dtype)))
+        }
+        _ => {
+            dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
+                => match combine {
+                    Combine::Add => kernel!(T, <T as Num>::add),
+                    Combine::Sub => kernel!(T, <T as Num>::sub),
+                    Combine::Mul => kernel!(T, <T as Num>::mul),
+                    _ => kernel!(T, <T as Num>::div),
+                }, else Err(build.unsupported(dtype)))
+        }
+    }
+}

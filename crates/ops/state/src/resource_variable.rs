@@ -1,0 +1,413 @@
+//! Variables that ops reach through handles.
+
+use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
+use ferroflow_functors::gather::{
+    gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of,
+};
+use ferroflow_functors::gradients;
+use ferroflow_functors::indices::{dispatch_index, int, int_scalar, int_vector};
+use ferroflow_functors::numeric::Num;
+use ferroflow_functors::shapes;
+use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_resources::resource::{
+    ContainerInfo, HandleKernel, Var, container, handle, handle_tensor, resolve, unreadable,
+    value_mut, value_of, variable,
+};
+use ferroflow_tensor::{
+    Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
+};
+use std::any::Any;
+
+/// VarHandleOp, _VarHandlesOp, DisableCopyOnRead, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
+/// AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp, ResourceGather,
+/// ResourceGatherNd, ResourceCountUpTo.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "VarHandleOp",
+        "-> resource: resource | container: string = ''; shared_name: string = ''; \
+         debug_name: string = ''; dtype: type; shape: shape; allowed_devices: \
+         list(string) = [] | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|build| {
+        let place = ContainerInfo::of_variable(build)?;
+        // The mark of what was a reference in the graph.
+        let make = match build.attrs.get("_reference") {
+            Some(_) => Var::reference,
+            None => Var::default,
+        };
+        Ok(Box::new(HandleKernel::new(place, move |_| Ok(make()))))
+    })
+    .not_differentiable(),
+    Op::new(
+        "_VarHandlesOp",
+        "-> resources: N*resource | containers: list(string); shared_names: \
+         list(string); N: int >= 0; dtypes: list(type); shapes: list(shape) | stateful",
+    )
+    .shape(|ctx| {
+        (0..ctx.num_outputs()).for_each(|i| ctx.set(i, PartialShape::scalar()));
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(var_handles)
+    .not_differentiable(),
+    Op::new("DisableCopyOnRead", "resource: resource -> | | stateful")
+        .cost(Cost::Cheap)
+        .kernel(|_| Ok(Box::new(|ctx: &mut KernelCtx| variable(ctx, 0).map(drop))))
+        .not_differentiable(),
+    Op::new(
+        "ReadVariableOp",
+        "resource: resource -> value: dtype | dtype: type | stateful",
+    )
+    .shape(|ctx| {
+        ctx.set(0, ctx.handle_shape(0));
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(read)
+    .gradient(read_gradient),
+    Op::new(
+        "AssignVariableOp",
+        "resource: resource, value: dtype -> | dtype: type; validate_shape: bool = \
+         false | stateful",
+    )
+    .shape(|ctx| {
+        if ctx.attrs().bool("validate_shape")? {
+            ctx.merge(&ctx.handle_shape(0), &ctx.input(1))?;
+        }
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(assign)
+    .not_differentiable(),
+    Op::new(
+        "AssignAddVariableOp",
+        "resource: resource, value: dtype -> | dtype: type | stateful",
+    )
+    .shape(update_shape)
+    .kernel(|build| update(build, false))
+    .not_differentiable(),
+    Op::new(
+        "AssignSubVariableOp",
+        "resource: resource, value: dtype -> | dtype: type | stateful",
+    )
+    .shape(update_shape)
+    .kernel(|build| update(build, true))
+    .not_differentiable(),
+    Op::new(
+        "VarIsInitializedOp",
+        "resource: resource -> is_initialized: bool | | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|_| {
+        Ok(Box::new(|ctx: &mut KernelCtx| {
+            let has_value = variable(ctx, 0)?.read().is_some();
+            ctx.set_output(0, Tensor::scalar(has_value))
+        }))
+    })
+    .not_differentiable(),
+    Op::new(
+        "VariableShape",
+        "input: resource -> output: out_type | out_type: type {int32,int64} = int32 | \
+         stateful",
+    )
+    .shape(|ctx| {
+        let rank = ctx.handle_shape(0).rank();
+        ctx.set(0, PartialShape::of([rank]));
+        Ok(())
+    })
+    .cost(Cost::Cheap)
+    .kernel(variable_shape)
+    .not_differentiable(),
+    Op::new(
+        "DestroyResourceOp",
+        "resource: resource -> | ignore_lookup_error: bool = true | stateful",
+    )
+    .cost(Cost::Cheap)
+    .kernel(destroy)
+    .not_differentiable(),
+    Op::new(
+        "ResourceGather",
+        "resource: resource, indices: Tindices -> output: dtype | batch_dims: int = 0; \
+         validate_indices: bool = true; dtype: type; Tindices: type {int32,int64} | \
+         stateful",
+    )
+    .shape(|ctx| {
+        let (params, batch_dims) = (ctx.handle_shape(0), ctx.attrs().int("batch_dims")?);
+        gather_shape_of(ctx, &params, Some(batch_dims), batch_dims)
+    })
+    .kernel(gather)
+    .gradient(gather_gradient),
+    Op::new(
+        "ResourceGatherNd",
+        "resource: resource, indices: Tindices -> output: dtype | dtype: type; \
+         Tindices: type {int32,int64} | stateful",
+    )
+    .shape(|ctx| {
+        let params = ctx.handle_shape(0);
+        gather_nd_shape_of(ctx, &params)
+    })
+    .kernel(gather_nd)
+    .gradient(gather_nd_gradient),
+    Op::new(
+        "ResourceCountUpTo",
+        "resource: resource -> output: T | limit: int; T: type {int32,int64} | stateful",
+    )
+    .shape(|ctx| {
+        ctx.merge(&ctx.handle_shape(0), &PartialShape::scalar())?;
+        shapes::scalar(ctx)
+    })
+    .cost(Cost::Cheap)
+    .kernel(count_up_to),
+];
+
+fn count_up_to(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (limit, dtype) = (build.attrs.int("limit")?, build.output(0)?);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        let mut value = var.write();
+        let count = value_mut(ctx, 0, &mut value, dtype)?;
+        let now = int(count).filter(|_| count.shape().is_scalar());
+        let now =
+            now.ok_or_else(|| invalid_argument!("input is not a scalar: {}", count.shape()))?;
+        if now >= limit {
+            return Err(out_of_range!("Reached limit of {limit}"));
+        }
+        let before = std::mem::replace(count, int_scalar(dtype, now + 1)?);
+        ctx.set_output(0, before)
+    }))
+}
+
+fn var_handles(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let owned = |name: &str| -> Result<Vec<String>> {
+        let list = build.attrs.strs(name)?;
+        Ok(list.into_iter().map(str::to_string).collect())
+    };
+    let (containers, names) = (owned("containers")?, owned("shared_names")?);
+    let n = build.outputs.len();
+    if containers.len() != n || names.len() != n {
+        return Err(invalid_argument!(
+            "{n} handles have {} containers and {} names",
+            containers.len(),
+            names.len()
+        ));
+    }
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        for (i, (c, name)) in containers.iter().zip(&names).enumerate() {
+            let place = container(c);
+            let resources = ctx.resources();
+            let var = resources.lookup_or_create(&place, name, || Ok(Var::default()))?;
+            ctx.set_output(i, handle_tensor(&place, name, var)?)?;
+        }
+        Ok(())
+    }))
+}
+
+fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    // Reads that stand for a reference to an old-style variable speak of that.
+    let reference = build.attrs.str("_reference").ok().map(str::to_string);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let handle = handle(ctx, 0)?;
+        let value = match handle.value.as_ref().map(|v| v.downcast_ref::<Var>()) {
+            Some(Some(var)) => var.get(),
+            _ => resolve::<Var>(ctx, handle)?.get(),
+        };
+        let Some(value) = value else {
+            return Err(match &reference {
+                Some(name) => failed_precondition!("Attempting to use uninitialized value {name}"),
+                None => unreadable(handle),
+            });
+        };
+        if value.dtype() != dtype {
+            return Err(invalid_argument!(
+                "Trying to read variable with wrong dtype. Expected {dtype} got {}",
+                value.dtype()
+            ));
+        }
+        ctx.set_output(0, value)
+    }))
+}
+
+fn assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let validate = build.attrs.bool("validate_shape")?;
+    // The shape that an old-style variable was declared with.
+    let declared = build.attrs.shape("_declared").ok().cloned();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let value = ctx.take_input(1)?;
+        let var = variable(ctx, 0)?;
+        if let Some(declared) = &declared
+            && !declared.matches(value.shape())
+        {
+            return Err(invalid_argument!(
+                "Assign requires shapes of both tensors to match. lhs shape= {declared} rhs shape= {}",
+                value.shape()
+            ));
+        }
+        let mut current = var.write();
+        if let Some(old) = &*current {
+            if old.dtype() != value.dtype() {
+                return Err(invalid_argument!(
+                    "Trying to assign variable with wrong dtype. Expected {} got {}",
+                    old.dtype(),
+                    value.dtype()
+                ));
+            }
+            if validate && old.shape() != value.shape() {
+                return Err(invalid_argument!(
+                    "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
+                    old.shape(),
+                    value.shape()
+                ));
+            }
+        }
+        let old = current.replace(value);
+        drop(current);
+        drop(old);
+        Ok(())
+    }))
+}
+
+fn update_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.merge(&ctx.handle_shape(0), &ctx.input(1)).map(|_| ())
+}
+
+fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(1)?;
+    macro_rules! kernel {
+        ($T:ty, $add:expr, $sub:expr) => {{
+            let f: fn($T, $T) -> $T = if subtract { $sub } else { $add };
+            Ok(Box::new(move |ctx: &mut KernelCtx| {
+                let var = variable(ctx, 0)?;
+                let mut value = var.write();
+                let target = value_mut(ctx, 0, &mut value, dtype)?;
+                let by = ctx.input(1)?;
+                check_shapes(&var, target.shape(), by.shape())?;
+                for (to, by) in target.slice_mut::<$T>()?.iter_mut().zip(by.slice::<$T>()?) {
+                    *to = f(*to, *by);
+                }
+                Ok(())
+            }))
+        }};
+    }
+    match dtype {
+        DType::Half => kernel!(f16, |a, b| a + b, |a, b| a - b),
+        DType::Bfloat16 => kernel!(bf16, |a, b| a + b, |a, b| a - b),
+        _ => {
+            dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
+                => kernel!(T, <T as Num>::add, <T as Num>::sub), else Err(build.unsupported(dtype)))
+        }
+    }
+}
+
+fn check_shapes(var: &Var, variable: &Shape, by: &Shape) -> Result<()> {
+    if variable == by {
+        return Ok(());
+    }
+    if var.is_reference() {
+        return Err(invalid_argument!(
+            "Parameters and update must be the same size"
+        ));
+    }
+    Err(invalid_argument!(
+        "Cannot update variable with shape {variable} using a Tensor with shape {by}, shapes must be equal."
+    ))
+}
+
+fn variable_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let out = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        let shape = var.read().as_ref().map(|t| t.shape().to_i64());
+        let shape = shape.ok_or_else(|| ferroflow_resources::resource::unassigned(ctx, 0))?;
+        ctx.set_output(0, int_vector(out, shape.into_iter())?)
+    }))
+}
+
+fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let ignore = build.attrs.bool("ignore_lookup_error")?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let handle = handle(ctx, 0)?;
+        let existed = match resolve::<Var>(ctx, handle) {
+            // It keeps its place: kernels that remember it see it without a value.
+            Ok(var) => var.get().is_some() && var.write().take().is_some(),
+            Err(_) => {
+                ferroflow_resources::table::destroy(ctx, handle)
+                    || crate::stub_resources::destroy(ctx, handle)
+                    || ferroflow_resources::queue::destroy(ctx, handle)
+            }
+        };
+        if existed || ignore {
+            return Ok(());
+        }
+        // A handle alone makes no variable, and so no container, to TensorFlow.
+        let is_there = |r: &(dyn Any + Send + Sync)| {
+            let var = r.downcast_ref::<Var>();
+            var.is_none_or(|var| var.version() > 0)
+        };
+        if !ctx.resources().is_container(&handle.container, is_there) {
+            return Err(not_found!("Container {} does not exist.", handle.container));
+        }
+        Err(not_found!(
+            "Resource {}/{}/<unknown> does not exist.",
+            handle.container,
+            handle.name
+        ))
+    }))
+}
+
+fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let batch_dims = build.attrs.int("batch_dims")?;
+    let (dtype, index) = (build.output(0)?, build.input(1)?);
+    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+        Box::new(move |ctx: &mut KernelCtx| {
+            let var = variable(ctx, 0)?;
+            // The value is shared, not locked: a gather may take long.
+            let params = value_of(ctx, 0, &var.get(), dtype)?.clone();
+            let out = gather_rows::<T, I>(ctx, &params, ctx.input(1)?, batch_dims, batch_dims)?;
+            ctx.set_output(0, out)
+        })
+    })))
+}
+
+fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (dtype, index) = (build.output(0)?, build.input(1)?);
+    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
+        Box::new(move |ctx: &mut KernelCtx| {
+            let var = variable(ctx, 0)?;
+            let params = value_of(ctx, 0, &var.get(), dtype)?.clone();
+            let out = gather_nd_rows::<T, I>(ctx, &params, ctx.input(1)?, false)?;
+            ctx.set_output(0, out)
+        })
+    })))
+}
+
+/// The gradient of a handle is that of the variable's value.
+fn read_gradient(g: &mut GradientCtx) -> Result<()> {
+    match g.arrived(0) {
+        Some(gradient) => g.set_gradient(0, gradient),
+        None => Ok(()),
+    }
+}
+
+fn gather_gradient(g: &mut GradientCtx) -> Result<()> {
+    let shape = g.x(0).op("VariableShape", &[]);
+    let (indices, batch_dims) = (g.x(1), g.attrs().int("batch_dims")?);
+    if batch_dims != 0 {
+        let batch = gradients::batch_of(indices, batch_dims);
+        let dx = gradients::in_batches(g.dy(0), indices, shape, batch, batch);
+        return g.set(0, dx);
+    }
+    let gradient = gradients::slices(g.dy(0), g.x(1), shape);
+    g.set_gradient(0, gradient)
+}
+
+fn gather_nd_gradient(g: &mut GradientCtx) -> Result<()> {
+    let (handle, indices) = (g.x(0), g.x(1));
+    let attrs = [("out_type", indices.dtype().into())];
+    let shape = handle.op_with("VariableShape", &[], &attrs);
+    let dx = indices.op("ScatterNd", &[g.dy(0), shape]);
+    g.set(0, dx)
+}

@@ -1,0 +1,101 @@
+//! Which vector instructions to use, decided once.
+
+use std::sync::OnceLock;
+
+/// A set of vector instructions that the crate has code for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Whatever the compilation target always has.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, VL, BW and DQ.
+    Avx512,
+}
+
+impl Isa {
+    /// The best instruction set of this CPU.
+    pub fn detect() -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            let wide = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq");
+            return if wide { Isa::Avx512 } else { Isa::Avx2 };
+        }
+        Isa::Portable
+    }
+
+    /// The instruction set in use: the CPU's best, or a lower one named by the environment variable
+    /// `FERROFLOW_SIMD` (`portable`, `avx2` or `avx512`).
+    pub fn current() -> Isa {
+        #[cfg(test)]
+        if let Some(isa) = testing::forced() {
+            return isa;
+        }
+        static ISA: OnceLock<Isa> = OnceLock::new();
+        *ISA.get_or_init(|| {
+            let best = Isa::detect();
+            match std::env::var("FERROFLOW_SIMD").as_deref() {
+                Ok("portable") => Isa::Portable,
+                Ok("avx2") => best.min(Isa::Avx2),
+                _ => best,
+            }
+        })
+    }
+}
+
+/// Running a test with every instruction set of the CPU.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::Isa;
+    use std::cell::Cell;
+
+    thread_local! {
+        static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn forced() -> Option<Isa> {
+        FORCED.get()
+    }
+
+    /// Runs `f` once for every instruction set of this CPU.
+    pub(crate) fn each_isa(mut f: impl FnMut(Isa)) {
+        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+            if isa <= Isa::detect() {
+                FORCED.set(Some(isa));
+                f(isa);
+            }
+        }
+        FORCED.set(None);
+    }
+
+    /// Two real threads for the parallel paths.
+    pub(crate) struct TwoThreads;
+
+    impl ferroflow_sync::Parallelism for TwoThreads {
+        fn width(&self) -> usize {
+            2
+        }
+        fn run_blocks(&self, n_blocks: usize, f: &(dyn Fn(usize) + Sync)) {
+            std::thread::scope(|s| {
+                s.spawn(move || (0..n_blocks).step_by(2).for_each(f));
+                (1..n_blocks).step_by(2).for_each(f);
+            });
+        }
+    }
+
+    /// Deterministic numbers in `-1..1`.
+    pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
+        let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
+        (0..n)
+            .map(|_| {
+                x ^= x << 13;
+                x ^= x >> 17;
+                x ^= x << 5;
+                x as i32 as f32 / i32::MAX as f32
+            })
+            .collect()
+    }
+}
