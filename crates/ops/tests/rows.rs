@@ -13,6 +13,9 @@ use ferroflow_sync::{CancelToken, Inline, Pool};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::path::{Path, PathBuf};
 
+/// Errors whose text is not TensorFlow's yet: op and text, one a line. The list may only shrink.
+const DIFFERENT_TEXTS: &str = include_str!("../rows/different_texts.txt");
+
 fn rows_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("rows")
 }
@@ -22,9 +25,12 @@ fn check(row: &rows::Row, pool: &Pool) -> Result<(), String> {
     let op = registry().op(&row.op).ok_or("no such op")?;
     match (&row.expect, run(row, op, pool)) {
         (rows::Expect::Error { code, contains }, Err(e)) => {
-            match e.code() as i64 == *code && e.to_string().contains(contains.as_str()) {
-                true => Ok(()),
-                false => Err(format!("expected error {code} ({contains}), got {e}")),
+            let same_text = e.to_string().contains(contains.as_str());
+            let listed = DIFFERENT_TEXTS.contains(&format!("{} | {contains}\n", row.op));
+            match (e.code() as i64 == *code, same_text, listed) {
+                (true, true, false) | (true, false, true) => Ok(()),
+                (true, true, true) => Err(format!("'{contains}' is our text, too, by now")),
+                _ => Err(format!("expected error {code} ({contains}), got {e}")),
             }
         }
         (rows::Expect::Error { contains, .. }, Ok(out)) => {
