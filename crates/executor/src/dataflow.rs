@@ -4,7 +4,7 @@
 //! Inexpensive nodes run right there. When several expensive nodes are ready and there are threads to
 //! take them, all but one leave the state (their inputs are moved out) and run as tasks of the
 //! pool; a finished one puts its outputs into the step's inbox, and the thread that then gets the state's
-//! lock carries on: the former owner, or the thread that just finished. `ferroflow_sync::Owned` is
+//! lock carries on: the former owner, or the thread that just finished. `ferroflow_sync::Mailbox` is
 //! this protocol, which loses no completion.
 
 use crate::kernel::{Env, RunArgs};
@@ -14,7 +14,7 @@ use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{Callable, Cost, Functions, Resources, StepServices, Value};
 use ferroflow_program::Plan;
-use ferroflow_sync::{CancelToken, Owned, Parallelism, Pool};
+use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,7 +56,7 @@ struct Step {
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     /// Messages are nodes that finished away from the state.
-    state: Owned<StepState, (TaggedNode, Result<Outputs>)>,
+    state: Mailbox<StepState, (TaggedNode, Result<Outputs>)>,
     done: AtomicBool,
 }
 
@@ -133,7 +133,7 @@ impl Executor {
             waiting: with.cancel.with_same_deadline(),
             trace: with.trace.cloned(),
             id,
-            state: Owned::new(state),
+            state: Mailbox::new(state),
             done: AtomicBool::new(false),
         });
         let (waiting, callers) = (step.waiting.clone(), with.cancel.clone());
@@ -243,7 +243,7 @@ impl Step {
     /// Carries the step on for as long as this thread can own its state.
     fn drive(self: &Arc<Self>) {
         let env = self.env();
-        while let Some(mut state) = self.state.try_own() {
+        while let Some(mut state) = self.state.try_lock() {
             if let Err(error) = no_panic(|| {
                 self.drain_inbox(&env, &mut state)?;
                 match state.error {

@@ -4,8 +4,8 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_executor::host::Program;
 use ferroflow_host_context::{
-    Attr, Attribute, Ctx, ExecutionContext, Frame, HostContext, KernelFrame, KernelRegistry,
-    RemainingArgs, RemainingAttrs, RemainingFunctions, Value, Values,
+    Attr, Attribute, Ctx, ExecutionContext, Frame, HostContext, KernelCost, KernelFrame,
+    KernelRegistry, RemainingArgs, RemainingAttrs, RemainingFunctions, Value, Values,
 };
 use ferroflow_program::{bef, mlir};
 use ferroflow_sync::{
@@ -60,7 +60,16 @@ fn chain_of_calls(x: i32, functions: RemainingFunctions, ctx: Ctx) -> Result<i32
 fn registry() -> KernelRegistry {
     let mut registry = KernelRegistry::default();
     registry
-        .add("t.const", |value: Attr<i32>| value.0)
+        .with_cost(KernelCost::Inexpensive, |r| {
+            r.add("t.const", |value: Attr<i32>| value.0)
+                .add("t.plus", |a: i32, b: i32| {
+                    RUNS.fetch_add(1, Ordering::Relaxed);
+                    a.wrapping_add(b)
+                });
+        })
+        .with_cost(KernelCost::Callees, |r| {
+            r.add_raw("t.call", call);
+        })
         .add("t.add", |a: i32, b: i32| {
             RUNS.fetch_add(1, Ordering::Relaxed);
             a.wrapping_add(b)
@@ -92,7 +101,6 @@ fn registry() -> KernelRegistry {
             let half = (x % 2 == 0).then_some(x / 2);
             (half.ok_or_else(|| invalid_argument!("odd")), x - x / 2)
         })
-        .add_raw("t.call", call)
         .add_raw("t.run_sync", run_sync)
         .add_sync("t.double_s", |a: i32| a.wrapping_mul(2));
     registry
@@ -149,6 +157,34 @@ fn check(text: &str, want: &str) {
     }
 }
 
+/// Functions of two numbers: inexpensive, expensive, pending, and one that has work to do without its
+/// first argument.
+const SUMS: &str = "
+func @cheap(%a: i32, %b: i32) -> i32 {
+  %c = \"t.plus\"(%a, %b) : (i32, i32) -> i32
+  tfrt.return %c : i32
+}
+func @dear(%a: i32, %b: i32) -> i32 {
+  %c = \"t.add\"(%a, %b) : (i32, i32) -> i32
+  tfrt.return %c : i32
+}
+func @pending(%a: i32, %b: i32) -> i32 {
+  %c = \"t.plus\"(%a, %b) : (i32, i32) -> i32
+  %d = \"t.later\"(%c) : (i32) -> i32
+  tfrt.return %d : i32
+}
+func @early(%a: i32, %b: i32) -> i32 {
+  %c = \"t.add\"(%b, %b) : (i32, i32) -> i32
+  %d = \"t.later\"(%c) : (i32) -> i32
+  %e = \"t.plus\"(%a, %b) : (i32, i32) -> i32
+  tfrt.return %e : i32
+}
+func @nested(%a: i32, %b: i32) -> i32 {
+  %c = \"t.call\"(%a, %b) {bef.nonstrict, callee = @cheap} : (i32, i32) -> i32
+  tfrt.return %c : i32
+}";
+const FUNCTIONS: [&str; 5] = ["cheap", "dear", "pending", "early", "nested"];
+
 const ONE: &str = "  %one = \"t.const\"() {value = 1 : i32} : () -> i32\n";
 
 fn rows() -> Vec<(String, String)> {
@@ -162,14 +198,39 @@ fn rows() -> Vec<(String, String)> {
              %b = \"t.double_s\"(%a) : (i32) -> i32\n  tfrt.return %b : i32\n}}\n\
              func @k(%a: i32) -> i32 attributes {{tfrt.sync}} {{\n  \
              %b:2 = \"t.numbers_s\"() {{x = 20 : i32, y = 3 : i32}} : () -> (i32, i32)\n  \
-             tfrt.return %b#0 : i32\n}}"
+             tfrt.return %b#0 : i32\n}}{SUMS}"
         );
         (text, want.to_string())
     };
     let add = "  %a = \"t.add\"(%one, %one) : (i32, i32) -> i32\n";
     let late = "  %l = \"t.later\"(%a) : (i32) -> i32\n";
     let fail = "  %e = \"t.fail\"(%a) : (i32) -> i32\n";
-    vec![
+    // Calls in a row, of which each is ready with its second argument alone.
+    let calls = |first: &str, callees: &[&str]| -> String {
+        let mut text = format!("{add}{late}{fail}");
+        let mut arg = first.to_string();
+        for (i, callee) in callees.iter().enumerate() {
+            text += &format!(
+                "  %c{i} = \"t.call\"({arg}, %one) {{bef.nonstrict, callee = @{callee}}} : (i32, i32) \
+                 -> i32\n"
+            );
+            arg = format!("%c{i}");
+        }
+        text
+    };
+    let mut rows: Vec<_> = FUNCTIONS
+        .iter()
+        .flat_map(|callee| {
+            let text = |first| calls(first, &[*callee; 4]);
+            [
+                row(&text("%a"), "%c3, %c0, %l", "6,3,2"),
+                row(&text("%l"), "%c3, %c1", "6,4"),
+                row(&text("%e"), "%c3, %a", "<bad>,2"),
+            ]
+        })
+        .collect();
+    rows.push(row(&calls("%l", &FUNCTIONS), "%c4, %c2", "7,5"));
+    rows.extend([
         row("", "%one", "1"),
         row(add, "%a, %a, %one", "2,2,1"),
         row(&format!("{add}{late}"), "%l, %a", "2,2"),
@@ -239,7 +300,8 @@ fn rows() -> Vec<(String, String)> {
             "%x#1",
             "<kernel did not set a result>",
         ),
-    ]
+    ]);
+    rows
 }
 
 /// Numbers that look random; the same for the same seed.
@@ -266,14 +328,23 @@ fn random(seed: u64, n: usize) -> (String, i32, usize) {
     let mut values = vec![1i32];
     for i in 1..n {
         let (a, b) = (next(i), next(i));
-        let value = match next(3) {
+        let value = match next(4) {
             0 => {
                 text.push_str(&format!("  %v{i} = \"t.later\"(%v{a}) : (i32) -> i32\n"));
                 values[a]
             }
-            _ => {
+            1 => {
+                let callee = ["cheap", "dear"][next(2)];
                 text.push_str(&format!(
-                    "  %v{i} = \"t.add\"(%v{a}, %v{b}) {{_tfrt_cost = {} : i64}} : (i32, i32) -> i32\n",
+                    "  %v{i} = \"t.call\"(%v{a}, %v{b}) {{bef.nonstrict, callee = @{callee}}} : (i32, \
+                     i32) -> i32\n"
+                ));
+                values[a].wrapping_add(values[b])
+            }
+            _ => {
+                let kernel = ["add", "plus"][next(2)];
+                text.push_str(&format!(
+                    "  %v{i} = \"t.{kernel}\"(%v{a}, %v{b}) {{_tfrt_cost = {} : i64}} : (i32, i32) -> i32\n",
                     next(30) + 1
                 ));
                 values[a].wrapping_add(values[b])
@@ -282,7 +353,7 @@ fn random(seed: u64, n: usize) -> (String, i32, usize) {
         values.push(value);
     }
     let last = n - 1;
-    text.push_str(&format!("  tfrt.return %v{last} : i32\n}}"));
+    text.push_str(&format!("  tfrt.return %v{last} : i32\n}}{SUMS}"));
     (text, values[last], last)
 }
 

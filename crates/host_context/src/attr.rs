@@ -52,9 +52,16 @@ impl HostDType {
     pub const BF16: Self = Self(15);
     pub const STRING: Self = Self(16);
 
+    fn row(self) -> Option<&'static (u8, &'static str, usize)> {
+        // The first rows stand in the order of their numbers, from 1.
+        let likely = DTYPES.get(usize::from(self.0).wrapping_sub(1));
+        let is_row = |d: &&(u8, &str, usize)| d.0 == self.0;
+        likely.filter(is_row).or_else(|| DTYPES.iter().find(is_row))
+    }
+
     /// The type's name in MLIR text.
     pub fn name(self) -> Option<&'static str> {
-        DTYPES.iter().find(|d| d.0 == self.0).map(|d| d.1)
+        self.row().map(|d| d.1)
     }
 
     /// The type with this name in MLIR text.
@@ -64,7 +71,7 @@ impl HostDType {
 
     /// Bytes of one element; `None` for types without a fixed size.
     pub fn size(self) -> Option<usize> {
-        let size = DTYPES.iter().find(|d| d.0 == self.0)?.2;
+        let size = self.row()?.2;
         (size > 0).then_some(size)
     }
 }

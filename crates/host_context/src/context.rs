@@ -25,7 +25,6 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct HostContext {
     work_queue: Arc<dyn WorkQueue>,
     has_threads: bool,
-    is_in_order: bool,
     out: Mutex<Box<dyn Write + Send>>,
     on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
     shared: Mutex<HashMap<TypeId, Shared>>,
@@ -44,7 +43,6 @@ impl HostContext {
     ) -> Arc<Self> {
         Arc::new(HostContext {
             has_threads: work_queue.parallelism_level() > 1,
-            is_in_order: false,
             work_queue,
             out: Mutex::new(out),
             on_error,
@@ -53,21 +51,6 @@ impl HostContext {
             tracer: OnceLock::new(),
             metrics: OnceLock::new(),
         })
-    }
-
-    /// As [`HostContext::new`], for programs that say which of their kernels are worth another thread:
-    /// others do not become tasks as long as all values are there when they are asked for.
-    pub fn in_order(
-        work_queue: Arc<dyn WorkQueue>,
-        allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
-        out: Box<dyn Write + Send>,
-        on_error: Box<dyn Fn(&Diagnostic) + Send + Sync>,
-    ) -> Arc<Self> {
-        let mut host = Self::new(work_queue, allocator, out, on_error);
-        if let Some(host) = Arc::get_mut(&mut host) {
-            host.is_in_order = true;
-        }
-        host
     }
 
     /// Tells `tracer` from now on what happens. A host has one tracer at most.
@@ -113,16 +96,10 @@ impl HostContext {
         &self.work_queue
     }
 
-    /// Whether kernels of a program that does not speak of streams may run at the same time.
+    /// Whether kernels may run at the same time.
     #[inline]
     pub fn is_parallel(&self) -> bool {
-        self.has_threads && !self.is_in_order
-    }
-
-    /// Whether the streams of a function matter, of which it has only one if `is_one`.
-    #[inline]
-    pub fn heeds_streams(&self, is_one: bool) -> bool {
-        !self.is_in_order || (self.has_threads && !is_one)
+        self.has_threads
     }
 
     /// Where buffers come from.

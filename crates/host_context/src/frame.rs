@@ -3,8 +3,9 @@
 use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Values};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::{AsyncValue, AsyncValueRef, Diagnostic, IndirectPromise, Location, Promise};
+use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An attribute of a kernel: where it lies and what it is.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,8 @@ pub struct References {
     pub functions: Span,
     /// Its position.
     pub location: usize,
+    /// Where its own data is kept; see [`SiteTables::data`].
+    pub data: u32,
 }
 
 impl References {
@@ -69,7 +72,22 @@ impl References {
         attrs: Span { start: 0, len: 0 },
         functions: Span { start: 0, len: 0 },
         location: 0,
+        data: u32::MAX,
     };
+}
+
+/// What a kernel made of its attributes when it ran first.
+pub type SiteData = OnceLock<Arc<dyn Any + Send + Sync>>;
+
+/// The lists of a function that its kernels refer to.
+#[derive(Debug, Default)]
+pub struct SiteTables {
+    /// Attributes.
+    pub attrs: Vec<AttrSlot>,
+    /// Functions that kernels may call, as indices of the program, among other numbers.
+    pub words: Vec<u32>,
+    /// One for each kernel that has attributes.
+    pub data: Vec<SiteData>,
 }
 
 /// What does not change from call to call.
@@ -77,23 +95,21 @@ impl References {
 pub struct CallSite<'a> {
     /// The program that the kernel stands in.
     pub program: &'a Arc<dyn HostProgram>,
-    /// Attributes of all kernels of its function.
-    pub attrs: &'a [AttrSlot],
-    /// Functions that they may call, as indices of the program.
-    pub functions: &'a [u32],
-    /// Which of them are the kernel's.
+    /// The lists of its function.
+    pub tables: &'a SiteTables,
+    /// The kernel's parts of them.
     pub kernel: &'a References,
 }
 
 impl<'a> CallSite<'a> {
     #[inline]
     fn attrs(&self) -> &'a [AttrSlot] {
-        self.kernel.attrs.of(self.attrs)
+        self.kernel.attrs.of(&self.tables.attrs)
     }
 
     #[inline]
     fn functions(&self) -> &'a [u32] {
-        self.kernel.functions.of(self.functions)
+        self.kernel.functions.of(&self.tables.words)
     }
 
     fn location(&self) -> Option<Location> {
@@ -113,6 +129,29 @@ impl<'a> CallSite<'a> {
             )),
             None => Err(invalid_argument!("kernel has no attribute {i}")),
         }
+    }
+
+    /// What `make` computes from the kernel's attributes, the first time the kernel asks for it.
+    ///
+    /// # Errors
+    /// Those of `make`, and asking for different types.
+    #[inline]
+    pub(super) fn data<T: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<&'a T> {
+        let slot = self.tables.data.get(self.kernel.data as usize);
+        match slot.and_then(|slot| slot.get()?.downcast_ref()) {
+            Some(data) => Ok(data),
+            None => Self::make_data(slot, make()?),
+        }
+    }
+
+    #[cold]
+    fn make_data<T: Send + Sync + 'static>(slot: Option<&'a SiteData>, data: T) -> Result<&'a T> {
+        let data = slot.map(|slot| slot.get_or_init(|| Arc::new(data)));
+        data.and_then(|data| data.downcast_ref())
+            .ok_or_else(|| internal!("a kernel without attributes has no data of its own"))
     }
 
     #[inline]
@@ -264,6 +303,19 @@ impl<'a> KernelFrame<'a> {
         self.ctx
     }
 
+    /// Data of this kernel in its program, which `make` computes from the attributes when the kernel
+    /// runs first.
+    ///
+    /// # Errors
+    /// Those of `make`, and asking for different types.
+    #[inline]
+    pub fn site_data<T: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<&'a T> {
+        self.site.data(|| make(self))
+    }
+
     /// Function `i`, for a call right now.
     #[inline]
     pub fn function_ref(&self, i: usize) -> Result<FunctionRef<'a>> {
@@ -410,7 +462,8 @@ impl<'a> KernelFrame<'a> {
     pub fn reporter(&self) -> Reporter {
         Reporter {
             ctx: self.ctx.clone(),
-            location: self.location(),
+            program: self.site.program.clone(),
+            location: self.site.kernel.location,
         }
     }
 }
@@ -470,13 +523,16 @@ impl Frame for KernelFrame<'_> {
 #[derive(Clone)]
 pub struct Reporter {
     ctx: ExecutionContext,
-    location: Option<Location>,
+    program: Arc<dyn HostProgram>,
+    /// Offset of the kernel's position.
+    location: usize,
 }
 
 impl Reporter {
-    /// Tells of an error; what an erroneous value should hold.
+    /// Reports an error and returns what an erroneous value holds.
     pub fn report(&self, status: Status) -> Diagnostic {
-        self.ctx.report(status, self.location.clone())
+        self.ctx
+            .report(status, self.program.location(self.location))
     }
 
     /// Sets a promise to what a computation gave.

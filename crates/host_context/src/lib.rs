@@ -21,10 +21,10 @@ pub use context::{
 };
 pub use frame::{
     AttrSlot, CallSite, Frame, KernelFrame, LocationId, Operand, References, Register, Reporter,
-    ResultItem, Span,
+    ResultItem, SiteTables, Span,
 };
 pub use metrics::{Buckets, Gauge, Histogram, MetricsRegistry};
-pub use registry::{HostKernel, KernelRegistry, NativeFunction};
+pub use registry::{HostKernel, KernelCost, KernelRegistry, NativeFunction};
 pub use sync_frame::SyncKernelFrame;
 pub use trace::{TraceLevel, TraceScope, TraceSink, Tracer};
 pub use typed::{

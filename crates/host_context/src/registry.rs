@@ -16,6 +16,18 @@ pub enum HostKernel {
     Sync(SyncKernel),
 }
 
+/// What a call of a kernel costs, as far as that is known before it runs.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum KernelCost {
+    /// Unknown, or more than handing the call to another thread.
+    #[default]
+    Expensive,
+    /// A few nanoseconds, without effects: a thread runs it where it becomes ready.
+    Inexpensive,
+    /// That of the functions the kernel may call, one of which it calls once.
+    Callees,
+}
+
 /// Native code that programs can call like a function.
 pub type NativeFunction = fn(&super::ExecutionContext, &Values, usize) -> Values;
 
@@ -32,8 +44,10 @@ pub type NativeFunction = fn(&super::ExecutionContext, &Values, usize) -> Values
 /// ```
 #[derive(Clone, Default)]
 pub struct KernelRegistry {
-    kernels: HashMap<String, HostKernel>,
+    kernels: HashMap<String, (HostKernel, KernelCost)>,
     natives: HashMap<String, NativeFunction>,
+    /// The cost of kernels that are added.
+    cost: KernelCost,
 }
 
 impl KernelRegistry {
@@ -71,8 +85,33 @@ impl KernelRegistry {
     }
 
     fn insert(&mut self, name: &str, kernel: HostKernel) -> &mut Self {
-        self.kernels.insert(name.to_string(), kernel);
+        let entry = (kernel, self.cost);
+        self.kernels.insert(name.to_string(), entry);
         self
+    }
+
+    /// Adds kernels of a known cost.
+    ///
+    /// ```
+    /// use ferroflow_host_context::{KernelCost, KernelRegistry};
+    /// let mut registry = KernelRegistry::default();
+    /// registry.with_cost(KernelCost::Inexpensive, |r| {
+    ///     r.add("my.not.i1", |a: bool| !a);
+    /// });
+    /// assert_eq!(registry.cost("my.not.i1"), KernelCost::Inexpensive);
+    /// ```
+    pub fn with_cost(&mut self, cost: KernelCost, add: impl FnOnce(&mut Self)) -> &mut Self {
+        let before = std::mem::replace(&mut self.cost, cost);
+        add(self);
+        self.cost = before;
+        self
+    }
+
+    /// What a call of the kernel called `name` costs.
+    pub fn cost(&self, name: &str) -> KernelCost {
+        self.kernels
+            .get(name)
+            .map_or(KernelCost::Expensive, |(_, cost)| *cost)
     }
 
     /// Adds native code under the name of a function.
@@ -83,7 +122,7 @@ impl KernelRegistry {
 
     /// The kernel called `name`.
     pub fn get(&self, name: &str) -> Option<&HostKernel> {
-        self.kernels.get(name)
+        self.kernels.get(name).map(|(kernel, _)| kernel)
     }
 
     /// The native code called `name`.

@@ -36,6 +36,19 @@ impl<'a> SyncKernelFrame<'a> {
         self.site.kernel = kernel;
     }
 
+    /// Data of this kernel in its program, which `make` computes from the attributes when the kernel
+    /// runs first.
+    ///
+    /// # Errors
+    /// Those of `make`, and asking for different types.
+    #[inline]
+    pub fn site_data<T: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<&'a T> {
+        self.site.data(|| make(self))
+    }
+
     /// What the function returns.
     #[inline]
     pub fn values(&self, returns: &[Operand]) -> Vec<Value> {

@@ -10,7 +10,7 @@ use crate::value::{self, IntoAsync, IntoSync};
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_host_context::{Frame, KernelFrame, Reporter, SyncKernelFrame};
 use ferroflow_host_kernels::{DenseHostTensor, HostTensor, TensorShape};
-use ferroflow_sync::{AsyncValue, IndirectPromise};
+use ferroflow_sync::{AsyncValue, DepthGuard, IndirectPromise};
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -138,15 +138,14 @@ const _: fn() = || {
 thread_local! {
     /// How many callbacks with a tensor run on this thread, and what was settled meanwhile: who waits for that may want
     /// to write to the tensor.
-    static READS: Cell<usize> = const { Cell::new(0) };
+    static READS: Cell<u32> = const { Cell::new(0) };
     static SETTLED: RefCell<Vec<(Later, Result<AsyncValue>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs a callback with a tensor.
 fn with_tensor(callback: impl FnOnce()) {
-    READS.set(READS.get() + 1);
+    let _guard = DepthGuard::enter(&READS, u32::MAX);
     callback();
-    READS.set(READS.get() - 1);
 }
 
 /// Settles what was settled during callbacks, when the last one has ended and its tensor is free again.

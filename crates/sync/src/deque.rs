@@ -52,16 +52,16 @@ unsafe impl<T: Send> Item for Box<T> {
     }
 }
 
-/// Keeps what the owner writes and what thieves write out of each other's cache lines, which
-/// processors fetch in pairs.
+/// Pads to two cache lines, which processors prefetch in pairs, so that what the owner writes and what
+/// thieves write do not share one.
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 struct Ring<T: Item> {
     /// The place of the oldest item; only ever grows.
-    top: Apart<AtomicUsize>,
+    top: CachePadded<AtomicUsize>,
     /// The place behind the newest item; written by the owner alone.
-    bottom: Apart<AtomicUsize>,
+    bottom: CachePadded<AtomicUsize>,
     /// As many as a power of two; place `i` is the slot of `i` modulo that.
     slots: Box<[[AtomicPtr<()>; WORDS]]>,
     /// Invariant: what is put as one type must not be taken as another.
@@ -137,8 +137,8 @@ impl<T: Item> Deque<T> {
         let empty = |_| std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut()));
         Deque {
             ring: Arc::new(Ring {
-                top: Apart(AtomicUsize::new(0)),
-                bottom: Apart(AtomicUsize::new(0)),
+                top: CachePadded(AtomicUsize::new(0)),
+                bottom: CachePadded(AtomicUsize::new(0)),
                 slots: slots.map(empty).collect(),
                 items: PhantomData,
             }),
@@ -165,7 +165,14 @@ impl<T: Item> Deque<T> {
         Ok(())
     }
 
-    /// Whether a push would give its item back.
+    /// How many items there seem to be.
+    pub fn n_items(&self) -> usize {
+        let bottom = self.ring.bottom.0.load(Ordering::Relaxed);
+        let top = self.ring.top.0.load(Ordering::Relaxed);
+        distance(top, bottom).max(0) as usize
+    }
+
+    /// Whether a push would return its item.
     pub fn is_full(&self) -> bool {
         let bottom = self.ring.bottom.0.load(Ordering::Relaxed);
         self.ring.has_no_room(bottom)

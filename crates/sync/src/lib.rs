@@ -1,7 +1,7 @@
 //! Threads: the work-stealing pool, `parallel_for`, cancellation; values that come later.
 //!
 //! Entry points, in reading order: [`Parallelism`] and [`parallel_for`], [`par_chunks_mut`],
-//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Timer`], [`Owned`]; for the host runtime [`AsyncValue`] with [`Promise`], and
+//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Timer`], [`Mailbox`]; for the host runtime [`AsyncValue`] with [`Promise`], and
 //! [`WorkQueue`].
 //!
 //! Does not know: tensors, ops, graphs.
@@ -11,8 +11,9 @@ mod atomic;
 mod blocking;
 mod cancel;
 mod chunks;
+mod depth;
 mod deque;
-mod owned;
+mod mailbox;
 mod parallel;
 mod pin;
 mod pool;
@@ -22,13 +23,14 @@ mod work_queue;
 
 pub use async_value::{
     AsyncValue, AsyncValueRef, Chain, Constructed, Diagnostic, IndirectPromise, Location, Promise,
-    Ready, Shares, State,
+    Ready, RefBatch, State,
 };
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
+pub use depth::DepthGuard;
 #[cfg(loom)]
 pub use deque::{Deque, Inbox, Item, Steal, Stealer};
-pub use owned::{Owned, Owner};
+pub use mailbox::Mailbox;
 pub use parallel::{BlockSizes, Inline, Parallelism, parallel_for, parallel_for_async};
 pub use pool::Pool;
 #[cfg(loom)]

@@ -250,6 +250,14 @@ impl Pool {
         })
     }
 
+    /// How many tasks seem to wait where the calling thread puts its own.
+    pub fn n_waiting(&self) -> usize {
+        self.shared.with_deque(|deque| match deque {
+            Some(deque) => deque.n_items(),
+            None => self.shared.inbox.len(),
+        })
+    }
+
     /// Runs tasks on the calling thread until `done()` holds; sleeps when there are none.
     ///
     /// Who makes `done` true calls [`Pool::notify`] afterwards.

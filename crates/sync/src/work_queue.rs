@@ -3,7 +3,7 @@
 use crate::blocking::BlockingPool;
 use crate::pool::{SPIN, is_in_task, run_task as run};
 use crate::sleep::Outstanding;
-use crate::{AsyncValue, Inline, Parallelism, Pool};
+use crate::{AsyncValue, DepthGuard, Inline, Parallelism, Pool};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,10 @@ pub type Task = Box<dyn FnOnce() + Send>;
 
 /// Most threads for blocking work.
 const MAX_BLOCKING_THREADS: usize = 256;
+/// Tasks that wait for each thread when a queue is saturated.
+const TASKS_PER_THREAD: usize = 2;
 /// How deep tasks that overflow may nest on the stack.
-const MAX_OVERFLOW_DEPTH: usize = 8;
+const MAX_OVERFLOW_DEPTH: u32 = 8;
 
 /// Runs tasks, some time, on some thread.
 ///
@@ -49,6 +51,12 @@ pub trait WorkQueue: Send + Sync {
     /// How many tasks may run at the same time.
     fn parallelism_level(&self) -> usize;
 
+    /// Whether so many tasks of the calling thread wait that other threads have enough to do: another
+    /// task would only cost time.
+    fn is_saturated(&self) -> bool {
+        false
+    }
+
     /// The threads, for loops inside a task.
     fn parallelism(&self) -> &dyn Parallelism {
         &Inline
@@ -61,7 +69,7 @@ pub trait WorkQueue: Send + Sync {
 }
 
 thread_local! {
-    static OVERFLOW_DEPTH: Cell<usize> = const { Cell::new(0) };
+    static OVERFLOW_DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -281,11 +289,10 @@ impl WorkQueue for MultiThreadedWorkQueue {
     }
 
     fn add_task(&self, task: Task) {
-        if self.pool.is_full() && OVERFLOW_DEPTH.get() < MAX_OVERFLOW_DEPTH {
-            OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() + 1);
-            self.pool.run_counted(task, &self.pending);
-            OVERFLOW_DEPTH.set(OVERFLOW_DEPTH.get() - 1);
-            return;
+        if self.pool.is_full()
+            && let Some(_guard) = DepthGuard::enter(&OVERFLOW_DEPTH, MAX_OVERFLOW_DEPTH)
+        {
+            return self.pool.run_counted(task, &self.pending);
         }
         self.pool.spawn_counted(task, &self.pending);
     }
@@ -329,6 +336,10 @@ impl WorkQueue for MultiThreadedWorkQueue {
 
     fn parallelism_level(&self) -> usize {
         self.n_threads
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.pool.n_waiting() >= TASKS_PER_THREAD * self.n_threads
     }
 
     fn parallelism(&self) -> &dyn Parallelism {

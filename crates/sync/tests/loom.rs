@@ -5,8 +5,8 @@
 #![cfg(loom)]
 
 use ferroflow_sync::{
-    AsyncValue, CancelToken, Deque, Inbox, IndirectPromise, Outstanding, Owned, Promise, Shares,
-    Sleepers, Steal, Stealer,
+    AsyncValue, CancelToken, Deque, Inbox, IndirectPromise, Mailbox, Outstanding, Promise,
+    RefBatch, Sleepers, Steal, Stealer,
 };
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -19,9 +19,9 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Every thread adds its number to the state, or leaves that to the owner.
-fn add(sum: &Owned<usize, usize>, n: usize) {
+fn add(sum: &Mailbox<usize, usize>, n: usize) {
     sum.send(n);
-    while let Some(mut total) = sum.try_own() {
+    while let Some(mut total) = sum.try_lock() {
         *total += sum.messages().into_iter().sum::<usize>();
         if !sum.release(total) {
             break;
@@ -32,7 +32,7 @@ fn add(sum: &Owned<usize, usize>, n: usize) {
 #[test]
 fn an_owner_leaves_no_message_behind() {
     check(|| {
-        let sum = Arc::new(Owned::new(0));
+        let sum = Arc::new(Mailbox::new(0));
         let threads: Vec<_> = [1, 2]
             .map(|n| {
                 let sum = sum.clone();
@@ -91,12 +91,12 @@ fn a_handle_that_waits_for_itself_arrives() {
 }
 
 #[test]
-fn shares_are_counted_at_once() {
+fn a_batch_of_references_is_counted_at_once() {
     check(|| {
         let payload = Arc::new(AtomicUsize::new(7));
-        let mut shares = Shares::for_readers(3);
-        assert!(shares.set(AsyncValue::new(payload.clone())).is_ok());
-        let threads: Vec<_> = [shares.take(), shares.take()]
+        let mut batch = RefBatch::for_readers(3);
+        assert!(batch.set(AsyncValue::new(payload.clone())).is_ok());
+        let threads: Vec<_> = [batch.take(), batch.take()]
             .map(|value| {
                 thread::spawn(move || {
                     let value = value.expect("not the last reader");
@@ -105,7 +105,7 @@ fn shares_are_counted_at_once() {
                 })
             })
             .into();
-        drop(shares);
+        drop(batch);
         threads
             .into_iter()
             .for_each(|t| t.join().expect("no panic"));

@@ -18,6 +18,24 @@ fn queues() -> Vec<Arc<dyn WorkQueue>> {
 }
 
 #[test]
+fn a_queue_with_enough_tasks_is_saturated() {
+    let queue = MultiThreadedWorkQueue::new(1, 0);
+    let (open, gate) = mpsc::channel::<()>();
+    let (started, has_started) = mpsc::channel();
+    queue.add_task(Box::new(move || {
+        started.send(()).expect("the test waits");
+        let _ = gate.recv();
+    }));
+    has_started.recv().expect("the task runs");
+    assert!(!queue.is_saturated());
+    (0..8).for_each(|_| queue.add_task(Box::new(|| {})));
+    assert!(queue.is_saturated());
+    drop(open);
+    queue.quiesce();
+    assert!(!queue.is_saturated());
+}
+
+#[test]
 fn quiesce_waits_for_tasks_of_tasks() {
     for queue in queues() {
         let count = Arc::new(AtomicUsize::new(0));

@@ -73,7 +73,8 @@ impl Buffer {
             return Err(exhausted());
         }
         let capacity = if len < MIN_CACHED {
-            len.max(1)
+            // Allocators find aligned blocks of whole lines fastest.
+            len.max(1).next_multiple_of(ALIGN)
         } else {
             let (class, capacity) = size_class(len);
             debug_assert!(capacity >= len);

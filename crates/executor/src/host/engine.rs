@@ -1,11 +1,12 @@
-//! The engine `async`: kernels run when their arguments are available, and nobody ever waits.
+//! The engine `async`: kernels run when their arguments are available, and no thread ever blocks.
 //!
-//! A function begins on the thread that calls it, in the order that its body knows ([`run`]): no
-//! counts, no lock, and kernels work on the registers themselves. Most functions end there, too. What
-//! makes the order unknown, or an execution visible to others, moves its state under a lock
-//! ([`Execution`]): an argument or a result that is not available yet, streams, or several kernels
-//! that are ready where tasks may run at the same time.
+//! A function starts on the thread that calls it, in the order of its static schedule ([`run`]): no
+//! counts, no lock, and kernels work on the registers themselves. Most functions end there, too. An
+//! execution moves its state under a lock ([`Execution`]) when its order becomes dynamic or other
+//! threads see it: an argument or a result is pending, the function has streams, or an expensive
+//! kernel could run at the same time as another one and other threads lack work.
 
+use super::costs::FunctionCosts;
 use super::program::Loaded;
 use super::registers::{Promises, Registers};
 use super::shared::Execution;
@@ -14,37 +15,18 @@ use ferroflow_host_context::{
     ExecutionContext, HostKernel, HostProgram, KernelFrame, Operand, Register, TraceLevel, Values,
 };
 use ferroflow_program::bef::{Body, Kernel};
-use ferroflow_sync::{AsyncValue, IndirectPromise, State};
+use ferroflow_sync::{AsyncValue, DepthGuard, IndirectPromise, State};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
 
 /// How deep calls may nest on the stack before one goes to the work queue.
-const MAX_DEPTH: usize = 48;
-/// Registers of small functions lie on the stack: a call of them costs no memory.
+const MAX_DEPTH: u32 = 48;
+/// Registers that fit on the stack: a call of a function with at most as many allocates nothing.
 const N_INLINE: usize = 8;
 
 thread_local! {
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Counts nested calls, whatever way they end.
-struct Level;
-
-impl Level {
-    fn enter() -> Option<Level> {
-        let depth = DEPTH.get();
-        (depth < MAX_DEPTH).then(|| {
-            DEPTH.set(depth + 1);
-            Level
-        })
-    }
-}
-
-impl Drop for Level {
-    fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-    }
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A function and what surrounds its execution.
@@ -53,14 +35,16 @@ pub(super) struct Call<'a> {
     /// The program as kernels see it.
     pub(super) program: &'a Arc<dyn HostProgram>,
     pub(super) loaded: &'a Arc<Loaded>,
+    /// Index of the function.
+    pub(super) function: usize,
     pub(super) body: &'a Arc<Body>,
     pub(super) ctx: &'a ExecutionContext,
 }
 
-/// Starts a function; its results.
+/// Starts a function and returns its results.
 pub(super) fn execute(call: Call<'_>, args: Values) -> Values {
-    match Level::enter() {
-        Some(_level) => start(call, args),
+    match DepthGuard::enter(&DEPTH, MAX_DEPTH) {
+        Some(_guard) => start(call, args),
         None => start_elsewhere(call, args),
     }
 }
@@ -71,18 +55,19 @@ fn start_elsewhere(call: Call<'_>, args: Values) -> Values {
     let (promises, values): (Vec<_>, Values) =
         (0..n_results).map(|_| IndirectPromise::new()).unzip();
     let (program, loaded) = (call.program.clone(), call.loaded.clone());
-    let (body, ctx) = (call.body.clone(), call.ctx.clone());
+    let (function, body, ctx) = (call.function, call.body.clone(), call.ctx.clone());
     call.ctx.enqueue(move || {
-        // The task begins a stack of its own.
-        let depth = DEPTH.replace(0);
         let call = Call {
             program: &program,
             loaded: &loaded,
+            function,
             body: &body,
             ctx: &ctx,
         };
+        // The task has a stack to itself.
+        let guard = DepthGuard::restart(&DEPTH);
         let results = execute(call, args);
-        DEPTH.set(depth);
+        drop(guard);
         for (promise, result) in promises.into_iter().zip(results) {
             promise.forward_to(result);
         }
@@ -92,13 +77,12 @@ fn start_elsewhere(call: Call<'_>, args: Values) -> Values {
 
 fn start(call: Call<'_>, mut args: Values) -> Values {
     let body = &**call.body;
-    let (mut is_late, mut has_errors) = (false, false);
+    let (mut is_pending, mut has_errors) = (false, false);
     for arg in &args {
-        is_late |= !arg.is_available();
+        is_pending |= !arg.is_available();
         has_errors |= arg.is_error();
     }
-    let host = call.ctx.host();
-    if is_late || (body.streams().is_some() && host.heeds_streams(body.has_one_stream())) {
+    if is_pending || body.streams().is_some() {
         return Execution::begin(call, args);
     }
     let uses = body.register_uses();
@@ -112,7 +96,7 @@ fn start(call: Call<'_>, mut args: Values) -> Values {
         }
     };
     while let Some(arg) = args.pop() {
-        // The value of an argument that nobody reads is dropped here.
+        // An argument without readers is dropped here.
         if let (Some(register), Some(1..)) = (registers.get_mut(args.len()), uses.get(args.len())) {
             *register = Some(arg);
         }
@@ -120,27 +104,32 @@ fn start(call: Call<'_>, mut args: Values) -> Values {
     run(call, registers, has_errors)
 }
 
-/// Runs the kernels of an execution that only this thread knows of, in serial order.
+/// Runs the kernels of an execution that no other thread sees, in the order of the static schedule.
 fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Values {
     let body = &**call.body;
     let mut promises = Promises::default();
-    let order = body.serial().order();
-    let n_here = match call.ctx.host().is_parallel() {
-        true => body.serial().n_alone(),
-        false => order.len(),
-    };
-    for (i, id) in order.iter().take(n_here).enumerate() {
-        let Some(kernel) = kernel(body, *id) else {
+    let order = body.schedule().order();
+    let mut forks = call.costs().map_or(&[][..], |costs| &costs.forks).iter();
+    let mut fork = forks.next();
+    for (i, id) in order.iter().enumerate() {
+        if fork == Some(&i) {
+            if !call.ctx.host().work_queue().is_saturated() {
+                let (registers, ready) = Registers::behind(call, i, i, registers, promises);
+                return Execution::resume(call, registers, 0, Pending::new(), ready);
+            }
+            fork = forks.next();
+        }
+        let Some(kernel) = body.kernel(*id) else {
             continue;
         };
         let (args, results) = body.operands(kernel);
         let is_special = kernel.non_strict || !promises.is_empty();
         if is_special {
-            prepare(registers, &mut promises, args, results);
+            promise_missing(registers, &mut promises, args, results);
         }
         let mut frame = call.frame(kernel, registers, args, results);
         call.run(kernel, &mut frame, has_errors);
-        // In order, which people can see.
+        // In order: destructors may have effects.
         for arg in args {
             if arg.is_last()
                 && let Some(register) = registers.get_mut(arg.register())
@@ -148,7 +137,7 @@ fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Valu
                 *register = None;
             }
         }
-        let mut is_late = false;
+        let mut is_pending = false;
         for result in results {
             let Some(register) = registers.get_mut(result.register()) else {
                 continue;
@@ -157,7 +146,7 @@ fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Valu
                 Some(State::Concrete) => {}
                 Some(State::Error) => has_errors = true,
                 Some(_) => {
-                    is_late = true;
+                    is_pending = true;
                     continue;
                 }
                 None => {
@@ -168,29 +157,25 @@ fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Valu
                 }
             }
             if is_special {
-                promises.keep(result.register(), register);
+                promises.fulfill(result.register(), register);
             }
             if result.is_last() {
                 *register = None;
             }
         }
-        if is_late {
-            let mut values = Late::new();
+        if is_pending {
+            let mut values = Pending::new();
             for (i, result) in (0..).zip(results) {
                 let register = registers.get_mut(result.register());
                 let value = register.and_then(Option::take);
                 if is_special {
-                    promises.keep(result.register(), &value);
+                    promises.fulfill(result.register(), &value);
                 }
                 values.extend(value.map(|value| (i, value)));
             }
-            let (registers, ready) = Registers::behind(body, i + 1, i, registers, promises);
+            let (registers, ready) = Registers::behind(call, i + 1, i, registers, promises);
             return Execution::resume(call, registers, *id, values, ready);
         }
-    }
-    if n_here < order.len() {
-        let (registers, ready) = Registers::behind(body, n_here, n_here, registers, promises);
-        return Execution::resume(call, registers, 0, Late::new(), ready);
     }
     let mut values = Values::new();
     for operand in body.returns() {
@@ -206,20 +191,22 @@ fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Valu
     values
 }
 
-/// Makes room for results that were asked for already, and promises values for arguments of a kernel
-/// that is not strict.
-#[cold]
-fn prepare(
+/// Makes room for results that have been promised, and promises values for missing arguments of a
+/// non-strict kernel.
+#[inline]
+fn promise_missing(
     registers: &mut [Register],
     promises: &mut Promises,
     args: &[Operand],
     results: &[Operand],
 ) {
-    for result in results {
-        if promises.has(result.register())
-            && let Some(register) = registers.get_mut(result.register())
-        {
-            *register = None;
+    if !promises.is_empty() {
+        for result in results {
+            if promises.has(result.register())
+                && let Some(register) = registers.get_mut(result.register())
+            {
+                *register = None;
+            }
         }
     }
     for arg in args {
@@ -231,16 +218,34 @@ fn prepare(
     }
 }
 
-/// The kernel of a number from 1.
-#[inline]
-pub(super) fn kernel(body: &Body, id: u32) -> Option<&Kernel> {
-    body.kernels().get((id as usize).wrapping_sub(1))
-}
-
-/// Results of a kernel that are not available yet, by number.
-pub(super) type Late = SmallVec<[(u32, AsyncValue); 2]>;
+/// Results of a kernel by number, some of which may be pending.
+pub(super) type Pending = SmallVec<[(u32, AsyncValue); 2]>;
 
 impl<'a> Call<'a> {
+    /// How many arguments each kernel waits for.
+    pub(super) fn waits(self) -> Vec<u32> {
+        self.costs()
+            .map_or(self.body.waits(), |costs| &costs.waits)
+            .to_vec()
+    }
+
+    /// Whether a kernel (from 1) waits until all its arguments have been computed, pending or not.
+    #[inline]
+    pub(super) fn is_deferred(self, id: u32) -> bool {
+        self.costs().is_some_and(|costs| costs.of(id).is_deferred)
+    }
+
+    /// What is known of the function's kernels, where some may run at the same time.
+    #[inline]
+    pub(super) fn costs(self) -> Option<&'a FunctionCosts> {
+        let loaded: &'a Loaded = self.loaded;
+        let is_parallel = self.ctx.host().is_parallel();
+        match is_parallel {
+            true => loaded.costs.of_function(loaded, self.function, self.body),
+            false => None,
+        }
+    }
+
     /// A frame for a call of `kernel`.
     #[inline]
     pub(super) fn frame<'f>(

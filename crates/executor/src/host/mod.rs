@@ -2,6 +2,7 @@
 //!
 //! Entry point: [`Program`], a file whose kernels are found.
 
+mod costs;
 mod engine;
 mod program;
 mod registers;

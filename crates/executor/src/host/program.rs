@@ -1,5 +1,6 @@
-//! A BEF file with its kernels: what the engines run.
+//! A BEF file whose kernels are resolved: what the engines run.
 
+use super::costs::Costs;
 use super::engine::{self, Call};
 use super::sync_engine;
 use ferroflow_base::{Result, internal, invalid_argument, not_found};
@@ -29,18 +30,25 @@ pub struct Program {
     natives: Vec<Option<NativeFunction>>,
 }
 
-/// What an execution needs of a program.
+/// The part of a program that executions use.
 pub(super) struct Loaded {
     pub(super) file: File,
     pub(super) kernels: Vec<HostKernel>,
+    pub(super) costs: Costs,
 }
 
 impl Program {
-    /// Finds the kernels of `file`. An unknown one is an error at its first use.
+    /// Resolves the kernels of `file`.
+    ///
+    /// # Errors
+    /// A kernel or a native function that `registry` does not have; the location is the kernel's first
+    /// use.
     pub fn new(file: File, registry: &KernelRegistry) -> Result<Arc<Program>, Diagnostic> {
         let mut kernels = Vec::with_capacity(file.n_kernels());
+        let mut costs = Vec::with_capacity(file.n_kernels());
         for code in 0..file.n_kernels() {
             let name = file.kernel_name(code);
+            costs.push(registry.cost(name));
             match registry.get(name) {
                 Some(kernel) => kernels.push(kernel.clone()),
                 None => {
@@ -64,7 +72,11 @@ impl Program {
             });
         }
         Ok(Arc::new(Program {
-            loaded: Arc::new(Loaded { file, kernels }),
+            loaded: Arc::new(Loaded {
+                costs: Costs::new(costs, file.functions().len()),
+                file,
+                kernels,
+            }),
             natives,
         }))
     }
@@ -148,11 +160,11 @@ fn run_at_once(
     n_results: usize,
     run: impl FnOnce(&ExecutionContext, &Values) -> Values + Send + 'static,
 ) -> Values {
-    if let Some(late) = args.iter().find(|a| !a.is_available()) {
+    if let Some(pending) = args.iter().find(|a| !a.is_available()) {
         let (promises, values): (Vec<_>, Values) =
             (0..n_results).map(|_| IndirectPromise::new()).unzip();
-        let (late, ctx) = (late.clone(), ctx.clone());
-        late.and_then(move || {
+        let (pending, ctx) = (pending.clone(), ctx.clone());
+        pending.and_then(move || {
             let results = run_at_once(&ctx, args, n_results, run);
             for (promise, result) in promises.into_iter().zip(results) {
                 promise.forward_to(result);
@@ -236,6 +248,7 @@ impl HostProgram for Program {
             let call = Call {
                 program: this,
                 loaded: &self.loaded,
+                function,
                 body,
                 ctx,
             };

@@ -1,15 +1,15 @@
-//! The values and counts of an execution whose order nobody knows.
+//! Values and counts of an execution whose order is dynamic.
 
+use super::engine::Call;
 use ferroflow_host_context::{Operand, Register, Values};
 use ferroflow_program::bef::{Body, Kernel};
-use ferroflow_sync::{AsyncValue, IndirectPromise, Shares};
+use ferroflow_sync::{AsyncValue, IndirectPromise, RefBatch};
 use smallvec::SmallVec;
 
 /// Kernels that are ready, by number from 1.
 pub(super) type Ready = SmallVec<[u32; 8]>;
 
-/// The other ends of values that somebody asked for before they were there, by register: few, if
-/// any.
+/// The write ends of values that were read before they were computed, by register: few, if any.
 #[derive(Default)]
 pub(super) struct Promises(Vec<(usize, IndirectPromise)>);
 
@@ -27,8 +27,8 @@ impl Promises {
         self.0.push((register, promise));
     }
 
-    /// Keeps the promise of a register that has its value now.
-    pub(super) fn keep(&mut self, register: usize, value: &Register) {
+    /// Forwards the promise of a register, if any, to its value.
+    pub(super) fn fulfill(&mut self, register: usize, value: &Register) {
         if let (Some(promise), Some(value)) = (self.remove(register), value) {
             promise.forward_to(value.clone());
         }
@@ -41,36 +41,37 @@ impl Promises {
 }
 
 pub(super) struct Registers {
-    slots: Vec<Shares>,
+    slots: Vec<RefBatch>,
     /// Arguments that each kernel still waits for; the first kernel is number 1.
     waits: Vec<u32>,
     promises: Promises,
 }
 
 impl Registers {
-    /// Empty ones, for an execution that begins.
-    pub(super) fn new(body: &Body) -> Self {
-        let readers = body.register_uses().iter();
+    /// Empty registers, for an execution that starts.
+    pub(super) fn new(call: Call<'_>) -> Self {
+        let readers = call.body.register_uses().iter();
         Registers {
-            slots: readers.map(|n| Shares::for_readers(*n)).collect(),
-            waits: body.waits().to_vec(),
+            slots: readers.map(|n| RefBatch::for_readers(*n)).collect(),
+            waits: call.waits(),
             promises: Promises::default(),
         }
     }
 
-    /// The state behind the first `n_run` kernels of the serial order, of which the first `n_stored`
-    /// have stored their results; which kernels are ready.
+    /// The state after the first `n_run` kernels of the static schedule, of which the first `n_stored`
+    /// have stored their results, and the kernels that are ready.
     pub(super) fn behind(
-        body: &Body,
+        call: Call<'_>,
         n_run: usize,
         n_stored: usize,
         values: &mut [Register],
         promises: Promises,
     ) -> (Self, Ready) {
-        let order = body.serial().order();
+        let body = &**call.body;
+        let order = body.schedule().order();
         let (done, rest) = order.split_at_checked(n_run).unwrap_or((order, &[]));
         let mut left = body.register_uses().to_vec();
-        let mut waits = body.waits().to_vec();
+        let mut waits = call.waits();
         let mut count_down = |users: &[u32]| {
             for user in users {
                 if let Some(n) = waits.get_mut(*user as usize) {
@@ -80,7 +81,7 @@ impl Registers {
         };
         (0..body.n_arguments()).for_each(|i| count_down(body.argument_used_by(i)));
         for (n, id) in done.iter().enumerate() {
-            let Some(kernel) = super::engine::kernel(body, *id) else {
+            let Some(kernel) = body.kernel(*id) else {
                 continue;
             };
             let (args, results) = body.operands(kernel);
@@ -93,13 +94,13 @@ impl Registers {
                 (0..results.len()).for_each(|i| count_down(body.used_by(kernel, i)));
             }
         }
-        // A kernel that is not strict may have got more than it waited for.
+        // A non-strict kernel may have got more arguments than it waited for.
         let is_ready = |id: &&u32| waits.get(**id as usize).is_some_and(|n| *n as i32 <= 0);
         let mut ready: Ready = rest.iter().filter(is_ready).copied().collect();
-        // It may only be ready because constants come first: others have their turn before it.
-        ready.sort_by_key(|id| super::engine::kernel(body, *id).is_some_and(|k| k.non_strict));
+        // It may be ready only because constants come first, so others have their turn before it.
+        ready.sort_by_key(|id| body.kernel(*id).is_some_and(|k| k.non_strict));
         let slot = |(n, value): (u32, &mut Register)| {
-            let mut slot = Shares::for_readers(n);
+            let mut slot = RefBatch::for_readers(n);
             if let Some(value) = value.take() {
                 let _ = slot.set(value);
             }
@@ -118,7 +119,7 @@ impl Registers {
     #[inline]
     pub(super) fn take(&mut self, operand: Operand) -> AsyncValue {
         let slot = self.slots.get_mut(operand.register());
-        match slot.and_then(Shares::take) {
+        match slot.and_then(RefBatch::take) {
             Some(value) => value,
             None => self.promise(operand.register()),
         }
@@ -144,13 +145,13 @@ impl Registers {
         operands.iter().map(|o| self.take(*o)).collect()
     }
 
-    /// Stores a value; gives it back if somebody was promised it or nobody reads it.
+    /// Stores a value; returns it, with its promise if any, where no register keeps it.
     #[inline]
-    pub(super) fn set(&mut self, register: usize, value: AsyncValue) -> Option<Unstored> {
+    pub(super) fn set(&mut self, register: usize, value: AsyncValue) -> Option<Forward> {
         if !self.promises.is_empty()
             && let Some(promise) = self.promises.remove(register)
         {
-            return Some(Unstored {
+            return Some(Forward {
                 promise: Some(promise),
                 value,
             });
@@ -159,13 +160,13 @@ impl Registers {
             Some(slot) => slot.set(value).err(),
             None => Some(value),
         };
-        unread.map(|value| Unstored {
+        unread.map(|value| Forward {
             promise: None,
             value,
         })
     }
 
-    /// Stores result `i` of a kernel, which is there, and counts down who reads it.
+    /// Stores result `i` of a kernel, which is available, and counts down its readers.
     #[inline]
     pub(super) fn store(
         &mut self,
@@ -174,17 +175,28 @@ impl Registers {
         i: usize,
         value: AsyncValue,
         ready: &mut Ready,
-    ) -> Option<Unstored> {
+    ) -> Option<Forward> {
         let register = body.results(kernel).get(i);
-        let unstored = self.set(register.map_or(usize::MAX, |r| r.register()), value);
+        let forward = self.set(register.map_or(usize::MAX, |r| r.register()), value);
         self.count_down(body.used_by(kernel, i), ready);
-        unstored
+        forward
     }
 
-    /// One argument less for each of `users`; those that wait for nothing more become `ready`.
+    /// Counts an argument of each of `users`; those that wait for no more become `ready`.
     #[inline]
     pub(super) fn count_down(&mut self, users: &[u32], ready: &mut Ready) {
-        for user in users {
+        self.count_down_if(users, |_| true, ready);
+    }
+
+    /// As [`Registers::count_down`], for some of `users`.
+    #[inline]
+    pub(super) fn count_down_if(
+        &mut self,
+        users: &[u32],
+        is_counted: impl Fn(u32) -> bool,
+        ready: &mut Ready,
+    ) {
+        for user in users.iter().filter(|user| is_counted(**user)) {
             if let Some(n) = self.waits.get_mut(*user as usize) {
                 *n = n.wrapping_sub(1);
                 if *n == 0 {
@@ -195,16 +207,17 @@ impl Registers {
     }
 }
 
-/// A value that no register keeps. Forwarding and dropping it may run anything: never under a lock.
-pub(super) struct Unstored {
-    /// Who was promised the value.
+/// A value that no register keeps. Forwarding or dropping it may run any code, so never do it under
+/// a lock.
+pub(super) struct Forward {
+    /// The promise that the value fulfills, if any.
     pub(super) promise: Option<IndirectPromise>,
     pub(super) value: AsyncValue,
 }
 
-impl Unstored {
-    /// Gives the value to whom it was promised.
-    pub(super) fn settle(self) {
+impl Forward {
+    /// Forwards the promise to the value.
+    pub(super) fn resolve(self) {
         if let Some(promise) = self.promise {
             promise.forward_to(self.value);
         }

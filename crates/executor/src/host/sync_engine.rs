@@ -1,28 +1,20 @@
 //! The engine `sync`: kernels in the order of the program, values in plain registers.
 
 use super::program::Loaded;
-use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
 use ferroflow_host_context::{
     ExecutionContext, HostKernel, HostProgram, References, SyncKernelFrame, Value,
 };
 use ferroflow_program::bef::FunctionKind;
+use ferroflow_sync::DepthGuard;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// How deep synchronous calls may nest; they have no other stack to go to.
-const MAX_DEPTH: usize = 256;
+/// How deep synchronous calls may nest: they cannot move to another stack.
+const MAX_DEPTH: u32 = 256;
 
 thread_local! {
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Counts nested calls, whatever way they end.
-struct Level;
-
-impl Drop for Level {
-    fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-    }
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 pub(super) fn execute(
@@ -49,13 +41,11 @@ pub(super) fn execute(
             args.len()
         ));
     }
-    if DEPTH.get() >= MAX_DEPTH {
-        return Err(ferroflow_base::resource_exhausted!(
+    let Some(_guard) = DepthGuard::enter(&DEPTH, MAX_DEPTH) else {
+        return Err(resource_exhausted!(
             "synchronous calls are nested too deeply"
         ));
-    }
-    DEPTH.set(DEPTH.get() + 1);
-    let _level = Level;
+    };
     let body = loaded.file.body(function)?;
     let mut registers = args;
     registers.resize_with(body.register_uses().len(), Value::default);

@@ -8,12 +8,12 @@ use super::format::{
     FunctionKind, HEADER_WORDS, NON_STRICT, PSEUDO_CODE, Reader, Section, corrupt,
 };
 use super::read::File;
-use super::serial::Serial;
+use super::static_schedule::StaticSchedule;
 use ferroflow_base::Result;
 use ferroflow_host_context::{
-    AttrKind, AttrSlot, CallSite, HostProgram, Operand, References, Span,
+    AttrKind, AttrSlot, CallSite, HostProgram, Operand, References, SiteTables, Span,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A kernel of a function.
 #[derive(Clone, Debug)]
@@ -45,18 +45,16 @@ pub struct Body {
     returns: Vec<Operand>,
     /// Arguments and results of the kernels.
     operands: Vec<Operand>,
-    /// What kernels call, and who reads their results.
-    words: Vec<u32>,
-    attrs: Vec<AttrSlot>,
-    /// Readers of each kernel's results, one range of `words` each.
+    /// Attributes; as words, what kernels call and the readers of their results.
+    tables: SiteTables,
+    /// Readers of each kernel's results, one range of words each.
     ranges: Vec<Span>,
     sources: Span,
     argument_users: Vec<Span>,
     /// Of the start and of each kernel; empty if nobody says.
     streams: Vec<u32>,
-    has_one_stream: bool,
     waits: Vec<u32>,
-    serial: Serial,
+    schedule: StaticSchedule,
 }
 
 impl Body {
@@ -77,7 +75,13 @@ impl Body {
         &self.kernels
     }
 
-    /// The registers that are returned. Last uses are those in the order of [`Body::serial`].
+    /// The kernel of a number from 1.
+    #[inline]
+    pub fn kernel(&self, id: u32) -> Option<&Kernel> {
+        self.kernels.get((id as usize).wrapping_sub(1))
+    }
+
+    /// The registers that are returned. Last uses are those in the order of [`Body::schedule`].
     #[inline]
     pub fn returns(&self) -> &[Operand] {
         &self.returns
@@ -90,7 +94,7 @@ impl Body {
     }
 
     /// Registers that the kernel reads, and those that it writes. Last uses are those in the order
-    /// of [`Body::serial`].
+    /// of [`Body::schedule`].
     #[inline]
     pub fn operands(&self, kernel: &Kernel) -> (&[Operand], &[Operand]) {
         let start = kernel.refers.args.start as usize;
@@ -125,8 +129,7 @@ impl Body {
     ) -> CallSite<'a> {
         CallSite {
             program,
-            attrs: &self.attrs,
-            functions: &self.words,
+            tables: &self.tables,
             kernel,
         }
     }
@@ -134,39 +137,39 @@ impl Body {
     /// Attributes of the kernel.
     #[inline]
     pub fn attrs(&self, kernel: &Kernel) -> &[AttrSlot] {
-        kernel.refers.attrs.of(&self.attrs)
+        kernel.refers.attrs.of(&self.tables.attrs)
     }
 
     /// Functions that the kernel may call.
     #[inline]
     pub fn functions(&self, kernel: &Kernel) -> &[u32] {
-        kernel.refers.functions.of(&self.words)
+        kernel.refers.functions.of(&self.tables.words)
     }
 
     /// Kernels (from 1) that read result `i`, once for each time they do.
     #[inline]
     pub fn used_by(&self, kernel: &Kernel, i: usize) -> &[u32] {
         let span = kernel.used_by.of(&self.ranges).get(i);
-        span.map_or(&[], |span| span.of(&self.words))
+        span.map_or(&[], |span| span.of(&self.tables.words))
     }
 
     /// Kernels (from 1) without arguments.
     #[inline]
     pub fn sources(&self) -> &[u32] {
-        self.sources.of(&self.words)
+        self.sources.of(&self.tables.words)
     }
 
     /// Kernels (from 1) that read argument `i`.
     #[inline]
     pub fn argument_used_by(&self, i: usize) -> &[u32] {
         let span = self.argument_users.get(i);
-        span.map_or(&[], |span| span.of(&self.words))
+        span.map_or(&[], |span| span.of(&self.tables.words))
     }
 
-    /// The order in which one thread runs the kernels if no value is late.
+    /// The order in which one thread runs the kernels while every value is available.
     #[inline]
-    pub fn serial(&self) -> &Serial {
-        &self.serial
+    pub fn schedule(&self) -> &StaticSchedule {
+        &self.schedule
     }
 
     /// The streams that the start of the function (0) and its kernels (from 1) run in, if the file
@@ -174,12 +177,6 @@ impl Body {
     #[inline]
     pub fn streams(&self) -> Option<&[u32]> {
         (!self.streams.is_empty()).then_some(&self.streams)
-    }
-
-    /// Whether all of it is one stream.
-    #[inline]
-    pub fn has_one_stream(&self) -> bool {
-        self.has_one_stream
     }
 
     /// How many arguments must be there before a kernel (from 1) runs.
@@ -210,7 +207,7 @@ pub(super) fn decode(file: &File, index: usize) -> Result<Body> {
     if is_async {
         let is_constant =
             |k: &Kernel| k.n_args() == 0 && file.kernel_name(k.code).starts_with("tfrt.constant.");
-        body.serial = Serial::new(&body, is_constant);
+        body.schedule = StaticSchedule::new(&body, is_constant);
         mark_last_uses(&mut body);
         mark_early_results(&mut body);
     }
@@ -248,15 +245,13 @@ fn read(file: &File, index: usize) -> Option<Body> {
         kernels: Vec::new(),
         returns,
         operands: Vec::new(),
-        words: Vec::new(),
-        attrs: Vec::new(),
+        tables: SiteTables::default(),
         ranges: Vec::new(),
         sources: Span::default(),
         argument_users: Vec::new(),
         streams: Vec::new(),
-        has_one_stream: true,
         waits: vec![0],
-        serial: Serial::default(),
+        schedule: StaticSchedule::default(),
     };
     let list = section.get(list..)?;
     for (i, (offset, n_operands)) in table.into_iter().enumerate() {
@@ -300,7 +295,6 @@ fn read(file: &File, index: usize) -> Option<Body> {
         if streams.len() != body.kernels.len() + 1 {
             return None;
         }
-        body.has_one_stream = streams.windows(2).all(|pair| pair.first() == pair.last());
         body.streams = streams.to_vec();
     }
     Some(body)
@@ -342,7 +336,7 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
     let (mut registers, mut offsets) = (Vec::new(), Vec::new());
     take(&mut registers, n_args)?;
     take(&mut offsets, n_attrs)?;
-    let functions = take(&mut body.words, n_functions)?;
+    let functions = take(&mut body.tables.words, n_functions)?;
     take(&mut registers, n_results)?;
     let first_operand = body.operands.len();
     for register in registers {
@@ -350,33 +344,41 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
     }
     let first_range = body.ranges.len();
     for n in used_counts {
-        let range = take(&mut body.words, n)?;
+        let range = take(&mut body.tables.words, n)?;
         body.ranges.push(range);
     }
-    let first_attr = body.attrs.len();
+    let first_attr = body.tables.attrs.len();
     for offset in offsets {
         let tag = file.attribute_tags().get(&(offset as usize)).copied();
-        body.attrs.push(AttrSlot {
+        body.tables.attrs.push(AttrSlot {
             offset: offset as usize,
             kind: tag.map(|t| AttrKind(t >> 1)),
             typed: tag.is_some_and(|t| t & 1 != 0),
         });
+    }
+    let data = match n_attrs {
+        0 => u32::MAX,
+        _ => u32::try_from(body.tables.data.len()).ok()?,
+    };
+    if n_attrs > 0 {
+        body.tables.data.push(OnceLock::new());
     }
     Some(Kernel {
         code,
         refers: References {
             args: Span::new(first_operand..first_operand + n_args)?,
             n_results: u32::try_from(n_results).ok()?,
-            attrs: Span::new(first_attr..body.attrs.len())?,
+            attrs: Span::new(first_attr..body.tables.attrs.len())?,
             functions,
             location,
+            data,
         },
         non_strict: metadata & NON_STRICT != 0,
         used_by: Span::new(first_range..body.ranges.len())?,
     })
 }
 
-/// Marks the uses of registers that are the last ones in serial order.
+/// Marks the uses of registers that are the last ones in the static schedule.
 fn mark_last_uses(body: &mut Body) {
     let mut is_used_later = vec![false; body.uses.len()];
     let mut visit = |operand: &mut Operand, is_read: bool| {
@@ -388,7 +390,7 @@ fn mark_last_uses(body: &mut Body) {
         }
     };
     body.returns.iter_mut().rev().for_each(|r| visit(r, true));
-    for id in body.serial.order().iter().rev() {
+    for id in body.schedule.order().iter().rev() {
         let Some(kernel) = body.kernels.get(*id as usize - 1) else {
             continue;
         };

@@ -7,7 +7,7 @@ mod model;
 #[cfg(test)]
 mod model_tests;
 mod read;
-mod serial;
+mod static_schedule;
 mod to_mlir;
 mod write;
 mod write_attrs;
@@ -17,6 +17,6 @@ pub use body::{Body, Kernel};
 pub use format::FunctionKind;
 pub use model::{MAIN, Model, Port, write_model};
 pub use read::{File, FileBytes, Function};
-pub use serial::Serial;
+pub use static_schedule::StaticSchedule;
 pub use to_mlir::to_mlir;
 pub use write::{WriteOptions, write, write_with};

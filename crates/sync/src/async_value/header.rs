@@ -33,7 +33,7 @@ pub(super) struct Header {
 /// What erased code has to know of a payload's type.
 #[repr(align(8))]
 pub(super) struct Info {
-    pub(super) type_id: fn() -> TypeId,
+    type_id: fn() -> TypeId,
     pub(super) type_name: fn() -> &'static str,
     pub(super) is_indirect: bool,
     layout: Layout,
@@ -203,22 +203,13 @@ impl Raw {
         self.header().info.info()
     }
 
-    /// Whether the payload's type is certainly `T`, directly: a constant may have several addresses.
-    #[inline]
-    pub(super) fn is_exactly<T: 'static>(&self) -> bool {
-        std::ptr::eq(self.info(), InfoOf::<T, false>::INFO)
-    }
-
     /// Whether the payload's type is `T`, directly.
     #[inline]
     pub(super) fn holds<T: 'static>(&self) -> bool {
-        self.is_exactly::<T>() || self.holds_slow::<T>()
-    }
-
-    #[cold]
-    fn holds_slow<T: 'static>(&self) -> bool {
         let info = self.info();
-        !info.is_indirect && (info.type_id)() == TypeId::of::<T>()
+        // The constant of a type may have several addresses.
+        std::ptr::eq(info, InfoOf::<T, false>::INFO)
+            || ((info.type_id)() == TypeId::of::<T>() && !info.is_indirect)
     }
 
     /// The state; the payload of an available state may be read after this.

@@ -4,17 +4,16 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// What most values need: the header, and a payload of up to two words.
-const BLOCK: Layout = match Layout::from_size_align(32, 16) {
-    Ok(layout) => layout,
-    Err(_) => panic!("a power of two"),
-};
-/// Blocks a thread keeps for reuse.
+/// Sizes of blocks: most values are a header with a payload of up to two words, tensor handles and
+/// tensors take more.
+const SIZES: [usize; 3] = [32, 64, 128];
+const ALIGN: usize = 16;
+/// Blocks of each size that a thread keeps for reuse.
 const MAX_FREE: usize = 512;
 /// None are kept where a tool looks for uses of memory that was freed.
 const KEEPS: bool = !cfg!(any(loom, asan));
 
-/// A block that nobody uses.
+/// A block that is not in use.
 struct Free {
     next: *mut Free,
 }
@@ -24,46 +23,72 @@ struct FreeList {
     len: Cell<usize>,
 }
 
-impl Drop for FreeList {
+/// The lists of a thread, by size.
+struct FreeLists([FreeList; SIZES.len()]);
+
+impl Drop for FreeLists {
     fn drop(&mut self) {
-        let mut block = self.first.get();
-        while let Some(free) = NonNull::new(block) {
-            // SAFETY: the list has free blocks only, each once.
-            unsafe {
-                block = free.as_ref().next;
-                dealloc(free.as_ptr().cast(), BLOCK);
+        for (list, size) in self.0.iter().zip(SIZES) {
+            let mut block = list.first.get();
+            while let Some(free) = NonNull::new(block) {
+                // SAFETY: the list has free blocks of this size only, each once.
+                unsafe {
+                    block = free.as_ref().next;
+                    let layout = Layout::from_size_align_unchecked(size, ALIGN);
+                    dealloc(free.as_ptr().cast(), layout);
+                }
             }
         }
     }
 }
 
 thread_local! {
-    static FREE: FreeList = const {
-        FreeList { first: Cell::new(std::ptr::null_mut()), len: Cell::new(0) }
+    static FREE: FreeLists = const {
+        FreeLists(
+            [const { FreeList { first: Cell::new(std::ptr::null_mut()), len: Cell::new(0) } };
+                SIZES.len()],
+        )
     };
 }
 
+/// The number of the smallest size that such a value fits into, if any.
 #[inline]
-const fn fits(layout: Layout) -> bool {
-    layout.size() <= BLOCK.size() && layout.align() <= BLOCK.align()
+const fn class_of(layout: Layout) -> Option<usize> {
+    let mut class = 0;
+    while class < SIZES.len() {
+        if layout.size() <= SIZES[class] && layout.align() <= ALIGN {
+            return Some(class);
+        }
+        class += 1;
+    }
+    None
+}
+
+/// The layout of the block for a value of this layout.
+#[inline]
+fn block(layout: Layout) -> Layout {
+    let size = class_of(layout).and_then(|class| SIZES.get(class));
+    size.and_then(|size| Layout::from_size_align(*size, ALIGN).ok())
+        .unwrap_or(layout)
 }
 
 /// Memory of this layout, or more.
 #[inline]
 pub(super) fn allocate(layout: Layout) -> NonNull<u8> {
-    if !fits(layout) {
-        return from_system(layout);
-    }
-    let reused = FREE.try_with(|free| {
-        let block = NonNull::new(free.first.get())?;
-        // SAFETY: the list has free blocks only, and this thread alone has the list.
-        free.first.set(unsafe { block.as_ref() }.next);
-        free.len.set(free.len.get() - 1);
-        Some(block.cast())
+    let reused = class_of(layout).and_then(|class| {
+        let take = |lists: &FreeLists| {
+            let free = lists.0.get(class)?;
+            let block = NonNull::new(free.first.get())?;
+            // SAFETY: the list has free blocks only, and this thread alone has the list.
+            free.first.set(unsafe { block.as_ref() }.next);
+            free.len.set(free.len.get() - 1);
+            Some(block.cast())
+        };
+        FREE.try_with(take).ok().flatten()
     });
     match reused {
-        Ok(Some(block)) => block,
-        _ => from_system(BLOCK),
+        Some(block) => block,
+        None => from_system(block(layout)),
     }
 }
 
@@ -76,33 +101,32 @@ fn from_system(layout: Layout) -> NonNull<u8> {
     }
 }
 
-/// Gives memory back.
+/// Releases memory.
 ///
 /// # Safety
-/// It comes from [`allocate`] with the same layout, and nobody uses it any more.
+/// It comes from [`allocate`] with the same layout and is not used any more.
 #[inline]
 pub(super) unsafe fn free(memory: NonNull<u8>, layout: Layout) {
-    let is_kept = fits(layout)
-        && FREE
-            .try_with(|free| {
-                let keep = KEEPS && free.len.get() < MAX_FREE;
-                if keep {
-                    let block = memory.cast::<Free>();
-                    // SAFETY: a block is large enough and aligned for it, and is nobody's now.
-                    unsafe {
-                        block.write(Free {
-                            next: free.first.get(),
-                        });
-                    }
-                    free.first.set(block.as_ptr());
-                    free.len.set(free.len.get() + 1);
-                }
-                keep
-            })
-            .unwrap_or(false);
-    if !is_kept {
-        let layout = if fits(layout) { BLOCK } else { layout };
+    let keep = |lists: &FreeLists| -> bool {
+        let Some(free) = class_of(layout).and_then(|class| lists.0.get(class)) else {
+            return false;
+        };
+        let keep = KEEPS && free.len.get() < MAX_FREE;
+        if keep {
+            let block = memory.cast::<Free>();
+            // SAFETY: a block is large enough and aligned for it, and unused now.
+            unsafe {
+                block.write(Free {
+                    next: free.first.get(),
+                });
+            }
+            free.first.set(block.as_ptr());
+            free.len.set(free.len.get() + 1);
+        }
+        keep
+    };
+    if !FREE.try_with(keep).unwrap_or(false) {
         // SAFETY: `allocate` took it from the system with this layout.
-        unsafe { dealloc(memory.as_ptr(), layout) };
+        unsafe { dealloc(memory.as_ptr(), block(layout)) };
     }
 }

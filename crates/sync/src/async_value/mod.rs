@@ -7,7 +7,7 @@
 
 mod header;
 mod memory;
-mod shares;
+mod ref_batch;
 mod value;
 mod waiter;
 mod writer;
@@ -15,7 +15,7 @@ mod writer;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use shares::Shares;
+pub use ref_batch::RefBatch;
 pub use value::{AsyncValue, AsyncValueRef, Ready, State};
 pub use writer::{Constructed, IndirectPromise, Promise};
 

@@ -126,7 +126,7 @@ impl AsyncValue {
     /// The payload, if it is available and of this type.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
-        if self.0.is_exactly::<T>() && self.is_concrete() {
+        if self.0.holds::<T>() && self.is_concrete() {
             // SAFETY: of that type, and available.
             return Some(unsafe { self.0.value::<T>() });
         }

@@ -1,6 +1,7 @@
-//! Who waits for a value: closures in nodes that are kept for reuse, run without recursion.
+//! Waiters of a value: closures in recycled nodes, run with bounded recursion.
 
-use std::cell::RefCell;
+use crate::DepthGuard;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 
@@ -41,13 +42,9 @@ impl Drop for FreeList {
 
 thread_local! {
     static FREE: FreeList = const { FreeList(RefCell::new(Vec::new())) };
-    static NESTING: RefCell<Nesting> = const { RefCell::new(Nesting { depth: 0, queue: VecDeque::new() }) };
-}
-
-struct Nesting {
-    depth: u32,
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// Lists whose turn comes when the outermost call is reached again.
-    queue: VecDeque<*mut Waiter>,
+    static QUEUE: RefCell<VecDeque<*mut Waiter>> = const { RefCell::new(VecDeque::new()) };
 }
 
 const fn fits<F>() -> bool {
@@ -135,45 +132,25 @@ fn walk(mut list: *mut Waiter, fate: Fate) {
     }
 }
 
-/// Runs a list that the caller owns, newest first; later, when too many calls are nested already.
+/// Runs a list that the caller owns, newest first; later, if too many calls are nested already.
 pub(super) fn run_all(list: *mut Waiter) {
-    /// Undoes the count even when a closure panics.
-    struct Level;
-    impl Drop for Level {
-        fn drop(&mut self) {
-            let _ = NESTING.try_with(|n| n.borrow_mut().depth -= 1);
-        }
-    }
-    let depth = NESTING.try_with(|n| {
-        let mut nesting = n.borrow_mut();
-        if nesting.depth >= MAX_DEPTH {
-            nesting.queue.push_back(list);
-            return None;
-        }
-        nesting.depth += 1;
-        Some(nesting.depth)
-    });
-    match depth {
-        Ok(None) => {}
-        Ok(Some(depth)) => {
-            let _level = Level;
+    let Some(guard) = DepthGuard::enter(&DEPTH, MAX_DEPTH) else {
+        let queued = QUEUE.try_with(|queue| queue.borrow_mut().push_back(list));
+        if queued.is_err() {
+            // The thread is exiting.
             walk(list, Fate::Run);
-            if depth == 1 {
-                run_queued();
-            }
         }
-        // The thread is going down.
-        Err(_) => walk(list, Fate::Run),
+        return;
+    };
+    walk(list, Fate::Run);
+    if guard.is_outermost() {
+        while let Ok(Some(list)) = QUEUE.try_with(|queue| queue.borrow_mut().pop_front()) {
+            walk(list, Fate::Run);
+        }
     }
 }
 
-fn run_queued() {
-    while let Ok(Some(list)) = NESTING.try_with(|n| n.borrow_mut().queue.pop_front()) {
-        walk(list, Fate::Run);
-    }
-}
-
-/// Drops a list that nobody will ever run.
+/// Drops a list that will never run.
 pub(super) fn drop_all(list: *mut Waiter) {
     walk(list, Fate::Drop);
 }

@@ -1,4 +1,4 @@
-//! A state that one thread at a time owns, with messages for whoever owns it.
+//! A state that one thread at a time holds, with messages for that thread.
 
 #[cfg(loom)]
 use loom::sync::{
@@ -12,21 +12,21 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
 
-/// A state and its inbox. Nobody ever waits for the state: who cannot own it leaves a message, and
-/// the owner sees it.
+/// A combining lock: a state and an inbox. No thread waits for the state: a thread that cannot lock it
+/// leaves a message, which the thread that holds it processes.
 ///
-/// No message is lost when every thread follows the rule: [`send`](Owned::send), then
-/// [`try_own`](Owned::try_own); as the owner read the [`messages`](Owned::messages), and try again
-/// when [`release`](Owned::release) says so. A sender puts its message before it tries to own,
-/// and the owner looks into the inbox after it has given the state back; the fences order these two pairs, so
-/// that at least one of the two sees the other.
+/// No message is lost if every thread follows the protocol: [`send`](Mailbox::send), then
+/// [`try_lock`](Mailbox::try_lock); holding the lock, process the [`messages`](Mailbox::messages), and
+/// retry if [`release`](Mailbox::release) says so. A sender stores its message before it tries to lock,
+/// and the holder reads the inbox after it has released the state; fences order these two pairs, so at
+/// least one of the two threads sees the other.
 ///
 /// ```
-/// use ferroflow_sync::Owned;
-/// let sum = Owned::new(0);
+/// use ferroflow_sync::Mailbox;
+/// let sum = Mailbox::new(0);
 /// let add = |n: i32| {
 ///     sum.send(n);
-///     while let Some(mut total) = sum.try_own() {
+///     while let Some(mut total) = sum.try_lock() {
 ///         *total += sum.messages().into_iter().sum::<i32>();
 ///         if !sum.release(total) {
 ///             break;
@@ -36,30 +36,27 @@ use std::sync::{
 /// std::thread::scope(|s| (1..=4).for_each(|n| drop(s.spawn(move || add(n)))));
 /// assert_eq!(sum.lock().abs(), 10);
 /// ```
-pub struct Owned<S, M> {
-    /// Whether somebody owns the state; its lock only keeps the compiler content.
-    is_owned: AtomicBool,
+pub struct Mailbox<S, M> {
+    /// Whether a thread holds the state; the mutex only satisfies the compiler.
+    is_locked: AtomicBool,
     state: Mutex<S>,
     inbox: Mutex<Vec<M>>,
     /// Length of the inbox, changed only with its lock.
     n_inbox: AtomicUsize,
 }
 
-/// The state, owned; it must go back by [`Owned::release`].
-pub type Owner<'a, S> = MutexGuard<'a, S>;
-
-impl<S, M> Owned<S, M> {
-    /// A state that nobody owns, without messages.
+impl<S, M> Mailbox<S, M> {
+    /// An unlocked state without messages.
     pub fn new(state: S) -> Self {
-        Owned {
-            is_owned: AtomicBool::new(false),
+        Mailbox {
+            is_locked: AtomicBool::new(false),
             state: Mutex::new(state),
             inbox: Mutex::new(Vec::new()),
             n_inbox: AtomicUsize::new(0),
         }
     }
 
-    /// Leaves a message for the owner.
+    /// Leaves a message for the thread that holds the state.
     pub fn send(&self, message: M) {
         let mut inbox = self.lock_inbox();
         inbox.push(message);
@@ -68,9 +65,9 @@ impl<S, M> Owned<S, M> {
         fence(Ordering::SeqCst);
     }
 
-    /// The state, unless somebody owns it, who then sees every message that was sent before.
-    pub fn try_own(&self) -> Option<Owner<'_, S>> {
-        let is_free = !self.is_owned.swap(true, Ordering::SeqCst);
+    /// Locks the state, unless a thread holds it, which then sees every message sent before.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
+        let is_free = !self.is_locked.swap(true, Ordering::SeqCst);
         is_free.then(|| self.lock())
     }
 
@@ -84,16 +81,16 @@ impl<S, M> Owned<S, M> {
         std::mem::take(&mut *inbox)
     }
 
-    /// Gives the state back; whether messages are there that their senders left to this owner.
-    pub fn release(&self, owner: Owner<'_, S>) -> bool {
-        drop(owner);
-        self.is_owned.swap(false, Ordering::SeqCst);
+    /// Releases the state; whether its senders left messages to this thread.
+    pub fn release(&self, guard: MutexGuard<'_, S>) -> bool {
+        drop(guard);
+        self.is_locked.swap(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.n_inbox.load(Ordering::SeqCst) > 0
     }
 
-    /// The state, waited for: for when all is done.
-    pub fn lock(&self) -> Owner<'_, S> {
+    /// Waits for the state: for when all is done.
+    pub fn lock(&self) -> MutexGuard<'_, S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

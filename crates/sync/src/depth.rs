@@ -1,0 +1,56 @@
+//! How deep calls nest on the stack of a thread.
+
+use std::cell::Cell;
+use std::thread::LocalKey;
+
+/// Counts a call that is under way on this thread, however it ends: by returning or by a panic.
+///
+/// ```
+/// use ferroflow_sync::DepthGuard;
+/// use std::cell::Cell;
+/// thread_local! {
+///     static DEPTH: Cell<u32> = const { Cell::new(0) };
+/// }
+/// let outer = DepthGuard::enter(&DEPTH, 1);
+/// assert!(outer.is_some() && DepthGuard::enter(&DEPTH, 1).is_none());
+/// drop(outer);
+/// assert_eq!(DEPTH.get(), 0);
+/// ```
+#[must_use]
+pub struct DepthGuard {
+    depth: &'static LocalKey<Cell<u32>>,
+    before: u32,
+}
+
+impl DepthGuard {
+    /// Enters a call; `None` if `limit` calls are nested already.
+    #[inline]
+    pub fn enter(depth: &'static LocalKey<Cell<u32>>, limit: u32) -> Option<DepthGuard> {
+        let before = depth.get();
+        (before < limit).then(|| {
+            depth.set(before + 1);
+            DepthGuard { depth, before }
+        })
+    }
+
+    /// Whether no other call was under way.
+    #[inline]
+    pub fn is_outermost(&self) -> bool {
+        self.before == 0
+    }
+
+    /// Starts counting at zero, for a task that has the stack to itself.
+    pub fn restart(depth: &'static LocalKey<Cell<u32>>) -> DepthGuard {
+        DepthGuard {
+            depth,
+            before: depth.replace(0),
+        }
+    }
+}
+
+impl Drop for DepthGuard {
+    #[inline]
+    fn drop(&mut self) {
+        self.depth.set(self.before);
+    }
+}
