@@ -1,7 +1,7 @@
 //! Numbers: `tfrt.constant.*`, arithmetic, comparison, casts, printing.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_host_context::{Attr, Ctx, KernelRegistry};
+use ferroflow_host_context::{Attr, Ctx, ExecutionContext, KernelCost, KernelRegistry};
 use ferroflow_sync::Chain;
 
 fn divide_by_zero() -> ferroflow_base::Status {
@@ -17,10 +17,6 @@ macro_rules! integers {
                 }
                 Ok((a.wrapping_div(b), a.wrapping_rem(b)))
             }
-            fn print(value: $ty, ctx: Ctx) -> Chain {
-                ctx.host().print(&format!(concat!("int", $name, " = {}\n"), value));
-                Chain
-            }
             $registry
                 .add(concat!("tfrt.constant.i", $name), |value: Attr<$ty>| value.0)
                 .add(concat!("tfrt.add.i", $name), |a: $ty, b: $ty| a.wrapping_add(b))
@@ -29,7 +25,6 @@ macro_rules! integers {
                 .add(concat!("tfrt.equal.i", $name), |a: $ty, b: $ty| a == b)
                 .add(concat!("tfrt.lessequal.i", $name), |a: $ty, b: $ty| a <= b)
                 .add(concat!("tfrt.div.i", $name), div)
-                .add(concat!("tfrt.print.i", $name), print)
                 .add_sync(concat!("tfrt.constant_s.i", $name), |value: Attr<$ty>| value.0)
                 .add_sync(concat!("tfrt.add_s.i", $name), |a: $ty, b: $ty| a.wrapping_add(b))
                 .add_sync(concat!("tfrt.minus_s.i", $name), |a: $ty, b: $ty| a.wrapping_sub(b))
@@ -49,17 +44,12 @@ macro_rules! floats {
                 }
                 Ok(a / b)
             }
-            fn print(value: $ty, ctx: Ctx) -> Chain {
-                ctx.host().print(&format!(concat!($name, " = {}\n"), fixed(value.into())));
-                Chain
-            }
             $registry
                 .add(concat!("tfrt.constant.", $name), |value: Attr<$ty>| value.0)
                 .add(concat!("tfrt.add.", $name), |a: $ty, b: $ty| a + b)
                 .add(concat!("tfrt.minimum.", $name), |a: $ty, b: $ty| a.min(b))
                 .add(concat!("tfrt.multiply.", $name), |a: $ty, b: $ty| a * b)
                 .add(concat!("tfrt.div.", $name), div)
-                .add(concat!("tfrt.print.", $name), print)
                 .add(concat!("tfrt.cast.i64_to_", $name), |value: i64| value as $ty)
                 .add(concat!("tfrt.cast.", $name, "_to_i64"), |value: $ty| value as i64)
                 .add_sync(concat!("tfrt.constant_s.", $name), |value: Attr<$ty>| value.0);
@@ -96,12 +86,16 @@ pub(super) fn scientific(value: f64) -> String {
     }
 }
 
-fn print_bool(value: bool, ctx: Ctx) -> Chain {
-    ctx.host().print(&format!("int1 = {}\n", i32::from(value)));
+fn print(text: &str, ctx: &ExecutionContext) -> Chain {
+    ctx.host().print(&format!("{text}\n"));
     Chain
 }
 
-pub(super) fn register(registry: &mut KernelRegistry) {
+fn print_bool(value: bool, ctx: Ctx) -> Chain {
+    print(&format!("int1 = {}", i32::from(value)), &ctx)
+}
+
+fn register_inexpensive(registry: &mut KernelRegistry) {
     integers!(registry, i32: "32", i64: "64");
     floats!(registry, f32: "f32", f64: "f64");
     registry
@@ -109,6 +103,23 @@ pub(super) fn register(registry: &mut KernelRegistry) {
         .add_sync("tfrt.constant_s.i1", |value: Attr<bool>| value.0)
         .add("tfrt.constant.ui32", |value: Attr<u32>| value.0)
         .add("tfrt.constant.ui64", |value: Attr<u64>| value.0)
-        .add("tfrt.and.i1", |a: bool, b: bool| a & b)
-        .add("tfrt.print.i1", print_bool);
+        .add("tfrt.and.i1", |a: bool, b: bool| a & b);
+}
+
+pub(super) fn register(registry: &mut KernelRegistry) {
+    registry
+        .with_cost(KernelCost::Inexpensive, register_inexpensive)
+        .add("tfrt.print.i1", print_bool)
+        .add("tfrt.print.i32", |value: i32, ctx: Ctx| {
+            print(&format!("int32 = {value}"), &ctx)
+        })
+        .add("tfrt.print.i64", |value: i64, ctx: Ctx| {
+            print(&format!("int64 = {value}"), &ctx)
+        })
+        .add("tfrt.print.f32", |value: f32, ctx: Ctx| {
+            print(&format!("f32 = {}", fixed(value.into())), &ctx)
+        })
+        .add("tfrt.print.f64", |value: f64, ctx: Ctx| {
+            print(&format!("f64 = {}", fixed(value)), &ctx)
+        });
 }

@@ -70,7 +70,7 @@ impl Reader {
     fn dims(&mut self, rank: usize) -> Result<TensorShape> {
         let dims = self.words(rank, "tensor dims")?;
         let dims = dims.into_iter().map(|d| i64::try_from(d).unwrap_or(-1));
-        TensorShape::new(dims.collect())
+        TensorShape::new(dims.collect::<Vec<_>>())
     }
 
     /// Shape and elements, of which each takes `size` bytes.
@@ -130,7 +130,7 @@ fn read(
     let shape = file.dims(expected.rank)?;
     let (rows, indices) = file.payload(2, 8)?;
     let (count, values) = file.payload(1, size)?;
-    if rows.0 != [count.n_elements()? as i64, expected.rank as i64] {
+    if rows.0[..] != [count.n_elements()? as i64, expected.rank as i64] {
         return Err(invalid_argument!(
             "the tensor is not correctly formatted: indices of shape {rows} and values of shape \
              {count} do not fit a tensor of shape {shape}"

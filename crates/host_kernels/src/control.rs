@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{
-    ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
+    ExecutionContext, Frame, Function, KernelCost, KernelFrame, KernelRegistry, Values,
 };
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
 use std::sync::{Mutex, PoisonError};
@@ -270,14 +270,18 @@ fn merge_chains(frame: &mut KernelFrame) -> Result<()> {
 
 pub(super) fn register(registry: &mut KernelRegistry) {
     registry
-        .add_raw("tfrt.merge.chains", merge_chains)
-        .add_raw("tfrt.call", call)
-        .add_raw("tfrt.cond", if_kernel)
-        .add_raw("tfrt.case", case)
+        .with_cost(KernelCost::Inexpensive, |r| {
+            r.add_raw("tfrt.merge.chains", merge_chains)
+                .add_raw("tfrt.alias.value", alias)
+                .add("tfrt.new.chain", || Chain);
+        })
+        .with_cost(KernelCost::Callees, |r| {
+            r.add_raw("tfrt.call", call)
+                .add_raw("tfrt.cond", if_kernel)
+                .add_raw("tfrt.if", if_kernel)
+                .add_raw("tfrt.case", case);
+        })
         .add_raw("tfrt.while", while_kernel)
-        .add("tfrt.new.chain", || Chain)
-        .add_raw("tfrt.alias.value", alias)
-        .add_raw("tfrt.if", if_kernel)
         .add_raw("tfrt.repeat.i32", repeat)
         .add_raw("tfrt.once", once);
 }

@@ -56,10 +56,21 @@ impl HostValue for SharedBuffer {}
 impl SharedBuffer {
     /// Zeroed bytes of an allocator.
     pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<Self> {
+        Self::build(allocator, size, |_| {})
+    }
+
+    /// Bytes of an allocator, zero at first, that `fill` writes.
+    fn build(
+        allocator: &Arc<dyn HostAllocator>,
+        size: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Self> {
         let too_large = || invalid_argument!("a buffer of {size} bytes is too large");
         let end = HEADER.checked_add(size).ok_or_else(too_large)?;
+        let mut buffer = HostBuffer::new(allocator, end)?;
+        fill(buffer.bytes_mut().get_mut(HEADER..).unwrap_or(&mut []));
         Ok(SharedBuffer {
-            buffer: Arc::new(RwLock::new(Storage::Host(HostBuffer::new(allocator, end)?))),
+            buffer: Arc::new(RwLock::new(Storage::Host(buffer))),
             range: HEADER..end,
         })
     }
@@ -107,6 +118,14 @@ impl SharedBuffer {
         let mut buffer = self.buffer.write().unwrap_or_else(PoisonError::into_inner);
         let bytes = buffer.bytes_mut().get_mut(self.range.clone());
         f(bytes.unwrap_or(&mut []))
+    }
+}
+
+/// Copies as many bytes as both have.
+pub(super) fn copy_bytes(from: &[u8], to: &mut [u8]) {
+    let n = from.len().min(to.len());
+    if let (Some(from), Some(to)) = (from.get(..n), to.get_mut(..n)) {
+        to.copy_from_slice(from);
     }
 }
 
@@ -211,19 +230,7 @@ impl DenseHostTensor {
         dtype: HostDType,
         shape: TensorShape,
     ) -> Result<Self> {
-        let size = dtype
-            .size()
-            .ok_or_else(|| invalid_argument!("no dense tensor of {dtype:?}"))?;
-        let n_bytes = shape.n_elements()?.checked_mul(size);
-        let n_bytes = n_bytes.filter(|n| *n <= memory_limit());
-        let n_bytes = n_bytes.ok_or_else(|| invalid_argument!("Cannot allocate tensor"))?;
-        let buffer = SharedBuffer::new(allocator, n_bytes)
-            .map_err(|_| invalid_argument!("Cannot allocate tensor"))?;
-        Ok(DenseHostTensor {
-            dtype,
-            shape,
-            buffer,
-        })
+        Self::build(allocator, dtype, shape, |_| {})
     }
 
     /// A tensor whose elements are all the same.
@@ -272,11 +279,33 @@ impl DenseHostTensor {
         shape: TensorShape,
         bytes: &[u8],
     ) -> Result<Self> {
-        let tensor = Self::new(allocator, dtype, shape)?;
-        tensor.buffer.write(|to| {
-            to.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-        });
-        Ok(tensor)
+        Self::build(allocator, dtype, shape, |to| {
+            copy_bytes(bytes, to);
+        })
+    }
+
+    /// A tensor whose bytes, zero at first, `fill` writes.
+    ///
+    /// # Errors
+    /// A dtype without numbers, and memory that cannot be had.
+    pub fn build(
+        allocator: &Arc<dyn HostAllocator>,
+        dtype: HostDType,
+        shape: TensorShape,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Self> {
+        let size = dtype
+            .size()
+            .ok_or_else(|| invalid_argument!("no dense tensor of {dtype:?}"))?;
+        let n_bytes = shape.n_elements()?.checked_mul(size);
+        let n_bytes = n_bytes.filter(|n| *n <= memory_limit());
+        let cannot = || invalid_argument!("Cannot allocate tensor");
+        let buffer = SharedBuffer::build(allocator, n_bytes.ok_or_else(cannot)?, fill);
+        Ok(DenseHostTensor {
+            dtype,
+            shape,
+            buffer: buffer.map_err(|_| cannot())?,
+        })
     }
 }
 
@@ -491,14 +520,14 @@ mod tests {
 
     fn strings(n: usize) -> HostTensor {
         HostTensor::String(StringHostTensor {
-            shape: TensorShape(vec![n as i64]),
+            shape: TensorShape([n as i64].as_slice().into()),
             strings: vec!["a".to_string(); n],
         })
     }
 
     fn bools(n: usize) -> HostTensor {
         let allocator: Arc<dyn HostAllocator> = Arc::new(ferroflow_tensor::MallocAllocator);
-        let shape = TensorShape(vec![n as i64]);
+        let shape = TensorShape([n as i64].as_slice().into());
         HostTensor::Dense(DenseHostTensor::new(&allocator, HostDType::I1, shape).expect("fits"))
     }
 

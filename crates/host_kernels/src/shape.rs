@@ -3,11 +3,15 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{Arg, ArrayAttr, Ctx, HostValue, KernelRegistry};
 use ferroflow_sync::Chain;
+use smallvec::SmallVec;
 use std::fmt;
+
+/// Dimensions, up to four in place.
+pub type Dims = SmallVec<[i64; 4]>;
 
 /// The sizes of a tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TensorShape(pub Vec<i64>);
+pub struct TensorShape(pub Dims);
 
 /// Sizes of which some (-1), or all, are not known.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +27,11 @@ impl HostValue for FixedRankShape {}
 
 impl TensorShape {
     /// A shape from the attribute of a kernel.
-    pub fn new(dims: Vec<i64>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// A negative dimension.
+    pub fn new(dims: impl Into<Dims>) -> Result<Self> {
+        let dims = dims.into();
         if dims.iter().any(|d| *d < 0) {
             return Err(invalid_argument!("negative dimension in shape {dims:?}"));
         }
@@ -104,7 +112,7 @@ fn to_shape(shape: Arg<PartialTensorShape>) -> Result<TensorShape> {
     let unknown = dims.iter().enumerate().filter(|(_, d)| **d < 0);
     let unknown: Vec<String> = unknown.map(|(i, _)| i.to_string()).collect();
     if unknown.is_empty() {
-        return Ok(TensorShape(dims.clone()));
+        return Ok(TensorShape(dims.as_slice().into()));
     }
     Err(invalid_argument!(
         "Unknown dimensions at following indices = [{}]",
@@ -113,7 +121,7 @@ fn to_shape(shape: Arg<PartialTensorShape>) -> Result<TensorShape> {
 }
 
 fn to_partial(shape: Arg<TensorShape>) -> PartialTensorShape {
-    PartialTensorShape(Some(shape.0.0.clone()))
+    PartialTensorShape(Some(shape.0.0.to_vec()))
 }
 
 pub(super) fn register(registry: &mut KernelRegistry) {
@@ -140,7 +148,7 @@ pub(super) fn register(registry: &mut KernelRegistry) {
         .add_sync("ts_sync.to_partial_shape", to_partial);
     for rank in 0..8usize {
         let as_fixed = move |shape: Arg<TensorShape>| match shape.0.0.len() == rank {
-            true => Ok(FixedRankShape(shape.0.0.clone())),
+            true => Ok(FixedRankShape(shape.0.0.to_vec())),
             false => Err(invalid_argument!("shape {} is not of rank {rank}", *shape)),
         };
         registry

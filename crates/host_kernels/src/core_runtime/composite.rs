@@ -1,7 +1,7 @@
 //! Ops that are functions of the program: from a chain and handles to a chain and handles.
 
 use super::attrs::OpAttrs;
-use super::handle::{Functions, OpHandler, TensorHandle};
+use super::handle::{Args, Functions, Known, OpHandler, Results, TensorHandle};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{
     ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
@@ -22,27 +22,30 @@ fn later(handle: AsyncValue) -> TensorHandle {
     });
     TensorHandle {
         tensor,
-        metadata: None,
+        known: Known::Nothing,
     }
 }
 
 /// Calls the function in place of an op.
 pub(super) fn execute(
     function: &Function,
-    args: &[TensorHandle],
+    args: &Args,
     attrs: &OpAttrs,
     n_results: usize,
     ctx: &ExecutionContext,
-) -> Result<(Vec<TensorHandle>, AsyncValue)> {
+) -> Result<Results> {
     if !attrs.0.is_empty() {
         return Err(invalid_argument!("a composite op takes no attributes"));
     }
     function.check_arity(args.len() + 1, n_results + 1)?;
     let mut values: Values = std::iter::once(AsyncValue::new(Chain)).collect();
-    values.extend(args.iter().cloned().map(AsyncValue::new));
+    values.extend(args.iter().map(|a| AsyncValue::new((*a).clone())));
     let mut results = function.execute(ctx, values).into_iter();
-    let done = results.next().unwrap_or_else(|| AsyncValue::new(Chain));
-    Ok((results.map(later).collect(), done))
+    let done = results.next();
+    Ok(Results {
+        handles: results.map(later).collect(),
+        done,
+    })
 }
 
 /// `{op_names = ["a", …], ops = [@f, …]}` on the handler for all other ops

@@ -4,26 +4,46 @@ use super::super::dense::HostTensor;
 use super::super::shape::TensorShape;
 use super::attrs::OpAttrs;
 use super::composite;
-use super::ops::{self, CpuOp};
-use super::tensor_op::{self, OpCall};
-use ferroflow_base::{Result, invalid_argument};
+use super::ops::{self, CpuOp, MetadataList, Outputs};
+use super::tensor_op::{OpCall, TensorOp};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_host_context::{
     ExecutionContext, Function, HostDType, HostValue, Reporter, TraceLevel, TraceScope,
 };
 use ferroflow_sync::{AsyncValue, IndirectPromise};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Data type and shape.
 pub(super) type Metadata = (HostDType, TensorShape);
+/// The same of a tensor that has them.
+pub(super) type MetadataRef<'a> = (HostDType, &'a TensorShape);
 
-/// A tensor that may come later, with its metadata if that is known before.
+/// What is known of a tensor when its op is called.
+#[derive(Clone)]
+pub(super) enum Known {
+    /// Nothing.
+    Nothing,
+    /// What the tensor says, which is available.
+    OfTensor,
+    /// These, although the tensor may be pending.
+    Metadata(Box<Metadata>),
+}
+
+impl Known {
+    pub(super) fn new(metadata: Option<Metadata>) -> Known {
+        metadata.map_or(Known::Nothing, |m| Known::Metadata(Box::new(m)))
+    }
+}
+
+/// A tensor that may be pending, with its metadata if an op knows them before it runs.
 #[derive(Clone)]
 pub(super) struct TensorHandle {
     /// A [`HostTensor`], or an error.
     pub(super) tensor: AsyncValue,
-    pub(super) metadata: Option<Metadata>,
+    pub(super) known: Known,
 }
 
 impl HostValue for TensorHandle {}
@@ -31,22 +51,76 @@ impl HostValue for TensorHandle {}
 impl TensorHandle {
     pub(super) fn new(tensor: HostTensor) -> Self {
         TensorHandle {
-            metadata: Some((tensor.dtype(), tensor.shape().clone())),
             tensor: AsyncValue::new(tensor),
+            known: Known::OfTensor,
+        }
+    }
+
+    /// The tensor, if it is available.
+    pub(super) fn get(&self) -> Option<&HostTensor> {
+        self.tensor.get()
+    }
+
+    /// Type and shape, if they are known; `tensor` is what [`TensorHandle::get`] returns.
+    pub(super) fn metadata<'a>(
+        &'a self,
+        tensor: Option<&'a HostTensor>,
+    ) -> Option<MetadataRef<'a>> {
+        match &self.known {
+            Known::Nothing => None,
+            Known::Metadata(metadata) => Some((metadata.0, &metadata.1)),
+            Known::OfTensor => tensor.map(|t| (t.dtype(), t.shape())),
         }
     }
 }
 
-/// What runs ops.
+/// Arguments of an op.
+pub(super) type Args<'a> = SmallVec<[&'a TensorHandle; 4]>;
+
+/// Results of an op.
+pub(super) struct Results {
+    pub(super) handles: SmallVec<[TensorHandle; 1]>,
+    /// Available when the op is done; `None` if it is.
+    pub(super) done: Option<AsyncValue>,
+}
+
+/// An op with its attributes as a program calls it, and what the CPU runs for it.
+pub(super) struct Op {
+    pub(super) name: String,
+    pub(super) attrs: OpAttrs,
+    work: Option<Work>,
+}
+
+/// An op of the CPU.
+enum Work {
+    /// One of the core runtime's own.
+    Own(&'static CpuOp),
+    /// One of TensorFlow's.
+    Tensor(TensorOp),
+}
+
+impl Op {
+    /// Looks the op up.
+    pub(super) fn new(name: &str, attrs: OpAttrs) -> Op {
+        let own = ops::find(name).map(Work::Own);
+        Op {
+            name: name.to_string(),
+            attrs,
+            work: own.or_else(|| TensorOp::find(name).map(Work::Tensor)),
+        }
+    }
+}
+
+/// Runs ops.
 #[derive(Clone)]
 pub(super) enum OpHandler {
     /// Nothing runs here.
     Null,
-    /// Ops of the CPU; others go to the next handler.
+    /// Runs ops of the CPU; others go to the next handler.
     Cpu(Box<OpHandler>),
-    /// Writes down what goes to the next handler.
+    /// Prints ops on their way to the next handler.
     Logging(Box<OpHandler>, Arc<AtomicUsize>),
-    /// Ops that are functions; others go to the next handler.
+    /// Calls functions in place of ops; others go to the next handler.
     Composite(Box<OpHandler>, Arc<Functions>),
 }
 
@@ -67,157 +141,241 @@ fn plural(n: usize) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
+/// Makes a reporter of errors, unless the caller is a synchronous function.
+pub(super) type NewReporter<'a> = Option<&'a dyn Fn() -> Reporter>;
+
 impl OpHandler {
-    /// Runs an op: handles of its results, and a value that is available when it is done.
+    /// Runs an op, or starts it if arguments are pending.
+    ///
+    /// # Errors
+    /// An op that no handler has, and arguments whose types or shapes do not fit.
     pub(super) fn execute(
         &self,
-        op: &str,
-        args: &[TensorHandle],
-        attrs: &OpAttrs,
+        op: &Arc<Op>,
+        args: &Args,
         n_results: usize,
         ctx: &ExecutionContext,
-        reporter: Option<Reporter>,
-    ) -> Result<(Vec<TensorHandle>, AsyncValue)> {
+        reporter: NewReporter,
+    ) -> Result<Results> {
         match self {
             OpHandler::Null => Err(invalid_argument!(
-                "{op} was not supported by NullOpHandler."
+                "{} was not supported by NullOpHandler.",
+                op.name
             )),
-            OpHandler::Cpu(next) => {
-                let work = match ops::find(op) {
-                    Some(cpu) => Some(Work::Own(cpu)),
-                    None => tensor_op::find(op).map(Work::Tensor),
-                };
-                match work {
-                    Some(work) => {
-                        let name = || format!("{op}#op_handler=cpu#");
-                        let _scope = ctx.host().trace(TraceLevel::Default, name);
-                        run(work, args, attrs, n_results, ctx, reporter)
-                    }
-                    None => next.execute(op, args, attrs, n_results, ctx, reporter),
+            OpHandler::Cpu(next) => match &op.work {
+                Some(work) => {
+                    let name = || format!("{}#op_handler=cpu#", op.name);
+                    let _scope = ctx.host().trace(TraceLevel::Default, name);
+                    run(op, work, args, n_results, ctx, reporter)
                 }
-            }
-            OpHandler::Composite(next, functions) => match functions.get(op) {
-                Some(function) => composite::execute(function, args, attrs, n_results, ctx),
-                None => next.execute(op, args, attrs, n_results, ctx, reporter),
+                None => next.execute(op, args, n_results, ctx, reporter),
+            },
+            OpHandler::Composite(next, functions) => match functions.get(&op.name) {
+                Some(function) => composite::execute(function, args, &op.attrs, n_results, ctx),
+                None => next.execute(op, args, n_results, ctx, reporter),
             },
             OpHandler::Logging(next, count) => {
                 let id = count.fetch_add(1, Ordering::Relaxed);
-                let attributes = match attrs.0.is_empty() {
+                let attributes = match op.attrs.0.is_empty() {
                     true => "no attributes\n".to_string(),
-                    false => attrs.to_string(),
+                    false => op.attrs.to_string(),
                 };
                 ctx.host().print(&format!(
-                    "[{id}] dispatch '{op}' {} argument{}, {n_results} result{}, {attributes}",
+                    "[{id}] dispatch '{}' {} argument{}, {n_results} result{}, {attributes}",
+                    op.name,
                     args.len(),
                     plural(args.len()),
                     plural(n_results)
                 ));
-                next.execute(op, args, attrs, n_results, ctx, reporter)
+                next.execute(op, args, n_results, ctx, reporter)
             }
         }
     }
 }
 
-/// An op of the CPU.
-#[derive(Clone, Copy)]
-enum Work {
-    /// One of the core runtime's own.
-    Own(&'static CpuOp),
-    /// One of TensorFlow's.
-    Tensor(&'static str),
-}
-
 impl Work {
-    fn name(self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Work::Own(op) => op.name,
-            Work::Tensor(name) => name,
+            Work::Tensor(op) => op.name,
         }
     }
 
-    fn metadata_scope(ctx: &ExecutionContext) -> Option<TraceScope<'_>> {
-        let name = || "RunMetadataFunction".to_string();
-        ctx.host().trace(TraceLevel::Verbose, name)
+    /// Whether the op runs from the work queue.
+    fn is_async(&self) -> bool {
+        matches!(self, Work::Own(op) if op.is_async)
     }
 
     /// Types and shapes of the results where those of all inputs are known.
     fn metadata(
-        self,
-        inputs: &[Metadata],
+        &self,
+        inputs: &[MetadataRef],
         attrs: &OpAttrs,
         ctx: &ExecutionContext,
-    ) -> Result<Vec<Option<Metadata>>> {
+    ) -> Result<MetadataList> {
+        let scope = || {
+            let name = || "RunMetadataFunction".to_string();
+            ctx.host().trace(TraceLevel::Verbose, name)
+        };
         match self {
             Work::Own(op) => match op.metadata {
                 Some(function) => {
-                    let _scope = Self::metadata_scope(ctx);
-                    Ok(function(inputs, attrs)?.into_iter().map(Some).collect())
+                    let _scope = scope();
+                    function(inputs, attrs)
                 }
-                None => Ok(Vec::new()),
+                None => Ok(MetadataList::new()),
             },
             Work::Tensor(op) => {
-                let _scope = Self::metadata_scope(ctx);
-                tensor_op::metadata(op, inputs, attrs, ctx)
+                let _scope = scope();
+                op.metadata(inputs, attrs, ctx)
             }
         }
     }
 
-    fn dispatch_scope(self, ctx: &ExecutionContext) -> Option<TraceScope<'_>> {
+    fn dispatch_scope<'a>(&self, ctx: &'a ExecutionContext) -> Option<TraceScope<'a>> {
         let name = || format!("RunDispatch: {}", self.name());
         ctx.host().trace(TraceLevel::Default, name)
     }
-}
 
-struct Dispatch {
-    op: Work,
-    inputs: Vec<AsyncValue>,
-    attrs: OpAttrs,
-    ctx: ExecutionContext,
-    reporter: Option<Reporter>,
-    results: Vec<IndirectPromise>,
-    done: IndirectPromise,
+    /// Runs the op if that need not wait for anything.
+    fn run_here(
+        &self,
+        tensors: &[&HostTensor],
+        attrs: &OpAttrs,
+        ctx: &ExecutionContext,
+        may_be_task: bool,
+    ) -> Option<Result<Outputs>> {
+        match self {
+            Work::Own(op) => {
+                let _scope = self.dispatch_scope(ctx);
+                Some((op.run)(tensors, attrs, ctx))
+            }
+            Work::Tensor(op) => {
+                let call = match OpCall::new(op, tensors, attrs, ctx) {
+                    Ok(call) => call,
+                    Err(status) => return Some(Err(status)),
+                };
+                if call.waits() || (may_be_task && call.is_long()) {
+                    return None;
+                }
+                let _scope = self.dispatch_scope(ctx);
+                Some(call.run_here(ctx))
+            }
+        }
+    }
 }
 
 fn run(
-    op: Work,
-    args: &[TensorHandle],
-    attrs: &OpAttrs,
+    op: &Arc<Op>,
+    work: &Work,
+    args: &Args,
     n_results: usize,
     ctx: &ExecutionContext,
-    reporter: Option<Reporter>,
-) -> Result<(Vec<TensorHandle>, AsyncValue)> {
+    reporter: NewReporter,
+) -> Result<Results> {
+    let mut tensors: SmallVec<[&HostTensor; 4]> = SmallVec::new();
+    let mut known: SmallVec<[MetadataRef; 4]> = SmallVec::new();
+    for arg in args {
+        let tensor = arg.get();
+        if let Some(tensor) = tensor {
+            tensors.push(tensor);
+        }
+        if let Some(metadata) = arg.metadata(tensor) {
+            known.push(metadata);
+        }
+    }
     // Shapes are checked at once where they are known.
-    let known: Option<Vec<Metadata>> = args.iter().map(|a| a.metadata.clone()).collect();
-    let metadata = match known {
-        Some(known) => op.metadata(&known, attrs, ctx)?,
-        None => Vec::new(),
+    let metadata = match known.len() == args.len() {
+        true => work.metadata(&known, &op.attrs, ctx)?,
+        false => MetadataList::new(),
     };
-    let (results, values): (Vec<_>, Vec<_>) =
+    if tensors.len() == args.len() && !work.is_async() && ctx.cancel_value().is_none() {
+        let may_be_task = ctx.host().is_parallel() && reporter.is_some();
+        if let Some(outputs) = work.run_here(&tensors, &op.attrs, ctx, may_be_task) {
+            return Ok(available(outputs, metadata, n_results, reporter));
+        }
+    }
+    let (results, values): (SmallVec<_>, SmallVec<[_; 1]>) =
         (0..n_results).map(|_| IndirectPromise::new()).unzip();
     let (done, is_done) = IndirectPromise::new();
-    let handles = values
-        .into_iter()
-        .enumerate()
-        .map(|(i, tensor)| TensorHandle {
-            tensor,
-            metadata: metadata.get(i).cloned().flatten(),
-        });
-    let handles = handles.collect();
+    let mut metadata = metadata.into_iter();
+    let handle = |tensor| TensorHandle {
+        tensor,
+        known: Known::new(metadata.next().flatten()),
+    };
+    let handles = values.into_iter().map(handle).collect();
     let dispatch = Dispatch {
-        op,
+        op: op.clone(),
         inputs: args.iter().map(|a| a.tensor.clone()).collect(),
-        attrs: attrs.clone(),
         ctx: ctx.clone(),
-        reporter,
+        reporter: reporter.map(|make| make()),
         results,
         done,
     };
-    if matches!(op, Work::Own(own) if own.is_async) {
-        ctx.enqueue(move || dispatch.when_ready(0));
-    } else {
-        dispatch.when_ready(0);
+    match work.is_async() {
+        true => ctx.enqueue(move || dispatch.when_ready(0)),
+        false => dispatch.when_ready(0),
     }
-    Ok((handles, is_done))
+    Ok(Results {
+        handles,
+        done: Some(is_done),
+    })
+}
+
+/// The error that the results of an op are.
+fn error(status: Status, reporter: Option<&Reporter>) -> AsyncValue {
+    AsyncValue::new_error(match reporter {
+        Some(reporter) => reporter.report(status),
+        None => status.into(),
+    })
+}
+
+/// The results of an op that has run.
+fn available(
+    outputs: Result<Outputs>,
+    metadata: MetadataList,
+    n_results: usize,
+    reporter: NewReporter,
+) -> Results {
+    let mut handles = SmallVec::new();
+    let mut done = None;
+    let mut metadata = metadata.into_iter();
+    let mut outputs = match outputs {
+        Ok(outputs) => outputs.into_iter(),
+        Err(status) => {
+            let reporter = reporter.map(|make| make());
+            done = Some(error(status, reporter.as_ref()));
+            Outputs::new().into_iter()
+        }
+    };
+    for _ in 0..n_results {
+        let metadata = metadata.next().flatten();
+        handles.push(match (outputs.next(), &done) {
+            (Some(tensor), _) => TensorHandle {
+                tensor,
+                known: metadata.map_or(Known::Nothing, |_| Known::OfTensor),
+            },
+            (None, error) => TensorHandle {
+                tensor: match error {
+                    Some(error) => error.clone(),
+                    // A result that is missing is a promise that is dropped.
+                    None => IndirectPromise::new().1,
+                },
+                known: Known::new(metadata),
+            },
+        });
+    }
+    Results { handles, done }
+}
+
+/// An op that waits for its inputs, or runs elsewhere.
+struct Dispatch {
+    op: Arc<Op>,
+    inputs: SmallVec<[AsyncValue; 4]>,
+    ctx: ExecutionContext,
+    reporter: Option<Reporter>,
+    results: SmallVec<[IndirectPromise; 1]>,
+    done: IndirectPromise,
 }
 
 impl Dispatch {
@@ -234,41 +392,45 @@ impl Dispatch {
         if let Some(error) = errors.next().or(self.ctx.cancel_value()).cloned() {
             return self.fail(&error);
         }
-        // Who reads them last may write its results there.
+        // The last reader of an input may write its results there.
         let inputs = std::mem::take(&mut self.inputs);
-        let tensors = inputs.iter().map(|i| i.expect::<HostTensor>().cloned());
-        let tensors = match tensors.collect::<Result<Vec<_>>>() {
+        let tensors = inputs.iter().map(|i| i.expect::<HostTensor>());
+        let tensors: SmallVec<[&HostTensor; 4]> = match tensors.collect::<Result<_>>() {
             Ok(tensors) => tensors,
             Err(status) => return self.finish(Err(status)),
         };
-        match self.op {
-            Work::Own(op) => {
-                let scope = self.op.dispatch_scope(&self.ctx);
-                let outputs = (op.run)(&tensors, &self.attrs, &self.ctx);
+        let op = self.op.clone();
+        match &op.work {
+            Some(work @ Work::Own(own)) => {
+                let scope = work.dispatch_scope(&self.ctx);
+                let outputs = (own.run)(&tensors, &op.attrs, &self.ctx);
                 drop(scope);
                 self.finish(outputs);
             }
-            Work::Tensor(op) => {
-                let call = OpCall::new(op, &tensors, &self.attrs, &self.ctx);
-                drop((inputs, tensors));
+            Some(Work::Tensor(tensor_op)) => {
+                let call = OpCall::new(tensor_op, &tensors, &op.attrs, &self.ctx);
+                drop(tensors);
+                drop(inputs);
                 match call {
                     Ok(call) => self.start(call),
                     Err(status) => self.finish(Err(status)),
                 }
             }
+            None => self.finish(Ok(Outputs::new())),
         }
     }
 
-    /// Runs one of TensorFlow's ops: here, or as a task if it takes long and others have something to do
-    /// meanwhile.
+    /// Runs one of TensorFlow's ops: here, or as a task if it takes long and other threads can do
+    /// something meanwhile.
     fn start(self, call: OpCall) {
         let ctx = self.ctx.clone();
-        // Synchronous functions, which report nothing, have no time for that.
-        let may_be_late = self.reporter.is_some() && ctx.host().is_parallel();
-        let is_task = may_be_late && call.is_long();
+        // Synchronous functions, which report nothing, cannot wait.
+        let may_be_task = self.reporter.is_some() && ctx.host().is_parallel();
+        let is_task = may_be_task && call.is_long();
         let run = move || {
-            let ctx = self.ctx.clone();
-            let _scope = self.op.dispatch_scope(&ctx);
+            let (ctx, op) = (self.ctx.clone(), self.op.clone());
+            let work = op.work.as_ref();
+            let _scope = work.and_then(|work| work.dispatch_scope(&ctx));
             call.run(&ctx, move |outputs| self.finish(outputs));
         };
         match is_task {
@@ -278,19 +440,15 @@ impl Dispatch {
     }
 
     /// Sets the results.
-    fn finish(self, outputs: Result<Vec<HostTensor>>) {
+    fn finish(self, outputs: Result<Outputs>) {
         match outputs {
             Err(status) => {
-                let diagnostic = match &self.reporter {
-                    Some(reporter) => reporter.report(status),
-                    None => status.into(),
-                };
-                let error = AsyncValue::new_error(diagnostic);
+                let error = error(status, self.reporter.as_ref());
                 self.fail(&error);
             }
             Ok(outputs) => {
                 for (promise, tensor) in self.results.into_iter().zip(outputs) {
-                    promise.forward_to(AsyncValue::new(tensor));
+                    promise.forward_to(tensor);
                 }
                 self.done.forward_to(AsyncValue::new(ferroflow_sync::Chain));
             }

@@ -2,29 +2,35 @@
 //! `tfrt_test.*` of TFRT's own tests.
 
 use super::super::dense::{DenseHostTensor, HostTensor};
-use super::super::shape::TensorShape;
+use super::super::shape::{Dims, TensorShape};
 use super::attrs::{OpAttr, OpAttrs};
 use super::ops;
-use super::tensor_op::OpCall;
+use super::tensor_op::{OpCall, TensorOp};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_host_context::{
     Attribute, Frame, HostDType, KernelFrame, KernelRegistry, SyncKernelFrame,
 };
-use ferroflow_sync::Chain;
+use ferroflow_sync::{AsyncValue, Chain};
+use smallvec::SmallVec;
 
-/// What `op` gives.
+/// Runs `op` and returns its result.
 fn compute(
     frame: &impl Frame,
     op: &str,
     inputs: &[HostTensor],
     attrs: &OpAttrs,
-) -> Result<HostTensor> {
+) -> Result<AsyncValue> {
+    let inputs: SmallVec<[&HostTensor; 4]> = inputs.iter().collect();
     let results = match ops::find(op) {
-        Some(own) => (own.run)(inputs, attrs, frame.ctx())?,
-        None => OpCall::new(op, inputs, attrs, frame.ctx())?.run_here(frame.ctx())?,
+        Some(own) => (own.run)(&inputs, attrs, frame.ctx())?,
+        None => {
+            let tensor_op = TensorOp::find(op);
+            let tensor_op = tensor_op.ok_or_else(|| internal!("op {op} is missing"))?;
+            OpCall::new(&tensor_op, &inputs, attrs, frame.ctx())?.run_here(frame.ctx())?
+        }
     };
     let result = results.into_iter().next();
-    result.ok_or_else(|| internal!("{op} gave no result"))
+    result.ok_or_else(|| internal!("{op} returned no result"))
 }
 
 /// These arguments, of which the first is of the type that the kernel is for.
@@ -48,9 +54,12 @@ fn inputs(frame: &impl Frame, dtype: HostDType, arguments: &[usize]) -> Result<V
 fn into<'a>(
     frame: &'a impl Frame,
     output: usize,
-    result: &'a HostTensor,
+    result: &'a AsyncValue,
 ) -> Result<(&'a DenseHostTensor, &'a DenseHostTensor)> {
-    let (from, to) = (result.dense()?, frame.arg::<HostTensor>(output)?.dense()?);
+    let (from, to) = (
+        result.expect::<HostTensor>()?.dense()?,
+        frame.arg::<HostTensor>(output)?.dense()?,
+    );
     if from.shape != to.shape {
         return Err(invalid_argument!(
             "output shape {} does not match the expected output shape {}",
@@ -70,7 +79,7 @@ fn into<'a>(
 }
 
 /// Writes `result` to the argument `output`.
-fn store(frame: &impl Frame, output: usize, result: &HostTensor) -> Result<()> {
+fn store(frame: &impl Frame, output: usize, result: &AsyncValue) -> Result<()> {
     let (from, to) = into(frame, output, result)?;
     let bytes = from.buffer.read(<[u8]>::to_vec);
     to.buffer.write(|to| to.copy_from_slice(&bytes));
@@ -96,7 +105,7 @@ fn named<const N: usize>(attrs: [(&str, OpAttr); N]) -> OpAttrs {
 }
 
 fn i32_tensor(frame: &impl Frame, value: i32) -> Result<HostTensor> {
-    let (allocator, shape) = (frame.ctx().host().allocator(), TensorShape(Vec::new()));
+    let (allocator, shape) = (frame.ctx().host().allocator(), TensorShape(Dims::new()));
     let bytes = value.to_le_bytes();
     let tensor = DenseHostTensor::from_bytes(allocator, HostDType::I32, shape, &bytes)?;
     Ok(HostTensor::Dense(tensor))
@@ -205,7 +214,7 @@ fn flatten(frame: &mut KernelFrame) -> Result<()> {
     if from.shape.n_elements()? == to.shape.n_elements()? {
         from.shape = to.shape.clone();
     }
-    store(frame, 1, &HostTensor::Dense(from))?;
+    store(frame, 1, &AsyncValue::new(HostTensor::Dense(from)))?;
     frame.emplace(0, Chain);
     Ok(())
 }
@@ -219,7 +228,7 @@ fn along_last(frame: &mut KernelFrame, op: &str, dtype: HostDType) -> Result<()>
         bytes: (rank as i32 - 1).to_le_bytes().to_vec(),
     };
     let reduced = compute(frame, op, &tensors, &named([("axis", axis)]))?;
-    frame.emplace(0, reduced);
+    frame.set_result(0, reduced);
     Ok(())
 }
 

@@ -19,8 +19,15 @@ use ferroflow_host_context::{
     KernelRegistry, StrAttr, SyncKernelFrame, TypedAttribute, Value, Values,
 };
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
-use handle::{CompositeOp, Handlers, OpHandler, TensorHandle, handler};
+use handle::{Args, CompositeOp, Handlers, Op, OpHandler, TensorHandle, handler};
 use std::sync::{Arc, PoisonError};
+
+/// The op that a kernel of a program calls: its attributes are read when it runs first.
+fn site_op(frame: &impl Frame, name: usize) -> Result<Arc<Op>> {
+    let attrs = OpAttrs::from_pairs(&frame.attribute(0)?.typed()?)?;
+    let name = frame.attribute(name)?.typed()?;
+    Ok(Arc::new(Op::new(name.string()?, attrs)))
+}
 
 fn execute_op(frame: &mut KernelFrame) -> Result<()> {
     run_op(frame, 1)
@@ -30,49 +37,55 @@ fn execute_op_seq(frame: &mut KernelFrame) -> Result<()> {
     run_op(frame, 2)
 }
 
-/// Handler, perhaps a chain, and handles; results are perhaps a chain, and handles.
+/// Runs an op whose arguments are a handler, a chain if `n_heads` is two, and handles; its results
+/// are a chain, if an argument is, and handles.
 fn run_op(frame: &mut KernelFrame, n_heads: usize) -> Result<()> {
-    let handler = frame.arg::<OpHandler>(0)?.clone();
-    let attrs = OpAttrs::from_pairs(&frame.attribute(0)?.typed()?)?;
-    let name = frame.attribute(2)?.typed()?.string()?.to_string();
-    let args = handles(frame, n_heads)?;
+    let op = frame.site_data(|frame| site_op(frame, 2))?;
     let n_chains = n_heads - 1;
     let n_results = frame.n_results().saturating_sub(n_chains);
-    let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
-    let (results, done) = handler.execute(&name, &args, &attrs, n_results, &ctx, Some(reporter))?;
+    let results = {
+        let (handler, args) = (frame.arg::<OpHandler>(0)?, handles(frame, n_heads)?);
+        let reporter = || frame.reporter();
+        handler.execute(op, &args, n_results, frame.ctx(), Some(&reporter))?
+    };
     if n_chains == 1 {
+        let done = results.done.unwrap_or_else(|| AsyncValue::new(Chain));
         frame.set_result(0, done);
     }
-    for (i, result) in results.into_iter().enumerate() {
+    for (i, result) in results.handles.into_iter().enumerate() {
         frame.emplace(n_chains + i, result);
     }
     Ok(())
 }
 
-fn handles(frame: &impl Frame, first: usize) -> Result<Vec<TensorHandle>> {
-    (first..frame.n_args())
-        .map(|i| frame.arg::<TensorHandle>(i).cloned())
-        .collect()
+fn handles(frame: &impl Frame, first: usize) -> Result<Args<'_>> {
+    let mut args = Args::new();
+    for i in first..frame.n_args() {
+        args.push(frame.arg(i)?);
+    }
+    Ok(args)
 }
 
-/// An op from a synchronous function: it must be done when it returns.
+/// Runs an op in a synchronous function: it must be done when it returns.
 fn execute_op_sync(frame: &mut SyncKernelFrame) -> Result<()> {
-    let handler = frame.arg::<OpHandler>(0)?.clone();
-    let attrs = OpAttrs::from_pairs(&frame.attribute(0)?.typed()?)?;
-    let name = frame.attribute(1)?.typed()?.string()?.to_string();
-    let args = handles(frame, 1)?;
+    let op = frame.site_data(|frame| site_op(frame, 1))?;
     let n_results = frame.n_results();
-    let ctx = frame.ctx().clone();
-    let (results, done) = handler.execute(&name, &args, &attrs, n_results, &ctx, None)?;
-    if let Some(error) = done.error() {
-        return Err(error.status.clone());
+    let results = {
+        let (handler, args) = (frame.arg::<OpHandler>(0)?, handles(frame, 1)?);
+        handler.execute(op, &args, n_results, frame.ctx(), None)?
+    };
+    if let Some(done) = &results.done {
+        if let Some(error) = done.error() {
+            return Err(error.status.clone());
+        }
+        if !done.is_available() {
+            return Err(invalid_argument!(
+                "op '{}' is asynchronous and cannot run in a synchronous function",
+                op.name
+            ));
+        }
     }
-    if !done.is_available() {
-        return Err(invalid_argument!(
-            "op '{name}' is asynchronous and cannot run in a synchronous function"
-        ));
-    }
-    for (i, result) in results.into_iter().enumerate() {
+    for (i, result) in results.handles.into_iter().enumerate() {
         frame.set_result(i, Value::new(result));
     }
     Ok(())
@@ -122,8 +135,8 @@ fn print_handle_sync(handle: Arg<TensorHandle>, ctx: Ctx) -> Result<()> {
 
 fn handle_to_shape(frame: &mut KernelFrame) -> Result<()> {
     let handle = frame.arg::<TensorHandle>(0)?.clone();
-    if let Some((_, shape)) = handle.metadata {
-        frame.emplace(0, shape);
+    if let Some((_, shape)) = handle.metadata(handle.get()) {
+        frame.emplace(0, shape.clone());
         return Ok(());
     }
     let promise = frame.allocate_indirect(0);
@@ -169,7 +182,10 @@ fn const_dense(attr: TypedAttribute, ctx: Ctx) -> Result<TensorHandle> {
 
 fn const_strings(shape: TypedAttribute, values: TypedAttribute) -> Result<TensorHandle> {
     let dims = match OpAttr::new(&shape.0)? {
-        OpAttr::Array { bytes, .. } => bytes.chunks(8).filter_map(i64::from_bytes).collect(),
+        OpAttr::Array { bytes, .. } => bytes
+            .chunks(8)
+            .filter_map(i64::from_bytes)
+            .collect::<Vec<_>>(),
         _ => {
             return Err(invalid_argument!(
                 "the shape of a string tensor is not a list"

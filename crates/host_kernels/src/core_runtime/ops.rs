@@ -2,19 +2,82 @@
 //! in double precision, for it represents every value of the types they take (products wrap as integers do), and
 //! constants.
 
-use super::super::dense::{CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor};
+use super::super::dense::{
+    CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor, copy_bytes,
+};
 use super::super::dht::coo_to_dense;
-use super::super::shape::TensorShape;
+use super::super::shape::{Dims, TensorShape};
 use super::attrs::{OpAttr, OpAttrs};
-use super::handle::Metadata;
+use super::handle::{Metadata, MetadataRef};
 use super::transfer::{Form, convert};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_host_context::{AttrNumber, ExecutionContext, HostDType};
+use ferroflow_sync::AsyncValue;
 use ferroflow_tensor::{HostAllocator, MallocAllocator, f16, memory_limit};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
-type MetadataFn = fn(&[Metadata], &OpAttrs) -> Result<Vec<Metadata>>;
-type RunFn = fn(&[HostTensor], &OpAttrs, &ExecutionContext) -> Result<Vec<HostTensor>>;
+type MetadataFn = fn(&[MetadataRef], &OpAttrs) -> Result<MetadataList>;
+/// Types and shapes of an op's results, as far as they are known.
+pub(super) type MetadataList = SmallVec<[Option<Metadata>; 1]>;
+/// Results of an op: each is a [`HostTensor`].
+pub(super) type Outputs = SmallVec<[AsyncValue; 1]>;
+type RunFn = fn(&[&HostTensor], &OpAttrs, &ExecutionContext) -> Result<Outputs>;
+
+/// A type of elements, which ops compute with as doubles.
+trait Element {
+    const SIZE: usize;
+    fn read(bytes: &[u8]) -> f64;
+    fn write(value: f64, bytes: &mut [u8]);
+}
+
+macro_rules! elements {
+    ($($ty:ty: $read:expr, $write:expr;)*) => {
+        $(impl Element for $ty {
+            const SIZE: usize = size_of::<$ty>();
+            #[inline]
+            fn read(bytes: &[u8]) -> f64 {
+                let read: fn($ty) -> f64 = $read;
+                bytes.try_into().map_or(0.0, |bytes| read(<$ty>::from_le_bytes(bytes)))
+            }
+            #[inline]
+            fn write(value: f64, bytes: &mut [u8]) {
+                let write: fn(f64) -> $ty = $write;
+                bytes.copy_from_slice(&write(value).to_le_bytes());
+            }
+        })*
+    };
+}
+elements! {
+    f32: f64::from, |v| v as f32;
+    f64: |v| v, |v| v;
+    f16: f64::from, f16::from_f64;
+    // Integers wrap, as sums of them do.
+    i32: f64::from, |v| v as i64 as i32;
+    i8: f64::from, |v| v as i64 as i8;
+    u8: f64::from, |v| v as i64 as u8;
+}
+
+/// Evaluates an expression with `T` as the type of the elements, or returns an error.
+macro_rules! with_element {
+    ($dtype:expr, $error:literal, T => $body:expr) => {{
+        macro_rules! with {
+            ($ty:ty) => {{
+                type T = $ty;
+                $body
+            }};
+        }
+        match $dtype {
+            HostDType::F32 => with!(f32),
+            HostDType::F64 => with!(f64),
+            HostDType::F16 => with!(f16),
+            HostDType::I32 => with!(i32),
+            HostDType::I8 => with!(i8),
+            HostDType::UI8 | HostDType::I1 => with!(u8),
+            _ => Err(wrong($error)),
+        }
+    }};
+}
 
 /// An op.
 pub(super) struct CpuOp {
@@ -45,6 +108,7 @@ const OPS: &[CpuOp] = &[
     op("tfrt_test.create_from_scalar", None, create_scalar, false),
     op("tfrt_test.matmul", Some(matmul_metadata), matmul, false),
     op("tfrt_test.create_coo_tensor", None, create_coo, false),
+    op("tfrt_test.identity", Some(unary_metadata), identity, false),
     op("tfrt_test.identity_dense_only", None, dense_only, false),
     op("tfrt_test.add", Some(same_metadata), add, false),
     // TFRT's differ in what its implementations ask for.
@@ -61,12 +125,12 @@ const OPS: &[CpuOp] = &[
     op("tfrt_test.print_address", None, print_address, false),
     op("tf.Const", Some(constant_metadata), constant, false),
     op("tf.ZerosLike", Some(unary_metadata), zeros_like, false),
-    op("tfrt_test.async.noop", Some(unary_metadata), noop, true),
-    op("tfrt_test.async.noop_no_md", None, noop, true),
+    op("tfrt_test.async.noop", Some(unary_metadata), identity, true),
+    op("tfrt_test.async.noop_no_md", None, identity, true),
     op("tfrt_test.error.tensor", Some(unary_metadata), fail, false),
 ];
 
-/// The op called `name`.
+/// The op called `name`, if any.
 pub(super) fn find(name: &str) -> Option<&'static CpuOp> {
     OPS.iter().find(|op| op.name == name)
 }
@@ -75,26 +139,23 @@ fn wrong(what: &str) -> Status {
     invalid_argument!("{what}")
 }
 
+fn output(tensor: HostTensor) -> Result<Outputs> {
+    Ok(SmallVec::from([AsyncValue::new(tensor)]))
+}
+
+fn known(dtype: HostDType, shape: TensorShape) -> MetadataList {
+    SmallVec::from([Some((dtype, shape))])
+}
+
+/// Elements as numbers: those of small tensors need no allocation.
+type Numbers = SmallVec<[f64; 16]>;
+
 /// Elements as numbers.
-fn values(tensor: &HostTensor) -> Result<Vec<f64>> {
-    let read = |dtype: HostDType, bytes: &[u8]| -> Result<Vec<f64>> {
-        let size = dtype.size().unwrap_or(1);
-        let number = |b: &[u8]| -> Option<f64> {
-            Some(match dtype.name()? {
-                "f32" => f32::from_le_bytes(b.try_into().ok()?).into(),
-                "f64" => f64::from_le_bytes(b.try_into().ok()?),
-                "f16" => f16::from_le_bytes(b.try_into().ok()?).into(),
-                "i32" => i32::from_le_bytes(b.try_into().ok()?).into(),
-                "i8" => i8::from_le_bytes(b.try_into().ok()?).into(),
-                "ui8" | "i1" => (*b.first()?).into(),
-                _ => return None,
-            })
-        };
-        bytes
-            .chunks(size)
-            .map(number)
-            .collect::<Option<_>>()
-            .ok_or_else(|| wrong("the op does not take this type"))
+fn values(tensor: &HostTensor) -> Result<Numbers> {
+    let read = |dtype: HostDType, bytes: &[u8]| -> Result<Numbers> {
+        with_element!(dtype, "the op does not take this type", T => {
+            Ok(bytes.chunks_exact(T::SIZE).map(T::read).collect())
+        })
     };
     match tensor {
         HostTensor::Dense(t) => t.buffer.read(|bytes| read(t.dtype, bytes)),
@@ -115,59 +176,67 @@ fn values(tensor: &HostTensor) -> Result<Vec<f64>> {
     }
 }
 
-fn bytes_of(values: &[f64], dtype: HostDType) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for v in values {
-        match dtype.name() {
-            Some("f32") => bytes.extend((*v as f32).to_le_bytes()),
-            Some("f64") => bytes.extend(v.to_le_bytes()),
-            Some("f16") => bytes.extend(f16::from_f64(*v).to_le_bytes()),
-            // Integers wrap, as sums of them do.
-            Some("i32") => bytes.extend((*v as i64 as i32).to_le_bytes()),
-            Some("i8") => bytes.extend((*v as i64 as i8).to_le_bytes()),
-            Some("ui8" | "i1") => bytes.push(*v as i64 as u8),
-            _ => return Err(wrong("the op does not give this type")),
-        }
-    }
-    Ok(bytes)
-}
-
 fn dense(
     values: &[f64],
     dtype: HostDType,
     shape: TensorShape,
     ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
-    let bytes = bytes_of(values, dtype)?;
+) -> Result<Outputs> {
     let allocator = ctx.host().allocator();
-    let tensor = DenseHostTensor::from_bytes(allocator, dtype, shape, &bytes)?;
-    Ok(vec![HostTensor::Dense(tensor)])
+    let tensor = with_element!(dtype, "the op does not give this type", T => {
+        DenseHostTensor::build(allocator, dtype, shape, |bytes| {
+            let places = bytes.chunks_exact_mut(T::SIZE);
+            places.zip(values).for_each(|(to, v)| T::write(*v, to));
+        })
+    })?;
+    output(HostTensor::Dense(tensor))
 }
 
-fn one(inputs: &[HostTensor]) -> Result<&HostTensor> {
+/// `function` of the elements of two dense tensors of one type and shape.
+fn elementwise(
+    a: &DenseHostTensor,
+    b: &DenseHostTensor,
+    ctx: &ExecutionContext,
+    function: impl Fn(f64, f64) -> f64,
+) -> Result<Outputs> {
+    let (allocator, shape) = (ctx.host().allocator(), a.shape.clone());
+    let tensor = with_element!(a.dtype, "the op does not take this type", T => {
+        // One buffer is locked at a time: both may be the same one.
+        DenseHostTensor::build(allocator, a.dtype, shape, |out| {
+            a.buffer.read(|a| copy_bytes(a, out));
+            b.buffer.read(|b| {
+                let pairs = out.chunks_exact_mut(T::SIZE).zip(b.chunks_exact(T::SIZE));
+                pairs.for_each(|(to, b)| T::write(function(T::read(to), T::read(b)), to));
+            });
+        })
+    })?;
+    output(HostTensor::Dense(tensor))
+}
+
+fn one<'a>(inputs: &[&'a HostTensor]) -> Result<&'a HostTensor> {
     match inputs {
         [a] => Ok(a),
         _ => Err(wrong("the op takes one argument")),
     }
 }
 
-fn two(inputs: &[HostTensor]) -> Result<(&HostTensor, &HostTensor)> {
+fn two<'a>(inputs: &[&'a HostTensor]) -> Result<(&'a HostTensor, &'a HostTensor)> {
     match inputs {
         [a, b] => Ok((a, b)),
         _ => Err(wrong("the op takes two arguments")),
     }
 }
 
-fn unary_metadata(inputs: &[Metadata], _: &OpAttrs) -> Result<Vec<Metadata>> {
+fn unary_metadata(inputs: &[MetadataRef], _: &OpAttrs) -> Result<MetadataList> {
     match inputs {
-        [a] => Ok(vec![a.clone()]),
+        [a] => Ok(known(a.0, a.1.clone())),
         _ => Err(wrong("the op takes one argument")),
     }
 }
 
-fn same_metadata(inputs: &[Metadata], _: &OpAttrs) -> Result<Vec<Metadata>> {
+fn same_metadata(inputs: &[MetadataRef], _: &OpAttrs) -> Result<MetadataList> {
     match inputs {
-        [a, b] if a == b => Ok(vec![a.clone()]),
+        [a, b] if a == b => Ok(known(a.0, a.1.clone())),
         [_, _] => Err(wrong("incompatible dtypes or shapes")),
         _ => Err(wrong("the op takes two arguments")),
     }
@@ -188,19 +257,15 @@ fn matmul_shape(a: &[i64], b: &[i64], attrs: &OpAttrs) -> Result<[i64; 3]> {
     }
 }
 
-fn matmul_metadata(inputs: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
+fn matmul_metadata(inputs: &[MetadataRef], attrs: &OpAttrs) -> Result<MetadataList> {
     let [(dtype, a), (_, b)] = inputs else {
         return Err(wrong("the op takes two arguments"));
     };
     let [m, _, n] = matmul_shape(&a.0, &b.0, attrs)?;
-    Ok(vec![(*dtype, TensorShape(vec![m, n]))])
+    Ok(known(*dtype, TensorShape(Dims::from_slice(&[m, n]))))
 }
 
-fn matmul(
-    inputs: &[HostTensor],
-    attrs: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn matmul(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let (a, b) = two(inputs)?;
     let [m, k, n] = matmul_shape(&a.shape().0, &b.shape().0, attrs)?.map(|d| d as usize);
     let (left, right) = (values(a)?, values(b)?);
@@ -213,7 +278,7 @@ fn matmul(
         return Err(wrong("Cannot allocate tensor"));
     }
     let is_whole = !matches!(a.dtype().name(), Some("f16" | "f32" | "f64"));
-    let mut out = Vec::with_capacity(m * n);
+    let mut out = Numbers::with_capacity(m * n);
     // Without columns there is nothing to do for any number of rows.
     let rows = if n > 0 { m } else { 0 };
     for i in 0..rows {
@@ -231,62 +296,59 @@ fn matmul(
             });
         }
     }
-    dense(&out, a.dtype(), TensorShape(vec![m as i64, n as i64]), ctx)
+    dense(
+        &out,
+        a.dtype(),
+        TensorShape(Dims::from_slice(&[m as i64, n as i64])),
+        ctx,
+    )
 }
 
-fn create_metadata(_: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
+fn create_metadata(_: &[MetadataRef], attrs: &OpAttrs) -> Result<MetadataList> {
     let shape = TensorShape::new(attrs.numbers("shape")?)?;
     match attrs.get("values")? {
-        OpAttr::Array { dtype, .. } => Ok(vec![(*dtype, shape)]),
+        OpAttr::Array { dtype, .. } => Ok(known(*dtype, shape)),
         _ => Err(wrong("attribute 'values' is not a list")),
     }
 }
 
-fn create(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn create(_: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let shape = TensorShape::new(attrs.numbers("shape")?)?;
     let OpAttr::Array { dtype, bytes } = attrs.get("values")? else {
         return Err(wrong("attribute 'values' is not a list"));
     };
     let tensor = DenseHostTensor::of_values(ctx.host().allocator(), *dtype, shape, bytes)?;
-    Ok(vec![HostTensor::Dense(tensor)])
+    output(HostTensor::Dense(tensor))
 }
 
-fn create_scalar(
-    _: &[HostTensor],
-    attrs: &OpAttrs,
-    _: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn create_scalar(_: &[&HostTensor], attrs: &OpAttrs, _: &ExecutionContext) -> Result<Outputs> {
     let OpAttr::Number { dtype, bytes } = attrs
         .get("value")
         .map_err(|_| wrong("test.create_from_scalar must have 'value' attribute"))?
     else {
         return Err(wrong("attribute 'value' is not a number"));
     };
-    Ok(vec![HostTensor::Scalar(ScalarHostTensor {
+    output(HostTensor::Scalar(ScalarHostTensor {
         dtype: *dtype,
         shape: TensorShape::new(attrs.numbers("shape")?)?,
         value: bytes.clone(),
-    })])
+    }))
 }
 
 /// Coordinates, a row for each element, and the elements.
-fn create_coo(
-    inputs: &[HostTensor],
-    attrs: &OpAttrs,
-    _: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn create_coo(inputs: &[&HostTensor], attrs: &OpAttrs, _: &ExecutionContext) -> Result<Outputs> {
     let (indices, elements) = two(inputs)?;
     let shape = TensorShape::new(attrs.numbers("shape")?)?;
     let (indices, elements) = (indices.dense()?, elements.dense()?);
     let rows = [elements.shape.n_elements()? as i64, shape.0.len() as i64];
-    if indices.dtype != HostDType::I64 || indices.shape.0 != rows {
+    if indices.dtype != HostDType::I64 || indices.shape.0[..] != rows {
         return Err(wrong("create_coo_tensor: indices do not fit the elements"));
     }
     let words = |bytes: &[u8]| bytes.chunks(8).filter_map(i64::from_bytes).collect();
     let indices: Vec<i64> = indices.buffer.read(words);
     let values = elements.buffer.read(<[u8]>::to_vec);
     let tensor = CooHostTensor::new(elements.dtype, shape, indices, values)?;
-    Ok(vec![HostTensor::Coo(tensor)])
+    output(HostTensor::Coo(tensor))
 }
 
 /// Type, shape and elements of a constant.
@@ -307,51 +369,44 @@ fn constant_value(attrs: &OpAttrs) -> Result<(HostDType, TensorShape, &[u8])> {
     }
 }
 
-fn constant(_: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn constant(_: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let (dtype, shape, bytes) = constant_value(attrs)?;
     let tensor = DenseHostTensor::from_bytes(ctx.host().allocator(), dtype, shape, bytes)?;
-    Ok(vec![HostTensor::Dense(tensor)])
+    output(HostTensor::Dense(tensor))
 }
 
-fn constant_metadata(_: &[Metadata], attrs: &OpAttrs) -> Result<Vec<Metadata>> {
+fn constant_metadata(_: &[MetadataRef], attrs: &OpAttrs) -> Result<MetadataList> {
     let (dtype, shape, _) = constant_value(attrs)?;
-    Ok(vec![(dtype, shape)])
+    Ok(known(dtype, shape))
 }
 
-fn zeros_like(inputs: &[HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn zeros_like(inputs: &[&HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Outputs> {
     let a = one(inputs)?;
     if let HostTensor::String(a) = a {
         let mut empty = a.clone();
         empty.strings.iter_mut().for_each(String::clear);
-        return Ok(vec![HostTensor::String(empty)]);
+        return output(HostTensor::String(empty));
     }
     let dtype = a.dtype();
     let size = dtype.size().ok_or_else(|| wrong("the op takes numbers"))?;
-    Ok(vec![HostTensor::Scalar(ScalarHostTensor {
+    output(HostTensor::Scalar(ScalarHostTensor {
         dtype,
         shape: a.shape().clone(),
         value: vec![0; size],
-    })])
+    }))
 }
 
-fn dense_only(
-    inputs: &[HostTensor],
-    _: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
-    Ok(vec![convert(one(inputs)?, Form::Dense, ctx)?])
+fn dense_only(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
+    output(convert(one(inputs)?, Form::Dense, ctx)?)
 }
 
-fn add_dense(
-    inputs: &[HostTensor],
-    attrs: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn add_dense(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let dense = inputs.iter().map(|t| convert(t, Form::Dense, ctx));
-    add(&dense.collect::<Result<Vec<_>>>()?, attrs, ctx)
+    let dense = dense.collect::<Result<Vec<_>>>()?;
+    add(&dense.iter().collect::<Vec<_>>(), attrs, ctx)
 }
 
-fn add(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn add(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let (a, b) = two(inputs)?;
     if a.shape() != b.shape() || a.dtype() != b.dtype() {
         return Err(wrong("incompatible dtypes or shapes"));
@@ -359,35 +414,39 @@ fn add(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec
     if let (HostTensor::Scalar(x), HostTensor::Scalar(_)) = (a, b) {
         let sum =
             values(a)?.first().copied().unwrap_or(0.0) + values(b)?.first().copied().unwrap_or(0.0);
-        let value = bytes_of(&[sum], x.dtype)?;
-        return Ok(vec![HostTensor::Scalar(ScalarHostTensor {
-            value,
-            ..x.clone()
-        })]);
+        let value = with_element!(x.dtype, "the op does not give this type", T => {
+            let mut value = vec![0; T::SIZE];
+            T::write(sum, &mut value);
+            Ok::<_, Status>(value)
+        })?;
+        return output(HostTensor::Scalar(ScalarHostTensor { value, ..x.clone() }));
+    }
+    if let (HostTensor::Dense(x), HostTensor::Dense(y)) = (a, b) {
+        return elementwise(x, y, ctx, |x, y| x + y);
     }
     let (left, right) = (values(a)?, values(b)?);
-    let sums: Vec<f64> = left.iter().zip(&right).map(|(x, y)| x + y).collect();
+    let sums: Numbers = left.iter().zip(&right).map(|(x, y)| x + y).collect();
     dense(&sums, a.dtype(), a.shape().clone(), ctx)
 }
 
-fn equal(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn equal(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let (a, b) = two(inputs)?;
     if a.shape() != b.shape() {
         return Err(wrong("incompatible shapes"));
     }
     let (left, right) = (values(a)?, values(b)?);
     let same = left.iter().zip(&right).map(|(x, y)| f64::from(x == y));
-    let same: Vec<f64> = same.collect();
+    let same: Numbers = same.collect();
     dense(&same, a.dtype(), a.shape().clone(), ctx)
 }
 
-fn relu(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn relu(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let a = one(inputs)?;
-    let out: Vec<f64> = values(a)?.into_iter().map(|v| v.max(0.0)).collect();
+    let out: Numbers = values(a)?.into_iter().map(|v| v.max(0.0)).collect();
     dense(&out, a.dtype(), a.shape().clone(), ctx)
 }
 
-fn cast(inputs: &[HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn cast(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let a = one(inputs)?;
     let dtype =
         HostDType::from_name(attrs.string("type")?).ok_or_else(|| wrong("cast: unknown type"))?;
@@ -410,12 +469,12 @@ fn split(tensor: &HostTensor, attrs: &OpAttrs) -> Result<(usize, usize, usize, T
 
 /// Reduces each line along the axis.
 fn reduce(
-    inputs: &[HostTensor],
+    inputs: &[&HostTensor],
     attrs: &OpAttrs,
     ctx: &ExecutionContext,
     dtype: Option<HostDType>,
     line: impl Fn(&[f64]) -> f64,
-) -> Result<Vec<HostTensor>> {
+) -> Result<Outputs> {
     let a = one(inputs)?;
     let (before, along, after, shape) = split(a, attrs)?;
     let all = values(a)?;
@@ -430,11 +489,7 @@ fn reduce(
     dense(&out, dtype.unwrap_or(a.dtype()), shape, ctx)
 }
 
-fn argmax(
-    inputs: &[HostTensor],
-    attrs: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn argmax(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     reduce(inputs, attrs, ctx, Some(HostDType::I32), |items| {
         let best = items
             .iter()
@@ -446,51 +501,44 @@ fn argmax(
     })
 }
 
-fn reduce_mean(
-    inputs: &[HostTensor],
-    attrs: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn reduce_mean(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     reduce(inputs, attrs, ctx, None, |items| {
         items.iter().sum::<f64>() / items.len().max(1) as f64
     })
 }
 
-fn odd_collector(
-    inputs: &[HostTensor],
-    _: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn odd_collector(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let a = one(inputs)?;
-    let odd: Vec<f64> = values(a)?
+    let odd: Numbers = values(a)?
         .into_iter()
         .filter(|v| v.rem_euclid(2.0) == 1.0)
         .collect();
-    dense(&odd, a.dtype(), TensorShape(vec![odd.len() as i64]), ctx)
+    dense(
+        &odd,
+        a.dtype(),
+        TensorShape(Dims::from_slice(&[odd.len() as i64])),
+        ctx,
+    )
 }
 
-fn print(inputs: &[HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn print(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let text = one(inputs)?.show(ctx.host());
     ctx.host().print(&format!("{text}\n"));
-    Ok(Vec::new())
+    Ok(Outputs::new())
 }
 
 /// Where the elements lie, for those who want to know whether an op wrote over its input.
-fn print_address(
-    inputs: &[HostTensor],
-    _: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<HostTensor>> {
+fn print_address(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let address = one(inputs)?.dense()?.buffer.read(<[u8]>::as_ptr);
     let text = format!("DenseHostTensor: buffer={address:p}\n");
     ctx.host().print(&text);
-    Ok(Vec::new())
+    Ok(Outputs::new())
 }
 
-fn noop(inputs: &[HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Vec<HostTensor>> {
-    Ok(vec![one(inputs)?.clone()])
+fn identity(inputs: &[&HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Outputs> {
+    output(one(inputs)?.clone())
 }
 
-fn fail(_: &[HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Vec<HostTensor>> {
+fn fail(_: &[&HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Result<Outputs> {
     Err(wrong("error from test.error.tensor implementation"))
 }

@@ -7,46 +7,88 @@ use super::super::dense::{
 };
 use super::super::shape::TensorShape;
 use super::attrs::{OpAttr, OpAttrs};
-use super::handle::Metadata;
+use super::handle::MetadataRef;
+use super::ops::{MetadataList, Outputs};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
-use ferroflow_host_context::{ExecutionContext, HostDType};
-use ferroflow_opdef::{AsyncCall, AttrValue, Attrs, Cost, Resources, StepServices, Value};
-use ferroflow_opdef::{PreparedOp, PreparedOps};
+use ferroflow_host_context::{ExecutionContext, HostContext, HostDType};
+use ferroflow_opdef::{
+    AsyncCall, AttrValue, Attrs, Cost, PreparedOp, PreparedOps, Resources, StepServices, Value,
+};
 use ferroflow_ops::registry;
+use ferroflow_sync::AsyncValue;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
-use std::sync::Arc;
+use smallvec::SmallVec;
+use std::sync::{Arc, OnceLock, Weak};
 
-/// TensorFlow's name of an op, if there is such an op.
-pub(super) fn find(op: &str) -> Option<&'static str> {
-    let name = op.strip_prefix("tf.").unwrap_or(op);
-    let is_known = !name.starts_with('_') || name == "_FusedMatMul";
-    let row = registry().op(name).filter(|_| is_known);
-    row.map(|op| op.name)
+/// An op of TensorFlow's with what earlier calls found out.
+pub(super) struct TensorOp {
+    /// TensorFlow's name.
+    pub(super) name: &'static str,
+    /// The host and the kernel of the first call.
+    first: OnceLock<(Weak<HostContext>, Arc<PreparedOp>)>,
 }
 
-/// Types and shapes of the results, where the inputs' say them; an error if those do not fit.
-pub(super) fn metadata(
-    op: &str,
-    inputs: &[Metadata],
-    attrs: &OpAttrs,
-    ctx: &ExecutionContext,
-) -> Result<Vec<Option<Metadata>>> {
-    let dtypes: Vec<DType> = inputs
-        .iter()
-        .map(|(t, _)| dtype(*t))
-        .collect::<Result<_>>()?;
-    let prepared = prepared(op, attrs, &dtypes, ctx)?;
-    let shapes = inputs
-        .iter()
-        .map(|(_, s)| PartialShape::from_tf(Some(&s.0)))
-        .collect::<Result<Vec<_>>>()?;
-    let shapes = prepared.shapes(&shapes, &[])?;
-    let known = |(dtype, shape): (&DType, &PartialShape)| {
-        let dims = shape.to_full()?.to_i64().to_vec();
-        Some((host_dtype(*dtype)?, TensorShape(dims)))
-    };
-    Ok(prepared.outputs().iter().zip(&shapes).map(known).collect())
+impl TensorOp {
+    /// The op called `name`, if TensorFlow has one.
+    pub(super) fn find(name: &str) -> Option<TensorOp> {
+        let name = name.strip_prefix("tf.").unwrap_or(name);
+        let is_known = !name.starts_with('_') || name == "_FusedMatMul";
+        let row = registry().op(name).filter(|_| is_known)?;
+        Some(TensorOp {
+            name: row.name,
+            first: OnceLock::new(),
+        })
+    }
+
+    /// Types and shapes of the results, where those of the inputs say them.
+    ///
+    /// # Errors
+    /// Inputs that do not fit.
+    pub(super) fn metadata(
+        &self,
+        inputs: &[MetadataRef],
+        attrs: &OpAttrs,
+        ctx: &ExecutionContext,
+    ) -> Result<MetadataList> {
+        let dtypes = inputs.iter().map(|(t, _)| dtype(*t));
+        let prepared = self.prepared(attrs, &dtypes.collect::<Result<DTypes>>()?, ctx)?;
+        let shapes = inputs
+            .iter()
+            .map(|(_, s)| PartialShape::from_tf(Some(&s.0)))
+            .collect::<Result<Vec<_>>>()?;
+        let shapes = prepared.shapes(&shapes, &[])?;
+        let known = |(dtype, shape): (&DType, &PartialShape)| {
+            let dims = shape.to_full()?.to_i64().as_slice().into();
+            Some((host_dtype(*dtype)?, TensorShape(dims)))
+        };
+        Ok(prepared.outputs().iter().zip(&shapes).map(known).collect())
+    }
+
+    /// The kernel for inputs of these types.
+    fn prepared(
+        &self,
+        attrs: &OpAttrs,
+        inputs: &[DType],
+        ctx: &ExecutionContext,
+    ) -> Result<Arc<PreparedOp>> {
+        if let Some((host, op)) = self.first.get()
+            && std::ptr::eq(host.as_ptr(), Arc::as_ptr(ctx.host()))
+            && op.inputs() == inputs
+        {
+            return Ok(op.clone());
+        }
+        let list = attrs.0.iter();
+        let attrs: Attrs = list
+            .map(|(name, value)| Ok((name.clone().into(), attr(value)?)))
+            .collect::<Result<_>>()?;
+        let cache = ctx.host().shared(|| PreparedOps::new(registry()));
+        let op = cache.get(self.name, &attrs, inputs)?;
+        let _ = self.first.set((Arc::downgrade(ctx.host()), op.clone()));
+        Ok(op)
+    }
 }
+
+type DTypes = SmallVec<[DType; 4]>;
 
 /// A call of an op with its inputs.
 pub(super) struct OpCall {
@@ -64,18 +106,21 @@ const LARGE: usize = 1 << 16;
 
 impl OpCall {
     pub(super) fn new(
-        op: &str,
-        inputs: &[HostTensor],
+        op: &TensorOp,
+        inputs: &[&HostTensor],
         attrs: &OpAttrs,
         ctx: &ExecutionContext,
     ) -> Result<OpCall> {
-        let is_scalar = |t: &HostTensor| matches!(t, HostTensor::Scalar(_));
-        if ELEMENTWISE.contains(&op) && inputs.iter().all(is_scalar) {
+        let is_scalar = |t: &&HostTensor| matches!(t, HostTensor::Scalar(_));
+        if inputs.iter().all(is_scalar) && ELEMENTWISE.contains(&op.name) {
             return Self::of_scalars(op, inputs, attrs, ctx);
         }
-        let inputs = inputs.iter().map(tensor).collect::<Result<Vec<_>>>()?;
-        let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-        let op = prepared(op, attrs, &dtypes, ctx)?;
+        let inputs = inputs
+            .iter()
+            .map(|t| tensor(t))
+            .collect::<Result<Vec<_>>>()?;
+        let dtypes: DTypes = inputs.iter().map(Tensor::dtype).collect();
+        let op = op.prepared(attrs, &dtypes, ctx)?;
         Ok(OpCall {
             op,
             inputs,
@@ -85,24 +130,23 @@ impl OpCall {
 
     /// A call that computes one element only.
     fn of_scalars(
-        op: &str,
-        inputs: &[HostTensor],
+        op: &TensorOp,
+        inputs: &[&HostTensor],
         attrs: &OpAttrs,
         ctx: &ExecutionContext,
     ) -> Result<OpCall> {
-        let of = |t: &HostTensor| (t.dtype(), t.shape().clone());
-        let known: Vec<Metadata> = inputs.iter().map(of).collect();
-        let shapes = metadata(op, &known, attrs, ctx)?;
+        let known: Vec<MetadataRef> = inputs.iter().map(|t| (t.dtype(), t.shape())).collect();
+        let shapes = op.metadata(&known, attrs, ctx)?;
         let uniform = shapes.into_iter().flatten().map(|(_, shape)| shape).next();
         let uniform =
-            uniform.ok_or_else(|| internal!("{op} does not say the shape of its result"))?;
-        let one = |t: &HostTensor| match t {
+            uniform.ok_or_else(|| internal!("{} does not say the shape of its result", op.name))?;
+        let one = |t: &&HostTensor| match t {
             HostTensor::Scalar(t) => Tensor::from_bytes(dtype(t.dtype)?, Shape::scalar(), &t.value),
             other => tensor(other),
         };
         let dtypes = known.iter().map(|(t, _)| dtype(*t));
         Ok(OpCall {
-            op: prepared(op, attrs, &dtypes.collect::<Result<Vec<_>>>()?, ctx)?,
+            op: op.prepared(attrs, &dtypes.collect::<Result<DTypes>>()?, ctx)?,
             inputs: inputs.iter().map(one).collect::<Result<_>>()?,
             uniform: Some(uniform),
         })
@@ -117,13 +161,18 @@ impl OpCall {
         }
     }
 
-    /// Runs the op; `done` gets the results, now or, from an op that waits for others, later.
+    /// Whether the op waits for other ops.
+    pub(super) fn waits(&self) -> bool {
+        self.op.cost() == Cost::Async
+    }
+
+    /// Runs the op; `done` gets the results: now, or later from an op that waits for others.
     pub(super) fn run(
         self,
         ctx: &ExecutionContext,
-        done: impl FnOnce(Result<Vec<HostTensor>>) + Send + 'static,
+        done: impl FnOnce(Result<Outputs>) + Send + 'static,
     ) {
-        if self.op.cost() != Cost::Async {
+        if !self.waits() {
             return done(self.run_here(ctx));
         }
         let finish = move |outputs: Result<Vec<Tensor>>| done(outputs.and_then(host_tensors));
@@ -132,7 +181,7 @@ impl OpCall {
     }
 
     /// Runs an op that does not wait for others.
-    pub(super) fn run_here(self, ctx: &ExecutionContext) -> Result<Vec<HostTensor>> {
+    pub(super) fn run_here(self, ctx: &ExecutionContext) -> Result<Outputs> {
         let resources = ctx.host().shared(Resources::default);
         let services = StepServices {
             par: ctx.host().work_queue().parallelism(),
@@ -145,39 +194,26 @@ impl OpCall {
         let mut outputs = vec![Value::Empty; self.op.outputs().len()];
         self.op.run(&mut values, &mut outputs, &services)?;
         let outputs = outputs.into_iter().filter_map(Value::into_tensor);
-        let outputs = host_tensors(outputs.collect())?;
         let Some(shape) = self.uniform else {
-            return Ok(outputs);
+            return host_tensors(outputs.collect());
         };
-        let scalar = |one: HostTensor| {
-            Ok(HostTensor::Scalar(ScalarHostTensor {
+        let scalar = |one: Tensor| {
+            let one = host_tensor(one)?;
+            Ok(AsyncValue::new(HostTensor::Scalar(ScalarHostTensor {
                 dtype: one.dtype(),
                 shape: shape.clone(),
                 value: one.dense()?.buffer.read(<[u8]>::to_vec),
-            }))
+            })))
         };
-        outputs.into_iter().map(scalar).collect()
+        outputs.map(scalar).collect()
     }
 }
 
-fn host_tensors(tensors: Vec<Tensor>) -> Result<Vec<HostTensor>> {
-    tensors.into_iter().map(host_tensor).collect()
-}
-
-fn prepared(
-    op: &str,
-    attrs: &OpAttrs,
-    inputs: &[DType],
-    ctx: &ExecutionContext,
-) -> Result<Arc<PreparedOp>> {
-    let list = attrs.0.iter();
-    let attrs: Attrs = list
-        .map(|(name, value)| Ok((name.clone().into(), attr(value)?)))
-        .collect::<Result<_>>()?;
-    let cache = ctx
-        .host()
-        .shared(|| PreparedOps::new(ferroflow_ops::registry()));
-    cache.get(op, &attrs, inputs)
+fn host_tensors(tensors: Vec<Tensor>) -> Result<Outputs> {
+    let values = tensors
+        .into_iter()
+        .map(|t| host_tensor(t).map(AsyncValue::new));
+    values.collect()
 }
 
 /// The types of both worlds, by the names of MLIR and TensorFlow's numbers.
@@ -243,7 +279,7 @@ fn tensor(host: &HostTensor) -> Result<Tensor> {
 }
 
 fn host_tensor(tensor: Tensor) -> Result<HostTensor> {
-    let shape = TensorShape(tensor.shape().to_i64().to_vec());
+    let shape = TensorShape(tensor.shape().to_i64().as_slice().into());
     if let Ok(strings) = tensor.strings() {
         let strings = strings
             .iter()

@@ -3,7 +3,7 @@
 
 use super::super::dense::{DenseHostTensor, HostTensor};
 use super::super::dht::{coo_to_dense, dense_to_coo};
-use super::handle::TensorHandle;
+use super::handle::{Known, TensorHandle};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_host_context::{
     Arg, Ctx, ExecutionContext, Frame, HostValue, KernelFrame, KernelRegistry, StrAttr,
@@ -131,7 +131,10 @@ fn transfer_to(
     frame.arg::<Device>(1)?;
     let (ctx, reporter) = (frame.ctx().clone(), frame.reporter());
     let (promise, tensor) = ferroflow_sync::IndirectPromise::new();
-    let source = handle.tensor;
+    let known = handle
+        .metadata(handle.get())
+        .map(|(dtype, shape)| (dtype, shape.clone()));
+    let (source, known) = (handle.tensor, Known::new(known));
     let waiting = source.clone();
     waiting.and_then(move || {
         let Some(value) = source.get::<HostTensor>() else {
@@ -146,8 +149,7 @@ fn transfer_to(
             Err(status) => promise.set_error(reporter.report(status)),
         }
     });
-    let metadata = handle.metadata;
-    frame.emplace(0, TensorHandle { tensor, metadata });
+    frame.emplace(0, TensorHandle { tensor, known });
     Ok(())
 }
 

@@ -45,3 +45,30 @@ func @unread() -> (i32, i32) {
   %b = "tfrt.call"(%seven, %bad) {bef.nonstrict, callee = @first} : (i32, i32) -> (i32)
   tfrt.return %a, %b : i32, i32
 }
+
+func @plus(%x: i32, %y: i32) -> i32 {
+  %z = tfrt.add.i32 %x, %y
+  tfrt.return %z : i32
+}
+
+// Calls in a row, each of which could start with its second argument alone, and conditionals.
+// PRINTS: 'in_a_row' returned 5,9,<<error: something bad happened>>
+func @in_a_row() -> (i32, i32, i32) {
+  %one = tfrt.constant.i32 1
+  %yes = tfrt.constant.i1 1
+  %a = tfrt.call @plus(%one, %one) : (i32, i32) -> (i32)
+  %b = tfrt.call @plus(%a, %one) : (i32, i32) -> (i32)
+  %c = tfrt.call @plus(%b, %a) : (i32, i32) -> (i32)
+  %late = "tfrt_test.async_add.i32"(%c, %a) : (i32, i32) -> i32
+  %d = tfrt.call @plus(%late, %one) : (i32, i32) -> (i32)
+  %e = tfrt.if %yes, %d, %one : (i32, i32) -> (i32) {
+    %y = tfrt.add.i32 %d, %one
+    tfrt.return %y : i32
+  } else {
+    tfrt.return %one : i32
+  }
+  // expected-error @+1 {{something bad happened}}
+  %bad = "tfrt_test.fail"() : () -> i32
+  %f = tfrt.call @plus(%bad, %one) : (i32, i32) -> (i32)
+  tfrt.return %c, %e, %f : i32, i32, i32
+}

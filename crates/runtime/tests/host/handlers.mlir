@@ -124,3 +124,15 @@ func @too_large_a_scalar() -> !tfrt.chain {
   %ch1 = "corert.print_tensorhandle"(%z, %ch) : (!corert.tensorhandle, !tfrt.chain) -> !tfrt.chain
   tfrt.return %ch1 : !tfrt.chain
 }
+
+// An op that returns its input, and integers that wrap.
+// PRINTS: DenseHostTensor dtype = I32, shape = [2], values = [-2, 4]
+func @identity() {
+  %ch0 = tfrt.new.chain
+  %cpu = corert.get_op_handler %ch0 "cpu"
+  %x = corert.executeop(%cpu) "tfrt_test.create_dense_tensor"() {shape = [2], values = [2147483647 : i32, 2 : i32]} : 1
+  %y = corert.executeop(%cpu) "tfrt_test.add"(%x, %x) : 1
+  %z = corert.executeop(%cpu) "tfrt_test.identity"(%y) : 1
+  "corert.print_tensorhandle"(%z, %ch0) : (!corert.tensorhandle, !tfrt.chain) -> !tfrt.chain
+  tfrt.return
+}
