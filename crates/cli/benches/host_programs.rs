@@ -38,7 +38,7 @@ fn time(what: &str, n: usize, per_run: usize, mut run: impl FnMut()) {
         (0..n).for_each(|_| run());
         best = best.min(start.elapsed().as_nanos() as f64 / (n * per_run) as f64);
     }
-    println!("{what:44} {best:8.1} ns");
+    println!("{what:56} {best:8.1} ns");
 }
 
 fn program(text: &str) -> Arc<Program> {
@@ -80,6 +80,86 @@ fn bench_in(ctx: &ExecutionContext, what: &str, text: &str, n: usize, per_run: u
         ctx.host().work_queue().await_values(&results);
         ctx.host().work_queue().quiesce();
     });
+}
+
+/// As [`bench`], on one thread and on two.
+fn bench_on_both(what: &str, text: &str, n: usize, per_run: usize) {
+    bench(what, text, n, per_run);
+    let two = parallel_context(2);
+    bench_in(&two, &format!("{what}, two threads"), text, n, per_run);
+}
+
+/// A function `f` of kernels in a row, each of which reads the result of the one before: `site` writes a
+/// kernel for its number.
+fn in_a_row(functions: &str, n: usize, site: impl Fn(usize) -> String) -> String {
+    let sites: String = (0..n).map(site).collect();
+    format!(
+        "{functions}func @f() -> i32 {{\n  %one = tfrt.constant.i32 1\n  %yes = tfrt.constant.i1 1\n  \
+         %v0 = tfrt.constant.i32 1\n{sites}  tfrt.return %v{n} : i32\n}}"
+    )
+}
+
+/// Calls and conditionals in a row, each a site of its own.
+fn call_sites() {
+    for n_kernels in [1, 8, 50] {
+        let adds: String = (0..n_kernels)
+            .map(|i| format!("  %x{} = {ADD} %x{i}, %y\n", i + 1))
+            .collect();
+        let callee = format!(
+            "func @callee(%x0: i32, %y: i32) -> i32 {{\n{adds}  tfrt.return %x{n_kernels} : i32\n}}\n"
+        );
+        let text = in_a_row(&callee, 1000, |i| {
+            let next = i + 1;
+            format!("  %v{next} = tfrt.call @callee(%v{i}, %one) : (i32, i32) -> (i32)\n")
+        });
+        let what = format!("one of 1000 calls of {n_kernels} kernels");
+        bench_on_both(&what, &text, 100, 1000);
+    }
+    let names = |n: usize| vec!["%one"; n].join(", ");
+    let types = vec!["i32"; 12].join(", ");
+    let args: String = (0..12).map(|i| format!("%x{i}: i32, ")).collect();
+    let callee = format!(
+        "func @callee({}) -> i32 {{\n  %s = {ADD} %x0, %x11\n  tfrt.return %s : i32\n}}\n",
+        args.trim_end_matches(", ")
+    );
+    let text = in_a_row(&callee, 1000, |i| {
+        let (next, ones) = (i + 1, names(11));
+        format!("  %v{next} = tfrt.call @callee(%v{i}, {ones}) : ({types}) -> (i32)\n")
+    });
+    bench_on_both("one of 1000 calls with 12 arguments", &text, 100, 1000);
+    let text = in_a_row("", 1000, |i| {
+        let next = i + 1;
+        format!(
+            "  %v{next} = tfrt.if %yes, %v{i}, %one : (i32, i32) -> (i32) {{\n    %y{i} = {ADD} %v{i}, \
+             %one\n    tfrt.return %y{i} : i32\n  }} else {{\n    tfrt.return %v{i} : i32\n  }}\n"
+        )
+    });
+    bench_on_both("one of 1000 conditionals", &text, 100, 1000);
+}
+
+/// Ops of the core runtime in a row, on tensors of one element.
+fn core_runtime_ops() {
+    let attrs = "{transpose_a = false, transpose_b = false}";
+    for (op, args, attrs) in [
+        ("tfrt_test.identity", "", ""),
+        ("tfrt_test.add", ", %h0", ""),
+        ("tfrt_test.matmul", ", %h0", attrs),
+        ("tf.AddV2", ", %h0", ""),
+    ] {
+        let ops: String = (0..1000)
+            .map(|i| {
+                let next = i + 1;
+                format!("  %h{next} = corert.executeop(%cpu) \"{op}\"(%h{i}{args}) {attrs}: 1\n")
+            })
+            .collect();
+        let text = format!(
+            "func @f() -> !corert.tensorhandle {{\n  %null = \"corert.create_null_op_handler\"() : () -> \
+             !corert.ophandler\n  %cpu = \"corert.create_cpu_op_handler\"(%null) : (!corert.ophandler) -> \
+             !corert.ophandler\n  %h0 = corert.executeop(%cpu) \"tfrt_test.create_dense_tensor\"() {{shape = \
+             [1, 1], values = [2.0 : f32]}} : 1\n{ops}  tfrt.return %h1000 : !corert.tensorhandle\n}}"
+        );
+        bench_on_both(&format!("one of 1000 {op}"), &text, 50, 1000);
+    }
 }
 
 fn values() {
@@ -167,6 +247,8 @@ fn main() {
     time("synchronous: a kernel", 200, 1000, || {
         let _ = function.execute_sync(&ctx, Vec::new());
     });
+    call_sites();
+    core_runtime_ops();
     graphs();
     loops_and_threads();
     opening();
@@ -210,7 +292,7 @@ fn graphs() {
         }
     }
     text += &format!("  tfrt.return %v{layers}_0 : i32\n}}");
-    bench(
+    bench_on_both(
         "async: a kernel of a 64x64 random graph",
         &text,
         100,
@@ -225,7 +307,7 @@ fn graphs() {
         (from, next) = (from + 2, next + 1);
     }
     text += &format!("  tfrt.return %v{from} : i32\n}}");
-    bench(
+    bench_on_both(
         "async: a kernel of a tree of 1024 leaves",
         &text,
         200,
@@ -249,7 +331,7 @@ fn loops_and_threads() {
                 %sum = tfrt.add.i32 %fa, %fb\n    tfrt.return %sum : i32\n  }\n  tfrt.return %res : \
                 i32\n}\nfunc @f() -> i32 {\n  %n = tfrt.constant.i32 20\n  %f = tfrt.call @fib(%n) : \
                 (i32) -> i32\n  tfrt.return %f : i32\n}";
-    bench("a call of a recursive fib(20)", text, 5, 21891);
+    bench_on_both("a call of a recursive fib(20)", text, 5, 21891);
     let asynchronous: String = (0..1000)
         .map(|i| format!("  %v{i} = \"tfrt_test.async_add.i32\"(%x, %x) : (i32, i32) -> i32\n"))
         .collect();
@@ -348,5 +430,5 @@ fn hand_over(what: &str, micros: u128) {
     }
     nanos.sort_by(f64::total_cmp);
     let median = nanos.get(nanos.len() / 2).copied().unwrap_or(0.0);
-    println!("{what:44} {median:8.1} ns");
+    println!("{what:56} {median:8.1} ns");
 }
