@@ -8,7 +8,7 @@ use super::read::File;
 use crate::dataflow::Body;
 use crate::dataflow::codec::{Numbers, References, decode, encode};
 use crate::mlir::{Attr, FunctionType, Loc, Module, Op, Region, Type};
-use ferroflow_base::{Result, Status, data_loss, internal, invalid_argument};
+use ferroflow_base::{Result, Status, data_loss, internal, invalid_argument, unimplemented_error};
 use ferroflow_tensor::{Bytes, DType, LazyTensor, MappedFile, PartialShape, Shape, Tensor};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -80,6 +80,12 @@ struct TensorTable {
 impl TensorTable {
     /// The number of `tensor`.
     fn add(&mut self, tensor: &LazyTensor) -> Result<usize> {
+        let dtype = tensor.dtype();
+        if dtype != DType::String && !dtype.is_plain() {
+            return Err(unimplemented_error!(
+                "a compiled model cannot hold a constant of dtype {dtype}"
+            ));
+        }
         let value = tensor.get()?;
         let mut hasher = DefaultHasher::new();
         hasher.write_u32(value.dtype() as u32);
@@ -231,10 +237,6 @@ fn write_tensors(
             let value = tensor.get()?;
             table.byte(STRINGS);
             value.strings()?.iter().for_each(|s| table.raw(s));
-        } else if !dtype.is_plain() {
-            return Err(invalid_argument!(
-                "a constant of dtype {dtype} cannot be kept in a file"
-            ));
         } else if tensor.byte_len() <= SMALL {
             table.byte(INLINE);
             table.bytes.extend(tensor.get()?.bytes()?);
