@@ -136,3 +136,31 @@ def remote_call_of_state(b):
     b.step(targets=var.initializer.name)
     b.step(now, {x: 2})
     b.step(now, {x: 3})
+
+
+@case("v1")
+def expanded_ops_in_called_functions(b):
+    """A SymbolicGradient and an op that stands for several, in functions that calls are replaced by."""
+    x, d = b.feed(F, [2]), b.feed(F, [2])
+    image, kernel = b.feed(F, [1, 2, 2, 1]), b.feed(F, [2, 2, 1, 1])
+
+    @Defun(F)
+    def f(x):
+        return tf.sin(x) * x
+
+    @Defun(F, F)
+    def slope(x, d):
+        return gradient(f, [x, d], [F])[0]
+
+    @Defun(F, F)
+    def outer(x, d):
+        return slope(x, d) + 1.0
+
+    @Defun(F, F)
+    def padded(image, kernel):
+        return tf.raw_ops.FusedPadConv2D(
+            input=image, paddings=[[0, 0], [1, 1], [1, 1], [0, 0]], filter=kernel, mode="REFLECT",
+            strides=[1, 1, 1, 1], padding="VALID")
+
+    b.step(outer(x, d), {x: [1, 2], d: [1, 10]})
+    b.step(padded(image, kernel), {image: [[[[1], [2]], [[3], [4]]]], kernel: [[[[1]], [[2]]], [[[3]], [[4]]]]})

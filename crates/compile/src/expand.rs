@@ -3,7 +3,7 @@
 use crate::passes::{composite, dce, inline, references, symbolic_gradient};
 use crate::{ExpandedGraph, Lower, PassCtx, passes};
 use ferroflow_base::Result;
-use ferroflow_graph::{Function, Graph, Patch, PrunedGraph, referred_functions};
+use ferroflow_graph::{Function, Graph, Library, Patch, PrunedGraph, referred_functions};
 use ferroflow_opdef::Registry;
 use rustc_hash::FxHashSet;
 
@@ -53,9 +53,25 @@ fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
         registry,
         lower: Lower::Never,
     };
-    expand_body(graph, &ctx, None)?;
+    // What is inlined has been expanded.
+    rewrite(graph, &ctx, expand_body)?;
+    let called = rewrite(graph, &ctx, inline::run)?;
+    let mut patch = Patch::new();
+    patch.set_library(graph.library().subset(&called));
+    patch.apply(graph);
+    Ok(())
+}
+
+/// Rewrites a graph and the functions that it then refers to, whose names it returns. `step` is told the
+/// function whose body it rewrites.
+fn rewrite(
+    graph: &mut Graph,
+    ctx: &PassCtx,
+    step: fn(&mut Graph, &PassCtx, Option<&str>) -> Result<()>,
+) -> Result<FxHashSet<String>> {
+    step(graph, ctx, None)?;
     let mut library = graph.library().clone();
-    let mut expanded: Vec<(String, Function)> = Vec::new();
+    let mut rewritten: Vec<(String, Function)> = Vec::new();
     let mut seen = FxHashSet::default();
     let mut queue = called(graph);
     while let Some(name) = queue.pop() {
@@ -66,21 +82,21 @@ fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
             continue;
         };
         let mut body = library.graph(&name)?;
-        let made = expand_body(&mut body, &ctx, Some(&name));
+        let made = step(&mut body, ctx, Some(&name));
         made.map_err(|e| e.note(format!("in function '{name}'")))?;
         queue.extend(called(&body));
         // Functions for gradients that the body has may be new.
         library = body.library().clone();
-        expanded.push((name, function.with_body(body)));
+        rewritten.push((name, function.with_body(body)));
     }
-    let mut kept = library.subset(&seen);
-    for (name, function) in expanded {
-        kept.insert(&name, function);
+    let mut library = Library::clone(&library);
+    for (name, function) in rewritten {
+        library.insert(&name, function);
     }
     let mut patch = Patch::new();
-    patch.set_library(kept);
+    patch.set_library(library);
     patch.apply(graph);
-    Ok(())
+    Ok(seen)
 }
 
 /// The functions that the nodes of a graph refer to.
@@ -89,10 +105,9 @@ pub(crate) fn called(graph: &Graph) -> Vec<String> {
     names.map(str::to_string).collect()
 }
 
-/// Expands one graph; `name` is the function whose body it is.
-fn expand_body(graph: &mut Graph, ctx: &PassCtx, name: Option<&str>) -> Result<()> {
+/// Expands one graph, calls excepted.
+fn expand_body(graph: &mut Graph, ctx: &PassCtx, _: Option<&str>) -> Result<()> {
     references::run(graph, ctx)?;
     composite::run(graph, ctx)?;
-    symbolic_gradient::run(graph, ctx)?;
-    inline::run(graph, ctx, name)
+    symbolic_gradient::run(graph, ctx)
 }
