@@ -423,7 +423,7 @@ mod tests {
         check(
             &[f, call],
             "y",
-            "x = Placeholder(); y = StatefulPartitionedCall{Tin=[float], Tout=[float], f=f}(x); \
+            "x = Placeholder(); y = PartitionedCall{Tin=[float], Tout=[float], f=f}(x); \
              _retval_y_0 = _Retval{index=0}(y)",
         );
         check(

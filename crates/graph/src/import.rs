@@ -189,7 +189,7 @@ mod tests {
         );
         check(
             "fn f(a) -> m:z:0:\n  m = Mul(a, a)\nx = Placeholder\ny = f(x)",
-            "x = Placeholder()\ny = StatefulPartitionedCall{Tin=[float], Tout=[float], f=f}(x)",
+            "x = Placeholder()\ny = PartitionedCall{Tin=[float], Tout=[float], f=f}(x)",
         );
     }
 

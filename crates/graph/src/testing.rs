@@ -57,6 +57,10 @@ const OPS: &[Op] = &[
     Op::new("Exit", "data: T -> output: T | T: type = float"),
     Op::new("NextIteration", "data: T -> output: T | T: type = float"),
     Op::new(
+        "PartitionedCall",
+        "args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; f: func",
+    ),
+    Op::new(
         "StatefulPartitionedCall",
         "args: list(Tin) -> output: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; f: func | stateful",
     ),

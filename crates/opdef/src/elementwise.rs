@@ -235,7 +235,7 @@ mod tests {
             "Nope(0)",
             "Relu(x)",
             "LeakyRelu[z](0)",
-            "Relu(1);Relu(3)",
+            "Relu(1);Relu(4)",
         ] {
             let error = ElementwiseProgram::decode(text, 3).expect_err(text);
             assert_eq!(

@@ -20,6 +20,9 @@ use std::thread::LocalKey;
 pub struct DepthGuard {
     depth: &'static LocalKey<Cell<u32>>,
     before: u32,
+    /// Whether counting began at zero: then the depth before is restored. Otherwise the count goes down
+    /// by one, since guards of different threads of a model need not nest.
+    restarted: bool,
 }
 
 impl DepthGuard {
@@ -29,7 +32,11 @@ impl DepthGuard {
         let before = depth.get();
         (before < limit).then(|| {
             depth.set(before + 1);
-            DepthGuard { depth, before }
+            DepthGuard {
+                depth,
+                before,
+                restarted: false,
+            }
         })
     }
 
@@ -44,6 +51,7 @@ impl DepthGuard {
         DepthGuard {
             depth,
             before: depth.replace(0),
+            restarted: true,
         }
     }
 }
@@ -51,6 +59,9 @@ impl DepthGuard {
 impl Drop for DepthGuard {
     #[inline]
     fn drop(&mut self) {
-        self.depth.set(self.before);
+        self.depth.set(match self.restarted {
+            true => self.before,
+            false => self.depth.get().saturating_sub(1),
+        });
     }
 }
