@@ -116,7 +116,7 @@ fn call_sites() {
         bench_on_both(&what, &text, 100, 1000);
     }
     let names = |n: usize| vec!["%one"; n].join(", ");
-    let types = vec!["i32"; 12].join(", ");
+    let types = ["i32"; 12].join(", ");
     let args: String = (0..12).map(|i| format!("%x{i}: i32, ")).collect();
     let callee = format!(
         "func @callee({}) -> i32 {{\n  %s = {ADD} %x0, %x11\n  tfrt.return %s : i32\n}}\n",

@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// ```
 /// use ferroflow_graph::{GraphExecutionState, Signature};
 /// use ferroflow_opdef::{Op, Registry};
-/// let registry = Registry::new(&[("test", &[("no_op", &[Op::new("NoOp", "->")])])]);
+/// const OPS: &[Op] = &[Op::new("NoOp", "->")];
+/// let registry = Registry::new(&[("test", &[("no_op", OPS)])]);
 /// let mut state = GraphExecutionState::default();
 /// let def = ferroflow_model::graph_from_text("node { name: 'a' op: 'NoOp' }").unwrap();
 /// state.extend(def.clone(), &registry).unwrap();
