@@ -34,9 +34,9 @@ pub struct Callable {
 #[derive(Default)]
 pub(crate) struct Compiled {
     by_signature: RwLock<FxHashMap<Signature, Arc<Callable>>>,
-    /// Callables that were run by name lately, the newest last; comparing names costs less than
-    /// building and hashing a signature.
-    recent: RwLock<Vec<Arc<Callable>>>,
+    /// The first callables that were run by name; comparing names costs less than building and hashing a
+    /// signature.
+    by_names: RwLock<Vec<Arc<Callable>>>,
     /// One compilation at a time: two would need twice the memory.
     compiling: Mutex<()>,
 }
@@ -48,8 +48,8 @@ impl Compiled {
         compiled.get(signature).cloned()
     }
 
-    /// Returns the callable of a recent run whose signature has these names in this order.
-    pub(crate) fn recent(
+    /// Returns the remembered callable whose signature has these names in this order.
+    pub(crate) fn by_names(
         &self,
         feeds: &[(&str, Tensor)],
         fetches: &[&str],
@@ -65,17 +65,24 @@ impl Compiled {
                 && same(&s.fetches, fetches)
                 && same(&s.targets, targets)
         };
-        let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
-        recent.iter().rev().find(fits).cloned()
+        let kept = self.by_names.read().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().find(fits).cloned()
     }
 
-    /// Remembers a callable for [`Compiled::recent`].
+    /// Lets [`Compiled::by_names`] find a callable; the first [`MAX_BY_NAMES`] stay, so that a session of
+    /// many signatures does not exchange them in every step.
     pub(crate) fn remember(&self, callable: &Arc<Callable>) {
-        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
-        if recent.len() >= MAX_RECENT {
-            recent.remove(0);
+        let is_full = |recent: &Vec<_>| recent.len() >= MAX_BY_NAMES;
+        if is_full(&self.by_names.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
         }
-        recent.push(callable.clone());
+        let mut recent = self
+            .by_names
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !is_full(&recent) && !recent.iter().any(|c| Arc::ptr_eq(c, callable)) {
+            recent.push(callable.clone());
+        }
     }
 
     /// The callable of `signature`; `make` compiles it when there is none.
@@ -107,7 +114,7 @@ impl Compiled {
 }
 
 /// Callables that are found by comparing names.
-const MAX_RECENT: usize = 8;
+const MAX_BY_NAMES: usize = 8;
 
 /// What may be fed for a tensor.
 pub(crate) struct Feed {

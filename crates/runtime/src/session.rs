@@ -159,7 +159,7 @@ impl Session {
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
         let args = feeds.iter().map(|(_, t)| t.clone()).collect();
-        if let Some(callable) = self.compiled.recent(feeds, fetches, targets) {
+        if let Some(callable) = self.compiled.by_names(feeds, fetches, targets) {
             return self.call(&callable, args, options);
         }
         let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
