@@ -2,56 +2,13 @@
 //! well-meaning model has.
 
 use ferroflow_base::{Code, Result};
-use ferroflow_opdef::{
-    AttrValue, Attrs, KernelBuild, KernelCtx, NodeInfo, Resources, StepServices, Value,
-};
+use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_ops::registry;
-use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
 /// The first output of an op on shared inputs; type attrs come from the inputs' dtypes.
 fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
-    let def = registry().def(op)?.expect("a known op");
-    let mut attrs = attrs;
-    def.complete_attrs(&mut attrs)?;
-    let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-    let outputs = def.output_dtypes(&attrs)?;
-    let factory = registry()
-        .op(op)
-        .and_then(|op| op.kernel)
-        .expect("a kernel");
-    let kernel = factory(&KernelBuild {
-        node: "node",
-        device: "",
-        def: &def,
-        attrs: &attrs,
-        inputs: &dtypes,
-        outputs: &outputs,
-        constants: &[],
-    })?;
-    let info = NodeInfo {
-        name: "node".into(),
-        op: op.into(),
-    };
-    let cancel = CancelToken::new();
-    let resources = Resources::default();
-    let services = StepServices {
-        par: &Inline,
-        cancel: &cancel,
-        resources: &resources,
-        functions: &(),
-        step_id: 0,
-    };
-    let mut values: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();
-    let mut out = vec![Value::Empty; outputs.len()];
-    kernel.compute(&mut KernelCtx::new(
-        &info,
-        &mut values,
-        &[],
-        &mut out,
-        &services,
-    ))?;
-    Ok(out.swap_remove(0).into_tensor().expect("output 0 is set"))
+    Ok(ferroflow_testkit::op::run(registry(), op, &attrs, inputs.to_vec())?.swap_remove(0))
 }
 
 fn typed(pairs: &[(&'static str, DType)]) -> Attrs {

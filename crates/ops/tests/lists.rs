@@ -1,10 +1,7 @@
 //! Lists that nobody else holds are changed in place; lists that somebody holds are not changed.
 
-use ferroflow_opdef::{
-    AttrValue, Attrs, KernelBuild, KernelCtx, NodeInfo, Resources, StepServices, Value,
-};
+use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_ops::registry;
-use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Tensor};
 use std::sync::Arc;
 
@@ -20,47 +17,8 @@ fn run(op: &str, inputs: Vec<Tensor>) -> Tensor {
             attrs.set(name, AttrValue::Type(dtype));
         }
     }
-    def.complete_attrs(&mut attrs).expect("complete");
-    let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-    let outputs = def.output_dtypes(&attrs).expect("known");
-    let factory = registry().op(op).and_then(|o| o.kernel).expect("a kernel");
-    let kernel = factory(&KernelBuild {
-        node: "node",
-        device: "",
-        def: &def,
-        attrs: &attrs,
-        inputs: &dtypes,
-        outputs: &outputs,
-        constants: &[],
-    })
-    .expect("builds");
-    let (resources, cancel, info) = (
-        Resources::default(),
-        CancelToken::new(),
-        NodeInfo::default(),
-    );
-    let services = StepServices {
-        par: &Inline,
-        cancel: &cancel,
-        resources: &resources,
-        functions: &(),
-        step_id: 0,
-    };
-    let mut slots: Vec<Value> = inputs.into_iter().map(Value::Tensor).collect();
-    let mut results: Vec<Value> = outputs.iter().map(|_| Value::Empty).collect();
-    kernel
-        .compute(&mut KernelCtx::new(
-            &info,
-            &mut slots,
-            &[],
-            &mut results,
-            &services,
-        ))
-        .expect("runs");
-    match results.into_iter().next() {
-        Some(Value::Tensor(t)) => t,
-        _ => panic!("{op} has no output"),
-    }
+    let outputs = ferroflow_testkit::op::run(registry(), op, &attrs, inputs);
+    outputs.expect("runs").swap_remove(0)
 }
 
 /// Where the list of a handle lies.

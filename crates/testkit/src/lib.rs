@@ -7,6 +7,7 @@
 pub mod cases;
 pub mod folder;
 pub mod memory;
+pub mod op;
 pub mod random;
 pub mod rows;
 pub mod tensors;
