@@ -5,20 +5,9 @@ use ferroflow_runtime::host::{
     AsyncValue, ExecutionContext, HostContext, MallocAllocator, MultiThreadedWorkQueue, Program,
     SingleThreadedWorkQueue, TextOptions, Values, WorkQueue, bef, host_registry, mlir_to_bef,
 };
+use ferroflow_testkit::random::Random;
 use std::fmt::Write;
 use std::sync::Arc;
-
-/// Numbers that look random and are always the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
 
 /// A program of `n` kernels, and what it returns.
 fn program(random: &mut Random, n: usize) -> (String, [i32; 3]) {

@@ -28,11 +28,7 @@ fn stored() -> Json {
 }
 
 fn bytes(hex: &Json) -> Vec<u8> {
-    let digits = hex.as_str().expect("hexadecimal digits");
-    let bytes = (0..digits.len() / 2).map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16));
-    bytes
-        .collect::<std::result::Result<_, _>>()
-        .expect("digits")
+    tensors::unhex(hex.as_str().expect("hexadecimal digits")).expect("digits")
 }
 
 fn list(items: &Json) -> &Vec<Json> {

@@ -3,6 +3,7 @@
 use ferroflow_runtime::{
     CancelToken, Code, CompileOptions, RunOptions, Session, SessionOptions, Shape, Tensor,
 };
+use ferroflow_testkit::random::Random;
 use std::time::Duration;
 
 fn options(threads: usize, optimize: bool) -> SessionOptions {
@@ -304,18 +305,6 @@ fn many_threads_share_one_session() {
             });
         }
     });
-}
-
-/// A small generator of pseudo-random numbers, so that every run sees the same graphs.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
 }
 
 #[test]

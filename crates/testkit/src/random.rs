@@ -13,3 +13,16 @@ impl Rng {
         (self.0 >> 33) as usize % n
     }
 }
+
+/// A xorshift generator (Marsaglia 2003): the same numbers on every machine.
+pub struct Random(pub u64);
+
+impl Random {
+    /// Returns a number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
