@@ -14,12 +14,12 @@ use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{Callable, Cost, Functions, Resources, StepServices, Value};
 use ferroflow_program::Plan;
-use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool};
+use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool, Registration};
 use ferroflow_tensor::Tensor;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Cheap nodes between two looks at the cancellation token.
@@ -30,34 +30,41 @@ const MAX_IDLE_STATES: usize = 64;
 /// Runs one plan, any number of steps at the same time.
 pub struct Executor {
     plan: Arc<Plan>,
-    functions: Arc<Table>,
+    functions: FunctionTable,
     has_async: bool,
     idle: Mutex<Vec<StepState>>,
 }
 
 /// The functions that kernels of a plan call themselves.
 #[derive(Default)]
-struct Table(BTreeMap<String, Arc<Executor>>);
+struct FunctionTable(BTreeMap<String, Arc<Function>>);
 
-impl Functions for Table {
+impl Functions for FunctionTable {
     fn get(&self, name: &str) -> Option<Arc<dyn Callable>> {
         Some(self.0.get(name)?.clone())
     }
 }
 
+/// Receives the results of a step.
+type Done = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
+
+/// A step that several threads carry on.
 struct Step {
-    plan: Arc<Plan>,
-    functions: Arc<Table>,
+    executor: Arc<Executor>,
     pool: Arc<Pool>,
-    resources: Arc<Resources>,
+    resources: Resources,
     cancel: CancelToken,
-    /// Ends the asynchronous kernels that still wait, when the step is given up.
+    /// Cancels the asynchronous kernels that still wait when the step fails.
     waiting: CancelToken,
     trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     /// Messages are nodes that finished away from the state.
     state: Mailbox<StepState, (TaggedNode, Result<Outputs>)>,
+    /// Set at the end of a step without `on_done`.
     done: AtomicBool,
+    on_done: Mutex<Option<Done>>,
+    /// Ends `waiting` with `cancel`.
+    registration: Mutex<Option<Registration>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,8 +73,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Executor {
     /// An executor of `plan`.
-    pub fn new(plan: Arc<Plan>) -> Self {
-        Self::with_functions(plan, &mut HashMap::new())
+    pub fn new(plan: Arc<Plan>) -> Arc<Self> {
+        Arc::new(Self::with_functions(plan, &mut HashMap::new()))
     }
 
     /// An executor of `plan`; each function that kernels call has one, which `known` remembers.
@@ -80,10 +87,10 @@ impl Executor {
                 None => Arc::new(Self::with_functions(function.clone(), known)),
             };
             known.insert(at, executor.clone());
-            functions.insert(name.clone(), executor);
+            functions.insert(name.clone(), Arc::new(Function(executor)));
         }
         Executor {
-            functions: Arc::new(Table(functions)),
+            functions: FunctionTable(functions),
             has_async: plan.nodes.iter().any(|n| n.cost == Cost::Async),
             plan,
             idle: Mutex::new(Vec::new()),
@@ -106,49 +113,47 @@ impl Executor {
     /// # Errors
     /// The first error of a node, which it names; CANCELLED or DEADLINE_EXCEEDED if the step was
     /// cancelled. Other steps are not affected.
-    pub fn run(&self, mut with: RunArgs) -> Result<Vec<Tensor>> {
+    pub fn run(self: &Arc<Self>, mut with: RunArgs) -> Result<Vec<Tensor>> {
         let args = std::mem::take(&mut with.args);
         let id = Self::next_step_id();
-        let idle = lock(&self.idle).pop();
-        let mut state = idle.unwrap_or_else(|| StepState::new(&self.plan));
+        let mut state = self.idle_state();
         // Until two expensive nodes are ready at once there is no need for anything shared.
         let dispatches = with.pool.width() > 1 || self.has_async;
-        let env = Env::new(&self.plan, &*self.functions, &with, id, dispatches);
+        let env = Env::new(&self.plan, &self.functions, &with, id, dispatches);
         state.start(&env, args)?;
-        let state = match no_panic(|| run_inline(&env, &mut state))? {
-            Inline::Done => state,
-            Inline::Dispatch => self.dispatch(&with, id, state)?,
-        };
+        if let Inline::Dispatch = no_panic(|| run_inline(&env, &mut state))? {
+            let step = Step::new(self, &with, id, state, None);
+            step.drive();
+            with.pool
+                .help_until(&|| step.done.load(Ordering::Acquire));
+            return step.finish();
+        }
         self.finish(state)
     }
 
-    /// Carries a step on with the help of other threads.
-    fn dispatch(&self, with: &RunArgs, id: u64, state: StepState) -> Result<StepState> {
-        let step = Arc::new(Step {
-            plan: self.plan.clone(),
-            functions: self.functions.clone(),
-            pool: with.pool.clone(),
-            resources: with.resources.clone(),
-            cancel: with.cancel.clone(),
-            waiting: with.cancel.with_same_deadline(),
-            trace: with.trace.cloned(),
-            id,
-            state: Mailbox::new(state),
-            done: AtomicBool::new(false),
-        });
-        let (waiting, callers) = (step.waiting.clone(), with.cancel.clone());
-        let _given_up = with.cancel.on_cancel(move || match callers.check() {
-            // What waits has the same deadline and says so itself.
-            Err(e) if e.code() == Code::DeadlineExceeded => waiting.run_expired(),
-            _ => waiting.cancel(),
-        });
-        step.drive();
-        with.pool.help_until(&|| step.done.load(Ordering::Acquire));
-        let mut state = std::mem::take(&mut *step.state.lock());
-        match state.error.take() {
-            Some(error) => Err(error),
-            None => Ok(state),
+    /// Starts one step; the thread that ends it calls `done` with what [`Executor::run`] would return.
+    ///
+    /// A step that waits for a tensor occupies no thread. The calling thread runs what is ready; the
+    /// rest runs on the pool and on the threads that deliver tensors. A pool of width 1 needs a thread
+    /// in [`Pool::help_until`].
+    pub fn run_async(
+        self: &Arc<Self>,
+        mut with: RunArgs,
+        done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static,
+    ) {
+        let args = std::mem::take(&mut with.args);
+        let id = Self::next_step_id();
+        let mut state = self.idle_state();
+        let env = Env::new(&self.plan, &self.functions, &with, id, true);
+        if let Err(error) = state.start(&env, args) {
+            return done(Err(error));
         }
+        Step::new(self, &with, id, state, Some(Box::new(done))).drive();
+    }
+
+    fn idle_state(&self) -> StepState {
+        let idle = lock(&self.idle).pop();
+        idle.unwrap_or_else(|| StepState::new(&self.plan))
     }
 
     fn finish(&self, mut state: StepState) -> Result<Vec<Tensor>> {
@@ -160,10 +165,11 @@ impl Executor {
         }
         Ok(results)
     }
-}
 
-impl Callable for Executor {
-    fn call(&self, args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>> {
+    /// Runs the executor as a function that a kernel calls, on the calling thread alone: threads that
+    /// help each other could take a task that waits for a lock of this caller.
+    fn call(self: &Arc<Self>, args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>> {
+        static INLINE: LazyLock<Arc<Pool>> = LazyLock::new(|| Arc::new(Pool::new(1)));
         let expected = self.plan.root().args.len();
         if args.len() != expected {
             return Err(invalid_argument!(
@@ -171,15 +177,24 @@ impl Callable for Executor {
                 args.len()
             ));
         }
-        // A pool of its own: threads that help each other could come back for the caller's lock.
-        let (alone, resources) = (Arc::new(Pool::new(1)), Arc::new(services.resources.clone()));
+        // Only asynchronous kernels put tasks into a pool of width 1.
+        let own = self.has_async.then(|| Arc::new(Pool::new(1)));
         self.run(RunArgs {
             args,
-            pool: &alone,
-            resources: &resources,
+            pool: own.as_ref().unwrap_or(&*INLINE),
+            resources: services.resources,
             cancel: services.cancel,
             trace: None,
         })
+    }
+}
+
+/// A function that kernels call.
+struct Function(Arc<Executor>);
+
+impl Callable for Function {
+    fn call(&self, args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>> {
+        self.0.call(args, services)
     }
 }
 
@@ -229,6 +244,36 @@ fn run_inexpensive(env: &Env, state: &mut StepState) -> Result<()> {
 }
 
 impl Step {
+    /// Shares a step that has begun; `on_done` receives its results, if any.
+    fn new(
+        executor: &Arc<Executor>,
+        with: &RunArgs,
+        id: u64,
+        state: StepState,
+        on_done: Option<Done>,
+    ) -> Arc<Self> {
+        let waiting = with.cancel.with_same_deadline();
+        let (token, callers) = (waiting.clone(), with.cancel.clone());
+        let registration = with.cancel.on_cancel(move || match callers.check() {
+            // What waits has the same deadline and says so itself.
+            Err(e) if e.code() == Code::DeadlineExceeded => token.run_expired(),
+            _ => token.cancel(),
+        });
+        Arc::new(Step {
+            executor: executor.clone(),
+            pool: with.pool.clone(),
+            resources: with.resources.clone(),
+            cancel: with.cancel.clone(),
+            waiting,
+            trace: with.trace.cloned(),
+            id,
+            state: Mailbox::new(state),
+            done: AtomicBool::new(false),
+            on_done: Mutex::new(on_done),
+            registration: Mutex::new(Some(registration)),
+        })
+    }
+
     fn env(&self) -> Env<'_> {
         let with = RunArgs {
             args: Vec::new(),
@@ -237,12 +282,35 @@ impl Step {
             cancel: &self.cancel,
             trace: self.trace.as_ref(),
         };
-        Env::new(&self.plan, &*self.functions, &with, self.id, true)
+        let executor = &self.executor;
+        Env::new(&executor.plan, &executor.functions, &with, self.id, true)
+    }
+
+    /// Takes the results of a step that is over.
+    fn finish(&self) -> Result<Vec<Tensor>> {
+        drop(lock(&self.registration).take());
+        let mut state = std::mem::take(&mut *self.state.lock());
+        match state.error.take() {
+            Some(error) => Err(error),
+            None => self.executor.finish(state),
+        }
+    }
+
+    /// Tells the caller that the step is over. Two threads may both see its end; the first counts.
+    fn notify_done(&self) {
+        let on_done = lock(&self.on_done).take();
+        match on_done {
+            Some(done) => done(self.finish()),
+            None => {
+                self.done.store(true, Ordering::Release);
+                self.pool.notify();
+            }
+        }
     }
 
     /// Carries the step on for as long as this thread can own its state.
     fn drive(self: &Arc<Self>) {
-        let env = self.env();
+        let (env, plan) = (self.env(), &*self.executor.plan);
         while let Some(mut state) = self.state.try_lock() {
             if let Err(error) = no_panic(|| {
                 self.drain_inbox(&env, &mut state)?;
@@ -257,8 +325,8 @@ impl Step {
             while state.error.is_none()
                 && let Some(item) = state.next_expensive()
             {
-                let offloaded = state.take_inputs(&self.plan, item);
-                if self.plan.nodes[item.node.index()].cost == Cost::Async {
+                let offloaded = state.take_inputs(plan, item);
+                if plan.nodes[item.node.index()].cost == Cost::Async {
                     // A panic drops the call, which answers it.
                     if let Err(e) = no_panic(|| {
                         self.start(&env, offloaded);
@@ -284,11 +352,7 @@ impl Step {
             }
             match own {
                 Some(offloaded) => self.run_offloaded(offloaded),
-                None if finished => {
-                    self.done.store(true, Ordering::Release);
-                    self.pool.notify();
-                    return;
-                }
+                None if finished => return self.notify_done(),
                 None if !left => return,
                 None => {}
             }

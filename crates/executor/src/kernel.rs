@@ -16,7 +16,7 @@ pub struct RunArgs<'a> {
     /// Threads that compute, besides the calling one.
     pub pool: &'a Arc<Pool>,
     /// What outlives the step.
-    pub resources: &'a Arc<Resources>,
+    pub resources: &'a Resources,
     /// Ends the step when cancelled.
     pub cancel: &'a CancelToken,
     /// Receives a span for every node.

@@ -2,19 +2,19 @@
 
 use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_executor::{Executor, RunArgs};
-use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, NodeInfo, OpKernel};
+use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, NodeInfo, OpKernel, Resources};
 use ferroflow_program::{
     Action, Body, BodyBuilder, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source,
 };
 use ferroflow_sync::{CancelToken, Pool, Registration};
 use ferroflow_tensor::{DType, Tensor};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 /// Runs a step with integers.
 fn run(
-    executor: &Executor,
+    executor: &Arc<Executor>,
     pool: &Arc<Pool>,
     args: &[i64],
     cancel: &CancelToken,
@@ -22,7 +22,7 @@ fn run(
     executor.run(RunArgs {
         args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
         pool,
-        resources: &Arc::default(),
+        resources: &Resources::default(),
         cancel,
         trace: None,
     })
@@ -60,7 +60,7 @@ fn kernel(name: &str, op: &str, inputs: Vec<Source>, cost: Cost) -> BuildNode {
 
 type MakeKernel<'a> = dyn Fn(&KernelEntry) -> Box<dyn OpKernel> + 'a;
 
-fn load(body: &Body, make: &MakeKernel) -> Executor {
+fn load(body: &Body, make: &MakeKernel) -> Arc<Executor> {
     let plan = body.load_with(&|entry, _| Ok(make(entry)));
     Executor::new(Arc::new(plan.expect("a valid body")))
 }
@@ -91,7 +91,7 @@ fn sum(calls: Arc<AtomicUsize>) -> Box<dyn OpKernel> {
 
 /// A random layered graph over two arguments: its executor, its call counter and what the graph
 /// computes for arguments `a` and `b`.
-fn random_graph(seed: u64, n: usize) -> (Executor, Arc<AtomicUsize>, impl Fn(i64, i64) -> i64) {
+fn random_graph(seed: u64, n: usize) -> (Arc<Executor>, Arc<AtomicUsize>, impl Fn(i64, i64) -> i64) {
     let mut r = Random(seed);
     let calls = Arc::new(AtomicUsize::new(0));
     let mut builder = BodyBuilder::new();
@@ -249,7 +249,7 @@ fn switch() -> Body {
 }
 
 /// `width` expensive nodes that fail when told to.
-fn failing(width: usize, panics: bool) -> Executor {
+fn failing(width: usize, panics: bool) -> Arc<Executor> {
     let mut builder = BodyBuilder::new();
     let root = builder.function("", 1, width);
     let arg = builder.add(root, node("arg", Action::Arg(0), vec![]));
@@ -318,6 +318,8 @@ fn a_cancelled_step_ends() {
 #[derive(Default)]
 struct Waits {
     held: Arc<Mutex<Vec<AsyncCall>>>,
+    /// Receives a message when a call waits.
+    waits: Option<mpsc::Sender<()>>,
     registrations: Mutex<Vec<Registration>>,
 }
 
@@ -330,7 +332,6 @@ impl OpKernel for Waits {
         match call.inputs[0].to_scalar::<i64>() {
             Ok(0) => call.finish(Ok(vec![Tensor::scalar(10i64)])),
             Ok(1) => drop(std::thread::spawn(|| {
-                std::thread::sleep(Duration::from_millis(2));
                 call.finish(Ok(vec![Tensor::scalar(11i64)]));
             })),
             Ok(2) => call.finish(Err(invalid_argument!("told to"))),
@@ -349,13 +350,41 @@ impl OpKernel for Waits {
                 });
                 let mut kept = self.registrations.lock().expect("no panic");
                 kept.push(registration);
+                self.waits.iter().for_each(|w| drop(w.send(())));
             }
         }
     }
 }
 
+/// Runs a step through `run_async` and waits for it.
+fn run_async(
+    executor: &Arc<Executor>,
+    pool: &Arc<Pool>,
+    args: &[i64],
+    cancel: &CancelToken,
+) -> Result<Vec<Tensor>> {
+    let outcome = Arc::new(Mutex::new(None));
+    let (of_step, notified) = (outcome.clone(), pool.clone());
+    let with = RunArgs {
+        args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
+        pool,
+        resources: &Resources::default(),
+        cancel,
+        trace: None,
+    };
+    executor.run_async(with, move |result| {
+        *of_step.lock().expect("no panic") = Some(result);
+        notified.notify();
+    });
+    pool.help_until(&|| outcome.lock().expect("no panic").is_some());
+    let mut outcome = outcome.lock().expect("no panic");
+    outcome.take().expect("it is over")
+}
+
 #[test]
 fn asynchronous_kernels_end_in_every_way() {
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Mutex::new(receiver);
     let body = {
         let mut builder = BodyBuilder::new();
         let root = builder.function("", 1, 1);
@@ -369,36 +398,40 @@ fn asynchronous_kernels_end_in_every_way() {
         builder.finish().expect("valid")
     };
     let executor = load(&body, &|entry| match &*entry.op {
-        "Waits" => Box::new(Waits::default()),
+        "Waits" => Box::new(Waits {
+            waits: Some(sender.clone()),
+            ..Default::default()
+        }),
         _ => sum(Arc::default()),
     });
-    for threads in [1, 2] {
+    type Run = fn(&Arc<Executor>, &Arc<Pool>, &[i64], &CancelToken) -> Result<Vec<Tensor>>;
+    for (threads, run) in [(1, run as Run), (2, run), (1, run_async), (2, run_async)] {
         let pool = Arc::new(Pool::new(threads));
-        {
-            let run = |v: i64, token: &CancelToken| {
-                let out = run(&executor, &pool, &[v], token);
-                out.and_then(|t| t[0].to_scalar::<i64>())
-            };
-            let never = CancelToken::new();
-            assert_eq!(run(0, &never).expect("runs"), 11);
-            assert_eq!(run(1, &never).expect("runs"), 12);
-            for (v, code) in [(2, Code::InvalidArgument), (3, Code::Cancelled)] {
-                let e = run(v, &never).expect_err("fails");
-                assert_eq!((e.code(), e.node()), (code, Some("late")), "{e}");
-            }
-            assert!(run(4, &never).is_err(), "a panic");
-            let soon = never.with_timeout(Duration::from_millis(5));
-            let e = run(5, &soon).expect_err("late");
-            assert_eq!(e.code(), Code::DeadlineExceeded, "{e}");
-            let token = CancelToken::new();
-            let other = token.clone();
-            let thread = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(5));
-                other.cancel();
+        let run = |v: i64, token: &CancelToken| {
+            let out = run(&executor, &pool, &[v], token);
+            out.and_then(|t| t[0].to_scalar::<i64>())
+        };
+        let never = CancelToken::new();
+        assert_eq!(run(0, &never).expect("runs"), 11);
+        assert_eq!(run(1, &never).expect("runs"), 12);
+        for (v, code) in [(2, Code::InvalidArgument), (3, Code::Cancelled)] {
+            let e = run(v, &never).expect_err("fails");
+            assert_eq!((e.code(), e.node()), (code, Some("late")), "{e}");
+        }
+        assert!(run(4, &never).is_err(), "a panic");
+        let soon = never.with_timeout(Duration::from_millis(5));
+        let e = run(5, &soon).expect_err("late");
+        assert_eq!(e.code(), Code::DeadlineExceeded, "{e}");
+        while receiver.lock().expect("no panic").try_recv().is_ok() {}
+        let token = CancelToken::new();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let waits = receiver.lock().expect("no panic").recv();
+                waits.expect("a call waits");
+                token.cancel();
             });
             let e = run(5, &token).expect_err("cancelled");
             assert_eq!(e.code(), Code::Cancelled, "{e}");
-            thread.join().expect("no panic");
-        }
+        });
     }
 }
