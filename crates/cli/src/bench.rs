@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
     let options = RunOptions::default();
     let once = || -> Result<f64> {
         let start = Instant::now();
-        let results = session.call(&callable, request.args.clone(), &options)?;
+        let results = session.run_callable(&callable, request.args.clone(), &options)?;
         let elapsed = start.elapsed().as_secs_f64();
         drop(results);
         Ok(elapsed)

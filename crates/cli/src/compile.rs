@@ -80,7 +80,7 @@ impl Args {
         let (mut feed_keys, mut fetch_keys) = (self.feed.clone(), self.fetch.clone());
         let Some(signature) = signature else {
             if fetch_keys.is_empty() && self.target.is_empty() {
-                fetch_keys = inspect::outputs(session.graph());
+                fetch_keys = inspect::outputs(&session.graph());
             }
             let missing = placeholders(session, &feed_keys, &fetch_keys, &self.target)?;
             if feed_keys.is_empty() {

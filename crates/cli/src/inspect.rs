@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
             return show_graph(args, model.session());
         }
         if args.gradients {
-            show_gradients(model.session().graph());
+            show_gradients(&model.session().graph());
             if let Model::Saved(model) = &model {
                 crate::saved_model::print_left_out(model);
             }
@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let model = args.model.open()?;
     let session = model.session();
-    let graph = session.graph();
+    let graph = &*session.graph();
     if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
         return show_graph(args, session);
     }
@@ -144,6 +144,7 @@ pub fn run(args: &Args) -> Result<()> {
         let options = ferroflow_runtime::SessionOptions {
             threads: 1,
             compile: ferroflow_runtime::CompileOptions::none(),
+            ..Default::default()
         };
         Session::new(graph.clone(), options).graph_after(&signature, None)?
     };
@@ -276,14 +277,14 @@ fn shape_by_name(graph: &Graph, shapes: &ShapeMap, name: &str) -> String {
 }
 
 fn show_graph(args: &Args, session: &Session) -> Result<()> {
-    let signature = whole(session.graph());
+    let signature = whole(&session.graph());
     let write = |path: &PathBuf, text: String| {
         ferroflow_model::write_output(path, text.as_bytes())?;
         say!("written: {}", path.display());
         Ok::<(), ferroflow_base::Status>(())
     };
     let graph = match args.after.as_deref() {
-        None => session.graph().clone(),
+        None => (*session.graph()).clone(),
         Some("last") => session.graph_after(&signature, None)?.0,
         Some(pass) => session.graph_after(&signature, Some(pass))?.0,
     };

@@ -65,6 +65,7 @@ impl ModelArgs {
         let options = SessionOptions {
             threads: self.threads,
             compile: self.compile_options(),
+            ..Default::default()
         };
         if self.is_directory() {
             let mut tags: Vec<&str> = self.tag.iter().map(String::as_str).collect();
@@ -275,7 +276,7 @@ impl RunArgs {
         if labels.is_empty() && self.target.is_empty() {
             labels = match by_key {
                 Some(signature) => signature.outputs.iter().map(|o| o.key.clone()).collect(),
-                None => crate::inspect::outputs(session.graph()),
+                None => crate::inspect::outputs(&session.graph()),
             };
         }
         let output = |key: &String| {

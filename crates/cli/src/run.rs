@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<()> {
             trace: args.log_deadness.then(|| Arc::new(DeadnessLog) as _),
             ..Default::default()
         };
-        let values = session.call(&callable, request.args, &options)?;
+        let values = session.run_callable(&callable, request.args, &options)?;
         let shown = request.shown;
         let results = request.labels.into_iter().zip(values);
         results

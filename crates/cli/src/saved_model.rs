@@ -33,7 +33,7 @@ pub fn show(args: &ModelArgs, model: &Model) -> Result<()> {
     print_variables(model)?;
     print_left_out(model);
     say!("nodes: {}", model.session().graph().len());
-    print_ops(model.session().graph());
+    print_ops(&model.session().graph());
     Ok(())
 }
 

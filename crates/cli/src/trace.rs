@@ -28,14 +28,14 @@ pub fn run(args: &Args) -> Result<()> {
     let request = args.run.request(&model)?;
     let callable = session.callable(&request.signature)?;
     for _ in 0..args.warmup {
-        session.call(&callable, request.args.clone(), &RunOptions::default())?;
+        session.run_callable(&callable, request.args.clone(), &RunOptions::default())?;
     }
     let trace = Arc::new(ChromeTrace::default());
     let options = RunOptions {
         trace: Some(trace.clone()),
         ..Default::default()
     };
-    session.call(&callable, request.args, &options)?;
+    session.run_callable(&callable, request.args, &options)?;
     ferroflow_model::write_output(&args.out, trace.to_json().as_bytes())?;
     say!("{:<28} {:>7} {:>12}", "op", "calls", "µs");
     for (op, calls, us) in trace.by_op() {

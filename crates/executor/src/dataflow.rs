@@ -124,8 +124,7 @@ impl Executor {
         if let Inline::Dispatch = no_panic(|| run_inline(&env, &mut state))? {
             let step = Step::new(self, &with, id, state, None);
             step.drive();
-            with.pool
-                .help_until(&|| step.done.load(Ordering::Acquire));
+            with.pool.help_until(&|| step.done.load(Ordering::Acquire));
             return step.finish();
         }
         self.finish(state)

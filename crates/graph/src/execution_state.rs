@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Default)]
 pub struct GraphExecutionState {
-    graph: Graph,
+    graph: Arc<Graph>,
     functions: FxHashMap<String, FunctionDef>,
     gradients: FxHashMap<String, String>,
     /// Functions that nodes refer to and that were not added yet.
@@ -59,6 +59,25 @@ fn function_name(function: &FunctionDef) -> &str {
 }
 
 impl GraphExecutionState {
+    /// The state of an imported graph, and of the functions that nodes added later may call.
+    pub fn new(graph: Graph, library: Option<FunctionDefLibrary>) -> Self {
+        let mut state = GraphExecutionState {
+            graph: Arc::new(graph),
+            ..Default::default()
+        };
+        state.add_functions(library.unwrap_or_default());
+        state
+    }
+
+    fn add_functions(&mut self, library: FunctionDefLibrary) {
+        let functions = library.function.into_iter();
+        self.functions
+            .extend(functions.map(|f| (function_name(&f).to_string(), f)));
+        let gradients = library.gradient.into_iter();
+        self.gradients
+            .extend(gradients.map(|g| (g.function_name, g.gradient_func)));
+    }
+
     /// Adds nodes and functions. All or nothing: an error leaves the graph as it was.
     ///
     /// # Errors
@@ -218,19 +237,15 @@ impl GraphExecutionState {
     ///
     /// INVALID_ARGUMENT if the graph has changed since.
     pub fn add(&mut self, checked: CheckedGraphDef, registry: &Registry) -> Result<()> {
+        let graph = Arc::make_mut(&mut self.graph);
         for node in checked.nodes {
-            self.graph.add(node)?;
+            graph.add(node)?;
         }
         for (id, error) in checked.invalid {
-            self.graph.set_invalid(id, error);
+            graph.set_invalid(id, error);
         }
-        let functions = checked.library.function.into_iter();
-        self.functions
-            .extend(functions.map(|f| (function_name(&f).to_string(), f)));
-        for g in checked.library.gradient {
-            self.gradients.insert(g.function_name, g.gradient_func);
-        }
-        self.graph.producer = checked.producer.unwrap_or(self.graph.producer);
+        graph.producer = checked.producer.unwrap_or(graph.producer);
+        self.add_functions(checked.library);
         self.wanted.extend(checked.wanted);
         if self.wanted.is_empty() {
             return Ok(());
@@ -238,13 +253,13 @@ impl GraphExecutionState {
         let table = function_table(&self.functions, &self.gradients);
         let mut importer = Importer::new(registry, None, &table);
         importer.wanted = std::mem::take(&mut self.wanted);
-        importer.instantiate(self.graph.library_mut());
+        importer.instantiate(Arc::make_mut(&mut self.graph).library_mut());
         self.wanted = importer.wanted;
         Ok(())
     }
 
     /// The whole graph.
-    pub fn graph(&self) -> &Graph {
+    pub fn graph(&self) -> &Arc<Graph> {
         &self.graph
     }
 

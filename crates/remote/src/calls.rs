@@ -1,4 +1,4 @@
-//! Calls under way: how many there are, and on which threads they may block.
+//! Calls under way, and the threads on which they may block.
 
 use ferroflow_base::{Result, resource_exhausted};
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Steps that may block at the same time.
+/// Most steps that block at the same time.
 pub(crate) const MAX_STEPS: usize = 8192;
-/// Calls without a step that may block at the same time.
+/// Most calls without a step that block at the same time.
 const MAX_CONTROL: usize = 64;
 
-/// What the calls of a server share.
+/// State shared by the calls of a server.
 ///
-/// A step may wait for another one, for ever. Calls that run no step have threads of their own, so
-/// that a session can be closed however many steps wait.
+/// A step may wait for another one without end. Calls that run no step use a separate thread pool, so that
+/// blocked steps cannot starve the calls that cancel them.
 pub(crate) struct Calls {
     steps: Arc<Semaphore>,
-    /// Only its threads for blocking work are used.
+    /// Only its blocking threads are used.
     control: Option<Runtime>,
     handle: Handle,
     under_way: Arc<AtomicUsize>,
@@ -37,18 +37,18 @@ impl Calls {
         })
     }
 
-    /// Counts a call as under way until the guard is dropped.
+    /// Counts a call until the guard is dropped.
     pub(crate) fn begin(&self) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::AcqRel);
         UnderWay(self.under_way.clone())
     }
 
-    /// How many calls are under way.
+    /// The number of calls under way.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Acquire)
     }
 
-    /// The right to run a step that may block.
+    /// Acquires the permit to run a step that may block.
     pub(crate) fn begin_step(&self) -> Result<OwnedSemaphorePermit> {
         let permit = self.steps.clone().try_acquire_owned();
         permit.map_err(|_| {
@@ -67,7 +67,7 @@ impl Calls {
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        // The last owner may be a task, where waiting for threads is not allowed.
+        // The last owner may be a task, which must not wait for threads.
         if let Some(control) = self.control.take() {
             control.shutdown_background();
         }

@@ -1,4 +1,4 @@
-//! What a client's `ConfigProto` means here.
+//! Translates a client's `ConfigProto`.
 
 use crate::device::TaskName;
 use ferroflow_base::{Result, invalid_argument};
@@ -9,8 +9,8 @@ use ferroflow_model::proto::{
 use ferroflow_runtime::{CompileOptions, DeviceSet, Lower};
 use std::collections::BTreeMap;
 
-/// The task that a session is of whose client describes the cluster itself: the one at the address
-/// that it connected to.
+/// Returns the task of a session whose client describes the cluster: the one at the address that it
+/// connected to.
 pub(crate) fn session_task(cluster: &ClusterDef, target: &str, own: &TaskName) -> Result<TaskName> {
     let address = target.strip_prefix("grpc://").unwrap_or(target);
     let tasks = cluster.job.iter().flat_map(|job| {
@@ -53,9 +53,9 @@ fn cluster_text(cluster: &ClusterDef) -> String {
     text
 }
 
-/// The passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` mean none; each
-/// of the rewriter's toggles that is off leaves out what does its work here. Functional control flow
-/// is lowered as TensorFlow's `LowerFunctionalOpsPass` does.
+/// Returns the passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` disable all; each
+/// toggle of the rewriter that is off disables the corresponding passes. Functional control flow is lowered
+/// like TensorFlow's `LowerFunctionalOpsPass` does.
 pub(crate) fn compile_options(config: &ConfigProto) -> CompileOptions {
     let graph = config.graph_options.as_ref();
     let options = graph.and_then(|g| g.optimizer_options.as_ref());
@@ -104,7 +104,7 @@ fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
         .collect()
 }
 
-/// Says where each node of a graph goes, for clients that set `log_device_placement`.
+/// Logs the device of each node, for clients that set `log_device_placement`.
 pub(crate) fn log_placement(graph: &GraphDef, devices: &DeviceSet) {
     for node in &graph.node {
         let device = devices.place(&node.name, &node.device).ok();

@@ -1,4 +1,4 @@
-//! What a step's nodes cost, in the form that a client gets which asked for a cost model.
+//! The cost graph of a step (`RunMetadata.cost_graph`).
 
 use ferroflow_model::proto::{
     CostGraphDef, GraphDef, NodeExecStats, StepStats, TensorDescription,
@@ -10,7 +10,7 @@ use ferroflow_model::proto::{
 use ferroflow_runtime::parse_tensor_name;
 use std::collections::HashMap;
 
-/// The nodes of the graphs that ran, with times and outputs of those that the step's statistics have.
+/// Returns the nodes of the graphs that ran; those in the step's statistics have times and outputs.
 pub(crate) fn cost_graph(graphs: &[GraphDef], stats: &StepStats) -> CostGraphDef {
     let ran = stats.dev_stats.iter().flat_map(|d| &d.node_stats);
     let ran: HashMap<&str, &NodeExecStats> = ran.map(|n| (n.node_name.as_str(), n)).collect();
@@ -69,7 +69,7 @@ fn output(tensor: &TensorDescription) -> OutputInfo {
     let allocation = tensor.allocation_description.as_ref();
     OutputInfo {
         size: allocation.map_or(0, |a| a.requested_bytes),
-        // No output is an input's.
+        // Outputs do not alias inputs.
         alias_input_port: -1,
         shape: tensor.shape.clone(),
         dtype: tensor.dtype,

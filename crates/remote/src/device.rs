@@ -1,4 +1,4 @@
-//! Names of tasks and devices, and what a server says of its devices.
+//! Names of tasks and devices, and the attributes of a server's devices.
 
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{DeviceAttributes, DeviceLocality};
@@ -11,7 +11,7 @@ use std::fmt;
 pub struct TaskName {
     /// The job, e.g. `worker`.
     pub job: String,
-    /// Its number in the job.
+    /// Its index in the job.
     pub index: u32,
 }
 
@@ -21,12 +21,12 @@ impl fmt::Display for TaskName {
     }
 }
 
-/// A cluster and this server's place in it.
+/// A cluster, and this server's task in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerDef {
     /// Addresses by job and task.
     pub cluster: BTreeMap<String, BTreeMap<u32, String>>,
-    /// Which task this server is.
+    /// The task of this server.
     pub task: TaskName,
 }
 
@@ -41,7 +41,7 @@ struct TfConfig {
 #[serde(untagged)]
 enum Tasks {
     List(Vec<String>),
-    /// By number, which JSON has as text.
+    /// By index, which is text in JSON.
     Map(BTreeMap<String, String>),
 }
 
@@ -61,7 +61,7 @@ enum Index {
 }
 
 impl ServerDef {
-    /// The cluster whose only task, number 0 of `job`, is at `address`.
+    /// Returns the cluster whose only task, number 0 of `job`, has this address.
     pub fn single(job: &str, address: &str) -> Self {
         let tasks = BTreeMap::from([(0, address.to_string())]);
         ServerDef {
@@ -73,7 +73,10 @@ impl ServerDef {
         }
     }
 
-    /// Reads `job=host:port,host:port;job=…`, the form of TensorFlow's server binary.
+    /// Parses `job=host:port,host:port;job=…`, the form of TensorFlow's server binary.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the text does not parse, a job occurs twice, or the task is not in the cluster.
     ///
     /// ```
     /// let def = ferroflow_remote::ServerDef::from_flags("ps=a:1;worker=b:2,c:3", "worker", 1).unwrap();
@@ -91,19 +94,22 @@ impl ServerDef {
                 .insert(name.to_string(), (0..).zip(tasks).collect())
                 .is_some()
             {
-                return Err(invalid_argument!("job '{name}' is there twice"));
+                return Err(invalid_argument!("duplicate job '{name}'"));
             }
         }
         Self::checked(jobs, job, index)
     }
 
-    /// Reads the JSON of the environment variable `TF_CONFIG`.
+    /// Parses the JSON of the environment variable `TF_CONFIG`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the text does not parse or the task is not in the cluster.
     ///
     /// ```
     /// let json = r#"{"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 1}}"#;
     /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap();
     /// assert_eq!(def.address().unwrap(), "h:2");
-    /// // Tasks of which some are not there.
+    /// // A sparse cluster: tasks by index.
     /// let json = r#"{"cluster": {"ps": {"4": "h:9"}}, "task": {"type": "ps", "index": "4"}}"#;
     /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap();
     /// assert_eq!(def.address().unwrap(), "h:9");
@@ -113,7 +119,7 @@ impl ServerDef {
             serde_json::from_str(json).map_err(|e| invalid_argument!("TF_CONFIG: {e}"))?;
         let number = |text: &str| {
             text.parse()
-                .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is no number"))
+                .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is not a number"))
         };
         let jobs = config.cluster.into_iter().map(|(job, tasks)| {
             let tasks = match tasks {
@@ -133,7 +139,10 @@ impl ServerDef {
         Self::checked(jobs.collect::<Result<_>>()?, &config.task.job, index)
     }
 
-    /// A cluster, a job in it and a task of that job.
+    /// Checks that a cluster has the task.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT otherwise.
     pub fn checked(
         cluster: BTreeMap<String, BTreeMap<u32, String>>,
         job: &str,
@@ -150,7 +159,10 @@ impl ServerDef {
         def.address().map(|_| def.clone())
     }
 
-    /// Where this server listens.
+    /// The address of this server.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the cluster does not have the task.
     pub fn address(&self) -> Result<&str> {
         let job = self.cluster.get(&self.task.job).ok_or_else(|| {
             let jobs: Vec<&str> = self.cluster.keys().map(String::as_str).collect();
@@ -173,7 +185,7 @@ impl ServerDef {
     }
 }
 
-/// What TensorFlow says of the memory of a CPU: a number that it never checks.
+/// The memory limit that TensorFlow reports for a CPU; it does not enforce it.
 const CPU_MEMORY_LIMIT: i64 = 256 << 20;
 
 /// The devices of a task.
@@ -184,7 +196,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// `cpus` virtual devices, all of which are this machine's processors.
+    /// Returns `cpus` virtual devices, which share this machine's processors.
     pub(crate) fn cpus(task: &TaskName, cpus: usize) -> Self {
         let incarnation = || {
             let mut id = crate::master::random_u64();
@@ -209,12 +221,12 @@ impl Devices {
         }
     }
 
-    /// Whose they are.
+    /// The task that owns the devices.
     pub(crate) fn task(&self) -> &TaskName {
         &self.task
     }
 
-    /// The name of the device that ops run on unless they say otherwise.
+    /// The name of the default device.
     pub(crate) fn first(&self) -> &str {
         self.attributes.first().map_or("", |d| &d.name)
     }

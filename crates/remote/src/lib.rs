@@ -1,20 +1,21 @@
-//! TensorFlow's gRPC services: a stock TensorFlow client drives Ferroflow's sessions.
+//! TensorFlow's gRPC services, for unmodified TensorFlow clients.
 //!
-//! Entry points, in reading order: [`Server`] listens; [`Master`] is what it serves, one method
-//! for each of `tensorflow.MasterService`'s. `service.rs` is the only file that knows HTTP paths,
-//! `wire.rs` the only one that knows how messages travel.
+//! Entry points, in reading order: [`Server`] listens; [`Master`] has one method for each method of
+//! `tensorflow.MasterService`. Only `service.rs` knows HTTP paths, only `wire.rs` the encoding of messages.
 //!
-//! This is the only room with an async runtime. Steps run on threads for blocking work, or right
-//! on the runtime's when they are known to be short.
+//! This is the only room with an async runtime. Steps run on its blocking threads; steps known to be short
+//! run on its workers.
 //!
 //! Does not know: ops, passes, engines.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod calls;
 mod config;
 mod cost_graph;
 mod device;
 mod master;
+mod master_session;
 mod monitor;
 mod server;
 mod service;

@@ -1,12 +1,11 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::config::{compile_options, log_placement, session_task};
-use crate::cost_graph::cost_graph;
 use crate::device::{Devices, TaskName};
+use crate::master_session::{ClientCallable, MasterSession, Watch, lock, millis};
 use crate::monitor::Metrics;
-use crate::step_stats::StepTrace;
 use crate::tensors::{fed, fetched};
-use ferroflow_base::{Code, Result, Status, aborted, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
     CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
     CloseSessionResponse, CreateSessionRequest, CreateSessionResponse, CreateWorkerSessionRequest,
@@ -15,38 +14,37 @@ use ferroflow_model::proto::{
     ListDevicesRequest, ListDevicesResponse, MakeCallableRequest, MakeCallableResponse,
     PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
-    RunMetadata, RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
-    run_options::TraceLevel,
+    RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
 };
 use ferroflow_runtime::{
-    Callable, CancelToken, ClientOptions, ClientSession, DEFAULT_CONTAINER, DeviceSet, Pool,
-    Resources, RunOptions, Signature, TensorConnection, TraceSink,
+    Callable, CancelToken, DEFAULT_CONTAINER, DeviceSet, Pool, Resources, RunOptions, Session,
+    SessionOptions, Signature, TensorConnection,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Requests whose ids are remembered, to tell a retry.
+/// Request ids that are kept to detect retries.
 const RECENT_REQUESTS: usize = 100_000;
-/// Bytes that a short step may be fed.
+/// Most bytes of the feeds of a short step.
 const SHORT_FEEDS: usize = 1 << 14;
 
-/// How a master works.
+/// Options of a master.
 #[derive(Clone, Debug)]
 pub struct MasterOptions {
-    /// Which task this is.
+    /// The task of this server.
     pub task: TaskName,
-    /// Virtual CPU devices.
+    /// Number of virtual CPU devices.
     pub cpus: usize,
     /// Threads that compute; 0 means all processors.
     pub threads: usize,
-    /// A session that nobody used for so long is closed; `None` keeps all.
+    /// Closes sessions that are unused for this long; `None` keeps all.
     pub session_idle: Option<Duration>,
-    /// Most sessions at one time.
+    /// Most sessions at a time.
     pub max_sessions: usize,
 }
 
@@ -65,12 +63,7 @@ impl Default for MasterOptions {
     }
 }
 
-/// What a client hears when a step took too long, in gRPC's own words.
-pub(crate) fn deadline_exceeded() -> Status {
-    Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
-}
-
-/// The sessions of a server and what they share.
+/// The sessions of a server, and the state that they share.
 pub struct Master {
     options: MasterOptions,
     devices: Arc<Devices>,
@@ -81,43 +74,20 @@ pub struct Master {
     pub(crate) metrics: Metrics,
 }
 
-/// A client's session.
-struct MasterSession {
-    session: Arc<ClientSession>,
-    callables: Mutex<HashMap<i64, Arc<ClientCallable>>>,
-    next_callable: AtomicI64,
-    timeout: Option<Duration>,
-    devices: Arc<Devices>,
-    /// The devices, when the client wants to read where nodes are.
-    logs_placement: Option<DeviceSet>,
-    /// The client asked never to give it the partitions' graphs.
-    keeps_graphs: bool,
-    /// `build_cost_model` and `build_cost_model_after`.
-    cost_model: (i64, i64),
-    /// Steps of each signature, if there is a cost model.
-    steps: Mutex<HashMap<Signature, i64>>,
-    used: Mutex<Instant>,
-}
-
-struct ClientCallable {
-    callable: Arc<Callable>,
-    options: RunOptionsProto,
-}
-
-/// A step that is about to run.
+/// A step that is ready to run.
 pub struct Step {
     session: Arc<MasterSession>,
     signature: Signature,
     feeds: Vec<TensorProto>,
     options: RunOptionsProto,
-    /// Unless this is the first run of the signature.
+    /// `None` in the first run of the signature.
     callable: Option<Arc<Callable>>,
-    /// The step that was set up and that this is a part of, if any.
+    /// The handle of the partial run, if any.
     partial: String,
 }
 
 impl Step {
-    /// Whether it ends so soon that no other thread need run it.
+    /// Returns whether the step is expected to end too soon to be worth a switch of threads.
     pub(crate) fn is_short(&self) -> bool {
         let bytes: usize = self.feeds.iter().map(|f| f.tensor_content.len()).sum();
         bytes <= SHORT_FEEDS && self.callable.as_ref().is_some_and(|c| c.is_short())
@@ -131,16 +101,12 @@ struct RecentIds {
 }
 
 pub(crate) fn random_u64() -> u64 {
-    // Its keys come from the system's random numbers and differ at every call.
+    // Seeded by the system, with different keys at every call.
     RandomState::new().hash_one(0)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Master {
-    /// A master without sessions.
+    /// Returns a master without sessions.
     pub fn new(options: MasterOptions) -> Self {
         let threads = match options.threads {
             0 => Pool::available_threads(),
@@ -157,12 +123,16 @@ impl Master {
         }
     }
 
-    /// How long a session may be unused.
+    /// How long a session may stay unused.
     pub(crate) fn session_idle(&self) -> Option<Duration> {
         self.options.session_idle
     }
 
     /// `CreateSession`: a new session over a graph.
+    ///
+    /// # Errors
+    /// As [`Session::create`]; RESOURCE_EXHAUSTED if there are too many sessions; INVALID_ARGUMENT if the
+    /// configuration is not supported.
     pub fn create_session(&self, request: CreateSessionRequest) -> Result<CreateSessionResponse> {
         let config = request.config.unwrap_or_default();
         if config.use_per_session_threads || !config.session_inter_op_thread_pool.is_empty() {
@@ -171,8 +141,8 @@ impl Master {
             ));
         }
         let resources = match config.isolate_session_state {
-            true => Arc::default(),
-            false => Arc::new(self.resources.fork_session()),
+            true => Resources::default(),
+            false => self.resources.fork_session(),
         };
         let own_devices = match &config.cluster_def {
             None => self.devices.clone(),
@@ -189,8 +159,8 @@ impl Master {
         if config.log_device_placement {
             log_placement(&graph, &devices);
         }
-        let options = ClientOptions {
-            pool: self.pool.clone(),
+        let options = SessionOptions {
+            pool: Some(self.pool.clone()),
             resources,
             compile: compile_options(&config),
             devices: devices.clone(),
@@ -198,11 +168,14 @@ impl Master {
                 .graph_options
                 .as_ref()
                 .is_some_and(|g| g.place_pruned_graph),
+            freeze_variables: false,
+            check_feed_shapes: false,
+            ..Default::default()
         };
-        let session = ClientSession::new(graph, options)?;
+        let session = Session::create(graph, options)?;
         let handle = format!("{:016x}", random_u64());
         let session = Arc::new(MasterSession {
-            session: Arc::new(session),
+            session,
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             timeout: millis(config.operation_timeout_in_ms),
@@ -242,6 +215,9 @@ impl Master {
     }
 
     /// `ExtendSession`: adds nodes to a session's graph.
+    ///
+    /// # Errors
+    /// As [`Session::extend`]; ABORTED if the session does not exist.
     pub fn extend_session(&self, request: ExtendSessionRequest) -> Result<ExtendSessionResponse> {
         let session = self.find(&request.session_handle)?;
         let graph = request.graph_def.unwrap_or_default();
@@ -254,7 +230,11 @@ impl Master {
         })
     }
 
-    /// `RunStep`, what comes before the step runs: finds the session and the compiled signature.
+    /// The first half of `RunStep`: finds the session and the compiled signature.
+    ///
+    /// # Errors
+    /// ABORTED if the session does not exist or the request is a retry; INVALID_ARGUMENT if a tensor is fed
+    /// twice, or fed and fetched.
     pub fn prepare(&self, request: RunStepRequest) -> Result<Step> {
         self.counted(self.prepared(request))
     }
@@ -283,7 +263,7 @@ impl Master {
             "" => session.session.cached(&signature),
             _ => None,
         };
-        // What is compiled was looked at before.
+        // A compiled signature was checked before.
         if callable.is_none() {
             check_ends(&signature)?;
         }
@@ -297,7 +277,10 @@ impl Master {
         })
     }
 
-    /// `RunStep`: feeds, runs, fetches.
+    /// The second half of `RunStep`: runs the step.
+    ///
+    /// # Errors
+    /// Those of [`Session::run_callable`] and of decoding the feeds.
     pub fn run_step(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
         self.counted(match step.partial.is_empty() {
             true => self.whole_run(step, cancel),
@@ -320,7 +303,7 @@ impl Master {
         Ok(answer)
     }
 
-    /// A `RunStep` of a step that was set up before.
+    /// A `RunStep` of a partial run.
     fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
         let feeds = fed(&step.signature.feeds, step.feeds)?;
         let watch = Watch::new(&step.session, &step.options, &step.signature)?;
@@ -329,10 +312,7 @@ impl Master {
         let fetches = &step.signature.fetches;
         let session = &step.session.session;
         let results = session.partial_run(&step.partial, feeds, fetches, &options);
-        response(
-            fetches,
-            &results.map_err(|e| step.session.as_clients_hear(e))?,
-        )
+        response(fetches, &results.map_err(|e| step.session.client_error(e))?)
     }
 
     /// Counts a step that failed.
@@ -351,12 +331,13 @@ impl Master {
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
         let started = Instant::now();
-        let results = session.session.call(callable, feeds, options);
+        let results = session.session.run_callable(callable, feeds, options);
+        callable.note_time(started.elapsed());
         self.metrics.step(started.elapsed());
-        results.map_err(|e| session.as_clients_hear(e))
+        results.map_err(|e| session.client_error(e))
     }
 
-    /// Fails when this request came before.
+    /// Fails if the request is a retry.
     fn once(&self, id: i64, method: &str) -> Result<()> {
         if id == 0 {
             return Ok(());
@@ -376,7 +357,10 @@ impl Master {
         Ok(())
     }
 
-    /// `PartialRunSetup`: begins a step whose feeds come one by one.
+    /// `PartialRunSetup`: begins a step whose feeds come in several calls.
+    ///
+    /// # Errors
+    /// As [`Session::partial_run_setup`]; ABORTED if the session does not exist.
     pub fn partial_run_setup(
         &self,
         request: PartialRunSetupRequest,
@@ -393,7 +377,10 @@ impl Master {
         })
     }
 
-    /// `CloseSession`: cancels a session's steps and forgets it.
+    /// `CloseSession`: cancels a session's steps and removes it.
+    ///
+    /// # Errors
+    /// ABORTED if the session does not exist.
     pub fn close_session(&self, request: CloseSessionRequest) -> Result<CloseSessionResponse> {
         let session = {
             let mut sessions = lock(&self.sessions);
@@ -411,6 +398,9 @@ impl Master {
     }
 
     /// `ListDevices`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the session does not exist.
     pub fn list_devices(&self, request: ListDevicesRequest) -> Result<ListDevicesResponse> {
         let devices = match request.session_handle.as_str() {
             "" => self.devices.clone(),
@@ -429,11 +419,14 @@ impl Master {
         })
     }
 
-    /// `Reset`: closes all sessions and clears containers, the default one when none is named.
+    /// `Reset`: closes all sessions and clears containers, the default one if none is named.
+    ///
+    /// # Errors
+    /// None.
     pub fn reset(&self, request: ResetRequest) -> Result<ResetResponse> {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         self.metrics.sessions.set(0);
-        // Before their queues go: steps that wait there end because their session does.
+        // Sessions first: steps that wait at a queue end because their session is closed.
         for (_, session) in sessions {
             session.session.close();
         }
@@ -448,7 +441,11 @@ impl Master {
         }
     }
 
-    /// `MakeCallable`: prepares a signature.
+    /// `MakeCallable`: compiles a signature.
+    ///
+    /// # Errors
+    /// As [`Session::callable`]; ABORTED if the session does not exist; UNIMPLEMENTED for feed and fetch
+    /// devices.
     pub fn make_callable(&self, request: MakeCallableRequest) -> Result<MakeCallableResponse> {
         self.once(request.request_id, "MakeCallable (Master)")?;
         let session = self.find(&request.session_handle)?;
@@ -492,7 +489,10 @@ impl Master {
         Ok(MakeCallableResponse { handle })
     }
 
-    /// `RunCallable`: runs a prepared signature.
+    /// `RunCallable`: runs a compiled signature.
+    ///
+    /// # Errors
+    /// As [`Session::run_callable`]; INVALID_ARGUMENT if the handle is not valid or the number of feeds wrong.
     pub fn run_callable(
         &self,
         request: RunCallableRequest,
@@ -538,7 +538,10 @@ impl Master {
         Ok(RunCallableResponse { fetch, metadata })
     }
 
-    /// `ReleaseCallable`: forgets a prepared signature.
+    /// `ReleaseCallable`: drops a compiled signature.
+    ///
+    /// # Errors
+    /// ABORTED if the session does not exist.
     pub fn release_callable(
         &self,
         request: ReleaseCallableRequest,
@@ -549,13 +552,19 @@ impl Master {
     }
 
     /// `GetStatus` of the worker: its devices.
+    ///
+    /// # Errors
+    /// None.
     pub fn get_status(&self, _: GetStatusRequest) -> Result<GetStatusResponse> {
         Ok(GetStatusResponse {
             device_attributes: self.devices.attributes().to_vec(),
         })
     }
 
-    /// `CreateWorkerSession`: this server is its own worker, its sessions need nothing more.
+    /// `CreateWorkerSession`: does nothing, since the master runs its steps itself.
+    ///
+    /// # Errors
+    /// None.
     pub fn create_worker_session(
         &self,
         _: CreateWorkerSessionRequest,
@@ -563,7 +572,10 @@ impl Master {
         Ok(CreateWorkerSessionResponse {})
     }
 
-    /// `DeleteWorkerSession`.
+    /// `DeleteWorkerSession`: does nothing.
+    ///
+    /// # Errors
+    /// None.
     pub fn delete_worker_session(
         &self,
         _: DeleteWorkerSessionRequest,
@@ -572,12 +584,15 @@ impl Master {
     }
 
     /// `CleanupAll`: clears containers.
+    ///
+    /// # Errors
+    /// None.
     pub fn cleanup_all(&self, request: CleanupAllRequest) -> Result<CleanupAllResponse> {
         self.clear(&request.container);
         Ok(CleanupAllResponse {})
     }
 
-    /// Closes the sessions that nobody used for long; a session whose steps run is used.
+    /// Closes sessions that were unused for too long and have no running step.
     pub(crate) fn collect_garbage(&self) {
         let Some(limit) = self.options.session_idle else {
             return;
@@ -589,7 +604,7 @@ impl Master {
                 let idle = lock(&session.used).elapsed();
                 let keep = idle <= limit || session.session.num_running() > 0;
                 if !keep {
-                    tracing::warn!(session = handle, ?idle, "session closed: nobody used it");
+                    tracing::warn!(session = handle, ?idle, "closed an unused session");
                     dropped.push(session.clone());
                 }
                 keep
@@ -599,7 +614,7 @@ impl Master {
         dropped.iter().for_each(|s| s.session.garbage_collect());
     }
 
-    /// Steps under way in all sessions.
+    /// The number of running steps of all sessions.
     pub(crate) fn num_running(&self) -> usize {
         let sessions = lock(&self.sessions);
         sessions.values().map(|s| s.session.num_running()).sum()
@@ -609,112 +624,6 @@ impl Master {
     pub(crate) fn close_all(&self) {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         sessions.iter().for_each(|(_, s)| s.session.close());
-    }
-}
-
-impl MasterSession {
-    fn timeout_of(&self, options: &RunOptionsProto) -> Option<Duration> {
-        millis(options.timeout_in_ms).or(self.timeout)
-    }
-
-    /// What the client asked to know of a step.
-    fn metadata(&self, watch: &Watch, signature: &Signature) -> Result<Option<RunMetadata>> {
-        let session = &self.session;
-        if watch.trace.is_none() && !watch.graphs {
-            return Ok(None);
-        }
-        let (asked, names) = (session.placement(), self.devices.names());
-        let callable = session.cached(signature);
-        let parts = callable.as_ref().map(|c| c.placement()).unwrap_or_default();
-        let first = self.devices.first();
-        let device_of = |node: &str| match parts.get(node) {
-            Some(part) => names.get(*part).map_or(first, String::as_str),
-            None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
-            None => first,
-        };
-        let trace = watch.trace.as_ref();
-        let stats = trace.map(|t| t.finish(device_of, &session.inputs()));
-        let graphs = match watch.graphs || watch.costs {
-            true => session.partition_graphs(signature)?,
-            false => Vec::new(),
-        };
-        let costs = stats.as_ref().filter(|_| watch.costs);
-        Ok(Some(RunMetadata {
-            cost_graph: costs.map(|stats| cost_graph(&graphs, stats)),
-            step_stats: stats.filter(|_| watch.stats),
-            partition_graphs: if watch.graphs { graphs } else { Vec::new() },
-            ..Default::default()
-        }))
-    }
-
-    /// Counts a step; whether it is one whose costs the client wants to know: of each signature every so many
-    /// steps, as `build_cost_model` of its configuration says, shifted by `build_cost_model_after`.
-    fn wants_costs(&self, signature: &Signature) -> bool {
-        let (every, after) = self.cost_model;
-        if every <= 0 {
-            return false;
-        }
-        let mut steps = lock(&self.steps);
-        let step = steps.entry(signature.clone()).or_insert(0);
-        *step += 1;
-        step.wrapping_sub(after) % every == 0
-    }
-
-    /// An error of a step, with the task that it comes from, as TensorFlow says it.
-    fn as_clients_hear(&self, e: Status) -> Status {
-        match e.node() {
-            // Whichever of the two clocks rings first, the client hears the same.
-            _ if e.code() == Code::DeadlineExceeded => deadline_exceeded(),
-            Some(_) => e.prefixed(&format!("From {}:\n", self.devices.task())),
-            None => e,
-        }
-    }
-}
-
-/// What a client wants to know of a step.
-struct Watch {
-    trace: Option<Arc<StepTrace>>,
-    /// Whether the client gets the trace.
-    stats: bool,
-    graphs: bool,
-    /// Whether this step's costs are told.
-    costs: bool,
-}
-
-impl Watch {
-    fn new(
-        session: &MasterSession,
-        options: &RunOptionsProto,
-        signature: &Signature,
-    ) -> Result<Self> {
-        if session.keeps_graphs && options.output_partition_graphs {
-            return Err(invalid_argument!(
-                "RunOptions.output_partition_graphs() is not supported when \
-                 disable_output_partition_graphs is true."
-            ));
-        }
-        // The other levels trace what is below the ops, of which TensorFlow says nothing here.
-        let traces = options.trace_level() == TraceLevel::FullTrace;
-        let costs = session.wants_costs(signature);
-        Ok(Watch {
-            trace: (traces || costs).then(Arc::default),
-            stats: traces,
-            graphs: options.output_partition_graphs,
-            costs,
-        })
-    }
-
-    fn run_options(
-        &self,
-        session: &MasterSession,
-        options: &RunOptionsProto,
-        cancel: &CancelToken,
-    ) -> RunOptions {
-        RunOptions {
-            timeout: session.timeout_of(options),
-            cancel: cancel.clone(),
-            trace: self.trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
-        }
     }
 }
 
@@ -728,17 +637,10 @@ fn check_ends(signature: &Signature) -> Result<()> {
 
 fn response(names: &[String], tensors: &[Tensor]) -> Result<RunStepResponse> {
     let mut seen = HashSet::new();
-    // What is fetched twice is sent once.
+    // A tensor that is fetched twice is sent once.
     let named = names.iter().zip(tensors).filter(|(n, _)| seen.insert(*n));
     Ok(RunStepResponse {
         tensor: named.map(|(n, t)| fetched(n, t)).collect::<Result<_>>()?,
         ..Default::default()
     })
-}
-
-fn millis(ms: i64) -> Option<Duration> {
-    u64::try_from(ms)
-        .ok()
-        .filter(|ms| *ms > 0)
-        .map(Duration::from_millis)
 }

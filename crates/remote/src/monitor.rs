@@ -1,4 +1,4 @@
-//! What a server tells those who watch it: `/healthz` and `/metrics`.
+//! Monitoring: `/healthz` and `/metrics`.
 
 use crate::master::Master;
 use axum::extract::State;
@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The counters of a server.
+/// The metrics of a server.
 pub(crate) struct Metrics {
     registry: Registry,
     steps: Counter,
@@ -22,7 +22,7 @@ pub(crate) struct Metrics {
     running: Gauge,
     memory: Gauge,
     pub(crate) sessions: Gauge,
-    /// Requests that have no thread yet.
+    /// Requests that wait for a thread.
     pub(crate) queued: Gauge,
 }
 
@@ -65,19 +65,19 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A step ended.
+    /// Counts a step that ended.
     pub(crate) fn step(&self, took: Duration) {
         self.steps.inc();
         self.latency.observe(took.as_secs_f64());
     }
 
-    /// A step failed, in the engine or before it came there.
+    /// Counts a step that failed, in the engine or before.
     pub(crate) fn failed(&self) {
         self.errors.inc();
     }
 }
 
-/// The pages of the second port.
+/// The pages of the monitoring port.
 pub(crate) fn router(master: Arc<Master>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -90,13 +90,13 @@ async fn metrics(State(master): State<Arc<Master>>) -> impl IntoResponse {
     metrics.running.set(master.num_running() as i64);
     metrics.memory.set(resident_bytes() as i64);
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &metrics.registry);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(CONTENT_TYPE, kind)], text)
 }
 
-/// Resident memory of this process; 0 where the system does not say.
+/// Resident memory of this process, bytes; 0 if unknown.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split_whitespace().nth(1).and_then(|p| p.parse().ok());

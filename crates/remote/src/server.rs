@@ -12,16 +12,16 @@ use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, ServerTlsConfig};
 
-/// How long steps may go on after the server was told to stop.
+/// How long steps may run after the server was asked to stop.
 const GRACE: Duration = Duration::from_secs(30);
-/// How often idle sessions are looked for, at least.
+/// Longest interval between two collections of idle sessions.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
-/// What a client may send before it must wait for us, bytes.
+/// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
-/// How long answers may still be sent when the last call is over.
+/// How long connections stay open after the last call.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Where the keys of a server are.
+/// The files of a server's certificate and key.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
     /// PEM file with the certificate chain.
@@ -30,22 +30,22 @@ pub struct TlsOptions {
     pub key: PathBuf,
 }
 
-/// How a server works.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where it listens; port 0 means any free one.
+    /// The address to listen at; port 0 selects a free one.
     pub address: SocketAddr,
-    /// Where `/healthz` and `/metrics` are served, if anywhere.
+    /// The address of `/healthz` and `/metrics`, if any.
     pub monitor: Option<SocketAddr>,
-    /// Encrypts connections.
+    /// Encrypts connections, if set.
     pub tls: Option<TlsOptions>,
-    /// Largest message that is read, bytes.
+    /// Largest request, bytes.
     pub max_message: usize,
-    /// The sessions.
+    /// Options of its sessions.
     pub master: MasterOptions,
 }
 
-/// A server that listens but does not answer yet.
+/// A server that listens; [`Server::run`] serves.
 ///
 /// ```no_run
 /// use ferroflow_remote::{MasterOptions, Server, ServerOptions};
@@ -77,6 +77,9 @@ fn unavailable(what: &str, e: impl std::fmt::Display) -> Status {
 
 impl Server {
     /// Listens at the addresses of `options`.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate or key is unusable.
     pub fn bind(options: ServerOptions) -> Result<Server> {
         let tls = options.tls.as_ref().map(tls_config).transpose()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -107,18 +110,21 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it is watched.
+    /// The address of the monitoring pages, if any.
     pub fn monitor_address(&self) -> Option<SocketAddr> {
         self.monitor.as_ref().map(|(_, address)| *address)
     }
 
-    /// Serves until `stop` is ready; then takes no new call, lets running steps finish and closes
-    /// the sessions.
+    /// Serves until `stop` is ready; then accepts no new calls, lets running steps finish and closes the
+    /// sessions.
+    ///
+    /// # Errors
+    /// INTERNAL if serving fails.
     pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let mut builder = tonic::transport::Server::builder()
             .tcp_nodelay(true)
@@ -146,7 +152,7 @@ impl Server {
             let (stopped, stopping) = tokio::sync::oneshot::channel();
             let stop = async move {
                 stop.await;
-                // Nobody is left to hear it when serving has failed.
+                // The receiver is gone if serving has failed.
                 let _ = stopped.send(());
             };
             let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
@@ -175,8 +181,8 @@ async fn collect_garbage(master: Arc<Master>, idle: Option<Duration>) {
     }
 }
 
-/// Waits for the calls under way, for a while, and for the connections of those that ended: a
-/// connection closes when its last answer is sent, unless its client does not listen.
+/// Waits for the calls under way, at most [`GRACE`], and then [`LINGER`] for connections to send their last
+/// responses.
 async fn finish(calls: &Calls) {
     let give_up = tokio::time::Instant::now() + GRACE;
     while calls.under_way() > 0 {
@@ -188,7 +194,7 @@ async fn finish(calls: &Calls) {
     tokio::time::sleep(LINGER).await;
 }
 
-/// Reads certificate and key.
+/// Reads the certificate and the key.
 fn tls_config(options: &TlsOptions) -> Result<ServerTlsConfig> {
     let read = |path: &PathBuf| {
         let bytes = std::fs::read(path);

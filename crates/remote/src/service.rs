@@ -1,7 +1,8 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
 use crate::calls::Calls;
-use crate::master::{Master, deadline_exceeded};
+use crate::master::Master;
+use crate::master_session::deadline_exceeded;
 use crate::status::{message, to_tonic};
 use crate::wire::Wire;
 use ferroflow_base::{Result, internal};
@@ -42,11 +43,11 @@ impl NamedService for WorkerService {
     const NAME: &'static str = "tensorflow.WorkerService";
 }
 
-/// What both services answer with.
+/// The state of both services.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) master: Arc<Master>,
-    /// Largest message that is read, bytes.
+    /// Largest request, bytes.
     pub(crate) max_message: usize,
     pub(crate) calls: Arc<Calls>,
 }
@@ -69,7 +70,7 @@ macro_rules! service {
                 let deadline = client_timeout(request.headers()).and_then(deadline_within);
                 let call = endpoint.calls.begin();
                 let answered = endpoint.$service(&method, request);
-                // The call is over when its answer has gone.
+                // The call is over when its response has been sent.
                 let held = move |body: Body| {
                     Body::new(body.map_frame(move |frame| {
                         let _ = &call;
@@ -84,17 +85,17 @@ macro_rules! service {
 service!(MasterService);
 service!(WorkerService);
 
-/// How much earlier than a client's clock ours may ring.
+/// How much earlier than the client's deadline the server may answer.
 const EARLY: Duration = Duration::from_millis(20);
 
-/// When a call that came now and may take so long is over. tonic watches the header, too, from a
-/// moment before this one, and says CANCELLED: it must be later even where this thread had to wait.
+/// Returns the deadline of a call that arrives now with this timeout. It is earlier than that of tonic,
+/// which reads the same header a moment before and answers CANCELLED.
 fn deadline_within(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit - (limit / 5).min(EARLY))
 }
 
-/// Answers as a client's own clock does when it rings: the clock began before the call came here,
-/// and whether it is heard there or here first must not matter.
+/// Returns DEADLINE_EXCEEDED at the client's deadline, so that the result is the same whichever side's
+/// timer fires first.
 async fn by(deadline: Option<Instant>, answered: Boxed<HttpResponse>) -> HttpResponse {
     let Some(deadline) = deadline else {
         return answered.await;
@@ -103,7 +104,7 @@ async fn by(deadline: Option<Instant>, answered: Boxed<HttpResponse>) -> HttpRes
     answered.unwrap_or_else(|_| to_tonic(&deadline_exceeded()).into_http())
 }
 
-/// What `grpc-timeout` says, as the gRPC protocol over HTTP/2 has it: up to eight digits and a unit.
+/// Parses `grpc-timeout`: up to eight digits and a unit (gRPC over HTTP/2).
 fn client_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -123,7 +124,7 @@ fn client_timeout(headers: &HeaderMap) -> Option<Duration> {
 }
 
 impl Endpoint {
-    #[allow(non_snake_case, reason = "named as the service it answers for")]
+    #[allow(non_snake_case, reason = "named after the service")]
     fn MasterService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {
@@ -141,7 +142,7 @@ impl Endpoint {
         }
     }
 
-    #[allow(non_snake_case, reason = "named as the service it answers for")]
+    #[allow(non_snake_case, reason = "named after the service")]
     fn WorkerService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {
@@ -155,7 +156,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// A method that runs no step: steps that block leave it its threads.
+    /// A method that runs no step. Its threads are not those of steps, which may block.
     fn control<Q, R, F>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
     where
         Q: Message + Default + 'static,
@@ -169,7 +170,10 @@ impl Endpoint {
         })
     }
 
-    /// Runs a step on a thread that may block, unless too many do.
+    /// Runs a step on a thread that may block.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if too many steps block.
     async fn blocking_step<R: Send + 'static>(
         master: Arc<Master>,
         calls: Arc<Calls>,
@@ -189,14 +193,14 @@ impl Endpoint {
         })
     }
 
-    /// `RunStep`, whose errors the client may want in the response.
+    /// `RunStep`; its errors are in the response if the client asks for that.
     fn step(self, request: HttpRequest) -> Boxed<HttpResponse> {
         let (master, calls) = (self.master.clone(), self.calls.clone());
         self.unary(request, move |request: RunStepRequest| async move {
             let in_body = request.store_errors_in_response_body;
             let result = match master.prepare(request) {
                 Err(e) => Err(e),
-                // Another thread would cost more than the step.
+                // A switch of threads would cost more than the step.
                 Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
                 Ok(step) => {
                     let step = move |m: &Master, cancel: &CancelToken| m.run_step(step, cancel);
@@ -232,7 +236,7 @@ impl Endpoint {
                 .unary(Method(Some(handler), &mut is_read), request)
                 .await;
             let status = answer.headers_mut().get_mut("grpc-status");
-            // To clients of TensorFlow, OUT_OF_RANGE is the regular end of their data.
+            // TensorFlow's clients take OUT_OF_RANGE for the end of their data.
             if let Some(status) = status.filter(|s| !is_read && *s == "11") {
                 *status = HeaderValue::from_static("8");
             }
@@ -241,7 +245,7 @@ impl Endpoint {
     }
 }
 
-/// One call of a method; says when the message has been read.
+/// One call of a method; sets the flag when the message has been read.
 struct Method<'a, F>(Option<F>, &'a mut bool);
 
 impl<Q, R, F, A> UnaryService<Q> for Method<'_, F>
@@ -260,13 +264,13 @@ where
         Box::pin(async move {
             match answer {
                 Some(answer) => answer.await.map(tonic::Response::new),
-                None => Err(tonic::Status::internal("the call was begun twice")),
+                None => Err(tonic::Status::internal("the call was started twice")),
             }
         })
     }
 }
 
-/// Cancels when the client hangs up: then nobody waits for the future that this is part of.
+/// Cancels the step when the client disconnects, which drops the future that owns this.
 struct CancelOnDrop(CancelToken);
 
 impl Drop for CancelOnDrop {
@@ -275,7 +279,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Runs `f` on one of `threads` that may block. Its token is cancelled if nobody waits any more.
+/// Runs `f` on one of `threads`, where it may block. Its token is cancelled when the future is dropped.
 async fn blocking<R: Send + 'static>(
     threads: &Handle,
     master: Arc<Master>,

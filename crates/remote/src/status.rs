@@ -1,9 +1,9 @@
-//! Errors as TensorFlow's clients expect them.
+//! Errors in the form that TensorFlow's clients expect.
 
 use ferroflow_base::Status;
 
-/// The message of an error as TensorFlow words it: the text, the notes, the node in double braces,
-/// from which clients find the line of the program that made it.
+/// Returns the message of an error in TensorFlow's form: the text, the notes, and the node in double braces,
+/// by which clients find the line of the program that created it.
 pub(crate) fn message(status: &Status) -> String {
     let mut text = status.message().to_string();
     for note in status.notes() {
@@ -16,7 +16,7 @@ pub(crate) fn message(status: &Status) -> String {
     text
 }
 
-/// The same for the wire.
+/// Returns the gRPC status of an error.
 pub(crate) fn to_tonic(status: &Status) -> tonic::Status {
     tonic::Status::new(tonic::Code::from_i32(status.code() as i32), message(status))
 }

@@ -1,4 +1,4 @@
-//! What a step did, in the form that TensorBoard and `timeline.py` read.
+//! The statistics of a step (`StepStats`), which TensorBoard and `timeline.py` read.
 
 use ferroflow_model::proto::{
     AllocationDescription, AllocatorMemoryUsed, DeviceStepStats, MemoryStats, NodeExecStats,
@@ -15,7 +15,7 @@ use std::time::{Instant, SystemTime};
 /// Collects the spans of one step.
 pub(crate) struct StepTrace {
     began: Instant,
-    /// Nanoseconds since 1970 when it began.
+    /// Start of the step, nanoseconds since 1970.
     epoch_nanos: i64,
     nodes: Mutex<Nodes>,
 }
@@ -40,7 +40,7 @@ impl Default for StepTrace {
 
 impl TraceSink for StepTrace {
     fn span(&self, span: NodeSpan) {
-        // As in TensorFlow, where tensors go from device to device is no part of it.
+        // As in TensorFlow, transfers between devices are left out.
         if matches!(span.node.op.as_str(), "_Send" | "_Recv") {
             return;
         }
@@ -90,7 +90,7 @@ fn output((slot, tensor): (i32, &TracedTensor)) -> NodeOutput {
     }
 }
 
-/// What a node's outputs take, which is all that it allocates as far as anybody knows.
+/// The memory of a node's outputs, which is all that is known of its allocations.
 fn memory(outputs: &[TracedTensor]) -> Vec<AllocatorMemoryUsed> {
     let bytes: i64 = outputs.iter().map(|t| t.bytes as i64).sum();
     let used = AllocatorMemoryUsed {
@@ -102,7 +102,7 @@ fn memory(outputs: &[TracedTensor]) -> Vec<AllocatorMemoryUsed> {
     (bytes > 0).then_some(used).into_iter().collect()
 }
 
-/// Where each device begins, which TensorFlow counts as a node.
+/// The start of each device, which TensorFlow reports as a node.
 fn source(begins: i64) -> NodeExecStats {
     NodeExecStats {
         node_name: "_SOURCE".to_string(),
@@ -117,7 +117,7 @@ fn source(begins: i64) -> NodeExecStats {
 }
 
 impl StepTrace {
-    /// What was collected, by the device of each node; `inputs` says what the nodes read.
+    /// Returns the statistics by device; `inputs` are the names that each node reads.
     pub(crate) fn finish<'a>(
         &self,
         device_of: impl Fn(&str) -> &'a str,
@@ -128,12 +128,12 @@ impl StepTrace {
         let threads = nodes.threads.into_values();
         let threads: HashMap<u32, String> = threads.map(|t| (t, format!("thread {t}"))).collect();
         let mut devices: BTreeMap<&str, Vec<NodeExecStats>> = BTreeMap::new();
-        // A step whose nodes were all folded ran on a device all the same.
+        // A step whose nodes were all folded also ran on a device.
         devices.entry(device_of("")).or_default();
         let begins = nodes.stats.iter().map(|n| n.all_start_nanos).min();
         let begins = begins.unwrap_or(self.epoch_nanos);
         for mut node in nodes.stats {
-            // The form that timeline.py takes apart to draw who waits for whom.
+            // The form that timeline.py parses for the edges between nodes.
             let inputs = inputs.get(&node.node_name).map_or("", String::as_str);
             node.timeline_label = format!("{}{inputs})", node.timeline_label);
             let device = device_of(&node.node_name);

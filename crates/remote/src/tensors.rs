@@ -5,12 +5,12 @@ use ferroflow_model::proto::{NamedTensorProto, TensorProto};
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_tensor::Tensor;
 
-/// The tensors that a client fed as `names`.
+/// Decodes the tensors that a client fed as `names`.
 pub(crate) fn fed(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tensor>> {
     let named = names.iter().zip(protos).enumerate();
     named
         .map(|(i, (name, mut proto))| {
-            // TensorFlow reads a tensor whose shape says nothing as a scalar.
+            // TensorFlow reads a tensor without a shape as a scalar.
             proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
             let tensor = tensor_from_proto(&proto, None).and_then(|t| t.get());
             tensor.map_err(|e| match e.code() {
@@ -23,7 +23,7 @@ pub(crate) fn fed(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tens
         .collect()
 }
 
-/// The message of a fetch.
+/// Encodes a fetch.
 pub(crate) fn fetched(name: &str, tensor: &Tensor) -> Result<NamedTensorProto> {
     let proto = tensor_to_proto(tensor);
     Ok(NamedTensorProto {

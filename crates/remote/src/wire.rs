@@ -1,4 +1,4 @@
-//! How messages travel: protobuf in gRPC frames.
+//! The encoding of messages: protobuf in gRPC frames.
 
 use bytes::{Buf, BufMut};
 use prost::Message;
@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
-/// Encodes `T`, decodes `U`.
+/// A codec that encodes `T` and decodes `U`.
 ///
-/// The buffer of a message is made in its full size at once: a response of 100 MB is not moved
-/// while it is written.
+/// The buffer of a message is allocated in its full size, so that a response of 100 MB is not copied while
+/// it is written.
 pub(crate) struct Wire<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for Wire<T, U> {

@@ -1,4 +1,4 @@
-//! Writing graphs in Rust; see [`GraphBuilder`].
+//! Building graphs in Rust: [`GraphBuilder`].
 //!
 //! A loop:
 //!
@@ -117,8 +117,11 @@ pub use ferroflow_graph::{
 };
 pub use ferroflow_opdef::AttrValue;
 
-/// The graph with If, Case and While as Switch, Merge and loops, and calls expanded: the form that
-/// [`GraphBuilder::gradients`] goes through. Nodes keep their names and ids.
+/// Lowers If, Case and While to Switch, Merge and loops, and inlines calls: the form that
+/// [`GraphBuilder::gradients`] differentiates. Nodes keep their names and ids.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a function that the graph calls does not exist or does not fit its call.
 ///
 /// ```
 /// use ferroflow_runtime::building::{GradientOptions, GraphBuilder, lowered};
@@ -137,8 +140,8 @@ pub fn lowered(graph: Graph) -> Result<Graph> {
     ferroflow_compile::lowered(graph, registry())
 }
 
-/// The ops of a graph, and of the functions that its calls, conditionals and loops run, that take and
-/// give numbers with gradients, but that no gradient goes through, and how many nodes have each.
+/// Returns the ops without a gradient that connect differentiable inputs to differentiable outputs, in
+/// the graph and in the functions that it runs, with the number of their nodes.
 pub fn without_gradient(graph: &Graph) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     let library = graph.library();
@@ -153,7 +156,7 @@ pub fn without_gradient(graph: &Graph) -> BTreeMap<String, usize> {
     found
 }
 
-/// Counts the nodes of one graph; enters the functions that it runs into `names`.
+/// Counts the nodes of one graph and appends the functions that it runs to `names`.
 fn add_without_gradient(
     graph: &Graph,
     names: &mut Vec<String>,
@@ -163,10 +166,10 @@ fn add_without_gradient(
     for (_, node) in graph.iter() {
         let takes = node.inputs.iter().filter_map(|i| graph.dtype(*i));
         let connects = takes.into_iter().any(|t| differs(&t)) && node.outputs.iter().any(differs);
-        // Loops and conditionals are reversed without a rule; see `lowered`.
+        // Loops and conditionals need no gradient rule; see `lowered`.
         let class = node.class();
         if class.calls_functions() && class != NodeClass::For {
-            // Nothing flows from a condition.
+            // The condition of a loop is not differentiated.
             let cond = match node.attrs.get("cond") {
                 Some(AttrValue::Func(f)) => f.name.as_str(),
                 _ => "",

@@ -1,10 +1,11 @@
-//! [`Callable`]: a signature that has been compiled.
+//! [`Callable`]: a compiled signature.
 
-use crate::engine::Engine;
 use crate::freeze::Frozen;
-use crate::session::registry;
+use crate::session::{Engine, registry};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
-use ferroflow_graph::{ARG, Graph, Output, Signature, infer_shapes, parse_tensor_name};
+use ferroflow_graph::{
+    ARG, Graph, Output, Signature, TensorConnection, infer_shapes, parse_tensor_name,
+};
 use ferroflow_opdef::Cost;
 use ferroflow_program::Plan;
 use ferroflow_program::bef::Port;
@@ -19,14 +20,15 @@ pub struct Callable {
     pub(crate) engine: Engine,
     /// Variables whose values are part of `engine`'s plan.
     pub(crate) frozen: Frozen,
-    /// The plan that reads them, made when one of them has changed.
+    /// The plan that reads the variables, compiled when one of them has changed.
     pub(crate) thawed: OnceLock<Engine>,
     pub(crate) signature: Signature,
+    pub(crate) connections: Vec<TensorConnection>,
     feeds: Vec<Feed>,
     n_nodes: usize,
     /// Whether a step neither loops, nor calls, nor waits.
     is_straight: bool,
-    /// How long the last step took, nanoseconds.
+    /// Duration of the last step, nanoseconds.
     took: AtomicU64,
 }
 
@@ -37,7 +39,7 @@ pub(crate) struct Compiled {
     /// The first callables that were run by name; comparing names costs less than building and hashing a
     /// signature.
     by_names: RwLock<Vec<Arc<Callable>>>,
-    /// One compilation at a time: two would need twice the memory.
+    /// Serializes compilations: two at a time would need twice the memory.
     compiling: Mutex<()>,
 }
 
@@ -69,8 +71,8 @@ impl Compiled {
         kept.iter().find(fits).cloned()
     }
 
-    /// Lets [`Compiled::by_names`] find a callable; the first [`MAX_BY_NAMES`] stay, so that a session of
-    /// many signatures does not exchange them in every step.
+    /// Lets [`Compiled::by_names`] find a callable. Keeps the first [`MAX_BY_NAMES`], so that a session of
+    /// many signatures does not take a write lock in every step.
     pub(crate) fn remember(&self, callable: &Arc<Callable>) {
         let is_full = |recent: &Vec<_>| recent.len() >= MAX_BY_NAMES;
         if is_full(&self.by_names.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -85,7 +87,7 @@ impl Compiled {
         }
     }
 
-    /// The callable of `signature`; `make` compiles it when there is none.
+    /// Returns the callable of `signature`; `make` compiles it if needed.
     pub(crate) fn get_or_make(
         &self,
         signature: &Signature,
@@ -99,13 +101,17 @@ impl Compiled {
             return Ok(callable);
         }
         let callable = Arc::new(make()?);
-        let compiled = self.by_signature.write();
-        let mut compiled = compiled.unwrap_or_else(PoisonError::into_inner);
-        compiled.insert(signature.clone(), callable.clone());
+        self.insert(&callable);
         Ok(callable)
     }
 
-    /// Waits until nobody compiles; nobody begins to before the guard is dropped.
+    pub(crate) fn insert(&self, callable: &Arc<Callable>) {
+        let compiled = self.by_signature.write();
+        let mut compiled = compiled.unwrap_or_else(PoisonError::into_inner);
+        compiled.insert(callable.signature.clone(), callable.clone());
+    }
+
+    /// Waits for the compilation under way; the next one waits for the guard.
     pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
         self.compiling
             .lock()
@@ -116,7 +122,7 @@ impl Compiled {
 /// Callables that are found by comparing names.
 const MAX_BY_NAMES: usize = 8;
 
-/// What may be fed for a tensor.
+/// A feed: its name, and the dtype and shape that it must have.
 pub(crate) struct Feed {
     name: String,
     dtype: DType,
@@ -163,17 +169,24 @@ impl Callable {
             frozen,
             thawed: OnceLock::new(),
             signature,
+            connections: Vec::new(),
             feeds,
         }
     }
 
-    /// What it was compiled for.
+    /// The callable of a graph where some tensors stand for others.
+    pub(crate) fn connected(mut self, connections: Vec<TensorConnection>) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// The signature that it was compiled for.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The devices, by position, of the nodes that run elsewhere than on the first; empty when one
-    /// plan runs all.
+    /// The devices, by position, of the nodes that do not run on the first device; empty if one plan runs
+    /// all nodes.
     pub fn placement(&self) -> FxHashMap<&str, usize> {
         let parts = match &self.engine {
             Engine::One(_) => &[][..],
@@ -191,23 +204,23 @@ impl Callable {
         self.n_nodes
     }
 
-    /// Whether a step takes microseconds: it did the last time, and has no loop, no call, nothing
-    /// to wait for.
+    /// Returns whether a step is expected to take microseconds: the last one did, and the plan has no loop,
+    /// no call and no asynchronous kernel.
     pub fn is_short(&self) -> bool {
         self.is_straight && self.took.load(Ordering::Relaxed) <= SHORT.as_nanos() as u64
     }
 
-    /// Remembers how long a step took.
-    pub(crate) fn note_time(&self, took: Duration) {
+    /// Records the duration of a step, for [`Callable::is_short`].
+    pub fn note_time(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.took.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether these tensors may be fed, in the signature's order.
+    /// Checks the tensors that are fed, in the signature's order.
     ///
-    /// TensorFlow's service leaves shapes and dtypes to clients: it looks at no shape, and finds only
-    /// in the step that a dtype is another. `is_served` says so.
-    pub(crate) fn check_feeds(&self, args: &[Tensor], is_served: bool) -> Result<()> {
+    /// Without `strict`, shapes are not checked, and a wrong dtype is the error of TensorFlow's service,
+    /// which finds it in the step.
+    pub(crate) fn check_feeds(&self, args: &[Tensor], strict: bool) -> Result<()> {
         if args.len() != self.feeds.len() {
             return Err(invalid_argument!(
                 "{} tensors are fed, the signature has {} feeds",
@@ -216,7 +229,7 @@ impl Callable {
             ));
         }
         for (feed, arg) in self.feeds.iter().zip(args) {
-            if arg.dtype() != feed.dtype && is_served {
+            if arg.dtype() != feed.dtype && !strict {
                 return Err(other_dtype(&feed.name, arg.dtype(), feed.dtype));
             }
             if arg.dtype() != feed.dtype {
@@ -227,7 +240,7 @@ impl Callable {
                     arg.dtype()
                 ));
             }
-            if !is_served && !feed.shape.matches(arg.shape()) {
+            if strict && !feed.shape.matches(arg.shape()) {
                 return Err(invalid_argument!(
                     "Cannot feed value of shape {} for tensor '{}', which has shape {}",
                     arg.shape(),
@@ -240,7 +253,7 @@ impl Callable {
     }
 }
 
-/// What TensorFlow's service says of a tensor that was fed with another dtype than its node's.
+/// The error of TensorFlow's service for a feed whose dtype is not its node's.
 #[cold]
 pub(crate) fn other_dtype(feed: &str, fed: DType, declared: DType) -> Status {
     let (node, slot) = parse_tensor_name(feed).unwrap_or((feed, 0));
@@ -250,7 +263,7 @@ pub(crate) fn other_dtype(feed: &str, fed: DType, declared: DType) -> Status {
     )
 }
 
-/// A step of this length is not worth a change of threads.
+/// A shorter step is not worth a switch of threads.
 const SHORT: Duration = Duration::from_micros(50);
 
 fn is_straight(plan: &Plan) -> bool {

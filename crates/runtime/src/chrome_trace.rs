@@ -1,11 +1,11 @@
-//! Traces in Chrome's JSON format, which Perfetto opens as well.
+//! Traces in Chrome's JSON format, which Perfetto reads.
 
 use ferroflow_executor::{DeadNode, NodeSpan, TraceSink, TracedTensor};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Collects spans and writes them as a trace, one track a thread.
+/// Collects spans and writes them as a trace with one track per thread.
 pub struct ChromeTrace {
     origin: Instant,
     spans: Mutex<Vec<Span>>,
@@ -54,7 +54,7 @@ impl TraceSink for ChromeTrace {
 }
 
 impl ChromeTrace {
-    /// How many kernel calls were recorded.
+    /// The number of recorded kernel calls.
     pub fn len(&self) -> usize {
         self.spans
             .lock()
@@ -62,12 +62,12 @@ impl ChromeTrace {
             .len()
     }
 
-    /// True before the first span.
+    /// Returns whether no span was recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Time by op type, most expensive first: (op, calls, microseconds).
+    /// Returns the time by op type, most expensive first: (op, calls, microseconds).
     pub fn by_op(&self) -> Vec<(String, usize, f64)> {
         let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ops: rustc_hash::FxHashMap<&str, (usize, f64)> = Default::default();
@@ -84,7 +84,7 @@ impl ChromeTrace {
         list
     }
 
-    /// The trace as JSON.
+    /// Returns the trace as JSON.
     pub fn to_json(&self) -> String {
         let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         let mut threads: Vec<&str> = spans.iter().map(|s| s.thread.as_str()).collect();
@@ -124,10 +124,9 @@ impl ChromeTrace {
     }
 }
 
-/// Says of every node that did not run why: one line on standard error each.
+/// Reports every dead node, and the dead input that it received, as a line on standard error.
 ///
-/// A node does not run when one of its inputs is dead, as on the side of a conditional that was not
-/// taken.
+/// A node is dead if one of its inputs is, as in the branch of a conditional that is not taken.
 #[derive(Default)]
 pub struct DeadnessLog;
 

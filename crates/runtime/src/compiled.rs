@@ -1,10 +1,9 @@
 //! [`CompiledModel`]: a signature of a graph, compiled to a BEF file.
 
 use crate::callable::{Callable, Feed};
-use crate::engine::Engine;
-use crate::freeze::{Frozen, freeze};
+use crate::freeze::Frozen;
 use crate::saved_model::{ModelSignature, SignatureTensor};
-use crate::session::{RunOptions, Session, SessionOptions, registry};
+use crate::session::{Engine, RunOptions, Session, SessionOptions, registry};
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
 use ferroflow_compile::{emit, optimize};
 use ferroflow_executor::Executor;
@@ -18,16 +17,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a signature is written.
+/// What [`Session::compile_to`] writes.
 #[derive(Clone, Debug, Default)]
 pub struct CompileRequest {
-    /// What is fed, fetched and run.
+    /// The feeds, fetches and targets.
     pub signature: Signature,
-    /// What users call the feeds; their names in the graph if empty.
+    /// The keys of the feeds; their names in the graph if empty.
     pub feed_keys: Vec<String>,
-    /// What users call the fetches; their names in the graph if empty.
+    /// The keys of the fetches; their names in the graph if empty.
     pub fetch_keys: Vec<String>,
-    /// Leaves packed weights out: the file is smaller, fits every machine, and each opening packs.
+    /// Does not prepack weights: the file is smaller and portable, and each opening packs them.
     pub plain: bool,
 }
 
@@ -60,22 +59,22 @@ pub struct CompileRequest {
 /// ```
 pub struct CompiledModel {
     session: Session,
-    signature: Signature,
+    callable: Arc<Callable>,
     ports: ModelSignature,
     is_packed: bool,
     summary: ModelSummary,
 }
 
-/// What a compiled model consists of.
+/// Size of a compiled model.
 #[derive(Clone, Debug, Default)]
 pub struct ModelSummary {
-    /// Nodes of all functions.
+    /// Number of nodes in all functions.
     pub n_nodes: usize,
-    /// How often each op occurs.
+    /// Number of nodes by op.
     pub ops: BTreeMap<String, usize>,
-    /// Elements of floating-point constants.
+    /// Number of elements of floating-point constants.
     pub n_parameters: usize,
-    /// Their bytes.
+    /// Bytes of floating-point constants.
     pub parameter_bytes: usize,
 }
 
@@ -103,10 +102,10 @@ impl Session {
     /// Compiles a signature as [`Session::callable`] does and writes it to a BEF file, which
     /// [`CompiledModel::open`] opens.
     ///
-    /// Variables must be such that the signature only reads them: a file has no state.
+    /// The signature may only read variables that are initialized: a file has no state.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION if the signature uses state; the errors of compiling and of writing.
+    /// FAILED_PRECONDITION if the signature uses state; those of compiling and of writing the file.
     pub fn compile_to(&self, path: &Path, request: &CompileRequest) -> Result<()> {
         let model = self.compiled_model(request)?;
         let mut file = AtomicFile::create_output(path)?;
@@ -152,10 +151,8 @@ impl Session {
         };
         let feeds = ports(ARG, &request.feed_keys, &signature.feeds)?;
         let fetches = ports(RETVAL, &request.fetch_keys, &signature.fetches)?;
+        self.freeze(&mut expanded)?;
         let options = self.compile_options();
-        if options.optimize {
-            freeze(&mut expanded, registry(), self.resources())?;
-        }
         let placed = expanded.on_one_device();
         let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
         let mut main = emit(&optimized, registry(), options)?;
@@ -184,8 +181,8 @@ fn check_stateless(body: &Body) -> Result<()> {
     };
     if let Some((_, entry)) = body.kernels().find(|(_, entry)| keeps_state(entry)) {
         return Err(failed_precondition!(
-            "the signature uses what outlives a step, which a compiled model cannot hold; of \
-             variables it may only read those that are initialized"
+            "the signature uses state that outlives a step, which a compiled model cannot hold; it may \
+             only read variables, which must be initialized"
         )
         .at_node(&entry.node, &entry.op));
     }
@@ -200,7 +197,7 @@ fn not_a_model() -> Status {
 }
 
 impl CompiledModel {
-    /// Whether the file begins as BEF files do.
+    /// Returns whether the file begins with the magic number of BEF files.
     pub fn is_at(path: &Path) -> bool {
         let mut magic = [0; 2];
         let read = std::fs::File::open(path)
@@ -230,8 +227,8 @@ impl CompiledModel {
         Self::find(Arc::new(bytes.to_vec()), None, options)?.ok_or_else(not_a_model)
     }
 
-    /// The model in a file, large tensors of which stay in `mapping` if the file is what it maps; `None`
-    /// if the file is a host program.
+    /// Opens the model in a file; `None` if the file is a host program. Large tensors stay in `mapping` if
+    /// it maps the file.
     ///
     /// # Errors
     /// DATA_LOSS as for [`CompiledModel::open`].
@@ -257,7 +254,8 @@ impl CompiledModel {
         };
         let feeds = model.feeds.iter().map(Feed::of_port).collect();
         let engine = Engine::One(Executor::new(Arc::new(plan)));
-        let callable = Callable::new(engine, Frozen::default(), signature.clone(), feeds);
+        let callable = Callable::new(engine, Frozen::default(), signature, feeds);
+        let callable = Arc::new(callable);
         let tensors = |ports: Vec<Port>| {
             let tensors = ports.into_iter().map(|p| SignatureTensor {
                 key: p.key,
@@ -268,8 +266,8 @@ impl CompiledModel {
             tensors.collect()
         };
         Ok(Some(CompiledModel {
-            session: Session::of_callable(callable, options)?,
-            signature,
+            session: Session::of_callable(&callable, options),
+            callable,
             ports: ModelSignature {
                 inputs: tensors(model.feeds),
                 outputs: tensors(model.fetches),
@@ -280,46 +278,50 @@ impl CompiledModel {
         }))
     }
 
-    /// The one signature: what [`CompiledModel::session`] has compiled.
+    /// The signature of the model.
     pub fn signature(&self) -> &Signature {
-        &self.signature
+        self.callable.signature()
     }
 
-    /// What the model takes and returns, in the order of the signature.
+    /// The inputs and outputs, in the order of the signature.
     pub fn ports(&self) -> &ModelSignature {
         &self.ports
     }
 
-    /// Whether the weights are packed for this machine; otherwise opening has packed them.
+    /// Returns whether the file has weights packed for this machine; otherwise opening packed them.
     pub fn is_packed(&self) -> bool {
         self.is_packed
     }
 
-    /// Nodes, ops and parameters of the model.
+    /// The size of the model.
     pub fn summary(&self) -> &ModelSummary {
         &self.summary
     }
 
-    /// A session that can run the signature and nothing else.
+    /// A session that runs this signature only.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
     /// Runs a step with inputs by key, in any order; returns all outputs by key.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an input is missing or unknown; those of [`Session::run_callable`].
     pub fn run(&self, feeds: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>> {
         self.run_with(feeds, &RunOptions::default())
     }
 
     /// [`CompiledModel::run`] with a timeout, a cancellation token or a trace.
+    ///
+    /// # Errors
+    /// As [`CompiledModel::run`].
     pub fn run_with(
         &self,
         feeds: &[(&str, Tensor)],
         options: &RunOptions,
     ) -> Result<Vec<(String, Tensor)>> {
-        let args = self.ports.feeds(feeds)?;
-        let args = args.into_iter().map(|(_, value)| value).collect();
-        let callable = self.session.callable(&self.signature)?;
-        let results = self.session.call(&callable, args, options)?;
+        let args = self.ports.args(feeds)?;
+        let results = self.session.run_callable(&self.callable, args, options)?;
         let keys = self.ports.outputs.iter().map(|o| o.key.clone());
         Ok(keys.zip(results).collect())
     }

@@ -1,4 +1,4 @@
-//! Ops at once: [`Eager`] runs any op by its name on tensors that may come later.
+//! Eager execution: [`Eager`] runs any op by name, on tensors that may still be computed.
 
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::PreparedOp;
@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use ferroflow_opdef::{AttrValue, Attrs};
 
-/// Ops run on the calling thread when their inputs are there and have at most this many bytes.
+/// Ops run on the calling thread if their inputs are available and have at most this many bytes.
 const SMALL: usize = 16 << 10;
-/// The same for ops that are worth a task of their own.
+/// The same for expensive ops.
 const SMALL_EXPENSIVE: usize = 1 << 10;
 
 /// The outputs of an op.
@@ -25,10 +25,9 @@ type Inputs = SmallVec<[TensorHandle; 4]>;
 
 /// Runs ops one by one, in any order that their inputs allow, on the threads of one pool.
 ///
-/// What an op returns are handles. Small ops have run when `execute` returns, others run meanwhile;
-/// an error of theirs is found by whoever asks for the value. Types and shapes that do not fit are
-/// errors at once. Ops with effects, such as assignments to variables, run in the order of the
-/// calls.
+/// An op returns handles. Small ops have run when `execute` returns, others run in the background;
+/// reading a value returns the error of its op, if any. Wrong dtypes and shapes are errors of `execute`.
+/// Ops with side effects, such as assignments to variables, run in the order of the calls.
 ///
 /// ```
 /// use ferroflow_runtime::eager::{Attrs, Eager, TensorHandle};
@@ -51,7 +50,7 @@ struct Machine {
     pool: Arc<Pool>,
     resources: Resources,
     cancel: CancelToken,
-    /// When the last op with effects is done.
+    /// The end of the last op with side effects.
     last: Mutex<AsyncValue>,
 }
 
@@ -74,7 +73,7 @@ pub struct EagerOp {
     prepared: RwLock<Vec<Arc<PreparedOp>>>,
 }
 
-/// A tensor that is there, or will be; its type is known, its shape perhaps.
+/// A tensor that is or will be available; its dtype is known, its shape in part.
 #[derive(Clone)]
 pub struct TensorHandle(Repr);
 
@@ -113,7 +112,7 @@ impl From<&TensorHandle> for TensorHandle {
 }
 
 impl TensorHandle {
-    /// Type of the elements.
+    /// The dtype.
     #[inline]
     pub fn dtype(&self) -> DType {
         match &self.0 {
@@ -139,7 +138,7 @@ impl TensorHandle {
         }
     }
 
-    /// Whether the tensor is there, or an error in its place.
+    /// Returns whether the tensor, or an error, is available.
     pub fn is_available(&self) -> bool {
         match &self.0 {
             Repr::Ready(_) => true,
@@ -147,7 +146,10 @@ impl TensorHandle {
         }
     }
 
-    /// The tensor. A thread that has to wait for it works for the pool meanwhile.
+    /// Returns the tensor. A thread that waits for it runs tasks of the pool.
+    ///
+    /// # Errors
+    /// The error of the op, or of an op that it depends on.
     pub fn get(&self) -> Result<Tensor> {
         match &self.0 {
             Repr::Ready(tensor) => Ok(tensor.clone()),
@@ -161,7 +163,7 @@ impl TensorHandle {
     }
 }
 
-/// Waits in the manner of `async` Rust.
+/// Waits for the tensor asynchronously.
 impl IntoFuture for TensorHandle {
     type Output = Result<Tensor>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<Tensor>> + Send>>;
@@ -197,8 +199,7 @@ impl Eager {
         }
     }
 
-    /// The op `name` with these attrs; types and counts that the inputs decide need not be among
-    /// them.
+    /// Returns the op `name` with these attrs. Types and counts may be left out: the inputs determine them.
     pub fn op(&self, name: &str, attrs: &Attrs) -> Arc<EagerOp> {
         let ops = self.ops.read().unwrap_or_else(PoisonError::into_inner);
         let find = |list: &Vec<Arc<EagerOp>>| {
@@ -217,7 +218,7 @@ impl Eager {
         });
         let mut ops = self.ops.write().unwrap_or_else(PoisonError::into_inner);
         let list = ops.entry(name.to_string()).or_default();
-        // Attrs that always differ must not fill the memory.
+        // Bounded: the attrs of a program may differ in every call.
         if list.len() < MAX_KEPT {
             list.push(op.clone());
         }
@@ -225,6 +226,9 @@ impl Eager {
     }
 
     /// Runs an op by its name.
+    ///
+    /// # Errors
+    /// As [`EagerOp::execute`].
     pub fn execute(
         &self,
         name: &str,
@@ -234,7 +238,10 @@ impl Eager {
         self.op(name, attrs).execute(inputs)
     }
 
-    /// Waits for all ops with effects.
+    /// Waits for all ops with side effects.
+    ///
+    /// # Errors
+    /// The error of the last one.
     pub fn wait(&self) {
         let last = self.machine.lock_last().clone();
         self.machine.pool.help_until(&|| last.is_available());
@@ -252,13 +259,16 @@ impl Eager {
     }
 }
 
-/// Sets of attrs that are remembered of each op.
+/// Sets of attrs that are cached for each op.
 const MAX_KEPT: usize = 256;
 
 macro_rules! conveniences {
     ($($(#[$doc:meta])* $name:ident($($arg:ident),*) = $op:literal;)*) => {
         impl Eager {$(
             $(#[$doc])*
+            ///
+            /// # Errors
+            /// As [`EagerOp::execute`].
             pub fn $name(
                 &self,
                 $($arg: impl Into<TensorHandle>,)*
@@ -278,9 +288,9 @@ conveniences! {
     mul(x, y) = "Mul";
     /// `x / y`, with broadcasting.
     div(x, y) = "RealDiv";
-    /// The larger one, element by element.
+    /// The larger value, element by element.
     maximum(x, y) = "Maximum";
-    /// The smaller one, element by element.
+    /// The smaller value, element by element.
     minimum(x, y) = "Minimum";
     /// `x` to the power of `y`.
     pow(x, y) = "Pow";
@@ -312,26 +322,29 @@ conveniences! {
     sigmoid(x) = "Sigmoid";
     /// The hyperbolic tangent.
     tanh(x) = "Tanh";
-    /// Probabilities of the classes in the last dimension.
+    /// The softmax along the last dimension.
     softmax(logits) = "Softmax";
-    /// The sum over the dimensions `axes`, which are then gone.
+    /// The sum over the dimensions `axes`, which are removed.
     sum(x, axes) = "Sum";
-    /// The mean over the dimensions `axes`, which are then gone.
+    /// The mean over the dimensions `axes`, which are removed.
     mean(x, axes) = "Mean";
-    /// The largest over the dimensions `axes`, which are then gone.
+    /// The maximum over the dimensions `axes`, which are removed.
     max(x, axes) = "Max";
-    /// The position of the largest along `axis`.
+    /// The index of the maximum along `axis`.
     argmax(x, axis) = "ArgMax";
-    /// The same elements in another shape.
+    /// The elements in another shape.
     reshape(x, shape) = "Reshape";
-    /// The dimensions in another order.
+    /// The dimensions in the order `perm`.
     transpose(x, permutation) = "Transpose";
-    /// Rows of `x` by number along `axis`.
+    /// Slices of `x` along `axis`, by index.
     gather(x, indices, axis) = "GatherV2";
 }
 
 impl Eager {
-    /// The elements as another type.
+    /// The elements as another dtype.
+    ///
+    /// # Errors
+    /// As [`EagerOp::execute`].
     pub fn cast(&self, x: impl Into<TensorHandle>, dtype: DType) -> Result<TensorHandle> {
         let attrs = Attrs::default().with("DstT", AttrValue::Type(dtype));
         self.one("Cast", [x.into()], &attrs)
@@ -356,6 +369,10 @@ impl Machine {
 
 impl EagerOp {
     /// Runs the op.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if inputs or attrs do not fit its signature;
+    /// the error of a small op.
     pub fn execute(
         &self,
         inputs: impl IntoIterator<Item = impl Into<TensorHandle>>,
@@ -368,7 +385,7 @@ impl EagerOp {
         }
     }
 
-    /// The kernel for the types of these inputs.
+    /// The kernel for the dtypes of these inputs.
     fn prepared(&self, inputs: &Inputs) -> Result<Arc<PreparedOp>> {
         let fits = |op: &&Arc<PreparedOp>| {
             let dtypes = op.inputs().iter().copied();
@@ -396,7 +413,7 @@ impl EagerOp {
         Ok(op)
     }
 
-    /// Runs a small op whose inputs are there right here.
+    /// Runs a small op whose inputs are available on the calling thread.
     fn run_now(&self, op: &PreparedOp, inputs: &Inputs) -> Option<Result<Outputs>> {
         let limit = match op.cost() {
             Cost::Cheap => usize::MAX,
@@ -469,12 +486,12 @@ struct Pending {
     machine: Arc<Machine>,
     inputs: Inputs,
     promises: Vec<Promise<Tensor>>,
-    /// What it comes after, and what tells that it is done.
+    /// The side effect before it, and the event of its own.
     order: Option<(AsyncValue, Promise<Chain>)>,
 }
 
 impl Pending {
-    /// Runs when all inputs from `i` on, and what comes before, are there.
+    /// Runs once all inputs from `i` on, and the side effect before it, are available.
     fn when_ready(self, mut i: usize) {
         while let Some(input) = self.inputs.get(i) {
             i += 1;

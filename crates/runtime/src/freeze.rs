@@ -1,7 +1,7 @@
-//! Variables that a signature only reads become constants of its plan, so that they are folded,
-//! fused and packed like any others.
+//! Replaces variables that a signature only reads by constants, so that they are folded, fused and
+//! prepacked.
 //!
-//! The plan holds as long as nobody writes to them: [`Frozen::holds`] says so before each step.
+//! The plan is valid until one of them is written: each step checks [`Frozen::holds`] first.
 
 use ferroflow_base::{Result, internal};
 use ferroflow_compile::ExpandedGraph;
@@ -12,12 +12,12 @@ use ferroflow_tensor::Tensor;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The variables that a plan took the values of, with their versions.
+/// The variables whose values are part of a plan, with their versions.
 #[derive(Default)]
 pub(crate) struct Frozen(Vec<(Arc<Var>, u64)>);
 
 impl Frozen {
-    /// Whether all variables are as they were.
+    /// Returns whether all variables still have the same versions.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         self.0
@@ -26,8 +26,7 @@ impl Frozen {
     }
 }
 
-/// Puts the value of each variable that has one, and that nothing in `graph` can change, in the
-/// place of its reads.
+/// Replaces the reads of each initialized variable that `graph` does not write by its value.
 pub(crate) fn freeze(
     expanded: &mut ExpandedGraph,
     registry: &Registry,
@@ -85,18 +84,18 @@ pub(crate) fn freeze(
     Ok(frozen)
 }
 
-/// Whether a node runs functions, which may do anything.
+/// Returns whether a node runs functions, which may write any variable.
 fn may_call(node: &Node, registry: &Registry) -> bool {
     registry.op(node.op()).is_none() || referred_functions(node).next().is_some()
 }
 
-/// A Const in the place of a read: same name, same order.
+/// Returns a Const with the name and the controls of a read.
 fn constant(mut node: Node, value: &Tensor, registry: &Registry) -> Result<Node> {
     let mut attrs = Attrs::default();
     attrs.set("dtype", AttrValue::Type(value.dtype()));
     attrs.set("value", AttrValue::Tensor(value.clone().into()));
     let def = registry.def("Const")?;
-    node.def = def.ok_or_else(|| internal!("there is no op Const"))?;
+    node.def = def.ok_or_else(|| internal!("the op Const is not registered"))?;
     node.attrs = attrs;
     node.inputs.clear();
     Ok(node)

@@ -1,28 +1,24 @@
 //! Wiring: sessions over all the rooms below.
 //!
-//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`];
-//! [`ClientSession`] for graphs that grow while they run,
+//! Entry points: [`Session`], [`SessionOptions`], [`RunOptions`], [`SavedModel`], [`CompiledModel`];
 //! [`building`] for graphs built in Rust, [`eager`] for single ops, [`host`] for host programs.
 //!
 //! Does not know: the network, command lines.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod building;
 mod callable;
 mod chrome_trace;
-mod client_session;
 mod compiled;
 pub mod eager;
-mod engine;
 mod freeze;
 pub mod host;
-mod partial_run;
 mod saved_model;
 mod session;
 
 pub use callable::Callable;
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
-pub use client_session::{ClientOptions, ClientSession};
 pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{Lower, Options as CompileOptions, PIPELINE, Pass};

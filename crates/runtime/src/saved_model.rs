@@ -1,45 +1,46 @@
 //! [`SavedModel`]: a directory with a graph, variables, assets and signatures.
 
 use crate::session::registry;
-use crate::{RunOptions, Session, SessionOptions};
+use crate::{Callable, RunOptions, Session, SessionOptions, Signature};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
-use ferroflow_graph::{LeftOut, import_graph, parse_tensor_name, supported_part};
+use ferroflow_graph::{LeftOut, parse_tensor_name, supported_part};
 use ferroflow_model::proto::{
     AssetFileDef, MetaGraphDef, SignatureDef, TensorInfo, collection_def::Kind,
     tensor_info::Encoding,
 };
 use ferroflow_model::{
-    SavedModelFile, decode_asset, has_checkpoint, shape_from_proto, tensor_from_proto,
+    GraphFile, SavedModelFile, decode_asset, has_checkpoint, shape_from_proto, tensor_from_proto,
 };
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
-/// The signature whose only output is the op that makes a loaded model ready.
+/// The signature whose only output is the init op.
 const INIT_SIGNATURE: &str = "__saved_model_init_op";
-/// Collections that name that op in older models, newest first.
+/// Collections that name the init op in older models, newest first.
 const INIT_COLLECTIONS: [&str; 2] = ["saved_model_main_op", "legacy_init_op"];
 /// The collection of assets in older models.
 const ASSETS: &str = "saved_model_assets";
 /// The tag of graphs for inference.
 pub const SERVE: &str = "serve";
-/// The signature that is meant when none is named.
+/// The default signature.
 pub const DEFAULT_SIGNATURE: &str = "serving_default";
 
-/// A tensor that a signature takes or gives.
+/// An input or output of a signature.
 #[derive(Clone, Debug)]
 pub struct SignatureTensor {
-    /// What the signature calls it.
+    /// Its key in the signature.
     pub key: String,
     /// Its name in the graph.
     pub name: String,
-    /// Its element type.
+    /// Its dtype.
     pub dtype: DType,
-    /// Its shape, as far as it is the same in all runs.
+    /// Its shape, as far as it is known.
     pub shape: PartialShape,
 }
 
-/// What a model can be asked.
+/// The interface of a model: a `SignatureDef`.
 ///
 /// Sparse and composite tensors appear as their parts, with keys such as `key/indices`.
 #[derive(Clone, Debug, Default)]
@@ -48,13 +49,13 @@ pub struct ModelSignature {
     pub inputs: Vec<SignatureTensor>,
     /// Outputs, sorted by key.
     pub outputs: Vec<SignatureTensor>,
-    /// What kind of method it is, e.g. `tensorflow/serving/predict`.
+    /// The method, e.g. `tensorflow/serving/predict`.
     pub method_name: String,
-    /// Values of inputs that need not be fed, by key.
+    /// Default values of inputs, by key.
     pub defaults: BTreeMap<String, Tensor>,
 }
 
-/// A loaded SavedModel: variables restored, tables filled.
+/// A loaded SavedModel: variables are restored, tables initialized.
 ///
 /// ```no_run
 /// use ferroflow_runtime::{SavedModel, SessionOptions, Tensor};
@@ -69,17 +70,22 @@ pub struct SavedModel {
     session: Session,
     directory: PathBuf,
     signatures: BTreeMap<String, ModelSignature>,
+    /// The compiled signatures that were run.
+    callables: BTreeMap<String, OnceLock<Arc<Callable>>>,
     left_out: LeftOut,
 }
 
 impl SavedModel {
-    /// Whether `path` is the directory of a SavedModel.
+    /// Returns whether `path` is the directory of a SavedModel.
     pub fn is_at(path: &Path) -> bool {
         SavedModelFile::is_in(path)
     }
 
     /// Opens the graph that was saved with exactly these tags, restores its variables and runs its
     /// init op.
+    ///
+    /// # Errors
+    /// NOT_FOUND if no graph has these tags; those of reading, importing, restoring and of the init op.
     pub fn open(directory: &Path, tags: &[&str], options: SessionOptions) -> Result<SavedModel> {
         let loaded = Self::load(directory, tags, options);
         loaded.map_err(|e| e.note(format!("in SavedModel {}", directory.display())))
@@ -92,7 +98,7 @@ impl SavedModel {
         drop(model);
         let graph = meta.graph_def.take().unwrap_or_default();
         let (graph, left_out) = supported_part(&graph, registry());
-        let graph = import_graph(&graph, file.as_ref(), registry())?;
+        let session = Session::from_file(GraphFile { graph, file }, options)?;
         let mut signatures = BTreeMap::new();
         for (name, def) in &meta.signature_def {
             if name != INIT_SIGNATURE {
@@ -102,8 +108,12 @@ impl SavedModel {
             }
         }
         let model = SavedModel {
-            session: Session::new(graph, options),
+            session,
             directory: directory.to_path_buf(),
+            callables: signatures
+                .keys()
+                .map(|k| (k.clone(), OnceLock::new()))
+                .collect(),
             signatures,
             left_out,
         };
@@ -142,11 +152,11 @@ impl SavedModel {
 
     fn run_op(&self, feeds: &[(&str, Tensor)], op: &str) -> Result<()> {
         let node = parse_tensor_name(op)?.0;
-        self.check_there(node)?;
+        self.check_supported(node)?;
         self.session.run(feeds, &[], &[node]).map(|_| ())
     }
 
-    /// The asset tensors that the graph has, with the paths to feed.
+    /// The asset tensors of the graph, with the paths to feed.
     fn assets(&self, meta: &MetaGraphDef) -> Result<Vec<(String, Tensor)>> {
         let mut defs: Vec<AssetFileDef> = meta.asset_file_def.clone();
         if defs.is_empty()
@@ -163,8 +173,8 @@ impl SavedModel {
             let Some(Encoding::Name(name)) = def.tensor_info.and_then(|t| t.encoding) else {
                 continue;
             };
-            let is_there = self.session.graph().find_output(&name, "asset").is_ok();
-            if is_there && !out.iter().any(|(n, _)| *n == name) {
+            let exists = self.session.graph().find_output(&name, "asset").is_ok();
+            if exists && !out.iter().any(|(n, _)| *n == name) {
                 let path = self.directory.join("assets").join(&def.filename);
                 let path = path.to_string_lossy().into_owned();
                 out.push((name, Tensor::string(path.into_bytes())));
@@ -179,6 +189,9 @@ impl SavedModel {
     }
 
     /// The signature called `name`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the model has no such signature.
     pub fn signature(&self, name: &str) -> Result<&ModelSignature> {
         self.signatures.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.signatures.keys().map(String::as_str).collect();
@@ -189,15 +202,18 @@ impl SavedModel {
         })
     }
 
-    /// Why a signature cannot run: an op that it needs and that is not supported.
+    /// Checks that a signature needs no unsupported op.
+    ///
+    /// # Errors
+    /// NOT_FOUND with the op and the node otherwise.
     pub fn check(&self, signature: &ModelSignature) -> Result<()> {
         for tensor in signature.outputs.iter().chain(&signature.inputs) {
-            self.check_there(parse_tensor_name(&tensor.name)?.0)?;
+            self.check_supported(parse_tensor_name(&tensor.name)?.0)?;
         }
         Ok(())
     }
 
-    fn check_there(&self, node: &str) -> Result<()> {
+    fn check_supported(&self, node: &str) -> Result<()> {
         match self.left_out.get(node) {
             Some(op) => Err(self.unsupported(node, op)),
             None => Ok(()),
@@ -209,38 +225,68 @@ impl SavedModel {
         not_found!("Op type not registered '{op}', which '{node}' needs")
     }
 
-    /// Nodes that were left out since they need an op that is not supported.
+    /// The nodes that were left out because they need an unsupported op.
     pub fn left_out(&self) -> &LeftOut {
         &self.left_out
     }
 
-    /// The session, for running anything by its name in the graph.
+    /// The session, for running nodes by their names in the graph.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Where the files of the variables begin.
+    /// The prefix of the variables' checkpoint.
     pub fn variables_prefix(&self) -> PathBuf {
         self.directory.join("variables").join("variables")
     }
 
+    /// The compiled form of a signature: its feeds and fetches are the inputs and outputs in order.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the model has no such signature, or if the signature needs an op that is not supported;
+    /// those of [`Session::callable`].
+    pub fn callable(&self, signature: &str) -> Result<Arc<Callable>> {
+        let compiled = self.callables.get(signature);
+        if let Some(callable) = compiled.and_then(OnceLock::get) {
+            return Ok(callable.clone());
+        }
+        let ports = self.signature(signature)?;
+        self.check(ports)?;
+        let names = |ports: &[SignatureTensor]| ports.iter().map(|p| p.name.clone()).collect();
+        let callable = self.session.callable(&Signature {
+            feeds: names(&ports.inputs),
+            fetches: names(&ports.outputs),
+            targets: Vec::new(),
+        })?;
+        if let Some(compiled) = compiled {
+            let _ = compiled.set(callable.clone());
+        }
+        Ok(callable)
+    }
+
     /// Runs a signature with inputs by key; returns all outputs by key, sorted.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an input is missing or unknown; those of [`SavedModel::callable`] and of
+    /// [`Session::run_callable`].
     pub fn run(&self, signature: &str, feeds: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>> {
         self.run_with(signature, feeds, &RunOptions::default())
     }
 
     /// [`SavedModel::run`] with a timeout, a cancellation token or a trace.
+    ///
+    /// # Errors
+    /// As [`SavedModel::run`].
     pub fn run_with(
         &self,
         signature: &str,
         feeds: &[(&str, Tensor)],
         options: &RunOptions,
     ) -> Result<Vec<(String, Tensor)>> {
+        let callable = self.callable(signature)?;
         let signature = self.signature(signature)?;
-        self.check(signature)?;
-        let named = signature.feeds(feeds)?;
-        let fetches: Vec<&str> = signature.outputs.iter().map(|o| o.name.as_str()).collect();
-        let results = self.session.run_with(&named, &fetches, &[], options)?;
+        let args = signature.args(feeds)?;
+        let results = self.session.run_callable(&callable, args, options)?;
         let keys = signature.outputs.iter().map(|o| o.key.clone());
         Ok(keys.zip(results).collect())
     }
@@ -257,8 +303,8 @@ impl ModelSignature {
         self.outputs.iter().find(|o| o.key == key)
     }
 
-    /// Feeds by the names of the graph: every input must be there or have a default.
-    pub(crate) fn feeds(&self, feeds: &[(&str, Tensor)]) -> Result<Vec<(&str, Tensor)>> {
+    /// The tensors to feed, in the order of the inputs; each must be fed or have a default.
+    pub(crate) fn args(&self, feeds: &[(&str, Tensor)]) -> Result<Vec<Tensor>> {
         let keys = || {
             let keys: Vec<&str> = self.inputs.iter().map(|i| i.key.as_str()).collect();
             keys.join(", ")
@@ -275,15 +321,16 @@ impl ModelSignature {
                 .or_else(|| self.defaults.get(&input.key))
                 .cloned()
         };
-        let feed = |input| match value(input) {
-            Some(value) => Ok((input.name.as_str(), value)),
-            None => Err(invalid_argument!(
-                "input '{}' of the signature is not fed; its inputs are: {}",
-                input.key,
-                keys()
-            )),
+        let arg = |input: &SignatureTensor| {
+            value(input).ok_or_else(|| {
+                invalid_argument!(
+                    "input '{}' of the signature is not fed; its inputs are: {}",
+                    input.key,
+                    keys()
+                )
+            })
         };
-        self.inputs.iter().map(feed).collect()
+        self.inputs.iter().map(arg).collect()
     }
 }
 
@@ -311,7 +358,7 @@ fn find_graph(graphs: &[MetaGraphDef], tags: &[&str]) -> Result<usize> {
     })
 }
 
-/// The op that makes a loaded model ready.
+/// The init op, if any: it initializes tables and other state after restoring.
 fn init_op(meta: &MetaGraphDef) -> Option<&str> {
     if let Some(signature) = meta.signature_def.get(INIT_SIGNATURE) {
         let output = signature.outputs.get(INIT_SIGNATURE)?;
@@ -349,7 +396,7 @@ fn signature(def: &SignatureDef) -> Result<ModelSignature> {
     })
 }
 
-/// The tensors that an entry of a signature stands for.
+/// Appends the tensors of an entry of a signature: its components, if it is composite.
 fn parts(key: &str, info: &TensorInfo, out: &mut Vec<SignatureTensor>) -> Result<()> {
     let tensor = |key: String, name: &str, dtype: DType, shape: PartialShape| SignatureTensor {
         key,
@@ -403,8 +450,8 @@ fn parts(key: &str, info: &TensorInfo, out: &mut Vec<SignatureTensor>) -> Result
     Ok(())
 }
 
-/// The dtype of a number, without the mark of references.
+/// The dtype of an enum number, without the reference bit.
 fn dtype(number: i32) -> Result<DType> {
     let plain = if number > 100 { number - 100 } else { number };
-    DType::from_number(plain).ok_or_else(|| invalid_argument!("{number} is no known dtype number"))
+    DType::from_number(plain).ok_or_else(|| invalid_argument!("unknown dtype number {number}"))
 }

@@ -65,6 +65,7 @@ fn check_error(nodes: &str, parts: &[&str]) {
             } else {
                 CompileOptions::none()
             },
+            ..Default::default()
         };
         let error = Session::from_text(&graph(nodes), options)
             .and_then(|s| {
@@ -152,7 +153,14 @@ fn check_file(name: &str, feeds: &[(&str, f64)], fetch: &str, expected: f64) {
             true => CompileOptions::all(),
             false => CompileOptions::none(),
         };
-        let session = Session::from_text(&text, SessionOptions { threads, compile });
+        let session = Session::from_text(
+            &text,
+            SessionOptions {
+                threads,
+                compile,
+                ..Default::default()
+            },
+        );
         let session = session.unwrap_or_else(|e| panic!("{name}: {e}"));
         let fed: Vec<(&str, Tensor)> = feeds
             .iter()

@@ -40,6 +40,7 @@ fn session(graph: &str) -> Session {
     let options = SessionOptions {
         threads: 2,
         compile: CompileOptions::all(),
+        ..Default::default()
     };
     Session::from_text(graph, options).expect("a valid graph")
 }

@@ -95,6 +95,7 @@ impl Row {
                 disabled: disabled.iter().map(|d| d.to_string()).collect(),
                 ..CompileOptions::all()
             },
+            ..Default::default()
         };
         let session = Session::from_text(&self.graph(n_vars), options).expect("a graph");
         let matrix = |rows: usize, cols: usize, seed: usize| {

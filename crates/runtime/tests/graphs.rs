@@ -279,6 +279,7 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
     let options = SessionOptions {
         threads: variant.threads,
         compile,
+        ..Default::default()
     };
     let session = Session::from_bytes(case.graph.clone(), options)
         .map(Arc::new)

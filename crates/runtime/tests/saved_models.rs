@@ -19,6 +19,7 @@ fn options(optimize: bool) -> SessionOptions {
     SessionOptions {
         threads: 2,
         compile,
+        ..Default::default()
     }
 }
 

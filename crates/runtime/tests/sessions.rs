@@ -12,7 +12,11 @@ fn options(threads: usize, optimize: bool) -> SessionOptions {
     } else {
         CompileOptions::none()
     };
-    SessionOptions { threads, compile }
+    SessionOptions {
+        threads,
+        compile,
+        ..Default::default()
+    }
 }
 
 fn session(graph: &str) -> Session {
@@ -271,7 +275,7 @@ fn timeouts_and_cancellation_end_a_step() {
     };
     assert_eq!(
         run(RunOptions {
-            cancel: cancelled,
+            cancel: Some(cancelled),
             ..Default::default()
         }),
         Code::Cancelled

@@ -78,7 +78,7 @@ impl Trainer {
                 folder.display()
             ));
         }
-        let graph = self.session.graph();
+        let graph = &*self.session.graph();
         let mut defs = HashMap::new();
         for Signature {
             name,

@@ -34,7 +34,7 @@ impl TensorBoard {
     /// Begins a new file of events in `folder`, which is made if need be, with the trainer's graph.
     pub fn create(folder: &Path, trainer: &Trainer) -> Result<TensorBoard> {
         let mut events = EventWriter::create(folder)?;
-        events.graph(0, &export_graph(trainer.session().graph())?)?;
+        events.graph(0, &export_graph(&trainer.session().graph())?)?;
         events.flush()?;
         Ok(TensorBoard { events, every: 1 })
     }

@@ -1,4 +1,4 @@
-//! What `bef_executor` does: every function without arguments runs as a test of its own.
+//! TFRT's `bef_executor`: runs every function without arguments as a test of its own.
 
 use super::expected::Expected;
 use super::metrics::TextMetrics;
@@ -22,27 +22,27 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Where buffers come from.
+/// The allocator of buffers (`--host_allocator_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AllocatorType {
-    /// The system.
+    /// malloc.
     Malloc,
-    /// One kilobyte in all.
+    /// A fixed size of one kilobyte in all.
     TestFixedSize,
-    /// The system, with figures at the end.
+    /// malloc, with statistics at the end.
     Profiled,
-    /// The system, with a complaint if something is not given back.
+    /// malloc, with an error if memory leaks.
     #[default]
     LeakCheck,
-    /// What was given back first, and then the system.
+    /// A cache of freed buffers in front of malloc.
     Caching,
 }
 
-/// Most bytes that a caching allocator keeps.
+/// Most bytes that the caching allocator keeps.
 const MAX_KEPT: usize = 1 << 28;
 
 impl AllocatorType {
-    /// The allocator with this name on command lines.
+    /// Returns the allocator with this name on command lines, if any.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "malloc" => AllocatorType::Malloc,
@@ -80,24 +80,24 @@ impl AllocatorType {
     }
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Only these functions; all if empty.
+    /// The functions to run; all if empty.
     pub functions: Vec<String>,
-    /// A function that runs first.
+    /// A function to run first.
     pub init_function: String,
-    /// `s`, or `mstd[:THREADS[,BLOCKING[,pin]]]`.
+    /// The work queue: `s`, or `mstd[:THREADS[,BLOCKING[,pin]]]`.
     pub work_queue: String,
-    /// Where buffers come from.
+    /// The allocator of buffers (`--host_allocator_type`).
     pub allocator: AllocatorType,
-    /// Whether errors are printed with their codes.
+    /// Prints errors with their codes.
     pub print_error_code: bool,
-    /// The state of TFRT that the programs are written for.
+    /// The version of TFRT that the programs are written for.
     pub state: TfrtState,
-    /// How much to tell, behind what the programs print, of what happened.
+    /// What to trace after the output of the programs.
     pub tracing: Option<TraceLevel>,
-    /// Whether figures are printed at the end: the version, and how long functions took.
+    /// Prints metrics at the end: the version, and the duration of functions.
     pub print_metrics: bool,
 }
 
@@ -116,7 +116,7 @@ impl Default for Config {
     }
 }
 
-/// The work queue that a command line asks for.
+/// Returns the work queue that a command line names.
 pub fn work_queue(name: &str) -> Option<Arc<dyn WorkQueue>> {
     if name == "s" {
         return Some(Arc::new(SingleThreadedWorkQueue::new()));
@@ -154,13 +154,13 @@ type Found = Arc<Mutex<Vec<Diagnostic>>>;
 
 /// A compiled model with the arguments of its function; `None` if it is not fed.
 pub struct ModelCall {
-    /// The model in the file.
+    /// The model.
     pub model: CompiledModel,
-    /// Its feeds, in order.
+    /// The feeds, in order.
     pub args: Option<Vec<Tensor>>,
 }
 
-/// Runs programs as `bef_executor` does.
+/// Runs programs like TFRT's `bef_executor`.
 pub struct Driver {
     config: Config,
     registry: KernelRegistry,
@@ -168,7 +168,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver with these kernels.
+    /// Returns a driver with these kernels.
     pub fn new(config: Config, registry: KernelRegistry) -> Self {
         Driver {
             config,
@@ -177,15 +177,15 @@ impl Driver {
         }
     }
 
-    /// Runs the file's model, too, with these arguments.
+    /// Also runs the model of the file, with these arguments.
     #[must_use]
     pub fn with_model(mut self, model: Option<ModelCall>) -> Self {
         self.model = model;
         self
     }
 
-    /// Runs the functions of a file; what they print goes to `out`, diagnostics that no comment of
-    /// the source expects to standard error. The exit status of the process.
+    /// Runs the functions of a file and returns the exit status of the process. Their output goes to
+    /// `out`, unexpected diagnostics to standard error.
     pub fn run(&self, bytes: FileBytes, out: Box<dyn Write + Send>) -> i32 {
         let (allocator, allocator_name) = self.config.allocator.create();
         let Some(queue) = work_queue(&self.config.work_queue) else {
@@ -289,7 +289,7 @@ impl Driver {
         status
     }
 
-    /// Whether the function is one that runs.
+    /// Returns whether the function was selected.
     fn run_function(&self, program: &Arc<Program>, index: usize, host: &Arc<HostContext>) -> bool {
         let Some(entry) = program.file().functions().get(index) else {
             return false;
@@ -326,7 +326,7 @@ impl Driver {
                     host.print(&format!("'{name}' returned {text}\n"));
                 }
                 drop(results);
-                // What is not part of the results ends before the next function begins.
+                // Work that does not contribute to the results ends before the next function starts.
                 host.work_queue().quiesce();
                 return true;
             }
@@ -337,13 +337,13 @@ impl Driver {
         true
     }
 
-    /// Runs a model; its results or its error as text.
+    /// Runs a model; returns its results or its error as text.
     fn model_results(&self, call: &ModelCall) -> String {
         let session = call.model.session();
         let args = call.args.clone().unwrap_or_default();
         let results = session
             .callable(call.model.signature())
-            .and_then(|callable| session.call(&callable, args, &RunOptions::default()));
+            .and_then(|callable| session.run_callable(&callable, args, &RunOptions::default()));
         match results {
             Err(e) if self.config.print_error_code => {
                 let code = e.code();

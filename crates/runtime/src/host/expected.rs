@@ -1,4 +1,4 @@
-//! Comments that say which diagnostics a program must cause: `// expected-error @+1 {{message}}`.
+//! Expected diagnostics, as comments of the source: `// expected-error @+1 {{message}}`.
 
 use ferroflow_program::mlir::{Diagnostic, Severity};
 use std::collections::HashMap;
@@ -7,12 +7,12 @@ struct Row {
     severity: Severity,
     line: usize,
     message: String,
-    /// Where the comment stands.
+    /// The position of the comment.
     at: usize,
     is_met: bool,
 }
 
-/// Compares diagnostics with the comments of the files that they are about.
+/// Compares diagnostics with the comments of their files.
 ///
 /// ```
 /// use ferroflow_runtime::host::{Expected, mlir};
@@ -29,7 +29,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Reads the comments of `text`, which begins behind `first_line` lines of `file`.
+    /// Reads the comments of `text`, which begins after `first_line` lines of `file`.
     pub fn add(&mut self, file: &str, text: &str, first_line: usize) {
         let rows = self.files.entry(file.to_string()).or_default();
         for (i, line) in text.lines().enumerate() {
@@ -37,7 +37,7 @@ impl Expected {
         }
     }
 
-    /// Takes note of a diagnostic.
+    /// Records a diagnostic.
     pub fn check(&mut self, diagnostic: &Diagnostic) {
         let file = diagnostic.loc.file.to_string();
         if !self.files.contains_key(&file) {
@@ -65,7 +65,7 @@ impl Expected {
         }
     }
 
-    /// What did not agree, as text for people.
+    /// Returns the differences as text.
     pub fn finish(self) -> Vec<String> {
         let mut offences = self.offences;
         for (file, rows) in self.files {
@@ -98,7 +98,7 @@ fn row(line: &str, number: usize) -> Option<Row> {
         None => number,
         Some("above") => number - 1,
         Some("below") => number + 1,
-        // No diagnostic is about what lies before the first line: the comment is not met.
+        // A line before the first one has no diagnostics: the expectation fails.
         Some(offset) => {
             let line = number.checked_add_signed(offset.trim().parse().ok()?);
             line.unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The figures of a host, as lines of text.
+//! The metrics of a host, as lines of text.
 
 use ferroflow_host_context::{Buckets, Gauge, Histogram, MetricsRegistry};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ impl Gauge for Text {
 
 struct Counts {
     buckets: Buckets,
-    /// One more than there are bounds.
+    /// Counts between the bounds, and above the last.
     counts: Mutex<Vec<u64>>,
 }
 
@@ -32,7 +32,7 @@ impl Histogram for Counts {
     }
 }
 
-/// Keeps figures until they are printed.
+/// Collects metrics until they are printed.
 #[derive(Default)]
 pub(super) struct TextMetrics {
     gauges: Mutex<BTreeMap<String, Arc<Text>>>,
@@ -62,11 +62,11 @@ impl MetricsRegistry for TextMetrics {
 }
 
 impl TextMetrics {
-    /// A line for each figure, in the order of their names, texts first; of a distribution the buckets that have
-    /// something.
+    /// Returns a line for each metric, by name, texts first; of a distribution only the buckets that are
+    /// not empty.
     pub(super) fn print(&self) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         for (name, gauge) in lock(&self.gauges).iter() {
             let _ = writeln!(text, "Metric:{name}: {}", lock(&gauge.0));
         }

@@ -1,26 +1,26 @@
-//! What `tfrt_translate` and `tfrt_opt` do.
+//! TFRT's `tfrt_translate` and `tfrt_opt`.
 
 use super::expected::Expected;
 use ferroflow_program::bef;
 use ferroflow_program::mlir::{self, Diagnostic, Module, PrintOptions};
 use std::sync::Arc;
 
-/// How a text is read.
+/// Options of reading a text.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct TextOptions {
-    /// The text is several programs with `// -----` between them.
+    /// Splits the text into programs at `// -----`.
     pub split_input_file: bool,
-    /// Its comments say which diagnostics it must cause, and causing them is success.
+    /// Compares the diagnostics with the comments that expect them; agreement is success.
     pub verify_diagnostics: bool,
-    /// Calls of functions become what the functions do.
+    /// Inlines calls.
     pub inline: bool,
-    /// Remarks say which stream each operation belongs to.
+    /// Emits a remark with the stream of each operation.
     pub print_streams: bool,
-    /// Files say which kernels run on one thread even if the programs do not speak of costs.
+    /// Assigns streams even if the programs have no costs.
     pub streams: bool,
 }
 
-/// Programs of a text, with the number of lines before each.
+/// Splits a text into programs, with the number of lines before each.
 fn chunks(text: &str, split: bool) -> Vec<(usize, String)> {
     let mut chunks = vec![(0, String::new())];
     for (i, line) in text.lines().enumerate() {
@@ -34,7 +34,7 @@ fn chunks(text: &str, split: bool) -> Vec<(usize, String)> {
     chunks
 }
 
-/// Reads, checks and hands each program to `use_module`; what went wrong, as text for people.
+/// Parses and verifies each program and passes it to `use_module`; errors are text.
 fn each(
     text: &str,
     file: &str,
@@ -83,7 +83,10 @@ fn each(
     }
 }
 
-/// Text to BEF. The errors come with file, line, column and a caret.
+/// Translates text to BEF.
+///
+/// # Errors
+/// The diagnostics as text, with file, line, column and a caret.
 ///
 /// ```
 /// use ferroflow_runtime::host::mlir_to_bef;
@@ -110,7 +113,10 @@ pub fn mlir_to_bef(
     Ok(bytes)
 }
 
-/// BEF to text, and warnings.
+/// Translates BEF to text; returns the warnings, too.
+///
+/// # Errors
+/// DATA_LOSS if the file is damaged.
 pub fn bef_to_mlir(
     bytes: Vec<u8>,
     file: &str,
@@ -122,7 +128,10 @@ pub fn bef_to_mlir(
     Ok((mlir::print(&module, print), warnings))
 }
 
-/// Text to text, checked.
+/// Parses, verifies and prints a text.
+///
+/// # Errors
+/// The diagnostics as text.
 pub fn optimize(
     text: &str,
     file: &str,

@@ -1,9 +1,9 @@
-//! What happens in a host, as lines of text.
+//! Traces of a host, as lines of text.
 
 use ferroflow_host_context::TraceSink;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Collects a line for each scope that begins and for each that ends.
+/// Collects a line for each begin and end of a scope.
 #[derive(Clone, Default)]
 pub(super) struct TextSink(Arc<Mutex<String>>);
 
@@ -12,7 +12,7 @@ impl TextSink {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lines so far.
+    /// Returns the lines so far.
     pub(super) fn take(&self) -> String {
         std::mem::take(&mut *self.lock())
     }

@@ -1,0 +1,163 @@
+//! [`MasterSession`]: a client's session, and what its steps report.
+
+use crate::cost_graph::cost_graph;
+use crate::device::Devices;
+use crate::step_stats::StepTrace;
+use ferroflow_base::{Code, Result, Status, invalid_argument};
+use ferroflow_model::proto::{RunMetadata, RunOptions as RunOptionsProto, run_options::TraceLevel};
+use ferroflow_runtime::{
+    Callable, CancelToken, DeviceSet, RunOptions, Session, Signature, TraceSink,
+};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A client's session.
+pub(crate) struct MasterSession {
+    pub(crate) session: Session,
+    pub(crate) callables: Mutex<HashMap<i64, Arc<ClientCallable>>>,
+    pub(crate) next_callable: AtomicI64,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) devices: Arc<Devices>,
+    /// The devices, if the client set `log_device_placement`.
+    pub(crate) logs_placement: Option<DeviceSet>,
+    /// The client set `disable_output_partition_graphs`.
+    pub(crate) keeps_graphs: bool,
+    /// `build_cost_model` and `build_cost_model_after`.
+    pub(crate) cost_model: (i64, i64),
+    /// Number of steps of each signature, for the cost model.
+    pub(crate) steps: Mutex<HashMap<Signature, i64>>,
+    pub(crate) used: Mutex<Instant>,
+}
+
+pub(crate) struct ClientCallable {
+    pub(crate) callable: Arc<Callable>,
+    pub(crate) options: RunOptionsProto,
+}
+
+/// The error of a step that took too long, with gRPC's own message.
+pub(crate) fn deadline_exceeded() -> Status {
+    Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MasterSession {
+    fn timeout_of(&self, options: &RunOptionsProto) -> Option<Duration> {
+        millis(options.timeout_in_ms).or(self.timeout)
+    }
+
+    /// The metadata that the client asked for.
+    pub(crate) fn metadata(
+        &self,
+        watch: &Watch,
+        signature: &Signature,
+    ) -> Result<Option<RunMetadata>> {
+        let session = &self.session;
+        if watch.trace.is_none() && !watch.graphs {
+            return Ok(None);
+        }
+        let (asked, names) = (session.placement(), self.devices.names());
+        let callable = session.cached(signature);
+        let parts = callable.as_ref().map(|c| c.placement()).unwrap_or_default();
+        let first = self.devices.first();
+        let device_of = |node: &str| match parts.get(node) {
+            Some(part) => names.get(*part).map_or(first, String::as_str),
+            None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
+            None => first,
+        };
+        let trace = watch.trace.as_ref();
+        let stats = trace.map(|t| t.finish(device_of, &session.inputs()));
+        let graphs = match watch.graphs || watch.costs {
+            true => session.partition_graphs(signature)?,
+            false => Vec::new(),
+        };
+        let costs = stats.as_ref().filter(|_| watch.costs);
+        Ok(Some(RunMetadata {
+            cost_graph: costs.map(|stats| cost_graph(&graphs, stats)),
+            step_stats: stats.filter(|_| watch.stats),
+            partition_graphs: if watch.graphs { graphs } else { Vec::new() },
+            ..Default::default()
+        }))
+    }
+
+    /// Counts a step and returns whether to report its costs: one in `build_cost_model` steps of each
+    /// signature, shifted by `build_cost_model_after`.
+    fn wants_costs(&self, signature: &Signature) -> bool {
+        let (every, after) = self.cost_model;
+        if every <= 0 {
+            return false;
+        }
+        let mut steps = lock(&self.steps);
+        let step = steps.entry(signature.clone()).or_insert(0);
+        *step += 1;
+        step.wrapping_sub(after) % every == 0
+    }
+
+    /// Returns the error of a step as TensorFlow reports it, with the task it comes from.
+    pub(crate) fn client_error(&self, e: Status) -> Status {
+        match e.node() {
+            // The same error whichever side's timer fires first.
+            _ if e.code() == Code::DeadlineExceeded => deadline_exceeded(),
+            Some(_) => e.prefixed(&format!("From {}:\n", self.devices.task())),
+            None => e,
+        }
+    }
+}
+
+/// What a client wants to be reported of a step.
+pub(crate) struct Watch {
+    trace: Option<Arc<StepTrace>>,
+    /// Whether to return the trace.
+    stats: bool,
+    graphs: bool,
+    /// Whether to return the costs.
+    costs: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        session: &MasterSession,
+        options: &RunOptionsProto,
+        signature: &Signature,
+    ) -> Result<Self> {
+        if session.keeps_graphs && options.output_partition_graphs {
+            return Err(invalid_argument!(
+                "RunOptions.output_partition_graphs() is not supported when \
+                 disable_output_partition_graphs is true."
+            ));
+        }
+        // The other levels trace hardware, of which TensorFlow reports nothing here.
+        let traces = options.trace_level() == TraceLevel::FullTrace;
+        let costs = session.wants_costs(signature);
+        Ok(Watch {
+            trace: (traces || costs).then(Arc::default),
+            stats: traces,
+            graphs: options.output_partition_graphs,
+            costs,
+        })
+    }
+
+    pub(crate) fn run_options(
+        &self,
+        session: &MasterSession,
+        options: &RunOptionsProto,
+        cancel: &CancelToken,
+    ) -> RunOptions {
+        RunOptions {
+            timeout: session.timeout_of(options),
+            cancel: Some(cancel.clone()),
+            trace: self.trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
+        }
+    }
+}
+
+pub(crate) fn millis(ms: i64) -> Option<Duration> {
+    u64::try_from(ms)
+        .ok()
+        .filter(|ms| *ms > 0)
+        .map(Duration::from_millis)
+}

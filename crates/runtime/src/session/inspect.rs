@@ -1,0 +1,123 @@
+//! What a session's graphs look like.
+
+use super::compile::Placed;
+use super::{Session, registry};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_compile::optimize;
+use ferroflow_graph::{ARG, Graph, ShapeMap, Signature, export_graph, infer_shapes};
+use ferroflow_model::proto::{self, GraphDef};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+impl Session {
+    /// The graph as it was imported and extended so far.
+    pub fn graph(&self) -> Arc<Graph> {
+        self.current().state.graph().clone()
+    }
+
+    /// The graph of a signature after pass `after` (or after the last one), with its shapes.
+    ///
+    /// # Errors
+    /// Those of compiling the signature; INVALID_ARGUMENT if no pass `after` ran.
+    pub fn graph_after(
+        &self,
+        signature: &Signature,
+        after: Option<&str>,
+    ) -> Result<(Graph, ShapeMap)> {
+        let mut expanded = self.expanded(signature)?;
+        self.freeze(&mut expanded)?;
+        let mut seen = None;
+        let placed = expanded.on_one_device();
+        let options = &self.options.compile;
+        let optimized = optimize(placed, registry(), options, &mut |name, g| {
+            if after == Some(name) {
+                seen = Some(g.clone());
+            }
+        })?;
+        let graph = match (after, seen) {
+            (None, _) => optimized.graph().clone(),
+            (Some(_), Some(seen)) => seen,
+            (Some(name), None) => {
+                let names: Vec<&str> = crate::PIPELINE.iter().map(|p| p.name).collect();
+                return Err(invalid_argument!(
+                    "no pass '{name}' ran; the passes are: {}",
+                    names.join(", ")
+                ));
+            }
+        };
+        let shapes = infer_shapes(&graph, registry())?;
+        Ok((graph, shapes))
+    }
+
+    /// The device of each node of the graph that asks for another one than the first.
+    pub fn placement(&self) -> FxHashMap<String, String> {
+        let current = self.current();
+        let devices = &self.options.devices;
+        let nodes = current.state.graph().iter().map(|(_, n)| n);
+        let placed = nodes.filter(|n| !n.device.is_empty()).filter_map(|n| {
+            let device = devices.place(&n.name, &n.device).ok().filter(|d| *d > 0)?;
+            Some((n.name.clone(), devices.names.get(device)?.clone()))
+        });
+        placed.collect()
+    }
+
+    /// The inputs of each node, separated by commas.
+    pub fn inputs(&self) -> FxHashMap<String, String> {
+        let graph = self.graph();
+        let inputs = graph.iter().map(|(_, node)| {
+            let data = node.inputs.iter().map(|i| graph.output_name(*i));
+            let controls = node.controls.iter();
+            let controls = controls.map(|c| format!("^{}", graph.node(*c).name));
+            let all: Vec<String> = data.chain(controls).collect();
+            (node.name.clone(), all.join(", "))
+        });
+        inputs.collect()
+    }
+
+    /// The optimized graphs that a signature runs, one for each device, with feeds, fetches and the
+    /// tensors that devices exchange as nodes.
+    ///
+    /// # Errors
+    /// Those of compiling the signature.
+    pub fn partition_graphs(&self, signature: &Signature) -> Result<Vec<GraphDef>> {
+        let parts = match self.place(self.expanded(signature)?)? {
+            Placed::One(graph) => vec![(None, graph)],
+            Placed::Parts(parts) => {
+                let parts = parts.into_iter();
+                parts.map(|p| (Some(p.device), p.graph)).collect()
+            }
+        };
+        let asked = self.placement();
+        let exported = parts.into_iter().map(|(device, placed)| {
+            let options = &self.options.compile;
+            let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
+            let mut def = export_graph(optimized.graph())?;
+            if device.is_some() {
+                remove_rendezvous(&mut def);
+            }
+            let names = &self.options.devices.names;
+            for node in &mut def.node {
+                let own = asked.get(&node.name).filter(|_| device.is_none());
+                let name = own.or(names.get(device.unwrap_or(0)));
+                node.device = name.cloned().unwrap_or_default();
+            }
+            Ok(def)
+        });
+        exported.collect()
+    }
+}
+
+/// Removes the first argument of a partition: in TensorFlow the rendezvous is not a node.
+fn remove_rendezvous(def: &mut GraphDef) {
+    let is_first = |n: &proto::NodeDef| {
+        let index = n.attr.get("index").and_then(|a| a.value.as_ref());
+        n.op == ARG && matches!(index, Some(proto::attr_value::Value::I(0)))
+    };
+    let Some(at) = def.node.iter().position(is_first) else {
+        return;
+    };
+    let rendezvous = def.node.remove(at).name;
+    for node in &mut def.node {
+        node.input.retain(|i| *i != rendezvous);
+    }
+}

@@ -1,0 +1,268 @@
+//! Partial runs: steps whose feeds and fetches come in several calls.
+
+use super::partitioned::rendezvous_arg;
+use super::steps::RunningSteps;
+use super::{RunOptions, Session, registry};
+use crate::callable::other_dtype;
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_compile::expand;
+use ferroflow_executor::RunArgs;
+use ferroflow_graph::{NodeClass, PrunedGraph, Signature, args_to_send_recv};
+use ferroflow_resources::rendezvous::Rendezvous;
+use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_tensor::{DType, Tensor};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The steps that were set up and have feeds or fetches left.
+#[derive(Default)]
+pub(super) struct PartialRuns {
+    next_id: u64,
+    runs: FxHashMap<String, Arc<PartialRun>>,
+}
+
+impl Session {
+    /// Begins a step whose feeds come in later calls of [`partial_run`](Self::partial_run); returns its
+    /// handle.
+    ///
+    /// # Errors
+    /// As [`Session::callable`].
+    pub fn partial_run_setup(&self, signature: &Signature) -> Result<String> {
+        let step = RunningSteps::begin(self.steps.clone(), None)?;
+        let pruned = self.prune(signature, &[])?;
+        let run = Arc::new(PartialRun::new(signature.clone(), &pruned, &self.pool)?);
+        let pruned = args_to_send_recv(pruned, signature, registry())?;
+        let expanded = expand(pruned, registry())?;
+        // One plan runs it all, but the devices that nodes ask for must exist.
+        self.place_nodes(expanded.graph())?;
+        let executor = self.executor(expanded.on_one_device())?;
+        let args = vec![rendezvous_arg(&run.rendezvous)?];
+        let handle = {
+            let mut partial = lock(&self.partial_runs);
+            partial.next_id += 1;
+            let handle = format!("partial_run_{}", partial.next_id);
+            partial.runs.insert(handle.clone(), run.clone());
+            handle
+        };
+        let with = RunArgs {
+            args,
+            pool: &self.pool,
+            resources: &self.options.resources,
+            cancel: self.steps.closing(),
+            trace: None,
+        };
+        executor.run_async(with, move |outcome| {
+            run.end(outcome.map(drop).map_err(|e| step.cause(e)));
+            drop(step);
+        });
+        Ok(handle)
+    }
+
+    /// Feeds some tensors to a step that was set up, and fetches some.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there is no such step, if a feed or fetch was not set up or comes twice, or if a
+    /// fetch needs feeds that have not come; the error of the step; CANCELLED or DEADLINE_EXCEEDED as the
+    /// options say; FAILED_PRECONDITION if the session is closed.
+    pub fn partial_run(
+        &self,
+        handle: &str,
+        feeds: Vec<(String, Tensor)>,
+        fetches: &[String],
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        self.steps.check_open()?;
+        let run = lock(&self.partial_runs).runs.get(handle).cloned();
+        let run = run.ok_or_else(|| {
+            invalid_argument!("Must run PartialRunSetup before performing partial runs")
+        })?;
+        let token = options.token(self.steps.closing());
+        let token = token.as_ref().unwrap_or(self.steps.closing());
+        let result = run.run(feeds, fetches, token);
+        if !matches!(result, Ok((_, false))) && run.has_ended() {
+            lock(&self.partial_runs).runs.remove(handle);
+        }
+        result.map(|(fetched, _)| fetched)
+    }
+
+    /// Steps under way, without those that wait for their next partial run, which may never come.
+    pub fn num_running(&self) -> usize {
+        let waiting = |run: &&Arc<PartialRun>| !run.has_ended();
+        let waiting = lock(&self.partial_runs)
+            .runs
+            .values()
+            .filter(waiting)
+            .count();
+        self.steps.len().saturating_sub(waiting)
+    }
+}
+
+/// One step under way.
+struct PartialRun {
+    signature: Signature,
+    /// For each fetch, the feeds that it depends on, by position.
+    needs: Vec<Vec<usize>>,
+    dtypes: FxHashMap<String, DType>,
+    rendezvous: Arc<Rendezvous>,
+    pool: Arc<Pool>,
+    ends: Mutex<Ends>,
+}
+
+#[derive(Default)]
+struct Ends {
+    fed: Vec<String>,
+    fetched: Vec<String>,
+    outcome: Option<Result<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PartialRun {
+    fn new(signature: Signature, pruned: &PrunedGraph, pool: &Arc<Pool>) -> Result<Self> {
+        let args = pruned.graph().iter();
+        let args = args.filter(|(_, node)| node.class() == NodeClass::Arg);
+        let mut dtypes = FxHashMap::default();
+        for (_, arg) in args {
+            let feed = signature.feeds.get(arg.attrs.int("index")? as usize);
+            let feed = feed.ok_or_else(|| internal!("'{}' has no feed", arg.name))?;
+            dtypes.insert(feed.clone(), arg.attrs.dtype("T")?);
+        }
+        Ok(PartialRun {
+            needs: pruned.feeds_of_fetches()?,
+            signature,
+            dtypes,
+            rendezvous: Arc::default(),
+            pool: pool.clone(),
+            ends: Mutex::default(),
+        })
+    }
+
+    /// Ends the step.
+    fn end(&self, outcome: Result<()>) {
+        let error = outcome.as_ref().err().cloned();
+        // First: the threads that the rendezvous wakes read it.
+        lock(&self.ends).outcome = Some(outcome);
+        if let Some(e) = error {
+            self.rendezvous.abort(e);
+        }
+        self.pool.notify();
+    }
+
+    /// Whether the step is over.
+    fn has_ended(&self) -> bool {
+        lock(&self.ends).outcome.is_some()
+    }
+
+    /// Feeds some tensors and waits for some fetches; returns whether this was the last call.
+    fn run(
+        &self,
+        feeds: Vec<(String, Tensor)>,
+        fetches: &[String],
+        cancel: &CancelToken,
+    ) -> Result<(Vec<Tensor>, bool)> {
+        let is_last = self.check(&feeds, fetches)?;
+        for (name, tensor) in feeds {
+            let sent = self.rendezvous.send(&name, tensor);
+            sent.map_err(|e| self.cause(e, cancel))?;
+        }
+        let fetched = self.fetch(fetches, cancel);
+        let fetched = fetched.map_err(|e| self.cause(e, cancel))?;
+        if is_last {
+            self.outcome()?;
+        }
+        Ok((fetched, is_last))
+    }
+
+    /// Receives the fetches; the calling thread helps the step's meanwhile.
+    fn fetch(&self, names: &[String], cancel: &CancelToken) -> Result<Vec<Tensor>> {
+        let received: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let slot = Arc::new(Mutex::new(None));
+                let (filled, pool) = (slot.clone(), self.pool.clone());
+                self.rendezvous.recv(name, move |tensor| {
+                    *lock(&filled) = Some(tensor);
+                    pool.notify();
+                });
+                slot
+            })
+            .collect();
+        let pool = self.pool.clone();
+        let _registration = cancel.on_cancel(move || pool.notify());
+        let arrived = || received.iter().all(|slot| lock(slot).is_some());
+        self.pool
+            .help_until(&|| arrived() || cancel.check().is_err());
+        received
+            .iter()
+            .map(|slot| match lock(slot).take() {
+                Some(tensor) => tensor,
+                None => Err(cancel
+                    .check()
+                    .err()
+                    .unwrap_or_else(|| internal!("a fetch of a partial run has not arrived"))),
+            })
+            .collect()
+    }
+
+    /// Waits for the end of the step.
+    fn outcome(&self) -> Result<()> {
+        self.pool.help_until(&|| self.has_ended());
+        let outcome = lock(&self.ends).outcome.clone();
+        outcome.unwrap_or_else(|| Err(internal!("a partial run has not ended")))
+    }
+
+    /// Checks a call and notes what it feeds and fetches.
+    fn check(&self, feeds: &[(String, Tensor)], fetches: &[String]) -> Result<bool> {
+        let mut ends = lock(&self.ends);
+        for (name, tensor) in feeds {
+            let Some(dtype) = self.dtypes.get(name) else {
+                return Err(invalid_argument!(
+                    "The feed {name} was not specified in partial_run_setup."
+                ));
+            };
+            if ends.fed.contains(name) {
+                return Err(invalid_argument!("The feed {name} has already been fed."));
+            }
+            if tensor.dtype() != *dtype {
+                return Err(other_dtype(name, tensor.dtype(), *dtype));
+            }
+        }
+        for name in fetches {
+            if !self.signature.fetches.contains(name) {
+                return Err(invalid_argument!(
+                    "The fetch {name} was not specified in partial_run_setup."
+                ));
+            }
+            if ends.fetched.contains(name) {
+                return Err(invalid_argument!(
+                    "The fetch {name} has already been fetched."
+                ));
+            }
+        }
+        let is_fed = |n: &str| ends.fed.iter().any(|f| f == n) || feeds.iter().any(|(f, _)| f == n);
+        let needs = self.signature.fetches.iter().zip(&self.needs);
+        for (_, needs) in needs.filter(|(fetch, _)| fetches.contains(fetch)) {
+            let feeds = needs.iter().filter_map(|i| self.signature.feeds.get(*i));
+            if let Some(missing) = feeds.filter(|feed| !is_fed(feed)).last() {
+                return Err(invalid_argument!(
+                    "Fetch {missing} can't be computed from the feeds that have been fed so far."
+                ));
+            }
+        }
+        ends.fed.extend(feeds.iter().map(|(n, _)| n.clone()));
+        ends.fetched.extend(fetches.iter().cloned());
+        Ok(ends.fed.len() == self.signature.feeds.len()
+            && ends.fetched.len() == self.signature.fetches.len())
+    }
+
+    /// The step's own error, if `e` only reports that the step was aborted: a step that fails aborts its
+    /// rendezvous first and sets its outcome later.
+    fn cause(&self, e: Status, cancel: &CancelToken) -> Status {
+        if e.code() != Code::Cancelled || cancel.check().is_err() {
+            return e;
+        }
+        self.outcome().err().unwrap_or(e)
+    }
+}
