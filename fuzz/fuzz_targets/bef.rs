@@ -46,7 +46,7 @@ fn run(bytes: &[u8]) {
             let dims: Vec<usize> = port.shape.dims()?.iter().map(|d| d.unwrap_or(1)).collect();
             let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
             n.filter(|n| *n <= 1 << 20)?;
-            Some((&*port.key, Tensor::zeros(port.dtype, dims.into()).ok()?))
+            Some((&*port.key, Tensor::zeros(port.dtype, dims[..].into()).ok()?))
         })
         .collect();
     let run = RunOptions {

@@ -179,7 +179,9 @@ fn reads_wait_for_names() {
         let reads: Vec<_> = (0..3)
             .map(|_| scope.spawn(move || session.run(&[], &["read:1"], &[])))
             .collect();
-        std::thread::sleep(Duration::from_millis(50));
+        while session.num_running() < 3 {
+            std::thread::yield_now();
+        }
         for name in ["a", "b", "c"] {
             let put = session.run(&[("name:0", text(name.into()))], &[], &["put"]);
             put.expect("room in the queue");

@@ -7,7 +7,6 @@ use ferroflow_sync::{
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 fn queues() -> Vec<Arc<dyn WorkQueue>> {
     vec![
@@ -62,7 +61,7 @@ fn await_returns_when_all_values_are_there() {
         let (promises, values): (Vec<_>, Vec<_>) = (0..10).map(|_| Promise::<usize>::new()).unzip();
         for (i, promise) in promises.into_iter().enumerate() {
             let task = Box::new(move || {
-                std::thread::sleep(Duration::from_millis(i as u64 % 3));
+                (0..i % 3).for_each(|_| std::thread::yield_now());
                 promise.emplace(i);
             });
             if i % 2 == 0 {
@@ -84,16 +83,18 @@ fn blocking_work_without_queuing_starts_or_is_given_back() {
     assert!(single.add_blocking_task(Box::new(|| {}), false).is_err());
     let queue = MultiThreadedWorkQueue::new(1, 2);
     let (release, released) = Promise::<()>::new();
+    let (is_blocked, blocked) = mpsc::channel();
     for _ in 0..2 {
-        let released: AsyncValue = released.clone().into();
+        let (released, is_blocked): (AsyncValue, _) = (released.clone().into(), is_blocked.clone());
         let block = Box::new(move || {
+            let _ = is_blocked.send(());
             let (sender, receiver) = std::sync::mpsc::channel();
             released.and_then(move || drop::<std::sync::mpsc::Sender<()>>(sender));
             let _ = receiver.recv();
         });
         assert!(queue.add_blocking_task(block, false).is_ok());
     }
-    std::thread::sleep(Duration::from_millis(20));
+    (0..2).for_each(|_| blocked.recv().expect("both threads block"));
     assert!(queue.add_blocking_task(Box::new(|| {}), false).is_err());
     release.emplace(());
     queue.quiesce();
@@ -117,7 +118,7 @@ fn quiesce_waits_for_what_others_run() {
     };
     running.recv().expect("the other thread runs the task");
     let opener = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(20));
+        (0..100).for_each(|_| std::thread::yield_now());
         let _ = go_on.send(());
     });
     queue.quiesce();
@@ -237,7 +238,7 @@ fn what_overflows_runs_at_once_and_is_waited_for() {
     let other = std::thread::spawn(move || {
         of_other.add_task(Box::new(move || {
             let _ = is_running.send(());
-            std::thread::sleep(Duration::from_millis(50));
+            (0..100).for_each(|_| std::thread::yield_now());
             is_done.store(true, Ordering::Release);
         }));
     });
