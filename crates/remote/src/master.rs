@@ -2,9 +2,9 @@
 
 use crate::config::{compile_options, log_placement, session_task};
 use crate::device::{Devices, TaskName};
-use crate::master_session::{ClientCallable, MasterSession, Watch, lock, millis};
+use crate::master_session::{ClientCallable, MasterSession, StepObserver, lock, millis};
 use crate::monitor::Metrics;
-use crate::tensors::{fed, fetched};
+use crate::tensors::{decode_feeds, encode_fetch};
 use ferroflow_base::{Result, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
     CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
@@ -240,7 +240,7 @@ impl Master {
     }
 
     fn prepared(&self, request: RunStepRequest) -> Result<Step> {
-        self.once(request.request_id, "RunStep (Master)")?;
+        self.reject_duplicate(request.request_id, "RunStep (Master)")?;
         let session = self.find(&request.session_handle)?;
         let mut feeds = Vec::with_capacity(request.feed.len());
         let mut names: Vec<String> = Vec::with_capacity(request.feed.len());
@@ -294,25 +294,28 @@ impl Master {
             Some(callable) => callable,
             None => session.callable(&step.signature)?,
         };
-        let feeds = fed(&step.signature.feeds, step.feeds)?;
-        let watch = Watch::new(&step.session, &step.options, &step.signature)?;
-        let options = watch.run_options(&step.session, &step.options, cancel);
+        let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
+        let observer = StepObserver::new(&step.session, &step.options, &step.signature)?;
+        let options = observer.run_options(&step.session, &step.options, cancel);
         let results = self.call(&step.session, &callable, feeds, &options)?;
         let mut answer = response(&step.signature.fetches, &results)?;
-        answer.metadata = step.session.metadata(&watch, &step.signature)?;
+        answer.metadata = step.session.metadata(&observer, &step.signature)?;
         Ok(answer)
     }
 
     /// A `RunStep` of a partial run.
     fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        let feeds = fed(&step.signature.feeds, step.feeds)?;
-        let watch = Watch::new(&step.session, &step.options, &step.signature)?;
+        let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
+        let observer = StepObserver::new(&step.session, &step.options, &step.signature)?;
         let feeds = step.signature.feeds.into_iter().zip(feeds).collect();
-        let options = watch.run_options(&step.session, &step.options, cancel);
+        let options = observer.run_options(&step.session, &step.options, cancel);
         let fetches = &step.signature.fetches;
         let session = &step.session.session;
         let results = session.partial_run(&step.partial, feeds, fetches, &options);
-        response(fetches, &results.map_err(|e| step.session.client_error(e))?)
+        response(
+            fetches,
+            &results.map_err(|e| step.session.to_client_status(e))?,
+        )
     }
 
     /// Counts a step that failed.
@@ -334,11 +337,11 @@ impl Master {
         let results = session.session.run_callable(callable, feeds, options);
         callable.note_time(started.elapsed());
         self.metrics.step(started.elapsed());
-        results.map_err(|e| session.client_error(e))
+        results.map_err(|e| session.to_client_status(e))
     }
 
     /// Fails if the request is a retry.
-    fn once(&self, id: i64, method: &str) -> Result<()> {
+    fn reject_duplicate(&self, id: i64, method: &str) -> Result<()> {
         if id == 0 {
             return Ok(());
         }
@@ -365,7 +368,7 @@ impl Master {
         &self,
         request: PartialRunSetupRequest,
     ) -> Result<PartialRunSetupResponse> {
-        self.once(request.request_id, "PartialRunSetup (Master)")?;
+        self.reject_duplicate(request.request_id, "PartialRunSetup (Master)")?;
         let session = self.find(&request.session_handle)?;
         let signature = Signature {
             feeds: request.feed,
@@ -447,7 +450,7 @@ impl Master {
     /// As [`Session::callable`]; ABORTED if the session does not exist; UNIMPLEMENTED for feed and fetch
     /// devices.
     pub fn make_callable(&self, request: MakeCallableRequest) -> Result<MakeCallableResponse> {
-        self.once(request.request_id, "MakeCallable (Master)")?;
+        self.reject_duplicate(request.request_id, "MakeCallable (Master)")?;
         let session = self.find(&request.session_handle)?;
         let CallableOptions {
             feed,
@@ -506,7 +509,7 @@ impl Master {
         request: RunCallableRequest,
         cancel: &CancelToken,
     ) -> Result<RunCallableResponse> {
-        self.once(request.request_id, "RunCallable (Master)")?;
+        self.reject_duplicate(request.request_id, "RunCallable (Master)")?;
         let session = self.find(&request.session_handle)?;
         let handle = request.handle;
         let callable = lock(&session.callables).get(&handle).cloned();
@@ -526,15 +529,15 @@ impl Master {
                 request.feed.len()
             ));
         }
-        let feeds = fed(&signature.feeds, request.feed)?;
-        let watch = Watch::new(&session, &callable.options, signature)?;
-        let options = watch.run_options(&session, &callable.options, cancel);
+        let feeds = decode_feeds(&signature.feeds, request.feed)?;
+        let observer = StepObserver::new(&session, &callable.options, signature)?;
+        let options = observer.run_options(&session, &callable.options, cancel);
         let results = self.call(&session, &callable.callable, feeds, &options)?;
         let named = signature.fetches.iter().zip(&results);
         let fetch = named
-            .map(|(n, t)| Ok(fetched(n, t)?.tensor.unwrap_or_default()))
+            .map(|(n, t)| Ok(encode_fetch(n, t)?.tensor.unwrap_or_default()))
             .collect::<Result<_>>()?;
-        let metadata = session.metadata(&watch, signature)?;
+        let metadata = session.metadata(&observer, signature)?;
         Ok(RunCallableResponse { fetch, metadata })
     }
 
@@ -640,7 +643,9 @@ fn response(names: &[String], tensors: &[Tensor]) -> Result<RunStepResponse> {
     // A tensor that is fetched twice is sent once.
     let named = names.iter().zip(tensors).filter(|(n, _)| seen.insert(*n));
     Ok(RunStepResponse {
-        tensor: named.map(|(n, t)| fetched(n, t)).collect::<Result<_>>()?,
+        tensor: named
+            .map(|(n, t)| encode_fetch(n, t))
+            .collect::<Result<_>>()?,
         ..Default::default()
     })
 }

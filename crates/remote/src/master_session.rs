@@ -53,11 +53,11 @@ impl MasterSession {
     /// The metadata that the client asked for.
     pub(crate) fn metadata(
         &self,
-        watch: &Watch,
+        observer: &StepObserver,
         signature: &Signature,
     ) -> Result<Option<RunMetadata>> {
         let session = &self.session;
-        if watch.trace.is_none() && !watch.graphs {
+        if observer.trace.is_none() && !observer.graphs {
             return Ok(None);
         }
         let (asked, names) = (session.placement(), self.devices.names());
@@ -69,17 +69,17 @@ impl MasterSession {
             None if parts.is_empty() => asked.get(node).map_or(first, String::as_str),
             None => first,
         };
-        let trace = watch.trace.as_ref();
+        let trace = observer.trace.as_ref();
         let stats = trace.map(|t| t.finish(device_of, &session.inputs()));
-        let graphs = match watch.graphs || watch.costs {
+        let graphs = match observer.graphs || observer.costs {
             true => session.partition_graphs(signature)?,
             false => Vec::new(),
         };
-        let costs = stats.as_ref().filter(|_| watch.costs);
+        let costs = stats.as_ref().filter(|_| observer.costs);
         Ok(Some(RunMetadata {
             cost_graph: costs.map(|stats| cost_graph(&graphs, stats)),
-            step_stats: stats.filter(|_| watch.stats),
-            partition_graphs: if watch.graphs { graphs } else { Vec::new() },
+            step_stats: stats.filter(|_| observer.stats),
+            partition_graphs: if observer.graphs { graphs } else { Vec::new() },
             ..Default::default()
         }))
     }
@@ -98,7 +98,7 @@ impl MasterSession {
     }
 
     /// Returns the error of a step as TensorFlow reports it, with the task it comes from.
-    pub(crate) fn client_error(&self, e: Status) -> Status {
+    pub(crate) fn to_client_status(&self, e: Status) -> Status {
         match e.node() {
             // The same error whichever side's timer fires first.
             _ if e.code() == Code::DeadlineExceeded => deadline_exceeded(),
@@ -109,7 +109,7 @@ impl MasterSession {
 }
 
 /// What a client wants to be reported of a step.
-pub(crate) struct Watch {
+pub(crate) struct StepObserver {
     trace: Option<Arc<StepTrace>>,
     /// Whether to return the trace.
     stats: bool,
@@ -118,7 +118,7 @@ pub(crate) struct Watch {
     costs: bool,
 }
 
-impl Watch {
+impl StepObserver {
     pub(crate) fn new(
         session: &MasterSession,
         options: &RunOptionsProto,
@@ -133,7 +133,7 @@ impl Watch {
         // The other levels trace hardware, of which TensorFlow reports nothing here.
         let traces = options.trace_level() == TraceLevel::FullTrace;
         let costs = session.wants_costs(signature);
-        Ok(Watch {
+        Ok(StepObserver {
             trace: (traces || costs).then(Arc::default),
             stats: traces,
             graphs: options.output_partition_graphs,

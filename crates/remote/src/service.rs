@@ -53,7 +53,7 @@ pub(crate) struct Endpoint {
 }
 
 macro_rules! service {
-    ($service:ident) => {
+    ($service:ident, $dispatch:ident) => {
         impl tower_service::Service<HttpRequest> for $service {
             type Response = HttpResponse;
             type Error = Infallible;
@@ -69,7 +69,7 @@ macro_rules! service {
                 let method = path.rsplit('/').next().unwrap_or_default().to_string();
                 let deadline = client_timeout(request.headers()).and_then(deadline_within);
                 let call = endpoint.calls.begin();
-                let answered = endpoint.$service(&method, request);
+                let answered = endpoint.$dispatch(&method, request);
                 // The call is over when its response has been sent.
                 let held = move |body: Body| {
                     Body::new(body.map_frame(move |frame| {
@@ -77,13 +77,13 @@ macro_rules! service {
                         frame
                     }))
                 };
-                Box::pin(async move { Ok(by(deadline, answered).await.map(held)) })
+                Box::pin(async move { Ok(with_deadline(deadline, answered).await.map(held)) })
             }
         }
     };
 }
-service!(MasterService);
-service!(WorkerService);
+service!(MasterService, dispatch_master);
+service!(WorkerService, dispatch_worker);
 
 /// How much earlier than the client's deadline the server may answer.
 const EARLY: Duration = Duration::from_millis(20);
@@ -96,7 +96,7 @@ fn deadline_within(limit: Duration) -> Option<Instant> {
 
 /// Returns DEADLINE_EXCEEDED at the client's deadline, so that the result is the same whichever side's
 /// timer fires first.
-async fn by(deadline: Option<Instant>, answered: Boxed<HttpResponse>) -> HttpResponse {
+async fn with_deadline(deadline: Option<Instant>, answered: Boxed<HttpResponse>) -> HttpResponse {
     let Some(deadline) = deadline else {
         return answered.await;
     };
@@ -124,8 +124,7 @@ fn client_timeout(headers: &HeaderMap) -> Option<Duration> {
 }
 
 impl Endpoint {
-    #[allow(non_snake_case, reason = "named after the service")]
-    fn MasterService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
+    fn dispatch_master(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {
             "RunStep" => self.step(request),
@@ -142,8 +141,7 @@ impl Endpoint {
         }
     }
 
-    #[allow(non_snake_case, reason = "named after the service")]
-    fn WorkerService(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
+    fn dispatch_worker(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {
             "GetStatus" => self.control(request, move |r| m.get_status(r)),
@@ -338,10 +336,10 @@ mod tests {
         let never: Boxed<HttpResponse> = Box::pin(std::future::pending());
         let limit = Duration::from_millis(5);
         assert!(deadline_within(limit).unwrap() < Instant::now() + limit);
-        let answer = by(deadline_within(limit), never).await;
+        let answer = with_deadline(deadline_within(limit), never).await;
         assert_eq!(answer.headers()["grpc-status"], "4");
         let later = deadline_within(Duration::from_secs(60));
-        let answer = by(later, unknown()).await;
+        let answer = with_deadline(later, unknown()).await;
         assert_eq!(answer.headers()["grpc-status"], "12");
     }
 }

@@ -6,7 +6,7 @@ use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_tensor::Tensor;
 
 /// Decodes the tensors that a client fed as `names`.
-pub(crate) fn fed(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tensor>> {
+pub(crate) fn decode_feeds(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tensor>> {
     let named = names.iter().zip(protos).enumerate();
     named
         .map(|(i, (name, mut proto))| {
@@ -24,7 +24,7 @@ pub(crate) fn fed(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tens
 }
 
 /// Encodes a fetch.
-pub(crate) fn fetched(name: &str, tensor: &Tensor) -> Result<NamedTensorProto> {
+pub(crate) fn encode_fetch(name: &str, tensor: &Tensor) -> Result<NamedTensorProto> {
     let proto = tensor_to_proto(tensor);
     Ok(NamedTensorProto {
         name: name.to_string(),
@@ -38,7 +38,7 @@ mod tests {
     use ferroflow_model::proto::TensorShapeProto;
 
     fn check(tensor: TensorProto) -> std::result::Result<Vec<usize>, String> {
-        let fed = fed(&["x:0".to_string()], vec![tensor]);
+        let fed = decode_feeds(&["x:0".to_string()], vec![tensor]);
         fed.map(|t| t[0].shape().dims().to_vec())
             .map_err(|e| e.to_string())
     }

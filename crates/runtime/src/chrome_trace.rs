@@ -1,7 +1,7 @@
 //! Traces in Chrome's JSON format, which Perfetto reads.
 
 use ferroflow_executor::{DeadNode, NodeSpan, TraceSink, TracedTensor};
-use std::fmt::Write;
+use serde_json::json;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -90,37 +90,22 @@ impl ChromeTrace {
         let mut threads: Vec<&str> = spans.iter().map(|s| s.thread.as_str()).collect();
         threads.sort_unstable();
         threads.dedup();
-        let mut out = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-        for (tid, name) in threads.iter().enumerate() {
-            let _ = writeln!(
-                out,
-                "{{\"ph\":\"M\",\"pid\":1,\"tid\":{tid},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}},",
-                quote(name)
-            );
-        }
-        for (i, s) in spans.iter().enumerate() {
+        let names = threads.iter().enumerate().map(|(tid, name)| {
+            json!({"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": name}})
+        });
+        let spans = spans.iter().map(|s| {
+            let mut args = json!({"node": s.name, "inputs": s.inputs, "outputs": s.outputs});
+            if let Some((frame, iteration)) = &s.place {
+                args["frame"] = json!(frame);
+                args["iteration"] = json!(iteration);
+            }
             let tid = threads.binary_search(&s.thread.as_str()).unwrap_or(0);
-            let place = s
-                .place
-                .as_ref()
-                .map_or(String::new(), |(frame, iteration)| {
-                    format!(",\"frame\":{},\"iteration\":{iteration}", quote(frame))
-                });
-            let _ = writeln!(
-                out,
-                "{{\"ph\":\"X\",\"pid\":1,\"tid\":{tid},\"ts\":{:.3},\"dur\":{:.3},\"name\":{},\"cat\":{},\"args\":{{\"node\":{},\"inputs\":{},\"outputs\":{}{place}}}}}{}",
-                s.start_us,
-                s.duration_us,
-                quote(&s.op),
-                quote(&s.op),
-                quote(&s.name),
-                quote(&s.inputs),
-                quote(&s.outputs),
-                if i + 1 < spans.len() { "," } else { "" }
-            );
-        }
-        out.push_str("]}\n");
-        out
+            json!({"ph": "X", "pid": 1, "tid": tid, "ts": s.start_us, "dur": s.duration_us,
+                   "name": s.op, "cat": s.op, "args": args})
+        });
+        let events: Vec<_> = names.chain(spans).map(|event| event.to_string()).collect();
+        let events = events.join(",\n");
+        format!("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{events}\n]}}\n")
     }
 }
 
@@ -139,7 +124,7 @@ impl TraceSink for DeadnessLog {
             frame => format!(" in frame '{frame}', iteration {}", node.iteration),
         };
         eprintln!(
-            "dead: '{}' ({}){place}, for '{}' ({}) gave it a dead value",
+            "dead: '{}' ({}){place}: its input from '{}' ({}) is dead",
             node.node.name, node.node.op, node.cause.name, node.cause.op
         );
     }
@@ -148,21 +133,4 @@ impl TraceSink for DeadnessLog {
 fn join(tensors: &[TracedTensor]) -> String {
     let shown: Vec<String> = tensors.iter().map(TracedTensor::to_string).collect();
     shown.join(", ")
-}
-
-/// A JSON string.
-fn quote(s: &str) -> String {
-    let mut out = String::from("\"");
-    for c in s.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if (c as u32) < 0x20 => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
