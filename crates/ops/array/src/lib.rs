@@ -43,9 +43,9 @@ mod unique;
 mod unravel_index;
 mod where_op;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("bitcast", bitcast::OPS),
     ("broadcast", broadcast::OPS),
     ("check_numerics", check_numerics::OPS),

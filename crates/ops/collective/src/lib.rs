@@ -7,9 +7,9 @@
 mod collective;
 mod send_recv;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("collective", collective::OPS),
     ("send_recv", send_recv::OPS),
 ];

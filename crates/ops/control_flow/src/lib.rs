@@ -9,9 +9,9 @@ mod function;
 mod functional;
 mod no_op;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("control_flow", control_flow::OPS),
     ("function", function::OPS),
     ("functional", functional::OPS),

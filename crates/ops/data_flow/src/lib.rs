@@ -14,9 +14,9 @@ mod tensor_array;
 mod tensor_array_state;
 mod tensor_array_v1;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("dynamic_partition", dynamic_partition::OPS),
     ("queue", queue::OPS),
     ("queue_ref", queue_ref::OPS),

@@ -8,9 +8,9 @@ mod datasets;
 mod iterator;
 mod optional;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("datasets", datasets::OPS),
     ("iterator", iterator::OPS),
     ("optional", optional::OPS),

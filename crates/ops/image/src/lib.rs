@@ -10,9 +10,9 @@ mod crop_and_resize_grad;
 mod resize;
 mod resize_grad;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("codecs", codecs::OPS),
     ("crop_and_resize", crop_and_resize::OPS),
     ("crop_and_resize_grad", crop_and_resize_grad::OPS),

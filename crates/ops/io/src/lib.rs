@@ -9,9 +9,9 @@ mod readers;
 mod restore;
 mod save;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("files", files::OPS),
     ("readers", readers::OPS),
     ("restore", restore::OPS),

@@ -13,9 +13,9 @@ mod lu;
 mod matrix_inverse;
 mod matrix_solve;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("cholesky", cholesky::OPS),
     ("determinant", determinant::OPS),
     ("einsum", einsum::OPS),

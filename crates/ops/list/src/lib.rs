@@ -7,9 +7,9 @@
 mod tensor_list;
 mod tensor_list_batch;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("tensor_list", tensor_list::OPS),
     ("tensor_list_batch", tensor_list_batch::OPS),
 ];

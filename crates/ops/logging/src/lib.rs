@@ -8,9 +8,9 @@ mod logging;
 mod summaries;
 mod summary_writer;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("logging", logging::OPS),
     ("summaries", summaries::OPS),
     ("summary_writer", summary_writer::OPS),

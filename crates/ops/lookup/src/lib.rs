@@ -7,9 +7,9 @@
 mod lookup_table;
 mod table_file;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("lookup_table", lookup_table::OPS),
 ];
 // codegen:end

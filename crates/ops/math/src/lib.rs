@@ -30,9 +30,9 @@ mod special;
 mod unary;
 mod unary_grad;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("add_n", add_n::OPS),
     ("argmax", argmax::OPS),
     ("batch_matmul", batch_matmul::OPS),

@@ -30,9 +30,9 @@ mod topk;
 mod transposed;
 mod xent;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("activation", activation::OPS),
     ("batch_norm", batch_norm::OPS),
     ("batch_norm_grad", batch_norm_grad::OPS),

@@ -10,9 +10,9 @@ mod parse_example;
 mod serialize_tensor;
 mod string_to_number;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("decode_csv", decode_csv::OPS),
     ("decode_raw", decode_raw::OPS),
     ("parse_example", parse_example::OPS),

@@ -6,9 +6,9 @@
 // codegen:begin
 mod ragged;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("ragged", ragged::OPS),
 ];
 // codegen:end

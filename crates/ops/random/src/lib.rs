@@ -20,9 +20,9 @@ mod range_sampler;
 mod stateless;
 mod truncated;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("candidate_sampling", candidate_sampling::OPS),
     ("generator", generator::OPS),
     ("multinomial", multinomial::OPS),

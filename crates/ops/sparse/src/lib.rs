@@ -11,9 +11,9 @@ mod sparse_reorder;
 mod sparse_reshape;
 mod sparse_to_dense;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("serialize_sparse", serialize_sparse::OPS),
     ("sparse_fill_empty_rows", sparse_fill_empty_rows::OPS),
     ("sparse_matmul", sparse_matmul::OPS),

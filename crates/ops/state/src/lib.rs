@@ -11,9 +11,9 @@ mod stub_resources;
 mod temporary_variables;
 mod variables_ref;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("resource_scatter", resource_scatter::OPS),
     ("resource_variable", resource_variable::OPS),
     ("scatter_nd", scatter_nd::OPS),

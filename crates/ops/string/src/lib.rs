@@ -8,9 +8,9 @@ mod regex;
 mod string_format;
 mod strings;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("regex", regex::OPS),
     ("string_format", string_format::OPS),
     ("strings", strings::OPS),

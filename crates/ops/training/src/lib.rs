@@ -11,9 +11,9 @@ mod optimizers_sparse;
 mod rules;
 mod update;
 
-/// The ops of the group, file by file.
+/// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
-pub const ALL: &[ferroflow_opdef::OpFile] = &[
+pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("optimizers", optimizers::OPS),
     ("optimizers_product", optimizers_product::OPS),
     ("optimizers_ref", optimizers_ref::OPS),
