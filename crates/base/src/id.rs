@@ -17,14 +17,14 @@ macro_rules! define_id {
         pub struct $name(u32);
 
         impl $name {
-            /// The id with this index, which must fit in 32 bits.
+            /// Returns the id with this index, which must fit in 32 bits.
             #[inline]
             pub fn new(index: usize) -> Self {
                 debug_assert!(index <= u32::MAX as usize);
                 Self(index as u32)
             }
 
-            /// The position in an array.
+            /// Returns the position in an array.
             #[inline]
             pub fn index(self) -> usize {
                 self.0 as usize

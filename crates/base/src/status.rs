@@ -29,7 +29,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The canonical upper-case name, e.g. `INVALID_ARGUMENT`.
+    /// Returns the canonical upper-case name, e.g. `INVALID_ARGUMENT`.
     pub fn name(self) -> &'static str {
         match self {
             Code::Cancelled => "CANCELLED",
@@ -73,7 +73,7 @@ struct Inner {
 pub struct Status(Box<Inner>);
 
 impl Status {
-    /// An error with this code and message.
+    /// Creates an error with this code and message.
     #[cold]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Status(Box::new(Inner {
@@ -85,12 +85,12 @@ impl Status {
         }))
     }
 
-    /// The error code.
+    /// Returns the error code.
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// The message without the notes.
+    /// Returns the message without the notes.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -104,14 +104,14 @@ impl Status {
             .map(|(_, n)| n.as_str())
     }
 
-    /// The same error with text before its message.
+    /// Returns the same error with text before its message.
     #[must_use]
     pub fn prefixed(mut self, text: &str) -> Self {
         self.0.message.insert_str(0, text);
         self
     }
 
-    /// The node at which the error happened, if one was named.
+    /// Returns the node at which the error happened, if one was named.
     pub fn node(&self) -> Option<&str> {
         self.0.node.as_deref()
     }

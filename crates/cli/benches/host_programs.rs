@@ -15,7 +15,7 @@ use std::time::Instant;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Whether the words of the command line choose a line.
+/// Returns whether the words of the command line choose a line.
 fn is_wanted(what: &str) -> bool {
     let mut words = std::env::args()
         .skip(1)
@@ -57,7 +57,7 @@ fn context() -> ExecutionContext {
     ExecutionContext::new(host)
 }
 
-/// A context with this many worker threads.
+/// Returns a context with this many worker threads.
 fn parallel_context(n_threads: usize) -> ExecutionContext {
     ExecutionContext::new(HostContext::new(
         Arc::new(MultiThreadedWorkQueue::new(n_threads, 1)),
@@ -82,15 +82,15 @@ fn bench_in(ctx: &ExecutionContext, what: &str, text: &str, n: usize, per_run: u
     });
 }
 
-/// As [`bench`], on one thread and on two.
+/// Like [`bench`], on one thread and on two.
 fn bench_on_both(what: &str, text: &str, n: usize, per_run: usize) {
     bench(what, text, n, per_run);
     let two = parallel_context(2);
     bench_in(&two, &format!("{what}, two threads"), text, n, per_run);
 }
 
-/// A function `f` of kernels in a row, each of which reads the result of the one before: `site` writes a
-/// kernel for its number.
+/// Returns a function `f` of kernels in a row, each of which reads the result of the one before:
+/// `site` writes a kernel for its number.
 fn in_a_row(functions: &str, n: usize, site: impl Fn(usize) -> String) -> String {
     let sites: String = (0..n).map(site).collect();
     format!(

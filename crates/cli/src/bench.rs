@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The largest resident size of this process so far; 0 where the system does not tell.
+/// Returns the largest resident size of this process so far; 0 where the system does not tell.
 fn peak_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM:"));

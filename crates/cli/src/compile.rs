@@ -123,7 +123,8 @@ impl Args {
     }
 }
 
-/// The placeholders that must be fed, besides the feeds, to get the fetches and run the targets.
+/// Returns the placeholders that must be fed, besides the feeds, to get the fetches and run the
+/// targets.
 fn placeholders(
     session: &Session,
     feeds: &[String],

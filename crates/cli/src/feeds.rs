@@ -8,8 +8,8 @@ use ferroflow_tensor::{Complex32, Complex64, bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// All feeds: (tensor name, value). `tensor_of` says what a tensor is, `name_of` gives the tensor that
-/// a key of a signature means.
+/// Returns all feeds: (tensor name, value). `tensor_of` says what a tensor is, `name_of` gives the
+/// tensor that a key of a signature means.
 pub fn read(
     tensor_of: &dyn Fn(&str) -> Result<(DType, PartialShape)>,
     name_of: &dyn Fn(&str) -> String,
@@ -190,7 +190,7 @@ fn parse(
     }
 }
 
-/// The beginning of what may be long.
+/// Returns the beginning of what may be long.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((i, _)) => format!("{} …", &text[..i]),

@@ -41,8 +41,8 @@ fn passes_help() -> String {
     out
 }
 
-/// The outputs of nodes that no other node reads or waits for: what a model computes. Where all are waited for,
-/// those that nobody reads.
+/// Returns the outputs of nodes that no other node reads or waits for: what a model computes. Where
+/// all are waited for, those that nobody reads.
 pub fn outputs(graph: &Graph) -> Vec<String> {
     let [mut is_read, mut is_awaited] = [(); 2].map(|()| vec![false; graph.id_bound()]);
     for (_, node) in graph.iter() {

@@ -39,7 +39,7 @@ pub fn parse_threads(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// A time in seconds, at most a year.
+/// Returns a time in seconds, at most a year.
 pub fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
     match text.parse() {
         Ok(s) if (0.0..=365.0 * 86400.0).contains(&s) => Ok(s),
@@ -48,7 +48,7 @@ pub fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl ModelArgs {
-    /// The compile options.
+    /// Returns the compile options.
     pub fn compile_options(&self) -> CompileOptions {
         CompileOptions {
             optimize: !self.no_optimize,
@@ -105,7 +105,7 @@ impl ModelArgs {
         Ok(Model::Compiled(Box::new(model)))
     }
 
-    /// Whether the model is a SavedModel.
+    /// Returns whether the model is a SavedModel.
     pub fn is_directory(&self) -> bool {
         self.model.is_dir()
     }
@@ -122,7 +122,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// The session that runs it.
+    /// Returns the session that runs it.
     pub fn session(&self) -> &Session {
         match self {
             Model::Frozen(session) => session,
@@ -153,8 +153,8 @@ impl Model {
         }
     }
 
-    /// The signature that a run goes by: the one asked for, or the default one of a SavedModel when
-    /// nothing is said of what to fetch.
+    /// Returns the signature that a run goes by: the one asked for, or the default one of a
+    /// SavedModel when nothing is said of what to fetch.
     pub fn signature(
         &self,
         name: Option<&str>,
@@ -240,7 +240,7 @@ pub struct Request {
 }
 
 impl RunArgs {
-    /// A run that is fed and fetches all outputs.
+    /// Returns a run that is fed and fetches all outputs.
     pub fn of_feeds(feed: Vec<String>, feeds: Option<PathBuf>) -> RunArgs {
         RunArgs {
             signature: None,
@@ -309,7 +309,7 @@ impl RunArgs {
         })
     }
 
-    /// A run of a compiled model, which always computes all that it was compiled for.
+    /// Returns a run of a compiled model, which always computes all that it was compiled for.
     fn compiled(
         &self,
         model: &CompiledModel,
@@ -348,7 +348,7 @@ impl RunArgs {
     }
 }
 
-/// Whether two names mean the same tensor: output 0 need not be said.
+/// Returns whether two names mean the same tensor: output 0 need not be said.
 fn same_tensor(a: &str, b: &str) -> bool {
     a.trim_end_matches(":0") == b.trim_end_matches(":0")
 }

@@ -201,7 +201,7 @@ fn task(args: &Args) -> Result<ServerDef> {
     }
 }
 
-/// The port is the cluster's; the interface is the one that was asked for.
+/// Returns the port is the cluster's; the interface is the one that was asked for.
 fn listen_address(host: IpAddr, address: &str) -> Result<SocketAddr> {
     let mut found = address
         .to_socket_addrs()

@@ -28,7 +28,7 @@ pub fn describe(name: &str, t: &Tensor) -> String {
     out + "\n  " + &text.replace('\n', "\n  ") + cut
 }
 
-/// A number in few digits, however large or small.
+/// Returns a number in few digits, however large or small.
 fn short(x: f64) -> String {
     match x.abs() {
         m if m == 0.0 || (1e-4..1e9).contains(&m) => format!("{x:.6}"),
@@ -36,7 +36,7 @@ fn short(x: f64) -> String {
     }
 }
 
-/// The `k` largest values of each row: `class score`, best first.
+/// Returns the `k` largest values of each row: `class score`, best first.
 pub fn top(t: &Tensor, k: usize) -> Result<String> {
     let Some(values) = numbers(t) else {
         return Ok(format!(
@@ -58,7 +58,7 @@ pub fn top(t: &Tensor, k: usize) -> Result<String> {
     Ok(out)
 }
 
-/// The elements as numbers; `None` for dtypes that are none.
+/// Returns the elements as numbers; `None` for dtypes that are none.
 fn numbers(t: &Tensor) -> Option<Vec<f64>> {
     fn all<T: Element>(t: &Tensor, f: impl Fn(T) -> f64) -> Option<Vec<f64>> {
         Some(t.slice::<T>().ok()?.iter().map(|v| f(*v)).collect())

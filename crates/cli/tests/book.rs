@@ -88,7 +88,7 @@ fn root() -> PathBuf {
     root.canonicalize().expect("the repository")
 }
 
-/// The commands of the `console` blocks, each with its line number and expected output.
+/// Returns the commands of the `console` blocks, each with its line number and expected output.
 fn commands(text: &str) -> Vec<(usize, &str, Vec<&str>)> {
     let mut commands: Vec<(usize, &str, Vec<&str>)> = Vec::new();
     let mut is_inside = false;

@@ -13,7 +13,7 @@ fn temporary(name: &str) -> String {
     std::env::temp_dir().join(name).display().to_string()
 }
 
-/// The library, built by the linker's C compiler.
+/// Returns the library, built by the linker's C compiler.
 fn build(name: &str, defines: &[&str]) -> String {
     let library = temporary(name);
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin/include");

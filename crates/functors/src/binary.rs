@@ -15,7 +15,7 @@ use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Element, Shape, Tensor};
 use std::sync::Arc;
 
-/// An elementwise op with two inputs, broadcast together.
+/// Returns an elementwise op with two inputs, broadcast together.
 pub const fn binary_op(name: &'static str, signature: &'static str, kernel: KernelFactory) -> Op {
     Op::new(name, signature)
         .shape(shapes::broadcast)
@@ -41,7 +41,7 @@ pub trait BinaryFunctor<A, R>: Send + Sync {
     fn assign_left(&self, a: &mut [R], b: Side<A>);
     /// `b[i] = f(a[i], b[i])`; only called when [`BinaryFunctor::in_place`].
     fn assign_right(&self, a: Side<A>, b: &mut [R]);
-    /// Whether the function can overwrite an operand.
+    /// Returns whether the function can overwrite an operand.
     fn in_place(&self) -> bool;
 }
 
@@ -250,7 +250,7 @@ pub struct BinaryKernel<A, R> {
     block: usize,
 }
 
-/// The kernel that applies `functor` to inputs 0 and 1 broadcast together.
+/// Returns the kernel that applies `functor` to inputs 0 and 1 broadcast together.
 pub fn binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
@@ -282,14 +282,14 @@ impl<A: Element, R: Element, Z: BinaryFunctor<A, R>> OpKernel for ScalarsFirst<A
     }
 }
 
-/// The kernel of an `f32` function for a 16-bit float.
+/// Returns the kernel of an `f32` function for a 16-bit float.
 pub fn half_binary_kernel<H: Half>(
     functor: impl BinaryFunctor<f32, f32> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
     binary_kernel::<H, H>(HalfBinary(Box::new(functor)))
 }
 
-/// The same with a test of input 1, for outputs that are not empty.
+/// Returns the same with a test of input 1, for outputs that are not empty.
 pub fn checked_binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
     check: Check<A>,
@@ -300,7 +300,7 @@ pub fn checked_binary_kernel<A: Element, R: Element>(
     }))
 }
 
-/// The shape of two tensors broadcast together, refusing sizes that no tensor can have.
+/// Returns the shape of two tensors broadcast together, refusing sizes that no tensor can have.
 pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
     if a == b {
         return Ok(a.clone());
@@ -333,7 +333,7 @@ impl<A: Element, R: Element> OpKernel for BinaryKernel<A, R> {
 }
 
 impl<A: Element, R: Element> BinaryKernel<A, R> {
-    /// A kernel without a check.
+    /// Creates a kernel without a check.
     pub fn new(functor: impl BinaryFunctor<A, R> + 'static) -> Self {
         BinaryKernel {
             functor: Arc::new(functor),

@@ -6,7 +6,7 @@ use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// The shape of two full shapes broadcast together.
+/// Returns the shape of two full shapes broadcast together.
 ///
 /// ```
 /// use ferroflow_functors::broadcast::broadcast_shape;
@@ -28,7 +28,7 @@ pub fn broadcast_shape(a: &Shape, b: &Shape) -> Result<Shape> {
         .collect()
 }
 
-/// The shape of two partly known shapes broadcast together, as far as it can be told.
+/// Returns the shape of two partly known shapes broadcast together, as far as it can be told.
 pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     let (Some(x), Some(y)) = (a.dims(), b.dims()) else {
         return Ok(PartialShape::unknown());

@@ -23,14 +23,14 @@ struct Dim {
 pub struct BroadcastPlan(SmallVec<[Dim; 4]>);
 
 impl BroadcastPlan {
-    /// The plan of operands of shapes `a` and `b` broadcast to `out`.
+    /// Returns the plan of operands of shapes `a` and `b` broadcast to `out`.
     pub fn broadcast(out: &[usize], a: &[usize], b: &[usize]) -> BroadcastPlan {
         let rank = out.len();
         let at = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
         BroadcastPlan::new((0..rank).map(|i| (out[i], at(a, i) == out[i], at(b, i) == out[i])))
     }
 
-    /// The plan of dimensions, outermost first: length, and whether each operand has it.
+    /// Returns the plan of dimensions, outermost first: length, and whether each operand has it.
     pub fn new(dims: impl DoubleEndedIterator<Item = (usize, bool, bool)>) -> BroadcastPlan {
         let mut plan: SmallVec<[Dim; 4]> = SmallVec::new();
         let (mut a_len, mut b_len) = (1usize, 1usize);
@@ -90,7 +90,8 @@ impl BroadcastPlan {
         }
     }
 
-    /// The strides of the innermost dimension: 1, or 0 for an operand that repeats one element.
+    /// Returns the strides of the innermost dimension: 1, or 0 for an operand that repeats one
+    /// element.
     pub fn inner_strides(&self) -> (usize, usize) {
         self.0.last().map_or((1, 1), |d| (d.a, d.b))
     }
@@ -105,7 +106,7 @@ impl BroadcastPlan {
         });
     }
 
-    /// Whether the inner runs are so short that operands are better spread out first.
+    /// Returns whether the inner runs are so short that operands are better spread out first.
     pub fn has_short_runs(&self) -> bool {
         self.0.len() > 1 && self.0[self.0.len() - 1].n < SHORT_RUN
     }
@@ -132,7 +133,8 @@ impl BroadcastPlan {
         });
     }
 
-    /// The length of the short row of `b` that repeats under all of `a`, if the plan is that.
+    /// Returns the length of the short row of `b` that repeats under all of `a`, if the plan is
+    /// that.
     pub fn short_period(&self) -> Option<usize> {
         match self.0[..] {
             [

@@ -44,17 +44,17 @@ pub trait Field: Num {
     fn acosh(self) -> Self;
     /// Inverse hyperbolic tangent.
     fn atanh(self) -> Self;
-    /// The value to the power of `e`.
+    /// Returns the value to the power of `e`.
     fn pow(self, e: Self) -> Self;
     /// `x / |x|`, or `x` where that is not a number.
     fn sign(self) -> Self;
-    /// The complex conjugate.
+    /// Returns the complex conjugate.
     fn conj(self) -> Self;
     /// Converts a real number.
     fn from_f64(x: f64) -> Self;
-    /// The real part.
+    /// Returns the real part.
     fn real_part(self) -> f64;
-    /// The absolute value.
+    /// Returns the absolute value.
     fn magnitude(self) -> f64;
     /// `1 / (1 + exp(-x))`.
     #[inline]

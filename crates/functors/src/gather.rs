@@ -8,7 +8,7 @@ use ferroflow_opdef::{Attrs, KernelCtx, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
 
-/// The error of an index that is not inside.
+/// Returns the error of an index that is not inside.
 #[cold]
 pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> Status {
     let mut coords = vec![0; dims.len()];
@@ -21,7 +21,7 @@ pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> S
     invalid_argument!("indices{at} = {value} is not in [0, {limit})")
 }
 
-/// The rows of `params` along `axis` that `indices` name.
+/// Returns the rows of `params` along `axis` that `indices` name.
 pub fn gather_rows<T: Item, I: Index>(
     ctx: &KernelCtx,
     params: &Tensor,
@@ -85,7 +85,7 @@ pub fn gather_rows<T: Item, I: Index>(
     Ok(out)
 }
 
-/// The shape of rows of `params` that input 1 picks.
+/// Returns the shape of rows of `params` that input 1 picks.
 pub fn gather_shape_of(
     ctx: &mut ShapeCtx,
     params: &PartialShape,
@@ -119,7 +119,7 @@ pub fn gather_shape_of(
     Ok(())
 }
 
-/// Whether an out-of-range index is ignored.
+/// Returns whether an out-of-range index is ignored.
 pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
     match attrs.str("bad_indices_policy")? {
         "" | "DEFAULT" | "ERROR" => Ok(false),
@@ -165,7 +165,7 @@ fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
     )
 }
 
-/// The rows of `params` whose leading coordinates `indices` hold.
+/// Returns the rows of `params` whose leading coordinates `indices` hold.
 pub fn gather_nd_rows<T: Item, I: Index>(
     ctx: &KernelCtx,
     params: &Tensor,
@@ -213,7 +213,7 @@ pub fn gather_nd_rows<T: Item, I: Index>(
     Ok(out)
 }
 
-/// The shape of coordinates in input 1 looked up in `params`.
+/// Returns the shape of coordinates in input 1 looked up in `params`.
 pub fn gather_nd_shape_of(ctx: &mut ShapeCtx, params: &PartialShape) -> Result<()> {
     let indices = ctx.with_rank_at_least(1, 1)?;
     let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else {
@@ -232,7 +232,7 @@ pub fn gather_nd_shape_of(ctx: &mut ShapeCtx, params: &PartialShape) -> Result<(
     Ok(())
 }
 
-/// The axis and the number of leading batch dimensions, checked.
+/// Returns the axis and the number of leading batch dimensions, checked.
 fn gather_dims(
     axis: i64,
     batch_dims: i64,

@@ -18,7 +18,7 @@ pub fn part<'g>(v: Expr<'g>, from: Option<Expr<'g>>, to: Option<Expr<'g>>) -> Ex
     )
 }
 
-/// The slices that were gathered from the first dimension of a tensor of this shape.
+/// Returns the slices that were gathered from the first dimension of a tensor of this shape.
 pub fn slices<'g>(d: Expr<'g>, indices: Expr<'g>, shape: Expr<'g>) -> Gradient<Expr<'g>> {
     let rest = part(shape, Some(shape.int(1)), None);
     let n = indices.op("Size", &[]).reshape(d.ints([1]));
@@ -30,7 +30,7 @@ pub fn slices<'g>(d: Expr<'g>, indices: Expr<'g>, shape: Expr<'g>) -> Gradient<E
     })
 }
 
-/// The product of all elements.
+/// Returns the product of all elements.
 fn count(v: Expr) -> Expr {
     v.op("Prod", &[v.int(0)])
 }
@@ -48,7 +48,7 @@ pub fn batch_of(indices: Expr, batch_dims: i64) -> Expr {
     }
 }
 
-/// The gradient of a tensor of this shape from which slices were gathered along `axis`.
+/// Returns the gradient of a tensor of this shape from which slices were gathered along `axis`.
 pub fn in_batches<'g>(
     d: Expr<'g>,
     indices: Expr<'g>,

@@ -43,7 +43,7 @@ macro_rules! dispatch_index {
     };
 }
 
-/// The values of an integer tensor as 64-bit numbers.
+/// Returns the values of an integer tensor as 64-bit numbers.
 #[inline]
 pub fn ints(t: &Tensor) -> Result<Ints> {
     match t.dtype() {
@@ -55,7 +55,7 @@ pub fn ints(t: &Tensor) -> Result<Ints> {
     }
 }
 
-/// A tensor of 64-bit numbers as one of `dtype`; what does not fit is cut off.
+/// Returns a tensor of 64-bit numbers as one of `dtype`; what does not fit is cut off.
 pub fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
     if dtype == t.dtype() {
         return Ok(t);
@@ -69,7 +69,7 @@ pub fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
     Ok(out)
 }
 
-/// The value of an integer tensor that must have exactly one element.
+/// Returns the value of an integer tensor that must have exactly one element.
 #[inline]
 pub fn int(t: &Tensor) -> Option<i64> {
     match t.dtype() {
@@ -82,7 +82,7 @@ pub fn int(t: &Tensor) -> Option<i64> {
     }
 }
 
-/// A 1-D integer tensor of `dtype`, which is int32 or int64.
+/// Returns a 1-D integer tensor of `dtype`, which is int32 or int64.
 #[inline]
 pub fn int_vector(dtype: DType, values: impl ExactSizeIterator<Item = i64>) -> Result<Tensor> {
     let mut out = Tensor::for_overwrite(dtype, Shape::from([values.len()]))?;
@@ -94,7 +94,7 @@ pub fn int_vector(dtype: DType, values: impl ExactSizeIterator<Item = i64>) -> R
     Ok(out)
 }
 
-/// An integer scalar of `dtype`, which is int32 or int64.
+/// Returns an integer scalar of `dtype`, which is int32 or int64.
 #[inline]
 pub fn int_scalar(dtype: DType, v: i64) -> Result<Tensor> {
     match dtype {
@@ -121,27 +121,28 @@ pub fn axis_in(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(axis).ok().filter(|&a| a < rank)
 }
 
-/// The values of input `i` of a shape function when it is a constant, of any integer type.
+/// Returns the values of input `i` of a shape function when it is a constant, of any integer type.
 pub fn constant(ctx: &ShapeCtx, i: usize) -> Option<Ints> {
     ints(ctx.constant(i)?).ok()
 }
 
-/// The value of input `i` of a shape function when it is a constant with one element.
+/// Returns the value of input `i` of a shape function when it is a constant with one element.
 pub fn constant_int(ctx: &ShapeCtx, i: usize) -> Option<i64> {
     int(ctx.constant(i)?)
 }
 
-/// A partial shape in which every dimension is looked up by `f`.
+/// Returns a partial shape in which every dimension is looked up by `f`.
 pub fn partial(rank: usize, f: impl FnMut(usize) -> Option<usize>) -> PartialShape {
     PartialShape::of((0..rank).map(f))
 }
 
-/// The shape that a vector of sizes describes; unlike attrs, tensors have no unknown dimensions.
+/// Returns the shape that a vector of sizes describes; unlike attrs, tensors have no unknown
+/// dimensions.
 pub fn sizes(dims: &[i64]) -> Result<PartialShape> {
     Ok((&Shape::checked(dims)?).into())
 }
 
-/// The shape that input `i` of a shape function holds as its value, as far as it is known.
+/// Returns the shape that input `i` of a shape function holds as its value, as far as it is known.
 pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     match (constant(ctx, i), ctx.shape_value(i)) {
         (Some(dims), _) => sizes(&dims),
@@ -170,7 +171,7 @@ pub fn coordinates(values: impl IntoIterator<Item = i64>) -> String {
     format!("[{}]", texts.join(", "))
 }
 
-/// A shape from dimensions whose product may be too large.
+/// Returns a shape from dimensions whose product may be too large.
 #[inline]
 pub fn shape_of(dims: impl IntoIterator<Item = usize>) -> Result<Shape> {
     let dims: Ints = dims

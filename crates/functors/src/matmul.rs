@@ -7,8 +7,8 @@ use ferroflow_opdef::KernelCtx;
 use ferroflow_primitives::gemm::{self, Epilogue, GemmShape, gemm};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
-/// Both inputs must be matrices. What TensorFlow says of others depends on whether oneDNN has a
-/// kernel for the dtype.
+/// Both inputs must be matrices. What TensorFlow says of others depends on whether oneDNN
+/// has a kernel for the dtype.
 pub fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
     let (m, n) = (a.rank(), b.rank());
     if (m, n) == (2, 2) {
@@ -23,7 +23,7 @@ pub fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
     })
 }
 
-/// The sizes of `op(a) · op(b)`.
+/// Returns the sizes of `op(a) · op(b)`.
 pub fn sizes(a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Result<GemmShape> {
     check_matrices(a.dtype(), a.shape(), b.shape())?;
     let (a, b) = (a.shape(), b.shape());
@@ -44,7 +44,7 @@ pub fn incompatible(
     invalid_argument!("Matrix size-incompatible: In[0]: {a}, In[1]: {b}")
 }
 
-/// The product of two matrices, as MatMul computes it; `s` is what [`sizes`] says of them.
+/// Returns the product of two matrices, as MatMul computes it; `s` is what [`sizes`] says of them.
 pub fn product<T: gemm::GemmElement + Num>(
     ctx: &KernelCtx,
     s: &GemmShape,

@@ -18,22 +18,22 @@ pub trait Num: Element {
     fn sub(self, o: Self) -> Self;
     /// Product; integers wrap around.
     fn mul(self, o: Self) -> Self;
-    /// The quotient; integers divided by zero give zero (kernels reject that before).
+    /// Returns the quotient; integers divided by zero give zero (kernels reject that before).
     fn div(self, o: Self) -> Self;
     /// Negation; integers wrap around.
     fn neg(self) -> Self;
     /// `n` as this type, rounded or wrapped.
     fn from_count(n: usize) -> Self;
-    /// The value times its conjugate.
+    /// Returns the value times its conjugate.
     fn norm(self) -> Self;
-    /// The square root; integers go through `f64`.
+    /// Returns the square root; integers go through `f64`.
     fn root(self) -> Self;
     /// `|x - o|²`.
     #[inline(always)]
     fn squared_difference(self, o: Self) -> Self {
         self.sub(o).norm()
     }
-    /// The average of `n` numbers whose sum this is.
+    /// Returns the average of `n` numbers whose sum this is.
     #[inline]
     fn average(self, n: usize) -> Self {
         self.div(Self::from_count(n))
@@ -43,7 +43,7 @@ pub trait Num: Element {
     fn square(self) -> Self {
         self.mul(self)
     }
-    /// Whether the value is zero.
+    /// Returns whether the value is zero.
     #[inline(always)]
     fn is_zero(self) -> bool {
         self == Self::ZERO
@@ -58,15 +58,15 @@ pub trait Ordered: Num + PartialOrd {
     const HIGHEST: Self;
     /// Rounds the quotient toward negative infinity.
     fn floor_div(self, o: Self) -> Self;
-    /// The remainder with the sign of the divisor.
+    /// Returns the remainder with the sign of the divisor.
     fn floor_mod(self, o: Self) -> Self;
-    /// The remainder with the sign of the dividend.
+    /// Returns the remainder with the sign of the dividend.
     fn trunc_mod(self, o: Self) -> Self;
     /// Quotient rounded towards zero.
     fn trunc_div(self, o: Self) -> Self;
-    /// Whether the value is NaN.
+    /// Returns whether the value is NaN.
     fn not_a_number(self) -> bool;
-    /// The larger, or the operand that is not a number.
+    /// Returns the larger, or the operand that is not a number.
     #[inline(always)]
     fn larger(self, o: Self) -> Self {
         if self > o || self.not_a_number() {
@@ -75,7 +75,7 @@ pub trait Ordered: Num + PartialOrd {
             o
         }
     }
-    /// The smaller, or the operand that is not a number.
+    /// Returns the smaller, or the operand that is not a number.
     #[inline(always)]
     fn smaller(self, o: Self) -> Self {
         if self < o || self.not_a_number() {
@@ -92,7 +92,7 @@ pub trait Int: Ordered + Eq + Ord {
     fn shl(self, o: Self) -> Self;
     /// Shift to the right; the count is clamped to the width.
     fn shr(self, o: Self) -> Self;
-    /// The value to the power of `e`.
+    /// Returns the value to the power of `e`.
     fn pow(self, e: Self) -> Self;
     /// Number of bits that are set.
     fn ones(self) -> u8;

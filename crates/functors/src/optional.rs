@@ -20,12 +20,12 @@ impl Optional {
         Variant(Some(Arc::new(self)))
     }
 
-    /// The optional that a variant holds, if it holds one.
+    /// Returns the optional that a variant holds, if it holds one.
     pub fn of(variant: &Variant) -> Option<&Optional> {
         variant.0.as_deref()?.downcast_ref()
     }
 
-    /// The optional that input `i` holds.
+    /// Returns the optional that input `i` holds.
     pub fn input<'c>(ctx: &'c KernelCtx, i: usize, op: &str) -> Result<&'c Optional> {
         let t = ctx.input(i)?;
         if !t.shape().is_scalar() {
@@ -45,7 +45,7 @@ impl Optional {
         Ok(Optional(values.transpose()?))
     }
 
-    /// The tensors of both put together by `f`.
+    /// Returns the tensors of both put together by `f`.
     pub fn zip(
         &self,
         other: &Optional,

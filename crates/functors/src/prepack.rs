@@ -34,7 +34,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// The blocks that a kernel of this node was packed into before.
+/// Returns the blocks that a kernel of this node was packed into before.
 pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
     let Some(blocks) = build.packed().transpose()? else {
         return Ok(None);
@@ -43,7 +43,7 @@ pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
     Ok(Some(bytes.collect()))
 }
 
-/// A matrix that was packed before.
+/// Returns a matrix that was packed before.
 pub fn matrix<T: GemmElement>(
     build: &KernelBuild,
     k: usize,
@@ -60,7 +60,8 @@ pub fn matrix<T: GemmElement>(
         .ok_or_else(misfit)
 }
 
-/// A constant matrix as the right-hand side of products: as it was packed before, or packed now.
+/// Returns a constant matrix as the right-hand side of products: as it was packed before, or packed
+/// now.
 pub fn weights<T: GemmElement + Element>(
     build: &KernelBuild,
     weights: &LazyTensor,
@@ -93,7 +94,7 @@ fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {
     }
 }
 
-/// The part of a packed matrix that is stored in a file.
+/// Returns the part of a packed matrix that is stored in a file.
 pub fn tensor<T: GemmElement + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
     let packed = matrix.packed();
     Tensor::from_slice(Shape::from([packed.len()]), packed)

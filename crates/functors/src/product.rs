@@ -23,9 +23,9 @@ pub trait MatMulElement: Element {
         out: &mut [Self],
         item: &(dyn Fn(usize) -> BatchItem + Sync),
     ) -> Result<()>;
-    /// The sum of rows of `row_len` elements.
+    /// Returns the sum of rows of `row_len` elements.
     fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]);
-    /// The complex conjugate.
+    /// Returns the complex conjugate.
     fn conjugate(self) -> Self {
         self
     }

@@ -17,12 +17,12 @@ impl Ragged {
         Variant(Some(Arc::new(self)))
     }
 
-    /// The payload of a variant, if it is a ragged tensor.
+    /// Returns the payload of a variant, if it is a ragged tensor.
     pub fn of(variant: &Variant) -> Option<&Ragged> {
         variant.0.as_deref()?.downcast_ref()
     }
 
-    /// The same splits with other values.
+    /// Returns the same splits with other values.
     pub fn with_values(&self, values: Tensor) -> Ragged {
         Ragged {
             splits: self.splits.clone(),

@@ -20,8 +20,8 @@ fn incompatible(a: &PartialShape, b: &PartialShape) -> Status {
     }
 }
 
-/// The shape that a tensor of sizes describes: −1 is an unknown dimension, the scalar −1 an unknown
-/// rank.
+/// Returns the shape that a tensor of sizes describes: −1 is an unknown dimension, the scalar −1 an
+/// unknown rank.
 pub fn shape_from_tensor(t: &Tensor) -> Result<PartialShape> {
     if !matches!(t.dtype(), DType::Int32 | DType::Int64) {
         return Err(invalid_argument!(
@@ -56,7 +56,7 @@ pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     }
 }
 
-/// A shape as a tensor of sizes; the reverse of [`shape_from_tensor`].
+/// Returns a shape as a tensor of sizes; the reverse of [`shape_from_tensor`].
 pub fn shape_to_tensor(shape: &PartialShape, dtype: DType) -> Result<Tensor> {
     let size = |d: &Option<usize>| d.map_or(-1, |d| d as i64);
     match shape.dims() {
@@ -65,7 +65,7 @@ pub fn shape_to_tensor(shape: &PartialShape, dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// A shape with an unknown dimension before the others.
+/// Creates a shape with an unknown dimension before the others.
 pub fn with_leading(n: Option<usize>, shape: &PartialShape) -> PartialShape {
     match shape.dims() {
         None => PartialShape::unknown(),
@@ -73,7 +73,7 @@ pub fn with_leading(n: Option<usize>, shape: &PartialShape) -> PartialShape {
     }
 }
 
-/// A shape without its first dimension.
+/// Creates a shape without its first dimension.
 pub fn without_leading(shape: &PartialShape) -> PartialShape {
     match shape.dims() {
         Some([_, rest @ ..]) => PartialShape::of(rest.iter().copied()),

@@ -5,7 +5,8 @@ use ferroflow_base::Result;
 use ferroflow_opdef::ShapeCtx;
 use ferroflow_tensor::PartialShape;
 
-/// Every output has the shape of the input in the same position (unary ops, Identity, IdentityN).
+/// Every output has the shape of the input in the same position (unary ops, Identity,
+/// IdentityN).
 pub fn unchanged(ctx: &mut ShapeCtx) -> Result<()> {
     for i in 0..ctx.num_outputs() {
         ctx.set(i, ctx.input(i));

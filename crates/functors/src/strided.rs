@@ -60,7 +60,7 @@ pub struct Strided {
 }
 
 impl Strided {
-    /// A view with these `(size, stride)` pairs, outermost first.
+    /// Creates a view with these `(size, stride)` pairs, outermost first.
     pub fn new(base: isize, dims: impl IntoIterator<Item = (usize, isize)>) -> Self {
         let mut view = Strided {
             base,
@@ -103,7 +103,7 @@ impl Strided {
         }
     }
 
-    /// The collapsed dimensions, `(size, stride)`, outermost first.
+    /// Returns the collapsed dimensions, `(size, stride)`, outermost first.
     pub fn collapsed(&self) -> impl Iterator<Item = (usize, isize)> {
         self.dims.iter().copied().zip(self.strides.iter().copied())
     }

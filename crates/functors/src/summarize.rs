@@ -3,7 +3,7 @@
 use ferroflow_base::general;
 use ferroflow_tensor::{DType, Tensor, bf16, dispatch, f16};
 
-/// The first `max` elements (all when negative), as in the message of a failed Assert:
+/// Returns the first `max` elements (all when negative), as in the message of a failed Assert:
 /// `[1 2][3...]...`. Numbers that are complex and handles have no form: `?`.
 ///
 /// Source: `Tensor::SummarizeValue`.
@@ -53,8 +53,8 @@ fn brackets(
     }
 }
 
-/// The first and last `edge` elements of each dimension (all when negative), nested and on lines:
-/// the form of `tf.print`.
+/// Returns the first and last `edge` elements of each dimension (all when negative), nested and on
+/// lines: the form of `tf.print`.
 ///
 /// Source: `Tensor::SummarizeValue` with `print_v2`.
 pub fn summary_v2(t: &Tensor, edge: i64) -> String {
@@ -153,7 +153,7 @@ fn of_slice<T: ferroflow_tensor::Element>(
     value.map_or_else(|| "?".to_string(), text)
 }
 
-/// The fewest of 6 or 9 digits that say which float it is.
+/// Returns the fewest of 6 or 9 digits that say which float it is.
 pub fn float(v: f32) -> String {
     let short = general(f64::from(v), 6);
     match short.parse::<f32>() {
@@ -162,7 +162,7 @@ pub fn float(v: f32) -> String {
     }
 }
 
-/// The fewest of 15 or 17 digits that say which double it is.
+/// Returns the fewest of 15 or 17 digits that say which double it is.
 pub fn double(v: f64) -> String {
     let short = general(v, 15);
     match short.parse::<f64>() {

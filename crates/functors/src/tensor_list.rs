@@ -26,7 +26,7 @@ pub struct TensorList {
 }
 
 impl TensorList {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new(dtype: DType, element_shape: PartialShape) -> Self {
         TensorList {
             dtype,
@@ -36,7 +36,7 @@ impl TensorList {
         }
     }
 
-    /// The list as a variant scalar.
+    /// Returns the list as a variant scalar.
     pub fn into_tensor(self) -> Result<Tensor> {
         Tensor::from_variants(Shape::scalar(), vec![self.into_variant()])
     }
@@ -57,7 +57,7 @@ impl TensorList {
         ))
     }
 
-    /// The element shape together with what input `i` says.
+    /// Returns the element shape together with what input `i` says.
     pub fn shape_with(&self, ctx: &KernelCtx, i: usize) -> Result<PartialShape> {
         merged(&shape_from_tensor(ctx.input(i)?)?, &self.element_shape)
     }
@@ -85,12 +85,12 @@ fn list_in(variant: &Variant) -> Option<&TensorList> {
     variant.0.as_deref()?.downcast_ref()
 }
 
-/// The list of a variant that is element `i` of a batch.
+/// Returns the list of a variant that is element `i` of a batch.
 pub fn list_at(variant: &Variant, i: usize) -> Result<&TensorList> {
     list_in(variant).ok_or_else(|| no_list(&format!(" at index {i}")))
 }
 
-/// The list that input `i` holds.
+/// Returns the list that input `i` holds.
 pub fn list_input<'c>(ctx: &'c KernelCtx, i: usize) -> Result<&'c TensorList> {
     let t = ctx.input(i)?;
     if !t.shape().is_scalar() {
@@ -199,7 +199,7 @@ fn plain_zero(variant: &Variant) -> Option<Variant> {
         .or_else(|| zero::<bool>(value))
 }
 
-/// The sum of two variants of the same plain type.
+/// Returns the sum of two variants of the same plain type.
 fn plain_sum(a: &Variant, b: &Variant) -> Option<Variant> {
     fn sum<T: Any + Copy + Send + Sync>(
         a: &dyn Any,
@@ -243,7 +243,7 @@ fn check_addable(a: &TensorList, b: &TensorList) -> Result<PartialShape> {
     Ok(element_shape)
 }
 
-/// The sum of two tensors, or of the lists that they hold, element by element.
+/// Returns the sum of two tensors, or of the lists that they hold, element by element.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     add_at(a, b, MAX_DEPTH)
 }

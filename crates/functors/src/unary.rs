@@ -16,14 +16,14 @@ pub const CHEAP: usize = 16 * 1024;
 /// Elements of a block of a costly function.
 pub const COSTLY: usize = 4 * 1024;
 
-/// An elementwise op with one input.
+/// Returns an elementwise op with one input.
 pub const fn unary_op(name: &'static str, signature: &'static str, kernel: KernelFactory) -> Op {
     Op::new(name, signature)
         .shape(shapes::unchanged)
         .kernel(kernel)
 }
 
-/// The dtype of the first input of an op whose kernel is for floats.
+/// Returns the dtype of the first input of an op whose kernel is for floats.
 pub fn float_input(build: &KernelBuild) -> Result<DType> {
     match build.input(0)? {
         dtype @ (DType::Float | DType::Half | DType::Bfloat16 | DType::Double) => Ok(dtype),
@@ -155,7 +155,7 @@ struct UnaryKernel<A, R> {
     block: usize,
 }
 
-/// The kernel that applies `functor` to input 0, in blocks of `block` elements.
+/// Returns the kernel that applies `functor` to input 0, in blocks of `block` elements.
 pub fn unary_kernel<A: Element, R: Element>(
     block: usize,
     functor: impl UnaryFunctor<A, R> + 'static,
@@ -187,7 +187,7 @@ impl<A: Element, R: Element, M: UnaryFunctor<A, R>> OpKernel for ScalarFirst<A, 
     }
 }
 
-/// The kernel of an `f32` function for a 16-bit float.
+/// Returns the kernel of an `f32` function for a 16-bit float.
 pub fn half_unary_kernel<H: Half>(
     block: usize,
     functor: impl UnaryFunctor<f32, f32> + 'static,

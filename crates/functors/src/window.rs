@@ -22,7 +22,7 @@ pub const NHWC: Layout = Layout {
 };
 
 impl Layout {
-    /// The layout in the attr `data_format`; channels-last images where there is none.
+    /// Returns the layout in the attr `data_format`; channels-last images where there is none.
     pub fn of(attrs: &Attrs) -> Result<Layout> {
         if attrs.get("data_format").is_none() {
             return Ok(NHWC);
@@ -60,7 +60,7 @@ impl Layout {
         self.spatial + 2
     }
 
-    /// The position of the channels.
+    /// Returns the position of the channels.
     pub fn channel(self) -> usize {
         if self.channels_last {
             self.rank() - 1
@@ -69,12 +69,12 @@ impl Layout {
         }
     }
 
-    /// The position of spatial dimension `i`.
+    /// Returns the position of spatial dimension `i`.
     pub fn axis(self, i: usize) -> usize {
         if self.channels_last { i + 1 } else { i + 2 }
     }
 
-    /// A shape in this layout.
+    /// Returns a shape in this layout.
     pub fn shape<T>(
         self,
         batch: T,
@@ -212,7 +212,7 @@ impl Rule {
         })
     }
 
-    /// The output size as far as it can be told.
+    /// Returns the output size as far as it can be told.
     pub fn output(&self, input: Option<usize>, window: Option<usize>) -> Result<Option<usize>> {
         let window = match (self.pad, window) {
             (Pad::Same, None) => 1,
@@ -223,7 +223,7 @@ impl Rule {
     }
 }
 
-/// A list attr of numbers that TensorFlow keeps in 32 bits.
+/// Returns a list attr of numbers that TensorFlow keeps in 32 bits.
 pub fn ints32(attrs: &Attrs, name: &str) -> Result<Vec<i64>> {
     let values = attrs.ints(name)?;
     match values.iter().find(|&&v| i32::try_from(v).is_err()) {
@@ -234,7 +234,7 @@ pub fn ints32(attrs: &Attrs, name: &str) -> Result<Vec<i64>> {
     }
 }
 
-/// The padding of each spatial axis from the attrs `padding` and `explicit_paddings`.
+/// Returns the padding of each spatial axis from the attrs `padding` and `explicit_paddings`.
 pub fn pads(attrs: &Attrs, layout: Layout) -> Result<SmallVec<[Pad; 3]>> {
     let explicit = match attrs.get("explicit_paddings") {
         Some(_) => ints32(attrs, "explicit_paddings")?,
@@ -278,7 +278,7 @@ pub fn pads(attrs: &Attrs, layout: Layout) -> Result<SmallVec<[Pad; 3]>> {
         .collect())
 }
 
-/// The rules of a convolution from its attrs.
+/// Returns the rules of a convolution from its attrs.
 pub fn conv_rules(attrs: &Attrs, layout: Layout) -> Result<Rules> {
     let list = |name: &str, unit: bool| -> Result<Vec<i64>> {
         let missing = attrs
@@ -334,7 +334,7 @@ fn outer(name: &str) -> Status {
     }
 }
 
-/// A shape whose dimensions may have too large a product.
+/// Returns a shape whose dimensions may have too large a product.
 pub fn shape(dims: &[usize]) -> Result<Shape> {
     crate::indices::shape_of(dims.iter().copied())
 }

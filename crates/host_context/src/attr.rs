@@ -59,12 +59,12 @@ impl HostDType {
         likely.filter(is_row).or_else(|| DTYPES.iter().find(is_row))
     }
 
-    /// The type's name in MLIR text.
+    /// Returns the type's name in MLIR text.
     pub fn name(self) -> Option<&'static str> {
         self.row().map(|d| d.1)
     }
 
-    /// The type with this name in MLIR text.
+    /// Returns the type with this name in MLIR text.
     pub fn from_name(name: &str) -> Option<Self> {
         DTYPES.iter().find(|d| d.1 == name).map(|d| Self(d.0))
     }
@@ -103,12 +103,12 @@ impl AttrKind {
         self.0 & Self::DENSE != 0 && self.0 < Self::AGGREGATE.0
     }
 
-    /// Whether all attributes of the kind begin with a header.
+    /// Returns whether all attributes of the kind begin with a header.
     pub fn has_header(self) -> bool {
         self.is_dense() || [Self::SHAPE, Self::AGGREGATE, Self::FUNC].contains(&self)
     }
 
-    /// The data type of a scalar, or of the elements of an array or a dense attribute.
+    /// Returns the data type of a scalar, or of the elements of an array or a dense attribute.
     pub fn dtype(self) -> HostDType {
         HostDType((self.0 & 0xff) as u8)
     }
@@ -195,7 +195,7 @@ fn number_size(dtype: HostDType) -> Option<usize> {
 }
 
 impl<'a> Attribute<'a> {
-    /// The attribute at `offset` of `section`; `kind` if it is known.
+    /// Returns the attribute at `offset` of `section`; `kind` if it is known.
     pub fn new(section: &'a [u8], offset: usize, kind: Option<AttrKind>) -> Self {
         Attribute {
             section,
@@ -204,7 +204,7 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// The kind, if the file says so.
+    /// Returns the kind, if the file says so.
     pub fn kind(self) -> Option<AttrKind> {
         self.kind
     }
@@ -224,7 +224,7 @@ impl<'a> Attribute<'a> {
             .ok_or_else(|| malformed("beyond the section"))
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number<T: AttrNumber>(self) -> Result<T> {
         self.check(AttrKind(T::DTYPE.0.into()))?;
         let size = number_size(T::DTYPE).unwrap_or(1);
@@ -232,7 +232,7 @@ impl<'a> Attribute<'a> {
         T::from_bytes(bytes).ok_or_else(|| malformed("number"))
     }
 
-    /// The length in front of `at`, backwards, and where it begins.
+    /// Returns the length in front of `at`, backwards, and where it begins.
     fn length_before(self, mut at: usize) -> Result<(usize, usize)> {
         let mut length = 0usize;
         loop {
@@ -248,19 +248,19 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// The bytes of a string.
+    /// Returns the bytes of a string.
     pub fn string_bytes(self) -> Result<&'a [u8]> {
         self.check(AttrKind::scalar(HostDType::STRING))?;
         let (length, _) = self.length_before(self.offset)?;
         self.bytes(self.offset, length)
     }
 
-    /// A string.
+    /// Returns a string.
     pub fn string(self) -> Result<&'a str> {
         std::str::from_utf8(self.string_bytes()?).map_err(|_| malformed("string"))
     }
 
-    /// The raw elements of an array: `(count, bytes)`.
+    /// Returns the raw elements of an array: `(count, bytes)`.
     pub fn array_bytes(self, dtype: HostDType) -> Result<(usize, &'a [u8])> {
         let (length, _) = self.length_before(self.offset)?;
         let size = number_size(dtype).ok_or_else(|| malformed("array"))?;
@@ -268,7 +268,8 @@ impl<'a> Attribute<'a> {
         Ok((length, self.bytes(self.offset, n)?))
     }
 
-    /// As [`array_bytes`](Self::array_bytes), of an array whose kind is `dtype`'s if the file says so.
+    /// Like [`array_bytes`](Self::array_bytes), of an array whose kind is `dtype`'s if the file
+    /// says so.
     pub fn checked_array_bytes(self, dtype: HostDType) -> Result<(usize, &'a [u8])> {
         let (length, bytes) = self.array_bytes(dtype)?;
         if length > 0 {
@@ -277,7 +278,7 @@ impl<'a> Attribute<'a> {
         Ok((length, bytes))
     }
 
-    /// An array of numbers.
+    /// Returns an array of numbers.
     pub fn array<T: AttrNumber>(self) -> Result<Vec<T>> {
         let (_, bytes) = self.checked_array_bytes(T::DTYPE)?;
         let size = number_size(T::DTYPE).unwrap_or(1);
@@ -287,7 +288,8 @@ impl<'a> Attribute<'a> {
             .ok_or_else(|| malformed("array"))
     }
 
-    /// A reference to a function in a compiled module: the names on the way, and the module's text.
+    /// Returns a reference to a function in a compiled module: the names on the way, and the
+    /// module's text.
     pub fn symbol_ref(self) -> Result<(Vec<&'a str>, &'a str)> {
         let (root, at) = self.length_before(self.offset)?;
         let (n_nested, mut at) = self.length_before(at)?;
@@ -308,7 +310,7 @@ impl<'a> Attribute<'a> {
         Ok((path, next(text_length)?))
     }
 
-    /// An attribute that begins with a header.
+    /// Returns an attribute that begins with a header.
     pub fn typed(self) -> Result<TypedAttr<'a>> {
         if let Some(kind) = self.kind.filter(|k| !k.has_header()) {
             return Err(invalid_argument!(
@@ -470,7 +472,7 @@ pub enum TypedAttr<'a> {
 }
 
 impl<'a> TypedAttr<'a> {
-    /// The number, if this is one of that type.
+    /// Returns the number, if this is one of that type.
     pub fn number<T: AttrNumber>(&self) -> Result<T> {
         match self {
             TypedAttr::Number { dtype, bytes } if *dtype == T::DTYPE => {
@@ -482,7 +484,7 @@ impl<'a> TypedAttr<'a> {
         }
     }
 
-    /// The text, if this is some.
+    /// Returns the text, if this is some.
     pub fn string(&self) -> Result<&'a str> {
         match self {
             TypedAttr::String(bytes) => std::str::from_utf8(bytes).map_err(|_| malformed("string")),
@@ -490,7 +492,8 @@ impl<'a> TypedAttr<'a> {
         }
     }
 
-    /// The elements, if this is a list of any kinds; an array without elements counts as one.
+    /// Returns the elements, if this is a list of any kinds; an array without elements counts as
+    /// one.
     pub fn elements(&self) -> Result<&[TypedAttr<'a>]> {
         match self {
             TypedAttr::Aggregate(elements) => Ok(elements),

@@ -34,7 +34,8 @@ pub struct HostContext {
 }
 
 impl HostContext {
-    /// A host that runs tasks on `work_queue`, prints to `out` and tells `on_error` of errors.
+    /// Creates a host that runs tasks on `work_queue`, prints to `out` and tells `on_error` of
+    /// errors.
     pub fn new(
         work_queue: Arc<dyn WorkQueue>,
         allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
@@ -63,7 +64,7 @@ impl HostContext {
         let _ = self.metrics.set(metrics);
     }
 
-    /// The text under `name` among the host's figures.
+    /// Returns the text under `name` among the host's figures.
     pub fn string_gauge(&self, name: &str) -> Arc<dyn Gauge> {
         match self.metrics.get() {
             Some(metrics) => metrics.string_gauge(name),
@@ -71,7 +72,7 @@ impl HostContext {
         }
     }
 
-    /// The distribution under `name` among the host's figures.
+    /// Returns the distribution under `name` among the host's figures.
     pub fn histogram(&self, name: &str, buckets: &Buckets) -> Arc<dyn Histogram> {
         match self.metrics.get() {
             Some(metrics) => metrics.histogram(name, buckets),
@@ -96,7 +97,7 @@ impl HostContext {
         &self.work_queue
     }
 
-    /// Whether kernels may run at the same time.
+    /// Returns whether kernels may run at the same time.
     #[inline]
     pub fn is_parallel(&self) -> bool {
         self.has_threads
@@ -125,7 +126,7 @@ impl HostContext {
         drop(shared);
     }
 
-    /// The one object of type `T` of this host.
+    /// Returns the one object of type `T` of this host.
     pub fn shared<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut shared = lock(&self.shared);
         let slot = shared
@@ -159,13 +160,13 @@ pub struct RequestContext {
 pub struct ExecutionContext(Arc<RequestContext>);
 
 impl ExecutionContext {
-    /// The context of a new request.
+    /// Returns the context of a new request.
     pub fn new(host: Arc<HostContext>) -> Self {
         Self::of(host, CancelToken::new(), None)
     }
 
-    /// The context of a request that is cancelled, by hand or at its deadline, as `token` says.
-    /// Whoever calls the program puts into `data` what its kernels need of the request.
+    /// Returns the context of a request that is cancelled, by hand or at its deadline, as `token`
+    /// says. Whoever calls the program puts into `data` what its kernels need of the request.
     ///
     /// ```
     /// use ferroflow_host_context::{ExecutionContext, HostContext};
@@ -220,7 +221,7 @@ impl ExecutionContext {
         &self.0.token
     }
 
-    /// The host.
+    /// Returns the host.
     #[inline]
     pub fn host(&self) -> &Arc<HostContext> {
         &self.0.host
@@ -231,7 +232,7 @@ impl ExecutionContext {
         self.0.give_up(cancelled!("Cancelled"));
     }
 
-    /// The error that kernels of a cancelled request get.
+    /// Returns the error that kernels of a cancelled request get.
     #[inline]
     pub fn cancel_value(&self) -> Option<&AsyncValue> {
         self.0.cancelled.get()
@@ -247,7 +248,7 @@ impl ExecutionContext {
         self.0.host.work_queue.add_blocking_task(task, true)
     }
 
-    /// The resource of the request under `name`, made when first asked for.
+    /// Returns the resource of the request under `name`, made when first asked for.
     pub fn resource<T: Send + Sync + 'static>(
         &self,
         name: &str,
@@ -282,16 +283,16 @@ impl RequestContext {
 
 /// A loaded program: functions that kernels can call.
 pub trait HostProgram: Send + Sync {
-    /// The section of attributes.
+    /// Returns the section of attributes.
     fn attributes(&self) -> &[u8];
 
-    /// The place in the source that an offset stands for.
+    /// Returns the place in the source that an offset stands for.
     fn location(&self, offset: usize) -> Option<Location>;
 
     /// What the place is called that an offset stands for, if it has a name.
     fn location_name(&self, offset: usize) -> Option<&str>;
 
-    /// The name of a function.
+    /// Returns the name of a function.
     fn function_name(&self, function: usize) -> &str;
 
     /// How many arguments and results a function has; `None` if there is no such function.
@@ -333,13 +334,13 @@ impl Function {
         Function { program, index }
     }
 
-    /// The function, borrowed: calls through it count no references.
+    /// Returns the function, borrowed: calls through it count no references.
     #[inline]
     pub fn borrow(&self) -> FunctionRef<'_> {
         FunctionRef::new(&self.program, self.index)
     }
 
-    /// Its name; empty for the region of a kernel.
+    /// Returns its name; empty for the region of a kernel.
     pub fn name(&self) -> &str {
         self.program.function_name(self.index)
     }
@@ -388,7 +389,7 @@ impl<'a> FunctionRef<'a> {
         FunctionRef { program, index }
     }
 
-    /// The function, to keep.
+    /// Returns the function, to keep.
     pub fn to_owned(self) -> Function {
         Function::new(self.program.clone(), self.index)
     }

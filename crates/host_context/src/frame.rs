@@ -36,7 +36,7 @@ impl Span {
         })
     }
 
-    /// The part of `list`; nothing where the list ends before.
+    /// Returns the part of `list`; nothing where the list ends before.
     #[inline]
     pub fn of<T>(self, list: &[T]) -> &[T] {
         if self.len == 0 {
@@ -194,7 +194,7 @@ pub trait Frame {
         self.site().function(i).map(FunctionRef::to_owned)
     }
 
-    /// The position in the source.
+    /// Returns the position in the source.
     fn location(&self) -> Option<Location> {
         self.site().location()
     }
@@ -204,7 +204,7 @@ pub trait Frame {
         self.site().location_name()
     }
 
-    /// A number that no other kernel of the program has.
+    /// Returns a number that no other kernel of the program has.
     fn location_id(&self) -> LocationId {
         LocationId(self.site().kernel.location)
     }
@@ -229,31 +229,31 @@ impl Operand {
     const LAST: u32 = 1 << 31;
     const EARLY: u32 = 1 << 30;
 
-    /// A use of this register, not the last one.
+    /// Creates a use of this register, not the last one.
     #[inline]
     pub const fn new(register: u32) -> Operand {
         Operand(register & !(Self::LAST | Self::EARLY))
     }
 
-    /// The last use of the same register.
+    /// Returns the last use of the same register.
     #[inline]
     pub const fn last(self) -> Operand {
         Operand(self.0 | Self::LAST)
     }
 
-    /// The same result, which somebody may ask for before it is there.
+    /// Returns the same result, which somebody may ask for before it is there.
     #[inline]
     pub const fn early(self) -> Operand {
         Operand(self.0 | Self::EARLY)
     }
 
-    /// The number of the register, less than 2³⁰.
+    /// Returns the number of the register, less than 2³⁰.
     #[inline]
     pub fn register(self) -> usize {
         (self.0 & !(Self::LAST | Self::EARLY)) as usize
     }
 
-    /// Whether the function returns the result, or a kernel that is not strict reads it.
+    /// Returns whether the function returns the result, or a kernel that is not strict reads it.
     #[inline]
     pub fn is_early(self) -> bool {
         self.0 & Self::EARLY != 0
@@ -279,7 +279,8 @@ pub struct KernelFrame<'a> {
 }
 
 impl<'a> KernelFrame<'a> {
-    /// A call whose arguments and results are these of `registers`. Results are empty at first.
+    /// Creates a call whose arguments and results are these of `registers`. Results are empty at
+    /// first.
     #[inline]
     pub fn new(
         site: CallSite<'a>,
@@ -322,14 +323,14 @@ impl<'a> KernelFrame<'a> {
         self.site.function(i)
     }
 
-    /// The handle of argument `i`, borrowed.
+    /// Returns the handle of argument `i`, borrowed.
     #[inline]
     pub fn arg_ref(&self, i: usize) -> Option<&AsyncValue> {
         let register = self.args.get(i)?.register();
         self.registers.get(register)?.as_ref()
     }
 
-    /// The handle of an argument: that of the register if nobody else reads it.
+    /// Returns the handle of an argument: that of the register if nobody else reads it.
     #[inline]
     fn take(&mut self, operand: Operand) -> Option<AsyncValue> {
         let register = self.registers.get_mut(operand.register())?;
@@ -346,13 +347,13 @@ impl<'a> KernelFrame<'a> {
         self.take(operand)
     }
 
-    /// The arguments, given away: they cannot be read afterwards.
+    /// Returns the arguments, given away: they cannot be read afterwards.
     #[inline]
     pub fn take_args(&mut self) -> Values {
         self.take_args_from(0)
     }
 
-    /// The arguments from number `first` on, given away.
+    /// Returns the arguments from number `first` on, given away.
     #[inline]
     pub fn take_args_from(&mut self, first: usize) -> Values {
         let mut values = Values::new();
@@ -372,14 +373,15 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
-    /// The last argument that is an error.
+    /// Returns the last argument that is an error.
     #[cold]
     pub fn error_arg(&self) -> Option<AsyncValue> {
         let args = (0..self.args.len()).rev().filter_map(|i| self.arg_ref(i));
         args.into_iter().find(|a| a.is_error()).cloned()
     }
 
-    /// Whether the kernel alone has argument `i`, which is available: its buffer may be used again.
+    /// Returns whether the kernel alone has argument `i`, which is available: its buffer may be
+    /// used again.
     pub fn is_unique_arg(&self, i: usize) -> bool {
         let is_last = self.args.get(i).is_some_and(|a| a.is_last());
         is_last && self.arg_ref(i).is_some_and(AsyncValue::is_unique)
@@ -458,7 +460,7 @@ impl<'a> KernelFrame<'a> {
         self.report_error(internal!("kernel did not set a result"));
     }
 
-    /// A way to report errors after the call.
+    /// Returns a way to report errors after the call.
     pub fn reporter(&self) -> Reporter {
         Reporter {
             ctx: self.ctx.clone(),
@@ -481,7 +483,7 @@ fn unexpected_arg<T: 'static>(value: &AsyncValue, i: usize) -> Status {
     }
 }
 
-/// A type's name without the modules that it stands in.
+/// Returns a type's name without the modules that it stands in.
 pub(super) fn short_name(path: &str) -> &str {
     let end = path.find('<').unwrap_or(path.len());
     let start = path[..end].rfind("::").map_or(0, |at| at + 2);

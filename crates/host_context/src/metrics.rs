@@ -35,12 +35,13 @@ impl Buckets {
         is_fine.then(|| Buckets(bounds.to_vec()))
     }
 
-    /// The bounds.
+    /// Returns the bounds.
     pub fn bounds(&self) -> &[f64] {
         &self.0
     }
 
-    /// The number of the bucket that `value` belongs to. What is no number counts as too large.
+    /// Returns the number of the bucket that `value` belongs to. What is no number counts as too
+    /// large.
     pub fn index(&self, value: f64) -> usize {
         let is_beyond = |bound: &f64| value >= *bound || value.is_nan();
         self.0.partition_point(is_beyond)
@@ -87,10 +88,10 @@ impl Buckets {
 /// assert_eq!(*log.0.lock().unwrap(), ["1", "0.5"]);
 /// ```
 pub trait MetricsRegistry: Send + Sync {
-    /// The text under a name.
+    /// Returns the text under a name.
     fn string_gauge(&self, name: &str) -> Arc<dyn Gauge>;
 
-    /// The distribution under a name.
+    /// Returns the distribution under a name.
     fn histogram(&self, name: &str, buckets: &Buckets) -> Arc<dyn Histogram>;
 }
 

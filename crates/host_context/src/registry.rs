@@ -120,12 +120,12 @@ impl KernelRegistry {
         self
     }
 
-    /// The kernel called `name`.
+    /// Returns the kernel called `name`.
     pub fn get(&self, name: &str) -> Option<&HostKernel> {
         self.kernels.get(name).map(|(kernel, _)| kernel)
     }
 
-    /// The native code called `name`.
+    /// Returns the native code called `name`.
     pub fn native(&self, name: &str) -> Option<NativeFunction> {
         self.natives.get(name).copied()
     }

@@ -12,7 +12,7 @@ pub enum TraceLevel {
 }
 
 impl TraceLevel {
-    /// The level with this name on command lines.
+    /// Returns the level with this name on command lines.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "default" => TraceLevel::Default,

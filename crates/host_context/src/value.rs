@@ -51,7 +51,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// A value of any type.
+    /// Creates a value of any type.
     #[inline]
     pub fn new<T: Send + Sync + 'static>(value: T) -> Value {
         let any: &dyn Any = &value;
@@ -73,7 +73,7 @@ impl Value {
         Value::Any(AsyncValue::new(value))
     }
 
-    /// The value, if it is a `T`.
+    /// Returns the value, if it is a `T`.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
         match self {
@@ -82,7 +82,7 @@ impl Value {
         }
     }
 
-    /// The number, if it is one of this type that lies in place.
+    /// Returns the number, if it is one of this type that lies in place.
     #[inline]
     pub(super) fn number<T: 'static>(&self) -> Option<&T> {
         // Each arm knows its type: nothing is asked for it at run time.

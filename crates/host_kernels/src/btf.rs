@@ -42,7 +42,7 @@ impl Reader {
         moved.map(|_| ()).map_err(|_| self.too_short("a tensor"))
     }
 
-    /// The next `n` bytes.
+    /// Returns the next `n` bytes.
     fn bytes(&mut self, n: usize, what: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = (&self.file).take(n as u64).read_to_end(&mut bytes);
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use ferroflow_tensor::MallocAllocator;
 
-    /// A tensor [1, 2] of i8, and a sparse one of shape [2] with 9 at 1.
+    /// Returns a tensor [1, 2] of i8, and a sparse one of shape [2] with 9 at 1.
     fn file() -> Vec<u8> {
         let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut bytes: Vec<u8> = words(&[2, 24, 56, 1, 0, 2]);

@@ -23,7 +23,7 @@ fn fail_all(promises: Vec<IndirectPromise>, error: &AsyncValue) {
     }
 }
 
-/// The first value that is not available.
+/// Returns the first value that is not available.
 fn late(values: &[AsyncValue]) -> Option<AsyncValue> {
     values.iter().find(|v| !v.is_available()).cloned()
 }

@@ -75,7 +75,7 @@ impl SharedBuffer {
         })
     }
 
-    /// The bytes of a tensor of numbers, where they are.
+    /// Returns the bytes of a tensor of numbers, where they are.
     pub(super) fn of_tensor(tensor: Tensor) -> Self {
         SharedBuffer {
             range: 0..tensor.byte_len(),
@@ -83,7 +83,7 @@ impl SharedBuffer {
         }
     }
 
-    /// The tensor whose bytes these are, if there is one.
+    /// Returns the tensor whose bytes these are, if there is one.
     pub(super) fn as_tensor(&self) -> Option<Tensor> {
         let buffer = self.buffer.read().unwrap_or_else(PoisonError::into_inner);
         match &*buffer {
@@ -92,7 +92,7 @@ impl SharedBuffer {
         }
     }
 
-    /// A part of the bytes.
+    /// Returns a part of the bytes.
     pub fn slice(&self, offset: usize, size: usize) -> Option<Self> {
         let start = self.range.start.checked_add(offset)?;
         let end = start.checked_add(size).filter(|e| *e <= self.range.end)?;
@@ -199,7 +199,8 @@ pub enum HostTensor {
 impl HostValue for HostTensor {}
 
 impl CooHostTensor {
-    /// A tensor with these elements at these places, which must be places of the shape. The last size runs fastest.
+    /// Creates a tensor with these elements at these places, which must be places of the shape. The
+    /// last size runs fastest.
     pub fn new(
         dtype: HostDType,
         shape: TensorShape,
@@ -224,7 +225,7 @@ impl CooHostTensor {
 }
 
 impl DenseHostTensor {
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     pub fn new(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -233,7 +234,7 @@ impl DenseHostTensor {
         Self::build(allocator, dtype, shape, |_| {})
     }
 
-    /// A tensor whose elements are all the same.
+    /// Returns a tensor whose elements are all the same.
     pub fn filled(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -253,7 +254,7 @@ impl DenseHostTensor {
         Ok(tensor)
     }
 
-    /// A tensor with these elements, of which a single one stands for all.
+    /// Returns a tensor with these elements, of which a single one stands for all.
     pub fn of_values(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -272,7 +273,7 @@ impl DenseHostTensor {
         }
     }
 
-    /// A tensor with these bytes.
+    /// Creates a tensor with these bytes.
     pub fn from_bytes(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -284,7 +285,7 @@ impl DenseHostTensor {
         })
     }
 
-    /// A tensor whose bytes, zero at first, `fill` writes.
+    /// Returns a tensor whose bytes, zero at first, `fill` writes.
     ///
     /// # Errors
     /// A dtype without numbers, and memory that cannot be had.
@@ -310,7 +311,7 @@ impl DenseHostTensor {
 }
 
 impl HostTensor {
-    /// The dense tensor, or an error.
+    /// Returns the dense tensor, or an error.
     pub fn dense(&self) -> Result<&DenseHostTensor> {
         match self {
             HostTensor::Dense(tensor) => Ok(tensor),
@@ -318,7 +319,7 @@ impl HostTensor {
         }
     }
 
-    /// The number that all elements are, or an error.
+    /// Returns the number that all elements are, or an error.
     pub fn scalar(&self) -> Result<&ScalarHostTensor> {
         match self {
             HostTensor::Scalar(tensor) => Ok(tensor),
@@ -326,7 +327,7 @@ impl HostTensor {
         }
     }
 
-    /// The sparse tensor, or an error.
+    /// Returns the sparse tensor, or an error.
     pub fn coo(&self) -> Result<&CooHostTensor> {
         match self {
             HostTensor::Coo(tensor) => Ok(tensor),
@@ -334,7 +335,7 @@ impl HostTensor {
         }
     }
 
-    /// Its shape.
+    /// Returns its shape.
     pub fn shape(&self) -> &TensorShape {
         match self {
             HostTensor::Dense(t) => &t.shape,
@@ -403,7 +404,7 @@ impl TfrtState {
     }
 }
 
-/// A number as TFRT prints it.
+/// Returns a number as TFRT prints it.
 pub(super) fn number(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
     let mut word = [0u8; 8];
     for (to, from) in word.iter_mut().zip(bytes) {
@@ -447,7 +448,7 @@ fn numbers(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
 }
 
 impl HostTensor {
-    /// The number, if that is all there is.
+    /// Returns the number, if that is all there is.
     pub(super) fn as_i32(&self) -> Option<i32> {
         let number = |bytes: &[u8]| Some(i32::from_le_bytes(bytes.try_into().ok()?));
         match self {
@@ -457,7 +458,7 @@ impl HostTensor {
         }
     }
 
-    /// The tensor as a host prints it.
+    /// Returns the tensor as a host prints it.
     pub(super) fn show(&self, host: &HostContext) -> String {
         self.text(TfrtState::of(host))
     }
@@ -504,7 +505,7 @@ impl HostTensor {
     }
 }
 
-/// The low 64 bits of the MD5 sum of all parts, as LLVM counts them.
+/// Returns the low 64 bits of the MD5 sum of all parts, as LLVM counts them.
 fn md5_low(parts: &[impl AsRef<[u8]>]) -> u64 {
     use md5::{Digest, Md5};
     let mut sum = Md5::new();

@@ -19,7 +19,7 @@ trait Element: AttrNumber + Copy + PartialEq + Send + Sync + 'static {
     const NAME: &'static str;
     /// Appends its bytes.
     fn put(self, bytes: &mut Vec<u8>);
-    /// Whether two are as near as `ulps` rounding errors.
+    /// Returns whether two are as near as `ulps` rounding errors.
     fn is_close(self, other: Self, ulps: u32) -> bool;
 }
 
@@ -80,7 +80,7 @@ fn create<T: Element>(shape: ArrayAttr<i64>, ctx: Ctx) -> Result<HostTensor> {
     Ok(HostTensor::Dense(tensor))
 }
 
-/// A tensor of values, or of one value many times.
+/// Creates a tensor of values, or of one value many times.
 fn create_with<T: Element>(
     shape: ArrayAttr<i64>,
     values: ArrayAttr<T>,
@@ -179,7 +179,7 @@ fn equal<T: Element>(a: Arg<HostTensor>, b: Arg<HostTensor>) -> Result<(bool, Ch
     Ok((same_bytes(typed::<T>(&a)?, typed::<T>(&b)?), Chain))
 }
 
-/// Whether all elements are as near as `ulps` rounding errors.
+/// Returns whether all elements are as near as `ulps` rounding errors.
 fn all_close<T: Element>(a: &HostTensor, b: &HostTensor, ulps: u32) -> Result<(bool, Chain)> {
     let elements = |tensor: &HostTensor| -> Result<Vec<T>> {
         let read = |bytes: &[u8]| bytes.chunks(T::DTYPE.size()?).map(T::from_bytes).collect();
@@ -196,7 +196,7 @@ fn to_coo<T: Element>(tensor: Arg<HostTensor>) -> Result<(HostTensor, Chain)> {
     Ok((HostTensor::Coo(dense_to_coo(typed::<T>(&tensor)?)), Chain))
 }
 
-/// The elements that are not zero, with their indices.
+/// Returns the elements that are not zero, with their indices.
 pub(super) fn dense_to_coo(dense: &DenseHostTensor) -> CooHostTensor {
     let dims = &dense.shape.0;
     let size = dense.dtype.size().unwrap_or(1);
@@ -288,7 +288,7 @@ fn empty_string_tensor(shape: ArrayAttr<i64>) -> Result<HostTensor> {
     Ok(HostTensor::String(StringHostTensor { shape, strings }))
 }
 
-/// A tensor from an attribute.
+/// Creates a tensor from an attribute.
 pub(super) fn from_dense_attr(attr: &TypedAttr, ctx: &Ctx) -> Result<HostTensor> {
     let TypedAttr::Dense {
         dtype,

@@ -28,7 +28,7 @@ fn blocking(ctx: &ExecutionContext, task: impl FnOnce() + Send + 'static) -> Res
         .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
 }
 
-/// The kernels of numbers and control flow alone, for programs that should be small.
+/// Returns the kernels of numbers and control flow alone, for programs that should be small.
 pub fn basic_registry() -> KernelRegistry {
     let mut registry = KernelRegistry::default();
     basic::register(&mut registry);
@@ -36,7 +36,7 @@ pub fn basic_registry() -> KernelRegistry {
     registry
 }
 
-/// All host kernels.
+/// Returns all host kernels.
 ///
 /// ```
 /// assert!(ferroflow_host_kernels::registry().get("tfrt.add.i32").is_some());

@@ -26,7 +26,7 @@ impl HostValue for PartialTensorShape {}
 impl HostValue for FixedRankShape {}
 
 impl TensorShape {
-    /// A shape from the attribute of a kernel.
+    /// Creates a shape from the attribute of a kernel.
     ///
     /// # Errors
     /// A negative dimension.

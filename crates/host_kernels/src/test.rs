@@ -22,7 +22,7 @@ fn bad_asynchronously() -> Status {
     Status::new(ferroflow_base::Code::Unknown, message)
 }
 
-/// A result that a task computes.
+/// Returns a result that a task computes.
 fn later<T: Send + Sync + 'static>(
     ctx: &ExecutionContext,
     work: impl FnOnce() -> T + Send + 'static,
@@ -323,7 +323,7 @@ fn print_debug_info(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Whether the kernel is the only one that has the argument.
+/// Returns whether the kernel is the only one that has the argument.
 fn uniqueness(frame: &mut KernelFrame) -> Result<()> {
     for i in 0..frame.n_args() {
         let is_unique = frame.is_unique_arg(i);
@@ -448,7 +448,7 @@ fn register_natives(registry: &mut KernelRegistry) {
         });
 }
 
-/// A value that a task will forward, for tests of values that are late.
+/// Returns a value that a task will forward, for tests of values that are late.
 fn late_copy(value: AsyncValue, ctx: &ExecutionContext) -> AsyncValue {
     let (promise, copy): (IndirectPromise, AsyncValue) = IndirectPromise::new();
     ctx.enqueue(move || promise.forward_to(value));

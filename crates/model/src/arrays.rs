@@ -43,7 +43,7 @@ pub fn read_npz_key(path: &Path, key: &str) -> Result<Tensor> {
     to_tensor(npy).map_err(|e| e.note(format!("in {} at '{key}'", path.display())))
 }
 
-/// The names of the arrays of a `.npz` file.
+/// Returns the names of the arrays of a `.npz` file.
 pub fn npz_keys(path: &Path) -> Result<Vec<String>> {
     Ok(keys(&open_npz(path)?))
 }
@@ -160,7 +160,7 @@ pub fn write_npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
     write_output(path, &npz(path, arrays)?)
 }
 
-/// The bytes of a `.npz` file; of arrays with the same name it has the first.
+/// Returns the bytes of a `.npz` file; of arrays with the same name it has the first.
 fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     let file = Cursor::new(Vec::new());
     let zip_error = |e: zip::result::ZipError| invalid_argument!("{}: {e}", path.display());

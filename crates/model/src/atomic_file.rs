@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The error of an operation on a file, with TensorFlow's code.
+/// Returns the error of an operation on a file, with TensorFlow's code.
 #[cold]
 pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
     let code = match error.kind() {

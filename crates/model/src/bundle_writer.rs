@@ -193,8 +193,8 @@ fn suffix(n: i32) -> String {
     format!("-of-{n:05}")
 }
 
-/// The data files of a checkpoint that is there. What the index says their number is may be wrong, so
-/// the folder is asked.
+/// Returns the data files of a checkpoint that is there. What the index says their number is may be
+/// wrong, so the folder is asked.
 fn files_of(prefix: &str) -> Vec<PathBuf> {
     let Ok(n) = TensorBundle::open(prefix).map(|b| b.n_shards()) else {
         return Vec::new();
@@ -258,8 +258,8 @@ fn write_index(
     write_file(&index_path(prefix), &sstable::write(&table))
 }
 
-/// The form that strings have in a data file, and the checksum of their entry: all lengths, their
-/// checksum, then the strings. The checksums see the lengths as fixed-width numbers.
+/// Returns the form that strings have in a data file, and the checksum of their entry: all lengths,
+/// their checksum, then the strings. The checksums see the lengths as fixed-width numbers.
 fn string_bytes(tensor: &Tensor) -> Result<(Vec<u8>, u32)> {
     let (mut out, mut crc) = (Vec::new(), 0);
     for value in tensor.strings()? {
@@ -409,12 +409,12 @@ pub struct CheckpointState {
 }
 
 impl CheckpointState {
-    /// The prefix of the last checkpoint.
+    /// Returns the prefix of the last checkpoint.
     pub fn latest(&self) -> Option<&str> {
         self.paths.last().map(String::as_str)
     }
 
-    /// The file of a folder.
+    /// Returns the file of a folder.
     fn path(folder: &Path) -> PathBuf {
         folder.join("checkpoint")
     }

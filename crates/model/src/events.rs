@@ -38,7 +38,7 @@ impl EventWriter {
         Self::with_suffix(folder, ".v2")
     }
 
-    /// The same, with a name that ends in `suffix`.
+    /// Returns the same, with a name that ends in `suffix`.
     pub fn with_suffix(folder: &Path, suffix: &str) -> Result<EventWriter> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         make_folder(folder)?;
@@ -64,7 +64,7 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -77,12 +77,12 @@ impl EventWriter {
         })
     }
 
-    /// An event as it is, its time included.
+    /// Returns an event as it is, its time included.
     pub fn write(&mut self, event: &Event) -> Result<()> {
         self.records.write(&event.encode_to_vec())
     }
 
-    /// A value at a step.
+    /// Returns a value at a step.
     pub fn scalar(&mut self, tag: &str, step: i64, value: f32) -> Result<()> {
         self.scalars(step, &[(tag, value)])
     }
@@ -97,7 +97,7 @@ impl EventWriter {
         self.values(step, values.iter().map(value).collect())
     }
 
-    /// A summary that an op made: an encoded `Summary` message.
+    /// Returns a summary that an op made: an encoded `Summary` message.
     pub fn summary(&mut self, step: i64, encoded: &[u8]) -> Result<()> {
         let summary = Summary::decode(encoded)
             .map_err(|e| ferroflow_base::invalid_argument!("not a summary: {e}"))?;

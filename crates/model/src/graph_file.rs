@@ -62,8 +62,8 @@ impl GraphFile {
     }
 }
 
-/// The content as text, when it can only be that: a binary GraphDef starts with a field tag below
-/// 0x20 or one that no text starts with.
+/// Returns the content as text, when it can only be that: a binary GraphDef starts with a field tag
+/// below 0x20 or one that no text starts with.
 fn text_of(content: &[u8]) -> Option<&str> {
     let head = &content[..content.len().min(512)];
     let is_text = head

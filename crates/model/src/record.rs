@@ -23,7 +23,7 @@ pub enum RecordCompression {
 }
 
 impl RecordCompression {
-    /// The compression of TensorFlow's name: `""`, `"NONE"`, `"ZLIB"` or `"GZIP"`.
+    /// Returns the compression of TensorFlow's name: `""`, `"NONE"`, `"ZLIB"` or `"GZIP"`.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "" | "NONE" => Ok(RecordCompression::None),
@@ -34,7 +34,7 @@ impl RecordCompression {
     }
 }
 
-/// A whole file, uncompressed.
+/// Returns a whole file, uncompressed.
 pub fn read_compressed(path: &Path, compression: RecordCompression) -> Result<Vec<u8>> {
     let mut reader = RecordReader::open(path, compression)?;
     let mut data = Vec::new();
@@ -87,7 +87,7 @@ impl RecordReader {
         self.offset
     }
 
-    /// The next record; `None` at the end of the file.
+    /// Returns the next record; `None` at the end of the file.
     pub fn read(&mut self) -> Result<Option<Vec<u8>>> {
         let mut header = [0u8; 12];
         match self.fill(&mut header)? {

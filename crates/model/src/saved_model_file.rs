@@ -37,18 +37,18 @@ pub fn copy_asset(directory: &Path, file: &Path, name: &str) -> Result<()> {
     write_file(&folder.join(name), &bytes)
 }
 
-/// A message as bytes.
+/// Returns a message as bytes.
 pub fn encode(message: &impl Message) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-/// A message from its bytes.
+/// Returns a message from its bytes.
 pub fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M> {
     M::decode(bytes).map_err(|e| invalid_argument!("not the message that was expected: {e}"))
 }
 
 impl SavedModelFile {
-    /// Whether `directory` has the file of a SavedModel.
+    /// Returns whether `directory` has the file of a SavedModel.
     pub fn is_in(directory: &Path) -> bool {
         SAVED_MODEL_FILES
             .iter()

@@ -100,7 +100,7 @@ pub fn write_slices(path: &Path, parts: &[SavedPart]) -> Result<()> {
     write_file(path, &sstable::write(&table))
 }
 
-/// The values as the lists that this format has.
+/// Returns the values as the lists that this format has.
 fn listed(tensor: &Tensor) -> Result<TensorProto> {
     fn ints<T: ferroflow_tensor::Element + Into<i32>>(t: &Tensor) -> Result<Vec<i32>> {
         Ok(t.slice::<T>()?.iter().map(|v| (*v).into()).collect())
@@ -217,7 +217,7 @@ impl SliceReader {
         Ok(())
     }
 
-    /// The dtype and shape of a tensor, if there is one of this name.
+    /// Returns the dtype and shape of a tensor, if there is one of this name.
     pub fn dtype_and_shape(&self, name: &str) -> Option<(DType, Shape)> {
         let stored = self.tensors.get(name)?;
         Some((stored.dtype, stored.shape.clone()))

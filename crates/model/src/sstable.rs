@@ -62,7 +62,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// All entries of a table, by key.
+/// Returns all entries of a table, by key.
 pub(crate) fn read(table: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut entries = BTreeMap::new();
     let footer = table.len().checked_sub(FOOTER).map(|at| &table[at..]);
@@ -138,7 +138,7 @@ impl BlockWriter {
     }
 }
 
-/// A table of these entries, not compressed.
+/// Returns a table of these entries, not compressed.
 pub(crate) fn write(entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
     let (mut table, mut index) = (Vec::new(), BlockWriter::default());
     let mut block = BlockWriter::default();
@@ -223,7 +223,7 @@ fn block_entries(block: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 mod tests {
     use super::*;
 
-    /// A table of one block, compressed if `snappy`.
+    /// Returns a table of one block, compressed if `snappy`.
     pub(crate) fn write(entries: &[(&[u8], &[u8])], snappy: bool) -> Vec<u8> {
         let mut table = Vec::new();
         let mut put = |content: Vec<u8>, snappy: bool| {

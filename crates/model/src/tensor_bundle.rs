@@ -80,7 +80,8 @@ impl TensorBundle {
         })
     }
 
-    /// A bundle whose index has one entry, over existing data files; for tests of hostile entries.
+    /// Creates a bundle whose index has one entry, over existing data files; for tests of hostile
+    /// entries.
     #[doc(hidden)]
     pub fn with_entry(prefix: &str, name: &str, entry: &BundleEntryProto, n_shards: i32) -> Self {
         TensorBundle {
@@ -91,7 +92,7 @@ impl TensorBundle {
         }
     }
 
-    /// The names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         // Keys of parts of tensors begin with a zero byte.
         let is_name = |key: &&Vec<u8>| key.first().is_some_and(|&b| b != 0);
@@ -99,7 +100,7 @@ impl TensorBundle {
         keys.filter_map(|key| std::str::from_utf8(key).ok())
     }
 
-    /// The dtype and shape of tensor `name`.
+    /// Returns the dtype and shape of tensor `name`.
     pub fn dtype_and_shape(&self, name: &str) -> Result<(DType, Shape)> {
         let entry = self.entry(name, name.as_bytes())?;
         Ok((entry.dtype, entry.shape))
@@ -127,7 +128,7 @@ impl TensorBundle {
         self.assemble(name, &entry, &slice.bounds(whole)?)
     }
 
-    /// The elements of a tensor that lie in `wanted`, from all stored parts.
+    /// Returns the elements of a tensor that lie in `wanted`, from all stored parts.
     fn assemble(&self, name: &str, entry: &Entry, wanted: &Bounds) -> Result<Tensor> {
         let shape: Shape = wanted.size.iter().copied().collect();
         if entry.proto.slices.is_empty() {
@@ -228,7 +229,7 @@ impl TensorBundle {
         self.n_shards
     }
 
-    /// All entries as they are stored, the header left out.
+    /// Returns all entries as they are stored, the header left out.
     pub(crate) fn raw_entries(
         &self,
     ) -> impl Iterator<Item = (Vec<u8>, Result<BundleEntryProto>)> + '_ {
@@ -253,7 +254,7 @@ impl TensorBundle {
         Ok(file)
     }
 
-    /// The file and the range of bytes of an entry that is not in parts.
+    /// Returns the file and the range of bytes of an entry that is not in parts.
     fn stored(&self, name: &str, entry: &Entry) -> Result<(Arc<MappedFile>, Range<usize>)> {
         let id = entry.proto.shard_id;
         if !(0..self.n_shards).contains(&id) {
@@ -280,7 +281,7 @@ impl TensorBundle {
         }
     }
 
-    /// The value of an entry that is not in parts.
+    /// Returns the value of an entry that is not in parts.
     fn value(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         let (file, range) = self.stored(name, entry)?;
         let stored = &(*file).as_ref()[range.clone()];
@@ -321,8 +322,8 @@ impl TensorBundle {
         .note(format!("for tensor '{name}'")))
     }
 
-    /// All lengths, their checksum, then the strings. The entry's checksum sees the lengths as
-    /// fixed-width numbers.
+    /// Returns all lengths, their checksum, then the strings. The entry's checksum sees the lengths
+    /// as fixed-width numbers.
     fn strings(&self, name: &str, entry: &Entry, mut stored: &[u8]) -> Result<Tensor> {
         let n = entry.shape.num_elements();
         let short = || self.damaged(name, "its strings are cut short");
@@ -360,12 +361,12 @@ impl TensorBundle {
     }
 }
 
-/// The name of a data file.
+/// Returns the name of a data file.
 pub(crate) fn data_path(prefix: &str, id: i32, n_shards: i32) -> PathBuf {
     PathBuf::from(format!("{prefix}.data-{id:05}-of-{n_shards:05}"))
 }
 
-/// Whether the files of a checkpoint begin with `prefix`.
+/// Returns whether the files of a checkpoint begin with `prefix`.
 pub fn has_checkpoint(prefix: &Path) -> bool {
     let mut index = prefix.as_os_str().to_os_string();
     index.push(".index");

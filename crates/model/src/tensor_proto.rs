@@ -13,7 +13,7 @@ use prost::Message;
 use std::any::Any;
 use std::sync::Arc;
 
-/// The dtype of a `DataType` number. Reference types are not allowed here.
+/// Returns the dtype of a `DataType` number. Reference types are not allowed here.
 fn dtype_from_proto(number: i32) -> Result<DType> {
     DType::from_number(number)
         .ok_or_else(|| invalid_argument!("dtype number {number} is not known"))

@@ -60,7 +60,7 @@ impl TensorSlice {
         Ok((shape, slice))
     }
 
-    /// All of a tensor.
+    /// Returns all of a tensor.
     pub fn all(whole: &Shape) -> TensorSlice {
         TensorSlice {
             extents: vec![None; whole.rank()],
@@ -112,7 +112,7 @@ impl TensorSlice {
         Ok(TensorSlice { extents })
     }
 
-    /// The shape of this part of a tensor of shape `whole`.
+    /// Returns the shape of this part of a tensor of shape `whole`.
     pub fn shape(&self, whole: &Shape) -> Result<Shape> {
         Ok(self.bounds(whole)?.size.into_iter().collect())
     }
@@ -149,8 +149,8 @@ impl TensorSlice {
         Ok(bounds)
     }
 
-    /// The key under which a bundle keeps this slice of tensor `name`: an encoding that sorts as
-    /// its parts do.
+    /// Returns the key under which a bundle keeps this slice of tensor `name`: an encoding that
+    /// sorts as its parts do.
     pub(crate) fn key(&self, name: &str) -> Vec<u8> {
         let mut key = vec![0];
         for &byte in name.as_bytes() {
@@ -210,7 +210,7 @@ fn signed(out: &mut Vec<u8>, value: i64) {
 }
 
 impl Bounds {
-    /// All of a tensor.
+    /// Returns all of a tensor.
     pub(crate) fn of(shape: &Shape) -> Bounds {
         Bounds {
             start: vec![0; shape.rank()],

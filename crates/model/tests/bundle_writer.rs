@@ -171,7 +171,7 @@ fn one(prefix: &str, value: i64) -> Result<()> {
     writer.finish()
 }
 
-/// The value that all of a checkpoint has.
+/// Returns the value that all of a checkpoint has.
 fn value_of(prefix: &str) -> Result<i64> {
     let bundle = TensorBundle::open(prefix)?;
     let value = bundle.read("a")?.to_scalar::<i64>()?;

@@ -42,22 +42,22 @@ pub enum AttrValue {
 }
 
 impl AttrValue {
-    /// A string value.
+    /// Returns a string value.
     pub fn str(s: &str) -> Self {
         AttrValue::Str(Bytes::copy_from_slice(s.as_bytes()))
     }
 
-    /// A list of integers.
+    /// Returns a list of integers.
     pub fn ints(values: &[i64]) -> Self {
         AttrValue::List(values.iter().map(|&i| AttrValue::Int(i)).collect())
     }
 
-    /// A list of strings.
+    /// Returns a list of strings.
     pub fn strs(values: &[&str]) -> Self {
         AttrValue::List(values.iter().map(|s| AttrValue::str(s)).collect())
     }
 
-    /// Whether both are the same value; tensors compare as [`LazyTensor::same_value`].
+    /// Returns whether both are the same value; tensors compare as [`LazyTensor::same_value`].
     pub fn same_value(&self, other: &AttrValue) -> bool {
         use AttrValue::*;
         match (self, other) {
@@ -152,7 +152,7 @@ impl Attrs {
         }
     }
 
-    /// The same, for building in one expression.
+    /// Returns the same, for building in one expression.
     #[must_use]
     pub fn with(mut self, name: impl Into<Name>, value: AttrValue) -> Self {
         self.set(name, value);
@@ -168,7 +168,7 @@ impl Attrs {
         Some(self.0.remove(i).1)
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&AttrValue> {
         let i = self
@@ -178,7 +178,7 @@ impl Attrs {
         Some(&self.0[i].1)
     }
 
-    /// All attrs, by name.
+    /// Returns all attrs, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &AttrValue)> {
         self.0.iter().map(|(n, v)| (n, v))
     }
@@ -193,7 +193,7 @@ impl Attrs {
         self.0.is_empty()
     }
 
-    /// Whether both hold the same names and values.
+    /// Returns whether both hold the same names and values.
     pub fn same_values(&self, other: &Attrs) -> bool {
         self.0.len() == other.0.len()
             && self
@@ -229,13 +229,13 @@ impl Attrs {
         bytes -> &Bytes, AttrValue::Str(s) => s, "string";
     }
 
-    /// A string attr, which must be UTF-8.
+    /// Returns a string attr, which must be UTF-8.
     pub fn str(&self, name: &str) -> Result<&str> {
         std::str::from_utf8(self.bytes(name)?)
             .map_err(|_| invalid_argument!("attr '{name}' is not valid UTF-8"))
     }
 
-    /// A list of ints.
+    /// Returns a list of ints.
     pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
         self.typed_list(name, "int", |v| match v {
             AttrValue::Int(i) => Some(*i),
@@ -243,7 +243,7 @@ impl Attrs {
         })
     }
 
-    /// A list of floats.
+    /// Returns a list of floats.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         self.typed_list(name, "float", |v| match v {
             AttrValue::Float(f) => Some(*f),
@@ -251,7 +251,7 @@ impl Attrs {
         })
     }
 
-    /// A list of dtypes.
+    /// Returns a list of dtypes.
     pub fn dtypes(&self, name: &str) -> Result<Vec<DType>> {
         self.typed_list(name, "type", |v| match v {
             AttrValue::Type(t) => Some(*t),
@@ -259,7 +259,7 @@ impl Attrs {
         })
     }
 
-    /// A list of shapes.
+    /// Returns a list of shapes.
     pub fn shapes(&self, name: &str) -> Result<Vec<PartialShape>> {
         self.typed_list(name, "shape", |v| match v {
             AttrValue::Shape(s) => Some(s.clone()),
@@ -267,7 +267,7 @@ impl Attrs {
         })
     }
 
-    /// A list of UTF-8 strings.
+    /// Returns a list of UTF-8 strings.
     pub fn strs(&self, name: &str) -> Result<Vec<&str>> {
         self.list(name)?
             .iter()

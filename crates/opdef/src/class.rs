@@ -45,7 +45,7 @@ pub enum NodeClass {
 }
 
 impl NodeClass {
-    /// The class of the op `name`.
+    /// Returns the class of the op `name`.
     pub fn of(name: &str) -> NodeClass {
         match name {
             "Switch" | "RefSwitch" | "_SwitchN" => NodeClass::Switch,
@@ -78,7 +78,7 @@ impl NodeClass {
         }
     }
 
-    /// Whether nodes of the class run functions of the graph's library.
+    /// Returns whether nodes of the class run functions of the graph's library.
     pub fn calls_functions(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ impl NodeClass {
         )
     }
 
-    /// Whether nodes of the class move values between the frames and iterations of a loop.
+    /// Returns whether nodes of the class move values between the frames and iterations of a loop.
     pub fn is_loop(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,8 @@ impl NodeClass {
         )
     }
 
-    /// Whether nodes of the class only move values, as Switch, Merge and the ops of loops do.
+    /// Returns whether nodes of the class only move values, as Switch, Merge and the ops of loops
+    /// do.
     pub fn is_control_flow(self) -> bool {
         self.is_loop() || matches!(self, NodeClass::Switch | NodeClass::Merge)
     }

@@ -26,7 +26,7 @@ impl From<Option<Tensor>> for Value {
 }
 
 impl Value {
-    /// The tensor that belongs to this slot, if one is there.
+    /// Returns the tensor that belongs to this slot, if one is there.
     #[inline]
     pub fn into_tensor(self) -> Option<Tensor> {
         match self {
@@ -78,7 +78,7 @@ pub struct KernelCtx<'a> {
 }
 
 impl<'a> KernelCtx<'a> {
-    /// A context over the slots of an engine. Every `Value::Const` must index `consts`.
+    /// Creates a context over the slots of an engine. Every `Value::Const` must index `consts`.
     #[inline]
     pub fn new(
         node: &'a NodeInfo,
@@ -96,7 +96,7 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn node(&self) -> &str {
         &self.node.name
     }
@@ -126,8 +126,8 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// The value of input `i`, if it is a scalar of type `T` that lies in the tensor itself, as
-    /// most scalars do.
+    /// Returns the value of input `i`, if it is a scalar of type `T` that lies in the tensor
+    /// itself, as most scalars do.
     #[inline]
     pub fn inline_scalar<T: Element>(&self, i: usize) -> Option<T> {
         match self.inputs.get(i)? {
@@ -137,18 +137,18 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Whether input `i` has a value.
+    /// Returns whether input `i` has a value.
     pub fn has_input(&self, i: usize) -> bool {
         !matches!(self.inputs.get(i), None | Some(Value::Empty))
     }
 
-    /// The elements of input `i`, which must be of type `T`.
+    /// Returns the elements of input `i`, which must be of type `T`.
     #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T]> {
         self.input(i)?.slice()
     }
 
-    /// The shape of input `i`.
+    /// Returns the shape of input `i`.
     #[inline]
     pub fn shape(&self, i: usize) -> Result<&Shape> {
         Ok(self.input(i)?.shape())
@@ -168,8 +168,8 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Whether input `i` may be overwritten: it has this dtype and element count, and this node is
-    /// the last to read it.
+    /// Returns whether input `i` may be overwritten: it has this dtype and element count, and this
+    /// node is the last to read it.
     #[inline]
     pub fn can_forward(&mut self, i: usize, dtype: DType, num_elements: usize) -> bool {
         match self.inputs.get_mut(i) {
@@ -180,7 +180,7 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// A tensor to write an output to: the first of the inputs in `candidates` that can be
+    /// Returns a tensor to write an output to: the first of the inputs in `candidates` that can be
     /// overwritten (its slot is then empty, its values still in the tensor), else a new one with
     /// arbitrary values. The position tells which input it was.
     pub fn forward_or_alloc(
@@ -198,7 +198,7 @@ impl<'a> KernelCtx<'a> {
         Ok((self.alloc(dtype, shape)?, None))
     }
 
-    /// A new tensor with arbitrary values.
+    /// Returns a new tensor with arbitrary values.
     #[inline]
     pub fn alloc(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
         Tensor::for_overwrite(dtype, shape)
@@ -228,7 +228,8 @@ impl<'a> KernelCtx<'a> {
         self.services.resources
     }
 
-    /// The function that an attr of the node names; it may be kept and called in later steps.
+    /// Returns the function that an attr of the node names; it may be kept and called in later
+    /// steps.
     pub fn function(&self, name: &str) -> Result<Arc<dyn Callable>> {
         let found = self.services.functions.get(name);
         found.ok_or_else(|| {
@@ -236,7 +237,7 @@ impl<'a> KernelCtx<'a> {
         })
     }
 
-    /// The step's services.
+    /// Returns the step's services.
     pub fn services(&self) -> &StepServices<'a> {
         self.services
     }

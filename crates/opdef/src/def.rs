@@ -56,7 +56,7 @@ impl ArgDef {
         }
     }
 
-    /// Whether the argument is a reference.
+    /// Returns whether the argument is a reference.
     pub fn is_ref(&self) -> bool {
         matches!(
             self,
@@ -64,7 +64,7 @@ impl ArgDef {
         )
     }
 
-    /// The dtypes of the tensors it stands for in a node with these attrs.
+    /// Returns the dtypes of the tensors it stands for in a node with these attrs.
     pub fn dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         let resolve = |ty: &ArgType| match ty {
             ArgType::Fixed(t) => Ok(*t),
@@ -226,7 +226,7 @@ pub struct OpDef {
 }
 
 impl OpDef {
-    /// The schema of an op that no registry has: nothing is known of it.
+    /// Returns the schema of an op that no registry has: nothing is known of it.
     pub fn unknown(name: &str) -> OpDef {
         OpDef {
             name: Name::Owned(name.to_string()),
@@ -244,12 +244,12 @@ impl OpDef {
         self.class
     }
 
-    /// Whether nodes return their inputs unchanged and do nothing else.
+    /// Returns whether nodes return their inputs unchanged and do nothing else.
     pub fn is_identity(&self) -> bool {
         self.class == NodeClass::Identity
     }
 
-    /// The attr named `name`.
+    /// Returns the attr named `name`.
     pub fn attr(&self, name: &str) -> Option<&AttrDef> {
         self.attrs.iter().find(|a| a.name == name)
     }
@@ -274,12 +274,12 @@ impl OpDef {
         Ok(())
     }
 
-    /// The dtypes of all inputs of a node with these attrs.
+    /// Returns the dtypes of all inputs of a node with these attrs.
     pub fn input_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         flat_dtypes(&self.inputs, attrs)
     }
 
-    /// The dtypes of all outputs of a node with these attrs.
+    /// Returns the dtypes of all outputs of a node with these attrs.
     pub fn output_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         flat_dtypes(&self.outputs, attrs)
     }

@@ -105,7 +105,7 @@ const BINARY: &[(&str, BinaryFn)] = &[
 ];
 
 impl UnaryFn {
-    /// The function of the op `op`, if it has one; `alpha` is the slope of a LeakyRelu.
+    /// Returns the function of the op `op`, if it has one; `alpha` is the slope of a LeakyRelu.
     pub fn of_op(op: &str, alpha: f32) -> Option<UnaryFn> {
         let (_, function) = UNARY.iter().find(|(name, _)| *name == op)?;
         Some(match function {
@@ -121,7 +121,7 @@ impl UnaryFn {
 }
 
 impl BinaryFn {
-    /// The function of the op `op`, if it has one.
+    /// Returns the function of the op `op`, if it has one.
     pub fn of_op(op: &str) -> Option<BinaryFn> {
         let found = BINARY.iter().find(|(name, _)| *name == op);
         found.map(|(_, function)| *function)
@@ -157,7 +157,7 @@ pub struct ElementwiseProgram {
 }
 
 impl ElementwiseProgram {
-    /// A program of these steps, which must not be empty, with `n_inputs` inputs.
+    /// Creates a program of these steps, which must not be empty, with `n_inputs` inputs.
     ///
     /// # Errors
     ///
@@ -175,12 +175,13 @@ impl ElementwiseProgram {
         }
     }
 
-    /// The steps in order.
+    /// Returns the steps in order.
     pub fn steps(&self) -> &[Instruction] {
         &self.steps
     }
 
-    /// The program as text: op names with the numbers of their operands, a parameter in brackets.
+    /// Returns the program as text: op names with the numbers of their operands, a parameter in
+    /// brackets.
     pub fn encode(&self) -> String {
         let steps = self.steps.iter().map(|step| match *step {
             Instruction::Unary(f @ UnaryFn::LeakyRelu(alpha), a) => {

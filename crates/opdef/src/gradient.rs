@@ -36,19 +36,19 @@ pub trait GradientGraph {
         attrs: Attrs,
         controls: &[NodeId],
     ) -> Result<Vec<Output>>;
-    /// A constant.
+    /// Returns a constant.
     fn constant(&self, value: Tensor) -> Result<Output>;
-    /// The dtype of a value.
+    /// Returns the dtype of a value.
     fn dtype(&self, value: Output) -> Option<DType>;
     /// What is known of a value's shape.
     fn shape(&self, value: Output) -> PartialShape;
-    /// The value of a constant.
+    /// Returns the value of a constant.
     fn value(&self, value: Output) -> Option<Tensor>;
-    /// The shape that an integer vector holds, as far as it is known.
+    /// Returns the shape that an integer vector holds, as far as it is known.
     fn held_shape(&self, value: Output) -> Option<PartialShape>;
     /// Keeps the first error of an expression.
     fn fail(&self, error: Status);
-    /// A name that all gradients of one request share.
+    /// Returns a name that all gradients of one request share.
     fn source(&self) -> String;
 }
 
@@ -84,7 +84,7 @@ pub enum Gradient<T> {
 }
 
 impl<T> Gradient<T> {
-    /// The same gradient with each value converted by `f`.
+    /// Returns the same gradient with each value converted by `f`.
     pub fn map<U>(self, f: impl Fn(T) -> U) -> Gradient<U> {
         match self {
             Gradient::Dense(value) => Gradient::Dense(f(value)),
@@ -94,7 +94,7 @@ impl<T> Gradient<T> {
 }
 
 impl<T> IndexedSlices<T> {
-    /// The same slices with each value converted by `f`.
+    /// Returns the same slices with each value converted by `f`.
     pub fn map<U>(self, f: impl Fn(T) -> U) -> IndexedSlices<U> {
         IndexedSlices {
             values: f(self.values),
@@ -105,7 +105,7 @@ impl<T> IndexedSlices<T> {
 }
 
 impl<'g> Gradient<Expr<'g>> {
-    /// The gradient as a tensor.
+    /// Returns the gradient as a tensor.
     pub fn dense(self) -> Expr<'g> {
         match self {
             Gradient::Dense(value) => value,
@@ -120,7 +120,7 @@ impl<'g> Gradient<Expr<'g>> {
 }
 
 impl<'g> Expr<'g> {
-    /// The value `output` of `graph`.
+    /// Returns the value `output` of `graph`.
     pub fn new(graph: &'g dyn GradientGraph, output: Output) -> Self {
         Expr { graph, output }
     }
@@ -135,7 +135,7 @@ impl<'g> Expr<'g> {
         Expr::new(self.graph, output)
     }
 
-    /// The value's dtype.
+    /// Returns the value's dtype.
     pub fn dtype(self) -> DType {
         self.graph.dtype(self.output).unwrap_or(DType::Float)
     }
@@ -145,17 +145,17 @@ impl<'g> Expr<'g> {
         self.graph.shape(self.output)
     }
 
-    /// The value's rank, where it is known.
+    /// Returns the value's rank, where it is known.
     pub fn rank(self) -> Option<usize> {
         self.shape().rank()
     }
 
-    /// The value, if it is a constant.
+    /// Returns the value, if it is a constant.
     pub fn constant_value(self) -> Option<Tensor> {
         self.graph.value(self.output)
     }
 
-    /// The integers of a constant.
+    /// Returns the integers of a constant.
     pub fn constant_ints(self) -> Option<Vec<i64>> {
         let t = self.constant_value()?;
         match t.dtype() {
@@ -165,12 +165,12 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// The shape that this integer vector holds, as far as it is known.
+    /// Returns the shape that this integer vector holds, as far as it is known.
     pub fn held_shape(self) -> Option<PartialShape> {
         self.graph.held_shape(self.output)
     }
 
-    /// All outputs of a new node.
+    /// Returns all outputs of a new node.
     pub fn node(
         self,
         op: &str,
@@ -180,7 +180,7 @@ impl<'g> Expr<'g> {
         self.node_after(op, inputs, attrs, &[])
     }
 
-    /// The same for a node that waits for the nodes of `after`.
+    /// Returns the same for a node that waits for the nodes of `after`.
     pub fn node_after(
         self,
         op: &str,
@@ -209,12 +209,12 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// The first output of a new node, which reads this value and `others`.
+    /// Returns the first output of a new node, which reads this value and `others`.
     pub fn op(self, op: &str, others: &[Expr<'g>]) -> Self {
         self.op_with(op, others, &[])
     }
 
-    /// The same, with attrs.
+    /// Returns the same, with attrs.
     pub fn op_with(
         self,
         op: &str,
@@ -228,18 +228,18 @@ impl<'g> Expr<'g> {
         self.make(op, &inputs, attrs)
     }
 
-    /// The first output of a new node that reads `inputs`.
+    /// Returns the first output of a new node that reads `inputs`.
     pub fn make(self, op: &str, inputs: &[Expr<'g>], attrs: &[(&'static str, AttrValue)]) -> Self {
         let outputs = self.node(op, inputs, attrs);
         outputs.first().copied().unwrap_or(self.nothing())
     }
 
-    /// The value of an expression with an error.
+    /// Returns the value of an expression with an error.
     pub fn nothing(self) -> Self {
         Expr::new(self.graph, nothing())
     }
 
-    /// A constant in the graph of this value.
+    /// Returns a constant in the graph of this value.
     pub fn constant(self, value: Result<Tensor>) -> Self {
         match value.and_then(|v| self.graph.constant(v)) {
             Ok(output) => Expr::new(self.graph, output),
@@ -250,12 +250,12 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// An int32 scalar in the graph of this value.
+    /// Returns an int32 scalar in the graph of this value.
     pub fn int(self, value: i32) -> Self {
         self.constant(Ok(Tensor::scalar(value)))
     }
 
-    /// An int32 vector in the graph of this value.
+    /// Returns an int32 vector in the graph of this value.
     pub fn ints(self, values: impl IntoIterator<Item = i64>) -> Self {
         let values = values.into_iter().map(|v| {
             i32::try_from(v)
@@ -265,12 +265,12 @@ impl<'g> Expr<'g> {
         self.constant(values.and_then(|v| Tensor::vector(&v)))
     }
 
-    /// A scalar of this value's dtype.
+    /// Returns a scalar of this value's dtype.
     pub fn number(self, value: f64) -> Self {
         self.constant(scalar(self.dtype(), value))
     }
 
-    /// The value as another dtype.
+    /// Returns the value as another dtype.
     pub fn cast(self, dtype: DType) -> Self {
         match self.dtype() == dtype {
             true => self,
@@ -278,7 +278,7 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// The complex conjugate; the value itself if it is real.
+    /// Returns the complex conjugate; the value itself if it is real.
     pub fn conj(self) -> Self {
         match self.dtype().is_complex() {
             true => self.op("Conj", &[]),
@@ -286,7 +286,7 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// The value's shape as an int32 vector, a constant where it is known.
+    /// Returns the value's shape as an int32 vector, a constant where it is known.
     pub fn shape_of(self) -> Self {
         match self.shape().to_full() {
             Some(shape) if self.dtype() != DType::Resource => self.ints(shape.to_i64()),
@@ -294,12 +294,12 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// The value in another shape.
+    /// Returns the value in another shape.
     pub fn reshape(self, shape: Expr<'g>) -> Self {
         self.op("Reshape", &[shape])
     }
 
-    /// The value in the shape of another; itself where both are known to be the same.
+    /// Returns the value in the shape of another; itself where both are known to be the same.
     pub fn reshape_like(self, other: Expr<'g>) -> Self {
         let (a, b) = (self.shape().to_full(), other.shape().to_full());
         match a.is_some() && a == b {
@@ -308,12 +308,12 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// The sum over some axes, which stay as 1 or go.
+    /// Returns the sum over some axes, which stay as 1 or go.
     pub fn sum(self, axes: Expr<'g>, keep_dims: bool) -> Self {
         self.op_with("Sum", &[axes], &[("keep_dims", keep_dims.into())])
     }
 
-    /// The gradient of `x`, which was broadcast to the shape of `self`.
+    /// Returns the gradient of `x`, which was broadcast to the shape of `self`.
     pub fn sum_to(self, x: Expr<'g>) -> Self {
         let (from, to) = (self.shape(), x.shape());
         if let (Some(from), Some(to)) = (from.dims(), to.dims())
@@ -339,13 +339,13 @@ impl<'g> Expr<'g> {
         self.op("ZerosLike", &[])
     }
 
-    /// The elements of `self` where `condition` is true, else those of `other`.
+    /// Returns the elements of `self` where `condition` is true, else those of `other`.
     pub fn where_(self, condition: Expr<'g>, other: Expr<'g>) -> Self {
         condition.op("SelectV2", &[self, other])
     }
 }
 
-/// A scalar of any number type.
+/// Returns a scalar of any number type.
 fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
     use ferroflow_tensor::{Complex, bf16, f16};
     Ok(match dtype {
@@ -437,7 +437,7 @@ pub struct GradientCtx<'g> {
 }
 
 impl<'g> GradientCtx<'g> {
-    /// A context for `node`; `arrived` has the gradients of its outputs.
+    /// Creates a context for `node`; `arrived` has the gradients of its outputs.
     pub fn new(
         graph: &'g dyn GradientGraph,
         node: GradientNode<'g>,
@@ -452,23 +452,23 @@ impl<'g> GradientCtx<'g> {
         }
     }
 
-    /// The node's attrs.
+    /// Returns the node's attrs.
     pub fn attrs(&self) -> &'g Attrs {
         self.node.attrs
     }
 
-    /// An attr, to be given to another node; an empty list when there is none.
+    /// Returns an attr, to be given to another node; an empty list when there is none.
     pub fn attr(&self, name: &'static str) -> (&'static str, AttrValue) {
         let value = self.node.attrs.get(name).cloned();
         (name, value.unwrap_or_else(|| AttrValue::List(Vec::new())))
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn name(&self) -> &'g str {
         self.node.name
     }
 
-    /// The node's op.
+    /// Returns the node's op.
     pub fn op_name(&self) -> &'g str {
         self.node.op
     }
@@ -497,7 +497,7 @@ impl<'g> GradientCtx<'g> {
         self.expr(self.node.inputs.get(i), "input", i)
     }
 
-    /// All inputs.
+    /// Returns all inputs.
     pub fn xs(&self) -> Vec<Expr<'g>> {
         (0..self.num_inputs()).map(|i| self.x(i)).collect()
     }
@@ -507,7 +507,7 @@ impl<'g> GradientCtx<'g> {
         self.expr(self.node.outputs.get(i), "output", i)
     }
 
-    /// The gradient of output `i` as a tensor; zeros when there is none.
+    /// Returns the gradient of output `i` as a tensor; zeros when there is none.
     pub fn dy(&self, i: usize) -> Expr<'g> {
         match self.arrived.get(i).copied().flatten() {
             Some(gradient) => gradient.dense(),
@@ -515,12 +515,12 @@ impl<'g> GradientCtx<'g> {
         }
     }
 
-    /// The gradient of output `i` as it arrived.
+    /// Returns the gradient of output `i` as it arrived.
     pub fn arrived(&self, i: usize) -> Option<Gradient<Expr<'g>>> {
         self.arrived.get(i).copied().flatten()
     }
 
-    /// Whether the gradient of input `i` is of use.
+    /// Returns whether the gradient of input `i` is of use.
     pub fn needs(&self, i: usize) -> bool {
         self.node.needed.get(i).copied().unwrap_or(false)
     }
@@ -530,7 +530,7 @@ impl<'g> GradientCtx<'g> {
         self.set_gradient(i, Gradient::Dense(gradient))
     }
 
-    /// The same for a gradient of either kind.
+    /// Returns the same for a gradient of either kind.
     pub fn set_gradient(&mut self, i: usize, gradient: Gradient<Expr<'g>>) -> Result<()> {
         match self.results.get_mut(i) {
             Some(slot) => {
@@ -576,19 +576,19 @@ impl<'g> GradientCtx<'g> {
         Ok(())
     }
 
-    /// The name that all gradients of one request share.
+    /// Returns the name that all gradients of one request share.
     pub fn source(&self) -> String {
         self.graph.source()
     }
 
-    /// The gradients that were set.
+    /// Returns the gradients that were set.
     pub fn into_results(self) -> Vec<Option<Gradient<Expr<'g>>>> {
         self.results
     }
 }
 
-/// The axes along which each of two shapes is repeated when they are broadcast together; `None`
-/// where that depends on sizes that are not known.
+/// Returns the axes along which each of two shapes is repeated when they are broadcast together;
+/// `None` where that depends on sizes that are not known.
 fn repeated(a: &[Option<usize>], b: &[Option<usize>]) -> Option<[Vec<usize>; 2]> {
     let rank = a.len().max(b.len());
     let size = |s: &[Option<usize>], axis: usize| match axis + s.len() < rank {

@@ -12,8 +12,8 @@ pub trait OpKernel: Send + Sync {
     /// Reads inputs from `ctx`, writes every output to it.
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()>;
 
-    /// Whether the kernel took constant input `i` into itself when it was built (for example as
-    /// packed weights) and does not read it from the context any more.
+    /// Returns whether the kernel took constant input `i` into itself when it was built (for
+    /// example as packed weights) and does not read it from the context any more.
     fn absorbs(&self, _i: usize) -> bool {
         false
     }
@@ -47,7 +47,7 @@ pub struct AsyncCall {
 }
 
 impl AsyncCall {
-    /// A call of step 0 whose outputs (or error) go to `done`.
+    /// Creates a call of step 0 whose outputs (or error) go to `done`.
     pub fn new(
         inputs: Vec<Tensor>,
         cancel: CancelToken,
@@ -116,7 +116,7 @@ pub struct KernelBuild<'a> {
 }
 
 impl KernelBuild<'_> {
-    /// The constant value of input `i`, when it is known before the first step.
+    /// Returns the constant value of input `i`, when it is known before the first step.
     pub fn constant(&self, i: usize) -> Option<&LazyTensor> {
         self.constants.get(i)?.as_ref()
     }
@@ -136,7 +136,7 @@ impl KernelBuild<'_> {
         Some(list.iter().map(tensor).collect())
     }
 
-    /// The dtype of input `i`.
+    /// Returns the dtype of input `i`.
     pub fn input(&self, i: usize) -> Result<DType> {
         self.inputs
             .get(i)
@@ -144,7 +144,7 @@ impl KernelBuild<'_> {
             .ok_or_else(|| ferroflow_base::internal!("op {} has no input {i}", self.def.name))
     }
 
-    /// The dtype of output `i`.
+    /// Returns the dtype of output `i`.
     pub fn output(&self, i: usize) -> Result<DType> {
         self.outputs
             .get(i)
@@ -152,15 +152,15 @@ impl KernelBuild<'_> {
             .ok_or_else(|| ferroflow_base::internal!("op {} has no output {i}", self.def.name))
     }
 
-    /// The error of an op that has no CPU kernel for `dtype`.
+    /// Returns the error of an op that has no CPU kernel for `dtype`.
     #[cold]
     pub fn unsupported(&self, dtype: DType) -> Status {
         let missing = format!("there is none for {dtype}");
         no_kernel(&self.def.name, self.node, self.attrs, &missing)
     }
 
-    /// The kernel of the node. When there is none for its dtypes, the error lists those that there
-    /// are kernels for, as TensorFlow does.
+    /// Returns the kernel of the node. When there is none for its dtypes, the error lists those
+    /// that there are kernels for, as TensorFlow does.
     pub fn kernel(&self, factory: KernelFactory) -> Result<Box<dyn OpKernel>> {
         factory(self).map_err(|e| match e.message().starts_with(NO_KERNEL) {
             true => self.registered(factory).unwrap_or(e),
@@ -206,8 +206,8 @@ impl KernelBuild<'_> {
 /// How the message of [`no_kernel`] begins.
 const NO_KERNEL: &str = "No OpKernel was registered to support Op '";
 
-/// The error of a node that has no CPU kernel, in TensorFlow's words; `kernels` says which there
-/// are.
+/// Returns the error of a node that has no CPU kernel, in TensorFlow's words; `kernels` says which
+/// there are.
 #[cold]
 pub fn no_kernel(op: &str, node: &str, attrs: &Attrs, kernels: &str) -> Status {
     invalid_argument!(

@@ -48,7 +48,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// An op with unknown output shapes, no kernel and `Cost::BySize`.
+    /// Creates an op with unknown output shapes, no kernel and `Cost::BySize`.
     pub const fn new(name: &'static str, signature: &'static str) -> Op {
         Op {
             name,

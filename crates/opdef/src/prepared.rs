@@ -40,7 +40,7 @@ pub struct PreparedOp {
     kernel: Box<dyn OpKernel>,
 }
 
-/// Whether engines run the op without a kernel: outputs are inputs.
+/// Returns whether engines run the op without a kernel: outputs are inputs.
 fn is_forwarded(def: &OpDef) -> bool {
     matches!(def.class(), NodeClass::Identity | NodeClass::NoOp)
 }
@@ -126,17 +126,18 @@ impl PreparedOp {
         self.op.cost
     }
 
-    /// Whether runs have effects besides their outputs.
+    /// Returns whether runs have effects besides their outputs.
     pub fn is_stateful(&self) -> bool {
         self.def.flags.stateful || self.inputs.contains(&DType::Resource)
     }
 
-    /// The kernel, for ops of [`Cost::Async`].
+    /// Returns the kernel, for ops of [`Cost::Async`].
     pub fn kernel(&self) -> &dyn OpKernel {
         &*self.kernel
     }
 
-    /// The shapes of the outputs, as far as those of the inputs say; an error if they do not fit.
+    /// Returns the shapes of the outputs, as far as those of the inputs say; an error if they do
+    /// not fit.
     pub fn shapes(
         &self,
         inputs: &[PartialShape],
@@ -192,7 +193,7 @@ impl PreparedOps {
         }
     }
 
-    /// The op, from the cache or new.
+    /// Returns the op, from the cache or new.
     pub fn get(&self, op: &str, attrs: &Attrs, inputs: &[DType]) -> Result<Arc<PreparedOp>> {
         let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         let fits = |op: &&Arc<PreparedOp>| op.inputs() == inputs && op.given.same_values(attrs);

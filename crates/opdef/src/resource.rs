@@ -100,7 +100,7 @@ impl Default for Containers {
     }
 }
 
-/// The value of a key, made first if there is none.
+/// Returns the value of a key, made first if there is none.
 fn find_or_make<T: Any + Send + Sync>(
     container: &mut Container,
     name: &str,
@@ -181,13 +181,13 @@ impl Resources {
         Ok((name, found))
     }
 
-    /// A number that no other session's resources have.
+    /// Returns a number that no other session's resources have.
     pub fn session_id(&self) -> u64 {
         self.own.id
     }
 
-    /// A number that no other containers of this process have: kernels remember by it where a
-    /// resource that they looked up came from.
+    /// Returns a number that no other containers of this process have: kernels remember by it where
+    /// a resource that they looked up came from.
     pub fn id(&self) -> u64 {
         self.containers.id
     }
@@ -196,7 +196,7 @@ impl Resources {
         self.containers.lock()
     }
 
-    /// The resource of this type and name; NOT_FOUND when there is none.
+    /// Returns the resource of this type and name; NOT_FOUND when there is none.
     pub fn lookup<T: Any + Send + Sync>(&self, container: &str, name: &str) -> Result<Arc<T>> {
         let containers = self.lock();
         let found = containers
@@ -208,7 +208,7 @@ impl Resources {
             .ok_or_else(|| missing(container, name))
     }
 
-    /// The resource of this type and name, made first if there is none.
+    /// Returns the resource of this type and name, made first if there is none.
     ///
     /// `make` runs under the lock of all containers and must not come back here.
     pub fn lookup_or_create<T: Any + Send + Sync>(
@@ -239,7 +239,8 @@ impl Resources {
         Ok(())
     }
 
-    /// Whether a container was ever filled; `counts` says what fills one, be it gone meanwhile or not.
+    /// Returns whether a container was ever filled; `counts` says what fills one, be it gone
+    /// meanwhile or not.
     pub fn is_container(
         &self,
         container: &str,

@@ -18,7 +18,8 @@ pub struct ShapeCtx<'a> {
 }
 
 impl<'a> ShapeCtx<'a> {
-    /// A context for a node with these inputs; `constants[i]` is the value of input `i` if known.
+    /// Creates a context for a node with these inputs; `constants[i]` is the value of input `i` if
+    /// known.
     pub fn new(
         attrs: &'a Attrs,
         inputs: &'a [PartialShape],
@@ -53,18 +54,18 @@ impl<'a> ShapeCtx<'a> {
         self
     }
 
-    /// The shape of the variable that input `i` is a handle of, as far as it is known.
+    /// Returns the shape of the variable that input `i` is a handle of, as far as it is known.
     pub fn handle_shape(&self, i: usize) -> PartialShape {
         let known = self.handles.get(i).cloned().flatten();
         known.unwrap_or_default()
     }
 
-    /// The shape that input `i` holds as its value, as far as it is known.
+    /// Returns the shape that input `i` holds as its value, as far as it is known.
     pub fn shape_value(&self, i: usize) -> Option<&'a [Option<usize>]> {
         self.shape_values.get(i)?.as_deref()
     }
 
-    /// The node's attrs.
+    /// Returns the node's attrs.
     pub fn attrs(&self) -> &'a Attrs {
         self.attrs
     }
@@ -79,22 +80,22 @@ impl<'a> ShapeCtx<'a> {
         self.outputs.len()
     }
 
-    /// The shape of input `i`; unknown when there is no such input.
+    /// Returns the shape of input `i`; unknown when there is no such input.
     pub fn input(&self, i: usize) -> PartialShape {
         self.inputs.get(i).cloned().unwrap_or_default()
     }
 
-    /// The dtype of input `i`.
+    /// Returns the dtype of input `i`.
     pub fn dtype(&self, i: usize) -> Option<DType> {
         self.dtypes.get(i).copied()
     }
 
-    /// The value of input `i` when it is a constant.
+    /// Returns the value of input `i` when it is a constant.
     pub fn constant(&self, i: usize) -> Option<&'a Tensor> {
         self.constants.get(i)?.as_ref()
     }
 
-    /// The value of a constant int32 or int64 input as 64-bit integers.
+    /// Returns the value of a constant int32 or int64 input as 64-bit integers.
     pub fn constant_ints(&self, i: usize) -> Option<Vec<i64>> {
         let t = self.constant(i)?;
         match t.dtype() {
@@ -140,7 +141,7 @@ impl<'a> ShapeCtx<'a> {
             .ok_or_else(|| invalid_argument!("Shapes {a} and {b} are not compatible"))
     }
 
-    /// The inferred output shapes.
+    /// Returns the inferred output shapes.
     pub fn into_outputs(self) -> Vec<PartialShape> {
         self.outputs
     }

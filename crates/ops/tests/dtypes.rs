@@ -67,7 +67,7 @@ fn is_missing(op: &str, types: &[(&str, DType)]) -> bool {
         || op == "RandomGamma" && has(|t| t == DType::Bfloat16)
 }
 
-/// Whether the op has a kernel for these types.
+/// Returns whether the op has a kernel for these types.
 fn check(op: &str, types: &[(&str, DType)]) -> Result<(), String> {
     let Some(factory) = registry().op(op).and_then(|op| op.kernel) else {
         return Ok(());

@@ -6,7 +6,7 @@ use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_ops::registry;
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
-/// The first output of an op on shared inputs; type attrs come from the inputs' dtypes.
+/// Returns the first output of an op on shared inputs; type attrs come from the inputs' dtypes.
 fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
     Ok(ferroflow_testkit::op::run(registry(), op, &attrs, inputs.to_vec())?.swap_remove(0))
 }

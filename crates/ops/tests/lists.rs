@@ -40,7 +40,8 @@ fn stacked(handle: &Tensor) -> Vec<f32> {
     out.slice::<f32>().expect("float").to_vec()
 }
 
-/// Each op that changes a list, with its further inputs and what a list of `[0, 0]` becomes.
+/// Returns each op that changes a list, with its further inputs and what a list of `[0, 0]`
+/// becomes.
 fn changes() -> Vec<(&'static str, Vec<Tensor>, Vec<f32>)> {
     let one = || Tensor::scalar(1.0f32);
     vec![

@@ -37,7 +37,7 @@ fn floats() -> AttrValue {
     AttrValue::List(vec![AttrValue::Type(FLOAT)])
 }
 
-/// A queue of float scalars.
+/// Creates a queue of float scalars.
 fn new_queue(resources: &Resources, capacity: i64) -> Tensor {
     let attrs = Attrs::default()
         .with("component_types", floats())

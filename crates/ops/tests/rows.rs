@@ -80,7 +80,7 @@ const VARIANTS: [Variant; 5] = [
     Variant::Pooled,
 ];
 
-/// The same values as a slice of a buffer that begins earlier and ends later.
+/// Returns the same values as a slice of a buffer that begins earlier and ends later.
 fn sliced(t: &Tensor) -> ferroflow_base::Result<Tensor> {
     let row = t.bytes()?;
     let padded = [&vec![0xa5; row.len()], row, &vec![0x5a; row.len()]].concat();

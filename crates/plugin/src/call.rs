@@ -198,7 +198,7 @@ fn null() -> Status {
     invalid_argument!("a kernel of a library passes a null pointer")
 }
 
-/// An error of a library: its code and words.
+/// Returns an error of a library: its code and words.
 ///
 /// # Safety
 /// `message` is null or ends with a zero.

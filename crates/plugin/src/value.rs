@@ -29,7 +29,7 @@ impl Drop for Object {
     }
 }
 
-/// A text that ends with a zero.
+/// Returns a text that ends with a zero.
 ///
 /// # Safety
 /// `text` is null or such a text.
@@ -43,7 +43,7 @@ pub(crate) unsafe fn text(text: *const c_char) -> Result<String> {
     text.map_err(|_| invalid_argument!("a text is not UTF-8"))
 }
 
-/// A text that ends with a zero, whatever its bytes; nothing if null.
+/// Returns a text that ends with a zero, whatever its bytes; nothing if null.
 ///
 /// # Safety
 /// `text` is null or such a text.
@@ -145,7 +145,7 @@ pub(crate) unsafe fn arg(frame: &impl Frame, i: usize, wanted: &Value) -> Result
     })
 }
 
-/// The number or the text that an attribute is, of the type `kind`.
+/// Returns the number or the text that an attribute is, of the type `kind`.
 pub(crate) fn attribute(attribute: Attribute<'_>, kind: u32) -> Result<Content> {
     Ok(match kind {
         abi::I1 => Content {
@@ -186,7 +186,7 @@ pub(crate) fn attribute(attribute: Attribute<'_>, kind: u32) -> Result<Content> 
     })
 }
 
-/// The type of numbers that a library calls `kind`.
+/// Returns the type of numbers that a library calls `kind`.
 pub(crate) fn dtype(kind: u32) -> Result<HostDType> {
     let number = u8::try_from(kind).ok().filter(|_| kind <= abi::F64);
     let dtype = number.map(HostDType).filter(|d| d.size().is_some());
@@ -220,7 +220,7 @@ impl Sink for IntoSync {
     }
 }
 
-/// A value that a library made.
+/// Returns a value that a library made.
 ///
 /// # Safety
 /// `value` is as the header has it: `kind` says which field of `content` holds; texts have the bytes they speak of.

@@ -50,7 +50,8 @@ impl Aligned {
         Aligned(Repr::Own(lines.collect()))
     }
 
-    /// The memory as at least `n` elements, grown when needed; what it holds is unspecified.
+    /// Returns the memory as at least `n` elements, grown when needed; what it holds is
+    /// unspecified.
     pub(crate) fn alloc<T: Plain>(&mut self, n: usize) -> &mut [T] {
         let needed = (n * size_of::<T>()).div_ceil(64);
         if !matches!(&self.0, Repr::Own(lines) if lines.len() >= needed) {
@@ -66,7 +67,7 @@ impl Aligned {
         unsafe { std::slice::from_raw_parts_mut(start.cast(), n) }
     }
 
-    /// The whole memory.
+    /// Returns the whole memory.
     #[inline]
     pub(crate) fn get<T: Plain>(&self) -> &[T] {
         let (start, len): (*const u8, usize) = match &self.0 {
@@ -107,7 +108,7 @@ impl Scratch {
         self.0.alloc(n)
     }
 
-    /// The buffer itself, to be taken out and put back.
+    /// Returns the buffer itself, to be taken out and put back.
     pub(crate) fn inner(&mut self) -> &mut Aligned {
         &mut self.0
     }
@@ -138,7 +139,7 @@ unsafe impl<T: Send> Send for SendPtr<T> {}
 unsafe impl<T: Send> Sync for SendPtr<T> {}
 
 impl<T> SendPtr<T> {
-    /// The pointer (a method, so that closures capture the wrapper).
+    /// Returns the pointer (a method, so that closures capture the wrapper).
     #[inline(always)]
     pub(crate) fn get(self) -> *mut T {
         self.0

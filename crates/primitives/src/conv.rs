@@ -95,7 +95,7 @@ impl Conv2dShape {
         self.filter_h * self.filter_w * (self.in_c / self.groups.max(1)) * self.out_c
     }
 
-    /// The same as a 3-D convolution of one plane.
+    /// Returns the same as a 3-D convolution of one plane.
     fn solid(&self) -> Conv3dShape {
         Conv3dShape {
             plane: *self,
@@ -171,8 +171,8 @@ impl PackedFilter {
         Self::with_offsets(par, filter, n_offsets, &s.plane)
     }
 
-    /// The filter of a 2-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
-    /// they do not fit it.
+    /// Returns the filter of a 2-D convolution whose [`PackedFilter::parts`] have these bytes;
+    /// `None` if they do not fit it.
     pub fn from_packed(parts: Vec<Bytes>, s: &Conv2dShape) -> Option<Self> {
         let n_offsets = s.filter_h.checked_mul(s.filter_w)?;
         if let Some(transform) = winograd::transform(s) {
@@ -182,8 +182,8 @@ impl PackedFilter {
         Self::from_packed_offsets(parts, n_offsets, s)
     }
 
-    /// The filter of a 3-D convolution whose [`PackedFilter::parts`] have these bytes; `None` if
-    /// they do not fit it.
+    /// Returns the filter of a 3-D convolution whose [`PackedFilter::parts`] have these bytes;
+    /// `None` if they do not fit it.
     pub fn from_packed_3d(parts: Vec<Bytes>, s: &Conv3dShape) -> Option<Self> {
         let plane = s.plane.filter_h.checked_mul(s.plane.filter_w)?;
         Self::from_packed_offsets(parts, plane.checked_mul(s.filter_d)?, &s.plane)
@@ -219,7 +219,7 @@ impl PackedFilter {
         })
     }
 
-    /// The matrices that it consists of.
+    /// Returns the matrices that it consists of.
     pub fn parts(&self) -> &[PackedB] {
         &self.parts
     }
@@ -276,7 +276,7 @@ pub fn conv2d(
     conv3d(par, &s.solid(), input, filter, out, ep);
 }
 
-/// As [`conv2d`], over `[batch, depth, height, width, channels]`.
+/// Like [`conv2d`], over `[batch, depth, height, width, channels]`.
 ///
 /// # Panics
 /// If a slice is too short, or the filter was packed for other sizes.

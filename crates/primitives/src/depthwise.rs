@@ -260,7 +260,7 @@ impl DepthwiseShape {
         self.filter_h * self.filter_w * self.channels * self.multiplier
     }
 
-    /// The input row that filter row `ky` meets at output row `y`, of image `n`.
+    /// Returns the input row that filter row `ky` meets at output row `y`, of image `n`.
     fn line<'a>(&self, input: &'a [f32], n: usize, y: usize, ky: usize) -> Option<&'a [f32]> {
         let iy = (y * self.stride_h + ky * self.dil_h).checked_sub(self.pad_top)?;
         let len = self.in_w * self.channels;

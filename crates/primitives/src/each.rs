@@ -20,7 +20,7 @@ pub fn each<T: Copy, F: Fn([&mut T; N], T), const N: usize>(
     unsafe { each_of_tile(Isa::current(), values, of.as_ptr(), [n, n], [1, n], rule) };
 }
 
-/// As [`each`], for rows and columns; strides are those of the values and of `of`.
+/// Like [`each`], for rows and columns; strides are those of the values and of `of`.
 ///
 /// # Safety
 /// The CPU has the instruction set.

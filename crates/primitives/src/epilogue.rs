@@ -33,7 +33,7 @@ impl<'a, T> Epilogue<'a, T> {
         Self::default()
     }
 
-    /// Whether the product is stored as it is.
+    /// Returns whether the product is stored as it is.
     pub fn is_none(&self) -> bool {
         self.scale.is_none()
             && self.bias.is_none()
@@ -69,7 +69,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The limits, for the activations that are nothing else.
+    /// Returns the limits, for the activations that are nothing else.
     pub(crate) fn limits(self) -> Option<(f32, f32)> {
         match self {
             Activation::Relu | Activation::Unary(UnaryOp::Relu) => Some((0.0, f32::INFINITY)),
@@ -79,7 +79,7 @@ impl Activation {
         }
     }
 
-    /// The function, for the activations that are more than limits.
+    /// Returns the function, for the activations that are more than limits.
     pub(crate) fn function(self) -> Option<UnaryOp> {
         match self {
             Activation::Unary(UnaryOp::Identity) => None,
@@ -88,7 +88,7 @@ impl Activation {
         }
     }
 
-    /// The activation as an elementwise function.
+    /// Returns the activation as an elementwise function.
     pub fn as_unary(self) -> UnaryOp {
         match self {
             Activation::None => UnaryOp::Identity,

@@ -95,8 +95,8 @@ pub(crate) fn expm1<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(y, s.neg(one)), s.neg(one), y)
 }
 
-/// The core of the logarithm: `ln m + k ln 2` where `f = m - 1` and `m` is near one; `c` is added
-/// where it does not get lost.
+/// Returns the core of the logarithm: `ln m + k ln 2` where `f = m - 1` and `m` is near one; `c` is
+/// added where it does not get lost.
 #[inline(always)]
 fn log_core<S: Simd>(s: S, f: S::V, k: S::V, c: S::V) -> S::V {
     let q = s.div(f, s.add(s.splat(2.0), f));
@@ -164,7 +164,8 @@ pub(crate) fn log1p<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(u, s.zero()), s.splat(f32::NAN), r)
 }
 
-/// The hyperbolic tangent, as a quotient of polynomials on the range where it is not ±1 yet.
+/// Returns the hyperbolic tangent, as a quotient of polynomials on the range where it is not ±1
+/// yet.
 #[inline(always)]
 pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let limit = s.splat(7.905_311);
@@ -212,7 +213,7 @@ pub(crate) fn swish<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), e))
 }
 
-/// The error function, as a quotient of polynomials on the range where it is not ±1 yet.
+/// Returns the error function, as a quotient of polynomials on the range where it is not ±1 yet.
 #[inline(always)]
 pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
     let limit = s.splat(4.0);
@@ -300,7 +301,7 @@ fn sin_small<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
     s.float(s.ixor(s.bits(y), flip))
 }
 
-/// The sine, or the cosine for `shift` 1; large arguments take the library's way.
+/// Returns the sine, or the cosine for `shift` 1; large arguments take the library's way.
 #[inline(always)]
 pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
     let small = s.lt(s.abs(x), s.splat(8192.0));

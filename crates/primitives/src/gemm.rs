@@ -73,7 +73,7 @@ impl GemmElement for f64 {
     }
 }
 
-/// Whether `len` elements hold `rows` rows of `cols` columns and stride `ld`.
+/// Returns whether `len` elements hold `rows` rows of `cols` columns and stride `ld`.
 ///
 /// # Panics
 /// If not.
@@ -147,7 +147,7 @@ pub fn gemm_packed<T: GemmElement>(
     unsafe { multiply(par, (a, lda), m, b.into(), out, ep) }
 }
 
-/// As [`gemm_packed`], of a right side packed or not.
+/// Like [`gemm_packed`], of a right side packed or not.
 ///
 /// # Safety
 /// As for [`drive`], as far as `out` is concerned.
@@ -209,7 +209,7 @@ impl GemmShape {
         }
     }
 
-    /// Whether packing a matrix takes longer than the product.
+    /// Returns whether packing a matrix takes longer than the product.
     pub fn is_tiny(&self) -> bool {
         self.m.saturating_mul(self.n).saturating_mul(self.k) <= MAX_TINY
     }
@@ -252,7 +252,7 @@ pub fn gemm<T: GemmElement>(
     unsafe { multiply_into(par, s, a, b, out, ep) }
 }
 
-/// As [`gemm`], wherever the product goes.
+/// Like [`gemm`], wherever the product goes.
 ///
 /// # Safety
 /// As for [`drive`], as far as `out` is concerned.
@@ -371,7 +371,7 @@ pub fn batch_gemm<T: GemmElement>(
     });
 }
 
-/// A plain product for any number type: `out[i][j] = finish(Σ mac(…, a[i][k], b[k][j]))`.
+/// Returns a plain product for any number type: `out[i][j] = finish(Σ mac(…, a[i][k], b[k][j]))`.
 ///
 /// `Acc` may be wider than `T`, as `f32` is for halves.
 ///

@@ -14,7 +14,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The best instruction set of this CPU.
+    /// Returns the best instruction set of this CPU.
     pub fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -27,8 +27,8 @@ impl Isa {
         Isa::Portable
     }
 
-    /// The instruction set in use: the CPU's best, or a lower one named by the environment variable
-    /// `FERROFLOW_SIMD` (`portable`, `avx2` or `avx512`).
+    /// Returns the instruction set in use: the CPU's best, or a lower one named by the environment
+    /// variable `FERROFLOW_SIMD` (`portable`, `avx2` or `avx512`).
     pub fn current() -> Isa {
         #[cfg(test)]
         if let Some(isa) = testing::forced() {

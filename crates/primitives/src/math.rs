@@ -90,7 +90,7 @@ pub enum UnaryOp {
 }
 
 impl UnaryOp {
-    /// Its row of the table and its two parameters.
+    /// Returns its row of the table and its two parameters.
     fn code(self) -> (usize, [f32; 2]) {
         let no = [0.0; 2];
         match self {
@@ -309,7 +309,7 @@ unsafe fn run_binary(op: BinaryOp, a: Side, b: Side, dst: *mut f32, n: usize) {
 
 /// A function of a vector that is always inlined, which a closure is not.
 pub(crate) trait Fun<S: Simd> {
-    /// The value.
+    /// Returns the value.
     fn call(&self, x: S::V) -> S::V;
 }
 

@@ -11,12 +11,12 @@ pub struct Philox {
 }
 
 impl Philox {
-    /// The stream of `seed` (the key) and `seed2` (the upper half of the counter).
+    /// Returns the stream of `seed` (the key) and `seed2` (the upper half of the counter).
     pub fn new(seed: u64, seed2: u64) -> Self {
         Philox::at(seed, (seed2 as u128) << 64)
     }
 
-    /// The stream of `key` from `counter` on.
+    /// Returns the stream of `key` from `counter` on.
     pub fn at(key: u64, counter: u128) -> Self {
         Philox {
             key: [key as u32, (key >> 32) as u32],
@@ -26,14 +26,14 @@ impl Philox {
         }
     }
 
-    /// The stream of the two seeds of a stateless op, which are mixed so that it does not matter
-    /// where in them the difference is.
+    /// Returns the stream of the two seeds of a stateless op, which are mixed so that it does not
+    /// matter where in them the difference is.
     pub fn stateless(seed: u64, seed2: u64) -> Self {
         let (key, counter) = scrambled(seed, seed2);
         Philox::at(key, counter)
     }
 
-    /// The stream `n_blocks` further on. Nothing of the block that was begun is left.
+    /// Returns the stream `n_blocks` further on. Nothing of the block that was begun is left.
     pub fn skipped(&self, n_blocks: u128) -> Self {
         Philox {
             counter: self.counter.wrapping_add(n_blocks),
@@ -42,7 +42,7 @@ impl Philox {
         }
     }
 
-    /// The next four numbers at once.
+    /// Returns the next four numbers at once.
     #[inline]
     pub fn next_block(&mut self) -> [u32; 4] {
         let block = rounds(self.counter, self.key);
@@ -50,7 +50,7 @@ impl Philox {
         block
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         if self.n_used >= self.block.len() {
@@ -63,7 +63,7 @@ impl Philox {
     }
 }
 
-/// The key and the counter that two seeds of a stateless op stand for.
+/// Returns the key and the counter that two seeds of a stateless op stand for.
 pub fn scrambled(seed: u64, seed2: u64) -> (u64, u128) {
     let counter = (seed as u128) | ((seed2 as u128) << 64);
     let [a, b, c, d] = rounds(counter, [0x3EC8_F720, 0x0246_1E29]);

@@ -35,7 +35,7 @@ pub struct PoolAxis {
 }
 
 impl PoolAxis {
-    /// An axis that is left alone.
+    /// Returns an axis that is left alone.
     pub fn identity(size: usize) -> Self {
         PoolAxis {
             input: size,
@@ -46,7 +46,7 @@ impl PoolAxis {
         }
     }
 
-    /// The input positions under a window.
+    /// Returns the input positions under a window.
     fn range(&self, out: usize) -> std::ops::Range<usize> {
         let start = out * self.stride;
         let end = (start + self.window)

@@ -256,7 +256,7 @@ unsafe fn columns<S: Simd, const OP: usize, const U: usize>(
     }
 }
 
-/// The kernel of an operation and the result of an empty reduction.
+/// Returns the kernel of an operation and the result of an empty reduction.
 fn code(op: ReduceOp) -> (usize, f32) {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => (0, 0.0),
@@ -266,7 +266,7 @@ fn code(op: ReduceOp) -> (usize, f32) {
     }
 }
 
-/// The sum (kernel 0) or the sum of squares of the distance from `p` (kernel 1).
+/// Returns the sum (kernel 0) or the sum of squares of the distance from `p` (kernel 1).
 fn long_sum(table: &Table, kernel: usize, x: &[f32], p: f32) -> f64 {
     x.chunks(CHUNK)
         // SAFETY: a chunk is valid for its length, which is not zero; the table is this CPU's.
@@ -388,7 +388,7 @@ fn exponentials(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     [max, sum]
 }
 
-/// As [`softmax`], and then `out[r] = f(r, [max, ln Σ e^(src[r] - max)], dst[r])`.
+/// Like [`softmax`], and then `out[r] = f(r, [max, ln Σ e^(src[r] - max)], dst[r])`.
 ///
 /// # Panics
 /// If the lengths differ, or `out` has not an element for each row.

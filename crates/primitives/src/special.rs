@@ -9,7 +9,7 @@
 
 use std::f64::consts::PI;
 
-/// The error function. NaN for infinities, as in TensorFlow for this type.
+/// Returns the error function. NaN for infinities, as in TensorFlow for this type.
 pub fn erf(x: f64) -> f64 {
     if x.is_infinite() {
         f64::NAN
@@ -23,7 +23,7 @@ pub fn lgamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
 
-/// The derivative of ln Γ; NaN at zero and the negative integers.
+/// Returns the derivative of ln Γ; NaN at zero and the negative integers.
 pub fn digamma(x: f64) -> f64 {
     if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x == x.floor()) {
         return f64::NAN;
@@ -61,7 +61,7 @@ pub fn digamma(x: f64) -> f64 {
     x.ln() - 0.5 / x - tail - shift
 }
 
-/// The inverse of the error function.
+/// Returns the inverse of the error function.
 pub fn erfinv(y: f64) -> f64 {
     if !(-1.0..=1.0).contains(&y) {
         return f64::NAN;
@@ -91,7 +91,7 @@ pub fn erfinv(y: f64) -> f64 {
     x.copysign(y)
 }
 
-/// The quantile function of the normal distribution.
+/// Returns the quantile function of the normal distribution.
 pub fn ndtri(p: f64) -> f64 {
     if !(0.0..=1.0).contains(&p) {
         return f64::NAN;
@@ -127,7 +127,7 @@ fn gamma_factor(a: f64, x: f64) -> f64 {
 /// Most terms of an expansion.
 pub const GAMMA_TERMS: usize = 20_000;
 
-/// The lower incomplete gamma function by its power series, for `x < a + 1`.
+/// Returns the lower incomplete gamma function by its power series, for `x < a + 1`.
 fn igamma_series(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
     for _ in 0..GAMMA_TERMS {
@@ -141,7 +141,7 @@ fn igamma_series(a: f64, x: f64) -> f64 {
     sum * gamma_factor(a, x)
 }
 
-/// A continued fraction `b0 + a1 / (b1 + a2 / (b2 + …))` by the modified Lentz method.
+/// Returns a continued fraction `b0 + a1 / (b1 + a2 / (b2 + …))` by the modified Lentz method.
 fn continued_fraction(b0: f64, mut step: impl FnMut(f64) -> (f64, f64)) -> f64 {
     let keep = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let (mut f, mut c, mut d) = (keep(b0), keep(b0), 0.0);
@@ -157,7 +157,7 @@ fn continued_fraction(b0: f64, mut step: impl FnMut(f64) -> (f64, f64)) -> f64 {
     f
 }
 
-/// The upper incomplete gamma function by its continued fraction, for `x >= a + 1`.
+/// Returns the upper incomplete gamma function by its continued fraction, for `x >= a + 1`.
 fn igammac_fraction(a: f64, x: f64) -> f64 {
     let f = continued_fraction(x + 1.0 - a, |i| (-i * (i - a), x + 2.0 * i + 1.0 - a));
     gamma_factor(a, x) / f
@@ -166,13 +166,13 @@ fn igammac_fraction(a: f64, x: f64) -> f64 {
 /// From this shape on the cube root of a gamma variable counts as normally distributed.
 pub const HUGE_SHAPE: f64 = 1e6;
 
-/// The deviation of the cube root of `x` from its mean, in standard deviations over √2 (Wilson and
-/// Hilferty, 1931).
+/// Returns the deviation of the cube root of `x` from its mean, in standard deviations over √2
+/// (Wilson and Hilferty, 1931).
 pub fn gamma_deviation(a: f64, x: f64) -> f64 {
     ((x / a).cbrt() - 1.0 + 1.0 / (9.0 * a)) * 3.0 * (a / 2.0).sqrt()
 }
 
-/// The regularized lower incomplete gamma function.
+/// Returns the regularized lower incomplete gamma function.
 pub fn igamma(a: f64, x: f64) -> f64 {
     if x == 0.0 {
         return 0.0;
@@ -192,7 +192,7 @@ pub fn igamma(a: f64, x: f64) -> f64 {
     }
 }
 
-/// The regularized upper incomplete gamma function.
+/// Returns the regularized upper incomplete gamma function.
 pub fn igammac(a: f64, x: f64) -> f64 {
     if a.is_nan() || x.is_nan() || a <= 0.0 || x < 0.0 {
         return f64::NAN;
@@ -212,7 +212,7 @@ pub fn igammac(a: f64, x: f64) -> f64 {
     }
 }
 
-/// The regularized incomplete beta function.
+/// Returns the regularized incomplete beta function.
 pub fn betainc(a: f64, b: f64, x: f64) -> f64 {
     if !(a > 0.0 && b > 0.0 && (0.0..=1.0).contains(&x)) {
         return f64::NAN;
@@ -240,7 +240,7 @@ pub fn betainc(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// The Hurwitz zeta function.
+/// Returns the Hurwitz zeta function.
 pub fn zeta(x: f64, q: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -292,7 +292,7 @@ pub fn zeta(x: f64, q: f64) -> f64 {
     sum
 }
 
-/// The `n`-th derivative of the digamma function.
+/// Returns the `n`-th derivative of the digamma function.
 pub fn polygamma(n: f64, x: f64) -> f64 {
     if n < 0.0 || n != n.floor() {
         return f64::NAN;

@@ -66,7 +66,7 @@ fn fraction(a: f64, x: f64) -> Dual {
     Dual(1.0, 0.0).over(f)
 }
 
-/// The derivative of P(a, x) by `a`, and how much larger it is than that by `x`.
+/// Returns the derivative of P(a, x) by `a`, and how much larger it is than that by `x`.
 fn by_shape(a: f64, x: f64) -> (f64, f64) {
     if a.is_nan() || x.is_nan() || a <= 0.0 || x < 0.0 || a.is_infinite() || x.is_infinite() {
         return (f64::NAN, f64::NAN);
@@ -97,13 +97,13 @@ fn by_shape(a: f64, x: f64) -> (f64, f64) {
     (over_factor * factor, over_factor * x)
 }
 
-/// The derivative of the regularized lower incomplete gamma function by its shape.
+/// Returns the derivative of the regularized lower incomplete gamma function by its shape.
 pub fn igamma_by_shape(a: f64, x: f64) -> f64 {
     by_shape(a, x).0
 }
 
-/// The derivative of a sample of a gamma distribution by its shape: where the probability of what
-/// is smaller stays the same.
+/// Returns the derivative of a sample of a gamma distribution by its shape: where the probability
+/// of what is smaller stays the same.
 pub fn sample_by_shape(alpha: f64, sample: f64) -> f64 {
     -by_shape(alpha, sample).1
 }

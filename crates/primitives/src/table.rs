@@ -48,13 +48,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The functions of [`Isa::current`].
+    /// Returns the functions of [`Isa::current`].
     #[inline]
     pub(crate) fn current() -> &'static Table {
         Table::of(Isa::current())
     }
 
-    /// The kernel of a square depthwise filter, if there is one.
+    /// Returns the kernel of a square depthwise filter, if there is one.
     pub(crate) fn depthwise(&self, filter: usize, stride: usize) -> Option<DepthwiseFn> {
         match (filter, stride) {
             (3, 1) => Some(self.depthwise[0]),
@@ -65,7 +65,7 @@ impl Table {
         }
     }
 
-    /// The functions of an instruction set that the CPU has.
+    /// Returns the functions of an instruction set that the CPU has.
     #[inline]
     fn of(isa: Isa) -> &'static Table {
         match isa {

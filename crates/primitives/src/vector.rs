@@ -18,9 +18,9 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// Elements in a vector.
     const N: usize;
 
-    /// All lanes `x`.
+    /// Returns all lanes `x`.
     fn splat(self, x: Self::T) -> Self::V;
-    /// All lanes zero.
+    /// Returns all lanes zero.
     fn zero(self) -> Self::V;
     /// Reads `N` elements.
     ///
@@ -58,13 +58,13 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a > b ? a : b`, so `b` when either is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The square root.
+    /// Returns the square root.
     fn sqrt(self, a: Self::V) -> Self::V;
-    /// The sum of the lanes.
+    /// Returns the sum of the lanes.
     fn sum(self, a: Self::V) -> Self::T;
-    /// The largest lane (any lane may win against NaN).
+    /// Returns the largest lane (any lane may win against NaN).
     fn hmax(self, a: Self::V) -> Self::T;
-    /// The smallest lane (any lane may win against NaN).
+    /// Returns the smallest lane (any lane may win against NaN).
     fn hmin(self, a: Self::V) -> Self::T;
 }
 
@@ -79,17 +79,17 @@ pub(crate) trait Simd: Lanes<T = f32> {
     fn lt(self, a: Self::V, b: Self::V) -> Self::M;
     /// `a == b`, false for NaN.
     fn eq(self, a: Self::V, b: Self::V) -> Self::M;
-    /// Whether either is NaN.
+    /// Returns whether either is NaN.
     fn unordered(self, a: Self::V, b: Self::V) -> Self::M;
     /// `m ? a : b`.
     fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V;
-    /// Whether any lane is set.
+    /// Returns whether any lane is set.
     fn any(self, m: Self::M) -> bool;
-    /// The bits.
+    /// Returns the bits.
     fn bits(self, a: Self::V) -> Self::I;
-    /// The float with these bits.
+    /// Returns the float with these bits.
     fn float(self, a: Self::I) -> Self::V;
-    /// All lanes `x`.
+    /// Returns all lanes `x`.
     fn isplat(self, x: i32) -> Self::I;
     /// Wrapping `a + b`.
     fn iadd(self, a: Self::I, b: Self::I) -> Self::I;
@@ -136,7 +136,7 @@ pub(crate) trait Simd: Lanes<T = f32> {
     fn neg_abs(self, a: Self::V) -> Self::V {
         self.float(self.ior(self.bits(a), self.isplat(i32::MIN)))
     }
-    /// The size of `a` with the sign of `b`.
+    /// Returns the size of `a` with the sign of `b`.
     #[inline(always)]
     fn copysign(self, a: Self::V, b: Self::V) -> Self::V {
         let mag = self.iand(self.bits(a), self.isplat(i32::MAX));

@@ -59,7 +59,7 @@ pub enum DatasetSource {
 
 /// An iterator over a dataset.
 pub trait IteratorBase: Send {
-    /// The next element; `None` at the end.
+    /// Returns the next element; `None` at the end.
     fn next(&mut self, services: &StepServices) -> Result<Option<Components>>;
 }
 
@@ -70,7 +70,7 @@ impl<F: FnMut(&StepServices) -> Result<Option<Components>> + Send> IteratorBase 
 }
 
 impl Dataset {
-    /// The dataset that a variant scalar holds.
+    /// Returns the dataset that a variant scalar holds.
     pub fn of(t: &Tensor) -> Result<Arc<Dataset>> {
         let found = match t.variants()? {
             [Variant(Some(value))] => value.clone().downcast().ok(),
@@ -259,7 +259,7 @@ fn range_value(dtype: DType, value: i64) -> Result<Tensor> {
     }
 }
 
-/// The elements of tensors whose first dimensions count them.
+/// Returns the elements of tensors whose first dimensions count them.
 pub fn slices(components: &[Tensor]) -> Result<Vec<Components>> {
     let mut elements: Vec<Components> = Vec::new();
     for (i, component) in components.iter().enumerate() {

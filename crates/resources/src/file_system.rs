@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Code, Status};
 
-/// The path on this machine that `name` means: TensorFlow takes URIs `file://…`, too.
+/// Returns the path on this machine that `name` means: TensorFlow takes URIs `file://…`, too.
 pub fn local_path(name: &str) -> &str {
     let path = name
         .strip_prefix("file://")
@@ -10,7 +10,7 @@ pub fn local_path(name: &str) -> &str {
     path.unwrap_or(name)
 }
 
-/// The error of an operation on a file, with TensorFlow's code.
+/// Returns the error of an operation on a file, with TensorFlow's code.
 #[cold]
 pub fn io_error(path: &str, error: &std::io::Error) -> Status {
     use std::io::ErrorKind as Kind;

@@ -44,7 +44,7 @@ pub enum QueueKind {
 pub type RandomStream = Box<dyn FnMut() -> u32 + Send>;
 
 impl QueueKind {
-    /// The name of the op without its version.
+    /// Returns the name of the op without its version.
     pub fn name(&self) -> &'static str {
         match self {
             QueueKind::Fifo => "FIFOQueue",
@@ -138,7 +138,7 @@ impl<W> Attempt<W> {
 }
 
 impl Queue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(
         kind: QueueKind,
         name: String,
@@ -171,17 +171,17 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.lock().elements.len()
     }
 
-    /// Whether the queue has no elements.
+    /// Returns whether the queue has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether nothing can be put in any more.
+    /// Returns whether nothing can be put in any more.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -461,7 +461,7 @@ impl QueueState {
         }
     }
 
-    /// The next element out.
+    /// Returns the next element out.
     fn next(&mut self) -> Option<Tuple> {
         match &mut self.random {
             None => self.elements.pop_front(),
@@ -497,7 +497,7 @@ impl QueueState {
     }
 }
 
-/// A batch of one component; items smaller than the others are padded with zeros where the
+/// Returns a batch of one component; items smaller than the others are padded with zeros where the
 /// specified shape leaves a dimension open.
 fn batch_of(dtype: DType, spec: &PartialShape, items: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = items.first() else {
@@ -566,7 +566,7 @@ pub fn only_async(ctx: &KernelCtx) -> Result<()> {
     ))
 }
 
-/// The queue that a handle refers to.
+/// Returns the queue that a handle refers to.
 pub fn queue_of(handle: &Tensor) -> Result<Arc<Queue>> {
     if handle.dtype() == DType::String {
         return string_handle::named(handle, "queue");

@@ -55,7 +55,7 @@ impl ReaderFormat {
         }
     }
 
-    /// Whether a file has one record, after which it is done.
+    /// Returns whether a file has one record, after which it is done.
     fn is_single(&self) -> bool {
         matches!(self, ReaderFormat::Whole | ReaderFormat::Identity)
     }
@@ -128,7 +128,7 @@ impl WorkUnit {
         Ok(WorkUnit { name, source })
     }
 
-    /// The next record; `None` at the end.
+    /// Returns the next record; `None` at the end.
     fn next(&mut self, format: &ReaderFormat) -> Result<Option<Record>> {
         let name = &self.name;
         Ok(match &mut self.source {
@@ -353,7 +353,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The outputs of a read; `None` when there is no file to read from.
+    /// Returns the outputs of a read; `None` when there is no file to read from.
     fn read(&self, most: Option<usize>) -> Result<Option<Vec<Tensor>>> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -390,7 +390,7 @@ impl Reader {
         Ok(Some(vec![tensor(keys)?, tensor(values)?]))
     }
 
-    /// The reader's progress as a serialized message.
+    /// Returns the reader's progress as a serialized message.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         if !self.format.is_single() {
             return Err(unimplemented_error!("Reader SerializeState"));

@@ -26,7 +26,7 @@ pub struct Var {
 }
 
 impl Var {
-    /// The variable of an op `Variable` or `VariableV2`.
+    /// Returns the variable of an op `Variable` or `VariableV2`.
     pub fn reference() -> Var {
         Var {
             is_reference: true,
@@ -34,12 +34,12 @@ impl Var {
         }
     }
 
-    /// Whether it is one of [`Var::reference`]: TensorFlow words errors otherwise then.
+    /// Returns whether it is one of [`Var::reference`]: TensorFlow words errors otherwise then.
     pub fn is_reference(&self) -> bool {
         self.is_reference
     }
 
-    /// The value now.
+    /// Returns the value now.
     #[inline]
     pub fn get(&self) -> Option<Tensor> {
         self.read().clone()
@@ -59,13 +59,13 @@ impl Var {
         guard
     }
 
-    /// A number that changes with every write.
+    /// Returns a number that changes with every write.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The value now, with its version.
+    /// Returns the value now, with its version.
     pub fn get_with_version(&self) -> (Option<Tensor>, u64) {
         let value = self.read();
         (value.clone(), self.version())
@@ -82,7 +82,7 @@ pub fn container_and_name(attrs: &Attrs) -> Result<(String, String)> {
 pub trait Resource: Any + Send + Sync + Sized {
     /// TensorFlow's name of the type, for messages.
     const TYPE: &'static str;
-    /// Whether it was destroyed, so that the next user makes a new one.
+    /// Returns whether it was destroyed, so that the next user makes a new one.
     fn is_gone(&self) -> bool;
     /// Checks that it fits a node that asks for `_wanted` under the same name.
     fn check_same(&self, _wanted: &Self, _name: &str) -> Result<()> {
@@ -98,7 +98,7 @@ impl Resource for Var {
     }
 }
 
-/// The single handle in input `i`.
+/// Returns the single handle in input `i`.
 #[inline]
 pub fn handle<'a>(ctx: &'a KernelCtx, i: usize) -> Result<&'a ResourceHandle> {
     match ctx.input(i)?.resources()? {
@@ -127,17 +127,17 @@ pub fn resolve<T: Resource>(ctx: &KernelCtx, handle: &ResourceHandle) -> Result<
     })
 }
 
-/// The `T` that the handle in input `i` names.
+/// Returns the `T` that the handle in input `i` names.
 pub fn resource<T: Resource>(ctx: &KernelCtx, i: usize) -> Result<Arc<T>> {
     resolve(ctx, handle(ctx, i)?)
 }
 
-/// The variable that the handle in input `i` names.
+/// Returns the variable that the handle in input `i` names.
 pub fn variable(ctx: &KernelCtx, i: usize) -> Result<Arc<Var>> {
     resource(ctx, i)
 }
 
-/// The value of a variable that must have one.
+/// Returns the value of a variable that must have one.
 pub fn value_of<'a>(
     ctx: &KernelCtx,
     i: usize,
@@ -172,7 +172,7 @@ fn check_dtype(value: &Tensor, dtype: DType) -> Result<()> {
     ))
 }
 
-/// The error of an op that works on a variable without a value.
+/// Returns the error of an op that works on a variable without a value.
 #[cold]
 pub fn unassigned(ctx: &KernelCtx, i: usize) -> ferroflow_base::Status {
     let is_reference = |h| resolve::<Var>(ctx, h).is_ok_and(|var| var.is_reference());
@@ -189,7 +189,7 @@ pub fn unassigned(ctx: &KernelCtx, i: usize) -> ferroflow_base::Status {
     }
 }
 
-/// The error of reading a variable without a value.
+/// Returns the error of reading a variable without a value.
 #[cold]
 pub fn unreadable(h: &ResourceHandle) -> ferroflow_base::Status {
     failed_precondition!(
@@ -201,7 +201,7 @@ pub fn unreadable(h: &ResourceHandle) -> ferroflow_base::Status {
     )
 }
 
-/// A scalar handle.
+/// Returns a scalar handle.
 pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) -> Result<Tensor> {
     let handle = ResourceHandle {
         container: container.into(),
@@ -254,7 +254,7 @@ impl ContainerInfo {
         })
     }
 
-    /// The container.
+    /// Returns the container.
     pub fn container(&self) -> &str {
         &self.container
     }

@@ -35,13 +35,13 @@ impl Drop for Owner {
     }
 }
 
-/// The shape of such a handle.
+/// Returns the shape of such a handle.
 pub fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::of([Some(2)]));
     Ok(())
 }
 
-/// A handle of `value`; the name gets a number that no other handle has.
+/// Returns a handle of `value`; the name gets a number that no other handle has.
 pub fn string_handle(container: &'static str, name: &str, value: Arc<Shared>) -> Result<Tensor> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -103,7 +103,7 @@ pub fn destroy(ctx: &KernelCtx, handle: &ResourceHandle) -> bool {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(
         key: DType,
         value: DType,
@@ -163,7 +163,7 @@ impl Table {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The dtypes of keys and values.
+    /// Returns the dtypes of keys and values.
     pub fn dtypes(&self) -> (DType, DType) {
         (self.key, self.value)
     }
@@ -195,7 +195,7 @@ impl Table {
         Ok(self.read().n)
     }
 
-    /// The values of `keys`, with `default` (for all, or one for each) where there is none.
+    /// Returns the values of `keys`, with `default` (for all, or one for each) where there is none.
     pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
         self.check_there()?;
         let (n, shape) = self.extent(keys)?;
@@ -438,7 +438,7 @@ impl Table {
         Ok(())
     }
 
-    /// All keys and values.
+    /// Returns all keys and values.
     pub fn export(&self) -> Result<(Tensor, Tensor)> {
         self.check_there()?;
         let state = self.read();
@@ -532,7 +532,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether it is filled by [`Table::initialize`].
+    /// Returns whether it is filled by [`Table::initialize`].
     pub fn is_static(&self) -> bool {
         matches!(self.form, TableKind::Static)
     }
@@ -600,7 +600,7 @@ fn move_row(t: &mut Tensor, from: usize, to: usize, width: usize) -> Result<()> 
     Ok(())
 }
 
-/// An element as messages show it.
+/// Returns an element as messages show it.
 fn element(t: &Tensor, i: usize) -> Result<String> {
     if t.dtype() == DType::String {
         return Ok(String::from_utf8_lossy(&t.strings()?[i]).into_owned());
@@ -609,7 +609,7 @@ fn element(t: &Tensor, i: usize) -> Result<String> {
         else Ok(String::new()))
 }
 
-/// The shape of a value, which must be known.
+/// Returns the shape of a value, which must be known.
 pub fn full_shape(shape: &PartialShape) -> Result<Shape> {
     shape
         .to_full()

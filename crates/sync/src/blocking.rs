@@ -67,7 +67,7 @@ impl BlockingPool {
         Ok(())
     }
 
-    /// Whether nothing waits and nothing runs.
+    /// Returns whether nothing waits and nothing runs.
     pub(crate) fn is_quiet(&self) -> bool {
         self.0.lock().is_quiet()
     }

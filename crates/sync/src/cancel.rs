@@ -43,12 +43,12 @@ struct Callback {
 }
 
 impl CancelToken {
-    /// A token that nobody has cancelled.
+    /// Creates a token that nobody has cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A token that expires `timeout` from now and follows `self` as well.
+    /// Creates a token that expires `timeout` from now and follows `self` as well.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         let deadline = Instant::now().checked_add(timeout);
@@ -62,7 +62,8 @@ impl CancelToken {
         }
     }
 
-    /// A token of its own that expires when this one does, and does not follow it otherwise.
+    /// Creates a token of its own that expires when this one does, and does not follow it
+    /// otherwise.
     #[must_use]
     pub fn with_same_deadline(&self) -> Self {
         CancelToken {

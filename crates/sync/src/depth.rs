@@ -40,7 +40,7 @@ impl DepthGuard {
         })
     }
 
-    /// Whether no other call was under way.
+    /// Returns whether no other call was under way.
     #[inline]
     pub fn is_outermost(&self) -> bool {
         self.before == 0

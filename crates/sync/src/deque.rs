@@ -28,10 +28,10 @@ pub type Words = [*mut (); WORDS];
 ///
 /// `from_words` makes of the words that `into_words` gave the same item again, on any thread.
 pub unsafe trait Item: Send {
-    /// The item as words; what it owns, they own.
+    /// Returns the item as words; what it owns, they own.
     fn into_words(self) -> Words;
 
-    /// The item of these words.
+    /// Returns the item of these words.
     ///
     /// # Safety
     ///
@@ -89,7 +89,7 @@ impl<T: Item> Ring<T> {
         std::array::from_fn(|i| slot[i].load(Ordering::Relaxed))
     }
 
-    /// Whether the place `bottom` is still in use.
+    /// Returns whether the place `bottom` is still in use.
     fn has_no_room(&self, bottom: usize) -> bool {
         // Acquire: the thief that moved the top has read the place that is to be used. Loom does
         // not notice when this is gone, as it runs loads in program order.
@@ -131,7 +131,7 @@ pub struct Deque<T: Item> {
 }
 
 impl<T: Item> Deque<T> {
-    /// A deque for at most `capacity` items, rounded up to a power of two.
+    /// Creates a deque for at most `capacity` items, rounded up to a power of two.
     pub fn new(capacity: usize) -> Self {
         let slots = 0..capacity.next_power_of_two();
         let empty = |_| std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut()));
@@ -146,7 +146,7 @@ impl<T: Item> Deque<T> {
         }
     }
 
-    /// An end for other threads.
+    /// Returns an end for other threads.
     pub fn stealer(&self) -> Stealer<T> {
         Stealer(self.ring.clone())
     }
@@ -172,7 +172,7 @@ impl<T: Item> Deque<T> {
         distance(top, bottom).max(0) as usize
     }
 
-    /// Whether a push would return its item.
+    /// Returns whether a push would return its item.
     pub fn is_full(&self) -> bool {
         let bottom = self.ring.bottom.0.load(Ordering::Relaxed);
         self.ring.has_no_room(bottom)
@@ -243,7 +243,7 @@ impl<T: Item> Stealer<T> {
         }
     }
 
-    /// Whether there seems to be nothing to take.
+    /// Returns whether there seems to be nothing to take.
     pub fn is_empty(&self) -> bool {
         let top = self.0.top.0.load(Ordering::Acquire);
         distance(top, self.0.bottom.0.load(Ordering::Acquire)) <= 0
@@ -294,7 +294,7 @@ impl<T> Inbox<T> {
         self.n.load(Ordering::Acquire)
     }
 
-    /// Whether there seem to be none.
+    /// Returns whether there seem to be none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

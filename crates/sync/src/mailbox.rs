@@ -46,7 +46,7 @@ pub struct Mailbox<S, M> {
 }
 
 impl<S, M> Mailbox<S, M> {
-    /// An unlocked state without messages.
+    /// Creates an unlocked state without messages.
     pub fn new(state: S) -> Self {
         Mailbox {
             is_locked: AtomicBool::new(false),

@@ -82,7 +82,7 @@ impl BlockSizes {
         }
     }
 
-    /// The items of block `i` of `n`.
+    /// Returns the items of block `i` of `n`.
     fn range(self, total: usize, i: usize, n: usize) -> Range<usize> {
         match self {
             BlockSizes::Fixed(size) => {

@@ -131,7 +131,7 @@ thread_local! {
     static LOCAL: RefCell<Option<(usize, Deque<Task>)>> = const { RefCell::new(None) };
 }
 
-/// Whether the thread runs a task of a work queue.
+/// Returns whether the thread runs a task of a work queue.
 pub(crate) fn is_in_task() -> bool {
     IN_TASK.get()
 }
@@ -170,13 +170,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that computes with `width` threads (at least 1), `width - 1` of them its own.
+    /// Creates a pool that computes with `width` threads (at least 1), `width - 1` of them its own.
     pub fn new(width: usize) -> Pool {
         Self::with(width, |_| {})
     }
 
-    /// As [`Pool::new`], with each thread of its own on one processor, as far as there are any and
-    /// the system knows how: caches stay warm, but who else wants that processor is in the way.
+    /// Like [`Pool::new`], with each thread of its own on one processor, as far as there are any
+    /// and the system knows how: caches stay warm, but who else wants that processor is in the way.
     ///
     /// ```
     /// use ferroflow_sync::{Parallelism, Pool};
@@ -188,7 +188,7 @@ impl Pool {
         Self::with(width, pin::to_processor)
     }
 
-    /// A pool whose threads do `begin` with their number, from 1, first.
+    /// Creates a pool whose threads do `begin` with their number, from 1, first.
     fn with(width: usize, begin: fn(usize)) -> Pool {
         let width = width.max(1);
         let deques: Vec<Deque<Task>> = (1..width).map(|_| Deque::new(MAX_WAITING)).collect();
@@ -217,7 +217,7 @@ impl Pool {
         Pool { shared, threads }
     }
 
-    /// The number of processors that this process may use.
+    /// Returns the number of processors that this process may use.
     pub fn available_threads() -> usize {
         std::thread::available_parallelism().map_or(1, |n| n.get())
     }
@@ -227,21 +227,22 @@ impl Pool {
         self.shared.push(Task::Run(task), 1);
     }
 
-    /// As [`Pool::spawn`], for a task of a work queue. It is outstanding until it is over, even when
-    /// it panics; the end of the last one is notified.
+    /// Like [`Pool::spawn`], for a task of a work queue. It is outstanding until it is over, even
+    /// when it panics; the end of the last one is notified.
     pub fn spawn_counted(&self, task: Work, count: &Arc<Outstanding>) {
         count.begin();
         self.shared.push(Task::Counted(task, count.clone()), 1);
     }
 
-    /// As [`Pool::spawn_counted`], here and now.
+    /// Like [`Pool::spawn_counted`], here and now.
     pub fn run_counted(&self, task: Work, count: &Outstanding) {
         count.begin();
         self.shared.run_counted(task, count);
     }
 
-    /// Whether so much waits, blocks of loops that are over included, that the caller had better run its
-    /// next task itself: its deque is full or, if it has none, the inbox has as much as all deques hold.
+    /// Returns whether so much waits, blocks of loops that are over included, that the caller had
+    /// better run its next task itself: its deque is full or, if it has none, the inbox has as much
+    /// as all deques hold.
     pub fn is_full(&self) -> bool {
         let outside = || self.shared.inbox.len() >= MAX_WAITING * self.shared.stealers.len().max(1);
         self.shared.with_deque(|deque| match deque {

@@ -77,7 +77,7 @@ impl Outstanding {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether there are none; what the last one did is visible then.
+    /// Returns whether there are none; what the last one did is visible then.
     pub fn is_zero(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }

@@ -51,18 +51,18 @@ pub trait WorkQueue: Send + Sync {
     /// How many tasks may run at the same time.
     fn parallelism_level(&self) -> usize;
 
-    /// Whether so many tasks of the calling thread wait that other threads have enough to do: another
-    /// task would only cost time.
+    /// Returns whether so many tasks of the calling thread wait that other threads have enough to
+    /// do: another task would only cost time.
     fn is_saturated(&self) -> bool {
         false
     }
 
-    /// The threads, for loops inside a task.
+    /// Returns the threads, for loops inside a task.
     fn parallelism(&self) -> &dyn Parallelism {
         &Inline
     }
 
-    /// Whether the calling thread is running a task of some queue.
+    /// Returns whether the calling thread is running a task of some queue.
     fn is_in_worker_thread(&self) -> bool {
         is_in_task()
     }
@@ -141,7 +141,7 @@ impl Single {
 }
 
 impl SingleThreadedWorkQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new() -> Self {
         Self::default()
     }
@@ -244,21 +244,21 @@ pub struct MultiThreadedWorkQueue {
 }
 
 impl MultiThreadedWorkQueue {
-    /// A queue with `n_threads` threads for computing and up to `n_blocking` for blocking work
-    /// (256 if zero).
+    /// Creates a queue with `n_threads` threads for computing and up to `n_blocking` for blocking
+    /// work (256 if zero).
     pub fn new(n_threads: usize, n_blocking: usize) -> Self {
         let n_threads = n_threads.max(1);
         // The pool counts the thread that waits as one of its own.
         Self::over(Arc::new(Pool::new(n_threads + 1)), n_threads, n_blocking)
     }
 
-    /// As [`MultiThreadedWorkQueue::new`], with each thread for computing on one processor.
+    /// Like [`MultiThreadedWorkQueue::new`], with each thread for computing on one processor.
     pub fn pinned(n_threads: usize, n_blocking: usize) -> Self {
         let n_threads = n_threads.max(1);
         Self::over(Arc::new(Pool::pinned(n_threads + 1)), n_threads, n_blocking)
     }
 
-    /// A queue over the pool of a process.
+    /// Creates a queue over the pool of a process.
     pub fn over(pool: Arc<Pool>, n_threads: usize, n_blocking: usize) -> Self {
         let n_blocking = match n_blocking {
             0 => MAX_BLOCKING_THREADS,
@@ -274,7 +274,7 @@ impl MultiThreadedWorkQueue {
         }
     }
 
-    /// The pool, for parallel loops.
+    /// Returns the pool, for parallel loops.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }

@@ -202,8 +202,8 @@ fn steal_all(thief: &Stealer<Box<Ticket>>) -> Vec<usize> {
     }
 }
 
-/// The owner puts `n` tickets into a deque for two, takes one whenever `pops` says so, and all in
-/// the end, while `n_thieves` threads steal. Every ticket is taken once.
+/// The owner puts `n` tickets into a deque for two, takes one whenever `pops` says so, and
+/// all in the end, while `n_thieves` threads steal. Every ticket is taken once.
 fn check_deque(n: usize, pops: fn(usize) -> bool, n_thieves: usize) {
     check(move || {
         let count = Arc::new(AtomicUsize::new(0));

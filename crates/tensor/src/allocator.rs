@@ -54,7 +54,7 @@ pub struct FixedSizeAllocator {
 }
 
 impl FixedSizeAllocator {
-    /// An allocator of `size` bytes.
+    /// Creates an allocator of `size` bytes.
     pub fn new(size: usize) -> Self {
         FixedSizeAllocator {
             size,
@@ -233,7 +233,7 @@ impl CachingAllocator {
     }
 }
 
-/// The size of the blocks that `size` bytes are taken from: four to each power of two.
+/// Returns the size of the blocks that `size` bytes are taken from: four to each power of two.
 fn class_of(size: usize) -> Option<usize> {
     let size = size.max(256);
     let step = (size.checked_next_power_of_two()? / 8).max(64);
@@ -315,7 +315,7 @@ impl HostBuffer {
         })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.buffer {
             // SAFETY: the buffer has at least that many initialised bytes, and only `&mut self`
@@ -327,7 +327,7 @@ impl HostBuffer {
         }
     }
 
-    /// The bytes, to change.
+    /// Returns the bytes, to change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let size = self.size;
         match &mut self.buffer {

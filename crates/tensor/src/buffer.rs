@@ -41,7 +41,7 @@ struct FreeList(Mutex<Vec<usize>>);
 static CACHE: [FreeList; N_CLASSES] = [const { FreeList(Mutex::new(Vec::new())) }; N_CLASSES];
 static CACHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The size class of `len` and the capacity that all blocks of that class have.
+/// Returns the size class of `len` and the capacity that all blocks of that class have.
 fn size_class(len: usize) -> (usize, usize) {
     let len = len.max(MIN_CACHED);
     let log = (len - 1).ilog2() as usize;
@@ -50,7 +50,7 @@ fn size_class(len: usize) -> (usize, usize) {
     (log * 4 + quarter - 1, (1 << log) + quarter * step)
 }
 
-/// The most bytes that one tensor may take: the physical memory of the machine.
+/// Returns the most bytes that one tensor may take: the physical memory of the machine.
 pub fn memory_limit() -> usize {
     static LIMIT: OnceLock<usize> = OnceLock::new();
     *LIMIT.get_or_init(|| {
@@ -106,7 +106,7 @@ impl Buffer {
         })
     }
 
-    /// A part of a mapped file; `range` must lie inside it.
+    /// Returns a part of a mapped file; `range` must lie inside it.
     pub(crate) fn mapped(file: &Arc<MappedFile>, range: Range<usize>) -> Buffer {
         let bytes = &(**file).as_ref()[range];
         Buffer {
@@ -128,7 +128,7 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Whether the bytes may be written by a sole owner.
+    /// Returns whether the bytes may be written by a sole owner.
     pub(crate) fn is_writable(&self) -> bool {
         matches!(self.source, Source::Heap { .. })
     }

@@ -36,13 +36,13 @@ macro_rules! dtypes {
             /// Every dtype, by number.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 
-            /// The dtype with TensorFlow's number `num`; reference types (number + 100) are not
-            /// dtypes of their own.
+            /// Returns the dtype with TensorFlow's number `num`; reference types (number + 100) are
+            /// not dtypes of their own.
             pub fn from_number(num: i32) -> Option<DType> {
                 match num { $($num => Some(DType::$variant),)* _ => None }
             }
 
-            /// The dtype with TensorFlow's attr name, e.g. `float`, `half`, `int32`.
+            /// Returns the dtype with TensorFlow's attr name, e.g. `float`, `half`, `int32`.
             pub fn from_name(name: &str) -> Option<DType> {
                 match name { $($name => Some(DType::$variant),)* _ => None }
             }
@@ -129,7 +129,7 @@ impl DType {
         )
     }
 
-    /// The Python-side name that messages use: `float32` for `float` and so on.
+    /// Returns the Python-side name that messages use: `float32` for `float` and so on.
     pub fn numpy_name(self) -> &'static str {
         match self {
             DType::Float => "float32",

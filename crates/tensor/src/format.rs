@@ -71,7 +71,8 @@ impl Tensor {
     }
 }
 
-/// A float in the fewest digits that read back as the same, with an exponent where there would be many zeros.
+/// Returns a float in the fewest digits that read back as the same, with an exponent where there
+/// would be many zeros.
 fn number<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp>(x: T) -> String {
     match x.into().abs() {
         m if m == 0.0 || (1e-5..1e16).contains(&m) || !m.is_finite() => x.to_string(),

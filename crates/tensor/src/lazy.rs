@@ -22,7 +22,8 @@ enum Repr {
 }
 
 impl LazyTensor {
-    /// A range of `file` that holds a tensor of a plain dtype in row-major little-endian order.
+    /// Returns a range of `file` that holds a tensor of a plain dtype in row-major little-endian
+    /// order.
     ///
     /// Returns `None` when the length does not fit or the range is not inside the file.
     pub fn mapped(
@@ -42,8 +43,8 @@ impl LazyTensor {
         })
     }
 
-    /// A constant that `compute` makes each time it is asked for; it must have this dtype and
-    /// shape. Passes derive large weights this way, one at a time in memory.
+    /// Returns a constant that `compute` makes each time it is asked for; it must have this dtype
+    /// and shape. Passes derive large weights this way, one at a time in memory.
     pub fn deferred(
         dtype: DType,
         shape: Shape,
@@ -56,7 +57,7 @@ impl LazyTensor {
         }
     }
 
-    /// The same elements under another shape of the same element count.
+    /// Returns the same elements under another shape of the same element count.
     pub fn with_shape(&self, shape: Shape) -> Result<LazyTensor> {
         let repr = match &self.repr {
             Repr::Ready(t) => Repr::Ready(t.clone().with_shape(shape.clone())?),
@@ -86,17 +87,17 @@ impl LazyTensor {
         self.shape.num_elements() * self.dtype.size()
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The shape.
+    /// Returns the shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The value; a view of the file where alignment allows it, else a copy.
+    /// Returns the value; a view of the file where alignment allows it, else a copy.
     pub fn get(&self) -> Result<Tensor> {
         match &self.repr {
             Repr::Ready(t) => Ok(t.clone()),
@@ -114,7 +115,7 @@ impl LazyTensor {
         }
     }
 
-    /// Whether two constants share their storage, or have equal small values.
+    /// Returns whether two constants share their storage, or have equal small values.
     pub fn same_value(&self, other: &LazyTensor) -> bool {
         if self.dtype != other.dtype || self.shape != other.shape {
             return false;

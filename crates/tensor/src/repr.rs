@@ -165,7 +165,7 @@ impl Repr {
         self.head as u64 & DENSE != 0
     }
 
-    /// The bits, if this is a scalar of `dtype` in the second word.
+    /// Returns the bits, if this is a scalar of `dtype` in the second word.
     #[inline]
     pub(crate) fn bits(&self, dtype: DType) -> Option<u64> {
         (self.head == Head::scalar(dtype)).then(|| self.word.addr() as u64)
@@ -197,7 +197,7 @@ impl Repr {
         }
     }
 
-    /// The storage, if there is one, with one more owner.
+    /// Returns the storage, if there is one, with one more owner.
     pub(crate) fn share(&self) -> Option<Arc<Dense>> {
         self.is_dense().then(|| {
             // SAFETY: by the invariant; the new count goes to the new `Arc`.

@@ -37,7 +37,7 @@ pub fn rows(t: &Tensor) -> Result<Vec<Tensor>> {
     (0..n).map(|i| t.view(i * size, row.clone())).collect()
 }
 
-/// The first dimension of a shape and the others.
+/// Returns the first dimension of a shape and the others.
 pub fn split_first(shape: &Shape) -> Result<(usize, Shape)> {
     match shape.split_first() {
         Some((&n, row)) => Ok((n, Shape::from(row))),

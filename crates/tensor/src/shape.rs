@@ -16,7 +16,7 @@ use std::ops::Deref;
 pub struct Shape(SmallVec<[usize; 4]>);
 
 impl Shape {
-    /// The shape of a scalar.
+    /// Returns the shape of a scalar.
     #[inline]
     pub const fn scalar() -> Self {
         Shape(SmallVec::new_const())
@@ -25,7 +25,7 @@ impl Shape {
     /// The most dimensions that a tensor has in TensorFlow.
     pub const MAX_RANK: usize = 254;
 
-    /// A shape from dimensions that may come from outside: negative ones, more than
+    /// Returns a shape from dimensions that may come from outside: negative ones, more than
     /// [`Shape::MAX_RANK`] and products beyond `i64::MAX` are errors.
     pub fn checked(dims: &[i64]) -> Result<Self> {
         if dims.len() > Self::MAX_RANK {
@@ -55,13 +55,13 @@ impl Shape {
         self.0.len()
     }
 
-    /// The dimensions, outermost first.
+    /// Returns the dimensions, outermost first.
     #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
-    /// The product of the dimensions; 1 for a scalar.
+    /// Returns the product of the dimensions; 1 for a scalar.
     #[inline]
     pub fn num_elements(&self) -> usize {
         self.0.iter().product()
@@ -87,7 +87,7 @@ impl Shape {
         strides
     }
 
-    /// The dimensions as signed numbers.
+    /// Returns the dimensions as signed numbers.
     pub fn to_i64(&self) -> SmallVec<[i64; 4]> {
         self.0.iter().map(|&d| d as i64).collect()
     }
@@ -160,17 +160,17 @@ impl PartialShape {
         PartialShape(None)
     }
 
-    /// A known rank with unknown dimensions.
+    /// Returns a known rank with unknown dimensions.
     pub fn of_rank(rank: usize) -> Self {
         PartialShape(Some(SmallVec::from_elem(None, rank)))
     }
 
-    /// A known rank with these dimensions.
+    /// Returns a known rank with these dimensions.
     pub fn of(dims: impl IntoIterator<Item = Option<usize>>) -> Self {
         PartialShape(Some(dims.into_iter().collect()))
     }
 
-    /// The scalar shape.
+    /// Returns the scalar shape.
     pub fn scalar() -> Self {
         PartialShape(Some(SmallVec::new()))
     }
@@ -195,12 +195,12 @@ impl PartialShape {
         Ok(PartialShape(Some(out)))
     }
 
-    /// The known rank.
+    /// Returns the known rank.
     pub fn rank(&self) -> Option<usize> {
         self.0.as_ref().map(|d| d.len())
     }
 
-    /// The dimensions when the rank is known.
+    /// Returns the dimensions when the rank is known.
     pub fn dims(&self) -> Option<&[Option<usize>]> {
         self.0.as_deref()
     }
@@ -212,7 +212,7 @@ impl PartialShape {
         *dims.get(usize::try_from(i).ok()?)?
     }
 
-    /// The shape when everything is known.
+    /// Returns the shape when everything is known.
     pub fn to_full(&self) -> Option<Shape> {
         self.dims()?
             .iter()
@@ -221,19 +221,19 @@ impl PartialShape {
             .map(Shape)
     }
 
-    /// The element count when everything is known.
+    /// Returns the element count when everything is known.
     pub fn num_elements(&self) -> Option<usize> {
         self.dims()?
             .iter()
             .try_fold(1usize, |n, d| n.checked_mul((*d)?))
     }
 
-    /// Whether some full shape satisfies both.
+    /// Returns whether some full shape satisfies both.
     pub fn is_compatible_with(&self, other: &PartialShape) -> bool {
         self.merge(other).is_some()
     }
 
-    /// Whether a tensor of shape `shape` fits.
+    /// Returns whether a tensor of shape `shape` fits.
     pub fn matches(&self, shape: &Shape) -> bool {
         match self.dims() {
             None => true,

@@ -31,7 +31,7 @@ pub(crate) enum Data {
 }
 
 impl Dense {
-    /// The storage that holds the elements.
+    /// Returns the storage that holds the elements.
     #[inline]
     pub(crate) fn root(&self) -> &Data {
         match &self.data {
@@ -75,7 +75,7 @@ impl Dense {
         }
     }
 
-    /// Whether a sole owner of this may write its elements.
+    /// Returns whether a sole owner of this may write its elements.
     #[inline]
     pub(crate) fn is_writable(&mut self) -> bool {
         match &mut self.data {
@@ -86,8 +86,8 @@ impl Dense {
         }
     }
 
-    /// The elements from byte `start` on (0 for owned elements), which must be inside, under
-    /// another shape.
+    /// Returns the elements from byte `start` on (0 for owned elements), which must be inside,
+    /// under another shape.
     pub(crate) fn share(self: &Arc<Self>, start: usize, shape: Shape) -> Dense {
         let data = match &self.data {
             Data::Inline(words) => Data::Inline(*words),

@@ -54,7 +54,8 @@ const SCALAR_BYTES: usize = 8;
 static SCALAR_SHAPE: Shape = Shape::scalar();
 
 impl Tensor {
-    /// A tensor whose elements are about to be written: initialised, but with arbitrary values.
+    /// Returns a tensor whose elements are about to be written: initialised, but with arbitrary
+    /// values.
     ///
     /// Fails with RESOURCE_EXHAUSTED when the size overflows or exceeds the machine's memory.
     pub fn for_overwrite(dtype: DType, shape: Shape) -> Result<Tensor> {
@@ -62,7 +63,7 @@ impl Tensor {
         Self::allocate(dtype, shape, dtype == DType::Bool)
     }
 
-    /// A tensor of zeros (false, empty strings, empty handles).
+    /// Returns a tensor of zeros (false, empty strings, empty handles).
     pub fn zeros(dtype: DType, shape: Shape) -> Result<Tensor> {
         Self::allocate(dtype, shape, true)
     }
@@ -99,7 +100,7 @@ impl Tensor {
         Tensor(Repr::dense(dtype, Arc::new(Dense { shape, data })))
     }
 
-    /// A scalar.
+    /// Returns a scalar.
     #[inline]
     pub fn scalar<T: Element>(value: T) -> Tensor {
         const { assert!(size_of::<T>() <= INLINE_BYTES) };
@@ -119,34 +120,34 @@ impl Tensor {
         Tensor(Repr::scalar(T::DTYPE, bits))
     }
 
-    /// A string scalar.
+    /// Returns a string scalar.
     pub fn string(value: impl Into<Bytes>) -> Tensor {
         let data = Data::Strings(vec![value.into()]);
         Self::dense(DType::String, Shape::scalar(), data)
     }
 
-    /// A tensor of strings; as many as `shape` has elements.
+    /// Creates a tensor of strings; as many as `shape` has elements.
     pub fn from_strings(shape: impl Into<Shape>, values: Vec<Bytes>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
         Ok(Self::dense(DType::String, shape, Data::Strings(values)))
     }
 
-    /// A tensor of resource handles; as many as `shape` has elements.
+    /// Creates a tensor of resource handles; as many as `shape` has elements.
     pub fn from_resources(shape: impl Into<Shape>, values: Vec<ResourceHandle>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
         Ok(Self::dense(DType::Resource, shape, Data::Resources(values)))
     }
 
-    /// A tensor of variants; as many as `shape` has elements.
+    /// Creates a tensor of variants; as many as `shape` has elements.
     pub fn from_variants(shape: impl Into<Shape>, values: Vec<Variant>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
         Ok(Self::dense(DType::Variant, shape, Data::Variants(values)))
     }
 
-    /// A copy of `values`; as many as `shape` has elements.
+    /// Creates a copy of `values`; as many as `shape` has elements.
     pub fn from_slice<T: Element>(shape: impl Into<Shape>, values: &[T]) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
@@ -155,12 +156,12 @@ impl Tensor {
         Ok(t)
     }
 
-    /// A 1-D copy of `values`.
+    /// Returns a 1-D copy of `values`.
     pub fn vector<T: Element>(values: &[T]) -> Result<Tensor> {
         Self::from_slice([values.len()], values)
     }
 
-    /// A tensor from row-major little-endian bytes of a plain dtype.
+    /// Creates a tensor from row-major little-endian bytes of a plain dtype.
     pub fn from_bytes(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Tensor> {
         let mut t = Tensor::for_overwrite(dtype, shape)?;
         let expected = t.byte_len();
@@ -204,13 +205,13 @@ impl Tensor {
         Ok(Self::dense(dtype, shape, block))
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.0.dtype()
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[inline]
     pub fn shape(&self) -> &Shape {
         match self.0.content() {
@@ -230,7 +231,7 @@ impl Tensor {
         self.num_elements() * self.dtype().size()
     }
 
-    /// The elements, which must be of type `T`.
+    /// Returns the elements, which must be of type `T`.
     #[inline]
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
         if self.dtype() != T::DTYPE {
@@ -240,7 +241,7 @@ impl Tensor {
         Ok(unsafe { self.typed() })
     }
 
-    /// The elements for writing; shared storage is copied first.
+    /// Returns the elements for writing; shared storage is copied first.
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         if self.dtype() != T::DTYPE {
@@ -251,7 +252,7 @@ impl Tensor {
         unsafe { self.typed_mut() }.ok_or_else(|| internal!("a plain tensor without plain storage"))
     }
 
-    /// The single element of a scalar (or of any tensor with one element).
+    /// Returns the single element of a scalar (or of any tensor with one element).
     #[inline]
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         match self.slice::<T>()? {
@@ -263,7 +264,8 @@ impl Tensor {
         }
     }
 
-    /// The value, if this is a scalar of type `T` in the tensor itself, as most scalars are.
+    /// Returns the value, if this is a scalar of type `T` in the tensor itself, as most scalars
+    /// are.
     #[inline]
     pub fn inline_scalar<T: Element>(&self) -> Option<T> {
         let bits = self.0.bits(T::DTYPE)?;
@@ -272,37 +274,37 @@ impl Tensor {
         (size_of::<T>() <= SCALAR_BYTES).then(|| unsafe { (&raw const bits).cast::<T>().read() })
     }
 
-    /// The elements of a string tensor.
+    /// Returns the elements of a string tensor.
     pub fn strings(&self) -> Result<&[Bytes]> {
         self.string_items()
             .ok_or_else(|| self.wrong_dtype(DType::String))
     }
 
-    /// The elements of a resource tensor.
+    /// Returns the elements of a resource tensor.
     pub fn resources(&self) -> Result<&[ResourceHandle]> {
         self.resource_items()
             .ok_or_else(|| self.wrong_dtype(DType::Resource))
     }
 
-    /// The elements of a variant tensor.
+    /// Returns the elements of a variant tensor.
     pub fn variants(&self) -> Result<&[Variant]> {
         self.variant_items()
             .ok_or_else(|| self.wrong_dtype(DType::Variant))
     }
 
-    /// The elements as stored items; see [`dispatch_items!`](crate::dispatch_items).
+    /// Returns the elements as stored items; see [`dispatch_items!`](crate::dispatch_items).
     pub fn items<T: Item>(&self) -> Result<&[T]> {
         T::get(self).ok_or_else(|| internal!("{} is not stored in the asked form", self.dtype()))
     }
 
-    /// The elements as stored items for writing; shared storage is copied first.
+    /// Returns the elements as stored items for writing; shared storage is copied first.
     pub fn items_mut<T: Item>(&mut self) -> Result<&mut [T]> {
         self.make_unique()?;
         let dtype = self.dtype();
         T::get_mut(self).ok_or_else(|| internal!("{dtype} is not stored in the asked form"))
     }
 
-    /// The plain bytes, row-major and little-endian on the machines that Ferroflow runs on.
+    /// Returns the plain bytes, row-major and little-endian on the machines that Ferroflow runs on.
     pub fn bytes(&self) -> Result<&[u8]> {
         if !self.dtype().is_plain() {
             return Err(invalid_argument!(
@@ -316,7 +318,7 @@ impl Tensor {
         Ok(unsafe { std::slice::from_raw_parts(ptr, n * self.dtype().size()) })
     }
 
-    /// The same elements under another shape of the same element count.
+    /// Returns the same elements under another shape of the same element count.
     pub fn with_shape(mut self, shape: Shape) -> Result<Tensor> {
         check_count(&shape, self.num_elements())?;
         let dtype = self.dtype();
@@ -365,7 +367,7 @@ impl Tensor {
         Ok(t)
     }
 
-    /// The same bytes read as another plain dtype of the same element size.
+    /// Returns the same bytes read as another plain dtype of the same element size.
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
         if !dtype.is_plain() || dtype.size() != self.dtype().size() {
             return Err(invalid_argument!(
@@ -381,7 +383,7 @@ impl Tensor {
         Ok(t)
     }
 
-    /// Whether nobody else shares the storage, so that it may be written in place.
+    /// Returns whether nobody else shares the storage, so that it may be written in place.
     #[inline]
     pub fn is_unique(&mut self) -> bool {
         match self.0.content_mut() {
@@ -391,7 +393,7 @@ impl Tensor {
         }
     }
 
-    /// Whether both have equal dtype, shape and bytes (or equal strings), or share storage.
+    /// Returns whether both have equal dtype, shape and bytes (or equal strings), or share storage.
     pub fn same_value(&self, other: &Tensor) -> bool {
         if self.dtype() != other.dtype() || self.shape() != other.shape() {
             return false;

@@ -89,7 +89,7 @@ pub fn train(folder: &Path, epochs: usize, observers: &mut [&mut dyn Observer]) 
     })
 }
 
-/// A folder for the model that is not there yet.
+/// Returns a folder for the model that is not there yet.
 fn free(folder: &Path) -> PathBuf {
     let mut model = folder.join("model");
     let mut n = 2;

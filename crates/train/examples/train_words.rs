@@ -67,7 +67,7 @@ pub fn train(epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<Neigh
     Ok(named.map(|(i, w)| (w.to_string(), nearest(i))).collect())
 }
 
-/// The kind of a word.
+/// Returns the kind of a word.
 pub fn kind(word: &str) -> Option<&'static str> {
     let found = KINDS.iter().find(|(_, words)| words.contains(&word));
     found.map(|(kind, _)| *kind)
@@ -145,13 +145,13 @@ fn network(words: usize) -> Result<Network> {
     Ok(net)
 }
 
-/// Every word once, `the` and `in` last.
+/// Returns every word once, `the` and `in` last.
 fn vocabulary() -> Vec<&'static str> {
     let named = KINDS.iter().flat_map(|(_, words)| words.iter().copied());
     named.chain(["the", "in"]).collect()
 }
 
-/// Each word of the text with those up to `WINDOW` places away.
+/// Returns each word of the text with those up to `WINDOW` places away.
 fn pairs(words: &[&str]) -> Result<Dataset> {
     let mut seed = 9u64;
     let mut draw = |from: &[&'static str]| {

@@ -42,7 +42,7 @@ fn values_of(gradient: &mut Gradient) -> &mut Output {
     }
 }
 
-/// The root of the sum of all squares.
+/// Returns the root of the sum of all squares.
 fn norm(net: &mut Network, values: &[Output]) -> Result<Output> {
     let mut halves = Vec::new();
     for value in values {

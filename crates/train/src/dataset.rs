@@ -14,13 +14,13 @@ pub trait Examples {
     /// How many examples there are.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All examples once, in batches of `size`, the last one smaller; in another order for each seed
-    /// when there is one.
+    /// Returns all examples once, in batches of `size`, the last one smaller; in another order for
+    /// each seed when there is one.
     fn batches(&self, size: usize, seed: Option<u64>) -> Batches;
 }
 
@@ -77,12 +77,12 @@ impl Dataset {
         self.rows
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// The examples at these places, as feeds.
+    /// Returns the examples at these places, as feeds.
     pub fn gather(&self, rows: &[usize]) -> Result<Vec<(String, Tensor)>> {
         self.columns
             .iter()
@@ -90,8 +90,8 @@ impl Dataset {
             .collect()
     }
 
-    /// All examples once, in batches of `size`, the last one smaller; shuffled by `seed` when there is
-    /// one. A thread prepares batches ahead.
+    /// Returns all examples once, in batches of `size`, the last one smaller; shuffled by `seed`
+    /// when there is one. A thread prepares batches ahead.
     pub fn batches(&self, size: usize, seed: Option<u64>) -> Batches {
         let mut order: Vec<usize> = (0..self.rows).collect();
         if let Some(seed) = seed {
@@ -174,7 +174,7 @@ fn pick(column: &Tensor, rows: &[usize]) -> Result<Tensor> {
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

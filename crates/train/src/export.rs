@@ -48,7 +48,7 @@ impl Trainer {
         )
     }
 
-    /// The same with several signatures.
+    /// Returns the same with several signatures.
     ///
     /// ```
     /// # use ferroflow_train::{Network, Signature, Trainer};
@@ -160,7 +160,7 @@ impl Trainer {
         nodes.into_iter().map(|id| graph.node(id).name.as_str())
     }
 
-    /// The variables, the files and what fills the tables, where TensorFlow looks for them.
+    /// Returns the variables, the files and what fills the tables, where TensorFlow looks for them.
     fn collections(&self, graph: &Graph, assets: &[Asset]) -> HashMap<String, CollectionDef> {
         let mut all = Vec::new();
         let mut trainable = Vec::new();
@@ -220,7 +220,7 @@ fn clear(folder: &Path, keep: bool) {
     }
 }
 
-/// A tensor's name with its slot, as collections must have it.
+/// Returns a tensor's name with its slot, as collections must have it.
 pub(super) fn tensor_name(graph: &Graph, output: Output) -> String {
     format!("{}:{}", graph.node(output.node).name, output.slot)
 }
@@ -278,7 +278,7 @@ fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, Tens
     tensors.iter().map(info).collect()
 }
 
-/// The nodes that `roots` need.
+/// Returns the nodes that `roots` need.
 fn needed<'a>(
     def: &'a ferroflow_model::proto::GraphDef,
     roots: impl Iterator<Item = &'a str>,

@@ -41,12 +41,12 @@ pub struct Conv {
 }
 
 impl Network {
-    /// The size of dimension `i` of `value`, which must be known.
+    /// Returns the size of dimension `i` of `value`, which must be known.
     pub(super) fn dim(&mut self, value: Output, i: usize) -> Result<usize> {
         known(&self.shape(value)?, i)
     }
 
-    /// A weight with Glorot's uniform initial values.
+    /// Returns a weight with Glorot's uniform initial values.
     pub(super) fn weight(
         &mut self,
         name: &str,
@@ -105,7 +105,7 @@ impl Network {
         self.with_bias(name, product, units, activation)
     }
 
-    /// A convolution with bias.
+    /// Returns a convolution with bias.
     pub fn conv2d(
         &mut self,
         name: &str,
@@ -128,7 +128,7 @@ impl Network {
         self.with_bias(name, product, filters, activation)
     }
 
-    /// The largest value of each window of `size`, windows side by side.
+    /// Returns the largest value of each window of `size`, windows side by side.
     pub fn max_pool(&mut self, x: Output, size: usize) -> Result<Output> {
         if size == 0 {
             return Err(invalid_argument!("a window must have a size"));
@@ -141,7 +141,7 @@ impl Network {
             .output()
     }
 
-    /// All but the first dimension in one.
+    /// Returns all but the first dimension in one.
     pub fn flatten(&mut self, x: Output) -> Result<Output> {
         let shape = self.shape(x)?;
         let inner = shape.dims().and_then(|d| d.get(1..));
@@ -153,7 +153,7 @@ impl Network {
         self.apply("Reshape", &[x, dims])
     }
 
-    /// The rows of an embedding table that `ids` name; its gradient stays sparse.
+    /// Returns the rows of an embedding table that `ids` name; its gradient stays sparse.
     pub fn embedding(&mut self, name: &str, ids: Output, n: usize, width: usize) -> Result<Output> {
         let shape = Shape::from([n, width]);
         let initial = self.uniform(&shape, 0.05)?;
@@ -204,13 +204,14 @@ impl Network {
         self.apply("Mean", &[x, axes])
     }
 
-    /// The mean cross entropy of softmax(`logits`) with the classes `labels` (int32 or int64).
+    /// Returns the mean cross entropy of softmax(`logits`) with the classes `labels` (int32 or
+    /// int64).
     pub fn softmax_cross_entropy(&mut self, logits: Output, labels: Output) -> Result<Output> {
         let losses = self.apply("SparseSoftmaxCrossEntropyWithLogits", &[logits, labels])?;
         self.mean(losses)
     }
 
-    /// The mean cross entropy of sigmoid(`logits`) with `targets`, which are broadcast.
+    /// Returns the mean cross entropy of sigmoid(`logits`) with `targets`, which are broadcast.
     pub fn sigmoid_cross_entropy(&mut self, logits: Output, targets: Output) -> Result<Output> {
         // max(x, 0) - x * z + log(1 + exp(-|x|)), whose gradient at 0 is that of x >= 0.
         let zero = self.scalar(0.0)?;
@@ -226,7 +227,7 @@ impl Network {
         self.mean(losses)
     }
 
-    /// The mean squared difference of two values of the same shape.
+    /// Returns the mean squared difference of two values of the same shape.
     pub fn mean_squared_error(&mut self, guess: Output, target: Output) -> Result<Output> {
         let (of_guess, of_target) = (self.shape(guess)?, self.shape(target)?);
         if !of_guess.is_compatible_with(&of_target) {
@@ -238,7 +239,7 @@ impl Network {
         self.mean(squares)
     }
 
-    /// The share of rows whose largest logit is at the label.
+    /// Returns the share of rows whose largest logit is at the label.
     pub fn accuracy(&mut self, logits: Output, labels: Output) -> Result<Output> {
         let axis = self.builder.constant("Const", Tensor::scalar(1i32))?;
         let dtype = self.builder.dtype(labels)?;

@@ -50,7 +50,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// An empty network.
+    /// Creates an empty network.
     pub fn new(seed: i64) -> Network {
         Network {
             builder: GraphBuilder::new(registry()),
@@ -67,17 +67,17 @@ impl Network {
         }
     }
 
-    /// The graph's builder, for any op that has no method here.
+    /// Returns the graph's builder, for any op that has no method here.
     pub fn builder(&mut self) -> &mut GraphBuilder<'static> {
         &mut self.builder
     }
 
-    /// All variables so far, those of optimizers included.
+    /// Returns all variables so far, those of optimizers included.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
 
-    /// A placeholder that batches of a dataset feed; the first dimension is the batch.
+    /// Returns a placeholder that batches of a dataset feed; the first dimension is the batch.
     pub fn input(&mut self, name: &str, dtype: DType, dims: &[Option<usize>]) -> Result<Output> {
         self.claim(name)?;
         let shape = PartialShape::of(dims.iter().copied());
@@ -86,8 +86,9 @@ impl Network {
         Ok(input)
     }
 
-    /// A name that a node shall have, and no other has; ALREADY_EXISTS otherwise. Training finds its
-    /// own nodes by their names: `loss`, `learning_rate`, `train`, `training`, `init` and `save/…`.
+    /// Returns a name that a node shall have, and no other has; ALREADY_EXISTS otherwise. Training
+    /// finds its own nodes by their names: `loss`, `learning_rate`, `train`, `training`, `init` and
+    /// `save/…`.
     pub(super) fn claim(&self, name: &str) -> Result<()> {
         // TensorFlow keeps names with a low line in front for itself.
         if !is_valid_name(name) || name.starts_with('_') {
@@ -110,17 +111,17 @@ impl Network {
         self.op("Identity").name(name).input(value).output()
     }
 
-    /// A node of any op.
+    /// Returns a node of any op.
     pub fn op<'b>(&'b mut self, op: &str) -> ferroflow_graph::OpBuilder<'b, 'static> {
         self.builder.op(op)
     }
 
-    /// A node of an op whose attrs follow from its inputs.
+    /// Returns a node of an op whose attrs follow from its inputs.
     pub(super) fn apply(&mut self, op: &str, inputs: &[Output]) -> Result<Output> {
         self.node(op, inputs).output()
     }
 
-    /// A node with each input an argument of its own.
+    /// Returns a node with each input an argument of its own.
     pub(super) fn node<'b>(
         &'b mut self,
         op: &str,
@@ -145,7 +146,7 @@ impl Network {
         Ok(shapes.get(value))
     }
 
-    /// A variable that begins as `initial`, which must be of its shape.
+    /// Returns a variable that begins as `initial`, which must be of its shape.
     pub fn variable(&mut self, name: &str, initial: Output, shape: Shape) -> Result<Variable> {
         let begins = self.shape(initial)?;
         if !begins.is_compatible_with(&PartialShape::from(&shape)) {
@@ -156,14 +157,14 @@ impl Network {
         self.add_variable(name, initial, shape, true)
     }
 
-    /// A variable that optimizers leave alone.
+    /// Returns a variable that optimizers leave alone.
     pub fn state(&mut self, name: &str, initial: Tensor) -> Result<Variable> {
         let shape = initial.shape().clone();
         let value = self.builder.constant(&format!("{name}/Initial"), initial)?;
         self.add_variable(name, value, shape, false)
     }
 
-    /// The same, of an initial value that is known to fit.
+    /// Returns the same, of an initial value that is known to fit.
     pub(super) fn add_variable(
         &mut self,
         name: &str,
@@ -211,7 +212,7 @@ impl Network {
         Ok(variable)
     }
 
-    /// A seed of its own for each random op.
+    /// Returns a seed of its own for each random op.
     pub(super) fn next_seed(&mut self) -> [i64; 2] {
         self.seed = self
             .seed
@@ -257,7 +258,8 @@ impl Network {
         Ok(())
     }
 
-    /// Whether a step is one of training: a bool scalar that is false wherever nothing else is fed.
+    /// Returns whether a step is one of training: a bool scalar that is false wherever nothing else
+    /// is fed.
     pub fn training(&mut self) -> Result<Output> {
         if let Some(training) = self.training {
             return Ok(training);
@@ -276,7 +278,8 @@ impl Network {
         Ok(training)
     }
 
-    /// The path of a file that the graph reads, a string scalar. A SavedModel gets a copy of the file.
+    /// Returns the path of a file that the graph reads, a string scalar. A SavedModel gets a copy
+    /// of the file.
     pub fn asset(&mut self, path: &Path) -> Result<Output> {
         let text = Tensor::string(path.display().to_string().into_bytes());
         let asset = self.builder.constant("asset_path", text)?;

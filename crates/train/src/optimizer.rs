@@ -191,7 +191,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// A rule with a learning rate.
+    /// Creates a rule with a learning rate.
     pub fn new(rule: Rule, rate: impl Into<Rate>) -> Self {
         Optimizer {
             rule,
@@ -224,7 +224,7 @@ impl Optimizer {
         )
     }
 
-    /// The same with clipped gradients.
+    /// Returns the same with clipped gradients.
     #[must_use]
     pub fn with_clip(mut self, clip: Clip) -> Self {
         self.clip = Some(clip);

@@ -66,12 +66,12 @@ pub struct Records {
 }
 
 impl Records {
-    /// The records of these files, which are gone through once to count and check them.
+    /// Returns the records of these files, which are gone through once to count and check them.
     pub fn open(files: &[impl AsRef<std::path::Path>]) -> Result<Records> {
         Self::compressed(files, RecordCompression::None)
     }
 
-    /// The same for files that are compressed as a whole.
+    /// Returns the same for files that are compressed as a whole.
     pub fn compressed(
         files: &[impl AsRef<std::path::Path>],
         compression: RecordCompression,
@@ -106,7 +106,8 @@ impl Records {
         })
     }
 
-    /// The same; `default`, which says type and shape, stands in where an example does not have it.
+    /// Returns the same; `default`, which says type and shape, stands in where an example does not
+    /// have it.
     pub fn feature_or(self, name: &str, default: Tensor) -> Result<Records> {
         self.with(Feature {
             name: name.to_string(),
@@ -147,7 +148,7 @@ impl Records {
         self
     }
 
-    /// A session that parses batches of records.
+    /// Returns a session that parses batches of records.
     fn parser(&self) -> Result<Session> {
         let mut b = GraphBuilder::new(registry());
         let records = b.placeholder("records", DType::String, PartialShape::of([None]))?;

@@ -19,7 +19,8 @@ pub struct Recurrent {
 type Array = (Output, Output);
 
 impl Network {
-    /// A long short-term memory over `x: [batch, time, n]`. Batch and time need not be known.
+    /// Returns a long short-term memory over `x: [batch, time, n]`. Batch and time need not be
+    /// known.
     ///
     /// Its gates forget little at first: their bias is one.
     pub fn lstm(&mut self, name: &str, x: Output, units: usize) -> Result<Recurrent> {

@@ -81,7 +81,7 @@ pub(super) fn add(net: &mut Network) -> Result<()> {
     group(net, RESTORE, assigned.into_iter()).map(|_| ())
 }
 
-/// A NoOp that waits for others.
+/// Returns a NoOp that waits for others.
 fn group(net: &mut Network, name: &str, after: impl Iterator<Item = NodeId>) -> Result<NodeId> {
     let node = net.op("NoOp").name(name);
     after.fold(node, |n, before| n.control(before)).build()

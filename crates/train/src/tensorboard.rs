@@ -46,7 +46,7 @@ impl TensorBoard {
         self
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         self.events.path()
     }

@@ -76,12 +76,12 @@ impl Trainer {
         })
     }
 
-    /// The session, for running anything by its name.
+    /// Returns the session, for running anything by its name.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The steps made so far, those before the last restored checkpoint included.
+    /// Returns the steps made so far, those before the last restored checkpoint included.
     pub fn global_step(&self) -> Result<i64> {
         let value = self
             .session
@@ -89,7 +89,7 @@ impl Trainer {
         value[0].to_scalar()
     }
 
-    /// The feeds of a batch that the network has inputs for.
+    /// Returns the feeds of a batch that the network has inputs for.
     fn feeds<'b>(&self, batch: &'b [(String, Tensor)]) -> Vec<(&'b str, Tensor)> {
         let wanted = batch.iter().filter(|(name, _)| self.inputs.contains(name));
         wanted.map(|(name, t)| (name.as_str(), t.clone())).collect()
@@ -100,7 +100,7 @@ impl Trainer {
         self.step_at(batch).map(|[loss, _]| loss)
     }
 
-    /// A step's loss and learning rate.
+    /// Returns a step's loss and learning rate.
     fn step_at(&self, batch: &[(String, Tensor)]) -> Result<[f32; 2]> {
         if !self.can_train {
             return Err(failed_precondition!(
@@ -116,7 +116,7 @@ impl Trainer {
         Ok([values[0].to_scalar()?, values[1].to_scalar()?])
     }
 
-    /// The metrics over a dataset that is not empty, each averaged over its examples.
+    /// Returns the metrics over a dataset that is not empty, each averaged over its examples.
     pub fn evaluate(
         &self,
         data: &(impl Examples + ?Sized),

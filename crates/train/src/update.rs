@@ -47,14 +47,14 @@ impl<'n> Update<'n> {
         })
     }
 
-    /// A variable of the rule's own beside `of`.
+    /// Returns a variable of the rule's own beside `of`.
     fn slot(&mut self, of: &Variable, name: &str, value: f32) -> Result<Variable> {
         let filled = vec![value; of.shape.num_elements()];
         let initial = Tensor::from_slice(of.shape.clone(), &filled)?;
         self.net.state(&format!("{}/{name}", of.name), initial)
     }
 
-    /// The op that changes `variable`.
+    /// Returns the op that changes `variable`.
     pub(super) fn variable(&mut self, variable: &Variable, gradient: &Gradient) -> Result<NodeId> {
         if variable.dtype != DType::Float {
             return Err(invalid_argument!(
@@ -103,7 +103,7 @@ impl<'n> Update<'n> {
         Ok([values, rows])
     }
 
-    /// The rule's op over a gradient, whose inputs are `gradient`.
+    /// Returns the rule's op over a gradient, whose inputs are `gradient`.
     fn apply(&mut self, family: &str, v: &Variable, gradient: &[Output]) -> Result<NodeId> {
         let form = self.form()?;
         let mut inputs = vec![v.handle];

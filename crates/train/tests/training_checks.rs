@@ -322,7 +322,7 @@ fn files(folder: &Folder, compression: RecordCompression) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The ids of the examples in the order they come in, and the sizes of the batches.
+/// Returns the ids of the examples in the order they come in, and the sizes of the batches.
 fn order(records: &Records, batch: usize, seed: Option<u64>) -> (Vec<i64>, Vec<usize>) {
     let (mut ids, mut sizes) = (Vec::new(), Vec::new());
     for batch in records.batches(batch, seed) {

@@ -27,7 +27,7 @@ fn floats(items: &Json) -> Vec<f32> {
     list(items).iter().map(float).collect()
 }
 
-/// A number of a rule or rate; 0 where there is none.
+/// Returns a number of a rule or rate; 0 where there is none.
 fn of<'j>(numbers: &'j Json) -> impl Fn(&str) -> f32 + 'j {
     |name| numbers.get(name).map_or(0.0, float)
 }
@@ -84,7 +84,7 @@ fn clip(case: &Json) -> Option<Clip> {
     })
 }
 
-/// A network with a dense and a sparse variable, whose gradients are fed.
+/// Returns a network with a dense and a sparse variable, whose gradients are fed.
 fn network(case: &Json) -> Result<Trainer> {
     let mut net = Network::new(1);
     let mut variables = Vec::new();

@@ -83,7 +83,7 @@ Options:
   --tfrt-print-stream           Says as remarks which stream each operation belongs to
 ";
 
-/// The tool that the name of the program asks for, as TFRT calls them.
+/// Returns the tool that the name of the program asks for, as TFRT calls them.
 pub fn by_program_name() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let program = args.next()?;
@@ -188,7 +188,7 @@ fn print_options(options: &Options) -> mlir::PrintOptions {
     }
 }
 
-/// The state of TFRT that the environment asks for.
+/// Returns the state of TFRT that the environment asks for.
 fn state() -> TfrtState {
     match std::env::var("FERROFLOW_TFRT_STATE").as_deref() {
         Ok("2022") => TfrtState::Year2022,
@@ -310,7 +310,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
     Ok(u8::try_from(status).unwrap_or(1))
 }
 
-/// The compiled model in the file, if it is one, with its feeds.
+/// Returns the compiled model in the file, if it is one, with its feeds.
 fn model_call(
     source: &Source,
     options: &Options,

@@ -56,12 +56,12 @@ impl Options {
         self.flags.iter().any(|f| f == name)
     }
 
-    /// The last value of an option.
+    /// Returns the last value of an option.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.values.get(name)?.last().map(String::as_str)
     }
 
-    /// All values of an option that may be repeated.
+    /// Returns all values of an option that may be repeated.
     pub(super) fn values(&self, name: &str) -> Vec<String> {
         self.values.get(name).cloned().unwrap_or_default()
     }

@@ -9,7 +9,7 @@ use ferroflow_host_context::{
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
 use std::sync::Arc;
 
-/// A handle whose tensor is that of a handle that comes later.
+/// Returns a handle whose tensor is that of a handle that comes later.
 fn later(handle: AsyncValue) -> TensorHandle {
     if let Some(handle) = handle.get::<TensorHandle>() {
         return handle.clone();

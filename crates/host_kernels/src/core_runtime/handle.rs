@@ -56,7 +56,7 @@ impl TensorHandle {
         }
     }
 
-    /// The tensor, if it is available.
+    /// Returns the tensor, if it is available.
     pub(super) fn get(&self) -> Option<&HostTensor> {
         self.tensor.get()
     }
@@ -201,7 +201,7 @@ impl Work {
         }
     }
 
-    /// Whether the op runs from the work queue.
+    /// Returns whether the op runs from the work queue.
     fn is_async(&self) -> bool {
         matches!(self, Work::Own(op) if op.is_async)
     }
@@ -322,7 +322,7 @@ fn run(
     })
 }
 
-/// The error that the results of an op are.
+/// Returns the error that the results of an op are.
 fn error(status: Status, reporter: Option<&Reporter>) -> AsyncValue {
     AsyncValue::new_error(match reporter {
         Some(reporter) => reporter.report(status),
@@ -330,7 +330,7 @@ fn error(status: Status, reporter: Option<&Reporter>) -> AsyncValue {
     })
 }
 
-/// The results of an op that has run.
+/// Returns the results of an op that has run.
 fn available(
     outputs: Result<Outputs>,
     metadata: MetadataList,
@@ -463,7 +463,7 @@ impl Dispatch {
     }
 }
 
-/// The handler under a name.
+/// Returns the handler under a name.
 pub(super) fn handler(ctx: &ExecutionContext, name: &str) -> Result<OpHandler> {
     let handlers = ctx.host().shared(Handlers::default);
     let handlers = handlers.lock().unwrap_or_else(PoisonError::into_inner);

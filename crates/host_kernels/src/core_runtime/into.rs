@@ -128,7 +128,7 @@ fn concat(frame: &mut SyncKernelFrame, dtype: HostDType) -> Result<()> {
     store(frame, output, &joined)
 }
 
-/// An attribute with a header, or a list of nothing, which has none.
+/// Returns an attribute with a header, or a list of nothing, which has none.
 fn op_attr(attribute: Attribute) -> Result<OpAttr> {
     match attribute.kind().filter(|k| k.is_array()) {
         Some(kind) if attribute.array_bytes(kind.dtype())?.0 == 0 => {
@@ -138,7 +138,7 @@ fn op_attr(attribute: Attribute) -> Result<OpAttr> {
     }
 }
 
-/// Both factors, where the product goes, and what the ops that follow take.
+/// Returns both factors, where the product goes, and what the ops that follow take.
 fn fused_matmul(frame: &mut SyncKernelFrame) -> Result<()> {
     let arguments: Vec<usize> = (0..frame.n_args()).filter(|i| *i != 2).collect();
     let factors = inputs(frame, HostDType::F32, &arguments)?;
@@ -178,7 +178,7 @@ fn matmul<T: Copy + 'static>(
     Ok(())
 }
 
-/// The largest of each window.
+/// Returns the largest of each window.
 fn max_pool(frame: &mut KernelFrame) -> Result<()> {
     let padding = match frame.attribute(0)?.string()? {
         "valid" => "VALID",
@@ -207,7 +207,7 @@ fn max_pool(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// The elements as they are, in another shape.
+/// Returns the elements as they are, in another shape.
 fn flatten(frame: &mut KernelFrame) -> Result<()> {
     let (from, to) = (frame.arg::<HostTensor>(0)?, frame.arg::<HostTensor>(1)?);
     let (mut from, to) = (from.dense()?.clone(), to.dense()?);

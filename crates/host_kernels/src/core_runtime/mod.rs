@@ -22,7 +22,7 @@ use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
 use handle::{Args, CompositeOp, Handlers, Op, OpHandler, TensorHandle, handler};
 use std::sync::{Arc, PoisonError};
 
-/// The op that a kernel of a program calls: its attributes are read when it runs first.
+/// Returns the op that a kernel of a program calls: its attributes are read when it runs first.
 fn site_op(frame: &impl Frame, name: usize) -> Result<Arc<Op>> {
     let attrs = OpAttrs::from_pairs(&frame.attribute(0)?.typed()?)?;
     let name = frame.attribute(name)?.typed()?;
@@ -154,7 +154,7 @@ fn handle_to_tensor(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// The one number of a tensor, when it is there.
+/// Returns the one number of a tensor, when it is there.
 fn handle_to_i32(frame: &mut KernelFrame) -> Result<()> {
     let tensor = frame.arg::<TensorHandle>(0)?.tensor.clone();
     let (promise, reporter) = (frame.allocate_indirect(0), frame.reporter());
@@ -212,7 +212,7 @@ fn const_strings(shape: TypedAttribute, values: TypedAttribute) -> Result<Tensor
     })))
 }
 
-/// A tensor from untyped attributes: its shape, and its elements or the one they all are.
+/// Creates a tensor from untyped attributes: its shape, and its elements or the one they all are.
 fn create_dense(
     shape: &[i64],
     dtype: HostDType,
@@ -224,7 +224,7 @@ fn create_dense(
     Ok(TensorHandle::new(HostTensor::Dense(tensor)))
 }
 
-/// The first element of a tensor decides: anything but zero and an empty text is true.
+/// Returns the first element of a tensor decides: anything but zero and an empty text is true.
 fn is_true(tensor: &HostTensor) -> bool {
     match tensor {
         HostTensor::Dense(t) => {
@@ -294,7 +294,7 @@ impl While {
         ctx.enqueue(move || self.run(args));
     }
 
-    /// The loop and its values if it goes on now; otherwise the loop has ended or waits.
+    /// Returns the loop and its values if it goes on now; otherwise the loop has ended or waits.
     fn decide(self, answer: AsyncValue, args: Values) -> Option<(Self, Values)> {
         // The chain of the condition: an answer that comes with an error is none.
         if let Some(chain) = args.first().cloned() {

@@ -130,7 +130,7 @@ const OPS: &[CpuOp] = &[
     op("tfrt_test.error.tensor", Some(unary_metadata), fail, false),
 ];
 
-/// The op called `name`, if any.
+/// Returns the op called `name`, if any.
 pub(super) fn find(name: &str) -> Option<&'static CpuOp> {
     OPS.iter().find(|op| op.name == name)
 }

@@ -29,7 +29,7 @@ pub(super) struct TensorOp {
 }
 
 impl TensorOp {
-    /// The op called `name`, if TensorFlow has one.
+    /// Returns the op called `name`, if TensorFlow has one.
     pub(super) fn find(name: &str) -> Option<TensorOp> {
         let name = name.strip_prefix("tf.").unwrap_or(name);
         let is_known = !name.starts_with('_') || name == "_FusedMatMul";
@@ -64,7 +64,7 @@ impl TensorOp {
         Ok(prepared.outputs().iter().zip(&shapes).map(known).collect())
     }
 
-    /// The kernel for inputs of these types.
+    /// Returns the kernel for inputs of these types.
     fn prepared(
         &self,
         attrs: &OpAttrs,
@@ -128,7 +128,7 @@ impl OpCall {
         })
     }
 
-    /// A call that computes one element only.
+    /// Returns a call that computes one element only.
     fn of_scalars(
         op: &TensorOp,
         inputs: &[&HostTensor],
@@ -152,7 +152,7 @@ impl OpCall {
         })
     }
 
-    /// Whether the call should be a task, so that who makes it may go on.
+    /// Returns whether the call should be a task, so that who makes it may go on.
     pub(super) fn is_long(&self) -> bool {
         match self.op.cost() {
             Cost::Cheap | Cost::Async => false,
@@ -161,7 +161,7 @@ impl OpCall {
         }
     }
 
-    /// Whether the op waits for other ops.
+    /// Returns whether the op waits for other ops.
     pub(super) fn waits(&self) -> bool {
         self.op.cost() == Cost::Async
     }

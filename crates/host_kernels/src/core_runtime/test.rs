@@ -23,7 +23,8 @@ impl SharedAttrs {
     }
 }
 
-/// A kernel that sets the attribute named by its first attribute to what `read` makes of the second.
+/// Returns a kernel that sets the attribute named by its first attribute to what `read` makes of
+/// the second.
 fn setter(
     registry: &mut KernelRegistry,
     name: &str,
@@ -65,7 +66,7 @@ fn error_handle(frame: &mut KernelFrame) -> Result<()> {
     give_error(frame, invalid_argument!("invalid tensorhandle"))
 }
 
-/// The result: a handle whose tensor is an error.
+/// Returns the result: a handle whose tensor is an error.
 fn give_error(frame: &mut KernelFrame, status: Status) -> Result<()> {
     let error = AsyncValue::new_error(frame.reporter().report(status));
     let handle = TensorHandle {

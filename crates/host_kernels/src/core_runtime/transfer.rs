@@ -66,7 +66,7 @@ const CONVERSIONS: &[(Form, Form, Conversion)] = &[
     }),
 ];
 
-/// The tensor in another form; itself if it has that form already.
+/// Returns the tensor in another form; itself if it has that form already.
 pub(super) fn convert(
     tensor: &HostTensor,
     form: Form,
@@ -93,7 +93,7 @@ fn get_device(_: Chain, name: StrAttr) -> Result<Device> {
     }
 }
 
-/// The form that a tensor has on the device: dense, unless nothing else can hold it.
+/// Returns the form that a tensor has on the device: dense, unless nothing else can hold it.
 fn preferred(tensor: &HostTensor) -> Form {
     match tensor {
         HostTensor::String(_) => Form::String,

@@ -16,7 +16,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .shape(bitcast_shape)
 .kernel(bitcast)];
 
-/// The dimensions after reading `from` as `to`: sizes that differ add or take an innermost one.
+/// Returns the dimensions after reading `from` as `to`: sizes that differ add or take an innermost
+/// one.
 fn bitcast_dims(from: DType, to: DType, dims: &[Option<usize>]) -> Result<PartialShape> {
     let (a, b) = (from.size(), to.size());
     if a == 0 || b == 0 {

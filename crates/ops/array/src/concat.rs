@@ -229,7 +229,7 @@ fn vector(values: &[i64]) -> String {
     format!("[{}]", texts.join(" "))
 }
 
-/// The gradient of Concat, whose axis comes first, and ConcatV2, whose axis comes last.
+/// Returns the gradient of Concat, whose axis comes first, and ConcatV2, whose axis comes last.
 fn concat_gradient(g: &mut GradientCtx) -> Result<()> {
     let mut values = g.xs();
     let first = g.op_name() == "Concat";

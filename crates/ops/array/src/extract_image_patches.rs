@@ -47,7 +47,7 @@ impl Window {
     }
 }
 
-/// The windows over height and width.
+/// Returns the windows over height and width.
 fn windows(attrs: &Attrs) -> Result<[Window; 2]> {
     let same = attrs.str("padding")? == "SAME";
     let list = |name: &str| -> Result<[usize; 2]> {
@@ -137,7 +137,8 @@ fn part(v: Expr, i: i32) -> Expr {
     v.op("Gather", &[v.int(i)])
 }
 
-/// Every place of a patch tells where it was taken from, padding that it was taken from nowhere.
+/// Returns every place of a patch tells where it was taken from, padding that it was taken from
+/// nowhere.
 fn patches_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, d) = (g.x(0), g.dy(0));
     let attrs = ["ksizes", "strides", "rates", "padding"].map(|name| g.attr(name));

@@ -101,7 +101,7 @@ enum Limits {
     Channels,
 }
 
-/// The shapes of an op whose last two inputs are limits of this rank.
+/// Returns the shapes of an op whose last two inputs are limits of this rank.
 fn limited(ctx: &mut ShapeCtx, rank: usize, outputs: usize) -> Result<()> {
     let inputs = outputs.min(2);
     let (min, max) = (
@@ -204,7 +204,7 @@ impl Steps {
     }
 }
 
-/// The steps between the limits at inputs `at` and `at + 1`.
+/// Returns the steps between the limits at inputs `at` and `at + 1`.
 fn steps(
     ctx: &KernelCtx,
     input: usize,

@@ -127,7 +127,7 @@ impl Band {
         (self.upper - self.lower) as usize + 1
     }
 
-    /// The longest diagonal in matrices of this size.
+    /// Returns the longest diagonal in matrices of this size.
     fn max_len(&self, rows: usize, cols: usize) -> usize {
         let rows = rows as i64 + self.upper.min(0);
         let cols = cols as i64 - self.lower.max(0);
@@ -152,7 +152,7 @@ impl Band {
         )
     }
 
-    /// The shape of the packed diagonals of a batch.
+    /// Returns the shape of the packed diagonals of a batch.
     fn packed_shape(&self, batch: &[usize], rows: usize, cols: usize) -> Result<Shape> {
         let count = (self.lower != self.upper).then_some(self.count());
         shape_of(
@@ -177,7 +177,7 @@ impl Band {
     }
 }
 
-/// Whether superdiagonals and subdiagonals are at the left; version 2 has all there.
+/// Returns whether superdiagonals and subdiagonals are at the left; version 2 has all there.
 fn alignment(attrs: &Attrs) -> (bool, bool) {
     match attrs.str("align") {
         Ok(align) => (align.starts_with("LEFT"), align.ends_with("LEFT")),
@@ -274,7 +274,7 @@ fn matrix_diag_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Resul
     ctx.set_output(0, out)
 }
 
-/// The batch dimensions and the size of matrices with these diagonals.
+/// Returns the batch dimensions and the size of matrices with these diagonals.
 fn matrix_size<'a>(
     diagonals: &'a Shape,
     band: &Band,

@@ -153,7 +153,7 @@ fn check_bits(bits: i64, signed: bool) -> Result<()> {
     ))
 }
 
-/// The tensor as `[before, channels, after]`.
+/// Returns the tensor as `[before, channels, after]`.
 fn channels(shape: &Shape, axis: i64) -> Result<[usize; 3]> {
     if axis == -1 {
         return Ok([1, 1, shape.num_elements()]);
@@ -174,7 +174,7 @@ fn channels(shape: &Shape, axis: i64) -> Result<[usize; 3]> {
     ])
 }
 
-/// The limits of each channel.
+/// Returns the limits of each channel.
 fn limits<T: RoundedFloat>(
     ctx: &KernelCtx,
     at: usize,

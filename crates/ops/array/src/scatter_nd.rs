@@ -58,7 +58,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(extreme_gradient),
 ];
 
-/// A kernel whose inputs are the target, indices, updates.
+/// Returns a kernel whose inputs are the target, indices, updates.
 fn tensor_scatter(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
     let scatter = scatter_nd::scatter_nd(build, build.input(2)?, combine)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -122,7 +122,7 @@ fn sub_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(2, -d.op("GatherNd", &[g.x(1)]))
 }
 
-/// All elements that are as large as the result share the gradient.
+/// Returns all elements that are as large as the result share the gradient.
 fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, indices, updates, y, d) = (g.x(0), g.x(1), g.x(2), g.y(0), g.dy(0));
     let own = x.op("Equal", &[y]).cast(d.dtype());

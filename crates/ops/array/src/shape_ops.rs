@@ -106,7 +106,7 @@ pub(crate) fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
+/// Returns the shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
 pub(crate) fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     let n = from.num_elements();
     let mut unknown = None;

@@ -17,8 +17,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(slice)
 .gradient(slice_gradient)];
 
-/// The elements of `value` that `view` shows, as a tensor; shares storage where they lie side by
-/// side.
+/// Returns the elements of `value` that `view` shows, as a tensor; shares storage where they lie
+/// side by side.
 pub(crate) fn viewed<T: Item>(
     ctx: &KernelCtx,
     value: &Tensor,

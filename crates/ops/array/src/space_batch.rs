@@ -60,7 +60,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(old_batch_gradient),
 ];
 
-/// The block size and whether channels come first.
+/// Returns the block size and whether channels come first.
 fn block_attrs(attrs: &Attrs) -> Result<(usize, bool)> {
     let block = attrs.int("block_size")?;
     let block = usize::try_from(block)
@@ -211,7 +211,7 @@ impl Blocks {
         Ok(Blocks { blocks, margins })
     }
 
-    /// The output's dimensions for an input of these.
+    /// Returns the output's dimensions for an input of these.
     fn apply(&self, dims: &[Option<usize>], to_batch: bool) -> Result<Vec<Option<usize>>> {
         let spatial = self.blocks.len();
         if dims.len() < 1 + spatial {
@@ -359,7 +359,7 @@ fn move_blocks<T: Item>(ctx: &mut KernelCtx, b: &Blocks, to_batch: bool) -> Resu
     ctx.set_output(0, out)
 }
 
-/// The op that undoes this one.
+/// Returns the op that undoes this one.
 fn inverse(op: &str) -> &'static str {
     match op {
         "SpaceToDepth" => "DepthToSpace",

@@ -100,7 +100,8 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// The sizes with the one −1 among them resolved, which add up to `total` where that is known.
+/// Returns the sizes with the one −1 among them resolved, which add up to `total` where that is
+/// known.
 fn split_sizes(
     sizes: &[i64],
     total: Option<usize>,
@@ -198,13 +199,13 @@ fn joined<'g>(g: &GradientCtx<'g>, axis: Expr<'g>) -> Expr<'g> {
     axis.make("ConcatV2", &parts, &[])
 }
 
-/// The gradient of Split.
+/// Returns the gradient of Split.
 fn split_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = joined(g, g.x(0));
     g.set(1, dx)
 }
 
-/// The gradient of SplitV.
+/// Returns the gradient of SplitV.
 fn split_v_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = joined(g, g.x(2));
     g.set(0, dx)

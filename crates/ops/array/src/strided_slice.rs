@@ -93,7 +93,7 @@ fn resolve(ctx: &KernelCtx, first: usize, shape: &Shape, masks: Masks) -> Result
     )
 }
 
-/// The view of a tensor of shape `shape` that a spec picks, and the shape of the result.
+/// Returns the view of a tensor of shape `shape` that a spec picks, and the shape of the result.
 fn view_of(shape: &Shape, spec: &Resolved) -> Result<(Strided, Shape)> {
     let out = shape_of(spec.shape.iter().map(|d| d.unwrap_or(0)))?;
     if out.num_elements() == 0 {
@@ -250,7 +250,7 @@ fn resource_assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )
 }
 
-/// The attrs that say what a strided slice is.
+/// Returns the attrs that say what a strided slice is.
 fn masks(g: &GradientCtx) -> [(&'static str, ferroflow_opdef::AttrValue); 5] {
     [
         "begin_mask",

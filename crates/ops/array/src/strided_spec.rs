@@ -17,7 +17,7 @@ pub struct Masks {
 }
 
 impl Masks {
-    /// The masks in a node's attrs.
+    /// Returns the masks in a node's attrs.
     pub fn from_attrs(attrs: &Attrs) -> Result<Self> {
         let masks = Masks {
             begin: attrs.int("begin_mask")?,
@@ -225,7 +225,7 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
     })
 }
 
-/// The output shape as inference sees it.
+/// Returns the output shape as inference sees it.
 pub fn infer(
     input: &PartialShape,
     begin: Option<&[i64]>,

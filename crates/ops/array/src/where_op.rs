@@ -19,7 +19,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 
 fn where_(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
-    /// The positions of the elements that are not zero.
+    /// Returns the positions of the elements that are not zero.
     fn kernel<T: Element>(ctx: &mut KernelCtx) -> Result<()> {
         let input = ctx.input(0)?;
         let dims = input.shape();

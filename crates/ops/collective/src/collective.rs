@@ -253,7 +253,7 @@ impl Kind {
     }
 }
 
-/// The parts of members that all have to bring one.
+/// Returns the parts of members that all have to bring one.
 fn all(parts: &[Option<Tensor>]) -> Result<Vec<&Tensor>> {
     let all: Option<Vec<&Tensor>> = parts.iter().map(Option::as_ref).collect();
     all.ok_or_else(|| internal!("members of one instance do different things"))

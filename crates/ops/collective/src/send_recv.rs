@@ -28,7 +28,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(recv),
 ];
 
-/// The shape inferred on the sender's side.
+/// Returns the shape inferred on the sender's side.
 fn recv_shape(ctx: &mut ShapeCtx) -> Result<()> {
     if let Some(AttrValue::Shape(shape)) = ctx.attrs().get("_shape") {
         let shape = shape.clone();

@@ -128,7 +128,8 @@ fn device_index(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// A scalar by its value, a string by its length, any other tensor by whether it has elements.
+/// Returns a scalar by its value, a string by its length, any other tensor by whether it has
+/// elements.
 fn to_bool(ctx: &mut KernelCtx) -> Result<()> {
     let t = ctx.input(0)?;
     let value = if !t.shape().is_scalar() {
@@ -168,7 +169,7 @@ fn for_bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
     Ok((int(0, "start")?, int(1, "limit")?, int(2, "delta")?))
 }
 
-/// The first counter of a For that ends.
+/// Returns the first counter of a For that ends.
 fn for_start(ctx: &mut KernelCtx) -> Result<()> {
     let (start, limit, delta) = for_bounds(ctx)?;
     let is_finite = match delta {
@@ -184,7 +185,7 @@ fn for_start(ctx: &mut KernelCtx) -> Result<()> {
     }
 }
 
-/// Whether a For runs its body again.
+/// Returns whether a For runs its body again.
 fn for_test(ctx: &mut KernelCtx) -> Result<()> {
     let (counter, limit, delta) = for_bounds(ctx)?;
     let goes_on = match delta {
@@ -194,7 +195,7 @@ fn for_test(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, Tensor::scalar(goes_on))
 }
 
-/// The next counter of a For.
+/// Returns the next counter of a For.
 fn for_next(ctx: &mut KernelCtx) -> Result<()> {
     let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
     let next = int(0)?.checked_add(int(1)?);

@@ -105,7 +105,7 @@ fn at(shape: &Shape, i: usize) -> String {
     list(coordinates)
 }
 
-/// The dimensions of data `i` after those of its indices.
+/// Returns the dimensions of data `i` after those of its indices.
 fn stitch_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let n = ctx.num_inputs() / 2;
     let (mut rest, mut highest) = (PartialShape::unknown(), Some(-1));
@@ -201,7 +201,7 @@ fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
     Ok(out)
 }
 
-/// The rows of the parts, back where they were.
+/// Returns the rows of the parts, back where they were.
 fn partition_gradient(g: &mut GradientCtx) -> Result<()> {
     let (data, parts) = (g.x(0), g.x(1));
     let n = g.num_outputs();

@@ -136,7 +136,7 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The most elements, if there is a limit.
+/// Returns the most elements, if there is a limit.
 fn max_size(max: &Tensor) -> Result<Option<usize>> {
     if !max.shape().is_scalar() {
         return Err(invalid_argument!(

@@ -335,7 +335,7 @@ pub(crate) fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The length of every value and the shape of the whole.
+/// Returns the length of every value and the shape of the whole.
 fn concat_lengths(values: &[Tensor], except_first: &PartialShape) -> Result<(Vec<i64>, Shape)> {
     let mut rest: Option<&[usize]> = None;
     let (mut lengths, mut total) = (Vec::with_capacity(values.len()), 0usize);
@@ -464,7 +464,7 @@ pub(crate) fn gradient_array(build: &KernelBuild, has_shape: bool) -> Result<Box
     }))
 }
 
-/// The array of gradients and its flow.
+/// Returns the array of gradients and its flow.
 fn array_of<'g>(g: &GradientCtx<'g>, flow: Expr<'g>) -> (Expr<'g>, Expr<'g>) {
     let source = g.source();
     let attrs = [("source", source.as_str().into())];
@@ -481,7 +481,7 @@ fn array_of<'g>(g: &GradientCtx<'g>, flow: Expr<'g>) -> (Expr<'g>, Expr<'g>) {
     }
 }
 
-/// The op of this family whose handles are like the node's.
+/// Returns the op of this family whose handles are like the node's.
 fn of_version(g: &GradientCtx, op: &str) -> String {
     let name = g.op_name();
     let version = ["V2", "V3"].into_iter().find(|v| name.ends_with(v));

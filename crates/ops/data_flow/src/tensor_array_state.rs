@@ -59,7 +59,7 @@ pub(crate) struct Options {
 }
 
 impl TensorArray {
-    /// An array of `size` unwritten elements.
+    /// Creates an array of `size` unwritten elements.
     pub(crate) fn new(options: &Options, size: usize) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let mut slots = Vec::new();
@@ -81,8 +81,8 @@ impl TensorArray {
         })
     }
 
-    /// The array that gradients of this one are added up in, with `prepended` before the shape of
-    /// every element; everybody with the same `source` gets the same one.
+    /// Returns the array that gradients of this one are added up in, with `prepended` before the
+    /// shape of every element; everybody with the same `source` gets the same one.
     pub(crate) fn gradient(&self, source: &str, prepended: &[usize]) -> Result<Arc<TensorArray>> {
         let mut all = self
             .gradients
@@ -125,7 +125,7 @@ impl TensorArray {
         Ok(array)
     }
 
-    /// A handle that keeps the array alive: a resource, or the strings of older versions.
+    /// Returns a handle that keeps the array alive: a resource, or the strings of older versions.
     pub(crate) fn handle(self: Arc<Self>, dtype: DType) -> Result<Tensor> {
         if dtype == DType::String {
             let name = self.name.clone();
@@ -150,7 +150,7 @@ impl TensorArray {
         }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> Result<usize> {
         Ok(self.lock()?.slots.len())
     }
@@ -164,20 +164,20 @@ impl TensorArray {
         Ok(())
     }
 
-    /// The number of elements that a concat or pack returns. The gradient of a split or unpack has
-    /// the size of what was split.
+    /// Returns the number of elements that a concat or pack returns. The gradient of a split or
+    /// unpack has the size of what was split.
     pub(crate) fn pack_size(&self) -> Result<usize> {
         let state = self.lock()?;
         let marked = state.marked_size.filter(|_| self.adds_up);
         Ok(marked.unwrap_or(state.slots.len()))
     }
 
-    /// Whether writes behind the end lengthen the array.
+    /// Returns whether writes behind the end lengthen the array.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.dynamic_size
     }
 
-    /// The common shape of the elements, as far as known.
+    /// Returns the common shape of the elements, as far as known.
     pub(crate) fn element_shape(&self) -> Result<PartialShape> {
         Ok(self.lock()?.element_shape.clone())
     }
@@ -343,7 +343,7 @@ impl State {
     }
 }
 
-/// The array that input 0 is a handle of.
+/// Returns the array that input 0 is a handle of.
 pub(crate) fn array_input(ctx: &KernelCtx) -> Result<Arc<TensorArray>> {
     let handle = ctx.input(0)?;
     if handle.dtype() == DType::String {

@@ -159,12 +159,12 @@ fn number(ctx: &KernelCtx, i: usize) -> Result<i64> {
     }
 }
 
-/// A number of elements or rounds; negative ones have no limit.
+/// Returns a number of elements or rounds; negative ones have no limit.
 fn count(ctx: &KernelCtx) -> Result<Option<u64>> {
     Ok(u64::try_from(number(ctx, 1)?).ok())
 }
 
-/// The inputs from `first` on.
+/// Returns the inputs from `first` on.
 fn components(ctx: &KernelCtx, first: usize) -> Result<Components> {
     (first..ctx.num_inputs())
         .map(|i| ctx.input(i).cloned())

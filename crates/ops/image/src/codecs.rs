@@ -218,7 +218,7 @@ impl Decode {
         invalid_argument!("{}: {what}", self.op)
     }
 
-    /// The picture, or what a window shows of it.
+    /// Returns the picture, or what a window shows of it.
     fn run(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
         if contents.is_empty() {
             return Err(invalid_argument!("Input is empty."));
@@ -307,7 +307,7 @@ impl Picture {
         }
     }
 
-    /// The averages of squares of pixels.
+    /// Returns the averages of squares of pixels.
     fn smaller(&self, ratio: usize) -> Picture {
         let (width, height) = (self.width.div_ceil(ratio), self.height.div_ceil(ratio));
         let mut samples = Vec::with_capacity(width * height * self.channels);
@@ -335,7 +335,7 @@ impl Picture {
         }
     }
 
-    /// A crop window: first row and column, height and width.
+    /// Returns a crop window: first row and column, height and width.
     fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Picture> {
         let fits = |from: usize, n, size| from.checked_add(n).is_some_and(|end| end <= size);
         if !fits(y, height, self.height) || !fits(x, width, self.width) {
@@ -394,7 +394,7 @@ fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
     invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
 }
 
-/// Whether a JPEG file reaches its end marker. Decoders fill in what is missing.
+/// Returns whether a JPEG file reaches its end marker. Decoders fill in what is missing.
 fn is_whole_jpeg(contents: &[u8]) -> bool {
     let mut at = 2;
     while let Some(&[mark, code]) = contents.get(at..at + 2) {
@@ -414,8 +414,8 @@ fn is_whole_jpeg(contents: &[u8]) -> bool {
     false
 }
 
-/// Whether a PNG file without an opacity for each pixel has one color that is transparent. TensorFlow gives
-/// such a picture no channel for that unless asked to; the decoder does.
+/// Returns whether a PNG file without an opacity for each pixel has one color that is transparent.
+/// TensorFlow gives such a picture no channel for that unless asked to; the decoder does.
 fn has_transparent_color(contents: &[u8]) -> bool {
     // The header's kind of colors: gray and RGB; then chunks up to the data.
     let mut at = 8;
@@ -442,7 +442,7 @@ struct Gray {
 }
 
 impl Gray {
-    /// The brightness of a color, in the fixed-point numbers of libpng.
+    /// Returns the brightness of a color, in the fixed-point numbers of libpng.
     fn of(self, color: [u16; 3]) -> u16 {
         let [r, g, b] = color.map(|v| u32::from(if self.deep { v } else { v >> 8 }));
         let half = if self.rounded { 1 << 14 } else { 0 };

@@ -67,7 +67,8 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The coordinate of output position `i` of `n` on an axis of `size`, for a box from `a` to `b`.
+/// Returns the coordinate of output position `i` of `n` on an axis of `size`, for a box from `a` to
+/// `b`.
 pub(crate) fn position(i: usize, n: usize, a: f32, b: f32, size: usize) -> Option<f32> {
     let last = (size - 1) as f32;
     let at = if n > 1 {

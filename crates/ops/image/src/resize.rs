@@ -97,7 +97,7 @@ impl Mapping {
         }
     }
 
-    /// The input position of output position `i`.
+    /// Returns the input position of output position `i`.
     fn at(self, i: usize, scale: f32) -> f32 {
         if self.half_pixel_centers {
             (i as f32 + 0.5) * scale - 0.5
@@ -316,7 +316,8 @@ fn bicubic(par: &dyn Parallelism, mapping: Mapping, s: &Sizes, x: &[f32], out: &
     });
 }
 
-/// The input positions under an output position: the first, and how much of each is covered.
+/// Returns the input positions under an output position: the first, and how much of each is
+/// covered.
 fn covered(i: usize, scale: f32, input: usize) -> impl Iterator<Item = (usize, f32)> + Clone {
     let (from, to) = (i as f32 * scale, (i + 1) as f32 * scale);
     let (start, end) = (from.floor() as i64, to.ceil() as i64);
@@ -372,7 +373,7 @@ fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The nearest input position of each output position.
+/// Returns the nearest input position of each output position.
 pub(crate) fn positions(mapping: Mapping, input: usize, output: usize) -> Vec<usize> {
     let scale = mapping.scale(input, output);
     (0..output)

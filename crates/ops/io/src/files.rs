@@ -36,7 +36,7 @@ pub(crate) const OPS: &[Op] = &[
         .kernel(|_| Ok(Box::new(matching))),
 ];
 
-/// The only string of input `i`.
+/// Returns the only string of input `i`.
 fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<Bytes> {
     let t = ctx.input(i)?;
     match (t.shape().is_scalar(), t.strings()?) {
@@ -87,7 +87,7 @@ fn matching(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, names)
 }
 
-/// The files and folders that fit a pattern, part of the path by part.
+/// Returns the files and folders that fit a pattern, part of the path by part.
 pub(crate) fn glob(pattern: &str) -> Vec<String> {
     let pattern = local_path(pattern);
     let (mut paths, rest) = match pattern.strip_prefix('/') {
@@ -125,7 +125,7 @@ pub(crate) fn glob(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a name fits a pattern of `*`, `?`, `[a-z]`, `[^a-z]` and `\x`.
+/// Returns whether a name fits a pattern of `*`, `?`, `[a-z]`, `[^a-z]` and `\x`.
 fn fits(mut pattern: &[char], mut name: &[char]) -> bool {
     // Where the last star was, to let it stand for one letter more.
     let mut star: Option<(&[char], &[char])> = None;
@@ -162,7 +162,7 @@ enum One<'a> {
     Differs,
 }
 
-/// Whether a letter fits the beginning of a pattern.
+/// Returns whether a letter fits the beginning of a pattern.
 fn one(pattern: &[char], letter: char) -> One<'_> {
     let (fits, rest) = match pattern {
         ['*', rest @ ..] => return One::Star(rest),

@@ -219,7 +219,7 @@ fn two_vectors(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// The format of a reader's node.
+/// Returns the format of a reader's node.
 fn format(build: &KernelBuild) -> Result<ReaderFormat> {
     let attrs = build.attrs;
     let size = |name: &str| {
@@ -273,7 +273,7 @@ fn reader(build: &KernelBuild, is_old: bool) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The reader that a handle refers to.
+/// Returns the reader that a handle refers to.
 fn reader_of(handle: &Tensor) -> Result<Arc<Reader>> {
     if handle.dtype() == DType::String {
         return string_handle::named(handle, "reader");

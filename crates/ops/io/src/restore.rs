@@ -50,7 +50,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| old(build, true)),
 ];
 
-/// The files of a checkpoint in the V1 format.
+/// Returns the files of a checkpoint in the V1 format.
 fn old_files(pattern: &str) -> Result<SliceReader> {
     let found = crate::files::glob(pattern);
     let paths: Vec<PathBuf> = found.into_iter().map(PathBuf::from).collect();

@@ -123,7 +123,7 @@ fn text(bytes: &Bytes) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The only string of input `i`.
+/// Returns the only string of input `i`.
 fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     match ctx.input(i)?.strings()? {
         [one] => Ok(text(one)),
@@ -134,7 +134,7 @@ fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     }
 }
 
-/// The file, then vectors with something for each tensor.
+/// Returns the file, then vectors with something for each tensor.
 fn old_shape(ctx: &mut ShapeCtx, n_fixed: usize) -> Result<()> {
     ctx.with_rank(0, 0)?;
     let n = ctx.num_inputs().saturating_sub(n_fixed);

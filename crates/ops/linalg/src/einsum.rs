@@ -101,7 +101,7 @@ impl Operand {
         Strided::new(0, labels.iter().map(|&l| self.axis(l)))
     }
 
-    /// The dense tensor of these labels, in this order; they must be all there are.
+    /// Returns the dense tensor of these labels, in this order; they must be all there are.
     pub(crate) fn dense(&self, par: &dyn Parallelism, labels: &[Label]) -> Result<Tensor> {
         let shape: Shape = labels.iter().map(|&l| self.axis(l).0).collect();
         let view = self.view(labels);
@@ -117,7 +117,7 @@ impl Operand {
         Ok(out)
     }
 
-    /// The same with only `labels`, summed over the others.
+    /// Returns the same with only `labels`, summed over the others.
     pub(crate) fn reduced<T: MatMulElement>(
         self,
         par: &dyn Parallelism,
@@ -181,7 +181,7 @@ fn sizes_of(operands: &[Operand]) -> Sizes {
     sizes
 }
 
-/// The output's labels, its shape and the operands, checked against each other.
+/// Returns the output's labels, its shape and the operands, checked against each other.
 fn operands(ctx: &KernelCtx, equation: &Equation) -> Result<(Labels, Shape, Vec<Operand>)> {
     let n = ctx.num_inputs();
     let shapes: SmallVec<[PartialShape; 2]> = (0..n)
@@ -272,7 +272,7 @@ pub(crate) fn finish(
     Ok(out)
 }
 
-/// The product over the labels that both have and the output has not.
+/// Returns the product over the labels that both have and the output has not.
 fn multiply<T: MatMulElement>(
     par: &dyn Parallelism,
     x: Operand,
@@ -401,7 +401,7 @@ fn einsum_gradient(g: &mut GradientCtx) -> Result<()> {
     Ok(())
 }
 
-/// The operands' contraction.
+/// Returns the operands' contraction.
 fn contracted<'g>(operands: &[Expr<'g>], terms: &[&str], to: &str) -> Result<Expr<'g>> {
     let first = operands.first();
     let first = first.ok_or_else(|| invalid_argument!("Einsum needs an operand"))?;
@@ -468,7 +468,7 @@ fn of_operand<'g>(g: &GradientCtx<'g>, i: usize, inputs: &[String], out: &str) -
     })
 }
 
-/// The first dimension of `x` that has the label.
+/// Returns the first dimension of `x` that has the label.
 fn axis_of<'g>(x: Expr<'g>, own: &str, label: char) -> Expr<'g> {
     let (front, back) = own.split_once(DOTS).unwrap_or((own, ""));
     let in_back = || back.find(label).unwrap_or(0);

@@ -52,8 +52,8 @@ impl<T: MatMulElement + gemm::GemmElement> EinsumDense<T> {
     }
 }
 
-/// The weights' labels that are summed over, in the order of input 0, and the others, in the order
-/// of the output.
+/// Returns the weights' labels that are summed over, in the order of input 0, and the others, in
+/// the order of the output.
 pub(crate) fn split(equation: &Equation, weights: &[Label]) -> Result<(Labels, Labels)> {
     let letters = |labels: Labels| {
         labels

@@ -127,13 +127,13 @@ impl Equation {
         self.inputs[i].letters().count()
     }
 
-    /// The labels of input `i` of this rank.
+    /// Returns the labels of input `i` of this rank.
     pub fn input_labels(&self, i: usize, rank: usize) -> Result<Labels> {
         let subscript = &self.inputs[i];
         Ok(subscript.expanded(subscript.n_broadcast(i, rank)?))
     }
 
-    /// The labels of the output, for inputs of these ranks.
+    /// Returns the labels of the output, for inputs of these ranks.
     pub fn output_labels(&self, ranks: &[usize]) -> Result<Labels> {
         let mut n = 0;
         for (i, (s, &rank)) in self.inputs.iter().zip(ranks).enumerate() {
@@ -148,8 +148,8 @@ impl Equation {
         Ok(self.output.expanded(n))
     }
 
-    /// Whether input 1 is a matrix of weights, whatever the ranks: each of its dimensions is
-    /// either summed over with one of input 0 or a new one of the output.
+    /// Returns whether input 1 is a matrix of weights, whatever the ranks: each of its dimensions
+    /// is either summed over with one of input 0 or a new one of the output.
     pub fn is_dense(&self) -> bool {
         let [x, w] = &self.inputs[..] else {
             return false;
@@ -166,7 +166,7 @@ impl Equation {
             && (!x.ellipsis || self.output.ellipsis)
     }
 
-    /// The output's shape, as far as the inputs' tell it.
+    /// Returns the output's shape, as far as the inputs' tell it.
     pub fn infer(&self, inputs: &[PartialShape]) -> Result<PartialShape> {
         if inputs.len() != self.inputs.len() {
             return Err(invalid_argument!(
@@ -228,7 +228,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// The size of a label; unknown when it was never seen.
+    /// Returns the size of a label; unknown when it was never seen.
     pub fn get(&self, label: Label) -> Option<usize> {
         self.0.iter().find(|(l, _)| *l == label)?.1
     }

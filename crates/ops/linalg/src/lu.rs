@@ -5,7 +5,7 @@ use ferroflow_functors::field::{Field, Promote};
 use ferroflow_opdef::{Expr, KernelCtx, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Shape};
 
-/// The shape without the last two dimensions of input `i`, which must be square matrices.
+/// Returns the shape without the last two dimensions of input `i`, which must be square matrices.
 pub(crate) fn square_batch(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     let input = ctx.with_rank_at_least(i, 2)?;
     let Some([batch @ .., rows, cols]) = input.dims() else {
@@ -19,7 +19,7 @@ pub(crate) fn square_batch(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     }
 }
 
-/// The batch dimensions and the two others of input `i`.
+/// Returns the batch dimensions and the two others of input `i`.
 pub(crate) fn matrices(ctx: &KernelCtx, i: usize) -> Result<(Shape, usize, usize)> {
     let shape = ctx.shape(i)?;
     match shape.dims() {
@@ -39,7 +39,7 @@ pub(crate) fn squares(ctx: &KernelCtx, i: usize) -> Result<(Shape, usize)> {
     }
 }
 
-/// A copy of one `n × n` matrix, conjugated and transposed on demand.
+/// Returns a copy of one `n × n` matrix, conjugated and transposed on demand.
 pub(crate) fn load<T: Promote>(from: &[T], n: usize, adjoint: bool) -> Vec<T::Wide> {
     (0..n * n)
         .map(|i| match adjoint {

@@ -126,7 +126,7 @@ fn triangular_solve<T: Promote>(ctx: &mut KernelCtx, lower: bool, adjoint: bool)
     ctx.set_output(0, out)
 }
 
-/// The gradients of `a⁻¹ b`, by solving the adjoint system.
+/// Returns the gradients of `a⁻¹ b`, by solving the adjoint system.
 fn solved<'g>(g: &GradientCtx<'g>, op: &str) -> Result<(Expr<'g>, Expr<'g>)> {
     let (a, y, d) = (g.x(0), g.y(0), g.dy(0));
     let adjoint = g.attrs().bool("adjoint")?;

@@ -126,7 +126,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// The value of a scalar int32 input.
+/// Returns the value of a scalar int32 input.
 fn scalar_input(ctx: &KernelCtx, i: usize) -> Result<i64> {
     let t = ctx.input(i)?;
     indices::int(t)
@@ -441,7 +441,7 @@ fn concat_lists(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// A shape of which nothing is known.
+/// Returns a shape of which nothing is known.
 fn any_shape(e: Expr) -> Expr {
     e.int(-1)
 }

@@ -336,7 +336,7 @@ fn concat_shape(ctx: &mut ShapeCtx, element: &PartialShape) -> Result<()> {
     Ok(())
 }
 
-/// The length of every element of a concatenation and the shape of the whole.
+/// Returns the length of every element of a concatenation and the shape of the whole.
 fn concat_lengths(
     list: &TensorList,
     element: &PartialShape,
@@ -498,7 +498,7 @@ fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The shape of one element of a tensor of several.
+/// Returns the shape of one element of a tensor of several.
 fn row_shape(t: Expr) -> Expr {
     let attrs = [("end_mask", 1i64.into())];
     let slice = [t.ints([1]), t.ints([0]), t.ints([1])];

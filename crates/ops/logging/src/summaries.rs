@@ -33,7 +33,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// The numbers of a tensor as doubles.
+/// Returns the numbers of a tensor as doubles.
 pub(crate) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
     let t = ctx.input(i)?;
     match t.dtype() {
@@ -128,7 +128,7 @@ fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The ends of the intervals that TensorFlow counts in: a tenth wider each.
+/// Returns the ends of the intervals that TensorFlow counts in: a tenth wider each.
 pub(crate) fn limits() -> Vec<f64> {
     let mut positive = Vec::new();
     let mut v = 1.0e-12;

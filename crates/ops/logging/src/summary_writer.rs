@@ -200,7 +200,7 @@ fn write_histogram(ctx: &mut KernelCtx) -> Result<()> {
     write(ctx, value)
 }
 
-/// The single message in input `i`.
+/// Returns the single message in input `i`.
 fn message<M: Message + Default>(ctx: &KernelCtx, i: usize, what: &str) -> Result<M> {
     match ctx.input(i)?.strings()? {
         [bytes] => M::decode(&bytes[..]).map_err(|_| invalid_argument!("Bad {what} binary proto")),

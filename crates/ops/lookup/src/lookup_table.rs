@@ -165,7 +165,7 @@ enum Kind {
     DenseTableOptions,
 }
 
-/// Whether TensorFlow has a CPU table of this kind for the dtypes.
+/// Returns whether TensorFlow has a CPU table of this kind for the dtypes.
 fn is_supported(kind: Kind, key: DType, value: DType) -> bool {
     use DType::*;
     match (key, value) {
@@ -258,8 +258,8 @@ fn dense(
     Ok(Box::new(HandleKernel::new(place, make)))
 }
 
-/// The table in input 0, whose keys and values must have the dtypes of inputs 1 and 2. `outputs` is
-/// how the message shows the op's results.
+/// Returns the table in input 0, whose keys and values must have the dtypes of inputs 1 and 2.
+/// `outputs` is how the message shows the op's results.
 fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<std::sync::Arc<Table>> {
     let table = resource::<Table>(ctx, 0)?;
     let has_values = ctx.num_inputs() > 2;
@@ -305,7 +305,7 @@ fn remove(ctx: &mut KernelCtx) -> Result<()> {
     table_of(ctx, false)?.remove(ctx.input(1)?)
 }
 
-/// The table in input 0, which must be a static one.
+/// Returns the table in input 0, which must be a static one.
 fn static_table(ctx: &KernelCtx) -> Result<std::sync::Arc<Table>> {
     let table = resource::<Table>(ctx, 0)?;
     if !table.is_static() {

@@ -35,7 +35,7 @@ impl TextFile {
     }
 }
 
-/// The keys and values of the file at `path`.
+/// Returns the keys and values of the file at `path`.
 pub(crate) fn read(
     file: &TextFile,
     path: &str,
@@ -61,7 +61,7 @@ pub(crate) fn read(
     Ok((column(file.key, key)?, column(file.value, value)?))
 }
 
-/// The lines to use.
+/// Returns the lines to use.
 fn lines(file: &TextFile, path: &str, content: Bytes) -> Result<Vec<Bytes>> {
     let limit = usize::try_from(file.vocab_size).ok();
     let mut lines = Vec::new();

@@ -59,7 +59,7 @@ fn arg_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// The value of a scalar axis input.
+/// Returns the value of a scalar axis input.
 fn axis_value(axis: &Tensor) -> Result<i64> {
     if axis.num_elements() != 1 || !axis.shape().is_scalar() {
         return Err(invalid_argument!(
@@ -106,7 +106,7 @@ fn factory<const LARGEST: bool>(build: &KernelBuild) -> Result<Box<dyn OpKernel>
         else Err(build.unsupported(dtype)))
 }
 
-/// Whether `a` beats `b`; what is not a number beats nothing.
+/// Returns whether `a` beats `b`; what is not a number beats nothing.
 #[inline(always)]
 fn beats<T: PartialOrd, const LARGEST: bool>(a: T, b: T) -> bool {
     if LARGEST { a > b } else { a < b }

@@ -144,7 +144,7 @@ fn operand<T: MatMulElement>(ctx: &KernelCtx, i: usize, adjoint: bool) -> Result
     Ok(t)
 }
 
-/// The values of `t` as `T`, for the products whose inputs are narrower than their output.
+/// Returns the values of `t` as `T`, for the products whose inputs are narrower than their output.
 fn as_type<T: MatMulElement>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     if t.dtype() == T::DTYPE {
         return Ok(t.clone());
@@ -263,7 +263,7 @@ fn broadcast_offsets(from: &Shape, batch: &Shape, size: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The gradient of the BatchMatMul ops.
+/// Returns the gradient of the BatchMatMul ops.
 fn batch_mat_mul_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, y, d) = (g.x(0), g.x(1), g.dy(0));
     let turned = [g.attrs().bool("adj_x")?, g.attrs().bool("adj_y")?];

@@ -107,7 +107,7 @@ fn dawsn(x: f64) -> f64 {
     }
 }
 
-/// The sine and the cosine integral.
+/// Returns the sine and the cosine integral.
 fn fresnel(x: f64) -> (f64, f64) {
     match x.is_nan() {
         true => (x, x),
@@ -123,7 +123,7 @@ fn spence(x: f64) -> f64 {
     }
 }
 
-/// The exponential integral `Ei(x)`: its power series, and far out its asymptotic one
+/// Returns the exponential integral `Ei(x)`: its power series, and far out its asymptotic one
 /// (Abramowitz and Stegun, 5.1.10 and 5.1.51).
 fn expint(x: f64) -> f64 {
     const EULER: f64 = 0.577_215_664_901_532_9;

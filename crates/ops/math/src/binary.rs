@@ -194,7 +194,7 @@ fn no_zero<T: Num>(divisors: &[T]) -> Result<()> {
     }
 }
 
-/// The same for the ops that TensorFlow's check does not know by name.
+/// Returns the same for the ops that TensorFlow's check does not know by name.
 fn no_zero_internal<T: Num>(divisors: &[T]) -> Result<()> {
     no_zero(divisors).map_err(|_| {
         internal!(

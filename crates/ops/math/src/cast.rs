@@ -176,7 +176,7 @@ fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     of_stored_as(build, kernel.unwrap_or_else(unsupported)?, stored)
 }
 
-/// The storage type of elements.
+/// Returns the storage type of elements.
 fn stored(dtype: DType) -> DType {
     match dtype {
         DType::Float8E5m2 | DType::Float8E4m3fn | DType::Uint4 => DType::Uint8,

@@ -19,7 +19,7 @@ static E5M2: LazyLock<Float8> = LazyLock::new(|| Float8::new(-14, 2, [0x7b, 0x7c
 /// Without infinities: too large values become NaN.
 static E4M3FN: LazyLock<Float8> = LazyLock::new(|| Float8::new(-6, 3, [0x7e, 0x7f, 0x7f]));
 
-/// The format of a dtype that has one.
+/// Returns the format of a dtype that has one.
 pub(crate) fn format(dtype: DType) -> Option<&'static Float8> {
     match dtype {
         DType::Float8E5m2 => Some(&E5M2),
@@ -70,7 +70,7 @@ impl Float8 {
         self.values[usize::from(bits)]
     }
 
-    /// The nearest number, of two the even one.
+    /// Returns the nearest number, of two the even one.
     pub(crate) fn encode(&self, x: f64) -> u8 {
         let sign = u8::from(x.is_sign_negative()) << 7;
         let size = x.abs();

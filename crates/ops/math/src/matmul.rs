@@ -204,7 +204,7 @@ impl<T: gemm::GemmElement + Num> OpKernel for Unpacked<T> {
     }
 }
 
-/// The bias and activation that `fused_ops` names.
+/// Returns the bias and activation that `fused_ops` names.
 fn fused_tail(attrs: &Attrs, bias: Option<Vec<f32>>) -> Result<Tail<f32>> {
     let ops = attrs.strs("fused_ops")?;
     let (bias, rest) = match ops.split_first() {
@@ -287,7 +287,7 @@ fn fused_halves(ta: bool, tb: bool, attrs: &Attrs, dtype: DType) -> Result<Box<d
     }))
 }
 
-/// The gradient of MatMul.
+/// Returns the gradient of MatMul.
 fn mat_mul_gradient(g: &mut GradientCtx) -> Result<()> {
     let (a, b, d) = (g.x(0).conj(), g.x(1).conj(), g.dy(0));
     let turned = [
@@ -308,7 +308,7 @@ fn mat_mul_gradient(g: &mut GradientCtx) -> Result<()> {
     db.map_or(Ok(()), |db| g.set(1, db))
 }
 
-/// The two products that the gradient of one is made of.
+/// Returns the two products that the gradient of one is made of.
 pub(crate) fn products<'g>(
     g: &GradientCtx<'g>,
     x: Expr<'g>,

@@ -4,7 +4,7 @@ use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, OpKernel, Value};
 use ferroflow_tensor::{DType, Tensor};
 
-/// The integers that a quantized dtype stores; any other dtype itself.
+/// Returns the integers that a quantized dtype stores; any other dtype itself.
 pub(crate) fn stored(dtype: DType) -> DType {
     match dtype {
         DType::Qint8 => DType::Int8,
@@ -24,7 +24,8 @@ struct OfStored {
     stored: fn(DType) -> DType,
 }
 
-/// A kernel of one output that sees quantized inputs as integers; its output gets the node's dtype.
+/// Returns a kernel of one output that sees quantized inputs as integers; its output gets the
+/// node's dtype.
 pub(crate) fn of_stored(
     build: &KernelBuild,
     kernel: Box<dyn OpKernel>,
@@ -32,7 +33,7 @@ pub(crate) fn of_stored(
     of_stored_as(build, kernel, stored)
 }
 
-/// As [`of_stored`], for an op that knows what more dtypes are stored as.
+/// Like [`of_stored`], for an op that knows what more dtypes are stored as.
 pub(crate) fn of_stored_as(
     build: &KernelBuild,
     kernel: Box<dyn OpKernel>,

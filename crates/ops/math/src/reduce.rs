@@ -144,7 +144,7 @@ fn root<T: Num>(x: T, _: usize) -> T {
     x.root()
 }
 
-/// The output shape of an op that reduces input 0 over the axes in input 1.
+/// Returns the output shape of an op that reduces input 0 over the axes in input 1.
 fn reduced_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
     let keep_dims = ctx.attrs().bool("keep_dims")?;
@@ -250,7 +250,7 @@ fn bool_kernel<R: Reduce<bool>>(build: &KernelBuild) -> Result<Box<dyn OpKernel>
     kernel::<bool, R>(build, as_is)
 }
 
-/// The elements as `f32`.
+/// Returns the elements as `f32`.
 fn half_kernel<H: Half, R: Reduce<f32>>(
     build: &KernelBuild,
     finish: fn(f32, usize) -> f32,
@@ -312,7 +312,7 @@ fn kept<'g>(g: &GradientCtx<'g>, y: Expr<'g>) -> Result<Expr<'g>> {
     Ok(y.reshape(shape.op("TensorScatterUpdate", &[index, ones])))
 }
 
-/// The axes as a vector of non-negative int32.
+/// Returns the axes as a vector of non-negative int32.
 fn positions<'g>(x: Expr<'g>, axes: Expr<'g>) -> Expr<'g> {
     let axes = axes.cast(DType::Int32).reshape(axes.ints([-1]));
     let rank = x.op("Rank", &[]);
@@ -324,13 +324,13 @@ fn spread<'g>(g: &GradientCtx<'g>, value: Expr<'g>) -> Expr<'g> {
     value.op("BroadcastTo", &[g.x(0).shape_of()])
 }
 
-/// The gradient of Sum.
+/// Returns the gradient of Sum.
 fn sum_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = spread(g, kept(g, g.dy(0))?);
     g.set(0, dx)
 }
 
-/// The gradient of Mean.
+/// Returns the gradient of Mean.
 fn mean_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, y, d) = (g.x(0), g.y(0), kept(g, g.dy(0))?);
     let n = match (x.shape().num_elements(), y.shape().num_elements()) {
@@ -345,7 +345,7 @@ fn mean_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// The gradient of Max and Min: elements equal to the result share it.
+/// Returns the gradient of Max and Min: elements equal to the result share it.
 fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, y, d) = (g.x(0), kept(g, g.y(0))?, kept(g, g.dy(0))?);
     let is_it = x.op("Equal", &[y]).cast(d.dtype());
@@ -354,7 +354,8 @@ fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, is_it / n * d)
 }
 
-/// The gradient of Prod: each element gets the product of all others, without dividing by it.
+/// Returns the gradient of Prod: each element gets the product of all others, without dividing by
+/// it.
 fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, axes) = (g.x(0), positions(g.x(0), g.x(1)));
     let shape = x.op("Shape", &[]);
@@ -379,7 +380,7 @@ fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx.reshape(shape))
 }
 
-/// The gradient of EuclideanNorm.
+/// Returns the gradient of EuclideanNorm.
 fn norm_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, y, d) = (g.x(0), kept(g, g.y(0))?, kept(g, g.dy(0))?);
     g.set(0, x / (y / d))

@@ -58,7 +58,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(cumulative_logsumexp_gradient),
 ];
 
-/// The logarithm of the sum of two exponentials, of which the larger one is taken out.
+/// Returns the logarithm of the sum of two exponentials, of which the larger one is taken out.
 fn log_sum_exp<T: Field + PartialOrd>(a: T, b: T) -> T {
     let (high, low) = match a < b {
         true => (b, a),
@@ -71,7 +71,7 @@ fn log_sum_exp<T: Field + PartialOrd>(a: T, b: T) -> T {
     }
 }
 
-/// The lowest finite number of a float type.
+/// Returns the lowest finite number of a float type.
 fn lowest(dtype: DType) -> f64 {
     match dtype {
         DType::Half => f16::MIN.into(),
@@ -102,7 +102,7 @@ impl Way {
     }
 }
 
-/// The lengths of the scanned dimension and of all inside it.
+/// Returns the lengths of the scanned dimension and of all inside it.
 fn sizes(ctx: &KernelCtx) -> Result<(usize, usize)> {
     let (shape, axis) = (ctx.shape(0)?, ctx.input(1)?);
     let rank = shape.rank();
@@ -191,7 +191,7 @@ fn scan<T: Element>(
     });
 }
 
-/// The sum of what came, from the other end.
+/// Returns the sum of what came, from the other end.
 fn back<'g>(g: &GradientCtx<'g>, d: Expr<'g>) -> Result<Expr<'g>> {
     let reverse = !g.attrs().bool("reverse")?;
     let attrs = [g.attr("exclusive"), ("reverse", reverse.into())];
@@ -217,7 +217,7 @@ fn cumulative_logsumexp_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// The positive part of `d`, through logarithms.
+/// Returns the positive part of `d`, through logarithms.
 fn weighed_back<'g>(g: &GradientCtx<'g>, d: Expr<'g>) -> Result<Expr<'g>> {
     let (x, y) = (g.x(0), g.y(0));
     let reverse = !g.attrs().bool("reverse")?;

@@ -182,7 +182,7 @@ fn job(ctx: &KernelCtx, form: Form) -> Result<Job> {
     }
 }
 
-/// The shape of the output: `segments` rows like those of `data` without `skip` dimensions.
+/// Returns the shape of the output: `segments` rows like those of `data` without `skip` dimensions.
 fn out_shape(segments: i64, data: &Shape, skip: usize) -> Result<(Shape, usize)> {
     let rest = &data[skip..];
     let dims: Vec<i64> = std::iter::once(segments)
@@ -422,7 +422,7 @@ fn spread<'g>(g: &GradientCtx<'g>, v: Expr<'g>, other: f64) -> Expr<'g> {
     gathered.where_(is_in.reshape(shape), number)
 }
 
-/// The same op on other values.
+/// Returns the same op on other values.
 fn again<'g>(g: &GradientCtx<'g>, op: &str, x: Expr<'g>) -> Expr<'g> {
     match g.op_name().starts_with("Unsorted") {
         true => x.op(&format!("UnsortedSegment{op}"), &[g.x(1), g.x(2)]),
@@ -474,7 +474,7 @@ fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// A 1 for each dimension but the first.
+/// Returns a 1 for each dimension but the first.
 pub(crate) fn ones_behind(x: Expr) -> Expr {
     match x.rank() {
         Some(rank) => x.ints(std::iter::repeat_n(1, rank.saturating_sub(1))),

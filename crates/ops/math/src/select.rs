@@ -136,7 +136,7 @@ fn select_v2(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// The elements of `t` as they lie under `shape`: one element stays one.
+/// Returns the elements of `t` as they lie under `shape`: one element stays one.
 fn spread<'a, T: Item>(
     par: &dyn Parallelism,
     t: &'a Tensor,

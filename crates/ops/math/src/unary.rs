@@ -222,7 +222,7 @@ const INTEGERS: &str =
 const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: \
          type {float,double} = float";
 
-/// A real function of complex numbers.
+/// Returns a real function of complex numbers.
 fn part(
     build: &KernelBuild,
     single: fn(Complex32) -> f32,
@@ -253,7 +253,7 @@ fn test(
     }
 }
 
-/// The kernel of a function that every float type computes in `f64`.
+/// Returns the kernel of a function that every float type computes in `f64`.
 pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<Box<dyn OpKernel>> {
     let single = move || -> Box<dyn UnaryFunctor<f32, f32>> {
         Box::new(UnaryFn(move |x: f32| f(x.into()) as f32))
@@ -267,7 +267,7 @@ pub(crate) fn special_kernel(build: &KernelBuild, f: fn(f64) -> f64) -> Result<B
     }
 }
 
-/// A gradient of the form `dx = dy * f(x, y)`, with `x` and `y` conjugated.
+/// Returns a gradient of the form `dx = dy * f(x, y)`, with `x` and `y` conjugated.
 pub(crate) fn times<'g>(
     g: &mut GradientCtx<'g>,
     f: impl Fn(Expr<'g>, Expr<'g>) -> Expr<'g>,

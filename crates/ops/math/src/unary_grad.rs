@@ -65,7 +65,8 @@ pub(crate) const OPS: &[Op] = &[
 const FIELD_GRAD: &str = "y: T, dy: T -> z: T | T: type \
          {bfloat16,half,float,double,complex64,complex128}";
 
-/// The gradient of `SqrtGrad(y, dy) = dy / 2 ȳ`, which depends on the conjugate of `y` only.
+/// Returns the gradient of `SqrtGrad(y, dy) = dy / 2 ȳ`, which depends on the conjugate of `y`
+/// only.
 fn sqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let over = g.dy(0) / g.x(0);
     let own = -over.conj() * g.y(0);
@@ -73,7 +74,7 @@ fn sqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(1, over * 0.5)
 }
 
-/// The gradient of `RsqrtGrad(y, dy) = -dy ȳ³ / 2`.
+/// Returns the gradient of `RsqrtGrad(y, dy) = -dy ȳ³ / 2`.
 fn rsqrt_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let (y, dy, d) = (g.x(0).conj(), g.x(1), g.dy(0));
     let own = d.conj() * -1.5 * dy * y.op("Square", &[]);
@@ -94,7 +95,7 @@ fn sigmoid_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(1, y.op("SigmoidGrad", &[d]))
 }
 
-/// The gradient of `ReciprocalGrad(y, dy) = -dy ȳ²`.
+/// Returns the gradient of `ReciprocalGrad(y, dy) = -dy ȳ²`.
 fn reciprocal_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let (y, dy, d) = (g.x(0).conj(), g.x(1), g.dy(0));
     g.set(0, d.conj() * -2.0 * dy * y)?;

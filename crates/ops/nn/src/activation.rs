@@ -313,7 +313,7 @@ fn leaky_relu_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(1, g.x(1).zeros_like())
 }
 
-/// The gradient of `EluGrad(dy, y)` and `SeluGrad(dy, y)`.
+/// Returns the gradient of `EluGrad(dy, y)` and `SeluGrad(dy, y)`.
 fn elu_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let (dy, y, d) = (g.x(0), g.x(1), g.dy(0));
     g.set(0, d.op(g.op_name(), &[y]))?;

@@ -338,7 +338,7 @@ fn global_backward<T: Ordered>(
     Ok([dx, dm, dv, db, dg])
 }
 
-/// The gradient of BatchNormWithGlobalNormalization.
+/// Returns the gradient of BatchNormWithGlobalNormalization.
 pub(crate) fn global_gradient(g: &mut GradientCtx) -> Result<()> {
     let inputs = [g.x(0), g.x(1), g.x(2), g.x(4), g.dy(0)];
     let attrs = ["variance_epsilon", "scale_after_normalization"].map(|name| g.attr(name));

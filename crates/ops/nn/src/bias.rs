@@ -189,7 +189,7 @@ fn bias_add_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// The gradient of BiasAddGrad, broadcast to every element of a channel.
+/// Returns the gradient of BiasAddGrad, broadcast to every element of a channel.
 fn bias_add_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, mut d) = (g.x(0), g.dy(0));
     let shape = x.shape_of();

@@ -208,7 +208,7 @@ impl Conv {
         }))
     }
 
-    /// The channel parameters, which fit `n` channels.
+    /// Returns the channel parameters, which fit `n` channels.
     fn scaled(&self, ctx: &KernelCtx, n: usize) -> Result<Scaled> {
         let args = (2..2 + self.plan.fused.n_channel_args())
             .map(|i| widened(ctx.par(), ctx.input(i)?))
@@ -235,7 +235,7 @@ fn pack(
     })
 }
 
-/// A filter that was packed before, for one group.
+/// Returns a filter that was packed before, for one group.
 fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilter> {
     let s = filter_sizes(plan, shape, 1)?;
     let filter = match plan.layout.spatial {
@@ -245,7 +245,8 @@ fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilt
     filter.ok_or_else(prepack::misfit)
 }
 
-/// A convolution with a filter of this shape, of which only what concerns the filter is right.
+/// Returns a convolution with a filter of this shape, of which only what concerns the filter is
+/// right.
 fn filter_sizes(plan: &Plan, shape: &Shape, groups: usize) -> Result<Conv3dShape> {
     let mut axes = [Placed::ONE; 3];
     for (i, axis) in axes[3 - plan.layout.spatial..].iter_mut().enumerate() {
@@ -272,7 +273,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ConstFilter {
-    /// The filter packed for more than one group.
+    /// Returns the filter packed for more than one group.
     fn grouped(
         &self,
         par: &dyn Parallelism,
@@ -382,7 +383,7 @@ impl OpKernel for Conv {
     }
 }
 
-/// The shape in `layout` of a tensor whose shape with channels last is `dims`.
+/// Returns the shape in `layout` of a tensor whose shape with channels last is `dims`.
 fn in_layout(layout: Layout, dims: &Shape) -> Shape {
     let last = dims.rank() - 1;
     let spatial = dims[1..last].iter().copied();
@@ -505,7 +506,8 @@ pub(crate) fn depthwise_gradient(g: &mut GradientCtx) -> Result<()> {
     of_output(g, &DEPTHWISE)
 }
 
-/// The gradient of BackpropInput, which is linear in the filter and in the incoming gradient.
+/// Returns the gradient of BackpropInput, which is linear in the filter and in the incoming
+/// gradient.
 pub(crate) fn of_input_gradient(g: &mut GradientCtx) -> Result<()> {
     let (filter, came, d, attrs): (Expr, Expr, Expr, _) = (g.x(1), g.x(2), g.dy(0), attrs(g));
     let family = family(g.op_name());
@@ -518,7 +520,8 @@ pub(crate) fn of_input_gradient(g: &mut GradientCtx) -> Result<()> {
     Ok(())
 }
 
-/// The gradient of BackpropFilter, which is linear in the input and in the incoming gradient.
+/// Returns the gradient of BackpropFilter, which is linear in the input and in the incoming
+/// gradient.
 pub(crate) fn of_filter_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, came, d, attrs) = (g.x(0), g.x(2), g.dy(0), attrs(g));
     let family = family(g.op_name());

@@ -90,7 +90,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(of_filter_gradient),
 ];
 
-/// The shape in a constant vector of sizes.
+/// Returns the shape in a constant vector of sizes.
 fn constant_shape(ctx: &ShapeCtx, i: usize, rank: usize) -> Result<Option<Shape>> {
     ctx.with_rank(i, 1)?;
     match ctx.constant_ints(i) {
@@ -174,7 +174,7 @@ impl Gradient {
         })
     }
 
-    /// The sizes of the convolution whose gradient this is.
+    /// Returns the sizes of the convolution whose gradient this is.
     fn geometry(&self, input: &Shape, filter: &Shape, dy: &Shape) -> Result<Conv3dShape> {
         let s = match self.kind {
             Kind::Full => geometry(self.layout, &self.rules, input, filter)?,
@@ -223,7 +223,7 @@ impl Gradient {
         Ok(s)
     }
 
-    /// An operand as the kernels compute with it.
+    /// Returns an operand as the kernels compute with it.
     fn operand(&self, ctx: &KernelCtx, t: &Tensor) -> Result<Tensor> {
         match self.dtype {
             DType::Half | DType::Bfloat16 => widened(ctx.par(), t),

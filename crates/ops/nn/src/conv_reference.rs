@@ -8,7 +8,8 @@ use ferroflow_primitives::conv::{Conv2dShape, Conv3dShape};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{PartialShape, Shape};
 
-/// The sizes of a convolution of `input`, which has the given layout, with a channels-last filter.
+/// Returns the sizes of a convolution of `input`, which has the given layout, with a channels-last
+/// filter.
 pub(crate) fn geometry(
     layout: Layout,
     rules: &Rules,
@@ -56,7 +57,7 @@ fn n_groups(in_c: usize, filter_in_c: usize, out_c: usize) -> Result<usize> {
     Ok(groups)
 }
 
-/// The sizes as the kernels take them.
+/// Returns the sizes as the kernels take them.
 pub(crate) fn sizes(batch: usize, axes: [Placed; 3], channels: [usize; 3]) -> Conv3dShape {
     let [d, h, w] = axes;
     let [in_c, out_c, groups] = channels;
@@ -88,7 +89,7 @@ pub(crate) fn sizes(batch: usize, axes: [Placed; 3], channels: [usize; 3]) -> Co
     }
 }
 
-/// The output's dimensions with channels last.
+/// Returns the output's dimensions with channels last.
 pub(crate) fn output_dims(layout: Layout, s: &Conv3dShape) -> Vec<usize> {
     let p = &s.plane;
     let all = [p.batch, s.out_d, p.out_h, p.out_w, p.out_c];
@@ -98,7 +99,7 @@ pub(crate) fn output_dims(layout: Layout, s: &Conv3dShape) -> Vec<usize> {
         .collect()
 }
 
-/// The sizes of the same convolution over an input of one zero for each channel, for inputs
+/// Returns the sizes of the same convolution over an input of one zero for each channel, for inputs
 /// without elements that still have an output.
 pub(crate) fn over_nothing(s: &Conv3dShape) -> Conv3dShape {
     let mut s = *s;
@@ -157,8 +158,8 @@ pub(crate) fn each_offset(
     }
 }
 
-/// The positions of a filter whose window starts at `start - pad`, and the input positions they
-/// meet, as far as those exist.
+/// Returns the positions of a filter whose window starts at `start - pad`, and the input positions
+/// they meet, as far as those exist.
 fn offsets(
     start: usize,
     filter: usize,
@@ -179,7 +180,7 @@ fn offsets(
     (first..end).map(move |k| (k, start + k * dilation - pad))
 }
 
-/// The output pixel with number `i`.
+/// Returns the output pixel with number `i`.
 pub(crate) fn pixel(s: &Conv3dShape, i: usize) -> [usize; 4] {
     let p = &s.plane;
     let (row, x) = (i / p.out_w, i % p.out_w);
@@ -216,7 +217,8 @@ pub(crate) fn direct<T: Num>(
     });
 }
 
-/// The filter positions `k` and output positions that input position `i` of an axis takes part in.
+/// Returns the filter positions `k` and output positions that input position `i` of an axis takes
+/// part in.
 fn origins(
     i: usize,
     window: usize,
@@ -253,7 +255,7 @@ pub(crate) fn each_origin(
     }
 }
 
-/// The input pixel with number `i`.
+/// Returns the input pixel with number `i`.
 pub(crate) fn input_pixel(s: &Conv3dShape, i: usize) -> [usize; 4] {
     let p = &s.plane;
     let (row, x) = (i / p.in_w, i % p.in_w);

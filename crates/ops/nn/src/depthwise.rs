@@ -68,7 +68,7 @@ fn other_depth(input: usize, filter: usize) -> ferroflow_base::Status {
     invalid_argument!("input and filter must have the same depth: {input} vs {filter}")
 }
 
-/// The rules of a depthwise convolution, whose strides must be equal.
+/// Returns the rules of a depthwise convolution, whose strides must be equal.
 pub(crate) fn depthwise_rules(attrs: &ferroflow_opdef::Attrs, layout: Layout) -> Result<Rules> {
     let rules = conv_rules(attrs, layout)?;
     if rules.iter().any(|r| r.stride != rules[0].stride) {
@@ -80,7 +80,7 @@ pub(crate) fn depthwise_rules(attrs: &ferroflow_opdef::Attrs, layout: Layout) ->
     Ok(rules)
 }
 
-/// The sizes of a depthwise convolution; `groups` are the input channels.
+/// Returns the sizes of a depthwise convolution; `groups` are the input channels.
 pub(crate) fn depthwise_geometry(
     layout: Layout,
     rules: &Rules,

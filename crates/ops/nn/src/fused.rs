@@ -17,8 +17,8 @@ pub(crate) struct Fused {
 }
 
 impl Fused {
-    /// The steps that the attr `fused_ops` lists (none when there is no such attr), which must
-    /// take `n_args` arguments.
+    /// Returns the steps that the attr `fused_ops` lists (none when there is no such attr), which
+    /// must take `n_args` arguments.
     pub fn of(attrs: &Attrs, n_args: usize) -> Result<Fused> {
         let names = match attrs.get("fused_ops") {
             Some(_) => attrs.strs("fused_ops")?,
@@ -50,7 +50,7 @@ impl Fused {
         Ok(fused)
     }
 
-    /// Whether the channels are multiplied.
+    /// Returns whether the channels are multiplied.
     pub fn has_factor(&self) -> bool {
         self.scale || self.batch_norm.is_some()
     }
@@ -64,7 +64,7 @@ impl Fused {
         }
     }
 
-    /// The channel parameters if all are constants and there is at least one.
+    /// Returns the channel parameters if all are constants and there is at least one.
     pub fn constants(&self, build: &KernelBuild) -> Result<Option<Vec<Tensor>>> {
         let n = self.n_channel_args();
         let values: Vec<_> = (2..2 + n).map_while(|i| build.constant(i)).collect();
@@ -78,7 +78,7 @@ impl Fused {
             .map(Some)
     }
 
-    /// The channel parameters, in single precision, as a factor and a bias of `n` channels.
+    /// Returns the channel parameters, in single precision, as a factor and a bias of `n` channels.
     pub fn scaled(&self, args: &[Tensor], n: usize) -> Result<Scaled> {
         if let Some(t) = args
             .iter()

@@ -23,7 +23,7 @@ impl FusedOps {
         FusedOps::from_names(&attrs.strs("fused_ops")?, attrs)
     }
 
-    /// The same for the given steps.
+    /// Returns the same for the given steps.
     pub(crate) fn from_names(names: &[&str], attrs: &Attrs) -> Result<FusedOps> {
         let mut rest = names;
         let mut take = |name: &str| match rest.split_first() {

@@ -52,7 +52,7 @@ fn half_loss<H: Half>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, Tensor::scalar(H::narrow(loss)))
 }
 
-/// The gradient of L2Loss.
+/// Returns the gradient of L2Loss.
 fn l2_loss_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = g.x(0) * g.dy(0);
     g.set(0, dx)

@@ -96,7 +96,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// The windows that the attrs describe.
+    /// Returns the windows that the attrs describe.
     pub fn of(attrs: &Attrs, kind: PoolKind) -> Result<Spec> {
         let ksize = ints32(attrs, "ksize")?;
         let strides = ints32(attrs, "strides")?;
@@ -167,7 +167,8 @@ impl Spec {
         })
     }
 
-    /// The windows over an input, as a convolution; in depthwise pooling only the output's size.
+    /// Returns the windows over an input, as a convolution; in depthwise pooling only the output's
+    /// size.
     pub fn place(&self, input: &Shape) -> Result<Conv3dShape> {
         if input.rank() != self.layout.rank() {
             return Err(invalid_argument!(
@@ -485,7 +486,7 @@ fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> 
     ctx.set_output(1, index)
 }
 
-/// The attrs of a window that the op has.
+/// Returns the attrs of a window that the op has.
 pub(crate) fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
     let names = [
         "ksize",

@@ -141,7 +141,7 @@ enum Order {
     Second,
 }
 
-/// The windows over `input`, whose pooling must have the shape `output`.
+/// Returns the windows over `input`, whose pooling must have the shape `output`.
 fn placed(spec: &Spec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
     let rank = spec.layout.rank();
     if input.rank() != rank {
@@ -180,7 +180,7 @@ fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
     )
 }
 
-/// Whether no pixel is in two windows, and whether each is in one.
+/// Returns whether no pixel is in two windows, and whether each is in one.
 fn windows(s: &Conv3dShape) -> (bool, bool) {
     let p = &s.plane;
     let axes = [

@@ -64,7 +64,7 @@ fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel
         else Err(build.unsupported(dtype)))
 }
 
-/// The order of elements in the result: larger first, what is not a number last.
+/// Returns the order of elements in the result: larger first, what is not a number last.
 fn before<T: PartialOrd>(a: T, b: T) -> Ordering {
     b.partial_cmp(&a).unwrap_or_else(|| {
         #[allow(

@@ -69,7 +69,7 @@ impl TransposedFilter {
         Self::packed(par, filter, s, false)
     }
 
-    /// As [`new`](Self::new), for convolutions of these very sizes
+    /// Like [`new`](Self::new), for convolutions of these very sizes
     /// ([`PackedFilter::for_one_use`]).
     pub fn for_one_use(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Option<Self> {
         Self::packed(par, filter, s, true)
@@ -107,7 +107,7 @@ impl TransposedFilter {
         })
     }
 
-    /// Whether the filter serves `s`, too.
+    /// Returns whether the filter serves `s`, too.
     pub fn serves(&self, s: &Conv3dShape) -> bool {
         self.key == key(s)
     }
@@ -159,7 +159,7 @@ impl TransposedFilter {
     }
 }
 
-/// The convolution that a phase is.
+/// Returns the convolution that a phase is.
 fn back(s: &Conv3dShape, phases: [Phase; 3], outputs: [usize; 3]) -> Conv3dShape {
     let p = &s.plane;
     let inputs = [s.out_d, p.out_h, p.out_w];

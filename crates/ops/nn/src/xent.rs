@@ -240,8 +240,8 @@ fn column(x: Expr) -> Expr {
     x.op("ExpandDims", &[x.int(-1)])
 }
 
-/// The gradient of the logits: what came to the loss, times the second output, and what came to
-/// that output itself, as it does in second derivatives.
+/// Returns the gradient of the logits: what came to the loss, times the second output, and what
+/// came to that output itself, as it does in second derivatives.
 fn of_logits<'g>(g: &GradientCtx<'g>) -> Expr<'g> {
     let (x, backprop) = (g.x(0), g.y(1));
     let dx = g.arrived(0).map(|loss| column(loss.dense()) * backprop);

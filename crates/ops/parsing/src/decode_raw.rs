@@ -53,8 +53,8 @@ fn bad_length(length: i64, size: i64) -> Status {
     )
 }
 
-/// The kernel that takes the bytes of strings for numbers, all of one length; or, `padded` with
-/// zeros or cut, of a length that is given.
+/// Returns the kernel that takes the bytes of strings for numbers, all of one length; or, `padded`
+/// with zeros or cut, of a length that is given.
 fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     let swapped = !build.attrs.bool("little_endian")?;

@@ -257,7 +257,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// The feature of a record, if it has values.
+    /// Returns the feature of a record, if it has values.
     fn feature(&self, i: usize, key: &str) -> Option<&Feature> {
         let feature = self.records.get(i)?.features.as_ref()?.feature.get(key)?;
         feature.kind.as_ref().map(|_| feature)

@@ -79,7 +79,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// A matrix of any height.
+/// Returns a matrix of any height.
 fn columns(n: i64) -> PartialShape {
     PartialShape::of([None, usize::try_from(n).ok()])
 }
@@ -205,7 +205,7 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Whether there is memory for all weights that the reserved ids take.
+    /// Returns whether there is memory for all weights that the reserved ids take.
     fn check_memory(&self) -> Result<()> {
         let n = self.n.min(self.of.range) as usize;
         Tensor::for_overwrite(DType::Float, ferroflow_functors::indices::shape_of([n, 4])?)
@@ -258,7 +258,7 @@ impl Weights<'_> {
     }
 }
 
-/// A kernel whose distribution belongs to the session: it may learn.
+/// Returns a kernel whose distribution belongs to the session: it may learn.
 fn sampler(
     build: &KernelBuild,
     make: impl Fn(&dyn Fn() -> Result<()>) -> Result<RangeSampler> + Send + Sync + 'static,

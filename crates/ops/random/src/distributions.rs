@@ -40,13 +40,13 @@ pub(crate) fn fill<T: Send, D: Distribution<T>>(
     });
 }
 
-/// A float between 0 and 1, 1 excluded, from random bits.
+/// Returns a float between 0 and 1, 1 excluded, from random bits.
 #[inline]
 pub(crate) fn unit_f32(x: u32) -> f32 {
     f32::from_bits(0x3F80_0000 | (x & 0x7F_FFFF)) - 1.0
 }
 
-/// A double between 0 and 1, 1 excluded, from random bits.
+/// Returns a double between 0 and 1, 1 excluded, from random bits.
 #[inline]
 pub(crate) fn unit_f64(x0: u32, x1: u32) -> f64 {
     let mantissa = ((x0 & 0xF_FFFF) as u64) << 32 | x1 as u64;
@@ -199,7 +199,7 @@ integers! {
     u64, u64, 2, long;
 }
 
-/// The positions that the elements of a shuffled vector come from.
+/// Returns the positions that the elements of a shuffled vector come from.
 pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for i in 0..n.saturating_sub(1) {
@@ -209,12 +209,12 @@ pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
     order
 }
 
-/// An integer below `n`, all of them equally likely, from 32 random bits a try.
+/// Returns an integer below `n`, all of them equally likely, from 32 random bits a try.
 pub(crate) fn below_u32(random: &mut Philox, n: u32) -> u32 {
     below(n.into(), u32::MAX.into(), || random.next_u32().into()) as u32
 }
 
-/// An integer below `n`, all of them equally likely, from 64 random bits a try.
+/// Returns an integer below `n`, all of them equally likely, from 64 random bits a try.
 pub(crate) fn below_u64(random: &mut Philox, n: u64) -> u64 {
     below(n, u64::MAX, || {
         let (low, high) = (random.next_u32(), random.next_u32());

@@ -30,7 +30,7 @@ fn units([a, b, c, d]: [u32; 4]) -> [f64; 2] {
     [unit_f64(a, b), unit_f64(c, d)]
 }
 
-/// A number of the gamma distribution of shape `alpha` (Marsaglia and Tsang, 2000).
+/// Returns a number of the gamma distribution of shape `alpha` (Marsaglia and Tsang, 2000).
 pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
     let (mut uniforms, mut normals) = (Backward::new(units), Backward::new(normal_f64));
     if alpha == 1.0 {
@@ -61,8 +61,8 @@ pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
     }
 }
 
-/// A number of the Poisson distribution: events until their distances exceed one (Knuth) where they
-/// are few, else by transformed rejection (PTRS: Hörmann, 1993).
+/// Returns a number of the Poisson distribution: events until their distances exceed one (Knuth)
+/// where they are few, else by transformed rejection (PTRS: Hörmann, 1993).
 pub(crate) fn poisson(mut random: Philox, rate: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     if rate < 10.0 {
@@ -101,8 +101,8 @@ pub(crate) fn poisson(mut random: Philox, rate: f64) -> f64 {
     }
 }
 
-/// A number of the binomial distribution of `count` tries with probability `prob`: that of the
-/// `position`-th element of a tensor whose stream is `random`.
+/// Returns a number of the binomial distribution of `count` tries with probability `prob`: that of
+/// the `position`-th element of a tensor whose stream is `random`.
 ///
 /// `many` says whether `count * prob` (or `count * (1 - prob)`, if that is less) reaches ten.
 pub(crate) fn binomial(random: &Philox, position: u128, count: f64, prob: f64, many: bool) -> f64 {
@@ -123,7 +123,8 @@ pub(crate) fn binomial(random: &Philox, position: u128, count: f64, prob: f64, m
     }
 }
 
-/// The number of geometric numbers that fit into `count` (inversion; Kachitvichyanukul, 1988).
+/// Returns the number of geometric numbers that fit into `count` (inversion; Kachitvichyanukul,
+/// 1988).
 fn binomial_inverted(mut random: Philox, count: f64, prob: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     let (mut sum, mut n) = (0.0, 0.0);
@@ -173,7 +174,7 @@ fn binomial_rejected(mut random: Philox, count: f64, prob: f64) -> f64 {
     }
 }
 
-/// The error of Stirling's formula for `ln k!`.
+/// Returns the error of Stirling's formula for `ln k!`.
 fn stirling_tail(k: f64) -> f64 {
     const SMALL: [f64; 10] = [
         0.0810614667953272,

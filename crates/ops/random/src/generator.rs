@@ -142,8 +142,8 @@ fn scalar(t: &Tensor, i: usize) -> Result<&Tensor> {
     ))
 }
 
-/// The generator in input 0, of the algorithm in input 1, advanced by `n` numbers for the next
-/// user.
+/// Returns the generator in input 0, of the algorithm in input 1, advanced by `n` numbers for the
+/// next user.
 fn reserve(ctx: &KernelCtx, n: u64) -> Result<Reserved> {
     check_algorithm(ctx.input(1)?)?;
     let var = variable(ctx, 0)?;
@@ -183,7 +183,7 @@ fn check_state(state: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// A shape that there is memory for, and the generator for so many numbers.
+/// Returns a shape that there is memory for, and the generator for so many numbers.
 fn reserved(ctx: &KernelCtx, dtype: DType) -> Result<(Shape, Philox)> {
     let shape = wanted_shape_at(ctx, 2)?;
     // A step that fails for want of memory leaves the generator where it was.

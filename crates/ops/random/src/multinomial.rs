@@ -90,7 +90,7 @@ pub(crate) fn draw<I: Index>(
     Ok(out)
 }
 
-/// The numbers of a tensor of a real type.
+/// Returns the numbers of a tensor of a real type.
 pub(crate) fn as_doubles(t: &Tensor) -> Result<Vec<f64>> {
     match t.dtype() {
         DType::Half => Ok(t.slice::<f16>()?.iter().map(|x| x.to_f64()).collect()),

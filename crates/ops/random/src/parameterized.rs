@@ -23,7 +23,7 @@ macro_rules! drawn {
 
 /// A number type that draws are stored as.
 pub(crate) trait Drawn: Element {
-    /// The number; what is infinite or none is zero as an integer.
+    /// Returns the number; what is infinite or none is zero as an integer.
     fn of(x: f64) -> Self;
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn of_input(source: Source) -> Stream {
     Box::new(move |ctx, _| source(ctx))
 }
 
-/// The shape in input 0, then that of the parameters in input 1.
+/// Returns the shape in input 0, then that of the parameters in input 1.
 pub(crate) fn samples_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.with_rank(0, 1)?;
     let samples = shape_input(ctx, 0)?;
@@ -66,7 +66,7 @@ pub(crate) enum Asked {
     All,
 }
 
-/// The shape of all numbers for the parameters in input `at`.
+/// Returns the shape of all numbers for the parameters in input `at`.
 pub(crate) fn full_shape(ctx: &KernelCtx, at: usize, asked: Asked) -> Result<Shape> {
     let (shape, of) = (wanted_shape(ctx)?, ctx.shape(at)?);
     if asked == Asked::Samples {
@@ -76,8 +76,9 @@ pub(crate) fn full_shape(ctx: &KernelCtx, at: usize, asked: Asked) -> Result<Sha
     Ok(shape)
 }
 
-/// A tensor of `shape`, whose last dimensions are those of `parameters`, of what `draw` makes of a
-/// parameter and the position of the number: all numbers of a parameter follow one another.
+/// Returns a tensor of `shape`, whose last dimensions are those of `parameters`, of what `draw`
+/// makes of a parameter and the position of the number: all numbers of a parameter follow one
+/// another.
 pub(crate) fn spread<O: Element, P: Copy + Sync>(
     ctx: &KernelCtx,
     shape: Shape,

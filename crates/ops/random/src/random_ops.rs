@@ -86,7 +86,7 @@ impl Seeded {
         Ok(now)
     }
 
-    /// The stream of `n` numbers.
+    /// Returns the stream of `n` numbers.
     pub(crate) fn outputs(&self, ctx: &KernelCtx, n: usize) -> Result<Philox> {
         self.reserve(ctx, n as u128 * RESERVED)
     }
@@ -104,12 +104,12 @@ pub(crate) fn shape_from_input_at(ctx: &mut ShapeCtx, i: usize) -> Result<()> {
     Ok(())
 }
 
-/// The shape that input 0 asks for.
+/// Returns the shape that input 0 asks for.
 pub(crate) fn wanted_shape(ctx: &KernelCtx) -> Result<Shape> {
     wanted_shape_at(ctx, 0)
 }
 
-/// The shape that input `i` asks for.
+/// Returns the shape that input `i` asks for.
 pub(crate) fn wanted_shape_at(ctx: &KernelCtx, i: usize) -> Result<Shape> {
     let dims = ctx.input(i)?;
     if dims.shape().rank() != 1 {
@@ -130,7 +130,7 @@ pub(crate) enum Floats {
 }
 
 impl Floats {
-    /// A tensor of random numbers.
+    /// Returns a tensor of random numbers.
     pub(crate) fn fill(
         self,
         ctx: &KernelCtx,

@@ -210,7 +210,7 @@ fn key_counter_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// The two seeds in input `i`.
+/// Returns the two seeds in input `i`.
 fn seeds(ctx: &KernelCtx, i: usize) -> Result<[u64; 2]> {
     let seed = ctx.input(i)?;
     if seed.shape().dims() != [2] {

@@ -37,7 +37,7 @@ impl<'a, T: Element + Float> Cuts<'a, T> {
         })
     }
 
-    /// The `i`-th one.
+    /// Returns the `i`-th one.
     pub(crate) fn at(&self, i: usize) -> Cut<T> {
         let of = |values: &[T]| match values {
             [one] => *one,

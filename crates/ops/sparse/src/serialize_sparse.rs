@@ -168,7 +168,7 @@ fn set_written<W: Written>(ctx: &mut KernelCtx, shape: Shape, parts: Vec<W>) -> 
     ctx.set_output(0, out)
 }
 
-/// The rows `range` of a tensor.
+/// Returns the rows `range` of a tensor.
 fn range_of(t: &Tensor, start: usize, n: usize) -> Result<Tensor> {
     let row: usize = t.shape().iter().skip(1).product();
     let inner = Shape::from(t.shape().get(1..).unwrap_or_default());

@@ -52,7 +52,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(fill_empty_rows_grad),
 ];
 
-/// The shape that `sizes` stand for, of which one may be -1.
+/// Returns the shape that `sizes` stand for, of which one may be -1.
 pub(crate) fn wanted(from: &Shape, sizes: &[i64]) -> Result<Shape> {
     let total = from.num_elements() as i64;
     let (mut product, mut unknown) = (1i64, None);

@@ -80,7 +80,7 @@ fn reorder<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(1, moved)
 }
 
-/// The values' gradients in the order in which they were.
+/// Returns the values' gradients in the order in which they were.
 fn reorder_gradient(g: &mut GradientCtx) -> Result<()> {
     let (at, shape, dy) = (g.x(0), g.x(2), g.dy(1));
     let zero = at.int(0);

@@ -99,7 +99,7 @@ fn check_shapes(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> 
     ))
 }
 
-/// The rows that the indices name, all of which must be inside `limit`.
+/// Returns the rows that the indices name, all of which must be inside `limit`.
 fn rows(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
     let picked = indices::ints(indices)?.into_iter().enumerate();
     let row = |(i, index): (usize, i64)| {

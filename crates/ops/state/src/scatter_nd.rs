@@ -54,7 +54,7 @@ fn variable_scatter_shape(ctx: &mut ShapeCtx) -> Result<()> {
     check_partial(&indices, &ctx.input(2), &ctx.handle_shape(0))
 }
 
-/// A kernel whose inputs are the variable, indices, updates.
+/// Returns a kernel whose inputs are the variable, indices, updates.
 fn scatter(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
     let scatter = scatter_nd(build, build.input(2)?, combine)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {

@@ -89,7 +89,7 @@ pub(crate) fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
     removed.is_ok()
 }
 
-/// The name in TensorFlow's messages.
+/// Returns the name in TensorFlow's messages.
 fn path(h: &ResourceHandle) -> String {
     format!("{}/{}/N10tensorflow12StubResourceE", h.container, h.name)
 }

@@ -57,13 +57,13 @@ impl Resource for Name {
     }
 }
 
-/// A variable's name in messages.
+/// Returns a variable's name in messages.
 fn full_name(ctx: &KernelCtx, name: &str) -> String {
     let step = ctx.services().step_id;
     format!("Resource __per_step_{step}/{name}/N10tensorflow19TemporaryVariableOp6TmpVarE")
 }
 
-/// A variable that lives until it is destroyed, at most as long as its handle.
+/// Creates a variable that lives until it is destroyed, at most as long as its handle.
 fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtype, shape) = (build.attrs.dtype("dtype")?, build.attrs.shape("shape")?);
     let shape = shape.to_full().ok_or_else(|| {

@@ -62,7 +62,7 @@ fn fed_shape(ctx: &mut ShapeCtx, n: usize) -> Result<()> {
     shapes::unchanged(ctx)
 }
 
-/// The only string of input `i`.
+/// Returns the only string of input `i`.
 fn fed(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     match ctx.input(i)?.strings()? {
         [one] => Ok(String::from_utf8_lossy(one).into_owned()),
@@ -111,7 +111,7 @@ fn complaint(pattern: &str) -> Option<String> {
     })
 }
 
-/// A pattern, of a whole text or of a part of one. It finds whole characters of UTF-8.
+/// Returns a pattern, of a whole text or of a part of one. It finds whole characters of UTF-8.
 fn compile(pattern: &str, whole: bool) -> Result<Regex> {
     let bad = |e: &regex::Error| {
         let why = complaint(pattern).unwrap_or_else(|| {

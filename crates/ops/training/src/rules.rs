@@ -49,7 +49,7 @@ macro_rules! rule {
     };
 }
 
-/// A step against `l1` and `l2`: what is smaller than `l1` becomes zero.
+/// Returns a step against `l1` and `l2`: what is smaller than `l1` becomes zero.
 #[inline(always)]
 fn shrunk<T: RealParameter>(x: T, l1: T, l2: T) -> T {
     let one = T::of(1.0);

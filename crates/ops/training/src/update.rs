@@ -37,7 +37,7 @@ pub(crate) trait Parameter: Element {
     fn of_parts(re: f64, _im: f64) -> Self {
         Self::of(re)
     }
-    /// The number, or zero of its sign where it is too small to be a normal one.
+    /// Returns the number, or zero of its sign where it is too small to be a normal one.
     fn flushed(self) -> Self;
 }
 
@@ -63,7 +63,7 @@ pub(crate) trait RealParameter: ComplexFloat<Real = Self> + PartialOrd + Paramet
             self
         }
     }
-    /// The larger.
+    /// Returns the larger.
     #[inline(always)]
     fn or_larger(self, o: Self) -> Self {
         if self < o { o } else { self }
@@ -189,7 +189,7 @@ impl Inputs {
         })
     }
 
-    /// The numbers, in the op's order.
+    /// Returns the numbers, in the op's order.
     fn numbers<T: Parameter, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
         let mut numbers = [T::of(0.0); M];
         for (to, (i, name)) in numbers.iter_mut().zip(&self.numbers) {
@@ -222,7 +222,8 @@ fn real(ctx: &KernelCtx, t: &Tensor) -> Result<f64> {
     })
 }
 
-/// The kernel of a rule with `N` variables (the variable itself and its slots) and `M` numbers.
+/// Returns the kernel of a rule with `N` variables (the variable itself and its slots) and `M`
+/// numbers.
 ///
 /// `rule` makes the function of one element, with the numbers of the step.
 pub(crate) fn kernel<T, F, const N: usize, const M: usize>(
@@ -258,7 +259,8 @@ where
     }))
 }
 
-/// The variables locked in an order that all optimizers agree on, then sorted as they were given.
+/// Returns the variables locked in an order that all optimizers agree on, then sorted as they were
+/// given.
 fn lock<'a>(
     ctx: &KernelCtx,
     vars: &'a [Arc<Var>],
@@ -350,7 +352,7 @@ fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     Ok(())
 }
 
-/// The rows that the gradient's rows are of.
+/// Returns the rows that the gradient's rows are of.
 fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     if var.rank() == 0 {
         return Err(invalid_argument!("var must be at least 1 dimensional"));
@@ -390,7 +392,7 @@ fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     })
 }
 
-/// The elements of all variables.
+/// Returns the elements of all variables.
 fn slices<'a, T: Parameter, const N: usize>(
     values: &'a mut [&mut Tensor],
 ) -> Result<[&'a mut [T]; N]> {

@@ -158,8 +158,8 @@ impl<T: GemmElement> RowSource<T> for Lines<'_, T> {
     }
 }
 
-/// Whether [`conv3d_filter_gradient`] is a good way: not where output lines are short, or much of what
-/// windows cover is padding.
+/// Returns whether [`conv3d_filter_gradient`] is a good way: not where output lines are short, or
+/// much of what windows cover is padding.
 pub fn suits_filter_gradient(s: &Conv3dShape) -> bool {
     let p = &s.plane;
     let axes = [

@@ -16,7 +16,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Whether output positions are input positions.
+    /// Returns whether output positions are input positions.
     pub(super) fn is_identity(&self) -> bool {
         self.filter == 1 && self.stride == 1 && self.pad == 0 && self.output == self.input
     }
@@ -26,7 +26,7 @@ impl Axis {
         (out * self.stride) as isize - self.pad as isize
     }
 
-    /// The input position of a filter position, if it exists.
+    /// Returns the input position of a filter position, if it exists.
     fn at(&self, out: usize, offset: usize) -> Option<usize> {
         let i = self.start(out) + (offset * self.dilation) as isize;
         (0..self.input as isize).contains(&i).then_some(i as usize)
@@ -79,13 +79,13 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// The output position of a row: image, plane, row, column.
+    /// Returns the output position of a row: image, plane, row, column.
     fn position(&self, row: usize) -> [usize; 4] {
         let [d, h, w] = self.axes.map(|a| a.output);
         [row / w / h / d, row / w / h % d, row / w % h, row % w]
     }
 
-    /// Whether the filter row at this output column is inside the input.
+    /// Returns whether the filter row at this output column is inside the input.
     fn inside(&self, x: usize) -> bool {
         let w = &self.axes[2];
         let x = w.start(x);

@@ -6,7 +6,7 @@ use crate::epilogue::Activation;
 use crate::isa::testing::{TwoThreads, each_isa, noise};
 use ferroflow_sync::Inline;
 
-/// The sum over one window, in double precision.
+/// Returns the sum over one window, in double precision.
 fn naive(s: &Conv3dShape, input: &[f32], filter: &[f32]) -> Vec<f64> {
     let p = &s.plane;
     let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);

@@ -131,7 +131,7 @@ impl WinogradTransform {
         self.tile + 1 - self.filter_size
     }
 
-    /// Whether the transform applies to a convolution and is faster than the direct way.
+    /// Returns whether the transform applies to a convolution and is faster than the direct way.
     pub(super) fn suits(&self, s: &Conv2dShape) -> bool {
         [self.filter_size; 2] == [s.filter_h, s.filter_w]
             && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
@@ -189,7 +189,7 @@ fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
     }
 }
 
-/// The sum of planes times factors.
+/// Returns the sum of planes times factors.
 fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f32]) {
     sum.fill(0.0);
     for (i, factor) in factors.iter().enumerate().filter(|(_, f)| **f != 0.0) {
@@ -199,7 +199,7 @@ fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f
     }
 }
 
-/// The transformed filter: a matrix for each position of a tile.
+/// Returns the transformed filter: a matrix for each position of a tile.
 pub(super) fn pack(
     par: &dyn Parallelism,
     transform: &WinogradTransform,
@@ -238,7 +238,7 @@ impl<'a> Grid<'a> {
         self.s.batch * self.rows * self.cols
     }
 
-    /// The image and the first output pixel of a tile.
+    /// Returns the image and the first output pixel of a tile.
     fn corner(&self, tile: usize) -> [usize; 3] {
         let (image, rest) = (
             tile / (self.rows * self.cols),
@@ -248,7 +248,7 @@ impl<'a> Grid<'a> {
         [image, rest / self.cols * step, rest % self.cols * step]
     }
 
-    /// A tile's output pixels, as far as they exist, and nothing after the last.
+    /// Returns a tile's output pixels, as far as they exist, and nothing after the last.
     fn outputs(&self, tile: usize) -> [Option<usize>; 16] {
         let ([image, y, x], s, step) = (self.corner(tile), self.s, self.transform.step());
         std::array::from_fn(|i| {

@@ -75,7 +75,7 @@ const STORED_ROWS: usize = 256;
 /// Columns after which an activation function goes over what was stored.
 const ACT_COLUMNS: usize = 128;
 
-/// The `i`-th block of the reduction.
+/// Returns the `i`-th block of the reduction.
 fn block(i: usize, blocks: usize, n_offsets: usize, run: usize) -> Block {
     if blocks <= n_offsets {
         let (t0, t1) = (n_offsets * i / blocks, n_offsets * (i + 1) / blocks);
@@ -163,7 +163,7 @@ impl<T: GemmElement> Right<'_, T> {
         self.b.panel(self.first + i)
     }
 
-    /// A block of panel `i`, to be brought closer.
+    /// Returns a block of panel `i`, to be brought closer.
     fn ahead(&self, i: usize, block: Block) -> Ahead<T> {
         let line = 64 / size_of::<T>();
         Ahead {

@@ -54,7 +54,8 @@ pub(crate) struct Ahead<T> {
 }
 
 impl<T> Ahead<T> {
-    /// The part that the `tile`-th tile prefetches in a sweep of that tile alone; complete after `tiles`.
+    /// Returns the part that the `tile`-th tile prefetches in a sweep of that tile alone; complete
+    /// after `tiles`.
     pub(crate) fn alone(self, tile: usize, tiles: usize) -> Self {
         Ahead {
             first: self.of_tile(tile % tiles),

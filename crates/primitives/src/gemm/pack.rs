@@ -70,7 +70,8 @@ impl<T: GemmElement> PackedB<T> {
         p
     }
 
-    /// The matrix whose [`PackedB::packed`] is `bytes`; `None` if there are more or fewer of them.
+    /// Returns the matrix whose [`PackedB::packed`] is `bytes`; `None` if there are more or fewer
+    /// of them.
     pub fn from_packed(k: usize, n: usize, bytes: Bytes) -> Option<Self> {
         let mut p = Self::empty(Aligned::default());
         let nr = p.shape(k, n);
@@ -82,13 +83,13 @@ impl<T: GemmElement> PackedB<T> {
         Some(p)
     }
 
-    /// All elements in the order of the kernels, which depends on [`Isa`](crate::Isa).
+    /// Returns all elements in the order of the kernels, which depends on [`Isa`](crate::Isa).
     pub fn packed(&self) -> &[T] {
         let len = self.panels() * 2 * self.table.lanes * self.k;
         self.data.get::<T>().get(..len).unwrap_or_default()
     }
 
-    /// An empty matrix that keeps its elements in `data`.
+    /// Returns an empty matrix that keeps its elements in `data`.
     fn empty(data: Aligned) -> Self {
         PackedB {
             data,
@@ -130,7 +131,7 @@ impl<T: GemmElement> PackedB<T> {
         r
     }
 
-    /// All elements, to be written in the order of the kernels.
+    /// Returns all elements, to be written in the order of the kernels.
     pub(crate) fn alloc(&mut self) -> &mut [T] {
         self.data
             .alloc(self.panels() * 2 * self.table.lanes * self.k)
@@ -209,7 +210,7 @@ impl<T: GemmElement> PackedB<T> {
         self.table
     }
 
-    /// All rows of a panel.
+    /// Returns all rows of a panel.
     pub(crate) fn panel(&self, i: usize) -> &[T] {
         let len = 2 * self.table.lanes * self.k;
         &self.data.get::<T>()[i * len..(i + 1) * len]
@@ -230,7 +231,7 @@ pub(crate) struct Stored<'a, T: GemmElement> {
 }
 
 impl<'a, T: GemmElement> Stored<'a, T> {
-    /// The right side of a product.
+    /// Returns the right side of a product.
     ///
     /// # Panics
     /// If `b` is too short.

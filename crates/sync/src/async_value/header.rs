@@ -148,7 +148,8 @@ unsafe impl Send for Raw {}
 unsafe impl Sync for Raw {}
 
 impl Raw {
-    /// A value that nobody else owns yet, in `state`, which must be the truth about `payload`.
+    /// Creates a value that nobody else owns yet, in `state`, which must be the truth about
+    /// `payload`.
     #[inline]
     pub(super) fn new<T: Send + Sync + 'static, const INDIRECT: bool>(
         payload: Option<T>,
@@ -168,7 +169,7 @@ impl Raw {
         raw
     }
 
-    /// An available value that holds an error and never held anything else.
+    /// Creates an available value that holds an error and never held anything else.
     pub(super) fn new_error(error: Diagnostic) -> Raw {
         let raw = Raw::allocate::<(), false>(ERROR, 1);
         // SAFETY: fresh memory of that type, not shared yet.
@@ -203,7 +204,7 @@ impl Raw {
         self.header().info.info()
     }
 
-    /// Whether the payload's type is `T`, directly.
+    /// Returns whether the payload's type is `T`, directly.
     #[inline]
     pub(super) fn holds<T: 'static>(&self) -> bool {
         let info = self.info();
@@ -212,7 +213,7 @@ impl Raw {
             || ((info.type_id)() == TypeId::of::<T>() && !info.is_indirect)
     }
 
-    /// The state; the payload of an available state may be read after this.
+    /// Returns the state; the payload of an available state may be read after this.
     #[inline]
     pub(super) fn state(&self) -> usize {
         split(self.header().word.load(Ordering::Acquire)).1
@@ -328,7 +329,7 @@ impl Raw {
         unsafe { Raw::enqueue_node(self.0, node) }
     }
 
-    /// As [`Raw::and_then`], for a value that is most likely not available; the closure gets the
+    /// Like [`Raw::and_then`], for a value that is most likely not available; the closure gets the
     /// reference itself.
     pub(super) fn enqueue_owned<F: FnOnce(Raw) + Send + 'static>(self, f: F) {
         let header = self.0;
@@ -362,7 +363,7 @@ impl Raw {
         }
     }
 
-    /// Whether this is the only reference.
+    /// Returns whether this is the only reference.
     #[inline]
     pub(super) fn is_unique(&self) -> bool {
         self.header().refs.load(Ordering::Acquire) == 1
@@ -373,7 +374,7 @@ impl Raw {
         self.header().refs.load(Ordering::Acquire)
     }
 
-    /// Whether both are the same value.
+    /// Returns whether both are the same value.
     #[inline]
     pub(super) fn is_same(&self, other: &Raw) -> bool {
         self.0 == other.0

@@ -51,7 +51,7 @@ thread_local! {
     };
 }
 
-/// The number of the smallest size that such a value fits into, if any.
+/// Returns the number of the smallest size that such a value fits into, if any.
 #[inline]
 const fn class_of(layout: Layout) -> Option<usize> {
     let mut class = 0;
@@ -64,7 +64,7 @@ const fn class_of(layout: Layout) -> Option<usize> {
     None
 }
 
-/// The layout of the block for a value of this layout.
+/// Returns the layout of the block for a value of this layout.
 #[inline]
 fn block(layout: Layout) -> Layout {
     let size = class_of(layout).and_then(|class| SIZES.get(class));

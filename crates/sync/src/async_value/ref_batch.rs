@@ -25,7 +25,7 @@ pub struct RefBatch {
 }
 
 impl RefBatch {
-    /// An empty batch for `n` readers.
+    /// Returns an empty batch for `n` readers.
     #[inline]
     pub fn for_readers(n: u32) -> RefBatch {
         RefBatch {
@@ -47,7 +47,8 @@ impl RefBatch {
         Ok(())
     }
 
-    /// A reader's handle; `None` if there is no value yet, or if every reader has its handle.
+    /// Returns a reader's handle; `None` if there is no value yet, or if every reader has its
+    /// handle.
     #[inline]
     pub fn take(&mut self) -> Option<AsyncValue> {
         if self.left <= 1 {

@@ -36,13 +36,13 @@ pub enum State {
 pub struct AsyncValue(Raw);
 
 impl AsyncValue {
-    /// An available value.
+    /// Creates an available value.
     #[inline]
     pub fn new<T: Send + Sync + 'static>(value: T) -> Self {
         AsyncValue(Raw::new::<T, false>(Some(value), 1))
     }
 
-    /// An available error.
+    /// Creates an available error.
     #[cold]
     pub fn new_error(error: impl Into<Diagnostic>) -> Self {
         AsyncValue(Raw::new_error(error.into()))
@@ -79,30 +79,30 @@ impl AsyncValue {
         }
     }
 
-    /// Whether there is a payload or an error.
+    /// Returns whether there is a payload or an error.
     #[inline]
     pub fn is_available(&self) -> bool {
         self.0.state() >= CONCRETE
     }
 
-    /// Whether there is a payload.
+    /// Returns whether there is a payload.
     #[inline]
     pub fn is_concrete(&self) -> bool {
         self.0.state() == CONCRETE
     }
 
-    /// Whether there is an error.
+    /// Returns whether there is an error.
     #[inline]
     pub fn is_error(&self) -> bool {
         self.0.state() == ERROR
     }
 
-    /// Whether the value is indirect and nobody knows yet what it will stand for.
+    /// Returns whether the value is indirect and nobody knows yet what it will stand for.
     pub fn is_unresolved_indirect(&self) -> bool {
         self.0.info().is_indirect && !self.is_available()
     }
 
-    /// The value that this one stands for: itself, unless it is indirect and resolved.
+    /// Returns the value that this one stands for: itself, unless it is indirect and resolved.
     #[inline]
     pub fn direct(&self) -> &AsyncValue {
         if self.0.info().is_indirect && self.is_available() {
@@ -114,7 +114,7 @@ impl AsyncValue {
         }
     }
 
-    /// As [`AsyncValue::direct`], giving up this handle.
+    /// Like [`AsyncValue::direct`], giving up this handle.
     pub fn into_direct(self) -> AsyncValue {
         if self.0.info().is_indirect && self.is_available() {
             self.direct().clone()
@@ -123,7 +123,7 @@ impl AsyncValue {
         }
     }
 
-    /// The payload, if it is available and of this type.
+    /// Returns the payload, if it is available and of this type.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
         if self.0.holds::<T>() && self.is_concrete() {
@@ -141,7 +141,7 @@ impl AsyncValue {
             .then(|| unsafe { direct.0.value::<T>() })
     }
 
-    /// The payload, or why there is none of this type.
+    /// Returns the payload, or why there is none of this type.
     #[inline]
     pub fn expect<T: 'static>(&self) -> Result<&T> {
         match self.get() {
@@ -165,8 +165,8 @@ impl AsyncValue {
         )
     }
 
-    /// The payload, if it is available, of this type, and no one else has a handle of it or of an
-    /// indirect value in between: it may be changed or moved out of.
+    /// Returns the payload, if it is available, of this type, and no one else has a handle of it or
+    /// of an indirect value in between: it may be changed or moved out of.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         if !self.is_unique() {
             return None;
@@ -180,14 +180,14 @@ impl AsyncValue {
         (self.0.holds::<T>() && self.is_concrete()).then(|| unsafe { self.0.value_mut::<T>() })
     }
 
-    /// Whether the value is available and this handle is the only way to it.
+    /// Returns whether the value is available and this handle is the only way to it.
     pub fn is_unique(&self) -> bool {
         self.is_available() && self.0.is_unique() && {
             !self.0.info().is_indirect || self.direct().0.is_unique()
         }
     }
 
-    /// The error, if there is one.
+    /// Returns the error, if there is one.
     pub fn error(&self) -> Option<&Diagnostic> {
         let direct = self.direct();
         if direct.0.state() != ERROR || direct.0.info().is_indirect {
@@ -197,7 +197,7 @@ impl AsyncValue {
         Some(unsafe { direct.0.error() })
     }
 
-    /// The name of the payload's type, for messages.
+    /// Returns the name of the payload's type, for messages.
     pub fn type_name(&self) -> &'static str {
         let info = self.direct().0.info();
         if info.is_indirect {
@@ -207,7 +207,7 @@ impl AsyncValue {
         }
     }
 
-    /// Whether both handles are of the same value.
+    /// Returns whether both handles are of the same value.
     pub fn is_same(&self, other: &AsyncValue) -> bool {
         self.0.is_same(&other.0)
     }
@@ -312,7 +312,7 @@ impl<T> Clone for AsyncValueRef<T> {
 }
 
 impl<T: Send + Sync + 'static> AsyncValueRef<T> {
-    /// An available value.
+    /// Creates an available value.
     #[inline]
     pub fn new(value: T) -> Self {
         Self::from_raw(Raw::new::<T, false>(Some(value), 1))
@@ -338,23 +338,23 @@ impl<T: Send + Sync + 'static> AsyncValueRef<T> {
         })
     }
 
-    /// Whether there is a payload or an error.
+    /// Returns whether there is a payload or an error.
     pub fn is_available(&self) -> bool {
         self.value.is_available()
     }
 
-    /// The payload, if it is available.
+    /// Returns the payload, if it is available.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.value.get()
     }
 
-    /// The payload, or why there is none.
+    /// Returns the payload, or why there is none.
     pub fn expect(&self) -> Result<&T> {
         self.value.expect()
     }
 
-    /// The error, if there is one.
+    /// Returns the error, if there is one.
     pub fn error(&self) -> Option<&Diagnostic> {
         self.value.error()
     }
@@ -365,7 +365,7 @@ impl<T: Send + Sync + 'static> AsyncValueRef<T> {
         self.value.and_then(f);
     }
 
-    /// The handle without its type.
+    /// Returns the handle without its type.
     pub fn as_value(&self) -> &AsyncValue {
         &self.value
     }

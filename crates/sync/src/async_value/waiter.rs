@@ -51,7 +51,7 @@ const fn fits<F>() -> bool {
     size_of::<F>() <= WORDS * size_of::<usize>() && align_of::<F>() <= align_of::<usize>()
 }
 
-/// A node that holds `f`, in no list.
+/// Returns a node that holds `f`, in no list.
 #[inline]
 pub(super) fn new<F: FnOnce() + Send + 'static>(f: F) -> *mut Waiter {
     let free = FREE.try_with(|free| free.0.borrow_mut().pop());

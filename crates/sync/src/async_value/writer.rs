@@ -25,7 +25,7 @@ pub struct Promise<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Promise<T> {
-    /// An unconstructed value and the right to set it.
+    /// Returns an unconstructed value and the right to set it.
     #[inline]
     pub fn new() -> (Promise<T>, AsyncValueRef<T>) {
         let raw = Raw::new::<T, false>(None, 2);
@@ -105,7 +105,7 @@ pub struct Constructed<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Constructed<T> {
-    /// The value, which nobody else can see yet.
+    /// Returns the value, which nobody else can see yet.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: constructed by the promise, of a `T`, and we are the writer.
         self.raw.as_mut().map(|raw| unsafe { raw.value_mut::<T>() })
@@ -161,7 +161,7 @@ pub struct IndirectPromise {
 }
 
 impl IndirectPromise {
-    /// An indirect value and the right to forward it.
+    /// Returns an indirect value and the right to forward it.
     #[inline]
     pub fn new() -> (IndirectPromise, AsyncValue) {
         let raw = Raw::new::<AsyncValue, true>(None, 2);

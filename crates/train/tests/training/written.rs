@@ -38,7 +38,7 @@ pub fn board(folder: &Path) -> PathBuf {
     board.path().to_path_buf()
 }
 
-/// A network that looks words of a file up.
+/// Returns a network that looks words of a file up.
 pub fn reader_of(file: &Path) -> Trainer {
     let mut net = Network::new(1);
     let path = net.asset(file).unwrap();

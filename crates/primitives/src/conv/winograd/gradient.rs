@@ -14,7 +14,7 @@ const MIN_TILES: usize = 64;
 /// Tiles below which transforming the sums back costs too much.
 const FEW_TILES: usize = 48;
 
-/// Whether [`conv2d_filter_gradient_in_tiles`] is a good way.
+/// Returns whether [`conv2d_filter_gradient_in_tiles`] is a good way.
 pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
     fastest_transform(s).is_some_and(|transform| {
         s.out_c <= super::ZEROS.len() && Grid::new(transform, s).tiles() >= FEW_TILES

@@ -92,7 +92,7 @@ unsafe fn store<S: Simd>(s: S, p: *mut f32, x: S::V, left: usize) {
     }
 }
 
-/// The vector at `p + c`, or this number in all lanes if `p` is null.
+/// Returns the vector at `p + c`, or this number in all lanes if `p` is null.
 ///
 /// # Safety
 /// `p` is null or valid for reads of `left` elements from `c` on.
