@@ -1,6 +1,6 @@
 //! Dense typed ids.
 
-/// Defines a `u32` newtype that indexes arrays of one kind of thing.
+/// Defines a `u32` newtype that indexes arrays of one kind of item.
 ///
 /// ```
 /// ferroflow_base::define_id!(/// A row.

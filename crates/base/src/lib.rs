@@ -1,10 +1,12 @@
-//! What every other room stands on: [`Status`] with TensorFlow's error codes, typed ids, numbers as text, topological order.
+//! The foundation of all other rooms: [`Status`] with TensorFlow's error codes, typed ids, numbers as
+//! text, topological order.
 //!
 //! Entry points: [`Status`], [`Result`], the constructors ([`invalid_argument!`] and the like),
 //! [`define_id!`], [`general`], [`topological_order`].
 //!
 //! Does not know: tensors, graphs, files, threads.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod id;
 mod number;

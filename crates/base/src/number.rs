@@ -1,6 +1,6 @@
 //! Numbers as text.
 
-/// C's `%.{digits}g`.
+/// Formats `v` like C's `%.{digits}g`.
 ///
 /// ```
 /// use ferroflow_base::general;

@@ -57,7 +57,7 @@ struct Inner {
     message: String,
     notes: Vec<String>,
     node: Option<String>,
-    /// Which of the notes names the node.
+    /// Index of the note that names the node.
     node_note: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ impl Status {
         &self.0.message
     }
 
-    /// What callers added, innermost first, the node's line left out.
+    /// Returns the lines that callers added, innermost first, without the line that names the node.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         let notes = self.0.notes.iter().enumerate();
         let of_node = self.0.node_note;
@@ -167,7 +167,8 @@ impl fmt::Debug for Status {
 
 impl std::error::Error for Status {}
 
-// The nested macro needs a literal `$`, which stable Rust has no escape for; hence one by one.
+// One invocation per constructor: a nested macro would need a literal `$`, which stable Rust cannot
+// escape.
 macro_rules! constructor {
     ($d:tt $(#[$doc:meta])* $name:ident => $code:ident) => {
         $(#[$doc])*

@@ -1,10 +1,10 @@
 //! Topological order.
 
-/// Sorts nodes so that each comes after its predecessors (Kahn's algorithm).
+/// Sorts nodes so that each follows its predecessors (Kahn's algorithm).
 ///
 /// `pending` has the number of edges into each node and is counted down; `successors` returns the
-/// nodes that a node has edges to, once for each edge. Nodes that are ready together keep their
-/// order in `nodes`. The nodes of a cycle, and those behind one, are missing from the result and keep
+/// nodes that a node has edges to, once for each edge. Nodes that become ready together keep their
+/// order in `nodes`. The nodes of a cycle, and their successors, are missing from the result and keep
 /// a positive count.
 ///
 /// ```

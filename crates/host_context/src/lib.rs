@@ -4,6 +4,7 @@
 //! ([`Arg`], [`Attr`] and their kin), [`KernelFrame`], [`ExecutionContext`] and [`HostContext`].
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod attr;
 mod context;

@@ -8,6 +8,7 @@
 //!
 //! Does not know: ops, graphs as structures, execution.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod arrays;
 mod atomic_file;

@@ -6,6 +6,7 @@
 //!
 //! Does not know: which ops exist, graphs, engines.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod attr;
 mod class;

@@ -9,6 +9,8 @@
 //!
 //! Does not know: engines, graphs, where a program comes from.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod abi;
 mod call;
 mod registration;

@@ -5,6 +5,7 @@
 //!
 //! Does not know: which ops exist, graphs, engines.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod collective;
 pub mod dataset;

@@ -1,4 +1,4 @@
-//! The atomics and locks that models of `loom` replace.
+//! Atomics and locks, replaced by those of `loom` under `--cfg loom`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a thread without work stays.
+/// How long an idle thread waits for work before it exits.
 const IDLE: Duration = Duration::from_secs(1);
 
 struct State {
@@ -20,7 +20,7 @@ struct Shared {
     state: Mutex<State>,
     /// Idle threads wait for tasks here.
     wake: Condvar,
-    /// Who waits for quiet waits here.
+    /// Callers of `quiesce` wait here.
     quiet: Condvar,
     max_threads: usize,
 }
@@ -43,7 +43,7 @@ impl BlockingPool {
         }))
     }
 
-    /// Queues `task`. Without `allow_queuing` it is given back unless a thread can start on it now.
+    /// Queues `task`. Without `allow_queuing` the task is returned unless a thread can start it now.
     pub(crate) fn add(&self, task: Task, allow_queuing: bool) -> Result<(), Task> {
         let mut state = self.0.lock();
         let is_thread_free = state.n_idle > state.tasks.len();
@@ -67,12 +67,12 @@ impl BlockingPool {
         Ok(())
     }
 
-    /// Returns whether nothing waits and nothing runs.
+    /// Returns whether no task waits or runs.
     pub(crate) fn is_quiet(&self) -> bool {
         self.0.lock().is_quiet()
     }
 
-    /// Waits until nothing waits and nothing runs.
+    /// Waits until no task waits or runs.
     pub(crate) fn quiesce(&self) {
         let mut state = self.0.lock();
         while !state.is_quiet() {

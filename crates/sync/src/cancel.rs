@@ -1,4 +1,4 @@
-//! Cancelling a step, by hand or by deadline.
+//! Cancellation of a step, explicitly or by deadline.
 
 use crate::atomic::{AtomicBool, Mutex, MutexGuard, Ordering};
 use crate::timer;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Says whether work should stop. Clones share the same flag.
+/// Tells whether work should stop. Clones share the same flag.
 ///
 /// ```
 /// use ferroflow_sync::CancelToken;
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Waiting {
     next_id: u64,
-    /// The earliest deadline that the timer knows of.
+    /// The earliest deadline that the timer is armed for.
     armed: Option<Instant>,
     callbacks: Vec<Callback>,
 }
@@ -43,12 +43,12 @@ struct Callback {
 }
 
 impl CancelToken {
-    /// Creates a token that nobody has cancelled.
+    /// Creates a token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates a token that expires `timeout` from now and follows `self` as well.
+    /// Creates a token that expires `timeout` from now and is cancelled with `self`.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         let deadline = Instant::now().checked_add(timeout);
@@ -62,8 +62,7 @@ impl CancelToken {
         }
     }
 
-    /// Creates a token of its own that expires when this one does, and does not follow it
-    /// otherwise.
+    /// Creates a separate token that expires when this one does but is not cancelled with it.
     #[must_use]
     pub fn with_same_deadline(&self) -> Self {
         CancelToken {
@@ -72,13 +71,16 @@ impl CancelToken {
         }
     }
 
-    /// Asks all holders to stop, and runs what [`CancelToken::on_cancel`] registered.
+    /// Cancels the token and runs the callbacks registered with [`CancelToken::on_cancel`].
     pub fn cancel(&self) {
         self.shared.flag.store(true, Ordering::Release);
         self.shared.run(|_| true);
     }
 
-    /// CANCELLED or DEADLINE_EXCEEDED when the work should stop.
+    /// Checks whether the work may continue.
+    ///
+    /// # Errors
+    /// CANCELLED if the token is cancelled, DEADLINE_EXCEEDED if it has expired.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.shared.flag.load(Ordering::Acquire) {
@@ -92,14 +94,14 @@ impl CancelToken {
         }
     }
 
-    /// When the token expires by itself.
+    /// Returns the time at which the token expires, if any.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Runs `callback` once when the token is cancelled or expires; at once when it already is.
+    /// Runs `callback` once when the token is cancelled or expires; at once if it already has.
     ///
-    /// Dropping the registration takes the callback back, unless it is already running on another
+    /// Dropping the registration unregisters the callback, unless it is already running on another
     /// thread.
     ///
     /// ```
@@ -114,7 +116,7 @@ impl CancelToken {
     /// ```
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> Registration {
         let mut waiting = self.shared.lock();
-        // Under the lock: a cancellation after this look finds the callback in the list.
+        // Under the lock: a cancellation after this check finds the callback in the list.
         if self.check().is_err() {
             drop(waiting);
             callback();
@@ -165,7 +167,7 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs and forgets the callbacks that `due` picks; not under the lock, for they may take it.
+    /// Runs and removes the callbacks that `due` selects; not under the lock, which they may take.
     fn run(&self, due: impl Fn(&Callback) -> bool) {
         let mut picked = Vec::new();
         {
@@ -213,7 +215,7 @@ impl Drop for Registration {
         let mut waiting = shared.lock();
         let at = waiting.callbacks.iter().position(|c| c.id == self.id);
         let callback = at.map(|at| waiting.callbacks.swap_remove(at));
-        // What the callback owns may lock the list when it is dropped.
+        // Dropping what the callback owns may lock the list.
         drop(waiting);
         drop(callback);
     }
@@ -290,7 +292,7 @@ mod tests {
         });
         token.cancel();
         drop(first);
-        // The inner one ran at once; the other had been picked before it was dropped.
+        // The inner one ran at once; the other had been selected before it was dropped.
         assert_eq!(count.load(Ordering::SeqCst), 2);
     }
 

@@ -1,9 +1,9 @@
-//! How deep calls nest on the stack of a thread.
+//! Nesting depth of calls on the stack of a thread.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-/// Counts a call that is under way on this thread, however it ends: by returning or by a panic.
+/// Counts a call in progress on this thread, until it returns or panics.
 ///
 /// ```
 /// use ferroflow_sync::DepthGuard;
@@ -20,13 +20,13 @@ use std::thread::LocalKey;
 pub struct DepthGuard {
     depth: &'static LocalKey<Cell<u32>>,
     before: u32,
-    /// Whether counting began at zero: then the depth before is restored. Otherwise the count goes down
-    /// by one, since guards of different threads of a model need not nest.
+    /// Whether counting restarted at zero; then the previous depth is restored. Otherwise the count is
+    /// decremented, since guards of different threads of a model need not nest.
     restarted: bool,
 }
 
 impl DepthGuard {
-    /// Enters a call; `None` if `limit` calls are nested already.
+    /// Enters a call; returns `None` if `limit` calls are nested already.
     #[inline]
     pub fn enter(depth: &'static LocalKey<Cell<u32>>, limit: u32) -> Option<DepthGuard> {
         let before = depth.get();
@@ -40,13 +40,13 @@ impl DepthGuard {
         })
     }
 
-    /// Returns whether no other call was under way.
+    /// Returns whether no other call was in progress.
     #[inline]
     pub fn is_outermost(&self) -> bool {
         self.before == 0
     }
 
-    /// Starts counting at zero, for a task that has the stack to itself.
+    /// Restarts counting at zero, for a task that has the stack to itself.
     pub fn restart(depth: &'static LocalKey<Cell<u32>>) -> DepthGuard {
         DepthGuard {
             depth,

@@ -1,14 +1,14 @@
-//! Where tasks wait: the [`Deque`] of each worker, and the [`Inbox`] for all other threads.
+//! Task queues: the [`Deque`] of each worker, and the [`Inbox`] for all other threads.
 //!
 //! The deque is that of Chase and Lev ("Dynamic Circular Work-Stealing Deque", SPAA 2005), with the
 //! orderings of Lê, Pop, Cohen and Nardelli ("Correct and Efficient Work-Stealing for Weak Memory
 //! Models", PPoPP 2013) and a ring that does not grow. The owner puts and takes at the bottom,
 //! thieves take at the top: an item belongs to the thief that moved the top past it.
 //!
-//! An item is a few words, each read and written atomically, because a thief may read a place of
+//! An item is a few words, each read and written atomically, because a thief may read a slot of
 //! the ring while the owner puts another item there. The top has moved then, so the thief's own
-//! move of it fails, and it forgets what it read. A thief whose move succeeds has read the place
-//! before, and the owner sees that move before it uses the place again.
+//! move of it fails, and it discards what it read. A thief whose move succeeds has read the slot
+//! before, and the owner sees that move before it reuses the slot.
 
 use crate::atomic::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
 use std::cell::Cell;
@@ -16,26 +16,26 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 
-/// How many words an item has.
+/// Number of words of an item.
 pub const WORDS: usize = 3;
 
 /// Words of an item.
 pub type Words = [*mut (); WORDS];
 
-/// What a deque holds.
+/// An item of a deque.
 ///
 /// # Safety
 ///
-/// `from_words` makes of the words that `into_words` gave the same item again, on any thread.
+/// `from_words` turns the words that `into_words` returned into the same item again, on any thread.
 pub unsafe trait Item: Send {
-    /// Returns the item as words; what it owns, they own.
+    /// Returns the item as words, which own what it owned.
     fn into_words(self) -> Words;
 
     /// Returns the item of these words.
     ///
     /// # Safety
     ///
-    /// The words came of `into_words`, and nobody else makes an item of them.
+    /// The words are from `into_words` and are converted once.
     unsafe fn from_words(words: Words) -> Self;
 }
 
@@ -47,7 +47,7 @@ unsafe impl<T: Send> Item for Box<T> {
     }
 
     unsafe fn from_words([item, ..]: Words) -> Self {
-        // SAFETY: made above, and used once as the caller says.
+        // SAFETY: made above, and used once as the caller promises.
         unsafe { Box::from_raw(item.cast()) }
     }
 }
@@ -58,17 +58,17 @@ unsafe impl<T: Send> Item for Box<T> {
 struct CachePadded<T>(T);
 
 struct Ring<T: Item> {
-    /// The place of the oldest item; only ever grows.
+    /// The position of the oldest item; only grows.
     top: CachePadded<AtomicUsize>,
-    /// The place behind the newest item; written by the owner alone.
+    /// The position behind the newest item; written by the owner alone.
     bottom: CachePadded<AtomicUsize>,
-    /// As many as a power of two; place `i` is the slot of `i` modulo that.
+    /// A power of two of slots; position `i` uses slot `i` modulo their number.
     slots: Box<[[AtomicPtr<()>; WORDS]]>,
-    /// Invariant: what is put as one type must not be taken as another.
+    /// Invariant: items put as one type are taken as that type.
     items: PhantomData<Cell<T>>,
 }
 
-// SAFETY: all fields are atomics; the items, which are `Send`, leave it once each (module text).
+// SAFETY: all fields are atomics; the items, which are `Send`, are taken once each (module text).
 unsafe impl<T: Item> Sync for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Item> Send for Ring<T> {}
@@ -89,16 +89,16 @@ impl<T: Item> Ring<T> {
         std::array::from_fn(|i| slot[i].load(Ordering::Relaxed))
     }
 
-    /// Returns whether the place `bottom` is still in use.
+    /// Returns whether the slot of position `bottom` is still in use.
     fn has_no_room(&self, bottom: usize) -> bool {
-        // Acquire: the thief that moved the top has read the place that is to be used. Loom does
-        // not notice when this is gone, as it runs loads in program order.
+        // Acquire: the thief that moved the top has read the slot that is to be reused. Loom does
+        // not notice if this is missing, as it runs loads in program order.
         let top = self.top.0.load(Ordering::Acquire);
         distance(top, bottom) >= self.slots.len() as isize
     }
 
-    /// Moves the top past `place`; false if somebody else did. It releases what was read before, which
-    /// loom does not notice, either.
+    /// Moves the top past `place`; returns false if another thread did. Release orders the reads before
+    /// it, which loom does not check, either.
     fn take(&self, place: usize) -> bool {
         let (seen, next) = (Ordering::Relaxed, place.wrapping_add(1));
         let top = &self.top.0;
@@ -112,19 +112,20 @@ impl<T: Item> Drop for Ring<T> {
         let bottom = self.bottom.0.load(Ordering::Relaxed);
         let mut place = self.top.0.load(Ordering::Relaxed);
         while place != bottom {
-            // SAFETY: nobody else is left, and the places from the top to the bottom hold items.
+            // SAFETY: this is the last owner, and the positions from the top to the bottom hold items.
             drop(unsafe { T::from_words(self.read(place)) });
             place = place.wrapping_add(1);
         }
     }
 }
 
-/// How many items lie between two places; negative while the owner looks at an empty deque.
+/// Returns the number of items between two positions; negative while the owner inspects an empty
+/// deque.
 fn distance(top: usize, bottom: usize) -> isize {
     bottom.wrapping_sub(top) as isize
 }
 
-/// The owner's end. It may go to another thread, but one at a time uses it.
+/// The owner's end. It may move to another thread, but only one thread at a time uses it.
 pub struct Deque<T: Item> {
     ring: Arc<Ring<T>>,
     is_not_sync: PhantomData<Cell<()>>,
@@ -151,7 +152,10 @@ impl<T: Item> Deque<T> {
         Stealer(self.ring.clone())
     }
 
-    /// Puts `item` last; gives it back when the deque is full.
+    /// Pushes `item` at the bottom.
+    ///
+    /// # Errors
+    /// Returns the item if the deque is full.
     pub fn push(&self, item: T) -> Result<(), T> {
         let ring = &*self.ring;
         let bottom = ring.bottom.0.load(Ordering::Relaxed);
@@ -165,7 +169,7 @@ impl<T: Item> Deque<T> {
         Ok(())
     }
 
-    /// How many items there seem to be.
+    /// Returns the approximate number of items.
     pub fn n_items(&self) -> usize {
         let bottom = self.ring.bottom.0.load(Ordering::Relaxed);
         let top = self.ring.top.0.load(Ordering::Relaxed);
@@ -178,22 +182,22 @@ impl<T: Item> Deque<T> {
         self.ring.has_no_room(bottom)
     }
 
-    /// Takes the item that was put last.
+    /// Takes the newest item.
     pub fn pop(&self) -> Option<T> {
         let ring = &*self.ring;
         let end = ring.bottom.0.load(Ordering::Relaxed);
         if distance(ring.top.0.load(Ordering::Relaxed), end) <= 0 {
             return None;
         }
-        // Thieves are told that the last place is the owner's, and then the owner looks what they
-        // have taken. They look the other way round, with a fence of theirs between. Release: a
-        // thief that sees this bottom, not the one of the push, reads places before it, too.
+        // First claim the last position, then look what thieves have taken. Thieves do it in the
+        // opposite order, with a fence of theirs between. Release: a thief that sees this bottom
+        // instead of that of the push also sees the slots written before it.
         let place = end.wrapping_sub(1);
         ring.bottom.0.store(place, Ordering::Release);
         fence(Ordering::SeqCst);
         let top = ring.top.0.load(Ordering::Relaxed);
         let is_mine = match distance(top, place) {
-            // Thieves want it, too.
+            // Race with thieves for the last item.
             0 => {
                 let is_mine = ring.take(place);
                 ring.bottom.0.store(end, Ordering::Release);
@@ -211,13 +215,13 @@ impl<T: Item> Deque<T> {
     }
 }
 
-/// What a thief got.
+/// The result of an attempt to steal.
 pub enum Steal<T> {
     /// The oldest item.
     Item(T),
-    /// Nothing, as there is none.
+    /// The deque is empty.
     Empty,
-    /// Nothing, as somebody else was faster.
+    /// Another thread was faster.
     Retry,
 }
 
@@ -225,35 +229,35 @@ pub enum Steal<T> {
 pub struct Stealer<T: Item>(Arc<Ring<T>>);
 
 impl<T: Item> Stealer<T> {
-    /// Takes the item that was put first.
+    /// Takes the oldest item.
     pub fn steal(&self) -> Steal<T> {
         let ring = &*self.0;
         let top = ring.top.0.load(Ordering::Acquire);
         fence(Ordering::SeqCst);
-        // Acquire: what the owner wrote into the place comes with the bottom behind it.
+        // Acquire: the slot's content was written before the bottom behind it.
         let bottom = ring.bottom.0.load(Ordering::Acquire);
         if distance(top, bottom) <= 0 {
             return Steal::Empty;
         }
         let words = ring.read(top);
         match ring.take(top) {
-            // SAFETY: the place held an item, and it went to who moved the top past it.
+            // SAFETY: the slot held an item, and this thread moved the top past it.
             true => Steal::Item(unsafe { T::from_words(words) }),
             false => Steal::Retry,
         }
     }
 
-    /// Returns whether there seems to be nothing to take.
+    /// Returns whether the deque seems to be empty.
     pub fn is_empty(&self) -> bool {
         let top = self.0.top.0.load(Ordering::Acquire);
         distance(top, self.0.bottom.0.load(Ordering::Acquire)) <= 0
     }
 }
 
-/// A queue of any length, first in, first out, for whoever has no deque.
+/// An unbounded queue, first in, first out, for threads without a deque.
 pub struct Inbox<T> {
     items: Mutex<VecDeque<T>>,
-    /// Length of `items`, changed only with its lock: an empty inbox is passed by without it.
+    /// Length of `items`, changed only with its lock, so that an empty inbox is skipped without it.
     n: AtomicUsize,
 }
 
@@ -271,7 +275,7 @@ impl<T> Inbox<T> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `item` last.
+    /// Appends `item`.
     pub fn push(&self, item: T) {
         let mut items = self.lock();
         items.push_back(item);
@@ -289,12 +293,12 @@ impl<T> Inbox<T> {
         item
     }
 
-    /// How many there seem to be.
+    /// Returns the approximate length.
     pub fn len(&self) -> usize {
         self.n.load(Ordering::Acquire)
     }
 
-    /// Returns whether there seem to be none.
+    /// Returns whether the inbox seems to be empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -308,7 +312,7 @@ mod tests {
     fn the_owner_takes_the_newest_and_thieves_the_oldest() {
         let deque = Deque::new(3);
         let thief = deque.stealer();
-        // Often enough for the ring to go round.
+        // Often enough for the ring to wrap around.
         for _ in 0..5 {
             for i in 0..4 {
                 assert!(deque.push(Box::new(i)).is_ok());
@@ -322,7 +326,7 @@ mod tests {
             assert_eq!(deque.pop(), None);
             assert!(matches!(thief.steal(), Steal::Empty) && thief.is_empty());
         }
-        // What is left is dropped with the deque: a leak checker would say so.
+        // The remaining item is dropped with the deque: a leak checker would report it.
         assert!(deque.push(Box::new(7)).is_ok());
     }
 

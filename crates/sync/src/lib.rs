@@ -1,10 +1,12 @@
-//! Threads: the work-stealing pool, `parallel_for`, cancellation; values that come later.
+//! Threads: the work-stealing pool, `parallel_for`, cancellation, asynchronous values.
 //!
 //! Entry points, in reading order: [`Parallelism`] and [`parallel_for`], [`par_chunks_mut`],
-//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Timer`], [`Mailbox`]; for the host runtime [`AsyncValue`] with [`Promise`], and
-//! [`WorkQueue`].
+//! [`parallel_for_async`], [`Pool`], [`CancelToken`], [`Timer`], [`Mailbox`]; for the host runtime
+//! [`AsyncValue`] with [`Promise`], and [`WorkQueue`].
 //!
 //! Does not know: tensors, ops, graphs.
+
+#![warn(clippy::missing_errors_doc)]
 
 mod async_value;
 mod atomic;

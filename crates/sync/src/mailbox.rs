@@ -81,7 +81,7 @@ impl<S, M> Mailbox<S, M> {
         std::mem::take(&mut *inbox)
     }
 
-    /// Releases the state; whether its senders left messages to this thread.
+    /// Releases the state; returns whether senders left messages to this thread.
     pub fn release(&self, guard: MutexGuard<'_, S>) -> bool {
         drop(guard);
         self.is_locked.swap(false, Ordering::SeqCst);
@@ -89,7 +89,7 @@ impl<S, M> Mailbox<S, M> {
         self.n_inbox.load(Ordering::SeqCst) > 0
     }
 
-    /// Waits for the state: for when all is done.
+    /// Waits for the state; for use after all work is done.
     pub fn lock(&self) -> MutexGuard<'_, S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

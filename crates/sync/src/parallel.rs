@@ -1,4 +1,4 @@
-//! Data parallelism inside one kernel: blocks of a range, run by whoever is free.
+//! Data parallelism inside one kernel: blocks of a range, run by idle threads.
 
 use crate::{AsyncValue, Chain, Diagnostic, Promise, WorkQueue};
 use ferroflow_base::internal;
@@ -7,12 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Something that can run numbered blocks of work, the caller taking part.
+/// Runs numbered blocks of work; the caller takes part.
 ///
 /// `run_blocks` returns when every block has run. Blocks may run in any order and on any thread;
 /// nesting is allowed and cannot deadlock, because the caller itself works through the blocks.
 pub trait Parallelism: Sync {
-    /// How many threads can work at the same time, the caller included. At least 1.
+    /// Returns the number of threads that can work at the same time, including the caller. At least 1.
     fn width(&self) -> usize;
 
     /// Runs `f(0) … f(n_blocks - 1)`, each exactly once.
@@ -35,12 +35,12 @@ impl Parallelism for Inline {
     }
 }
 
-/// Blocks a thread gets at most, so that an uneven machine still finishes together.
+/// Most blocks per thread, so that threads of uneven speed still finish together.
 const BLOCKS_PER_THREAD: usize = 4;
-/// What a block must take to be worth a task, in nanoseconds.
+/// The duration of a block that justifies a task, in nanoseconds.
 const WORTH_A_TASK: f64 = 20_000.0;
 
-/// How a range is cut into blocks.
+/// How to split a range into blocks.
 ///
 /// ```
 /// use ferroflow_sync::BlockSizes;
@@ -52,12 +52,12 @@ const WORTH_A_TASK: f64 = 20_000.0;
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum BlockSizes {
-    /// Each block has so many items, but for the last one.
+    /// Each block has this many items, except for the last one.
     Fixed(usize),
-    /// Blocks have at least so many items, and are no more than a few for each thread.
+    /// Blocks have at least this many items, and there are at most a few per thread.
     Min(usize),
-    /// Blocks take long enough to be worth a task where an item takes so many nanoseconds, and are no
-    /// more than a few for each thread.
+    /// Blocks take long enough to justify a task if an item takes this many nanoseconds, and there are
+    /// at most a few per thread.
     Cost(f64),
 }
 
@@ -68,7 +68,7 @@ impl From<usize> for BlockSizes {
 }
 
 impl BlockSizes {
-    /// How many blocks there are for `total` items and `width` threads.
+    /// Returns the number of blocks for `total` items and `width` threads.
     pub fn blocks(self, total: usize, width: usize) -> usize {
         let at_least = |min: usize| match width {
             0 | 1 => total.min(1),
@@ -77,7 +77,7 @@ impl BlockSizes {
         match self {
             BlockSizes::Fixed(size) => total.div_ceil(size.max(1)),
             BlockSizes::Min(min) => at_least(min),
-            // A cost that is no number is none.
+            // NaN counts as zero.
             BlockSizes::Cost(nanos) => at_least((WORTH_A_TASK / nanos.max(0.01)).ceil() as usize),
         }
     }
@@ -95,7 +95,7 @@ impl BlockSizes {
 }
 
 /// Splits `0..total` into blocks, runs `f` on each, and returns when all are done. A number for
-/// `sizes` is that of [`BlockSizes::Min`].
+/// `sizes` stands for [`BlockSizes::Min`].
 ///
 /// ```
 /// use ferroflow_sync::{Inline, parallel_for};
@@ -118,11 +118,12 @@ pub fn parallel_for(
     }
 }
 
-/// Splits `0..total` into blocks and runs `f` on each, here and as tasks of `queue`; nobody waits.
-/// What `f` gives is when its block is done; the value that is returned is a [`Chain`] when all
-/// are, or the first error.
+/// Splits `0..total` into blocks and runs `f` on each, here and as tasks of `queue`, without waiting.
+/// A block is done when the value that `f` returns is available; the value returned here becomes a
+/// [`Chain`] when all blocks are done, or the first error.
 ///
-/// Who has several blocks gives half of them to the queue, as long as there are threads for them.
+/// A task with several blocks repeatedly enqueues the upper half of its range while worker threads
+/// remain.
 ///
 /// ```
 /// use ferroflow_sync::{AsyncValue, BlockSizes, Chain, MultiThreadedWorkQueue, WorkQueue};
@@ -165,7 +166,7 @@ pub fn parallel_for_async(
     done.into()
 }
 
-/// A range that is under way.
+/// A range in progress.
 struct Blocks<F> {
     queue: Arc<dyn WorkQueue>,
     f: F,
@@ -173,12 +174,12 @@ struct Blocks<F> {
     total: usize,
     n_blocks: usize,
     left: AtomicUsize,
-    /// Who waits, and the first error.
+    /// The promise to fulfill at the end, and the first error.
     end: Mutex<(Option<Promise<Chain>>, Option<Diagnostic>)>,
 }
 
 impl<F: Fn(Range<usize>) -> AsyncValue + Send + Sync + 'static> Blocks<F> {
-    /// Gives away halves until `per_task` blocks are left, and runs those.
+    /// Enqueues halves until `per_task` blocks are left, and runs those.
     fn run(self: &Arc<Self>, mut blocks: Range<usize>, per_task: usize) {
         while self.queue.parallelism_level() > 1 && blocks.len() > per_task {
             let middle = blocks.start + blocks.len() / 2;
@@ -189,7 +190,7 @@ impl<F: Fn(Range<usize>) -> AsyncValue + Send + Sync + 'static> Blocks<F> {
         }
         for block in blocks {
             let range = self.sizes.range(self.total, block, self.n_blocks);
-            // A block that panics must not leave anybody waiting.
+            // A block that panics must not leave a waiter behind.
             let outcome = catch_unwind(AssertUnwindSafe(|| (self.f)(range)));
             match outcome {
                 Ok(done) if done.is_available() => self.finish(&done),

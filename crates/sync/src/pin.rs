@@ -1,20 +1,21 @@
-//! Threads that stay on one processor.
+//! Threads pinned to a processor.
 
-/// What threads that are not pinned may use, once one is: who starts a thread gives it its own.
+/// The processors of unpinned threads, set when a thread is first pinned: new threads inherit the
+/// affinity of the thread that starts them.
 #[cfg(target_os = "linux")]
 static ALL: std::sync::OnceLock<rustix::thread::CpuSet> = std::sync::OnceLock::new();
 
-/// Lets the calling thread, whoever started it, run on all processors of the process.
+/// Allows the calling thread to run on all processors of the process.
 pub(crate) fn to_all_processors() {
     #[cfg(target_os = "linux")]
     if let Some(all) = ALL.get() {
-        // It stays where it is then.
+        // On failure the thread stays where it is.
         let _ = rustix::thread::sched_setaffinity(None, all);
     }
 }
 
-/// Binds the calling thread to one of the processors that the process may use: the `n`th, from the
-/// start again behind the last. Where that is impossible, nothing happens.
+/// Pins the calling thread to the `n`th processor of the process, modulo their number. Does nothing
+/// where that is impossible.
 #[cfg(target_os = "linux")]
 pub(crate) fn to_processor(n: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -28,11 +29,11 @@ pub(crate) fn to_processor(n: usize) {
     };
     let mut one = CpuSet::new();
     one.set(cpu);
-    // The thread runs anywhere then.
+    // On failure the thread runs anywhere.
     let _ = sched_setaffinity(None, &one);
 }
 
-/// Binds the calling thread to a processor, where the system knows how; here it does not.
+/// Does nothing: this system has no thread affinity.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn to_processor(_n: usize) {}
 

@@ -1,10 +1,10 @@
 //! The one thread pool of a process: work-stealing tasks, and blocks of `parallel_for`.
 //!
-//! Where tasks wait is in `deque.rs`, how threads sleep without losing a wake-up in `sleep.rs`.
+//! `deque.rs` has the task queues; `sleep.rs` puts threads to sleep without losing a wake-up.
 //!
 //! Protocol of blocks: [`Blocks::next`] hands out indices, each once. The caller of `run_blocks`
-//! returns only when `finished` says that every index has been run to its end, so nobody calls the
-//! borrowed closure after that: later tickets find no index left.
+//! returns only when `finished` shows that every index has run to its end, so the borrowed closure
+//! is not called after that: later tickets find no index left.
 
 use crate::deque::{Deque, Inbox, Item, Steal, Stealer, Words};
 use crate::sleep::{Outstanding, Sleepers};
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 /// within microseconds; waking a sleeper takes tens.
 pub(crate) const SPIN: Duration = Duration::from_micros(150);
 
-/// Tasks that may wait in the deque of a thread; in the inbox so many for each thread before others
-/// had better run theirs themselves.
+/// Tasks that may wait in the deque of a thread, and in the inbox per thread; beyond that, callers
+/// should run their tasks themselves.
 const MAX_WAITING: usize = 1024;
 
-/// Work that is over when it has run.
+/// Work that runs once.
 type Work = Box<dyn FnOnce() + Send>;
 
 enum Task {
@@ -33,15 +33,15 @@ enum Task {
     Blocks(Arc<Blocks>),
 }
 
-// SAFETY: work has two words that are not null, of which the third, what it is counted by, is
-// taken along; blocks have one, and the second is null. Which half of a wide pointer comes first does
-// not matter. What is sent is `Send`.
+// SAFETY: work is two non-null words, plus as the third its counter, if any; blocks are one word, and
+// the second is null. The order of the halves of a wide pointer does not matter. The contents are
+// `Send`.
 unsafe impl Item for Task {
     fn into_words(self) -> Words {
         let null = std::ptr::null_mut();
         let halves = |work| {
             // SAFETY: a reference to a trait object is as large as two pointers, and both halves
-            // are pointers that keep where they come from.
+            // are pointers that keep their provenance.
             unsafe {
                 std::mem::transmute::<*mut (dyn FnOnce() + Send), [*mut (); 2]>(Box::into_raw(work))
             }
@@ -61,7 +61,7 @@ unsafe impl Item for Task {
 
     unsafe fn from_words([data, table, count]: Words) -> Self {
         if table.is_null() {
-            // SAFETY: made by `into_words`, and used once as the caller says.
+            // SAFETY: made by `into_words`, and used once as the caller promises.
             return Task::Blocks(unsafe { Arc::from_raw(data.cast()) });
         }
         // SAFETY: as above.
@@ -115,7 +115,7 @@ impl Blocks {
 }
 
 struct Shared {
-    /// Tasks of threads that have no deque here, and of those whose deque is full.
+    /// Tasks of threads without a deque in this pool, and of those whose deque is full.
     inbox: Inbox<Task>,
     stealers: Vec<Stealer<Task>>,
     sleepers: Sleepers,
@@ -127,7 +127,7 @@ struct Shared {
 
 thread_local! {
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
-    /// The own deque of a worker thread, with the address of the pool it belongs to.
+    /// The deque of a worker thread, with the address of its pool.
     static LOCAL: RefCell<Option<(usize, Deque<Task>)>> = const { RefCell::new(None) };
 }
 
@@ -175,8 +175,8 @@ impl Pool {
         Self::with(width, |_| {})
     }
 
-    /// Like [`Pool::new`], with each thread of its own on one processor, as far as there are any
-    /// and the system knows how: caches stay warm, but who else wants that processor is in the way.
+    /// Like [`Pool::new`], with each of its own threads pinned to a processor, as far as the system has
+    /// enough of them and supports it: caches stay warm, but other programs compete for that processor.
     ///
     /// ```
     /// use ferroflow_sync::{Parallelism, Pool};
@@ -188,7 +188,7 @@ impl Pool {
         Self::with(width, pin::to_processor)
     }
 
-    /// Creates a pool whose threads do `begin` with their number, from 1, first.
+    /// Creates a pool whose threads first call `begin` with their number, from 1.
     fn with(width: usize, begin: fn(usize)) -> Pool {
         let width = width.max(1);
         let deques: Vec<Deque<Task>> = (1..width).map(|_| Deque::new(MAX_WAITING)).collect();
@@ -208,7 +208,7 @@ impl Pool {
                     begin(i + 1);
                     LOCAL.set(Some((Arc::as_ptr(&shared) as usize, deque)));
                     shared.work_until(&|| shared.stop.load(Ordering::Acquire));
-                    // What still waits is dropped while tasks can be pushed.
+                    // Drop the remaining tasks while tasks can still be pushed.
                     drop(LOCAL.take());
                 })
                 .ok()
@@ -222,27 +222,27 @@ impl Pool {
         std::thread::available_parallelism().map_or(1, |n| n.get())
     }
 
-    /// Runs `task` on some thread, soon. With a width of 1 it runs when somebody helps.
+    /// Runs `task` on some thread, soon. With a width of 1 it runs when a thread helps.
     pub fn spawn(&self, task: Work) {
         self.shared.push(Task::Run(task), 1);
     }
 
-    /// Like [`Pool::spawn`], for a task of a work queue. It is outstanding until it is over, even
-    /// when it panics; the end of the last one is notified.
+    /// Like [`Pool::spawn`], for a task of a work queue. It is outstanding until it has returned or
+    /// panicked; the end of the last one wakes sleeping threads.
     pub fn spawn_counted(&self, task: Work, count: &Arc<Outstanding>) {
         count.begin();
         self.shared.push(Task::Counted(task, count.clone()), 1);
     }
 
-    /// Like [`Pool::spawn_counted`], here and now.
+    /// Like [`Pool::spawn_counted`], on the calling thread.
     pub fn run_counted(&self, task: Work, count: &Outstanding) {
         count.begin();
         self.shared.run_counted(task, count);
     }
 
-    /// Returns whether so much waits, blocks of loops that are over included, that the caller had
-    /// better run its next task itself: its deque is full or, if it has none, the inbox has as much
-    /// as all deques hold.
+    /// Returns whether so many tasks wait, tickets of finished loops included, that the caller should
+    /// run its next task itself: its deque is full or, if it has none, the inbox holds as many tasks as
+    /// all deques together.
     pub fn is_full(&self) -> bool {
         let outside = || self.shared.inbox.len() >= MAX_WAITING * self.shared.stealers.len().max(1);
         self.shared.with_deque(|deque| match deque {
@@ -251,7 +251,7 @@ impl Pool {
         })
     }
 
-    /// How many tasks seem to wait where the calling thread puts its own.
+    /// Returns the approximate number of tasks that wait in the calling thread's queue.
     pub fn n_waiting(&self) -> usize {
         self.shared.with_deque(|deque| match deque {
             Some(deque) => deque.n_items(),
@@ -259,14 +259,14 @@ impl Pool {
         })
     }
 
-    /// Runs tasks on the calling thread until `done()` holds; sleeps when there are none.
+    /// Runs tasks on the calling thread until `done()` holds; sleeps when there is no task.
     ///
-    /// Who makes `done` true calls [`Pool::notify`] afterwards.
+    /// The thread that makes `done` true calls [`Pool::notify`] afterwards.
     pub fn help_until(&self, done: &dyn Fn() -> bool) {
         self.shared.work_until(done);
     }
 
-    /// Makes sleeping threads look again.
+    /// Makes sleeping threads check for work again.
     pub fn notify(&self) {
         self.shared.sleepers.wake(true);
     }
@@ -297,7 +297,7 @@ impl Parallelism for Pool {
             return (0..n_blocks).for_each(f);
         }
         // SAFETY: only the lifetime is erased; this function does not return before every block
-        // is finished (see the wait below), and nobody calls `f` after that.
+        // is finished (see the wait below), and `f` is not called after that.
         let f = unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(usize) + Sync + '_),
@@ -345,11 +345,11 @@ impl Shared {
         self.sleepers.wake(n_wanted > 1);
     }
 
-    /// Takes what nobody stole of `blocks` out of the caller's deque, where it would wait for nothing.
+    /// Removes the tickets of `blocks` that were not stolen from the caller's deque.
     fn take_back(&self, blocks: &Arc<Blocks>) {
         while let Some(task) = self.with_deque(|deque| deque.and_then(Deque::pop)) {
             if !matches!(&task, Task::Blocks(b) if Arc::ptr_eq(b, blocks)) {
-                // Others may have looked meanwhile.
+                // Other threads may have tried to steal meanwhile.
                 return self.push(task, 1);
             }
         }
@@ -382,7 +382,7 @@ impl Shared {
         None
     }
 
-    /// Runs a task that has begun to count; if it panics it is over.
+    /// Runs a task that is already counted; it stops counting even if it panics.
     fn run_counted(&self, task: Work, count: &Outstanding) {
         drop(catch_unwind(AssertUnwindSafe(|| run_task(task))));
         if count.end() {
@@ -399,7 +399,7 @@ impl Shared {
         while !done() {
             if let Some(task) = self.find() {
                 match task {
-                    // A task that panics must not take the worker with it.
+                    // A task that panics must not kill the worker.
                     Task::Run(task) => drop(catch_unwind(AssertUnwindSafe(task))),
                     Task::Counted(task, count) => {
                         self.run_counted(task, &count);
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn tasks_that_wait_are_dropped_with_the_pool() {
-        /// Counts its end, by a task of another pool.
+        /// Counts its drop, in a task of another pool.
         struct Counted(Arc<Pool>, Arc<AtomicUsize>);
         impl Drop for Counted {
             fn drop(&mut self) {
@@ -493,7 +493,7 @@ mod tests {
             }
         }
         let (other, ends) = (Arc::new(Pool::new(2)), Arc::new(AtomicUsize::new(0)));
-        // The last owner of the pool is a task of its own.
+        // The last owner of the pool is one of its own tasks.
         let pool = Arc::new(Pool::new(2));
         let (of_task, of_count) = (pool.clone(), Counted(other.clone(), ends.clone()));
         let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
@@ -509,7 +509,7 @@ mod tests {
             }
         };
         wait_for(1);
-        // In a deque, in the inbox.
+        // Once for the deque, once for the inbox.
         let pool = Pool::new(1);
         let of_count = Counted(other.clone(), ends.clone());
         pool.spawn(Box::new(move || drop(of_count)));

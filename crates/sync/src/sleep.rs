@@ -1,9 +1,9 @@
-//! How threads without work sleep and are woken, and how work is counted.
+//! Sleeping and waking of idle threads, and counting of work.
 //!
-//! No wake-up is lost: a thread that found nothing takes the lock, counts itself, looks once more
-//! and only then waits. Who adds work makes it visible first and looks at the count after a full
-//! fence; if it is not zero, it takes the lock and notifies. Either the sleeper's second look sees
-//! the work, or the adder's look sees the sleeper.
+//! No wake-up is lost: a thread that found no work takes the lock, counts itself as a sleeper, checks
+//! once more and only then waits. A thread that adds work makes it visible first and reads the count
+//! after a full fence; if it is not zero, it takes the lock and notifies. Either the sleeper's second
+//! check sees the work, or the adder sees the sleeper.
 
 use crate::atomic::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence};
 use std::sync::PoisonError;
@@ -31,7 +31,7 @@ impl Sleepers {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until somebody wakes this thread; not at all if there is something to do.
+    /// Sleeps until this thread is woken; returns at once if there is something to do.
     pub fn sleep(&self, has_something_to_do: impl Fn() -> bool) {
         let guard = self.lock();
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -42,7 +42,7 @@ impl Sleepers {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes one sleeper, or `all`. What they shall see has been written before.
+    /// Wakes one sleeper, or `all`. The caller has already published the work they should find.
     pub fn wake(&self, all: bool) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) > 0 {
@@ -55,7 +55,7 @@ impl Sleepers {
     }
 }
 
-/// Tasks that wait or run.
+/// The number of tasks that wait or run.
 #[derive(Debug)]
 pub struct Outstanding(AtomicUsize);
 
@@ -66,18 +66,18 @@ impl Default for Outstanding {
 }
 
 impl Outstanding {
-    /// A task is about to be queued.
+    /// Counts a task that is about to be queued.
     pub fn begin(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A task is over, with all that it queued counted before; whether none is left.
+    /// Counts the end of a task, after the tasks that it queued were counted; returns whether none is left.
     #[must_use]
     pub fn end(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Returns whether there are none; what the last one did is visible then.
+    /// Returns whether there are none; the effects of the last one are visible then.
     pub fn is_zero(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }

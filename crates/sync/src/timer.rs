@@ -1,5 +1,5 @@
-//! The timer queue: one thread that calls what is due, cancellation tokens at their deadlines among it; started
-//! when first needed.
+//! The timer queue: one thread that runs timers and expires cancellation tokens; started when first
+//! needed.
 
 use crate::cancel::Shared;
 use std::collections::BinaryHeap;
@@ -17,9 +17,9 @@ struct Entry {
 }
 
 enum What {
-    /// The token looks at its callbacks, unless it is gone by then.
+    /// Expires the token, if it still exists.
     Token(Weak<Shared>),
-    /// Runs, unless it was cancelled.
+    /// Runs the task unless it was cancelled.
     Task(Arc<Slot>),
 }
 
@@ -46,7 +46,7 @@ impl What {
     }
 }
 
-/// Something that runs once at a point in time. Dropping this does not stop it.
+/// A task that runs once at a point in time. Dropping the handle does not cancel it.
 ///
 /// ```
 /// use ferroflow_sync::Timer;
@@ -64,21 +64,21 @@ impl What {
 pub struct Timer(Arc<Slot>);
 
 impl Timer {
-    /// Runs `task` at `at`, or soon if that is past, on the thread of the timer queue, which other timers wait for
-    /// meanwhile: what takes long or may block belongs in a work queue.
+    /// Runs `task` at `at`, or soon if that is past, on the thread of the timer queue. Other timers wait
+    /// for it, so long or blocking tasks belong in a work queue.
     pub fn schedule(at: Instant, task: impl FnOnce() + Send + 'static) -> Timer {
         let slot = Arc::new(Mutex::new(Some(Box::new(task) as Box<dyn FnOnce() + Send>)));
         add(at, What::Task(slot.clone()));
         Timer(slot)
     }
 
-    /// Drops the task; whether it had not begun.
+    /// Cancels and drops the task; returns whether it had not started.
     pub fn cancel(&self) -> bool {
         take(&self.0).is_some()
     }
 }
 
-/// The earliest deadline is the greatest entry, for the heap has the greatest on top.
+/// Reversed order by deadline: the heap has the greatest entry on top.
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
@@ -99,7 +99,7 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Lets the token look at its callbacks at `at`, unless it is gone by then.
+/// Expires the token at `at`, if it still exists.
 pub(crate) fn at(at: Instant, token: Weak<Shared>) {
     add(at, What::Token(token));
 }
@@ -112,7 +112,7 @@ fn add(at: Instant, what: What) {
             wake: Condvar::new(),
         }));
         let thread = std::thread::Builder::new().name("ferroflow-timer".into());
-        // Without the thread, waiting callers still look at their deadlines themselves; timers do not run.
+        // Without the thread, waiting callers still check their deadlines themselves; timers do not run.
         drop(thread.spawn(move || {
             crate::pin::to_all_processors();
             timer.run()
@@ -145,7 +145,7 @@ impl Queue {
                     let due = queue.pop();
                     drop(queue);
                     if let Some(entry) = due {
-                        // What panics must not take the timer with it.
+                        // A task that panics must not kill the timer thread.
                         let run = std::panic::AssertUnwindSafe(|| entry.what.run(now));
                         drop(std::panic::catch_unwind(run));
                     }

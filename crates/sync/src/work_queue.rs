@@ -1,4 +1,4 @@
-//! Where kernels put work: [`WorkQueue`] and its two implementations.
+//! Work queues of kernels: [`WorkQueue`] and its two implementations.
 
 use crate::blocking::BlockingPool;
 use crate::pool::{SPIN, is_in_task, run_task as run};
@@ -17,10 +17,10 @@ pub type Task = Box<dyn FnOnce() + Send>;
 const MAX_BLOCKING_THREADS: usize = 256;
 /// Tasks that wait for each thread when a queue is saturated.
 const TASKS_PER_THREAD: usize = 2;
-/// How deep tasks that overflow may nest on the stack.
+/// Maximal nesting of tasks that run in the caller because the queue is full.
 const MAX_OVERFLOW_DEPTH: u32 = 8;
 
-/// Runs tasks, some time, on some thread.
+/// Runs tasks, eventually, on some thread.
 ///
 /// ```
 /// use ferroflow_sync::{Promise, SingleThreadedWorkQueue, WorkQueue};
@@ -31,15 +31,18 @@ const MAX_OVERFLOW_DEPTH: u32 = 8;
 /// assert_eq!(value.get(), Some(&1));
 /// ```
 pub trait WorkQueue: Send + Sync {
-    /// What the queue is called, for people.
+    /// Returns the queue's name, for messages.
     fn name(&self) -> String;
 
-    /// Queues work that does not block. A queue that is full runs it in the caller, unless that is deep
-    /// in such work already.
+    /// Queues work that does not block. A full queue runs it in the caller, unless such calls are nested
+    /// too deeply.
     fn add_task(&self, task: Task);
 
-    /// Queues work that may block. Without `allow_queuing` the task is given back unless it will
-    /// start even if all other blocking work blocks forever.
+    /// Queues work that may block.
+    ///
+    /// # Errors
+    /// Without `allow_queuing`, returns the task unless it will start even if all other blocking work
+    /// blocks forever.
     fn add_blocking_task(&self, task: Task, allow_queuing: bool) -> Result<(), Task>;
 
     /// Blocks until all values are available. Must not be called by a task.
@@ -48,16 +51,16 @@ pub trait WorkQueue: Send + Sync {
     /// Blocks until no task waits or runs. Must not be called by a task.
     fn quiesce(&self);
 
-    /// How many tasks may run at the same time.
+    /// Returns the number of tasks that may run at the same time.
     fn parallelism_level(&self) -> usize;
 
-    /// Returns whether so many tasks of the calling thread wait that other threads have enough to
-    /// do: another task would only cost time.
+    /// Returns whether enough tasks of the calling thread wait to keep other threads busy: another task
+    /// would only cost time.
     fn is_saturated(&self) -> bool {
         false
     }
 
-    /// Returns the threads, for loops inside a task.
+    /// Returns the threads, for parallel loops inside a task.
     fn parallelism(&self) -> &dyn Parallelism {
         &Inline
     }
@@ -76,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A queue without threads: whoever waits runs the tasks, in order.
+/// A queue without threads: waiting callers run the tasks, in order.
 #[derive(Default)]
 pub struct SingleThreadedWorkQueue {
     shared: Arc<Single>,
@@ -91,16 +94,16 @@ struct Single {
 #[derive(Default)]
 struct SingleState {
     tasks: VecDeque<Task>,
-    /// Tasks that somebody runs right now.
+    /// Tasks that are running.
     n_running: usize,
-    /// Threads that sleep until something comes: waking nobody costs a system call, too.
+    /// Threads that sleep: notifying costs a system call even without any.
     n_waiting: usize,
 }
 
 impl Single {
-    /// Runs a task that was taken, and counted as running, and takes the lock for the next one.
+    /// Runs a task that was dequeued and counted as running, and takes the lock for the next one.
     fn run(&self, task: Task) -> MutexGuard<'_, SingleState> {
-        /// Undoes the count even when the task panics.
+        /// Decrements the count even if the task panics.
         struct Running<'a>(&'a Single);
         impl<'a> Running<'a> {
             fn end(&self) -> MutexGuard<'a, SingleState> {
@@ -124,7 +127,7 @@ impl Single {
         state
     }
 
-    /// Sleeps until somebody calls.
+    /// Sleeps until notified.
     fn sleep<'a>(&self, mut state: MutexGuard<'a, SingleState>) -> MutexGuard<'a, SingleState> {
         state.n_waiting += 1;
         let woken = self.wake.wait(state);
@@ -157,7 +160,7 @@ impl SingleThreadedWorkQueue {
     }
 }
 
-/// Counts values that become available; `notify` wakes who waits for the last one.
+/// Counts values that become available; `notify` wakes the waiter after the last one.
 fn count_down(
     values: &[AsyncValue],
     notify: impl Fn() + Send + Clone + 'static,
@@ -194,7 +197,7 @@ impl WorkQueue for SingleThreadedWorkQueue {
     fn await_values(&self, values: &[AsyncValue]) {
         let shared = self.shared.clone();
         let left = count_down(values, move || {
-            // It takes the lock, or it might come between the waiter's look and its sleep.
+            // It takes the lock, so it cannot fall between the waiter's check and its sleep.
             shared.notify();
         });
         if left.load(Ordering::Acquire) == 0 {
@@ -248,7 +251,7 @@ impl MultiThreadedWorkQueue {
     /// work (256 if zero).
     pub fn new(n_threads: usize, n_blocking: usize) -> Self {
         let n_threads = n_threads.max(1);
-        // The pool counts the thread that waits as one of its own.
+        // The pool counts the waiting thread as one of its own.
         Self::over(Arc::new(Pool::new(n_threads + 1)), n_threads, n_blocking)
     }
 
@@ -303,7 +306,7 @@ impl WorkQueue for MultiThreadedWorkQueue {
     }
 
     fn await_values(&self, values: &[AsyncValue]) {
-        // The waiter does not help: a long task would keep it from values that are there.
+        // The waiter does not help: a long task would delay it after its values are available.
         let gate = Arc::new((Mutex::new(()), Condvar::new()));
         let opener = gate.clone();
         let left = count_down(values, move || {

@@ -1,5 +1,5 @@
-//! Models of the protocols of values, of owned state, of deques, of sleeping threads and of
-//! cancellation, run by loom over every order of their atomic steps.
+//! Models of the protocols of values, mailboxes, deques, sleeping threads and cancellation, run by
+//! loom over every order of their atomic steps.
 //!
 //! `cargo xtask loom` runs them; without `--cfg loom` this file is empty.
 #![cfg(loom)]
@@ -18,7 +18,7 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
     model.check(f);
 }
 
-/// Every thread adds its number to the state, or leaves that to the owner.
+/// Every thread adds its number to the state, or sends it to the thread that holds the state.
 fn add(sum: &Mailbox<usize, usize>, n: usize) {
     sum.send(n);
     while let Some(mut total) = sum.try_lock() {
@@ -153,7 +153,7 @@ fn a_unique_owner_is_alone() {
         let mut value = AsyncValue::new(1usize);
         let other = value.clone();
         let thread = thread::spawn(move || other.get::<usize>().copied());
-        // When it is unique the reader is gone, so it has read the old number.
+        // A unique value has no reader any more, so the reader has read the old number.
         if let Some(number) = value.get_mut::<usize>() {
             *number = 2;
         }
@@ -180,7 +180,7 @@ fn a_writer_that_gives_up_wakes_its_waiters() {
     });
 }
 
-/// What waits in a deque. Loom counts its payload, so that what is lost or taken twice is found.
+/// An item of a deque. Loom tracks its payload, so lost and duplicated items are found.
 struct Ticket(Arc<AtomicUsize>, usize);
 
 impl Ticket {
@@ -190,7 +190,7 @@ impl Ticket {
     }
 }
 
-/// What thieves take until there is nothing left.
+/// Steals until nothing is left.
 fn steal_all(thief: &Stealer<Box<Ticket>>) -> Vec<usize> {
     let mut taken = Vec::new();
     loop {
@@ -202,8 +202,8 @@ fn steal_all(thief: &Stealer<Box<Ticket>>) -> Vec<usize> {
     }
 }
 
-/// The owner puts `n` tickets into a deque for two, takes one whenever `pops` says so, and
-/// all in the end, while `n_thieves` threads steal. Every ticket is taken once.
+/// The owner pushes `n` tickets into a deque for two, pops one whenever `pops` returns true, and pops
+/// the rest at the end, while `n_thieves` threads steal. Every ticket is taken once.
 fn check_deque(n: usize, pops: fn(usize) -> bool, n_thieves: usize) {
     check(move || {
         let count = Arc::new(AtomicUsize::new(0));
@@ -250,7 +250,7 @@ fn a_ring_that_goes_round_keeps_its_items() {
     check_deque(5, |_| false, 1);
 }
 
-/// A pool in small: a queue, those who sleep, and what is outstanding.
+/// A minimal pool: a queue, its sleepers, and the count of outstanding tasks.
 #[derive(Default)]
 struct Small {
     queue: Inbox<usize>,
@@ -270,7 +270,7 @@ impl Small {
         !self.queue.is_empty()
     }
 
-    /// Runs tasks until none is outstanding; an even task queues the one behind it.
+    /// Runs tasks until none is outstanding; an even task queues the one after it.
     fn quiesce(&self) {
         while !self.outstanding.is_zero() {
             let task = self.queue.pop();

@@ -1,4 +1,4 @@
-//! Both work queues do what the trait promises.
+//! Both work queues implement the contract of the trait.
 
 use ferroflow_base::internal;
 use ferroflow_sync::{
@@ -150,7 +150,7 @@ fn blocks_cover_a_range_once() {
                     for count in &of_blocks[range.clone()] {
                         count.fetch_add(1, Ordering::Relaxed);
                     }
-                    // Every other block ends later.
+                    // Every other block finishes later.
                     let (promise, late) = Promise::<Chain>::new();
                     match range.start % 2 {
                         0 => promise.emplace(Chain),
@@ -247,7 +247,7 @@ fn what_overflows_runs_at_once_and_is_waited_for() {
     queue.quiesce();
     assert!(done.load(Ordering::Acquire));
     other.join().expect("no panic");
-    // A panic stays where it is.
+    // A panic does not propagate.
     queue.add_task(Box::new(|| panic!("a task panics")));
     queue.quiesce();
 }

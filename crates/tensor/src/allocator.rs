@@ -1,7 +1,7 @@
-//! Where the buffers of host programs come from: one trait, several implementations.
+//! Buffers of host programs: one allocator trait, several implementations.
 //!
-//! An allocator accounts for buffers and may keep their memory; nobody gets raw memory. A
-//! [`HostBuffer`] gives its bytes back to its allocator when it is dropped.
+//! An allocator accounts for buffers and may keep their memory; it never exposes raw memory. A
+//! [`HostBuffer`] returns its bytes to its allocator when it is dropped.
 
 use crate::Buffer;
 use ferroflow_base::{Result, internal, resource_exhausted};
@@ -10,29 +10,35 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Decides whether a buffer may be had, and hears when it is gone.
+/// Accounts for buffers: may refuse an allocation, and is notified of deallocations.
 pub trait HostAllocator: Send + Sync {
     /// Called before `size` bytes are allocated.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the allocation is refused.
     fn allocate(&self, size: usize) -> Result<()>;
-    /// Called after they were freed.
+    /// Called after `size` bytes were freed.
     fn deallocate(&self, size: usize);
-    /// Zeroed memory for a buffer of `size` bytes.
+    /// Returns zeroed memory for a buffer of `size` bytes.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the allocation is refused or fails.
     fn block(&self, size: usize) -> Result<Buffer> {
         self.allocate(size)?;
         Buffer::allocate(size, true).inspect_err(|_| self.deallocate(size))
     }
-    /// Takes the memory of a buffer of `size` bytes back.
+    /// Takes back the memory of a buffer of `size` bytes.
     fn give_back(&self, block: Buffer, size: usize) {
         drop(block);
         self.deallocate(size);
     }
-    /// What the allocator has to say at the end: a line to print, and whether something is wrong.
+    /// Returns a line to print at exit, and whether it reports a problem.
     fn report(&self) -> Option<(String, bool)> {
         None
     }
 }
 
-/// Allows everything and remembers nothing.
+/// Allows everything and keeps no accounts.
 #[derive(Default)]
 pub struct MallocAllocator;
 
@@ -47,14 +53,14 @@ impl HostAllocator for MallocAllocator {
 /// Blocks up to this size are not counted by [`FixedSizeAllocator`].
 const SMALL: usize = 32;
 
-/// Has a fixed number of bytes in all, and says what happens to them: for tests.
+/// Has a fixed capacity and prints every allocation: for tests.
 pub struct FixedSizeAllocator {
     size: usize,
     used: AtomicUsize,
 }
 
 impl FixedSizeAllocator {
-    /// Creates an allocator of `size` bytes.
+    /// Creates an allocator with a capacity of `size` bytes.
     pub fn new(size: usize) -> Self {
         FixedSizeAllocator {
             size,
@@ -99,7 +105,7 @@ impl HostAllocator for FixedSizeAllocator {
     }
 }
 
-/// Counts what goes through to another allocator.
+/// Counts the allocations of another allocator.
 pub struct ProfiledAllocator {
     inner: Arc<dyn HostAllocator>,
     n_allocations: AtomicUsize,
@@ -111,12 +117,12 @@ pub struct ProfiledAllocator {
 }
 
 impl ProfiledAllocator {
-    /// Prints figures at the end.
+    /// Prints figures at exit.
     pub fn profiled(inner: Arc<dyn HostAllocator>) -> Self {
         Self::new(inner, false)
     }
 
-    /// Complains at the end if something was not freed.
+    /// Reports memory that was not freed at exit.
     pub fn leak_check(inner: Arc<dyn HostAllocator>) -> Self {
         Self::new(inner, true)
     }
@@ -174,8 +180,8 @@ impl HostAllocator for ProfiledAllocator {
     }
 }
 
-/// Keeps what is given back for buffers to come, up to a number of bytes; what it does not keep
-/// goes back to another allocator.
+/// Keeps freed memory for later buffers, up to a number of bytes; the rest goes back to another
+/// allocator.
 ///
 /// ```
 /// use ferroflow_tensor::{CachingAllocator, HostAllocator, HostBuffer, MallocAllocator};
@@ -198,12 +204,12 @@ pub struct CachingAllocator {
 #[derive(Default)]
 struct Free {
     bytes: usize,
-    /// Blocks by the size that they were asked for, which is that of a class.
+    /// Free blocks by requested size, which is that of a size class.
     blocks: BTreeMap<usize, Vec<Buffer>>,
 }
 
 impl CachingAllocator {
-    /// Keeps at most `limit` bytes of `inner`.
+    /// Keeps at most `limit` bytes of `inner`'s memory.
     pub fn new(inner: Arc<dyn HostAllocator>, limit: usize) -> Self {
         CachingAllocator {
             inner,
@@ -213,12 +219,12 @@ impl CachingAllocator {
         }
     }
 
-    /// How many buffers were made of memory that had been given back.
+    /// Returns the number of buffers that reused freed memory.
     pub fn n_reused(&self) -> usize {
         self.n_reused.load(Ordering::Acquire)
     }
 
-    /// Gives back all that is kept.
+    /// Returns all kept memory to the inner allocator.
     pub fn clear(&self) {
         let free = std::mem::take(&mut *self.lock());
         for (class, blocks) in free.blocks {
@@ -233,7 +239,7 @@ impl CachingAllocator {
     }
 }
 
-/// Returns the size of the blocks that `size` bytes are taken from: four to each power of two.
+/// Returns the size class of `size` bytes: four classes per power of two.
 fn class_of(size: usize) -> Option<usize> {
     let size = size.max(256);
     let step = (size.checked_next_power_of_two()? / 8).max(64);
@@ -293,20 +299,23 @@ impl Drop for CachingAllocator {
     }
 }
 
-/// Bytes of an allocator.
+/// Bytes from an allocator.
 pub struct HostBuffer {
-    /// There until it is dropped.
+    /// `Some` until the buffer is dropped.
     buffer: Option<Buffer>,
     allocator: Arc<dyn HostAllocator>,
     size: usize,
 }
 
 impl HostBuffer {
-    /// `size` bytes, all zero, aligned to 64 bytes.
+    /// Allocates `size` bytes, all zero, aligned to 64 bytes.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the allocator refuses; INTERNAL if its block is too small or read-only.
     pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<HostBuffer> {
         let block = allocator.block(size)?;
         if !block.is_writable() || block.len() < size {
-            return Err(internal!("the allocator gave memory that cannot be used"));
+            return Err(internal!("the allocator returned unusable memory"));
         }
         Ok(HostBuffer {
             buffer: Some(block),
@@ -327,7 +336,7 @@ impl HostBuffer {
         }
     }
 
-    /// Returns the bytes, to change.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let size = self.size;
         match &mut self.buffer {
@@ -360,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_caching_allocator_reuses_what_fits_and_keeps_to_its_limit() {
-        // Sizes of buffers one after the other, the limit, and how many are made of old memory.
+        // Sizes of consecutive buffers, the limit, and how many reuse memory.
         let rows: &[(&[usize], usize, usize)] = &[
             (&[100, 100, 100], 1 << 20, 2),
             (&[1000, 1010, 900, 5000, 4999], 1 << 20, 3),

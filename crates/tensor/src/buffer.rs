@@ -1,5 +1,4 @@
-//! Aligned memory that is always initialised, with a cache for the sizes that steps ask for again
-//! and again.
+//! Aligned memory that is always initialised, with a cache for recurring sizes.
 
 use crate::MappedFile;
 use ferroflow_base::{Result, resource_exhausted};
@@ -15,7 +14,7 @@ pub(crate) const ALIGN: usize = 64;
 const MIN_CACHED: usize = 1024;
 /// Most bytes the cache keeps for reuse.
 const MAX_CACHED_BYTES: usize = 1 << 29;
-/// Four size classes to each power of two.
+/// Four size classes per power of two.
 const N_CLASSES: usize = 4 * usize::BITS as usize;
 
 /// A block of initialised bytes: allocated by us, or a part of a mapped file.
@@ -41,7 +40,7 @@ struct FreeList(Mutex<Vec<usize>>);
 static CACHE: [FreeList; N_CLASSES] = [const { FreeList(Mutex::new(Vec::new())) }; N_CLASSES];
 static CACHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the size class of `len` and the capacity that all blocks of that class have.
+/// Returns the size class of `len` and the capacity of its blocks.
 fn size_class(len: usize) -> (usize, usize) {
     let len = len.max(MIN_CACHED);
     let log = (len - 1).ilog2() as usize;
@@ -65,7 +64,7 @@ pub fn memory_limit() -> usize {
 }
 
 impl Buffer {
-    /// `len` bytes with arbitrary but initialised content; all zero if `zeroed`.
+    /// Allocates `len` bytes with arbitrary but initialised content; all zero if `zeroed`.
     pub(crate) fn allocate(len: usize, zeroed: bool) -> Result<Buffer> {
         let exhausted =
             || resource_exhausted!("OOM when allocating a tensor of {len} bytes on the CPU");
@@ -73,7 +72,7 @@ impl Buffer {
             return Err(exhausted());
         }
         let capacity = if len < MIN_CACHED {
-            // Allocators find aligned blocks of whole lines fastest.
+            // Allocators find aligned blocks of whole cache lines fastest.
             len.max(1).next_multiple_of(ALIGN)
         } else {
             let (class, capacity) = size_class(len);
@@ -82,10 +81,10 @@ impl Buffer {
             if let Some(address) = cached {
                 CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
                 // SAFETY: the list holds only addresses of live blocks of this class, put there
-                // by `drop`, and popping made us the only owner.
+                // by `drop`; popping transferred the ownership.
                 let ptr = unsafe { NonNull::new_unchecked(address as *mut u8) };
                 if zeroed {
-                    // SAFETY: the block has `capacity >= len` bytes and nobody else refers to it.
+                    // SAFETY: the block has `capacity >= len` bytes and no other owner.
                     unsafe { ptr.write_bytes(0, len) };
                 }
                 return Ok(Buffer {
@@ -106,7 +105,7 @@ impl Buffer {
         })
     }
 
-    /// Returns a part of a mapped file; `range` must lie inside it.
+    /// Returns a part of a mapped file; `range` must be inside it.
     pub(crate) fn mapped(file: &Arc<MappedFile>, range: Range<usize>) -> Buffer {
         let bytes = &(**file).as_ref()[range];
         Buffer {
@@ -118,17 +117,17 @@ impl Buffer {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when it holds nothing.
+    /// Returns whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns whether the bytes may be written by a sole owner.
+    /// Returns whether a sole owner may write the bytes.
     pub(crate) fn is_writable(&self) -> bool {
         matches!(self.source, Source::Heap { .. })
     }

@@ -47,12 +47,12 @@ macro_rules! dtypes {
                 match name { $($name => Some(DType::$variant),)* _ => None }
             }
 
-            /// TensorFlow's attr name.
+            /// Returns TensorFlow's attr name.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// Bytes an element takes; 0 for string, resource and variant, which own their data.
+            /// Returns the size of an element in bytes; 0 for string, resource and variant, which own their data.
             pub fn size(self) -> usize {
                 match self { $(DType::$variant => $size,)* }
             }
@@ -102,12 +102,12 @@ dtypes! {
 }
 
 impl DType {
-    /// True for elements that are plain bytes.
+    /// Returns whether elements are plain bytes.
     pub fn is_plain(self) -> bool {
         self.size() > 0
     }
 
-    /// True for real floating-point dtypes.
+    /// Returns whether this is a real floating-point dtype.
     pub fn is_floating(self) -> bool {
         matches!(
             self,
@@ -115,12 +115,12 @@ impl DType {
         )
     }
 
-    /// True for complex dtypes.
+    /// Returns whether this is a complex dtype.
     pub fn is_complex(self) -> bool {
         matches!(self, DType::Complex64 | DType::Complex128)
     }
 
-    /// True for signed and unsigned integers; bool and quantized dtypes are not integers.
+    /// Returns whether this is a signed or unsigned integer; bool and quantized dtypes are not.
     pub fn is_integer(self) -> bool {
         use DType::*;
         matches!(

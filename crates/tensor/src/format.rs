@@ -1,4 +1,4 @@
-//! How tensors are shown to people: like numpy, shortened in the middle.
+//! Formatting of tensors for display: like numpy, shortened in the middle.
 
 use crate::{DType, Tensor, dispatch};
 use half::{bf16, f16};
@@ -11,7 +11,7 @@ const MAX_SHOWN: usize = 1000;
 const EDGE: usize = 3;
 
 impl Tensor {
-    /// Element `i` (row-major) as text; empty when there is no such element.
+    /// Formats element `i` (row-major); empty if there is no such element.
     pub fn format_element(&self, i: usize) -> String {
         if i >= self.num_elements() {
             return String::new();
@@ -71,8 +71,8 @@ impl Tensor {
     }
 }
 
-/// Returns a float in the fewest digits that read back as the same, with an exponent where there
-/// would be many zeros.
+/// Formats a float in the fewest digits that read back as the same value, with an exponent instead of
+/// many zeros.
 fn number<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp>(x: T) -> String {
     match x.into().abs() {
         m if m == 0.0 || (1e-5..1e16).contains(&m) || !m.is_finite() => x.to_string(),

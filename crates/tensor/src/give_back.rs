@@ -1,15 +1,15 @@
-//! How soon freed memory goes back to the system.
+//! Delay before freed memory goes back to the system.
 
 use std::time::Duration;
 
 /// `mi_option_purge_delay` of `mimalloc.h`, which the bindings do not name.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
-/// Has mimalloc, where it is the allocator of the program, give freed memory back to the system after
-/// `delay` instead of a second. To be called before there are other threads.
+/// Makes mimalloc, if it is the program's allocator, return freed memory to the system after `delay`
+/// instead of a second. Call this before other threads exist.
 ///
-/// A server whose steps take and give messages of a hundred megabytes would else hold those of the
-/// last ones beside those of this one.
+/// A server whose steps exchange messages of a hundred megabytes would otherwise hold those of
+/// previous steps next to those of the current one.
 pub fn return_freed_memory_after(delay: Duration) {
     let delay = delay.as_millis().min(1 << 30) as std::ffi::c_long;
     // SAFETY: writes a number that allocations read; the option exists in this version.

@@ -1,4 +1,4 @@
-//! Elements as they are stored, for kernels that move them without looking at them.
+//! Elements as they are stored, for kernels that move them without interpreting them.
 
 use crate::{DType, ResourceHandle, Tensor, Variant};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ mod raw {
     pub trait Sealed {}
 }
 
-/// How an element is stored, for kernels that move elements without looking at them.
+/// Storage type of elements, for kernels that move elements without interpreting them.
 ///
 /// [`dispatch_items!`](crate::dispatch_items) picks the item type of a dtype.
 pub trait Item: raw::Sealed + Clone + Default + Send + Sync + 'static {

@@ -1,4 +1,4 @@
-//! Tensors of a model file that are read when somebody needs them.
+//! Tensors of a model file that are read on first use.
 
 use crate::{DType, MappedFile, Shape, Tensor};
 use ferroflow_base::{Result, invalid_argument};
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A constant: either at hand, or a range of a mapped file whose length fits its shape.
+/// A constant: in memory, or a range of a mapped file whose length fits its shape.
 #[derive(Clone)]
 pub struct LazyTensor {
     dtype: DType,
@@ -43,8 +43,8 @@ impl LazyTensor {
         })
     }
 
-    /// Returns a constant that `compute` makes each time it is asked for; it must have this dtype
-    /// and shape. Passes derive large weights this way, one at a time in memory.
+    /// Returns a constant that `compute` makes on each access; the result must have this dtype and
+    /// shape. Passes derive large weights this way, one at a time in memory.
     pub fn deferred(
         dtype: DType,
         shape: Shape,
@@ -58,6 +58,9 @@ impl LazyTensor {
     }
 
     /// Returns the same elements under another shape of the same element count.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the element counts differ.
     pub fn with_shape(&self, shape: Shape) -> Result<LazyTensor> {
         let repr = match &self.repr {
             Repr::Ready(t) => Repr::Ready(t.clone().with_shape(shape.clone())?),
@@ -82,7 +85,7 @@ impl LazyTensor {
         })
     }
 
-    /// Bytes of plain data.
+    /// Returns the size of the plain data in bytes.
     pub fn byte_len(&self) -> usize {
         self.shape.num_elements() * self.dtype.size()
     }
@@ -98,6 +101,10 @@ impl LazyTensor {
     }
 
     /// Returns the value; a view of the file where alignment allows it, else a copy.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if a copy does not fit into memory, or the error of a deferred
+    /// computation.
     pub fn get(&self) -> Result<Tensor> {
         match &self.repr {
             Repr::Ready(t) => Ok(t.clone()),

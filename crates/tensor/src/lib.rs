@@ -8,6 +8,8 @@
 //!
 //! Does not know: ops, graphs, devices, files other than as mapped bytes.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod allocator;
 mod buffer;
 mod dtype;

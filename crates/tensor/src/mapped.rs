@@ -1,4 +1,4 @@
-//! A read-only file mapping that pages can be given back from.
+//! A read-only file mapping whose pages can be released.
 
 use ferroflow_base::{Result, not_found};
 use std::fs::File;
@@ -15,16 +15,19 @@ pub struct MappedFile {
 
 impl MappedFile {
     /// Maps the file at `path`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the file cannot be opened or mapped.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|e| not_found!("{}: {e}", path.display()))?;
-        // SAFETY: the mapping is private and read-only; that the file is not changed underneath
-        // is the documented contract of this type.
+        // SAFETY: the mapping is private and read-only; the documented contract of this type is
+        // that the file does not change meanwhile.
         let map = unsafe { memmap2::Mmap::map(&file) }
             .map_err(|e| not_found!("cannot map {}: {e}", path.display()))?;
         Ok(MappedFile { map })
     }
 
-    /// Where `part` lies in this file, if it is a part of the mapping.
+    /// Returns the range of `part` in this file, if it is a part of the mapping.
     pub fn locate(&self, part: &[u8]) -> Option<Range<usize>> {
         let start = (part.as_ptr() as usize).checked_sub(self.map.as_ptr() as usize)?;
         let end = start.checked_add(part.len())?;

@@ -1,7 +1,7 @@
-//! The two words of a tensor: what it is, and a scalar's bits or a pointer to storage.
+//! The two words of a tensor: its kind, and a scalar's bits or a pointer to storage.
 //!
-//! Tensors move from node to node all the time, so they are two plain words that travel in
-//! registers, and the unused values of the first say "no tensor" in an `Option`.
+//! Tensors move from node to node all the time, so they are two plain words that are passed in
+//! registers, and unused values of the first encode "no tensor" in an `Option`.
 
 use crate::DType;
 use crate::storage::Dense;
@@ -116,17 +116,17 @@ unsafe impl Send for Repr {}
 // SAFETY: as above.
 unsafe impl Sync for Repr {}
 
-/// What a tensor is.
+/// The content of a tensor.
 pub(crate) enum Content<'a> {
     Scalar(&'a u64),
     Dense(&'a Dense),
 }
 
-/// The same for writing.
+/// The content of a tensor, for writing.
 pub(crate) enum ContentMut<'a> {
     Scalar(&'a mut u64),
     Dense(&'a mut Dense),
-    /// Somebody else refers to the storage too.
+    /// The storage has other owners.
     Shared,
 }
 
@@ -191,7 +191,7 @@ impl Repr {
         // SAFETY: by the invariant; the count stays ours, since the `Arc` is not dropped.
         let mut arc = ManuallyDrop::new(unsafe { Arc::from_raw(self.word) });
         match Arc::get_mut(&mut arc) {
-            // SAFETY: nobody else refers to the storage, and it lives as long as `self`.
+            // SAFETY: the storage has no other owner, and it lives as long as `self`.
             Some(dense) => ContentMut::Dense(unsafe { &mut *std::ptr::from_mut(dense) }),
             None => ContentMut::Shared,
         }

@@ -3,8 +3,12 @@
 use crate::{DType, Shape, Tensor, dispatch_items};
 use ferroflow_base::{Result, internal, invalid_argument};
 
-/// One tensor of the elements of all parts in turn. A part is a tensor, or nothing, which stands
-/// for zeros; with the number of its elements.
+/// Concatenates the elements of all parts to a tensor of `shape`. A part is a tensor or `None`, which
+/// stands for zeros, with the number of its elements.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if the tensor does not fit into memory; INTERNAL if the numbers of elements do
+/// not match.
 pub fn joined(dtype: DType, shape: Shape, parts: &[(Option<&Tensor>, usize)]) -> Result<Tensor> {
     let complete = parts.iter().all(|(part, _)| part.is_some());
     let mut out = match complete {
@@ -30,7 +34,10 @@ pub fn joined(dtype: DType, shape: Shape, parts: &[(Option<&Tensor>, usize)]) ->
     Ok(out)
 }
 
-/// `t[i]` for every `i`; they share the storage of `t` when it is large.
+/// Splits `t` along its first dimension. The rows share the storage of `t` if it is large.
+///
+/// # Errors
+/// INVALID_ARGUMENT if `t` is a scalar.
 pub fn rows(t: &Tensor) -> Result<Vec<Tensor>> {
     let (n, row) = split_first(t.shape())?;
     let size = row.num_elements();
@@ -38,6 +45,9 @@ pub fn rows(t: &Tensor) -> Result<Vec<Tensor>> {
 }
 
 /// Returns the first dimension of a shape and the others.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shape is a scalar's.
 pub fn split_first(shape: &Shape) -> Result<(usize, Shape)> {
     match shape.split_first() {
         Some((&n, row)) => Ok((n, Shape::from(row))),
@@ -47,14 +57,18 @@ pub fn split_first(shape: &Shape) -> Result<(usize, Shape)> {
     }
 }
 
-/// `n` before the dimensions of `shape`.
+/// Returns `shape` with `n` as an additional first dimension.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shape gets too many dimensions or elements.
 pub fn prepended(n: usize, shape: &Shape) -> Result<Shape> {
     let dims = std::iter::once(n).chain(shape.iter().copied());
     let dims: Vec<i64> = dims.map(|d| i64::try_from(d).unwrap_or(-1)).collect();
     Shape::checked(&dims)
 }
 
-/// Where consecutive pieces of `lengths` rows begin and end in a tensor of `n` rows.
+/// Returns where consecutive pieces of `lengths` rows begin and end; `None` if a length is negative or
+/// their sum overflows.
 pub fn pieces(lengths: &[i64]) -> Option<Vec<(usize, usize)>> {
     let mut start = 0usize;
     let piece = |&length: &i64| {

@@ -25,8 +25,11 @@ impl Shape {
     /// The most dimensions that a tensor has in TensorFlow.
     pub const MAX_RANK: usize = 254;
 
-    /// Returns a shape from dimensions that may come from outside: negative ones, more than
-    /// [`Shape::MAX_RANK`] and products beyond `i64::MAX` are errors.
+    /// Returns a shape from untrusted dimensions.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for negative dimensions, more than [`Shape::MAX_RANK`] of them, and products
+    /// beyond `i64::MAX`.
     pub fn checked(dims: &[i64]) -> Result<Self> {
         if dims.len() > Self::MAX_RANK {
             return Err(invalid_argument!("Too many dimensions"));
@@ -49,7 +52,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Number of dimensions.
+    /// Returns the number of dimensions.
     #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
@@ -67,7 +70,7 @@ impl Shape {
         self.0.iter().product()
     }
 
-    /// True when there is no dimension.
+    /// Returns whether there are no dimensions.
     #[inline]
     pub fn is_scalar(&self) -> bool {
         self.0.is_empty()
@@ -78,7 +81,7 @@ impl Shape {
         self.0.push(dim);
     }
 
-    /// Row-major strides in elements.
+    /// Returns row-major strides in elements.
     pub fn strides(&self) -> SmallVec<[usize; 4]> {
         let mut strides = SmallVec::from_elem(1, self.rank());
         for i in (0..self.rank().saturating_sub(1)).rev() {
@@ -142,7 +145,7 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// A shape of which some dimensions, or even the rank, are unknown.
+/// A shape with possibly unknown dimensions or an unknown rank.
 ///
 /// ```
 /// use ferroflow_tensor::PartialShape;
@@ -155,7 +158,7 @@ impl fmt::Debug for Shape {
 pub struct PartialShape(Option<SmallVec<[Option<usize>; 4]>>);
 
 impl PartialShape {
-    /// Nothing known, not even the rank.
+    /// Returns a shape of unknown rank.
     pub fn unknown() -> Self {
         PartialShape(None)
     }
@@ -175,7 +178,10 @@ impl PartialShape {
         PartialShape(Some(SmallVec::new()))
     }
 
-    /// From TensorFlow's notation: −1 is an unknown dimension, `None` an unknown rank.
+    /// Converts from TensorFlow's notation: −1 is an unknown dimension, `None` an unknown rank.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for dimensions below −1.
     pub fn from_tf(dims: Option<&[i64]>) -> Result<Self> {
         let Some(dims) = dims else {
             return Ok(Self::unknown());
@@ -205,7 +211,7 @@ impl PartialShape {
         self.0.as_deref()
     }
 
-    /// Dimension `i`, unknown if it or the rank is; `i` may be negative to count from the end.
+    /// Returns dimension `i`, if known; a negative `i` counts from the end.
     pub fn dim(&self, i: isize) -> Option<usize> {
         let dims = self.dims()?;
         let i = if i < 0 { i + dims.len() as isize } else { i };
@@ -247,7 +253,7 @@ impl PartialShape {
         }
     }
 
-    /// What both know together; `None` when they contradict.
+    /// Returns the shape that combines what is known of both; `None` if they contradict.
     pub fn merge(&self, other: &PartialShape) -> Option<PartialShape> {
         let (Some(a), Some(b)) = (self.dims(), other.dims()) else {
             return Some(if self.0.is_none() {

@@ -1,4 +1,4 @@
-//! What a tensor that is no plain scalar points to.
+//! Storage of all tensors that are not plain scalars.
 
 use crate::buffer::Buffer;
 use crate::{ResourceHandle, Shape, Variant};
@@ -19,7 +19,7 @@ pub(crate) struct Dense {
 pub(crate) enum Data {
     Inline(Words),
     Block(Buffer),
-    /// Elements of another storage, which is no view itself: bytes from `offset` on for a block,
+    /// Elements of another storage that is not itself a view: bytes from `offset` for a block,
     /// all elements for owned ones (`offset` is 0).
     View {
         parent: Arc<Dense>,
@@ -40,14 +40,14 @@ impl Dense {
         }
     }
 
-    /// Where plain elements begin; dangling, but aligned, for others.
+    /// Returns the address of plain elements; dangling, but aligned, for others.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *const u8 {
         match &self.data {
             Data::Inline(words) => words.as_ptr().cast(),
             Data::Block(buffer) => buffer.as_ptr(),
             Data::View { parent, offset } => match &parent.data {
-                // SAFETY: views lie inside the parent's block, see `share`.
+                // SAFETY: views are inside the parent's block, see `share`.
                 Data::Block(buffer) => unsafe { buffer.as_ptr().add(*offset) },
                 _ => dangling(),
             },
@@ -55,7 +55,7 @@ impl Dense {
         }
     }
 
-    /// Where plain elements begin, if nobody else refers to them and they may be written.
+    /// Returns the address of plain elements, if they have no other owner and may be written.
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> Option<*mut u8> {
         match &mut self.data {
@@ -66,7 +66,7 @@ impl Dense {
                     data: Data::Block(buffer),
                     ..
                 }) if buffer.is_writable() => {
-                    // SAFETY: views lie inside the parent's block, see `share`.
+                    // SAFETY: views are inside the parent's block, see `share`.
                     Some(unsafe { buffer.as_mut_ptr().add(*offset) })
                 }
                 _ => None,

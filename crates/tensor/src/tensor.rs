@@ -48,7 +48,7 @@ pub struct Variant(pub Option<Arc<dyn Any + Send + Sync>>);
 #[derive(Clone)]
 pub struct Tensor(Repr);
 
-/// Bytes of a scalar that lies in the tensor itself.
+/// Bytes of a scalar that is stored in the tensor itself.
 const SCALAR_BYTES: usize = 8;
 
 static SCALAR_SHAPE: Shape = Shape::scalar();
@@ -57,13 +57,17 @@ impl Tensor {
     /// Returns a tensor whose elements are about to be written: initialised, but with arbitrary
     /// values.
     ///
-    /// Fails with RESOURCE_EXHAUSTED when the size overflows or exceeds the machine's memory.
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the size overflows or exceeds the machine's memory.
     pub fn for_overwrite(dtype: DType, shape: Shape) -> Result<Tensor> {
         // A stale byte may not be a valid bool.
         Self::allocate(dtype, shape, dtype == DType::Bool)
     }
 
     /// Returns a tensor of zeros (false, empty strings, empty handles).
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the size overflows or exceeds the machine's memory.
     pub fn zeros(dtype: DType, shape: Shape) -> Result<Tensor> {
         Self::allocate(dtype, shape, true)
     }
@@ -126,28 +130,41 @@ impl Tensor {
         Self::dense(DType::String, Shape::scalar(), data)
     }
 
-    /// Creates a tensor of strings; as many as `shape` has elements.
+    /// Creates a tensor of strings.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the number of values is not that of the shape's elements.
     pub fn from_strings(shape: impl Into<Shape>, values: Vec<Bytes>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
         Ok(Self::dense(DType::String, shape, Data::Strings(values)))
     }
 
-    /// Creates a tensor of resource handles; as many as `shape` has elements.
+    /// Creates a tensor of resource handles.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the number of values is not that of the shape's elements.
     pub fn from_resources(shape: impl Into<Shape>, values: Vec<ResourceHandle>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
         Ok(Self::dense(DType::Resource, shape, Data::Resources(values)))
     }
 
-    /// Creates a tensor of variants; as many as `shape` has elements.
+    /// Creates a tensor of variants.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the number of values is not that of the shape's elements.
     pub fn from_variants(shape: impl Into<Shape>, values: Vec<Variant>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
         Ok(Self::dense(DType::Variant, shape, Data::Variants(values)))
     }
 
-    /// Creates a copy of `values`; as many as `shape` has elements.
+    /// Creates a tensor with a copy of `values`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the number of values is not that of the shape's elements; RESOURCE_EXHAUSTED
+    /// if the tensor does not fit into memory.
     pub fn from_slice<T: Element>(shape: impl Into<Shape>, values: &[T]) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
@@ -157,11 +174,18 @@ impl Tensor {
     }
 
     /// Returns a 1-D copy of `values`.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the tensor does not fit into memory.
     pub fn vector<T: Element>(values: &[T]) -> Result<Tensor> {
         Self::from_slice([values.len()], values)
     }
 
     /// Creates a tensor from row-major little-endian bytes of a plain dtype.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not plain or the number of bytes does not fit the shape;
+    /// RESOURCE_EXHAUSTED if the tensor does not fit into memory.
     pub fn from_bytes(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Tensor> {
         let mut t = Tensor::for_overwrite(dtype, shape)?;
         let expected = t.byte_len();
@@ -220,18 +244,21 @@ impl Tensor {
         }
     }
 
-    /// Element count.
+    /// Returns the number of elements.
     #[inline]
     pub fn num_elements(&self) -> usize {
         self.shape().num_elements()
     }
 
-    /// Bytes of plain data; 0 for dtypes that own their elements.
+    /// Returns the size of the plain data in bytes; 0 for dtypes that own their elements.
     pub fn byte_len(&self) -> usize {
         self.num_elements() * self.dtype().size()
     }
 
-    /// Returns the elements, which must be of type `T`.
+    /// Returns the elements.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not that of `T`.
     #[inline]
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
         if self.dtype() != T::DTYPE {
@@ -242,6 +269,10 @@ impl Tensor {
     }
 
     /// Returns the elements for writing; shared storage is copied first.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not that of `T`; RESOURCE_EXHAUSTED if a copy does not fit
+    /// into memory.
     #[inline]
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         if self.dtype() != T::DTYPE {
@@ -253,6 +284,9 @@ impl Tensor {
     }
 
     /// Returns the single element of a scalar (or of any tensor with one element).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not that of `T` or the tensor does not have one element.
     #[inline]
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         match self.slice::<T>()? {
@@ -264,7 +298,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the value, if this is a scalar of type `T` in the tensor itself, as most scalars
+    /// Returns the value if this is a scalar of type `T` stored in the tensor itself, as most scalars
     /// are.
     #[inline]
     pub fn inline_scalar<T: Element>(&self) -> Option<T> {
@@ -275,36 +309,57 @@ impl Tensor {
     }
 
     /// Returns the elements of a string tensor.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not `string`.
     pub fn strings(&self) -> Result<&[Bytes]> {
         self.string_items()
             .ok_or_else(|| self.wrong_dtype(DType::String))
     }
 
     /// Returns the elements of a resource tensor.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not `resource`.
     pub fn resources(&self) -> Result<&[ResourceHandle]> {
         self.resource_items()
             .ok_or_else(|| self.wrong_dtype(DType::Resource))
     }
 
     /// Returns the elements of a variant tensor.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not `variant`.
     pub fn variants(&self) -> Result<&[Variant]> {
         self.variant_items()
             .ok_or_else(|| self.wrong_dtype(DType::Variant))
     }
 
     /// Returns the elements as stored items; see [`dispatch_items!`](crate::dispatch_items).
+    ///
+    /// # Errors
+    /// INTERNAL if `T` is not the item type of the dtype.
     pub fn items<T: Item>(&self) -> Result<&[T]> {
-        T::get(self).ok_or_else(|| internal!("{} is not stored in the asked form", self.dtype()))
+        T::get(self)
+            .ok_or_else(|| internal!("{} is not stored as the requested item type", self.dtype()))
     }
 
     /// Returns the elements as stored items for writing; shared storage is copied first.
+    ///
+    /// # Errors
+    /// INTERNAL if `T` is not the item type of the dtype; RESOURCE_EXHAUSTED if a copy does not fit
+    /// into memory.
     pub fn items_mut<T: Item>(&mut self) -> Result<&mut [T]> {
         self.make_unique()?;
         let dtype = self.dtype();
-        T::get_mut(self).ok_or_else(|| internal!("{dtype} is not stored in the asked form"))
+        T::get_mut(self)
+            .ok_or_else(|| internal!("{dtype} is not stored as the requested item type"))
     }
 
     /// Returns the plain bytes, row-major and little-endian on the machines that Ferroflow runs on.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not plain.
     pub fn bytes(&self) -> Result<&[u8]> {
         if !self.dtype().is_plain() {
             return Err(invalid_argument!(
@@ -319,6 +374,9 @@ impl Tensor {
     }
 
     /// Returns the same elements under another shape of the same element count.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the element counts differ.
     pub fn with_shape(mut self, shape: Shape) -> Result<Tensor> {
         check_count(&shape, self.num_elements())?;
         let dtype = self.dtype();
@@ -331,16 +389,18 @@ impl Tensor {
             }
             ContentMut::Shared => {
                 let shared = self.0.share();
-                let dense = shared.ok_or_else(|| internal!("shared storage that is none"))?;
+                let dense = shared.ok_or_else(|| internal!("expected shared storage"))?;
                 return Ok(Tensor(Repr::dense(dtype, Arc::new(dense.share(0, shape)))));
             }
         };
         Ok(Self::dense(dtype, shape, Data::Inline([bits, 0])))
     }
 
-    /// `shape.num_elements()` elements from element `start` on, sharing the storage.
+    /// Returns the `shape.num_elements()` elements from element `start` on, sharing the storage.
     ///
-    /// Fails when they are not all inside this tensor.
+    /// # Errors
+    /// INTERNAL if they are not all inside this tensor; RESOURCE_EXHAUSTED if a copy does not fit into
+    /// memory.
     pub fn view(&self, start: usize, shape: Shape) -> Result<Tensor> {
         let n = shape.num_elements();
         let end = start
@@ -368,6 +428,9 @@ impl Tensor {
     }
 
     /// Returns the same bytes read as another plain dtype of the same element size.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a dtype is not plain or the sizes differ.
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
         if !dtype.is_plain() || dtype.size() != self.dtype().size() {
             return Err(invalid_argument!(
@@ -383,7 +446,7 @@ impl Tensor {
         Ok(t)
     }
 
-    /// Returns whether nobody else shares the storage, so that it may be written in place.
+    /// Returns whether the storage has no other owner, so that it may be written in place.
     #[inline]
     pub fn is_unique(&mut self) -> bool {
         match self.0.content_mut() {
@@ -434,7 +497,7 @@ impl Tensor {
         )
     }
 
-    /// Where the elements begin (dangling for owned ones), and how many there are.
+    /// Returns the address of the elements (dangling for owned ones) and their number.
     #[inline]
     fn raw(&self) -> (*const u8, usize) {
         match self.0.content() {
@@ -464,12 +527,12 @@ impl Tensor {
             ContentMut::Dense(dense) => (dense.as_mut_ptr()?, dense.shape.num_elements()),
             ContentMut::Shared => return None,
         };
-        // SAFETY: as in `typed`; `get_mut` proved that nobody else refers to the storage.
+        // SAFETY: as in `typed`; `get_mut` proved that the storage has no other owner.
         Some(unsafe { std::slice::from_raw_parts_mut(ptr.cast(), n) })
     }
 
     /// # Safety
-    /// What is written must be valid for the dtype.
+    /// The bytes that are written must be valid for the dtype.
     unsafe fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let len = self.byte_len();
         // SAFETY: bytes are the storage of every plain dtype; the caller vouches for validity.
@@ -492,7 +555,7 @@ macro_rules! owned {
                 }
             }
 
-            /// After `make_unique`.
+            /// Call after `make_unique`.
             pub(crate) fn $get_mut(&mut self) -> Option<&mut [$ty]> {
                 match self.0.content_mut() {
                     ContentMut::Dense(dense) => match &mut dense.data {

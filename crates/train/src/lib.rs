@@ -32,6 +32,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod clip;
 mod dataset;

@@ -1,10 +1,10 @@
 //! The 16 bytes in front of every payload, and the only code that knows their layout.
 //!
-//! Word 0 has the reference count and the number of the payload's type. Word 1 has the state in its
-//! two low bits and, while the value is not available, the list of waiters in the others.
+//! Word 0 holds the reference count and the number of the payload's type. Word 1 holds the state in
+//! its two low bits and, until the value is available, the list of waiters in the others.
 //!
-//! Who may touch the payload: the one writer until it stores an available state (release), and
-//! after that every reader that has seen that state (acquire), for reading; the last owner drops it.
+//! Access to the payload: only the writer, until it stores an available state (release); after that
+//! every reader that has seen that state (acquire), for reading; the last owner drops it.
 
 use super::Diagnostic;
 use super::memory;
@@ -30,20 +30,20 @@ pub(super) struct Header {
     word: AtomicPtr<Waiter>,
 }
 
-/// What erased code has to know of a payload's type.
+/// The properties of a payload's type that type-erased code needs.
 #[repr(align(8))]
 pub(super) struct Info {
     type_id: fn() -> TypeId,
     pub(super) type_name: fn() -> &'static str,
     pub(super) is_indirect: bool,
     layout: Layout,
-    /// Whether a concrete payload has anything to drop.
+    /// Whether a concrete payload needs dropping.
     needs_drop: bool,
     /// Drops the payload of a value in this state.
     drop_payload: unsafe fn(NonNull<Header>, usize),
 }
 
-/// The distance of an [`Info`] from [`BASE`]: statics of one program image lie within 2 GiB.
+/// The distance of an [`Info`] from [`BASE`]: statics of one program image are within 2 GiB.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct InfoId(i32);
 
@@ -69,14 +69,14 @@ impl InfoId {
     }
 }
 
-/// The program is linked from images that the loader put more than 2 GiB apart.
+/// Aborts: the program is linked from images that the loader put more than 2 GiB apart.
 #[cold]
 fn too_far() -> ! {
     eprintln!("ferroflow-sync must be linked statically with the types it holds");
     std::process::abort()
 }
 
-/// A value with its payload.
+/// The memory of a value: header and payload.
 #[repr(C)]
 struct Full<T> {
     header: Header,
@@ -104,8 +104,8 @@ impl<T: 'static, const INDIRECT: bool> InfoOf<T, INDIRECT> {
 
 unsafe fn drop_payload<T, const INDIRECT: bool>(header: NonNull<Header>, state: usize) {
     let full = header.cast::<Full<T>>();
-    // SAFETY: the caller is the last owner and says truly in which state the value is, which says
-    // which of the union's fields was written, if any.
+    // SAFETY: the caller is the last owner and passes the value's actual state, which determines
+    // the field of the union that was written, if any.
     unsafe {
         let payload = (*full.as_ptr()).payload.get().cast::<Payload<T>>();
         match state {
@@ -121,7 +121,7 @@ unsafe fn drop_payload<T, const INDIRECT: bool>(header: NonNull<Header>, state: 
 #[cfg(debug_assertions)]
 static LIVE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// How many values exist; counted in debug builds only.
+/// Returns the number of live values; counted in debug builds only.
 pub(super) fn live() -> Option<usize> {
     #[cfg(debug_assertions)]
     return Some(LIVE.load(std::sync::atomic::Ordering::SeqCst));
@@ -142,14 +142,13 @@ fn join(waiters: *mut Waiter, state: usize) -> *mut Waiter {
 /// An owned reference to a header; `T` is not known.
 pub(super) struct Raw(NonNull<Header>);
 
-// SAFETY: payloads are `Send + Sync` (every constructor asks for it), the rest is atomic.
+// SAFETY: payloads are `Send + Sync` (every constructor requires it), the rest is atomic.
 unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
 
 impl Raw {
-    /// Creates a value that nobody else owns yet, in `state`, which must be the truth about
-    /// `payload`.
+    /// Creates a value with one owner in `state`, which must be the actual state of `payload`.
     #[inline]
     pub(super) fn new<T: Send + Sync + 'static, const INDIRECT: bool>(
         payload: Option<T>,
@@ -169,7 +168,7 @@ impl Raw {
         raw
     }
 
-    /// Creates an available value that holds an error and never held anything else.
+    /// Creates an available value that holds an error.
     pub(super) fn new_error(error: Diagnostic) -> Raw {
         let raw = Raw::allocate::<(), false>(ERROR, 1);
         // SAFETY: fresh memory of that type, not shared yet.
@@ -204,7 +203,7 @@ impl Raw {
         self.header().info.info()
     }
 
-    /// Returns whether the payload's type is `T`, directly.
+    /// Returns whether the payload's type is `T`, without following indirection.
     #[inline]
     pub(super) fn holds<T: 'static>(&self) -> bool {
         let info = self.info();
@@ -272,16 +271,16 @@ impl Raw {
     /// The value is in the state `ERROR`, and it is not indirect.
     #[inline]
     pub(super) unsafe fn error(&self) -> &Diagnostic {
-        // The error's place is that of the union whatever the other field's type is, but where the
-        // union starts depends on its alignment.
+        // The error is at the start of the union whatever the other field's type, but the offset of the
+        // union depends on its alignment.
         let offset = size_of::<Header>().next_multiple_of(self.info().layout.align());
         // SAFETY: an error was written there (the caller promises the state), and `Payload<T>` is
-        // at the first place behind the header that its alignment, which is that of the whole
-        // allocation unless smaller than the header's, allows.
+        // at the first offset behind the header that its alignment allows, which is that of the
+        // whole allocation unless smaller than the header's.
         unsafe { &*self.0.as_ptr().byte_add(offset).cast::<Box<Diagnostic>>() }
     }
 
-    /// Marks a value whose payload is written, but which is not available yet.
+    /// Marks a value whose payload is written but not available yet.
     ///
     /// # Safety
     /// The caller is the writer and has just written the value.
@@ -297,10 +296,10 @@ impl Raw {
         }
     }
 
-    /// Makes the value available, gives the reference up, and runs who waited.
+    /// Makes the value available, gives the reference up, and runs the waiters.
     ///
     /// # Safety
-    /// The caller is the writer and has written what `state` says.
+    /// The caller is the writer and has written what `state` stands for.
     #[inline]
     pub(super) unsafe fn set_available(self, state: usize) {
         let available = std::ptr::without_provenance_mut(state);
@@ -313,7 +312,7 @@ impl Raw {
         }
     }
 
-    /// Runs `f` when the value is available: now, or by who makes it so.
+    /// Runs `f` when the value is available: now, or on the thread that makes it available.
     #[inline]
     pub(super) fn and_then<F: FnOnce() + Send + 'static>(&self, f: F) {
         if self.state() >= CONCRETE {
@@ -335,7 +334,7 @@ impl Raw {
         let header = self.0;
         let node = waiter::new(move || f(self));
         // SAFETY: the closure's reference keeps the value alive until the closure has run, which
-        // is not before the node is in the list, after which the value is not touched any more.
+        // happens only after the node is in the list, and the value is not accessed after that.
         unsafe { Raw::enqueue_node(header, node) }
     }
 
@@ -350,7 +349,7 @@ impl Raw {
             // SAFETY: the node is ours until the exchange below succeeds.
             unsafe { waiter::set_next(node, waiters) };
             if state >= CONCRETE {
-                // SAFETY: as above; it was not given away.
+                // SAFETY: as above; the node still belongs to this thread.
                 unsafe { waiter::set_next(node, std::ptr::null_mut()) };
                 waiter::run_all(node);
                 return;
@@ -380,12 +379,12 @@ impl Raw {
         self.0 == other.0
     }
 
-    /// So many more references, which the caller makes handles of by [`Raw::twin`] or gives up by
-    /// [`Raw::forget`].
+    /// Adds `more` references; the caller turns them into handles with [`Raw::twin`] or gives them up
+    /// with [`Raw::forget`].
     #[inline]
     pub(super) fn reserve(&mut self, more: u32) {
         let refs = &self.header().refs;
-        // Nobody else has a reference, and through this one nobody can make another meanwhile.
+        // This is the only reference, and it is borrowed mutably, so the count cannot change meanwhile.
         if refs.load(Ordering::Acquire) == 1 && more < u32::MAX / 2 {
             refs.store(1 + more, Ordering::Relaxed);
             return;
@@ -394,13 +393,13 @@ impl Raw {
         check_count(more);
     }
 
-    /// Gives up references that [`Raw::reserve`] made; this one stays.
+    /// Gives up references that [`Raw::reserve`] added; this one stays.
     pub(super) fn forget(&self, reserved: u32) {
         self.header().refs.fetch_sub(reserved, Ordering::Release);
     }
 
-    /// Another owner's reference that was counted already, when the value was made (`refs`) or by
-    /// [`Raw::reserve`].
+    /// Returns a handle for a reference that was already counted, when the value was created (`refs`) or
+    /// by [`Raw::reserve`].
     ///
     /// # Safety
     /// More references are counted than handles exist.
@@ -431,7 +430,7 @@ impl Raw {
     }
 }
 
-/// Two thousand million handles: they are being leaked, and the count must not wrap.
+/// Aborts at two thousand million handles: they are being leaked, and the count must not wrap.
 #[inline]
 fn check_count(refs: u32) {
     if refs > u32::MAX / 2 {
@@ -451,7 +450,7 @@ impl Drop for Raw {
     #[inline]
     fn drop(&mut self) {
         let refs = &self.header().refs;
-        // A sole owner needs no read-modify-write: nobody else can make a second reference.
+        // A sole owner needs no read-modify-write: no other thread can add a reference.
         if refs.load(Ordering::Acquire) != 1 {
             if refs.fetch_sub(1, Ordering::Release) != 1 {
                 return;

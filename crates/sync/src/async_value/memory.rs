@@ -1,19 +1,19 @@
-//! Where values lie: a block that one of them leaves is the next one's on the same thread.
+//! Memory of values: freed blocks are reused by later values of the same thread.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// Sizes of blocks: most values are a header with a payload of up to two words, tensor handles and
-/// tensors take more.
+/// Sizes of blocks: most values are a header with a payload of up to two words; tensor handles and
+/// tensors are larger.
 const SIZES: [usize; 3] = [32, 64, 128];
 const ALIGN: usize = 16;
 /// Blocks of each size that a thread keeps for reuse.
 const MAX_FREE: usize = 512;
-/// None are kept where a tool looks for uses of memory that was freed.
+/// Whether blocks are kept; not under tools that detect uses of freed memory.
 const KEEPS: bool = !cfg!(any(loom, asan));
 
-/// A block that is not in use.
+/// A free block.
 struct Free {
     next: *mut Free,
 }
@@ -23,7 +23,7 @@ struct FreeList {
     len: Cell<usize>,
 }
 
-/// The lists of a thread, by size.
+/// The free lists of a thread, by size.
 struct FreeLists([FreeList; SIZES.len()]);
 
 impl Drop for FreeLists {
@@ -51,7 +51,7 @@ thread_local! {
     };
 }
 
-/// Returns the number of the smallest size that such a value fits into, if any.
+/// Returns the index of the smallest size class that fits such a value, if any.
 #[inline]
 const fn class_of(layout: Layout) -> Option<usize> {
     let mut class = 0;
@@ -72,7 +72,7 @@ fn block(layout: Layout) -> Layout {
         .unwrap_or(layout)
 }
 
-/// Memory of this layout, or more.
+/// Allocates memory of at least this layout.
 #[inline]
 pub(super) fn allocate(layout: Layout) -> NonNull<u8> {
     let reused = class_of(layout).and_then(|class| {

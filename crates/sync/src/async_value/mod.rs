@@ -2,8 +2,8 @@
 //! write ends [`Promise`], [`Constructed`] and [`IndirectPromise`].
 //!
 //! A value has one writer and any number of readers. The writer is a type of its own that cannot
-//! be cloned, so that a value is set at most once; a writer that is dropped without having set its
-//! value sets an error, so that nobody waits forever.
+//! be cloned, so a value is set at most once; a writer that is dropped without having set its
+//! value sets an error, so no reader waits forever.
 
 mod header;
 mod memory;
@@ -26,7 +26,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Chain;
 
-/// Where a kernel stands in the source of its program.
+/// The position of a kernel in the source of its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Location {
     /// Name of the file.
@@ -43,12 +43,12 @@ impl fmt::Display for Location {
     }
 }
 
-/// What an erroneous value holds: what went wrong, and where.
+/// The content of an erroneous value: the error and its location.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// What went wrong.
+    /// The error.
     pub status: Status,
-    /// The kernel that found out, if known.
+    /// The location of the kernel that reported the error, if known.
     pub location: Option<Location>,
 }
 

@@ -19,8 +19,8 @@ use super::value::AsyncValue;
 #[derive(Default)]
 pub struct RefBatch {
     value: Option<AsyncValue>,
-    /// Readers without a handle. While there is a value, this batch owns so many of its references,
-    /// that of `value` included.
+    /// Readers without a handle. While there is a value, this batch owns as many of its references,
+    /// including that of `value`.
     left: u32,
 }
 
@@ -34,7 +34,10 @@ impl RefBatch {
         }
     }
 
-    /// Sets the value; returns it if no reader is left, or if there is a value already.
+    /// Sets the value.
+    ///
+    /// # Errors
+    /// Returns the value if no reader is left, or if there is a value already.
     #[inline]
     pub fn set(&mut self, mut value: AsyncValue) -> Result<(), AsyncValue> {
         if self.left == 0 || self.value.is_some() {

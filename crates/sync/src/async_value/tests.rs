@@ -1,4 +1,4 @@
-//! Rows about values: states, order of waiters, who owns what when.
+//! Tests of values: states, order of waiters, ownership.
 
 use super::*;
 use ferroflow_base::internal;
@@ -171,7 +171,7 @@ fn payloads_of_any_alignment_can_fail() {
     }
 }
 
-/// Drops badly the first time.
+/// Panics when it is dropped for the first time.
 struct Unhappy(Vec<u8>, Arc<AtomicUsize>);
 
 impl Drop for Unhappy {
@@ -197,7 +197,7 @@ fn a_value_whose_drop_panics_is_dropped_once() {
 
 #[test]
 fn many_late_lists_take_their_turns() {
-    // More values in a row than may nest, and behind the last one many that set others.
+    // A longer chain of values than may nest; behind the last one, many that set others.
     let (first, value) = IndirectPromise::new();
     let mut last = value;
     for _ in 0..47 {

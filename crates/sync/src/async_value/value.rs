@@ -10,12 +10,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// How far a value is.
+/// The state of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing is there.
+    /// Not written yet.
     Unconstructed,
-    /// The payload is there, but may still change.
+    /// Written, but may still change.
     Constructed,
     /// The payload can be read.
     Concrete,
@@ -48,7 +48,7 @@ impl AsyncValue {
         AsyncValue(Raw::new_error(error.into()))
     }
 
-    /// How many values exist in the process; known in debug builds only.
+    /// Returns the number of live values in the process; counted in debug builds only.
     pub fn live() -> Option<usize> {
         header::live()
     }
@@ -68,7 +68,7 @@ impl AsyncValue {
         &mut self.0
     }
 
-    /// How far the value is.
+    /// Returns the state of the value.
     #[inline]
     pub fn state(&self) -> State {
         match self.0.state() {
@@ -97,7 +97,7 @@ impl AsyncValue {
         self.0.state() == ERROR
     }
 
-    /// Returns whether the value is indirect and nobody knows yet what it will stand for.
+    /// Returns whether the value is indirect and not forwarded yet.
     pub fn is_unresolved_indirect(&self) -> bool {
         self.0.info().is_indirect && !self.is_available()
     }
@@ -141,7 +141,11 @@ impl AsyncValue {
             .then(|| unsafe { direct.0.value::<T>() })
     }
 
-    /// Returns the payload, or why there is none of this type.
+    /// Returns the payload.
+    ///
+    /// # Errors
+    /// The value's own error; INTERNAL if the value is not available yet; FAILED_PRECONDITION if its type
+    /// is not `T`.
     #[inline]
     pub fn expect<T: 'static>(&self) -> Result<&T> {
         match self.get() {
@@ -165,8 +169,8 @@ impl AsyncValue {
         )
     }
 
-    /// Returns the payload, if it is available, of this type, and no one else has a handle of it or
-    /// of an indirect value in between: it may be changed or moved out of.
+    /// Returns the payload for changing or moving it out, if it is available, of this type, and there is
+    /// no other handle of it or of an indirect value in between.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         if !self.is_unique() {
             return None;
@@ -230,7 +234,7 @@ impl AsyncValue {
         }
     }
 
-    /// Waits in the manner of `async` Rust.
+    /// Returns a future that completes when the value is available.
     pub fn ready(&self) -> Ready<'_> {
         Ready::of(self)
     }
@@ -250,7 +254,7 @@ impl fmt::Debug for AsyncValue {
 /// Completes when a value is available; see [`AsyncValue::ready`].
 pub struct Ready<'a> {
     value: &'a AsyncValue,
-    /// Who is to be woken, once the value has been asked to do so.
+    /// The waker to call, once the future has registered with the value.
     waker: Option<Arc<Mutex<Waker>>>,
 }
 
@@ -276,13 +280,13 @@ impl Future for Ready<'_> {
                 let waker = Arc::new(Mutex::new(cx.waker().clone()));
                 self.waker = Some(waker.clone());
                 self.value.and_then(move || {
-                    // Not under the lock: who is woken may poll at once.
+                    // Not under the lock: the woken task may poll at once.
                     let waker = waker.lock().map(|w| w.clone());
                     waker.unwrap_or_else(|e| e.into_inner().clone()).wake();
                 });
             }
         }
-        // It may have come between the look and the change of the waker.
+        // The value may have become available between the check and the change of the waker.
         match self.value.is_available() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -326,8 +330,11 @@ impl<T: Send + Sync + 'static> AsyncValueRef<T> {
         }
     }
 
-    /// `value` as a value of type `T`; an available value of another type is refused, one that
-    /// is not available will be asked when it is read.
+    /// Converts `value` to a value of type `T`. The type of a value that is not available yet is checked
+    /// when it is read.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the value is available and of another type.
     pub fn try_from_value(value: AsyncValue) -> Result<Self> {
         if value.is_concrete() {
             value.expect::<T>()?;
@@ -349,7 +356,10 @@ impl<T: Send + Sync + 'static> AsyncValueRef<T> {
         self.value.get()
     }
 
-    /// Returns the payload, or why there is none.
+    /// Returns the payload.
+    ///
+    /// # Errors
+    /// As for [`AsyncValue::expect`].
     pub fn expect(&self) -> Result<&T> {
         self.value.expect()
     }

@@ -9,8 +9,8 @@ use std::mem::MaybeUninit;
 const WORDS: usize = 3;
 /// Nodes a thread keeps for reuse.
 const MAX_FREE: usize = 256;
-/// How deep waiters that make values available nest on the stack before they are queued. Nesting
-/// runs them in TFRT's order (at once); the limit keeps long chains from using up the stack.
+/// Maximal nesting of waiters that make values available, before they are queued. Nesting runs them
+/// in TFRT's order (at once); the limit keeps long chains from overflowing the stack.
 const MAX_DEPTH: u32 = 48;
 
 /// A node of a value's list. Aligned so that an address leaves the state's bits free.
@@ -28,7 +28,7 @@ enum Fate {
     Drop,
 }
 
-/// The nodes a thread keeps.
+/// The nodes that a thread keeps for reuse.
 struct FreeList(RefCell<Vec<*mut Waiter>>);
 
 impl Drop for FreeList {
@@ -43,7 +43,7 @@ impl Drop for FreeList {
 thread_local! {
     static FREE: FreeList = const { FreeList(RefCell::new(Vec::new())) };
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// Lists whose turn comes when the outermost call is reached again.
+    /// Lists that run once control returns to the outermost call.
     static QUEUE: RefCell<VecDeque<*mut Waiter>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -116,7 +116,7 @@ fn recycle(node: *mut Waiter) {
         keep
     });
     if !matches!(kept, Ok(true)) {
-        // SAFETY: made by `Box::into_raw`, and nobody else has it.
+        // SAFETY: made by `Box::into_raw`, and no other list has it.
         drop(unsafe { Box::from_raw(node) });
     }
 }
@@ -132,7 +132,7 @@ fn walk(mut list: *mut Waiter, fate: Fate) {
     }
 }
 
-/// Runs a list that the caller owns, newest first; later, if too many calls are nested already.
+/// Runs a list that the caller owns, newest first; later if too many calls are nested already.
 pub(super) fn run_all(list: *mut Waiter) {
     let Some(guard) = DepthGuard::enter(&DEPTH, MAX_DEPTH) else {
         let queued = QUEUE.try_with(|queue| queue.borrow_mut().push_back(list));

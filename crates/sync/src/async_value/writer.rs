@@ -10,7 +10,7 @@ fn abandoned() -> Diagnostic {
     cancelled!("the value was given up before it was set").into()
 }
 
-/// The right and duty to set a value. Dropped unset, the value becomes an error.
+/// The right and duty to set a value. If it is dropped unset, the value becomes an error.
 ///
 /// ```
 /// use ferroflow_sync::{AsyncValueRef, Promise};
@@ -38,7 +38,7 @@ impl<T: Send + Sync + 'static> Promise<T> {
         (promise, AsyncValueRef::from_raw(twin))
     }
 
-    /// Sets the value; who waits for it runs now.
+    /// Sets the value and runs its waiters.
     #[inline]
     pub fn emplace(mut self, value: T) {
         if let Some(raw) = self.raw.take() {
@@ -105,7 +105,7 @@ pub struct Constructed<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Constructed<T> {
-    /// Returns the value, which nobody else can see yet.
+    /// Returns the value, which no reader can see yet.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: constructed by the promise, of a `T`, and we are the writer.
         self.raw.as_mut().map(|raw| unsafe { raw.value_mut::<T>() })
@@ -126,9 +126,9 @@ impl<T: Send + Sync + 'static> Constructed<T> {
 
     fn fail(&mut self, error: Diagnostic) {
         if let Some(mut raw) = self.raw.take() {
-            // SAFETY: we are the writer of a `T`, and nobody reads before it is available. The
-            // value is moved out, and dropped when the error stands in its place: should that
-            // panic, nothing is dropped twice.
+            // SAFETY: we are the writer of a `T`, and it cannot be read before it is available. The
+            // value is moved out, and dropped after the error took its place: should that panic,
+            // nothing is dropped twice.
             let value = unsafe { std::ptr::read(raw.value_mut::<T>()) };
             // SAFETY: as above; nothing between here and the read can panic.
             unsafe {
@@ -148,7 +148,7 @@ impl<T: Send + Sync + 'static> Drop for Constructed<T> {
     }
 }
 
-/// The right to say which other value an indirect value stands for.
+/// The right to decide which other value an indirect value stands for.
 ///
 /// ```
 /// use ferroflow_sync::{AsyncValue, IndirectPromise};
@@ -173,7 +173,7 @@ impl IndirectPromise {
         )
     }
 
-    /// Makes the value stand for `target`, as soon as that is available.
+    /// Forwards to `target`: the value becomes available with it.
     pub fn forward_to(mut self, target: AsyncValue) {
         if target.is_available() {
             self.set(target);
