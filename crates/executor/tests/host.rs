@@ -273,7 +273,7 @@ fn rows() -> Vec<(String, String)> {
         row(
             "  %x = \"t.numbers\"() {a = 7 : i32, b = 8 : i32} : () -> i32",
             "%x",
-            "<kernel gives 2 results, not 1>",
+            "<kernel returns 2 results, not 1>",
         ),
         row(
             &format!(

@@ -1,16 +1,16 @@
-//! Attributes as they lie in the attributes section of a BEF file.
+//! Attributes in the attributes section of a BEF file.
 //!
 //! A kernel gets an offset. *Untyped* attributes are plain values at that offset; strings and arrays
 //! have their length in front of it, backwards. *Typed* ones begin with a header: kind (2 bytes),
-//! size (6 bytes). All reading is checked: an offset that lies is an error.
+//! size (6 bytes). All reading is checked: a wrong offset is an error.
 
 use ferroflow_base::{Result, invalid_argument};
 
-/// Data types as BEF numbers them.
+/// A data type, by its number in BEF files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostDType(pub u8);
 
-/// `(number, name, bytes)` of all data types; complex numbers and strings included.
+/// `(number, name, bytes)` of all data types, including complex numbers and strings.
 const DTYPES: &[(u8, &str, usize)] = &[
     (1, "ui8", 1),
     (2, "ui16", 2),
@@ -53,7 +53,7 @@ impl HostDType {
     pub const STRING: Self = Self(16);
 
     fn row(self) -> Option<&'static (u8, &'static str, usize)> {
-        // The first rows stand in the order of their numbers, from 1.
+        // The first rows are in the order of their numbers, from 1.
         let likely = DTYPES.get(usize::from(self.0).wrapping_sub(1));
         let is_row = |d: &&(u8, &str, usize)| d.0 == self.0;
         likely.filter(is_row).or_else(|| DTYPES.iter().find(is_row))
@@ -69,7 +69,7 @@ impl HostDType {
         DTYPES.iter().find(|d| d.1 == name).map(|d| Self(d.0))
     }
 
-    /// Bytes of one element; `None` for types without a fixed size.
+    /// Returns the size of an element in bytes; `None` for types without a fixed size.
     pub fn size(self) -> Option<usize> {
         let size = self.row()?.2;
         (size > 0).then_some(size)
@@ -103,7 +103,7 @@ impl AttrKind {
         self.0 & Self::DENSE != 0 && self.0 < Self::AGGREGATE.0
     }
 
-    /// Returns whether all attributes of the kind begin with a header.
+    /// Returns whether all attributes of the kind have a header.
     pub fn has_header(self) -> bool {
         self.is_dense() || [Self::SHAPE, Self::AGGREGATE, Self::FUNC].contains(&self)
     }
@@ -137,12 +137,12 @@ impl std::fmt::Display for AttrKind {
     }
 }
 
-/// Where an attribute lies.
+/// An attribute in its section.
 #[derive(Clone, Copy)]
 pub struct Attribute<'a> {
     section: &'a [u8],
     offset: usize,
-    /// Its kind, if the file says so.
+    /// Its kind, if the file records it.
     kind: Option<AttrKind>,
 }
 
@@ -154,7 +154,7 @@ fn malformed(what: &str) -> ferroflow_base::Status {
 pub trait AttrNumber: Copy {
     /// Its data type.
     const DTYPE: HostDType;
-    /// From little-endian bytes, as many as the data type has.
+    /// Decodes little-endian bytes, as many as the data type has.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -186,7 +186,7 @@ impl AttrNumber for HostDType {
     }
 }
 
-/// Bytes of one number of a kind that stands in arrays.
+/// Returns the size of a number of a kind that arrays may hold.
 fn number_size(dtype: HostDType) -> Option<usize> {
     if dtype.0 == AttrKind::TYPE.0 as u8 {
         return Some(1);
@@ -195,7 +195,7 @@ fn number_size(dtype: HostDType) -> Option<usize> {
 }
 
 impl<'a> Attribute<'a> {
-    /// Returns the attribute at `offset` of `section`; `kind` if it is known.
+    /// Returns the attribute at `offset` of `section`; pass `kind` if it is known.
     pub fn new(section: &'a [u8], offset: usize, kind: Option<AttrKind>) -> Self {
         Attribute {
             section,
@@ -204,7 +204,7 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// Returns the kind, if the file says so.
+    /// Returns the kind, if the file records it.
     pub fn kind(self) -> Option<AttrKind> {
         self.kind
     }
@@ -225,6 +225,9 @@ impl<'a> Attribute<'a> {
     }
 
     /// Returns a number.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is of another kind or outside the section.
     pub fn number<T: AttrNumber>(self) -> Result<T> {
         self.check(AttrKind(T::DTYPE.0.into()))?;
         let size = number_size(T::DTYPE).unwrap_or(1);
@@ -232,7 +235,7 @@ impl<'a> Attribute<'a> {
         T::from_bytes(bytes).ok_or_else(|| malformed("number"))
     }
 
-    /// Returns the length in front of `at`, backwards, and where it begins.
+    /// Returns the length in front of `at`, backwards, and the position where it begins.
     fn length_before(self, mut at: usize) -> Result<(usize, usize)> {
         let mut length = 0usize;
         loop {
@@ -249,6 +252,9 @@ impl<'a> Attribute<'a> {
     }
 
     /// Returns the bytes of a string.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is of another kind or outside the section.
     pub fn string_bytes(self) -> Result<&'a [u8]> {
         self.check(AttrKind::scalar(HostDType::STRING))?;
         let (length, _) = self.length_before(self.offset)?;
@@ -256,11 +262,17 @@ impl<'a> Attribute<'a> {
     }
 
     /// Returns a string.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is of another kind, outside the section, or not UTF-8.
     pub fn string(self) -> Result<&'a str> {
         std::str::from_utf8(self.string_bytes()?).map_err(|_| malformed("string"))
     }
 
     /// Returns the raw elements of an array: `(count, bytes)`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the array is outside the section.
     pub fn array_bytes(self, dtype: HostDType) -> Result<(usize, &'a [u8])> {
         let (length, _) = self.length_before(self.offset)?;
         let size = number_size(dtype).ok_or_else(|| malformed("array"))?;
@@ -268,8 +280,10 @@ impl<'a> Attribute<'a> {
         Ok((length, self.bytes(self.offset, n)?))
     }
 
-    /// Like [`array_bytes`](Self::array_bytes), of an array whose kind is `dtype`'s if the file
-    /// says so.
+    /// Like [`array_bytes`](Self::array_bytes), and checks the kind if the file records it.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is of another kind or outside the section.
     pub fn checked_array_bytes(self, dtype: HostDType) -> Result<(usize, &'a [u8])> {
         let (length, bytes) = self.array_bytes(dtype)?;
         if length > 0 {
@@ -279,6 +293,9 @@ impl<'a> Attribute<'a> {
     }
 
     /// Returns an array of numbers.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is of another kind or outside the section.
     pub fn array<T: AttrNumber>(self) -> Result<Vec<T>> {
         let (_, bytes) = self.checked_array_bytes(T::DTYPE)?;
         let size = number_size(T::DTYPE).unwrap_or(1);
@@ -288,8 +305,10 @@ impl<'a> Attribute<'a> {
             .ok_or_else(|| malformed("array"))
     }
 
-    /// Returns a reference to a function in a compiled module: the names on the way, and the
-    /// module's text.
+    /// Returns a reference to a function in a compiled module: the path of names, and the module's text.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is malformed.
     pub fn symbol_ref(self) -> Result<(Vec<&'a str>, &'a str)> {
         let (root, at) = self.length_before(self.offset)?;
         let (n_nested, mut at) = self.length_before(at)?;
@@ -311,6 +330,9 @@ impl<'a> Attribute<'a> {
     }
 
     /// Returns an attribute that begins with a header.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute has no header or is malformed.
     pub fn typed(self) -> Result<TypedAttr<'a>> {
         if let Some(kind) = self.kind.filter(|k| !k.has_header()) {
             return Err(invalid_argument!(
@@ -357,7 +379,7 @@ impl<'a> Attribute<'a> {
             )?;
             let element = |i: usize| {
                 let offset = self.u32_at(at + 12 + 4 * i)?;
-                // Elements come after their list, so nothing can contain itself.
+                // Elements come after their list, so a list cannot contain itself.
                 if offset < 12 {
                     return Err(malformed("offset"));
                 }
@@ -431,7 +453,7 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// An attribute that says what it is.
+/// A decoded attribute with a header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TypedAttr<'a> {
     /// A number, little endian.
@@ -451,7 +473,7 @@ pub enum TypedAttr<'a> {
     Array {
         /// Their type.
         dtype: HostDType,
-        /// How many.
+        /// Their number.
         count: usize,
         /// Their bytes.
         bytes: &'a [u8],
@@ -462,7 +484,7 @@ pub enum TypedAttr<'a> {
         dtype: HostDType,
         /// Shape.
         shape: Vec<i64>,
-        /// The elements, row by row.
+        /// The elements, row-major.
         bytes: &'a [u8],
     },
     /// Attributes of any kinds.
@@ -472,7 +494,10 @@ pub enum TypedAttr<'a> {
 }
 
 impl<'a> TypedAttr<'a> {
-    /// Returns the number, if this is one of that type.
+    /// Returns the number.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is not a number of this type.
     pub fn number<T: AttrNumber>(&self) -> Result<T> {
         match self {
             TypedAttr::Number { dtype, bytes } if *dtype == T::DTYPE => {
@@ -484,7 +509,10 @@ impl<'a> TypedAttr<'a> {
         }
     }
 
-    /// Returns the text, if this is some.
+    /// Returns the text.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is not a string.
     pub fn string(&self) -> Result<&'a str> {
         match self {
             TypedAttr::String(bytes) => std::str::from_utf8(bytes).map_err(|_| malformed("string")),
@@ -492,8 +520,10 @@ impl<'a> TypedAttr<'a> {
         }
     }
 
-    /// Returns the elements, if this is a list of any kinds; an array without elements counts as
-    /// one.
+    /// Returns the elements of a list; an array without elements counts as one.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attribute is not a list.
     pub fn elements(&self) -> Result<&[TypedAttr<'a>]> {
         match self {
             TypedAttr::Aggregate(elements) => Ok(elements),

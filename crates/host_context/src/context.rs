@@ -1,6 +1,6 @@
-//! What kernels share: the host, a request, and functions to call.
+//! Contexts of kernels: the host, a request, and callable functions.
 
-use super::metrics::{Buckets, Gauge, Histogram, MetricsRegistry, Nobody};
+use super::metrics::{Buckets, Gauge, Histogram, MetricsRegistry, NoopMetric};
 use super::trace::{TraceLevel, TraceScope, Tracer};
 use ferroflow_base::{Code, Result, Status, cancelled};
 use ferroflow_sync::{
@@ -21,7 +21,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What all requests of a process share.
+/// State that all requests of a process share.
 pub struct HostContext {
     work_queue: Arc<dyn WorkQueue>,
     has_threads: bool,
@@ -34,8 +34,8 @@ pub struct HostContext {
 }
 
 impl HostContext {
-    /// Creates a host that runs tasks on `work_queue`, prints to `out` and tells `on_error` of
-    /// errors.
+    /// Creates a host that runs tasks on `work_queue`, prints to `out` and passes errors to
+    /// `on_error`.
     pub fn new(
         work_queue: Arc<dyn WorkQueue>,
         allocator: Arc<dyn ferroflow_tensor::HostAllocator>,
@@ -54,34 +54,34 @@ impl HostContext {
         })
     }
 
-    /// Tells `tracer` from now on what happens. A host has one tracer at most.
+    /// Reports events to `tracer` from now on. A host has at most one tracer.
     pub fn set_tracer(&self, tracer: Tracer) {
         let _ = self.tracer.set(tracer);
     }
 
-    /// Keeps the figures that are asked for from now on in `metrics`. A host has one registry at most.
+    /// Registers metrics that are requested from now on in `metrics`. A host has at most one registry.
     pub fn set_metrics(&self, metrics: Arc<dyn MetricsRegistry>) {
         let _ = self.metrics.set(metrics);
     }
 
-    /// Returns the text under `name` among the host's figures.
+    /// Returns the gauge `name` of the host's metrics.
     pub fn string_gauge(&self, name: &str) -> Arc<dyn Gauge> {
         match self.metrics.get() {
             Some(metrics) => metrics.string_gauge(name),
-            None => Arc::new(Nobody),
+            None => Arc::new(NoopMetric),
         }
     }
 
-    /// Returns the distribution under `name` among the host's figures.
+    /// Returns the histogram `name` of the host's metrics.
     pub fn histogram(&self, name: &str, buckets: &Buckets) -> Arc<dyn Histogram> {
         match self.metrics.get() {
             Some(metrics) => metrics.histogram(name, buckets),
-            None => Arc::new(Nobody),
+            None => Arc::new(NoopMetric),
         }
     }
 
-    /// Tells the tracer, if somebody wants to know as much as `level`, that something begins; it
-    /// ends when the scope is dropped.
+    /// Reports the start of an event to the tracer, if it traces `level`; the event ends when the scope is
+    /// dropped.
     #[inline]
     pub fn trace(
         &self,
@@ -91,7 +91,7 @@ impl HostContext {
         self.tracer.get()?.scope(level, name)
     }
 
-    /// Where tasks run.
+    /// Returns the queue that runs tasks.
     #[inline]
     pub fn work_queue(&self) -> &Arc<dyn WorkQueue> {
         &self.work_queue
@@ -103,30 +103,30 @@ impl HostContext {
         self.has_threads
     }
 
-    /// Where buffers come from.
+    /// Returns the allocator of buffers.
     pub fn allocator(&self) -> &Arc<dyn ferroflow_tensor::HostAllocator> {
         &self.allocator
     }
 
-    /// Prints.
+    /// Writes `text` to the host's output.
     pub fn print(&self, text: &str) {
         let mut out = lock(&self.out);
-        // Nobody can be told that the output is closed.
+        // There is no way to report that the output is closed.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// Tells the owner of an error.
+    /// Passes an error to the host's error handler.
     pub fn emit_error(&self, diagnostic: &Diagnostic) {
         (self.on_error)(diagnostic);
     }
 
-    /// Drops all objects that the host has one of.
+    /// Drops all shared objects.
     pub fn forget_shared(&self) {
         let shared = std::mem::take(&mut *lock(&self.shared));
         drop(shared);
     }
 
-    /// Returns the one object of type `T` of this host.
+    /// Returns the host's only object of type `T`, created by `make` if needed.
     pub fn shared<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut shared = lock(&self.shared);
         let slot = shared
@@ -134,7 +134,7 @@ impl HostContext {
             .or_insert_with(|| Arc::new(make()));
         match slot.clone().downcast() {
             Ok(value) => value,
-            // The key is the type, so this is never reached; a fresh object is as good.
+            // The key is the type, so this is never reached; a fresh object serves as well.
             Err(_) => Arc::new(unreachable_object()),
         }
     }
@@ -144,18 +144,18 @@ fn unreachable_object<T>() -> T {
     unreachable!("an object under the key of its type has that type")
 }
 
-/// One request: what its kernels share, and whether it was cancelled.
+/// One request: state that its kernels share, and its cancellation.
 pub struct RequestContext {
     host: Arc<HostContext>,
     resources: Mutex<HashMap<String, Shared>>,
     cancelled: OnceLock<AsyncValue>,
     token: CancelToken,
-    /// Cancels the request with the token that it was made with.
+    /// Cancels the request when its parent token is cancelled.
     follows: OnceLock<Registration>,
     data: Option<Shared>,
 }
 
-/// What a kernel may use beyond its arguments.
+/// A kernel's handle to its request and host.
 #[derive(Clone)]
 pub struct ExecutionContext(Arc<RequestContext>);
 
@@ -165,8 +165,8 @@ impl ExecutionContext {
         Self::of(host, CancelToken::new(), None)
     }
 
-    /// Returns the context of a request that is cancelled, by hand or at its deadline, as `token`
-    /// says. Whoever calls the program puts into `data` what its kernels need of the request.
+    /// Returns the context of a request that is cancelled with `token`, explicitly or at its deadline.
+    /// `data` is the caller's data for kernels of the request.
     ///
     /// ```
     /// use ferroflow_host_context::{ExecutionContext, HostContext};
@@ -210,13 +210,13 @@ impl ExecutionContext {
         }))
     }
 
-    /// What the request was made with, if it is a `T`.
+    /// Returns the caller's data, if it is a `T`.
     #[inline]
     pub fn data<T: 'static>(&self) -> Option<&T> {
         self.0.data.as_ref()?.downcast_ref()
     }
 
-    /// Says whether the request was given up, in whatever way, and when it will be.
+    /// Returns the request's cancellation token.
     pub fn token(&self) -> &CancelToken {
         &self.0.token
     }
@@ -232,7 +232,7 @@ impl ExecutionContext {
         self.0.give_up(cancelled!("Cancelled"));
     }
 
-    /// Returns the error that kernels of a cancelled request get.
+    /// Returns the error that kernels of a cancelled request get, if it is cancelled.
     #[inline]
     pub fn cancel_value(&self) -> Option<&AsyncValue> {
         self.0.cancelled.get()
@@ -243,12 +243,15 @@ impl ExecutionContext {
         self.0.host.work_queue.add_task(Box::new(task));
     }
 
-    /// Runs a task that may block; gives it back if there is no thread for it.
+    /// Runs a task that may block.
+    ///
+    /// # Errors
+    /// Returns the task if no thread is free for it.
     pub fn enqueue_blocking(&self, task: Task) -> Result<(), Task> {
         self.0.host.work_queue.add_blocking_task(task, true)
     }
 
-    /// Returns the resource of the request under `name`, made when first asked for.
+    /// Returns the request's resource `name`, created by `make` if needed.
     pub fn resource<T: Send + Sync + 'static>(
         &self,
         name: &str,
@@ -261,7 +264,8 @@ impl ExecutionContext {
         slot.clone().downcast().ok()
     }
 
-    /// Tells the owner of an error at `location`; what an erroneous value should hold.
+    /// Passes an error at `location` to the error handler, and returns it as the content of an erroneous
+    /// value.
     pub fn report(&self, status: Status, location: Option<Location>) -> Diagnostic {
         let diagnostic = Diagnostic { status, location };
         self.host().emit_error(&diagnostic);
@@ -274,7 +278,7 @@ impl RequestContext {
         let is_late = status.code() == Code::DeadlineExceeded;
         self.cancelled.get_or_init(|| AsyncValue::new_error(status));
         match is_late {
-            // What waits has the same deadline and says so itself.
+            // A waiting kernel has the same deadline and reports it itself.
             true => self.token.run_expired(),
             false => self.token.cancel(),
         }
@@ -286,23 +290,23 @@ pub trait HostProgram: Send + Sync {
     /// Returns the section of attributes.
     fn attributes(&self) -> &[u8];
 
-    /// Returns the place in the source that an offset stands for.
+    /// Returns the source position of an offset.
     fn location(&self, offset: usize) -> Option<Location>;
 
-    /// What the place is called that an offset stands for, if it has a name.
+    /// Returns the name of the source position of an offset, if it has one.
     fn location_name(&self, offset: usize) -> Option<&str>;
 
     /// Returns the name of a function.
     fn function_name(&self, function: usize) -> &str;
 
-    /// How many arguments and results a function has; `None` if there is no such function.
+    /// Returns the number of arguments and results of a function, if it exists.
     fn arity(&self, function: usize) -> Option<(usize, usize)>;
 
-    /// Types of the results.
+    /// Returns the types of the results.
     fn result_types(&self, function: usize) -> Vec<String>;
 
-    /// Starts a function; its results may not be available yet. As many as it has. `this` is the
-    /// handle of the program itself, which kernels get to see.
+    /// Starts a function and returns its results, which may not be available yet. `this` is the
+    /// handle of the program itself, for its kernels.
     fn execute(
         &self,
         this: &Arc<dyn HostProgram>,
@@ -312,6 +316,9 @@ pub trait HostProgram: Send + Sync {
     ) -> Values;
 
     /// Runs a synchronous function to its end. `this` is the handle of the program itself.
+    ///
+    /// # Errors
+    /// The error of the first kernel that fails; INVALID_ARGUMENT if the function is not synchronous.
     fn execute_sync(
         &self,
         this: &Arc<dyn HostProgram>,
@@ -329,43 +336,49 @@ pub struct Function {
 }
 
 impl Function {
-    /// Function `index` of `program`.
+    /// Returns function `index` of `program`.
     pub fn new(program: Arc<dyn HostProgram>, index: usize) -> Self {
         Function { program, index }
     }
 
-    /// Returns the function, borrowed: calls through it count no references.
+    /// Returns a borrowed function: calls through it do not count references.
     #[inline]
     pub fn borrow(&self) -> FunctionRef<'_> {
         FunctionRef::new(&self.program, self.index)
     }
 
-    /// Returns its name; empty for the region of a kernel.
+    /// Returns the name; empty for the region of a kernel.
     pub fn name(&self) -> &str {
         self.program.function_name(self.index)
     }
 
-    /// Types of the results.
+    /// Returns the types of the results.
     pub fn result_types(&self) -> Vec<String> {
         self.program.result_types(self.index)
     }
 
-    /// How many arguments and results it has.
+    /// Returns the number of arguments and results.
     pub fn arity(&self) -> (usize, usize) {
         self.borrow().arity()
     }
 
     /// Checks the number of arguments and results.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if they differ from the function's.
     pub fn check_arity(&self, n_args: usize, n_results: usize) -> Result<()> {
         self.borrow().check_arity(n_args, n_results)
     }
 
-    /// Starts it.
+    /// Starts the function and returns its results, which may not be available yet.
     pub fn execute(&self, ctx: &ExecutionContext, args: Values) -> Values {
         self.borrow().execute(ctx, args)
     }
 
-    /// Runs it to its end; it must be synchronous.
+    /// Runs the function, which must be synchronous, to its end.
+    ///
+    /// # Errors
+    /// The error of the first kernel that fails; INVALID_ARGUMENT if the function is not synchronous.
     pub fn execute_sync(
         &self,
         ctx: &ExecutionContext,
@@ -375,7 +388,7 @@ impl Function {
     }
 }
 
-/// A [`Function`] for the time of a call.
+/// A [`Function`] for the duration of a call.
 #[derive(Clone, Copy)]
 pub struct FunctionRef<'a> {
     program: &'a Arc<dyn HostProgram>,
@@ -383,24 +396,27 @@ pub struct FunctionRef<'a> {
 }
 
 impl<'a> FunctionRef<'a> {
-    /// Function `index` of `program`.
+    /// Returns function `index` of `program`.
     #[inline]
     pub fn new(program: &'a Arc<dyn HostProgram>, index: usize) -> Self {
         FunctionRef { program, index }
     }
 
-    /// Returns the function, to keep.
+    /// Returns an owned handle.
     pub fn to_owned(self) -> Function {
         Function::new(self.program.clone(), self.index)
     }
 
-    /// How many arguments and results it has.
+    /// Returns the number of arguments and results.
     #[inline]
     pub fn arity(self) -> (usize, usize) {
         self.program.arity(self.index).unwrap_or((0, 0))
     }
 
     /// Checks the number of arguments and results.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if they differ from the function's.
     #[inline]
     pub fn check_arity(self, n_args: usize, n_results: usize) -> Result<()> {
         match self.arity() == (n_args, n_results) {
@@ -413,13 +429,13 @@ impl<'a> FunctionRef<'a> {
     fn wrong_arity(self, n_args: usize, n_results: usize) -> Status {
         let (args, results) = self.arity();
         ferroflow_base::invalid_argument!(
-            "function '{}' takes {args} arguments and gives {results} results, but is called with \
+            "function '{}' takes {args} arguments and returns {results} results, but is called with \
              {n_args} and {n_results}",
             self.program.function_name(self.index)
         )
     }
 
-    /// Starts it.
+    /// Starts the function and returns its results, which may not be available yet.
     #[inline]
     pub fn execute(self, ctx: &ExecutionContext, args: Values) -> Values {
         (self.program).execute(self.program, self.index, ctx, args)

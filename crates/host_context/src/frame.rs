@@ -1,4 +1,4 @@
-//! What a kernel sees of its call.
+//! [`KernelFrame`]: one call of a kernel.
 
 use super::{Attribute, ExecutionContext, Function, FunctionRef, HostProgram, Values};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
@@ -7,28 +7,28 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// An attribute of a kernel: where it lies and what it is.
+/// An attribute of a kernel: its position and kind.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrSlot {
     /// Offset in the section of attributes.
     pub offset: usize,
-    /// Its kind, if the file says so.
+    /// Its kind, if the file records it.
     pub kind: Option<super::AttrKind>,
-    /// Whether it begins with a header.
+    /// Whether it has a header.
     pub typed: bool,
 }
 
-/// A part of a list, in half the space.
+/// A range of a list, in half the space.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Span {
-    /// The first.
+    /// First index.
     pub start: u32,
-    /// How many.
+    /// Length.
     pub len: u32,
 }
 
 impl Span {
-    /// `None` where a range begins or ends too far away.
+    /// Returns the span of a range; `None` if it does not fit.
     pub fn new(range: Range<usize>) -> Option<Span> {
         Some(Span {
             start: u32::try_from(range.start).ok()?,
@@ -36,7 +36,7 @@ impl Span {
         })
     }
 
-    /// Returns the part of `list`; nothing where the list ends before.
+    /// Returns the part of `list`; empty if the list is shorter.
     #[inline]
     pub fn of<T>(self, list: &[T]) -> &[T] {
         if self.len == 0 {
@@ -47,12 +47,12 @@ impl Span {
     }
 }
 
-/// What a kernel refers to, as parts of its function's lists.
+/// The operands of a kernel, as parts of its function's lists.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct References {
-    /// Registers that it reads.
+    /// Registers that the kernel reads.
     pub args: Span,
-    /// How many registers it writes: those behind `args`.
+    /// Number of registers that the kernel writes; they follow `args`.
     pub n_results: u32,
     /// Attributes.
     pub attrs: Span,
@@ -60,12 +60,12 @@ pub struct References {
     pub functions: Span,
     /// Its position.
     pub location: usize,
-    /// Where its own data is kept; see [`SiteTables::data`].
+    /// Index of its data in [`SiteTables::data`].
     pub data: u32,
 }
 
 impl References {
-    /// Those of no kernel.
+    /// No operands.
     pub const NONE: References = References {
         args: Span { start: 0, len: 0 },
         n_results: 0,
@@ -76,7 +76,7 @@ impl References {
     };
 }
 
-/// What a kernel made of its attributes when it ran first.
+/// Data that a kernel derived from its attributes on its first run.
 pub type SiteData = OnceLock<Arc<dyn Any + Send + Sync>>;
 
 /// The lists of a function that its kernels refer to.
@@ -90,10 +90,10 @@ pub struct SiteTables {
     pub data: Vec<SiteData>,
 }
 
-/// What does not change from call to call.
+/// The parts of a call that are the same each time.
 #[derive(Clone, Copy)]
 pub struct CallSite<'a> {
-    /// The program that the kernel stands in.
+    /// The kernel's program.
     pub program: &'a Arc<dyn HostProgram>,
     /// The lists of its function.
     pub tables: &'a SiteTables,
@@ -131,10 +131,10 @@ impl<'a> CallSite<'a> {
         }
     }
 
-    /// What `make` computes from the kernel's attributes, the first time the kernel asks for it.
+    /// Returns the data that `make` computes from the kernel's attributes, computed on first use.
     ///
     /// # Errors
-    /// Those of `make`, and asking for different types.
+    /// Those of `make`; INTERNAL if the type differs from the first use.
     #[inline]
     pub(super) fn data<T: Send + Sync + 'static>(
         &self,
@@ -163,33 +163,42 @@ impl<'a> CallSite<'a> {
     }
 }
 
-/// What typed kernels ask of a call, synchronous or not.
+/// The interface of a call for typed kernels, synchronous or not.
 pub trait Frame {
-    /// Argument `i` as a `T`.
+    /// Returns argument `i` as a `T`.
+    ///
+    /// # Errors
+    /// The argument's own error; INVALID_ARGUMENT if it does not exist or is of another type.
     fn arg<T: 'static>(&self, i: usize) -> Result<&T>;
-    /// How many arguments there are.
+    /// Returns the number of arguments.
     fn n_args(&self) -> usize;
-    /// Where the kernel stands in its program.
+    /// Returns the call's fixed parts.
     fn site(&self) -> &CallSite<'_>;
-    /// What else the kernel may use.
+    /// Returns the execution context.
     fn ctx(&self) -> &ExecutionContext;
 
-    /// Attribute `i`.
+    /// Returns attribute `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the kernel has no such attribute.
     fn attribute(&self, i: usize) -> Result<Attribute<'_>> {
         self.site().attribute(i)
     }
 
-    /// How many attributes there are.
+    /// Returns the number of attributes.
     fn n_attributes(&self) -> usize {
         self.site().attrs().len()
     }
 
-    /// How many functions the kernel may call.
+    /// Returns the number of functions that the kernel may call.
     fn n_functions(&self) -> usize {
         self.site().functions().len()
     }
 
-    /// Function `i`.
+    /// Returns function `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the kernel has no such function.
     fn function(&self, i: usize) -> Result<Function> {
         self.site().function(i).map(FunctionRef::to_owned)
     }
@@ -199,22 +208,22 @@ pub trait Frame {
         self.site().location()
     }
 
-    /// What the place is called where the kernel stands, if it has a name.
+    /// Returns the name of the source position, if it has one.
     fn location_name(&self) -> Option<&str> {
         self.site().location_name()
     }
 
-    /// Returns a number that no other kernel of the program has.
+    /// Returns the number of the kernel, unique in its program.
     fn location_id(&self) -> LocationId {
         LocationId(self.site().kernel.location)
     }
 }
 
-/// Tells the kernels of a program apart.
+/// Identifies a kernel of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocationId(pub usize);
 
-/// What a kernel reads or writes: the number of a register, and whether this is its last use.
+/// A register that a kernel reads or writes, and whether this is its last use.
 ///
 /// ```
 /// use ferroflow_host_context::Operand;
@@ -229,7 +238,7 @@ impl Operand {
     const LAST: u32 = 1 << 31;
     const EARLY: u32 = 1 << 30;
 
-    /// Creates a use of this register, not the last one.
+    /// Creates a use of this register that is not its last one.
     #[inline]
     pub const fn new(register: u32) -> Operand {
         Operand(register & !(Self::LAST | Self::EARLY))
@@ -241,7 +250,7 @@ impl Operand {
         Operand(self.0 | Self::LAST)
     }
 
-    /// Returns the same result, which somebody may ask for before it is there.
+    /// Returns the same result, marked as possibly read before it is available.
     #[inline]
     pub const fn early(self) -> Operand {
         Operand(self.0 | Self::EARLY)
@@ -253,13 +262,13 @@ impl Operand {
         (self.0 & !(Self::LAST | Self::EARLY)) as usize
     }
 
-    /// Returns whether the function returns the result, or a kernel that is not strict reads it.
+    /// Returns whether the function returns the result, or a non-strict kernel reads it.
     #[inline]
     pub fn is_early(self) -> bool {
         self.0 & Self::EARLY != 0
     }
 
-    /// Of an argument: nobody reads the register after this. Of a result: nobody will read it.
+    /// Returns whether the register is not read after this argument, or, for a result, never.
     #[inline]
     pub fn is_last(self) -> bool {
         self.0 & Self::LAST != 0
@@ -269,7 +278,7 @@ impl Operand {
 /// A register of the engine `async`.
 pub type Register = Option<AsyncValue>;
 
-/// A call of a kernel of the engine `async`: it reads and writes registers.
+/// A call of a kernel of the engine `async`, which reads and writes registers.
 pub struct KernelFrame<'a> {
     registers: &'a mut [Register],
     args: &'a [Operand],
@@ -279,8 +288,7 @@ pub struct KernelFrame<'a> {
 }
 
 impl<'a> KernelFrame<'a> {
-    /// Creates a call whose arguments and results are these of `registers`. Results are empty at
-    /// first.
+    /// Creates a call with these registers as arguments and results. Results are empty at first.
     #[inline]
     pub fn new(
         site: CallSite<'a>,
@@ -298,17 +306,17 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
-    /// What the kernel may use beyond its arguments, for as long as the call lasts.
+    /// Returns the execution context, for the duration of the call.
     #[inline]
     pub fn request(&self) -> &'a ExecutionContext {
         self.ctx
     }
 
-    /// Data of this kernel in its program, which `make` computes from the attributes when the kernel
-    /// runs first.
+    /// Returns data of this kernel in its program, which `make` computes from the attributes on the first
+    /// run.
     ///
     /// # Errors
-    /// Those of `make`, and asking for different types.
+    /// Those of `make`; INTERNAL if the type differs from the first use.
     #[inline]
     pub fn site_data<T: Send + Sync + 'static>(
         &self,
@@ -317,7 +325,10 @@ impl<'a> KernelFrame<'a> {
         self.site.data(|| make(self))
     }
 
-    /// Function `i`, for a call right now.
+    /// Returns function `i`, for a call during this one.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the kernel has no such function.
     #[inline]
     pub fn function_ref(&self, i: usize) -> Result<FunctionRef<'a>> {
         self.site.function(i)
@@ -330,7 +341,7 @@ impl<'a> KernelFrame<'a> {
         self.registers.get(register)?.as_ref()
     }
 
-    /// Returns the handle of an argument: that of the register if nobody else reads it.
+    /// Returns the handle of an argument: that of the register if this is its last use.
     #[inline]
     fn take(&mut self, operand: Operand) -> Option<AsyncValue> {
         let register = self.registers.get_mut(operand.register())?;
@@ -340,20 +351,20 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
-    /// Argument `i`, given away: it cannot be read afterwards.
+    /// Takes argument `i`, which cannot be read afterwards.
     #[inline]
     pub fn take_arg(&mut self, i: usize) -> Option<AsyncValue> {
         let operand = *self.args.get(i)?;
         self.take(operand)
     }
 
-    /// Returns the arguments, given away: they cannot be read afterwards.
+    /// Takes the arguments, which cannot be read afterwards.
     #[inline]
     pub fn take_args(&mut self) -> Values {
         self.take_args_from(0)
     }
 
-    /// Returns the arguments from number `first` on, given away.
+    /// Takes the arguments from number `first` on.
     #[inline]
     pub fn take_args_from(&mut self, first: usize) -> Values {
         let mut values = Values::new();
@@ -365,7 +376,10 @@ impl<'a> KernelFrame<'a> {
         values
     }
 
-    /// Argument `i` as a handle of its own.
+    /// Returns a handle of argument `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there is no such argument.
     pub fn arg_value(&self, i: usize) -> Result<AsyncValue> {
         match self.arg_ref(i) {
             Some(value) => Ok(value.clone()),
@@ -380,20 +394,20 @@ impl<'a> KernelFrame<'a> {
         args.into_iter().find(|a| a.is_error()).cloned()
     }
 
-    /// Returns whether the kernel alone has argument `i`, which is available: its buffer may be
-    /// used again.
+    /// Returns whether argument `i` is available and only the kernel refers to it, so that its buffer may
+    /// be reused.
     pub fn is_unique_arg(&self, i: usize) -> bool {
         let is_last = self.args.get(i).is_some_and(|a| a.is_last());
         is_last && self.arg_ref(i).is_some_and(AsyncValue::is_unique)
     }
 
-    /// How many results there are.
+    /// Returns the number of results.
     #[inline]
     pub fn n_results(&self) -> usize {
         self.results.len()
     }
 
-    /// Sets result `i`; a result that the program does not have is dropped.
+    /// Sets result `i`; results that the program does not use are dropped.
     #[inline]
     pub fn set_result(&mut self, i: usize, value: AsyncValue) {
         let operand = self.results.get(i);
@@ -408,28 +422,28 @@ impl<'a> KernelFrame<'a> {
         self.set_result(i, AsyncValue::new(value));
     }
 
-    /// Makes result `i` a value that is set later.
+    /// Makes result `i` a value that is set later, and returns its promise.
     pub fn allocate<T: Send + Sync + 'static>(&mut self, i: usize) -> Promise<T> {
         let (promise, value) = Promise::new();
         self.set_result(i, value.into());
         promise
     }
 
-    /// Makes result `i` a value that will stand for another one.
+    /// Makes result `i` a value that is forwarded to another one later.
     pub fn allocate_indirect(&mut self, i: usize) -> IndirectPromise {
         let (promise, value) = IndirectPromise::new();
         self.set_result(i, value);
         promise
     }
 
-    /// Makes all results values that will stand for others.
+    /// Makes all results values that are forwarded later.
     pub fn allocate_all(&mut self) -> Vec<IndirectPromise> {
         (0..self.n_results())
             .map(|i| self.allocate_indirect(i))
             .collect()
     }
 
-    /// Sets all results from those of a call.
+    /// Sets all results to those of a call.
     #[inline]
     pub fn set_results(&mut self, mut values: Values) {
         while let Some(value) = values.pop() {
@@ -437,14 +451,14 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
-    /// Tells of an error, and gives it to all results that are not set.
+    /// Reports an error and sets all unset results to it.
     #[cold]
     pub fn report_error(&mut self, status: Status) {
         let diagnostic = self.ctx.report(status, self.location());
         self.fail(&AsyncValue::new_error(diagnostic));
     }
 
-    /// Gives an error to all results that are not set.
+    /// Sets all unset results to an error.
     #[cold]
     pub fn fail(&mut self, error: &AsyncValue) {
         for operand in self.results {
@@ -454,13 +468,13 @@ impl<'a> KernelFrame<'a> {
         }
     }
 
-    /// Tells of a result that the kernel did not set, and makes it an error.
+    /// Reports a result that the kernel did not set, and sets it to an error.
     #[cold]
     pub fn report_missing_result(&mut self) {
         self.report_error(internal!("kernel did not set a result"));
     }
 
-    /// Returns a way to report errors after the call.
+    /// Returns a handle that reports errors after the call.
     pub fn reporter(&self) -> Reporter {
         Reporter {
             ctx: self.ctx.clone(),
@@ -478,12 +492,12 @@ fn unexpected_arg<T: 'static>(value: &AsyncValue, i: usize) -> Status {
             short_name(value.type_name()),
             short_name(std::any::type_name::<T>())
         ),
-        // The error that it is.
+        // The value's own error.
         false => value.expect::<T>().err().unwrap_or_else(|| no_arg(i)),
     }
 }
 
-/// Returns a type's name without the modules that it stands in.
+/// Returns a type's name without its modules.
 pub(super) fn short_name(path: &str) -> &str {
     let end = path.find('<').unwrap_or(path.len());
     let start = path[..end].rfind("::").map_or(0, |at| at + 2);
@@ -521,23 +535,23 @@ impl Frame for KernelFrame<'_> {
     }
 }
 
-/// Reports errors of a kernel that has returned.
+/// Reports errors of a kernel that has already returned.
 #[derive(Clone)]
 pub struct Reporter {
     ctx: ExecutionContext,
     program: Arc<dyn HostProgram>,
-    /// Offset of the kernel's position.
+    /// Offset of the kernel's source position.
     location: usize,
 }
 
 impl Reporter {
-    /// Reports an error and returns what an erroneous value holds.
+    /// Reports an error and returns it as the content of an erroneous value.
     pub fn report(&self, status: Status) -> Diagnostic {
         self.ctx
             .report(status, self.program.location(self.location))
     }
 
-    /// Sets a promise to what a computation gave.
+    /// Sets a promise to the result of a computation.
     pub fn settle<T: Send + Sync + 'static>(&self, promise: Promise<T>, result: Result<T>) {
         match result {
             Ok(value) => promise.emplace(value),
@@ -546,9 +560,9 @@ impl Reporter {
     }
 }
 
-/// What a kernel gives back for one result.
+/// A type that kernels return as one result.
 pub trait ResultItem {
-    /// As a value of the engine `async`.
+    /// Converts to a value of the engine `async`.
     fn into_async(self, reporter: &dyn Fn() -> Reporter) -> AsyncValue;
 }
 

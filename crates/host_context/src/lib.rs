@@ -1,7 +1,7 @@
-//! What a host kernel is: its frame, its attributes, its registry.
+//! Host kernels: their frames, attributes and registry.
 //!
 //! Entry points, in reading order: [`KernelRegistry`], the parameters that plain functions may have
-//! ([`Arg`], [`Attr`] and their kin), [`KernelFrame`], [`ExecutionContext`] and [`HostContext`].
+//! ([`Arg`], [`Attr`] and others), [`KernelFrame`], [`ExecutionContext`] and [`HostContext`].
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]

@@ -1,21 +1,21 @@
-//! Figures that a host keeps: texts and distributions by name, for whoever watches it.
+//! Metrics of a host: gauges and histograms by name, for monitoring.
 
 use std::sync::Arc;
 
-/// A text that says how things are now.
+/// A text that describes the current state.
 pub trait Gauge: Send + Sync {
-    /// Puts another text in its place.
+    /// Replaces the text.
     fn set(&self, value: &str);
 }
 
-/// How often values were in which range.
+/// Counts values by range.
 pub trait Histogram: Send + Sync {
     /// Counts a value.
     fn record(&self, value: f64);
 }
 
-/// The ranges of a histogram: bucket 0 has what is less than the first bound, bucket `i` what is at least bound
-/// `i - 1` and less than bound `i`.
+/// The ranges of a histogram: bucket 0 holds values less than the first bound, bucket `i` values of at
+/// least bound `i - 1` and less than bound `i`.
 ///
 /// ```
 /// use ferroflow_host_context::Buckets;
@@ -27,8 +27,8 @@ pub trait Histogram: Send + Sync {
 pub struct Buckets(Vec<f64>);
 
 impl Buckets {
-    /// Ranges with these lower bounds, the first without one. `None` unless the bounds are finite numbers, at least
-    /// one, each greater than the one before.
+    /// Returns ranges with these bounds; `None` unless there is at least one, all are finite, and each is
+    /// greater than the one before.
     pub fn explicit(bounds: &[f64]) -> Option<Buckets> {
         let is_increasing = bounds.is_sorted_by(|a, b| a < b);
         let is_fine = is_increasing && !bounds.is_empty() && bounds.iter().all(|b| b.is_finite());
@@ -40,15 +40,14 @@ impl Buckets {
         &self.0
     }
 
-    /// Returns the number of the bucket that `value` belongs to. What is no number counts as too
-    /// large.
+    /// Returns the bucket of `value`; NaN counts as too large.
     pub fn index(&self, value: f64) -> usize {
         let is_beyond = |bound: &f64| value >= *bound || value.is_nan();
         self.0.partition_point(is_beyond)
     }
 }
 
-/// Where a host's figures go. A name that was used before gives what it gave then.
+/// Registers metrics. The same name always returns the same metric.
 ///
 /// ```
 /// use ferroflow_host_context::{Buckets, Gauge, Histogram, HostContext, MetricsRegistry};
@@ -80,7 +79,7 @@ impl Buckets {
 /// let queue = Arc::new(SingleThreadedWorkQueue::new());
 /// let out = Box::new(std::io::sink());
 /// let host = HostContext::new(queue, Arc::new(MallocAllocator), out, Box::new(|_| {}));
-/// host.string_gauge("/nobody/listens").set("yet");
+/// host.string_gauge("/not/registered").set("yet");
 /// let log = Log::default();
 /// host.set_metrics(Arc::new(log.clone()));
 /// host.string_gauge("/version").set("1");
@@ -88,20 +87,20 @@ impl Buckets {
 /// assert_eq!(*log.0.lock().unwrap(), ["1", "0.5"]);
 /// ```
 pub trait MetricsRegistry: Send + Sync {
-    /// Returns the text under a name.
+    /// Returns the gauge of a name.
     fn string_gauge(&self, name: &str) -> Arc<dyn Gauge>;
 
-    /// Returns the distribution under a name.
+    /// Returns the histogram of a name.
     fn histogram(&self, name: &str, buckets: &Buckets) -> Arc<dyn Histogram>;
 }
 
-/// Nobody listens.
-pub(super) struct Nobody;
+/// A metric that is not registered.
+pub(super) struct NoopMetric;
 
-impl Gauge for Nobody {
+impl Gauge for NoopMetric {
     fn set(&self, _: &str) {}
 }
 
-impl Histogram for Nobody {
+impl Histogram for NoopMetric {
     fn record(&self, _: f64) {}
 }

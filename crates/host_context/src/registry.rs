@@ -7,7 +7,7 @@ use ferroflow_base::Result;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// An implementation.
+/// A kernel's implementation.
 #[derive(Clone)]
 pub enum HostKernel {
     /// Runs in the engine `async`.
@@ -16,15 +16,15 @@ pub enum HostKernel {
     Sync(SyncKernel),
 }
 
-/// What a call of a kernel costs, as far as that is known before it runs.
+/// The cost of a kernel's call, as far as known before it runs.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum KernelCost {
-    /// Unknown, or more than handing the call to another thread.
+    /// Unknown, or more than passing the call to another thread.
     #[default]
     Expensive,
-    /// A few nanoseconds, without effects: a thread runs it where it becomes ready.
+    /// A few nanoseconds, without effects: runs inline as soon as it is ready.
     Inexpensive,
-    /// That of the functions the kernel may call, one of which it calls once.
+    /// The cost of the functions the kernel may call, one of which it calls once.
     Callees,
 }
 
@@ -107,7 +107,7 @@ impl KernelRegistry {
         self
     }
 
-    /// What a call of the kernel called `name` costs.
+    /// Returns the cost of a call of the kernel `name`.
     pub fn cost(&self, name: &str) -> KernelCost {
         self.kernels
             .get(name)
@@ -120,17 +120,17 @@ impl KernelRegistry {
         self
     }
 
-    /// Returns the kernel called `name`.
+    /// Returns the kernel `name`, if any.
     pub fn get(&self, name: &str) -> Option<&HostKernel> {
         self.kernels.get(name).map(|(kernel, _)| kernel)
     }
 
-    /// Returns the native code called `name`.
+    /// Returns the native function `name`, if any.
     pub fn native(&self, name: &str) -> Option<NativeFunction> {
         self.natives.get(name).copied()
     }
 
-    /// Names of all kernels, in no particular order.
+    /// Returns the names of all kernels, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.kernels.keys().map(String::as_str)
     }

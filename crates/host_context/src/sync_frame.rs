@@ -1,20 +1,21 @@
-//! What a kernel of the engine `sync` sees of its call.
+//! [`SyncKernelFrame`]: one call of a kernel of the engine `sync`.
 
 use super::frame::{CallSite, Frame, Operand, References, no_arg};
 use super::{ExecutionContext, Value};
 use ferroflow_base::{Result, Status, invalid_argument};
 
-/// A call of a kernel of the engine `sync`: it reads and writes the function's registers.
+/// A call of a kernel of the engine `sync`, which reads and writes the function's registers.
 pub struct SyncKernelFrame<'a> {
     registers: &'a mut [Value],
-    /// Of all kernels of the function.
+    /// Operands of all kernels of the function.
     operands: &'a [Operand],
     site: CallSite<'a>,
     ctx: &'a ExecutionContext,
 }
 
 impl<'a> SyncKernelFrame<'a> {
-    /// Calls in a function that has these registers; `operands` are those of all its kernels.
+    /// Creates a frame for calls in a function with these registers; `operands` are those of all its
+    /// kernels.
     #[inline]
     pub fn new(
         site: CallSite<'a>,
@@ -30,17 +31,17 @@ impl<'a> SyncKernelFrame<'a> {
         }
     }
 
-    /// Goes on to the call of another kernel.
+    /// Moves on to the call of another kernel.
     #[inline]
     pub fn go_to(&mut self, kernel: &'a References) {
         self.site.kernel = kernel;
     }
 
-    /// Data of this kernel in its program, which `make` computes from the attributes when the kernel
-    /// runs first.
+    /// Returns data of this kernel in its program, which `make` computes from the attributes on the first
+    /// run.
     ///
     /// # Errors
-    /// Those of `make`, and asking for different types.
+    /// Those of `make`; INTERNAL if the type differs from the first use.
     #[inline]
     pub fn site_data<T: Send + Sync + 'static>(
         &self,
@@ -49,7 +50,7 @@ impl<'a> SyncKernelFrame<'a> {
         self.site.data(|| make(self))
     }
 
-    /// What the function returns.
+    /// Returns the function's results.
     #[inline]
     pub fn values(&self, returns: &[Operand]) -> Vec<Value> {
         let value = |r: &Operand| {
@@ -61,7 +62,7 @@ impl<'a> SyncKernelFrame<'a> {
         returns.iter().map(value).collect()
     }
 
-    /// Argument `i`.
+    /// Returns argument `i`, if there is one.
     #[inline]
     pub fn arg_value(&self, i: usize) -> Option<&Value> {
         let args = self.site.kernel.args;
@@ -72,13 +73,13 @@ impl<'a> SyncKernelFrame<'a> {
         self.registers.get(operand.register())
     }
 
-    /// How many results there are.
+    /// Returns the number of results.
     #[inline]
     pub fn n_results(&self) -> usize {
         self.site.kernel.n_results as usize
     }
 
-    /// Sets result `i`; a result that the program does not have is dropped.
+    /// Sets result `i`; results that the program does not use are dropped.
     #[inline]
     pub fn set_result(&mut self, i: usize, value: Value) {
         let first = self.site.kernel.args.start as usize + self.site.kernel.args.len as usize;

@@ -1,6 +1,6 @@
-//! What happens in a host, told as it happens: scopes that begin and end.
+//! Tracing of a host: scopes that begin and end.
 
-/// How much is told.
+/// The detail of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum TraceLevel {
     /// Functions and ops.
@@ -23,23 +23,23 @@ impl TraceLevel {
     }
 }
 
-/// Who is told.
+/// A receiver of trace events.
 pub trait TraceSink: Send + Sync {
-    /// Something begins.
+    /// An event begins.
     fn begin(&self, name: &str);
 
-    /// What began last on this thread ends.
+    /// The event that began last on this thread ends.
     fn end(&self);
 }
 
-/// A sink and how much it wants to know.
+/// A sink with its level of detail.
 pub struct Tracer {
     level: TraceLevel,
     sink: Box<dyn TraceSink>,
 }
 
 impl Tracer {
-    /// Tells `sink` what belongs to `level` and the levels before it.
+    /// Passes events of `level` and less detailed ones to `sink`.
     pub fn new(level: TraceLevel, sink: Box<dyn TraceSink>) -> Self {
         Tracer { level, sink }
     }
@@ -56,7 +56,7 @@ impl Tracer {
     }
 }
 
-/// Something that goes on until this is dropped.
+/// An event that ends when this is dropped.
 #[must_use = "the scope ends when it is dropped"]
 pub struct TraceScope<'a>(&'a dyn TraceSink);
 

@@ -1,11 +1,11 @@
-//! Plain functions as kernels: each parameter says where its value comes from.
+//! Plain functions as kernels: the type of each parameter determines its source.
 //!
 //! Numbers, `bool` and [`Chain`] by value and [`Arg`] are arguments, in order; [`Attr`],
 //! [`StrAttr`], [`ArrayAttr`] and [`TypedAttribute`] are attributes, in order; [`Function`] a
 //! function; [`RemainingArgs`], [`RemainingAttrs`] and [`RemainingFunctions`] all of them that are left;
-//! [`Ctx`] the execution context. What the function gives back are the results: nothing, a
-//! value, a tuple, or [`Values`] (`Vec<Value>` in a synchronous function) where the program says how many, each in a
-//! `Result` if it can fail.
+//! [`Ctx`] the execution context. The function's return value holds the results: nothing, a
+//! value, a tuple, or [`Values`] (`Vec<Value>` in a synchronous function) if the program determines
+//! their number, each in a `Result` if it can fail.
 #![allow(
     clippy::needless_lifetimes,
     reason = "the lifetime of an item is that of the call; implementations say so as the trait does"
@@ -21,7 +21,7 @@ use ferroflow_sync::{AsyncValue, AsyncValueRef, Chain, Location};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Which arguments, attributes and functions were taken already.
+/// The number of arguments, attributes and functions that were already taken.
 #[derive(Default)]
 pub struct Cursor {
     args: usize,
@@ -43,11 +43,14 @@ impl Cursor {
 
 /// A parameter of a kernel.
 pub trait Param {
-    /// What the function gets.
+    /// The function's parameter.
     type Item<'f>;
-    /// Takes it from the call.
+    /// Takes the parameter from the call.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the call lacks it or has one of another type.
     fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<Self::Item<'f>>;
-    /// Takes it from a synchronous call if it is a number that lies in a register: without anything
+    /// Takes the parameter from a synchronous call if it is a number in a register, without anything
     /// that could fail, so that such kernels take few instructions.
     #[inline]
     fn number<'f>(_frame: &'f SyncKernelFrame, _cursor: &mut Cursor) -> Option<Self::Item<'f>> {
@@ -120,7 +123,7 @@ impl<T: AttrNumber> Param for ArrayAttr<T> {
     }
 }
 
-/// An attribute that says what it is.
+/// An attribute with a header.
 pub struct TypedAttribute<'f>(pub TypedAttr<'f>);
 
 impl Param for TypedAttribute<'_> {
@@ -138,7 +141,7 @@ impl Param for Function {
     }
 }
 
-/// All arguments that are left, which are of one type.
+/// All remaining arguments, which are of one type.
 pub struct RemainingArgs<'f, T>(pub Vec<&'f T>);
 
 impl<T: 'static> Param for RemainingArgs<'_, T> {
@@ -151,7 +154,7 @@ impl<T: 'static> Param for RemainingArgs<'_, T> {
     }
 }
 
-/// All attributes that are left.
+/// All remaining attributes.
 pub struct RemainingAttrs<'f>(pub Vec<Attribute<'f>>);
 
 impl Param for RemainingAttrs<'_> {
@@ -163,7 +166,7 @@ impl Param for RemainingAttrs<'_> {
     }
 }
 
-/// All functions that are left.
+/// All remaining functions.
 pub struct RemainingFunctions(pub Vec<Function>);
 
 impl Param for RemainingFunctions {
@@ -194,7 +197,7 @@ impl Param for Ctx<'_> {
     }
 }
 
-/// Where the kernel stands.
+/// The kernel's source position.
 impl Param for Option<Location> {
     type Item<'f> = Option<Location>;
     fn get<'f, F: Frame>(frame: &'f F, _: &mut Cursor) -> Result<Option<Location>> {
@@ -211,13 +214,16 @@ impl Param for LocationId {
 
 /// All results of a kernel.
 pub trait IntoResults {
-    /// Stores them.
+    /// Stores the results.
     fn store(self, frame: &mut KernelFrame);
 }
 
 /// All results of a synchronous kernel.
 pub trait IntoSyncResults {
-    /// Stores them.
+    /// Stores the results.
+    ///
+    /// # Errors
+    /// The kernel's own error; INVALID_ARGUMENT if their number is not that of the call.
     fn store_sync(self, frame: &mut SyncKernelFrame) -> Result<()>;
 }
 
@@ -252,7 +258,7 @@ impl IntoResults for AsyncValue {
     }
 }
 
-/// As many as the program asks for.
+/// As many results as the call has.
 impl IntoResults for Values {
     fn store(self, frame: &mut KernelFrame) {
         match wrong_count(self.len(), frame.n_results()) {
@@ -262,7 +268,7 @@ impl IntoResults for Values {
     }
 }
 
-/// As many as the program asks for.
+/// As many results as the call has.
 impl IntoSyncResults for Vec<Value> {
     fn store_sync(self, frame: &mut SyncKernelFrame) -> Result<()> {
         if let Some(error) = wrong_count(self.len(), frame.n_results()) {
@@ -276,7 +282,7 @@ impl IntoSyncResults for Vec<Value> {
 }
 
 fn wrong_count(given: usize, wanted: usize) -> Option<Status> {
-    (given != wanted).then(|| invalid_argument!("kernel gives {given} results, not {wanted}"))
+    (given != wanted).then(|| invalid_argument!("kernel returns {given} results, not {wanted}"))
 }
 
 impl<T> IntoResults for AsyncValueRef<T> {
@@ -329,15 +335,15 @@ pub type AsyncKernel = Arc<dyn Fn(&mut KernelFrame) + Send + Sync>;
 /// A kernel of the engine `sync`.
 pub type SyncKernel = Arc<dyn Fn(&mut SyncKernelFrame) -> Result<()> + Send + Sync>;
 
-/// A plain function that can be a kernel; `M` tells functions of different shapes apart.
+/// A plain function that can be a kernel; `M` distinguishes functions of different signatures.
 pub trait TypedKernel<M>: Send + Sync + 'static {
-    /// As a kernel of the engine `async`.
+    /// Converts to a kernel of the engine `async`.
     fn into_async(self) -> AsyncKernel;
 }
 
 /// A plain function that can be a synchronous kernel.
 pub trait TypedSyncKernel<M>: Send + Sync + 'static {
-    /// As a kernel of the engine `sync`.
+    /// Converts to a kernel of the engine `sync`.
     fn into_sync(self) -> SyncKernel;
 }
 

@@ -1,4 +1,4 @@
-//! Values of the engine `sync`: numbers lie in place.
+//! Values of the engine `sync`: numbers are stored inline.
 
 use ferroflow_base::internal;
 use ferroflow_sync::AsyncValue;
@@ -33,7 +33,7 @@ host_values!(
 /// A value in a register of a synchronous function.
 #[derive(Clone, Default)]
 pub enum Value {
-    /// Nothing yet.
+    /// Not set yet.
     #[default]
     Empty,
     /// `i1`
@@ -73,7 +73,7 @@ impl Value {
         Value::Any(AsyncValue::new(value))
     }
 
-    /// Returns the value, if it is a `T`.
+    /// Returns the value if it is a `T`.
     #[inline]
     pub fn get<T: 'static>(&self) -> Option<&T> {
         match self {
@@ -82,10 +82,10 @@ impl Value {
         }
     }
 
-    /// Returns the number, if it is one of this type that lies in place.
+    /// Returns the number if it is one of this type stored inline.
     #[inline]
     pub(super) fn number<T: 'static>(&self) -> Option<&T> {
-        // Each arm knows its type: nothing is asked for it at run time.
+        // Each arm knows its type, so there are no checks at run time.
         match self {
             Value::Empty | Value::Any(_) => None,
             Value::Bool(v) => is(v),
@@ -96,13 +96,13 @@ impl Value {
         }
     }
 
-    /// Puts another value in the place of this one.
+    /// Replaces this value.
     #[inline]
     pub(super) fn set(&mut self, value: Value) {
         if let Value::Any(_) = self {
             self.clear();
         }
-        // Nothing to drop any more: say so, for kernels of numbers should stay small.
+        // Nothing to drop, which the compiler must see to keep kernels of numbers small.
         std::mem::forget(std::mem::replace(self, value));
     }
 
@@ -113,7 +113,7 @@ impl Value {
     }
 }
 
-/// What the engine `sync` gives to those who wait for values. Nothing is an error.
+/// Converts to a value that others may wait for. `Empty` becomes an error.
 impl From<Value> for AsyncValue {
     fn from(value: Value) -> AsyncValue {
         match value {

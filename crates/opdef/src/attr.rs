@@ -131,6 +131,9 @@ pub struct Attrs(Vec<(Name, AttrValue)>);
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident -> $ty:ty, $pat:pat => $value:expr, $kind:literal;)*) => {$(
         $(#[$doc])*
+        ///
+        /// # Errors
+        /// INVALID_ARGUMENT if the attr is missing or of another kind.
         pub fn $name(&self, name: &str) -> Result<$ty> {
             match self.require(name)? {
                 $pat => Ok($value),
@@ -159,7 +162,7 @@ impl Attrs {
         self
     }
 
-    /// Removes `name` and gives back its value.
+    /// Removes `name` and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<AttrValue> {
         let i = self
             .0
@@ -183,17 +186,17 @@ impl Attrs {
         self.0.iter().map(|(n, v)| (n, v))
     }
 
-    /// How many attrs there are.
+    /// Returns the number of attrs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True when there is none.
+    /// Returns whether there are no attrs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether both hold the same names and values.
+    /// Returns whether both have the same names and values.
     pub fn same_values(&self, other: &Attrs) -> bool {
         self.0.len() == other.0.len()
             && self
@@ -209,33 +212,39 @@ impl Attrs {
     }
 
     getters! {
-        /// An int attr.
+        /// Returns an int attr.
         int -> i64, AttrValue::Int(i) => *i, "int";
-        /// A float attr.
+        /// Returns a float attr.
         float -> f32, AttrValue::Float(f) => *f, "float";
-        /// A bool attr.
+        /// Returns a bool attr.
         bool -> bool, AttrValue::Bool(b) => *b, "bool";
-        /// A type attr.
+        /// Returns a type attr.
         dtype -> DType, AttrValue::Type(t) => *t, "type";
-        /// A shape attr.
+        /// Returns a shape attr.
         shape -> &PartialShape, AttrValue::Shape(s) => s, "shape";
-        /// A tensor attr.
+        /// Returns a tensor attr.
         tensor -> &LazyTensor, AttrValue::Tensor(t) => t, "tensor";
-        /// A function attr.
+        /// Returns a function attr.
         func -> &FuncRef, AttrValue::Func(f) => f, "func";
-        /// A list attr of any kind.
+        /// Returns a list attr of any kind.
         list -> &[AttrValue], AttrValue::List(l) => l, "list";
-        /// A string attr as bytes.
+        /// Returns a string attr as bytes.
         bytes -> &Bytes, AttrValue::Str(s) => s, "string";
     }
 
-    /// Returns a string attr, which must be UTF-8.
+    /// Returns a string attr.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing, of another kind, or not UTF-8.
     pub fn str(&self, name: &str) -> Result<&str> {
         std::str::from_utf8(self.bytes(name)?)
             .map_err(|_| invalid_argument!("attr '{name}' is not valid UTF-8"))
     }
 
     /// Returns a list of ints.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing or of another kind.
     pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
         self.typed_list(name, "int", |v| match v {
             AttrValue::Int(i) => Some(*i),
@@ -244,6 +253,9 @@ impl Attrs {
     }
 
     /// Returns a list of floats.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing or of another kind.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         self.typed_list(name, "float", |v| match v {
             AttrValue::Float(f) => Some(*f),
@@ -252,6 +264,9 @@ impl Attrs {
     }
 
     /// Returns a list of dtypes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing or of another kind.
     pub fn dtypes(&self, name: &str) -> Result<Vec<DType>> {
         self.typed_list(name, "type", |v| match v {
             AttrValue::Type(t) => Some(*t),
@@ -260,6 +275,9 @@ impl Attrs {
     }
 
     /// Returns a list of shapes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing or of another kind.
     pub fn shapes(&self, name: &str) -> Result<Vec<PartialShape>> {
         self.typed_list(name, "shape", |v| match v {
             AttrValue::Shape(s) => Some(s.clone()),
@@ -268,6 +286,9 @@ impl Attrs {
     }
 
     /// Returns a list of UTF-8 strings.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing or of another kind.
     pub fn strs(&self, name: &str) -> Result<Vec<&str>> {
         self.list(name)?
             .iter()

@@ -1,4 +1,4 @@
-//! [`NodeClass`]: what an op is to passes and engines.
+//! [`NodeClass`]: the classes of ops that passes and engines distinguish.
 
 /// The class of an op, as in TensorFlow's `core/graph/graph.h`.
 ///

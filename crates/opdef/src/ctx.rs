@@ -1,4 +1,4 @@
-//! What a kernel sees of a running step.
+//! [`KernelCtx`]: a kernel's view of a running step.
 
 use crate::{Callable, Functions, Resources};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// An input slot or an output of a node.
 #[derive(Clone, Default)]
 pub enum Value {
-    /// Nothing arrived (a dead input of a merge, or an input absorbed by the kernel).
+    /// No value (a dead input of a merge, or an input absorbed by the kernel).
     #[default]
     Empty,
     /// A tensor that belongs to this slot.
@@ -26,7 +26,7 @@ impl From<Option<Tensor>> for Value {
 }
 
 impl Value {
-    /// Returns the tensor that belongs to this slot, if one is there.
+    /// Returns the tensor that belongs to this slot, if any.
     #[inline]
     pub fn into_tensor(self) -> Option<Tensor> {
         match self {
@@ -49,9 +49,9 @@ impl Value {
 pub struct StepServices<'a> {
     /// Threads for work inside the kernel.
     pub par: &'a dyn Parallelism,
-    /// Whether the step should stop; long kernels look now and then.
+    /// Cancels the step; long kernels check it regularly.
     pub cancel: &'a CancelToken,
-    /// What outlives the step.
+    /// State that outlives the step.
     pub resources: &'a Resources,
     /// Functions that kernels may call.
     pub functions: &'a dyn Functions,
@@ -59,7 +59,7 @@ pub struct StepServices<'a> {
     pub step_id: u64,
 }
 
-/// What messages and traces say of a node.
+/// A node as messages and traces show it.
 #[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
     /// The node's name.
@@ -101,19 +101,22 @@ impl<'a> KernelCtx<'a> {
         &self.node.name
     }
 
-    /// Number of inputs.
+    /// Returns the number of inputs.
     #[inline]
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
-    /// Number of outputs.
+    /// Returns the number of outputs.
     #[inline]
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// Input `i`.
+    /// Returns input `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node has no such input; INTERNAL if it has no value.
     #[inline]
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         match self.inputs.get(i) {
@@ -126,8 +129,8 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Returns the value of input `i`, if it is a scalar of type `T` that lies in the tensor
-    /// itself, as most scalars do.
+    /// Returns the value of input `i` if it is a scalar of type `T` stored in the tensor itself, as most
+    /// scalars are.
     #[inline]
     pub fn inline_scalar<T: Element>(&self, i: usize) -> Option<T> {
         match self.inputs.get(i)? {
@@ -142,20 +145,30 @@ impl<'a> KernelCtx<'a> {
         !matches!(self.inputs.get(i), None | Some(Value::Empty))
     }
 
-    /// Returns the elements of input `i`, which must be of type `T`.
+    /// Returns the elements of input `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node has no such input or its dtype is not that of `T`; INTERNAL if it has
+    /// no value.
     #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T]> {
         self.input(i)?.slice()
     }
 
     /// Returns the shape of input `i`.
+    ///
+    /// # Errors
+    /// As for [`KernelCtx::input`].
     #[inline]
     pub fn shape(&self, i: usize) -> Result<&Shape> {
         Ok(self.input(i)?.shape())
     }
 
     /// Takes input `i` out of its slot (constants are shared), so that its storage can be reused
-    /// when nobody else holds it.
+    /// if it has no other owner.
+    ///
+    /// # Errors
+    /// As for [`KernelCtx::input`].
     #[inline]
     pub fn take_input(&mut self, i: usize) -> Result<Tensor> {
         match self.inputs.get_mut(i) {
@@ -180,9 +193,12 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Returns a tensor to write an output to: the first of the inputs in `candidates` that can be
-    /// overwritten (its slot is then empty, its values still in the tensor), else a new one with
-    /// arbitrary values. The position tells which input it was.
+    /// Returns a tensor for an output: the first of the inputs in `candidates` that can be overwritten
+    /// (its slot is then empty, its values still in the tensor), else a new one with arbitrary values.
+    /// The position is that of the input, if one is reused.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the tensor does not fit into memory.
     pub fn forward_or_alloc(
         &mut self,
         candidates: &[usize],
@@ -199,12 +215,18 @@ impl<'a> KernelCtx<'a> {
     }
 
     /// Returns a new tensor with arbitrary values.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the tensor does not fit into memory.
     #[inline]
     pub fn alloc(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
         Tensor::for_overwrite(dtype, shape)
     }
 
     /// Sets output `i`.
+    ///
+    /// # Errors
+    /// INTERNAL if the node has no such output.
     #[inline(always)]
     pub fn set_output(&mut self, i: usize, tensor: Tensor) -> Result<()> {
         match self.outputs.get_mut(i) {
@@ -216,20 +238,22 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Threads for work inside the kernel.
+    /// Returns the threads for work inside the kernel.
     #[inline]
     pub fn par(&self) -> &'a dyn Parallelism {
         self.services.par
     }
 
-    /// Variables, tables and queues.
+    /// Returns variables, tables and queues.
     #[inline]
     pub fn resources(&self) -> &'a Resources {
         self.services.resources
     }
 
-    /// Returns the function that an attr of the node names; it may be kept and called in later
-    /// steps.
+    /// Returns the function that an attr of the node names; it may be kept and called in later steps.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the attr is missing or not a function; NOT_FOUND if the function is not defined.
     pub fn function(&self, name: &str) -> Result<Arc<dyn Callable>> {
         let found = self.services.functions.get(name);
         found.ok_or_else(|| {

@@ -5,7 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_tensor::DType;
 use smallvec::SmallVec;
 
-/// How the dtype of an argument is given.
+/// The dtype of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArgType {
     /// Always this dtype.
@@ -23,10 +23,10 @@ pub enum ArgDef {
         name: Name,
         /// Its dtype.
         ty: ArgType,
-        /// Whether it is a reference to a variable's tensor.
+        /// Whether it is a reference to a variable's buffer.
         is_ref: bool,
     },
-    /// As many tensors of one dtype as the int attr `number` says.
+    /// Several tensors of one dtype; the int attr `number` has their number.
     Repeated {
         /// Argument name.
         name: Name,
@@ -65,6 +65,10 @@ impl ArgDef {
     }
 
     /// Returns the dtypes of the tensors it stands for in a node with these attrs.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr that decides them is missing, of another kind, or not a valid
+    /// count.
     pub fn dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         let resolve = |ty: &ArgType| match ty {
             ArgType::Fixed(t) => Ok(*t),
@@ -78,7 +82,9 @@ impl ArgDef {
                     .ok()
                     .filter(|&n| n <= 1 << 24)
                     .ok_or_else(|| {
-                        invalid_argument!("attr '{number}' is {n}, which is no usable tensor count")
+                        invalid_argument!(
+                            "attr '{number}' is {n}, which is not a valid tensor count"
+                        )
                     })?;
                 Ok(SmallVec::from_elem(resolve(ty)?, n))
             }
@@ -112,14 +118,17 @@ pub struct AttrDef {
     pub is_list: bool,
     /// Least value of an int, or least length of a list.
     pub minimum: Option<i64>,
-    /// Allowed dtypes or strings; empty when all are.
+    /// Allowed dtypes or strings; empty if all are.
     pub allowed: Vec<AttrValue>,
-    /// The value when a node does not give one.
+    /// The value of nodes that do not set the attr.
     pub default: Option<AttrValue>,
 }
 
 impl AttrDef {
     /// Checks kind and constraints of `value`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the kind differs or a constraint is violated.
     pub fn check(&self, value: &AttrValue) -> Result<()> {
         if let AttrValue::Placeholder(_) = value {
             return Ok(());
@@ -194,10 +203,10 @@ impl AttrDef {
     }
 }
 
-/// Properties of an op that passes and engines ask for.
+/// Properties of an op that matter to passes and engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpFlags {
-    /// Has state or effects: never folded, merged or removed when a target needs it.
+    /// Has state or effects: never folded or merged, nor removed if a target needs it.
     pub stateful: bool,
     /// Inputs may be swapped.
     pub commutative: bool,
@@ -226,7 +235,7 @@ pub struct OpDef {
 }
 
 impl OpDef {
-    /// Returns the schema of an op that no registry has: nothing is known of it.
+    /// Returns an empty schema for an op that is not registered.
     pub fn unknown(name: &str) -> OpDef {
         OpDef {
             name: Name::Owned(name.to_string()),
@@ -238,13 +247,13 @@ impl OpDef {
         }
     }
 
-    /// What the op is to passes and engines.
+    /// Returns the op's class.
     #[inline]
     pub fn class(&self) -> NodeClass {
         self.class
     }
 
-    /// Returns whether nodes return their inputs unchanged and do nothing else.
+    /// Returns whether nodes only return their inputs unchanged.
     pub fn is_identity(&self) -> bool {
         self.class == NodeClass::Identity
     }
@@ -254,8 +263,11 @@ impl OpDef {
         self.attrs.iter().find(|a| a.name == name)
     }
 
-    /// Fills in defaults and checks kinds and constraints of the declared attrs; attrs that the
-    /// op does not declare are kept (TensorFlow uses `_`-prefixed ones freely).
+    /// Fills in defaults and checks kinds and constraints of the declared attrs; attrs that the op does
+    /// not declare are kept (TensorFlow uses `_`-prefixed ones freely).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr without default is missing or a value violates its declaration.
     pub fn complete_attrs(&self, attrs: &mut Attrs) -> Result<()> {
         for def in &self.attrs {
             match attrs.get(&def.name) {
@@ -275,21 +287,33 @@ impl OpDef {
     }
 
     /// Returns the dtypes of all inputs of a node with these attrs.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr that decides them is missing or not valid.
     pub fn input_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         flat_dtypes(&self.inputs, attrs)
     }
 
     /// Returns the dtypes of all outputs of a node with these attrs.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr that decides them is missing or not valid.
     pub fn output_dtypes(&self, attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
         flat_dtypes(&self.outputs, attrs)
     }
 
-    /// Which inputs of a node with these attrs are references; empty when none is.
+    /// Returns, for each input of a node with these attrs, whether it is a reference; empty if none is.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr that decides the number of inputs is missing or not valid.
     pub fn input_references(&self, attrs: &Attrs) -> Result<Vec<bool>> {
         flat_references(&self.inputs, attrs)
     }
 
-    /// Which outputs of a node with these attrs are references; empty when none is.
+    /// Returns, for each output of a node with these attrs, whether it is a reference; empty if none is.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr that decides the number of outputs is missing or not valid.
     pub fn output_references(&self, attrs: &Attrs) -> Result<Vec<bool>> {
         flat_references(&self.outputs, attrs)
     }
@@ -317,7 +341,7 @@ fn flat_dtypes(args: &[ArgDef], attrs: &Attrs) -> Result<SmallVec<[DType; 4]>> {
 mod tests {
     use super::*;
 
-    /// Input and output dtypes of a node with these attrs, or the error.
+    /// Compares the input and output dtypes of a node with these attrs, or the error.
     fn check(signature: &'static str, attrs: &[(&'static str, AttrValue)], expect: &str) {
         let def = OpDef::parse("Op", signature).expect(signature);
         let mut attrs: Attrs = attrs

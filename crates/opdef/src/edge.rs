@@ -1,21 +1,21 @@
-//! Where edges of a graph begin.
+//! [`Output`]: the source of an edge.
 
 use ferroflow_base::define_id;
 
 define_id!(/// A node of one graph.
     NodeId);
 
-/// Output `slot` of a node: where a data edge begins.
+/// Output `slot` of a node: the source of data edges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Output {
     /// The producing node.
     pub node: NodeId,
-    /// Which of its outputs.
+    /// The index of the output.
     pub slot: u32,
 }
 
 impl Output {
-    /// Output `slot` of `node`.
+    /// Returns output `slot` of `node`.
     pub fn new(node: NodeId, slot: usize) -> Self {
         Output {
             node,

@@ -1,4 +1,4 @@
-//! [`ElementwiseProgram`]: what a `_FusedElementwise` node computes.
+//! [`ElementwiseProgram`]: the computation of a `_FusedElementwise` node.
 
 use ferroflow_base::{Result, invalid_argument};
 
@@ -54,7 +54,7 @@ pub enum BinaryFn {
     Pow,
 }
 
-/// Ops and their functions. The first op of a function is its name in encoded programs.
+/// Ops and their functions. The first op of a function names it in encoded programs.
 const UNARY: &[(&str, UnaryFn)] = &[
     ("Neg", UnaryFn::Neg),
     ("Abs", UnaryFn::Abs),

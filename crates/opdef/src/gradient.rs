@@ -1,4 +1,4 @@
-//! What a gradient function sees: the node that is differentiated, the gradients that arrived, and
+//! The interface of gradient functions: the node to differentiate, the gradients of its outputs, and
 //! a graph that grows as expressions are written.
 
 use crate::{AttrValue, Attrs, NodeId, Output};
@@ -9,26 +9,29 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 /// Writes the gradients of one node's inputs; see [`GradientCtx`].
 pub type GradientFn = fn(&mut GradientCtx) -> Result<()>;
 
-/// What is known of an op's gradient.
+/// The gradient rule of an op.
 #[derive(Clone, Copy, Default)]
 pub enum GradientRule {
-    /// Nothing: asking for it is an error.
+    /// There is no rule: differentiating the op is an error.
     #[default]
     Undefined,
-    /// No input has one, because outputs do not change with inputs, or only in jumps.
+    /// Inputs have no gradient, because outputs do not depend on them, or only in jumps.
     None,
-    /// This function writes it.
+    /// This function writes the gradient.
     Function(GradientFn),
 }
 
-/// Stands for the output of a node that could not be made; the graph holds the error.
+/// The output of a node that could not be added; the graph holds the error.
 fn nothing() -> Output {
     Output::new(NodeId::new(u32::MAX as usize), 0)
 }
 
 /// A graph that gradient functions add nodes to.
 pub trait GradientGraph {
-    /// Adds a node. Attrs that follow from the inputs need not be given.
+    /// Adds a node. Attrs that follow from the inputs may be left out.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node is not valid.
     fn add(
         &self,
         op: &str,
@@ -36,17 +39,20 @@ pub trait GradientGraph {
         attrs: Attrs,
         controls: &[NodeId],
     ) -> Result<Vec<Output>>;
-    /// Returns a constant.
+    /// Adds a constant and returns its output.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node is not valid.
     fn constant(&self, value: Tensor) -> Result<Output>;
     /// Returns the dtype of a value.
     fn dtype(&self, value: Output) -> Option<DType>;
-    /// What is known of a value's shape.
+    /// Returns what is known of a value's shape.
     fn shape(&self, value: Output) -> PartialShape;
     /// Returns the value of a constant.
     fn value(&self, value: Output) -> Option<Tensor>;
     /// Returns the shape that an integer vector holds, as far as it is known.
     fn held_shape(&self, value: Output) -> Option<PartialShape>;
-    /// Keeps the first error of an expression.
+    /// Records an error; the first one counts.
     fn fail(&self, error: Status);
     /// Returns a name that all gradients of one request share.
     fn source(&self) -> String;
@@ -74,12 +80,12 @@ pub struct IndexedSlices<T> {
     pub dense_shape: T,
 }
 
-/// A gradient, of expressions while it is written, of outputs of the graph afterwards.
+/// A gradient: of expressions while it is written, of outputs of the graph afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gradient<T> {
     /// A tensor.
     Dense(T),
-    /// Slices of a tensor, as the gradient of a Gather is.
+    /// Slices of a tensor, such as the gradient of a Gather.
     Slices(IndexedSlices<T>),
 }
 
@@ -125,12 +131,12 @@ impl<'g> Expr<'g> {
         Expr { graph, output }
     }
 
-    /// Which value it is.
+    /// Returns the output that the expression stands for.
     pub fn output(self) -> Output {
         self.output
     }
 
-    /// Another value of the same graph.
+    /// Returns another value of the same graph.
     pub fn at(self, output: Output) -> Self {
         Expr::new(self.graph, output)
     }
@@ -140,12 +146,12 @@ impl<'g> Expr<'g> {
         self.graph.dtype(self.output).unwrap_or(DType::Float)
     }
 
-    /// What is known of the value's shape.
+    /// Returns what is known of the value's shape.
     pub fn shape(self) -> PartialShape {
         self.graph.shape(self.output)
     }
 
-    /// Returns the value's rank, where it is known.
+    /// Returns the value's rank, if known.
     pub fn rank(self) -> Option<usize> {
         self.shape().rank()
     }
@@ -180,7 +186,7 @@ impl<'g> Expr<'g> {
         self.node_after(op, inputs, attrs, &[])
     }
 
-    /// Returns the same for a node that waits for the nodes of `after`.
+    /// Like [`Expr::node`], with control edges from the nodes of `after`.
     pub fn node_after(
         self,
         op: &str,
@@ -214,14 +220,14 @@ impl<'g> Expr<'g> {
         self.op_with(op, others, &[])
     }
 
-    /// Returns the same, with attrs.
+    /// Like [`Expr::op`], with attrs.
     pub fn op_with(
         self,
         op: &str,
         others: &[Expr<'g>],
         attrs: &[(&'static str, AttrValue)],
     ) -> Self {
-        // Ops such as Gather are written as `x.op(..)`, those of other values as `op_of`.
+        // Ops such as Gather are written `x.op(..)`, those with other first inputs by `make`.
         let mut inputs = Vec::with_capacity(others.len() + 1);
         inputs.push(self);
         inputs.extend_from_slice(others);
@@ -234,7 +240,7 @@ impl<'g> Expr<'g> {
         outputs.first().copied().unwrap_or(self.nothing())
     }
 
-    /// Returns the value of an expression with an error.
+    /// Returns the value of a failed expression.
     pub fn nothing(self) -> Self {
         Expr::new(self.graph, nothing())
     }
@@ -286,7 +292,7 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// Returns the value's shape as an int32 vector, a constant where it is known.
+    /// Returns the value's shape as an int32 vector; a constant if it is known.
     pub fn shape_of(self) -> Self {
         match self.shape().to_full() {
             Some(shape) if self.dtype() != DType::Resource => self.ints(shape.to_i64()),
@@ -299,7 +305,7 @@ impl<'g> Expr<'g> {
         self.op("Reshape", &[shape])
     }
 
-    /// Returns the value in the shape of another; itself where both are known to be the same.
+    /// Returns the value in the shape of another; unchanged if both are known to have the same shape.
     pub fn reshape_like(self, other: Expr<'g>) -> Self {
         let (a, b) = (self.shape().to_full(), other.shape().to_full());
         match a.is_some() && a == b {
@@ -308,7 +314,7 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// Returns the sum over some axes, which stay as 1 or go.
+    /// Returns the sum over some axes, which are kept as 1 or removed.
     pub fn sum(self, axes: Expr<'g>, keep_dims: bool) -> Self {
         self.op_with("Sum", &[axes], &[("keep_dims", keep_dims.into())])
     }
@@ -334,7 +340,7 @@ impl<'g> Expr<'g> {
         }
     }
 
-    /// Zeros of this value's shape and dtype.
+    /// Returns zeros of this value's shape and dtype.
     pub fn zeros_like(self) -> Self {
         self.op("ZerosLike", &[])
     }
@@ -345,7 +351,7 @@ impl<'g> Expr<'g> {
     }
 }
 
-/// Returns a scalar of any number type.
+/// Returns a scalar of any numeric type.
 fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
     use ferroflow_tensor::{Complex, bf16, f16};
     Ok(match dtype {
@@ -402,7 +408,7 @@ impl<'g> Neg for Expr<'g> {
     }
 }
 
-/// The node whose gradient is written.
+/// The node to differentiate.
 pub struct GradientNode<'a> {
     /// Its name.
     pub name: &'a str,
@@ -410,15 +416,15 @@ pub struct GradientNode<'a> {
     pub op: &'a str,
     /// Its attrs.
     pub attrs: &'a Attrs,
-    /// What it reads.
+    /// The values that it reads.
     pub inputs: &'a [Output],
     /// Its outputs.
     pub outputs: &'a [Output],
-    /// For each input, whether its gradient is of use.
+    /// For each input, whether its gradient is needed.
     pub needed: &'a [bool],
 }
 
-/// What a gradient function works with.
+/// The context of a gradient function.
 ///
 /// ```
 /// use ferroflow_opdef::{GradientCtx, Op};
@@ -457,7 +463,7 @@ impl<'g> GradientCtx<'g> {
         self.node.attrs
     }
 
-    /// Returns an attr, to be given to another node; an empty list when there is none.
+    /// Returns an attr to copy to another node; an empty list if there is none.
     pub fn attr(&self, name: &'static str) -> (&'static str, AttrValue) {
         let value = self.node.attrs.get(name).cloned();
         (name, value.unwrap_or_else(|| AttrValue::List(Vec::new())))
@@ -473,12 +479,12 @@ impl<'g> GradientCtx<'g> {
         self.node.op
     }
 
-    /// Number of inputs.
+    /// Returns the number of inputs.
     pub fn num_inputs(&self) -> usize {
         self.node.inputs.len()
     }
 
-    /// Number of outputs.
+    /// Returns the number of outputs.
     pub fn num_outputs(&self) -> usize {
         self.node.outputs.len()
     }
@@ -492,7 +498,7 @@ impl<'g> GradientCtx<'g> {
         Expr::new(self.graph, output.copied().unwrap_or(nothing()))
     }
 
-    /// Input `i`.
+    /// Returns input `i`.
     pub fn x(&self, i: usize) -> Expr<'g> {
         self.expr(self.node.inputs.get(i), "input", i)
     }
@@ -502,12 +508,12 @@ impl<'g> GradientCtx<'g> {
         (0..self.num_inputs()).map(|i| self.x(i)).collect()
     }
 
-    /// Output `i`.
+    /// Returns output `i`.
     pub fn y(&self, i: usize) -> Expr<'g> {
         self.expr(self.node.outputs.get(i), "output", i)
     }
 
-    /// Returns the gradient of output `i` as a tensor; zeros when there is none.
+    /// Returns the gradient of output `i` as a tensor; zeros if there is none.
     pub fn dy(&self, i: usize) -> Expr<'g> {
         match self.arrived.get(i).copied().flatten() {
             Some(gradient) => gradient.dense(),
@@ -515,22 +521,28 @@ impl<'g> GradientCtx<'g> {
         }
     }
 
-    /// Returns the gradient of output `i` as it arrived.
+    /// Returns the gradient of output `i`, dense or sparse, if any.
     pub fn arrived(&self, i: usize) -> Option<Gradient<Expr<'g>>> {
         self.arrived.get(i).copied().flatten()
     }
 
-    /// Returns whether the gradient of input `i` is of use.
+    /// Returns whether the gradient of input `i` is needed.
     pub fn needs(&self, i: usize) -> bool {
         self.node.needed.get(i).copied().unwrap_or(false)
     }
 
     /// Sets the gradient of input `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node has no such input.
     pub fn set(&mut self, i: usize, gradient: Expr<'g>) -> Result<()> {
         self.set_gradient(i, Gradient::Dense(gradient))
     }
 
-    /// Returns the same for a gradient of either kind.
+    /// Like [`GradientCtx::set`], for a gradient of either kind.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node has no such input.
     pub fn set_gradient(&mut self, i: usize, gradient: Gradient<Expr<'g>>) -> Result<()> {
         match self.results.get_mut(i) {
             Some(slot) => {
@@ -538,14 +550,17 @@ impl<'g> GradientCtx<'g> {
                 Ok(())
             }
             None => Err(invalid_argument!(
-                "the gradient of '{}' names input {i}, which it does not have",
+                "the gradient of '{}' sets input {i}, which it does not have",
                 self.node.name
             )),
         }
     }
 
-    /// Sets the gradients of inputs 0 and 1, which were broadcast together: what was repeated is
-    /// summed.
+    /// Sets the gradients of inputs 0 and 1, which were broadcast together: gradients are summed over
+    /// repeated axes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node has no such inputs.
     pub fn set_broadcast(&mut self, dx: Option<Expr<'g>>, dy: Option<Expr<'g>>) -> Result<()> {
         let (x, y) = (self.x(0), self.x(1));
         let (a, b) = (x.shape(), y.shape());
@@ -588,7 +603,7 @@ impl<'g> GradientCtx<'g> {
 }
 
 /// Returns the axes along which each of two shapes is repeated when they are broadcast together;
-/// `None` where that depends on sizes that are not known.
+/// `None` if that depends on unknown sizes.
 fn repeated(a: &[Option<usize>], b: &[Option<usize>]) -> Option<[Vec<usize>; 2]> {
     let rank = a.len().max(b.len());
     let size = |s: &[Option<usize>], axis: usize| match axis + s.len() < rank {
@@ -598,7 +613,7 @@ fn repeated(a: &[Option<usize>], b: &[Option<usize>]) -> Option<[Vec<usize>; 2]>
     let mut axes = [Vec::new(), Vec::new()];
     for axis in 0..rank {
         match (size(a, axis), size(b, axis)) {
-            // An axis that both lack or have as 1 stays, unless one lacks it.
+            // An axis that both lack or have as 1 is kept, unless one lacks it.
             (Some(1), Some(1)) => {
                 for (s, axes) in [a, b].into_iter().zip(&mut axes) {
                     if axis + s.len() < rank {

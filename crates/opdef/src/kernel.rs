@@ -1,4 +1,4 @@
-//! Kernels of tensor ops: one ABI for every engine.
+//! Kernels of tensor ops: one interface for all engines.
 
 use crate::{AttrType, AttrValue, Attrs, KernelCtx, KernelFactory, OpDef};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
@@ -9,22 +9,28 @@ use ferroflow_tensor::{DType, LazyTensor, Tensor};
 ///
 /// A plain `Fn(&mut KernelCtx) -> Result<()>` is a kernel.
 pub trait OpKernel: Send + Sync {
-    /// Reads inputs from `ctx`, writes every output to it.
+    /// Reads inputs from `ctx` and writes every output to it.
+    ///
+    /// # Errors
+    /// The error that the step ends with; INVALID_ARGUMENT for inputs that the op rejects.
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()>;
 
-    /// Returns whether the kernel took constant input `i` into itself when it was built (for
-    /// example as packed weights) and does not read it from the context any more.
+    /// Returns whether the kernel absorbed constant input `i` when it was built (for example as packed
+    /// weights) and does not read it from the context.
     fn absorbs(&self, _i: usize) -> bool {
         false
     }
 
-    /// What the kernel made of its constants and would have to make again, in the machine's own form;
-    /// [`KernelBuild::packed`] of a later build gives it back. Empty when there is nothing of the kind.
+    /// Returns the constants that the kernel converted to the machine's layout, if any;
+    /// [`KernelBuild::packed`] of a later build returns them, which saves the conversion.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if copies do not fit into memory.
     fn packed(&self) -> Result<Vec<Tensor>> {
         Ok(Vec::new())
     }
 
-    /// Begins an execution that may end later, on another thread. Called instead of
+    /// Starts an execution that may finish later, on another thread. Called instead of
     /// [`OpKernel::compute`] for ops of [`Cost::Async`](crate::Cost::Async); must not block.
     fn start(&self, call: AsyncCall) {
         call.refuse();
@@ -33,13 +39,13 @@ pub trait OpKernel: Send + Sync {
 
 type Done = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
 
-/// One execution of an asynchronous kernel: owns the inputs and is answered when they can be.
+/// One execution of an asynchronous kernel: it owns the inputs and finishes with the outputs.
 ///
-/// A call that is dropped unanswered ends its step with CANCELLED.
+/// Dropping a call without finishing it ends its step with CANCELLED.
 pub struct AsyncCall {
     /// The inputs, in order.
     pub inputs: Vec<Tensor>,
-    /// Whether the step was given up.
+    /// Cancelled with the step.
     pub cancel: CancelToken,
     /// The step's number.
     pub step_id: u64,
@@ -47,7 +53,7 @@ pub struct AsyncCall {
 }
 
 impl AsyncCall {
-    /// Creates a call of step 0 whose outputs (or error) go to `done`.
+    /// Creates a call of step 0 that passes its outputs (or the error) to `done`.
     pub fn new(
         inputs: Vec<Tensor>,
         cancel: CancelToken,
@@ -66,7 +72,7 @@ impl AsyncCall {
         self.finish(Err(internal!("the kernel has no asynchronous form")));
     }
 
-    /// Answers with all outputs in order, or an error.
+    /// Finishes with all outputs in order, or an error.
     pub fn finish(mut self, outputs: Result<Vec<Tensor>>) {
         if let Some(done) = self.done.take() {
             done(outputs);
@@ -78,7 +84,7 @@ impl Drop for AsyncCall {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             done(Err(ferroflow_base::cancelled!(
-                "the operation was given up before it could finish"
+                "the operation was dropped before it finished"
             )));
         }
     }
@@ -91,17 +97,17 @@ impl<F: Fn(&mut KernelCtx) -> Result<()> + Send + Sync> OpKernel for F {
     }
 }
 
-/// The attr that holds what [`OpKernel::packed`] gave.
+/// The attr with the tensors of [`OpKernel::packed`].
 pub const PACKED: &str = "_packed";
 
-/// The attr that says what an EnsureShape calls its input in messages.
+/// The attr with the name of an EnsureShape's input in messages.
 pub const INPUT_NAME: &str = "_input_name";
 
-/// What a kernel factory may look at.
+/// The node to build a kernel for.
 pub struct KernelBuild<'a> {
     /// Node name, for messages.
     pub node: &'a str,
-    /// The device that the node is placed on, as the graph says it; empty when it says none.
+    /// The device of the node, as in the graph; empty if it has none.
     pub device: &'a str,
     /// Schema of the op.
     pub def: &'a OpDef,
@@ -111,18 +117,18 @@ pub struct KernelBuild<'a> {
     pub inputs: &'a [DType],
     /// Dtype of each output.
     pub outputs: &'a [DType],
-    /// The values of inputs that are constants; shorter than `inputs` or `None` where unknown.
+    /// The values of constant inputs; shorter than `inputs` or `None` where unknown.
     pub constants: &'a [Option<LazyTensor>],
 }
 
 impl KernelBuild<'_> {
-    /// Returns the constant value of input `i`, when it is known before the first step.
+    /// Returns the constant value of input `i`, if it is known before the first step.
     pub fn constant(&self, i: usize) -> Option<&LazyTensor> {
         self.constants.get(i)?.as_ref()
     }
 
-    /// What a kernel of the same node on the same kind of machine gave as [`OpKernel::packed`]; its
-    /// sizes are still to be checked.
+    /// Returns the tensors of [`OpKernel::packed`] of the same node on the same kind of machine; their
+    /// sizes are unchecked.
     pub fn packed(&self) -> Option<Result<Vec<Tensor>>> {
         let Some(AttrValue::List(list)) = self.attrs.get(PACKED) else {
             return None;
@@ -137,6 +143,9 @@ impl KernelBuild<'_> {
     }
 
     /// Returns the dtype of input `i`.
+    ///
+    /// # Errors
+    /// INTERNAL if the op has no such input.
     pub fn input(&self, i: usize) -> Result<DType> {
         self.inputs
             .get(i)
@@ -145,6 +154,9 @@ impl KernelBuild<'_> {
     }
 
     /// Returns the dtype of output `i`.
+    ///
+    /// # Errors
+    /// INTERNAL if the op has no such output.
     pub fn output(&self, i: usize) -> Result<DType> {
         self.outputs
             .get(i)
@@ -159,8 +171,11 @@ impl KernelBuild<'_> {
         no_kernel(&self.def.name, self.node, self.attrs, &missing)
     }
 
-    /// Returns the kernel of the node. When there is none for its dtypes, the error lists those
-    /// that there are kernels for, as TensorFlow does.
+    /// Builds the kernel of the node.
+    ///
+    /// # Errors
+    /// Those of `factory`. If there is no kernel for the node's dtypes, the INVALID_ARGUMENT error lists
+    /// the dtypes that have one, as TensorFlow does.
     pub fn kernel(&self, factory: KernelFactory) -> Result<Box<dyn OpKernel>> {
         factory(self).map_err(|e| match e.message().starts_with(NO_KERNEL) {
             true => self.registered(factory).unwrap_or(e),
@@ -168,7 +183,7 @@ impl KernelBuild<'_> {
         })
     }
 
-    /// [`no_kernel`] with the dtypes of one attr that there are kernels for.
+    /// Returns [`no_kernel`] with the dtypes of one attr that have kernels.
     #[cold]
     fn registered(&self, factory: KernelFactory) -> Option<Status> {
         for attr in self.def.attrs.iter().filter(|a| a.ty == AttrType::Type) {
@@ -203,11 +218,10 @@ impl KernelBuild<'_> {
     }
 }
 
-/// How the message of [`no_kernel`] begins.
+/// The start of the message of [`no_kernel`].
 const NO_KERNEL: &str = "No OpKernel was registered to support Op '";
 
-/// Returns the error of a node that has no CPU kernel, in TensorFlow's words; `kernels` says which
-/// there are.
+/// Returns TensorFlow's error of a node that has no CPU kernel; `kernels` lists the registered ones.
 #[cold]
 pub fn no_kernel(op: &str, node: &str, attrs: &Attrs, kernels: &str) -> Status {
     invalid_argument!(

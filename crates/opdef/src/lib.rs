@@ -1,6 +1,7 @@
-//! What an op, an attr and a kernel *are*. No op and no algorithm lives here.
+//! Definitions of ops, attrs and kernels, without any op or algorithm.
 //!
-//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] with its signature text and [`NodeClass`],
+//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] with its signature text and
+//! [`NodeClass`],
 //! [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`] and [`KernelCtx`],
 //! [`ShapeCtx`], [`GradientCtx`], [`Resources`].
 //!

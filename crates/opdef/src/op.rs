@@ -1,4 +1,4 @@
-//! [`Op`]: a row of an op file. Everything about an op hangs on it.
+//! [`Op`]: a row of an op file, with everything about one op.
 
 use crate::{GradientFn, GradientRule, KernelBuild, OpKernel, ShapeCtx};
 use ferroflow_base::Result;
@@ -9,16 +9,16 @@ pub type ShapeFn = fn(&mut ShapeCtx) -> Result<()>;
 /// Builds the kernel of one node, checking attrs once.
 pub type KernelFactory = fn(&KernelBuild) -> Result<Box<dyn OpKernel>>;
 
-/// What an execution costs, as far as scheduling cares.
+/// The cost of an execution, for scheduling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Always tens of nanoseconds: runs at once on the thread that made its inputs ready.
+    /// Always tens of nanoseconds: runs inline on the thread that made its inputs ready.
     Cheap,
-    /// Proportional to the bytes of inputs and outputs: cheap while inputs are small.
+    /// Proportional to the bytes of inputs and outputs: inexpensive while inputs are small.
     BySize,
     /// Worth a task of its own.
     Expensive,
-    /// May wait for others: started by [`OpKernel::start`], ends by callback.
+    /// May wait for other ops: started by [`OpKernel::start`], finished by callback.
     Async,
 }
 
@@ -37,13 +37,13 @@ pub struct Op {
     pub name: &'static str,
     /// The signature text; [`OpDef::parse`](crate::OpDef::parse) has the grammar.
     pub signature: &'static str,
-    /// Shape function; the default says nothing about the outputs.
+    /// Shape function; the default leaves the outputs unknown.
     pub shape: ShapeFn,
     /// The CPU kernel; `None` for ops that engines or passes handle themselves.
     pub kernel: Option<KernelFactory>,
     /// Scheduling cost.
     pub cost: Cost,
-    /// How gradients go through it.
+    /// The gradient rule.
     pub gradient: GradientRule,
 }
 
@@ -88,7 +88,7 @@ impl Op {
         self
     }
 
-    /// Says that no gradient goes through the op.
+    /// Declares that the op is not differentiable.
     #[must_use]
     pub const fn not_differentiable(mut self) -> Op {
         self.gradient = GradientRule::None;

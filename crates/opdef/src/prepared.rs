@@ -1,5 +1,5 @@
-//! Ops that run one by one, outside any graph: a [`PreparedOp`] is the kernel of an op for input
-//! dtypes.
+//! Ops that run one at a time, without a graph: a [`PreparedOp`] is the kernel of an op for fixed
+//! input dtypes.
 
 use crate::{
     ArgDef, ArgType, AttrType, AttrValue, Attrs, Cost, KernelBuild, KernelCtx, NodeClass, NodeInfo,
@@ -29,7 +29,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 pub struct PreparedOp {
-    /// The attrs that were given.
+    /// The attrs passed by the caller.
     given: Attrs,
     info: NodeInfo,
     op: &'static Op,
@@ -40,7 +40,7 @@ pub struct PreparedOp {
     kernel: Box<dyn OpKernel>,
 }
 
-/// Returns whether engines run the op without a kernel: outputs are inputs.
+/// Returns whether engines run the op without a kernel because its outputs are its inputs.
 fn is_forwarded(def: &OpDef) -> bool {
     matches!(def.class(), NodeClass::Identity | NodeClass::NoOp)
 }
@@ -55,6 +55,10 @@ fn forward(ctx: &mut KernelCtx) -> Result<()> {
 
 impl PreparedOp {
     /// Completes the attrs from the types of the inputs and builds the kernel.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if attrs or dtypes do not fit its schema or
+    /// there is no kernel for them.
     pub fn new(
         registry: &Registry,
         op: &str,
@@ -108,19 +112,19 @@ impl PreparedOp {
         })
     }
 
-    /// Types of the inputs.
+    /// Returns the dtypes of the inputs.
     #[inline]
     pub fn inputs(&self) -> &[DType] {
         &self.inputs
     }
 
-    /// Types of the outputs.
+    /// Returns the dtypes of the outputs.
     #[inline]
     pub fn outputs(&self) -> &[DType] {
         &self.outputs
     }
 
-    /// What a run costs.
+    /// Returns the scheduling cost.
     #[inline]
     pub fn cost(&self) -> Cost {
         self.op.cost
@@ -136,8 +140,10 @@ impl PreparedOp {
         &*self.kernel
     }
 
-    /// Returns the shapes of the outputs, as far as those of the inputs say; an error if they do
-    /// not fit.
+    /// Returns the shapes of the outputs, as far as the input shapes determine them.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the input shapes do not fit.
     pub fn shapes(
         &self,
         inputs: &[PartialShape],
@@ -153,7 +159,11 @@ impl PreparedOp {
         Ok(ctx.into_outputs())
     }
 
-    /// Runs the kernel; what `inputs` own may be overwritten.
+    /// Runs the kernel, which may overwrite buffers that only `inputs` own.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if number or dtypes of the inputs differ from the prepared ones; else those of the
+    /// kernel.
     #[inline]
     pub fn run(
         &self,
@@ -175,13 +185,13 @@ impl PreparedOp {
     }
 }
 
-/// Ops that were prepared, by name, attrs and types of inputs.
+/// A cache of prepared ops, by name, attrs and dtypes of inputs.
 pub struct PreparedOps {
     registry: &'static Registry,
     by_name: RwLock<FxHashMap<String, Vec<Arc<PreparedOp>>>>,
 }
 
-/// Ops that are remembered of each name; attrs that always differ must not fill the memory.
+/// Ops kept per name, which bounds the memory for attrs that always differ.
 const MAX_KEPT: usize = 256;
 
 impl PreparedOps {
@@ -194,6 +204,9 @@ impl PreparedOps {
     }
 
     /// Returns the op, from the cache or new.
+    ///
+    /// # Errors
+    /// As for [`PreparedOp::new`].
     pub fn get(&self, op: &str, attrs: &Attrs, inputs: &[DType]) -> Result<Arc<PreparedOp>> {
         let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         let fits = |op: &&Arc<PreparedOp>| op.inputs() == inputs && op.given.same_values(attrs);
@@ -212,7 +225,7 @@ impl PreparedOps {
     }
 }
 
-/// Sets the types and counts that the inputs decide.
+/// Infers dtypes and counts from the inputs.
 fn infer_attrs(def: &OpDef, attrs: &mut Attrs, inputs: &[DType]) -> Result<()> {
     let op = &def.name;
     let is_long = |arg: &&ArgDef| !matches!(arg, ArgDef::Single { .. });
@@ -244,7 +257,7 @@ fn infer_attrs(def: &OpDef, attrs: &mut Attrs, inputs: &[DType]) -> Result<()> {
                 None => None,
             },
         };
-        // Lists whose lengths nothing says share what there is.
+        // Lists of unspecified length share the remaining inputs.
         let count = given.unwrap_or(left / n_left.max(1));
         let (mine, others) = rest.split_at_checked(count).ok_or_else(wrong_count)?;
         rest = others;
@@ -275,7 +288,7 @@ fn infer_attrs(def: &OpDef, attrs: &mut Attrs, inputs: &[DType]) -> Result<()> {
             }
         }
     }
-    // What no input decides and has no default must be given: types say so best.
+    // An attr that is neither inferred nor has a default must be passed; report type attrs first.
     match def
         .attrs
         .iter()

@@ -1,4 +1,4 @@
-//! What the op reference (`docs/ops.md`, `ferroflow ops`) says about an op.
+//! Properties of an op for the op reference (`docs/ops.md`, `ferroflow ops`).
 
 use crate::{AttrType, AttrValue, GradientRule, OpDef, RegisteredOp};
 use ferroflow_base::Result;
@@ -18,8 +18,8 @@ impl RegisteredOp {
         }
     }
 
-    /// Returns the type attrs in the order of the signature, each with the names of the dtypes it
-    /// may have; without names it may have any.
+    /// Returns the type attrs in the order of the signature, each with the names of its allowed dtypes;
+    /// an empty list allows all.
     ///
     /// ```
     /// use ferroflow_opdef::{Op, RegisteredOp};

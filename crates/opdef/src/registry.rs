@@ -26,7 +26,7 @@ struct Entry {
 pub struct RegisteredOp {
     /// The op.
     pub op: &'static Op,
-    /// Its group, as `array`.
+    /// Its group, such as `array`.
     pub group: &'static str,
     /// Its source file within the group, without extension.
     pub file: &'static str,

@@ -1,4 +1,4 @@
-//! [`Resources`]: what outlives a step. Variables, tables, queues.
+//! [`Resources`]: variables, tables, queues and other state that outlives a step.
 
 use ferroflow_base::{Result, Status, already_exists, not_found};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -6,7 +6,7 @@ use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The container of resources whose op names none.
+/// The container of resources whose op does not name one.
 pub const DEFAULT_CONTAINER: &str = "localhost";
 
 type Shared = Arc<dyn Any + Send + Sync>;
@@ -23,7 +23,7 @@ type Shared = Arc<dyn Any + Send + Sync>;
 /// assert!(std::sync::Arc::ptr_eq(&a, &b));
 /// assert!(resources.lookup::<i64>(DEFAULT_CONTAINER, "n").is_err());
 /// ```
-/// Clones are the same resources.
+/// Clones refer to the same resources.
 #[derive(Clone)]
 pub struct Resources {
     containers: Arc<Containers>,
@@ -38,13 +38,13 @@ impl Default for Resources {
     }
 }
 
-/// What goes with a session, whoever shares the containers.
+/// State of one session; sessions may share containers.
 struct Own {
     id: u64,
-    /// What no other session sees.
+    /// Resources that only this session sees.
     hidden: Mutex<Container>,
     containers: Arc<Containers>,
-    /// What was put into containers under names that nobody else makes.
+    /// Generated names that this session put into containers.
     private: Mutex<FxHashSet<(String, TypeId, String)>>,
 }
 
@@ -72,7 +72,7 @@ impl Drop for Own {
             let container = containers.get_mut(&container);
             gone.push(container.and_then(|c| c.remove(&(ty, name))));
         }
-        // Values are dropped without the lock: they may hold much.
+        // Values are dropped without the lock: they may be large.
         drop(containers);
     }
 }
@@ -100,7 +100,7 @@ impl Default for Containers {
     }
 }
 
-/// Returns the value of a key, made first if there is none.
+/// Returns the value of a key, created if there is none.
 fn find_or_make<T: Any + Send + Sync>(
     container: &mut Container,
     name: &str,
@@ -136,9 +136,12 @@ impl Resources {
         }
     }
 
-    /// Returns the resource of this type and name that is local to the session, made first if needed.
+    /// Returns the resource of this type and name that is local to the session, created if needed.
     ///
-    /// `make` runs under a lock and must not come back here.
+    /// `make` runs under a lock and must not call back.
+    ///
+    /// # Errors
+    /// Those of `make`.
     pub fn session_local<T: Any + Send + Sync>(
         &self,
         name: &str,
@@ -149,7 +152,7 @@ impl Resources {
         find_or_make(&mut own, name, make)
     }
 
-    /// Returns the resource of a node without a shared name, made first if needed, and its generated
+    /// Returns the resource of a node without a shared name, created if needed, and its generated
     /// name, such as `_3_node`. It is dropped with the session (TensorFlow's
     /// `ContainerInfo::resource_is_private_to_kernel`).
     ///
@@ -165,8 +168,10 @@ impl Resources {
     /// assert!(second.lookup::<u32>("box", &name).is_err());
     /// ```
     ///
-    /// `make`, which is told the name, runs under the lock of all containers and must not come back
-    /// here.
+    /// `make`, which gets the name, runs under the lock of all containers and must not call back.
+    ///
+    /// # Errors
+    /// Those of `make`.
     pub fn private_to_kernel<T: Any + Send + Sync>(
         &self,
         container: &str,
@@ -181,13 +186,13 @@ impl Resources {
         Ok((name, found))
     }
 
-    /// Returns a number that no other session's resources have.
+    /// Returns the session's number, unique in this process.
     pub fn session_id(&self) -> u64 {
         self.own.id
     }
 
-    /// Returns a number that no other containers of this process have: kernels remember by it where
-    /// a resource that they looked up came from.
+    /// Returns the number of these containers, unique in this process: kernels use it to tell where
+    /// a cached resource is from.
     pub fn id(&self) -> u64 {
         self.containers.id
     }
@@ -196,7 +201,10 @@ impl Resources {
         self.containers.lock()
     }
 
-    /// Returns the resource of this type and name; NOT_FOUND when there is none.
+    /// Returns the resource of this type and name.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is none.
     pub fn lookup<T: Any + Send + Sync>(&self, container: &str, name: &str) -> Result<Arc<T>> {
         let containers = self.lock();
         let found = containers
@@ -208,9 +216,12 @@ impl Resources {
             .ok_or_else(|| missing(container, name))
     }
 
-    /// Returns the resource of this type and name, made first if there is none.
+    /// Returns the resource of this type and name, created if there is none.
     ///
-    /// `make` runs under the lock of all containers and must not come back here.
+    /// `make` runs under the lock of all containers and must not call back.
+    ///
+    /// # Errors
+    /// Those of `make`.
     pub fn lookup_or_create<T: Any + Send + Sync>(
         &self,
         container: &str,
@@ -222,7 +233,10 @@ impl Resources {
         find_or_make(in_container, name, make)
     }
 
-    /// Enters a resource under a new name; ALREADY_EXISTS when the name is taken.
+    /// Adds a resource under a new name.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if the name is taken.
     pub fn create<T: Any + Send + Sync>(
         &self,
         container: &str,
@@ -239,8 +253,8 @@ impl Resources {
         Ok(())
     }
 
-    /// Returns whether a container was ever filled; `counts` says what fills one, be it gone
-    /// meanwhile or not.
+    /// Returns whether a container was ever filled by resources that `counts` accepts, even if they were
+    /// removed since.
     pub fn is_container(
         &self,
         container: &str,
@@ -251,7 +265,10 @@ impl Resources {
         found.is_some_and(|c| c.is_empty() || c.values().any(|value| counts(&**value)))
     }
 
-    /// Removes a resource; whoever holds it keeps it.
+    /// Removes a resource; its other owners keep it.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is none.
     pub fn remove<T: Any + Send + Sync>(&self, container: &str, name: &str) -> Result<()> {
         let mut containers = self.lock();
         let removed = containers
@@ -260,7 +277,7 @@ impl Resources {
         removed.map(drop).ok_or_else(|| missing(container, name))
     }
 
-    /// Forgets everything in a container.
+    /// Removes all resources of a container.
     pub fn clear(&self, container: &str) {
         self.lock().remove(container);
     }

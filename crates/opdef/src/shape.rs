@@ -1,4 +1,4 @@
-//! What a shape function sees.
+//! [`ShapeCtx`]: the context of shape functions.
 
 use crate::Attrs;
 use ferroflow_base::{Result, invalid_argument};
@@ -40,7 +40,7 @@ impl<'a> ShapeCtx<'a> {
     }
 
     /// Adds what is known of inputs that hold shapes, such as the sizes of a Reshape: one number
-    /// for each element, `None` for those that depend on the step.
+    /// for each element, `None` if it depends on the step.
     #[must_use]
     pub fn with_shape_values(mut self, values: &'a [Option<Vec<Option<usize>>>]) -> Self {
         self.shape_values = values;
@@ -70,17 +70,17 @@ impl<'a> ShapeCtx<'a> {
         self.attrs
     }
 
-    /// Number of inputs.
+    /// Returns the number of inputs.
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
-    /// Number of outputs.
+    /// Returns the number of outputs.
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// Returns the shape of input `i`; unknown when there is no such input.
+    /// Returns the shape of input `i`; unknown if there is no such input.
     pub fn input(&self, i: usize) -> PartialShape {
         self.inputs.get(i).cloned().unwrap_or_default()
     }
@@ -90,7 +90,7 @@ impl<'a> ShapeCtx<'a> {
         self.dtypes.get(i).copied()
     }
 
-    /// Returns the value of input `i` when it is a constant.
+    /// Returns the value of input `i` if it is a constant.
     pub fn constant(&self, i: usize) -> Option<&'a Tensor> {
         self.constants.get(i)?.as_ref()
     }
@@ -112,7 +112,10 @@ impl<'a> ShapeCtx<'a> {
         }
     }
 
-    /// Checks that input `i`, as far as known, has rank `rank`; gives its shape with that rank.
+    /// Checks that input `i`, as far as known, has rank `rank`; returns its shape with that rank.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the rank is known and differs.
     pub fn with_rank(&self, i: usize, rank: usize) -> Result<PartialShape> {
         let shape = self.input(i);
         match shape.rank() {
@@ -125,6 +128,9 @@ impl<'a> ShapeCtx<'a> {
     }
 
     /// Checks that input `i`, as far as known, has at least rank `rank`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the rank is known and smaller.
     pub fn with_rank_at_least(&self, i: usize, rank: usize) -> Result<PartialShape> {
         let shape = self.input(i);
         match shape.rank() {
@@ -136,6 +142,9 @@ impl<'a> ShapeCtx<'a> {
     }
 
     /// Merges two shapes that must agree.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if they differ in a known dimension or rank.
     pub fn merge(&self, a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
         a.merge(b)
             .ok_or_else(|| invalid_argument!("Shapes {a} and {b} are not compatible"))

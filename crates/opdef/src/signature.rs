@@ -3,7 +3,7 @@
 //! ```text
 //! x: T, y: N*T, z: list(Tin), v: Ref(T), i: int32 -> out: T | T: type {float,double} = float; N: int >= 1 | stateful
 //! ```
-//! Inputs and outputs, attrs, flags; the last two sections may be left out. As in TensorFlow's
+//! Inputs and outputs, attrs, flags; the last two sections are optional. As in TensorFlow's
 //! `REGISTER_OP` (`core/framework/op_def_builder.cc`), `T: numbertype` and `T: realnumbertype` stand for
 //! their lists of types, also as an element of a list: `T: type {numbertype,variant}`.
 
@@ -20,7 +20,7 @@ const REAL_NUMBER_TYPES: &str =
     "float,double,int32,uint8,int16,int8,int64,bfloat16,uint16,half,uint32,uint64";
 
 impl OpDef {
-    /// Parses a signature; the error of a malformed one is a bug in the op file that holds it.
+    /// Parses a signature.
     ///
     /// ```
     /// use ferroflow_opdef::OpDef;
@@ -28,6 +28,9 @@ impl OpDef {
     /// assert_eq!(def.attr("N").unwrap().minimum, Some(1));
     /// assert!(def.flags.commutative);
     /// ```
+    ///
+    /// # Errors
+    /// INTERNAL if it is malformed, which is a bug in the op's file.
     pub fn parse(name: &'static str, text: &'static str) -> Result<OpDef> {
         parse(name, text).ok_or_else(|| internal!("malformed signature of op {name}: {text}"))
     }
@@ -135,7 +138,7 @@ fn parse_attr(text: &'static str) -> Option<AttrDef> {
         Some((rest, default)) => (rest, Some(default)),
         None => (rest, None),
     };
-    // Allowed values stand last, or in the brackets of a list.
+    // Allowed values come last, or in the brackets of a list.
     let (rest, allowed) = match rest.strip_suffix('}').and_then(|r| r.rsplit_once('{')) {
         Some((rest, allowed)) => (rest.trim(), allowed),
         None => (rest, ""),

@@ -4,7 +4,7 @@ use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Attrs, OpDef};
 use ferroflow_base::general;
 use std::fmt::{Display, Formatter, Result, Write};
 
-/// How many elements of a list are shown.
+/// Number of elements of a list that are shown.
 const MAX_SHOWN: usize = 50;
 
 fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -> Result {
@@ -19,7 +19,7 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>, f: &mut Formatter<'_>) -
     Ok(())
 }
 
-/// As `SummarizeAttrValue` has it, but for the elements of tensors.
+/// Like TensorFlow's `SummarizeAttrValue`, except for the elements of tensors.
 ///
 /// ```
 /// use ferroflow_opdef::AttrValue;
@@ -53,7 +53,7 @@ impl Display for AttrValue {
     }
 }
 
-/// `name=value`, separated by commas.
+/// Formats as `name=value`, separated by commas.
 impl Display for Attrs {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         struct Pair<'a>(&'a str, &'a AttrValue);
@@ -75,7 +75,7 @@ impl Display for ArgType {
     }
 }
 
-/// `x:T`, `values:N*T`, `ref:Ref(T)`.
+/// Formats as `x:T`, `values:N*T`, `ref:Ref(T)`.
 impl Display for ArgDef {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{}:", self.name())?;
@@ -94,7 +94,7 @@ impl Display for ArgDef {
     }
 }
 
-/// `T:type,default=DT_FLOAT,allowed=[DT_FLOAT, DT_INT32]`.
+/// Formats as `T:type,default=DT_FLOAT,allowed=[DT_FLOAT, DT_INT32]`.
 impl Display for AttrDef {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let ty = match self.ty {
@@ -126,7 +126,7 @@ impl Display for AttrDef {
     }
 }
 
-/// As `SummarizeOpDef` has it.
+/// Like TensorFlow's `SummarizeOpDef`.
 ///
 /// ```
 /// use ferroflow_opdef::OpDef;
