@@ -1,6 +1,7 @@
-//! Bytes as a BEF file: opened, every function checked, turned into text, linked with the kernels, and run if it
-//! is a compiled model: an error or a program, never a crash or a hang. Seeds are the files that `translate` makes
-//! of `crates/runtime/tests/host/*.mlir`, and the one that `compile` makes of `examples/digits/digits.pb`.
+//! Bytes as a BEF file: opened, every function checked, turned into text, linked with the kernels,
+//! and run if it is a compiled model: an error or a program, never a crash or a hang. Seeds are the
+//! files that `translate` makes of `crates/runtime/tests/host/*.mlir`, and the one that `compile`
+//! makes of `examples/digits/digits.pb`.
 
 #![no_main]
 

@@ -65,8 +65,8 @@ fn protos(root: &Path, mode: Mode) -> Res {
     fs::remove_dir_all(&out).map_err(|e| e.to_string())
 }
 
-/// Rewrites the marked regions of `crates/ops/<group>/src/lib.rs` (a module line and a list line per
-/// file) and of `crates/ops/src/lib.rs` (the groups).
+/// Rewrites the marked regions of `crates/ops/<group>/src/lib.rs` (a module line and a list line
+/// per file) and of `crates/ops/src/lib.rs` (the groups).
 fn op_lists(root: &Path, mode: Mode) -> Res {
     let ops = root.join("crates/ops");
     let mut all = String::from(

@@ -1,5 +1,5 @@
-//! `cargo xtask conformance tfrt --suite DIR [--binary FILE] [--tests FOLDER]`: TFRT's own tests against
-//! our programs.
+//! `cargo xtask conformance tfrt --suite DIR [--binary FILE] [--tests FOLDER]`: TFRT's own tests
+//! against our programs.
 //!
 //! Without a FILE the binary is built first. DIR is a checkout of TFRT; its `mlir_tests/` and
 //! `integrationtest/fizzbuzz/` run unless FOLDER says otherwise. The RUN lines of each test run as

@@ -1,4 +1,5 @@
-//! `cargo xtask interop`: programs of a stock TensorFlow client, against TensorFlow's server and ours.
+//! `cargo xtask interop`: programs of a stock TensorFlow client, against TensorFlow's server and
+//! ours.
 
 use crate::{Res, cargo};
 use std::fs;

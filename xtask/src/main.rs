@@ -1,4 +1,5 @@
-//! Repository tasks: `cargo xtask test | interop | soak | loom | asan | conformance | tidy | codegen`.
+//! Repository tasks: `cargo xtask test | interop | soak | loom | asan | conformance | tidy |
+//! codegen`.
 #![forbid(unsafe_code)]
 
 mod codegen;

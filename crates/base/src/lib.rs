@@ -1,5 +1,5 @@
-//! The foundation of all other rooms: [`Status`] with TensorFlow's error codes, typed ids, numbers as
-//! text, topological order.
+//! The foundation of all other rooms: [`Status`] with TensorFlow's error codes, typed ids, numbers
+//! as text, topological order.
 //!
 //! Entry points: [`Status`], [`Result`], the constructors ([`invalid_argument!`] and the like),
 //! [`define_id!`], [`general`], [`topological_order`].

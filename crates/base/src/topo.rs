@@ -4,8 +4,8 @@
 ///
 /// `pending` has the number of edges into each node and is counted down; `successors` returns the
 /// nodes that a node has edges to, once for each edge. Nodes that become ready together keep their
-/// order in `nodes`. The nodes of a cycle, and their successors, are missing from the result and keep
-/// a positive count.
+/// order in `nodes`. The nodes of a cycle, and their successors, are missing from the result and
+/// keep a positive count.
 ///
 /// ```
 /// use ferroflow_base::topological_order;

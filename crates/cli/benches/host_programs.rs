@@ -405,7 +405,8 @@ fn ops_at_once() {
     });
 }
 
-/// From a worker that sets a value, some microseconds after it was asked to, to a thread that waits.
+/// From a worker that sets a value, some microseconds after it was asked to, to a thread that
+/// waits.
 fn hand_over(what: &str, micros: u128) {
     if !is_wanted(what) {
         return;

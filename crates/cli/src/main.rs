@@ -27,10 +27,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs TensorFlow graphs without TensorFlow.
 ///
-/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), the directory of a SavedModel, or what
-/// `compile` made of one of them (.bef).
-/// Tensors are named as in TensorFlow: NODE:OUTPUT, or NODE for output 0; of a SavedModel also by
-/// the keys of a signature.
+/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), the directory of a SavedModel, or
+/// what `compile` made of one of them (.bef). Tensors are named as in TensorFlow: NODE:OUTPUT, or
+/// NODE for output 0; of a SavedModel also by the keys of a signature.
 #[derive(Parser)]
 #[command(name = "ferroflow", version, max_term_width = 100)]
 struct Cli {

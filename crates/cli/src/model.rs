@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// The model and how it is compiled.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// A frozen GraphDef (.pb or .pbtxt), the directory of a SavedModel, or what `ferroflow compile`
-    /// made (.bef).
+    /// A frozen GraphDef (.pb or .pbtxt), the directory of a SavedModel, or what `ferroflow
+    /// compile` made (.bef).
     pub model: PathBuf,
     /// A tag of the graph in a SavedModel; may be repeated. Without any, it is `serve`.
     #[arg(long, value_name = "TAG")]
@@ -210,7 +210,8 @@ pub struct RunArgs {
     /// Runs a node for its effects; may be repeated.
     #[arg(long, value_name = "OP")]
     pub target: Vec<String>,
-    /// Runs a node once before everything else, such as what initializes variables; may be repeated.
+    /// Runs a node once before everything else, such as what initializes variables; may be
+    /// repeated.
     #[arg(long, value_name = "OP")]
     pub init: Vec<String>,
     /// Pixel values of images are scaled from 0…255 to this range.

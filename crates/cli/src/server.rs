@@ -11,7 +11,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Serves TensorFlow's gRPC services: clients connect with tf.compat.v1.Session("grpc://HOST:PORT").
+/// Serves TensorFlow's gRPC services: clients connect with
+/// tf.compat.v1.Session("grpc://HOST:PORT").
 ///
 /// Which task this is comes from --cluster, --job-name and --task-index, or from the environment
 /// variable TF_CONFIG, or it is task 0 of job `localhost` at --port.

@@ -1,9 +1,9 @@
 //! Runs the `console` blocks of README.md and the book and compares what they print.
 //!
-//! A line `$ COMMAND` is run by `sh` in a temporary directory that the blocks of a file share; the lines
-//! below it are the expected output, standard error last. `…` within a line stands for any text, a line
-//! `…` for any number of lines. `$ cat FILE` writes FILE if it does not exist. `ferroflow server` takes
-//! free ports and is stopped once it has printed the expected lines.
+//! A line `$ COMMAND` is run by `sh` in a temporary directory that the blocks of a file share; the
+//! lines below it are the expected output, standard error last. `…` within a line stands for any
+//! text, a line `…` for any number of lines. `$ cat FILE` writes FILE if it does not exist.
+//! `ferroflow server` takes free ports and is stopped once it has printed the expected lines.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The tools for host programs from the outside: TFRT's names for them, their options, what they say.
+//! The tools for host programs from the outside: TFRT's names for them, their options, what they
+//! say.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -90,8 +90,8 @@ fn libraries_have_kernels() {
     let twice = format!("{library},{library}");
     for (libraries, part) in [
         ("/no/such/library.so", "cannot load the shared library"),
-        (&taken, "there is a kernel 'tfrt.add.i32' already"),
-        (&twice, "there is a kernel 'my.scale' already"),
+        (&taken, "kernel 'tfrt.add.i32' already exists"),
+        (&twice, "kernel 'my.scale' already exists"),
     ] {
         let output = exec("program.mlir", libraries, &[]);
         let log = String::from_utf8_lossy(&output.stderr).to_string();
@@ -105,7 +105,7 @@ fn libraries_have_kernels() {
         .expect("the binary starts");
     let log = String::from_utf8_lossy(&refusing.stderr).to_string();
     assert!(
-        log.contains("could not register its kernels: it says 7"),
+        log.contains("could not register its kernels: code 7"),
         "{log}"
     );
     for file in [library, taken] {

@@ -1,9 +1,9 @@
-//! Golden rows of the compile passes: `passes/<pass>.txt` holds graphs before and after; `expand` is what
-//! every graph goes through before the pipeline.
+//! Golden rows of the compile passes: `passes/<pass>.txt` holds graphs before and after; `expand`
+//! is what every graph goes through before the pipeline.
 //!
 //! A row is a title line `== …`, a GraphDef in text form (node `out` is fetched, placeholders are
-//! fed), a line `--`, and the graph after the pass, one node a line, or `error: ` and its text. `BLESS=1`
-//! rewrites the latter.
+//! fed), a line `--`, and the graph after the pass, one node a line, or `error: ` and its text.
+//! `BLESS=1` rewrites the latter.
 
 use ferroflow_base::Result;
 use ferroflow_compile::{Lower, Options, PIPELINE, expand, optimize};

@@ -157,8 +157,8 @@ fn check(text: &str, want: &str) {
     }
 }
 
-/// Functions of two numbers: inexpensive, expensive, pending, and one that has work to do without its
-/// first argument.
+/// Functions of two numbers: inexpensive, expensive, pending, and one that has work to do without
+/// its first argument.
 const SUMS: &str = "
 func @cheap(%a: i32, %b: i32) -> i32 {
   %c = \"t.plus\"(%a, %b) : (i32, i32) -> i32

@@ -1,5 +1,5 @@
-//! Rows of a tensor picked by index: the engine of the Gather ops and of reads of resource variables
-//! by row.
+//! Rows of a tensor picked by index: the engine of the Gather ops and of reads of resource
+//! variables by row.
 
 use crate::indices::{self, Index, axis_in, shape_of};
 use crate::strided::{MIN_BLOCK, par_rows, unravel};

@@ -34,7 +34,8 @@ index!(i8, i16, i32, i64, u8, u16);
 
 pub use crate::dispatch_index;
 
-/// Runs `$body` with `$I` bound to the [`Index`](crate::indices::Index) type of `$dtype`; fails for other dtypes.
+/// Runs `$body` with `$I` bound to the [`Index`](crate::indices::Index) type of `$dtype`; fails for
+/// other dtypes.
 #[macro_export]
 macro_rules! dispatch_index {
     ($dtype:expr, $I:ident => $body:expr) => {

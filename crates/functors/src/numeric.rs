@@ -1,7 +1,8 @@
 //! The ladder of number traits of the generic kernels, with the arithmetic of TensorFlow's C++
-//! (integers wrap): [`Num`] for every type but the 16-bit floats, [`Ordered`] without complex numbers,
-//! [`Int`]; then in [`crate::field`] `Field` (real and complex floats), `Real` and `Promote` (the wide
-//! type to compute in). [`Half`] is a 16-bit float, which computes through `f32`.
+//! (integers wrap): [`Num`] for every type but the 16-bit floats, [`Ordered`] without complex
+//! numbers, [`Int`]; then in [`crate::field`] `Field` (real and complex floats), `Real` and
+//! `Promote` (the wide type to compute in). [`Half`] is a 16-bit float, which computes through
+//! `f32`.
 
 use ferroflow_tensor::{Complex, Element, bf16, f16};
 use half::slice::HalfFloatSliceExt;

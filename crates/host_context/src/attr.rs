@@ -1,8 +1,8 @@
 //! Attributes in the attributes section of a BEF file.
 //!
-//! A kernel gets an offset. *Untyped* attributes are plain values at that offset; strings and arrays
-//! have their length in front of it, backwards. *Typed* ones begin with a header: kind (2 bytes),
-//! size (6 bytes). All reading is checked: a wrong offset is an error.
+//! A kernel gets an offset. *Untyped* attributes are plain values at that offset; strings and
+//! arrays have their length in front of it, backwards. *Typed* ones begin with a header: kind (2
+//! bytes), size (6 bytes). All reading is checked: a wrong offset is an error.
 
 use ferroflow_base::{Result, invalid_argument};
 
@@ -305,7 +305,8 @@ impl<'a> Attribute<'a> {
             .ok_or_else(|| malformed("array"))
     }
 
-    /// Returns a reference to a function in a compiled module: the path of names, and the module's text.
+    /// Returns a reference to a function in a compiled module: the path of names, and the module's
+    /// text.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the attribute is malformed.

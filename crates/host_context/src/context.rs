@@ -59,7 +59,8 @@ impl HostContext {
         let _ = self.tracer.set(tracer);
     }
 
-    /// Registers metrics that are requested from now on in `metrics`. A host has at most one registry.
+    /// Registers metrics that are requested from now on in `metrics`. A host has at most one
+    /// registry.
     pub fn set_metrics(&self, metrics: Arc<dyn MetricsRegistry>) {
         let _ = self.metrics.set(metrics);
     }
@@ -80,8 +81,8 @@ impl HostContext {
         }
     }
 
-    /// Reports the start of an event to the tracer, if it traces `level`; the event ends when the scope is
-    /// dropped.
+    /// Reports the start of an event to the tracer, if it traces `level`; the event ends when the
+    /// scope is dropped.
     #[inline]
     pub fn trace(
         &self,
@@ -165,8 +166,8 @@ impl ExecutionContext {
         Self::of(host, CancelToken::new(), None)
     }
 
-    /// Returns the context of a request that is cancelled with `token`, explicitly or at its deadline.
-    /// `data` is the caller's data for kernels of the request.
+    /// Returns the context of a request that is cancelled with `token`, explicitly or at its
+    /// deadline. `data` is the caller's data for kernels of the request.
     ///
     /// ```
     /// use ferroflow_host_context::{ExecutionContext, HostContext};
@@ -264,8 +265,8 @@ impl ExecutionContext {
         slot.clone().downcast().ok()
     }
 
-    /// Passes an error at `location` to the error handler, and returns it as the content of an erroneous
-    /// value.
+    /// Passes an error at `location` to the error handler, and returns it as the content of an
+    /// erroneous value.
     pub fn report(&self, status: Status, location: Option<Location>) -> Diagnostic {
         let diagnostic = Diagnostic { status, location };
         self.host().emit_error(&diagnostic);
@@ -318,7 +319,8 @@ pub trait HostProgram: Send + Sync {
     /// Runs a synchronous function to its end. `this` is the handle of the program itself.
     ///
     /// # Errors
-    /// The error of the first kernel that fails; INVALID_ARGUMENT if the function is not synchronous.
+    /// The error of the first kernel that fails; INVALID_ARGUMENT if the function is not
+    /// synchronous.
     fn execute_sync(
         &self,
         this: &Arc<dyn HostProgram>,
@@ -378,7 +380,8 @@ impl Function {
     /// Runs the function, which must be synchronous, to its end.
     ///
     /// # Errors
-    /// The error of the first kernel that fails; INVALID_ARGUMENT if the function is not synchronous.
+    /// The error of the first kernel that fails; INVALID_ARGUMENT if the function is not
+    /// synchronous.
     pub fn execute_sync(
         &self,
         ctx: &ExecutionContext,

@@ -312,8 +312,8 @@ impl<'a> KernelFrame<'a> {
         self.ctx
     }
 
-    /// Returns data of this kernel in its program, which `make` computes from the attributes on the first
-    /// run.
+    /// Returns data of this kernel in its program, which `make` computes from the attributes on the
+    /// first run.
     ///
     /// # Errors
     /// Those of `make`; INTERNAL if the type differs from the first use.
@@ -394,8 +394,8 @@ impl<'a> KernelFrame<'a> {
         args.into_iter().find(|a| a.is_error()).cloned()
     }
 
-    /// Returns whether argument `i` is available and only the kernel refers to it, so that its buffer may
-    /// be reused.
+    /// Returns whether argument `i` is available and only the kernel refers to it, so that its
+    /// buffer may be reused.
     pub fn is_unique_arg(&self, i: usize) -> bool {
         let is_last = self.args.get(i).is_some_and(|a| a.is_last());
         is_last && self.arg_ref(i).is_some_and(AsyncValue::is_unique)

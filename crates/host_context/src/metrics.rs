@@ -14,8 +14,8 @@ pub trait Histogram: Send + Sync {
     fn record(&self, value: f64);
 }
 
-/// The ranges of a histogram: bucket 0 holds values less than the first bound, bucket `i` values of at
-/// least bound `i - 1` and less than bound `i`.
+/// The ranges of a histogram: bucket 0 holds values less than the first bound, bucket `i` values of
+/// at least bound `i - 1` and less than bound `i`.
 ///
 /// ```
 /// use ferroflow_host_context::Buckets;
@@ -27,8 +27,8 @@ pub trait Histogram: Send + Sync {
 pub struct Buckets(Vec<f64>);
 
 impl Buckets {
-    /// Returns ranges with these bounds; `None` unless there is at least one, all are finite, and each is
-    /// greater than the one before.
+    /// Returns ranges with these bounds; `None` unless there is at least one, all are finite, and
+    /// each is greater than the one before.
     pub fn explicit(bounds: &[f64]) -> Option<Buckets> {
         let is_increasing = bounds.is_sorted_by(|a, b| a < b);
         let is_fine = is_increasing && !bounds.is_empty() && bounds.iter().all(|b| b.is_finite());

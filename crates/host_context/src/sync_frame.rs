@@ -14,8 +14,8 @@ pub struct SyncKernelFrame<'a> {
 }
 
 impl<'a> SyncKernelFrame<'a> {
-    /// Creates a frame for calls in a function with these registers; `operands` are those of all its
-    /// kernels.
+    /// Creates a frame for calls in a function with these registers; `operands` are those of all
+    /// its kernels.
     #[inline]
     pub fn new(
         site: CallSite<'a>,
@@ -37,8 +37,8 @@ impl<'a> SyncKernelFrame<'a> {
         self.site.kernel = kernel;
     }
 
-    /// Returns data of this kernel in its program, which `make` computes from the attributes on the first
-    /// run.
+    /// Returns data of this kernel in its program, which `make` computes from the attributes on the
+    /// first run.
     ///
     /// # Errors
     /// Those of `make`; INTERNAL if the type differs from the first use.

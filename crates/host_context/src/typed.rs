@@ -2,8 +2,8 @@
 //!
 //! Numbers, `bool` and [`Chain`] by value and [`Arg`] are arguments, in order; [`Attr`],
 //! [`StrAttr`], [`ArrayAttr`] and [`TypedAttribute`] are attributes, in order; [`Function`] a
-//! function; [`RemainingArgs`], [`RemainingAttrs`] and [`RemainingFunctions`] all of them that are left;
-//! [`Ctx`] the execution context. The function's return value holds the results: nothing, a
+//! function; [`RemainingArgs`], [`RemainingAttrs`] and [`RemainingFunctions`] all of them that are
+//! left; [`Ctx`] the execution context. The function's return value holds the results: nothing, a
 //! value, a tuple, or [`Values`] (`Vec<Value>` in a synchronous function) if the program determines
 //! their number, each in a `Result` if it can fail.
 #![allow(
@@ -50,8 +50,8 @@ pub trait Param {
     /// # Errors
     /// INVALID_ARGUMENT if the call lacks it or has one of another type.
     fn get<'f, F: Frame>(frame: &'f F, cursor: &mut Cursor) -> Result<Self::Item<'f>>;
-    /// Takes the parameter from a synchronous call if it is a number in a register, without anything
-    /// that could fail, so that such kernels take few instructions.
+    /// Takes the parameter from a synchronous call if it is a number in a register, without
+    /// anything that could fail, so that such kernels take few instructions.
     #[inline]
     fn number<'f>(_frame: &'f SyncKernelFrame, _cursor: &mut Cursor) -> Option<Self::Item<'f>> {
         None

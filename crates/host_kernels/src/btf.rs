@@ -1,5 +1,6 @@
-//! `btf.*`: tensors from files in TFRT's binary tensor format (BTF): the number of tensors, where each
-//! begins, then each with its rank, type, layout, sizes and elements; little endian throughout.
+//! `btf.*`: tensors from files in TFRT's binary tensor format (BTF): the number of tensors, where
+//! each begins, then each with its rank, type, layout, sizes and elements; little endian
+//! throughout.
 
 use super::dense::{CooHostTensor, DenseHostTensor, HostTensor};
 use super::shape::TensorShape;

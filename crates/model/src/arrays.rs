@@ -1,4 +1,4 @@
-//! numpy files: `.npy` and `.npz`, both ways.
+//! numpy files, `.npy` and `.npz`: reading and writing.
 
 use crate::atomic_file::{self, write_output};
 use ferroflow_base::{Result, Status, invalid_argument, not_found, unimplemented_error};
@@ -10,9 +10,9 @@ use std::path::Path;
 
 fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Status + '_ {
     move |e| match e.kind() {
-        // What the contents are wrong by.
+        // Errors in the content, as opposed to the file system.
         std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-            // A header that is none is drawn over several lines.
+            // The message of an invalid header has several lines.
             let text = e.to_string();
             let text = text.split("  --> ").next().unwrap_or(&text).trim_end();
             invalid_argument!("{}: {text}", path.display())
@@ -22,6 +22,10 @@ fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Status + '_ {
 }
 
 /// Reads a `.npy` file.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the content is not valid or has an unsupported dtype; a file system
+/// error (such as NOT_FOUND) if the file cannot be read.
 pub fn read_npy(path: &Path) -> Result<Tensor> {
     let file = BufReader::new(File::open(path).map_err(io_error(path))?);
     let npy = npyz::NpyFile::new(file).map_err(io_error(path))?;
@@ -29,6 +33,10 @@ pub fn read_npy(path: &Path) -> Result<Tensor> {
 }
 
 /// Reads one array of a `.npz` file.
+///
+/// # Errors
+/// NOT_FOUND if the file or the array does not exist; INVALID_ARGUMENT if the content is not
+/// valid.
 pub fn read_npz_key(path: &Path, key: &str) -> Result<Tensor> {
     let mut archive = open_npz(path)?;
     let keys = keys(&archive);
@@ -44,6 +52,9 @@ pub fn read_npz_key(path: &Path, key: &str) -> Result<Tensor> {
 }
 
 /// Returns the names of the arrays of a `.npz` file.
+///
+/// # Errors
+/// NOT_FOUND if the file does not exist; INVALID_ARGUMENT if it is not a `.npz` file.
 pub fn npz_keys(path: &Path) -> Result<Vec<String>> {
     Ok(keys(&open_npz(path)?))
 }
@@ -53,7 +64,7 @@ type Archive = zip::ZipArchive<BufReader<File>>;
 fn open_npz(path: &Path) -> Result<Archive> {
     let file = BufReader::new(File::open(path).map_err(io_error(path))?);
     zip::ZipArchive::new(file)
-        .map_err(|e| invalid_argument!("{} is no .npz file: {e}", path.display()))
+        .map_err(|e| invalid_argument!("{} is not a .npz file: {e}", path.display()))
 }
 
 fn keys(archive: &Archive) -> Vec<String> {
@@ -74,7 +85,7 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
     let dtype = match (ty.type_char(), ty.num_bytes().unwrap_or(0)) {
         (TypeChar::ByteStr | TypeChar::UnicodeStr, _) => DType::String,
         (TypeChar::Bool, _) => DType::Bool,
-        // What numpy makes of arrays of ml_dtypes.bfloat16.
+        // numpy's representation of arrays of ml_dtypes.bfloat16.
         (TypeChar::RawData, 2) => DType::Bfloat16,
         (TypeChar::Float, 2) => DType::Half,
         (TypeChar::Float, 4) => DType::Float,
@@ -117,7 +128,7 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
             .take(n_bytes)
             .read_to_end(&mut bytes)
             .map_err(bad)?;
-        // The end of an archive's file is where its checksum is compared.
+        // The checksum is compared at the end of the archived file.
         data.read(&mut [0]).map_err(bad)?;
         return Tensor::from_bytes(dtype, shape, &bytes);
     }
@@ -133,7 +144,7 @@ fn to_tensor<R: Read>(npy: npyz::NpyFile<R>) -> Result<Tensor> {
     }, else Err(unimplemented_error!("numpy dtype of {dtype}")))
 }
 
-/// Brings column-major data into row-major order.
+/// Reorders column-major data to row-major.
 fn row_major<T: Clone>(shape: &Shape, values: Vec<T>, fortran: bool) -> Vec<T> {
     if !fortran || shape.rank() < 2 {
         return values;
@@ -155,12 +166,16 @@ fn row_major<T: Clone>(shape: &Shape, values: Vec<T>, fortran: bool) -> Vec<T> {
         .collect()
 }
 
-/// Writes a `.npz` file: all of it, or nothing.
+/// Writes a `.npz` file atomically.
+///
+/// # Errors
+/// INVALID_ARGUMENT for dtypes that numpy does not have; a file system error if the file cannot be
+/// written.
 pub fn write_npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<()> {
     write_output(path, &npz(path, arrays)?)
 }
 
-/// Returns the bytes of a `.npz` file; of arrays with the same name it has the first.
+/// Returns the bytes of a `.npz` file; the first of several arrays of the same name wins.
 fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     let file = Cursor::new(Vec::new());
     let zip_error = |e: zip::result::ZipError| invalid_argument!("{}: {e}", path.display());
@@ -173,7 +188,7 @@ fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     for (name, tensor) in arrays.iter().filter(|(name, _)| names.insert(name)) {
         let shape: Vec<u64> = tensor.shape().iter().map(|&d| d as u64).collect();
         let tensor = match tensor.dtype() {
-            // numpy has no bfloat16: it is written as the float that it is.
+            // numpy has no bfloat16: it is written as float, which is exact.
             DType::Bfloat16 => widen(tensor)?,
             _ => tensor.clone(),
         };
@@ -194,8 +209,8 @@ fn npz(path: &Path, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     Ok(npz.finish().map_err(zip_error)?.into_inner())
 }
 
-/// Strings as numpy has them: all of the length of the longest, filled up with zeros. One that ends with
-/// a zero would come back shorter.
+/// Writes strings in numpy's form: all padded with zeros to the length of the longest. Trailing
+/// zeros of a string are lost.
 fn write_strings(
     name: &str,
     shape: &[u64],
@@ -238,7 +253,7 @@ mod tests {
         folder
     }
 
-    /// How a `.npy` file of shape 2x2 begins.
+    /// Returns the start of a `.npy` file of shape 2x2.
     fn header(dtype: &str, fortran: bool) -> Vec<u8> {
         let order = if fortran { "True" } else { "False" };
         let text = format!("{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': (2, 2), }}\n");

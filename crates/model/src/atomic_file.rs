@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Files that are written completely or not at all.
 
 use ferroflow_base::{Code, Result, Status};
 use std::fs::File;
@@ -22,28 +22,34 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => Code::InvalidArgument,
         _ => Code::Unknown,
     };
-    // Rust adds the number of the system's error.
+    // Rust appends the system's error number.
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     Status::new(code, format!("{}; {text}", path.display()))
 }
 
-/// Makes a folder and those that it lies in, as far as they are missing.
+/// Creates a folder and its missing parents.
+///
+/// # Errors
+/// A file system error, such as PERMISSION_DENIED.
 pub fn make_folder(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))
 }
 
-/// A file that is written under another name and renamed when it is complete and on the disk. A
-/// file of the same name stays as it was until then; dropped before, nothing is left behind.
+/// A file that is written under a temporary name and renamed once it is complete and on disk. Until
+/// then a file of the same name is unchanged; dropping this before leaves nothing behind.
 pub struct AtomicFile {
     to: PathBuf,
-    /// The other name; none for what is written straight away.
+    /// The temporary name; `None` if the file is written directly.
     temporary: Option<PathBuf>,
     file: Option<BufWriter<File>>,
 }
 
 impl AtomicFile {
-    /// Begins the file `to`; its folder is made if there is none.
+    /// Creates the file `to`, and its folder if needed.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn create(to: &Path) -> Result<AtomicFile> {
         if let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty()) {
             make_folder(folder)?;
@@ -51,9 +57,12 @@ impl AtomicFile {
         Self::in_folder(to)
     }
 
-    /// Begins a file that a user named: whole or not at all when it is a file of its own; what a link leads to
-    /// changes and not the link, and what is no file (a device, a pipe) is written to straight away. The folder
-    /// must exist.
+    /// Creates an output file that a user named: atomically if it is a regular file; a link's
+    /// target is replaced, not the link; anything else (a device, a pipe) is written directly. The
+    /// folder must exist.
+    ///
+    /// # Errors
+    /// A file system error, such as NOT_FOUND if the folder does not exist.
     pub fn create_output(to: &Path) -> Result<AtomicFile> {
         let error = |e: &io::Error| io_error(to, e);
         let folder = to.parent().filter(|f| !f.as_os_str().is_empty());
@@ -93,6 +102,9 @@ impl AtomicFile {
     }
 
     /// Appends bytes.
+    ///
+    /// # Errors
+    /// A file system error, such as RESOURCE_EXHAUSTED if the disk is full.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.file {
             Some(file) => file
@@ -102,7 +114,10 @@ impl AtomicFile {
         }
     }
 
-    /// Puts the file in its place.
+    /// Syncs the file and renames it to its final name.
+    ///
+    /// # Errors
+    /// A file system error; then nothing is left behind.
     pub fn commit(mut self) -> Result<()> {
         let Some(mut file) = self.file.take() else {
             return Ok(());
@@ -134,11 +149,11 @@ fn buffered(file: File) -> BufWriter<File> {
     BufWriter::with_capacity(1 << 18, file)
 }
 
-/// How long a file of a process that is not there any more is left alone, in seconds; longer where
-/// nothing says which processes there are.
+/// Age in seconds from which temporary files of other processes are removed: if the process has
+/// exited, and if that cannot be determined.
 const STALE: [u64; 2] = [60, 86_400];
 
-/// Removes what killed processes have begun in a file's folder.
+/// Removes temporary files of killed processes from a file's folder.
 pub(crate) fn remove_stale(file: &Path) {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -161,8 +176,8 @@ pub(crate) fn remove_stale(file: &Path) {
     }
 }
 
-/// Makes what happened to names in a file's folder outlive a crash of the machine. File systems
-/// that cannot do this still have the file.
+/// Makes changes to names in a file's folder durable. File systems without support for this still
+/// have the file.
 pub(crate) fn sync_folder(file: &Path) {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -180,7 +195,10 @@ pub(crate) fn write_file(to: &Path, bytes: &[u8]) -> Result<()> {
     file.commit()
 }
 
-/// Writes a whole file that a user named: see [`AtomicFile::create_output`].
+/// Writes a whole output file that a user named; see [`AtomicFile::create_output`].
+///
+/// # Errors
+/// A file system error, such as NOT_FOUND if the folder does not exist.
 pub fn write_output(to: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = AtomicFile::create_output(to)?;
     file.write(bytes)?;

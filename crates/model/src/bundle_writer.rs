@@ -1,9 +1,9 @@
-//! Checkpoints in TensorFlow's V2 format, written so that a crash at any moment leaves the
-//! checkpoint that was there before, or the new one.
+//! Checkpoints in TensorFlow's V2 format (TensorFlow: `core/util/tensor_bundle`), written so that a
+//! crash at any moment leaves either the previous checkpoint or the new one.
 //!
-//! The index is renamed into place last, and it alone says which data files count. The name of a
-//! data file says how many there are, so a checkpoint that replaces one of the same prefix gets data
-//! files of another count, and never touches those that the old index needs.
+//! The index is renamed into place last, and it determines which data files are valid. The names of
+//! data files include their number, so a checkpoint that replaces one of the same prefix uses
+//! another number and does not touch the files that the old index needs.
 
 use crate::atomic_file::{
     AtomicFile, io_error, make_folder, remove_stale, sync_folder, write_file,
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Large tensors start at multiples of this, so that readers can map them.
 const ALIGNMENT: usize = 64;
 
-/// A checkpoint in the making. Dropped unfinished, it leaves nothing behind.
+/// A checkpoint being written. Dropping it unfinished leaves nothing behind.
 ///
 /// ```
 /// use ferroflow_model::{BundleWriter, TensorBundle};
@@ -55,9 +55,9 @@ struct Place {
 }
 
 impl Place {
-    /// Where `n` data files do not touch those of a checkpoint that is there already.
+    /// Returns a place for `n` data files that does not touch those of an existing checkpoint.
     fn for_shards(prefix: &str, n: i32) -> Place {
-        // What cannot be read is not worth protecting.
+        // An unreadable checkpoint is not worth protecting.
         let taken = TensorBundle::open(prefix).is_ok_and(|b| b.n_shards() == n);
         let first = i32::from(taken && n < i32::MAX);
         Place {
@@ -72,7 +72,10 @@ fn index_path(prefix: &str) -> PathBuf {
 }
 
 impl BundleWriter {
-    /// Begins the checkpoint whose files begin with `prefix`.
+    /// Creates a checkpoint whose files begin with `prefix`.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn create(prefix: &str) -> Result<BundleWriter> {
         let place = Place::for_shards(prefix, 1);
         let data = AtomicFile::create(&data_path(prefix, place.first, place.n_shards))?;
@@ -86,14 +89,22 @@ impl BundleWriter {
     }
 
     /// Adds a tensor.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is empty or taken; a file system error if the data cannot be
+    /// written.
     pub fn add(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         if name.is_empty() {
-            return Err(invalid_argument!("a tensor of a checkpoint needs a name"));
+            return Err(invalid_argument!("a checkpointed tensor must have a name"));
         }
         self.insert(name.as_bytes().to_vec(), name, tensor)
     }
 
-    /// Adds a part of a tensor whose whole shape is `whole`.
+    /// Adds a part of a tensor of shape `whole`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is empty or taken, or the shapes do not fit; a file system
+    /// error if the data cannot be written.
     pub fn add_slice(
         &mut self,
         name: &str,
@@ -166,7 +177,10 @@ impl BundleWriter {
         Ok(())
     }
 
-    /// Puts the checkpoint in its place.
+    /// Moves the checkpoint into place.
+    ///
+    /// # Errors
+    /// A file system error; then the previous checkpoint is unchanged.
     pub fn finish(self) -> Result<()> {
         let BundleWriter {
             prefix,
@@ -178,7 +192,7 @@ impl BundleWriter {
         let before = files_of(&prefix);
         data.commit()?;
         if let Err(error) = write_index(&prefix, &place, entries) {
-            // No index knows this file.
+            // The index does not refer to this file.
             let _ = std::fs::remove_file(data_path(&prefix, place.first, place.n_shards));
             return Err(error);
         }
@@ -188,13 +202,13 @@ impl BundleWriter {
     }
 }
 
-/// How the names of data files end, of `n` in all.
+/// Returns the suffix of data file names, of `n` files in all.
 fn suffix(n: i32) -> String {
     format!("-of-{n:05}")
 }
 
-/// Returns the data files of a checkpoint that is there. What the index says their number is may be
-/// wrong, so the folder is asked.
+/// Returns the data files of an existing checkpoint. The number in the index may be wrong, so this
+/// lists the folder.
 fn files_of(prefix: &str) -> Vec<PathBuf> {
     let Ok(n) = TensorBundle::open(prefix).map(|b| b.n_shards()) else {
         return Vec::new();
@@ -225,7 +239,7 @@ fn files_of(prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Removes the data files of the checkpoint that was replaced.
+/// Removes the data files of the replaced checkpoint.
 fn remove_old(place: &Place, before: Vec<PathBuf>) {
     let end = suffix(place.n_shards);
     let is_new = |path: &PathBuf| {
@@ -258,8 +272,8 @@ fn write_index(
     write_file(&index_path(prefix), &sstable::write(&table))
 }
 
-/// Returns the form that strings have in a data file, and the checksum of their entry: all lengths,
-/// their checksum, then the strings. The checksums see the lengths as fixed-width numbers.
+/// Encodes strings for a data file, and returns the checksum of their entry: all lengths, their
+/// checksum, then the strings. Checksums treat the lengths as fixed-width numbers.
 fn string_bytes(tensor: &Tensor) -> Result<(Vec<u8>, u32)> {
     let (mut out, mut crc) = (Vec::new(), 0);
     for value in tensor.strings()? {
@@ -279,8 +293,12 @@ fn string_bytes(tensor: &Tensor) -> Result<(Vec<u8>, u32)> {
     Ok((out, crc))
 }
 
-/// Makes one checkpoint of several, by moving their data files. Folders that are empty then are
-/// removed when `delete_old_dirs` is set.
+/// Merges several checkpoints into one by moving their data files. Removes folders that are empty
+/// afterwards if `delete_old_dirs` is set.
+///
+/// # Errors
+/// INVALID_ARGUMENT if there are no parts or they share a tensor; NOT_FOUND if a data file is
+/// missing; DATA_LOSS if an index is damaged; other file system errors.
 pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> Result<()> {
     if parts.is_empty() {
         return Err(invalid_argument!("Input checkpoint_prefixes is empty"));
@@ -291,16 +309,16 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
     }
     let counts = bundles.iter().map(TensorBundle::n_shards);
     let n = counts.clone().try_fold(0i32, i32::checked_add);
-    let n = n.filter(|n| *n < i32::MAX).ok_or_else(|| {
-        data_loss!("the merged checkpoints say that they have more data files than can be numbered")
-    })?;
+    let n = n
+        .filter(|n| *n < i32::MAX)
+        .ok_or_else(|| data_loss!("the merged checkpoints have too many data files"))?;
     let place = Place::for_shards(prefix, n);
     let before = files_of(prefix);
     let mut entries: BTreeMap<Vec<u8>, BundleEntryProto> = BTreeMap::new();
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     let mut next = place.first;
     for (bundle, part) in bundles.iter().zip(parts) {
-        // A shard that no tensor is in need not be there.
+        // A shard without tensors may be missing.
         let mut shards = BTreeSet::new();
         for (key, entry) in bundle.raw_entries() {
             let mut entry = entry?;
@@ -312,7 +330,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
                     bundle.n_shards()
                 ));
             }
-            // The whole of a tensor in slices has no data of its own.
+            // The entry of a sliced tensor as a whole has no data.
             if entry.slices.is_empty() {
                 shards.insert(entry.shard_id);
             }
@@ -321,7 +339,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
                 None => {
                     entries.insert(key, entry);
                 }
-                // Parts of one tensor may be spread over checkpoints.
+                // Slices of one tensor may be in different checkpoints.
                 Some(known)
                     if !known.slices.is_empty()
                         && (known.dtype, &known.shape) == (entry.dtype, &entry.shape) =>
@@ -359,7 +377,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         write_index(prefix, &place, entries)
     });
     if let Err(error) = written {
-        // The parts stay what they were.
+        // On failure the parts are moved back.
         for (from, to) in moves
             .iter()
             .filter(|(from, to)| to.exists() && !from.exists())
@@ -380,14 +398,14 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
             }
         }
         if let Some(folder) = Path::new(part).parent().filter(|_| delete_old_dirs) {
-            // Only an empty folder goes.
+            // Removes the folder only if it is empty.
             let _ = std::fs::remove_dir(folder);
         }
     }
     Ok(())
 }
 
-/// Which checkpoints a folder has, as the file `checkpoint` in it says.
+/// The checkpoints of a folder, as recorded in its file `checkpoint`.
 ///
 /// ```
 /// use ferroflow_model::CheckpointState;
@@ -404,7 +422,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
 pub struct CheckpointState {
     /// The prefixes of the checkpoints, relative to the folder or absolute, oldest first.
     pub paths: Vec<String>,
-    /// When each was written, in seconds since 1970; empty when it is not known.
+    /// The time of each, in seconds since 1970; empty if unknown.
     pub timestamps: Vec<f64>,
 }
 
@@ -414,12 +432,15 @@ impl CheckpointState {
         self.paths.last().map(String::as_str)
     }
 
-    /// Returns the file of a folder.
+    /// Returns the path of the folder's state file.
     fn path(folder: &Path) -> PathBuf {
         folder.join("checkpoint")
     }
 
-    /// Reads the file of a folder; `None` when there is none.
+    /// Reads the state file of a folder; `None` if there is none.
+    ///
+    /// # Errors
+    /// DATA_LOSS or FAILED_PRECONDITION if the content is not valid; other file system errors.
     pub fn read(folder: &Path) -> Result<Option<CheckpointState>> {
         let path = Self::path(folder);
         let text = match std::fs::read(&path) {
@@ -459,7 +480,10 @@ impl CheckpointState {
         Ok(Some(state))
     }
 
-    /// Writes the file of a folder.
+    /// Writes the state file of a folder.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let latest = self.latest().unwrap_or_default();
         let mut text = format!("model_checkpoint_path: {}\n", quoted(latest));
@@ -474,8 +498,10 @@ impl CheckpointState {
         write_file(&Self::path(folder), text.as_bytes())
     }
 
-    /// Enters a checkpoint that was just written as the latest, and removes all but the last
-    /// `keep` of those that the folder's file knew.
+    /// Records a new checkpoint as the latest, and removes all but the last `keep` recorded ones.
+    ///
+    /// # Errors
+    /// Those of [`CheckpointState::read`] and [`CheckpointState::write`].
     pub fn record(folder: &Path, prefix: &str, keep: usize) -> Result<CheckpointState> {
         let mut state = Self::read(folder)?.unwrap_or_default();
         let now = std::time::UNIX_EPOCH
@@ -501,7 +527,7 @@ impl CheckpointState {
     }
 }
 
-/// Removes the files of a checkpoint: the index first, without which the rest is nothing.
+/// Removes the files of a checkpoint: the index first, since the rest is unreachable without it.
 pub fn remove_checkpoint(prefix: &str) {
     let files = files_of(prefix);
     if std::fs::remove_file(index_path(prefix)).is_ok() {
@@ -562,7 +588,8 @@ mod tests {
     use super::*;
     use ferroflow_base::Code;
 
-    /// A header may say anything: it is refused, or not believed further than there are files.
+    /// A wrong number in the header is an error, and does not make the reader open or allocate more
+    /// than there are files.
     #[test]
     fn numbers_of_data_files_are_not_believed() {
         let folder = std::env::temp_dir().join(format!("ferroflow-shards-{}", std::process::id()));

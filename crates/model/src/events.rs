@@ -1,4 +1,4 @@
-//! Event files, which TensorBoard shows: scalars by step, and the graph.
+//! Event files for TensorBoard: scalars by step, and the graph.
 
 use crate::atomic_file::make_folder;
 use crate::proto::{Event, GraphDef, Summary, event::What, summary};
@@ -33,12 +33,18 @@ fn now() -> f64 {
 }
 
 impl EventWriter {
-    /// Begins a file of events in `folder`, which is made if it is not there.
+    /// Creates an event file in `folder`, and the folder if needed.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn create(folder: &Path) -> Result<EventWriter> {
         Self::with_suffix(folder, ".v2")
     }
 
-    /// Returns the same, with a name that ends in `suffix`.
+    /// Like [`EventWriter::create`], with a name that ends in `suffix`.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn with_suffix(folder: &Path, suffix: &str) -> Result<EventWriter> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         make_folder(folder)?;
@@ -48,7 +54,7 @@ impl EventWriter {
             true => "localhost".to_string(),
             false => host,
         };
-        // The part that TensorBoard looks for is `tfevents`; the rest tells files apart.
+        // TensorBoard looks for `tfevents` in the name; the rest makes it unique.
         let id = std::process::id();
         let name = format!(
             "events.out.tfevents.{:010}.{host}.{id}.{n}{suffix}",
@@ -64,7 +70,7 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// Returns the file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -77,17 +83,26 @@ impl EventWriter {
         })
     }
 
-    /// Returns an event as it is, its time included.
+    /// Writes an event, including its time.
+    ///
+    /// # Errors
+    /// A file system error if the file cannot be written.
     pub fn write(&mut self, event: &Event) -> Result<()> {
         self.records.write(&event.encode_to_vec())
     }
 
-    /// Returns a value at a step.
+    /// Writes a value at a step.
+    ///
+    /// # Errors
+    /// A file system error if the file cannot be written.
     pub fn scalar(&mut self, tag: &str, step: i64, value: f32) -> Result<()> {
         self.scalars(step, &[(tag, value)])
     }
 
-    /// Several values at a step.
+    /// Writes several values at a step.
+    ///
+    /// # Errors
+    /// A file system error if the file cannot be written.
     pub fn scalars(&mut self, step: i64, values: &[(&str, f32)]) -> Result<()> {
         let value = |(tag, value): &(&str, f32)| summary::Value {
             tag: tag.to_string(),
@@ -97,14 +112,21 @@ impl EventWriter {
         self.values(step, values.iter().map(value).collect())
     }
 
-    /// Returns a summary that an op made: an encoded `Summary` message.
+    /// Writes the output of a summary op: an encoded `Summary` message.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it is not such a message; a file system error if the file cannot be
+    /// written.
     pub fn summary(&mut self, step: i64, encoded: &[u8]) -> Result<()> {
         let summary = Summary::decode(encoded)
             .map_err(|e| ferroflow_base::invalid_argument!("not a summary: {e}"))?;
         self.values(step, summary.value)
     }
 
-    /// Values of any kind at a step.
+    /// Writes values of any kind at a step.
+    ///
+    /// # Errors
+    /// A file system error if the file cannot be written.
     pub fn values(&mut self, step: i64, value: Vec<summary::Value>) -> Result<()> {
         self.event(step, What::Summary(Summary { value }))
     }
@@ -112,12 +134,15 @@ impl EventWriter {
     /// Writes the graph of the run.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// A file system error if the file cannot be written.
     pub fn graph(&mut self, step: i64, graph: &GraphDef) -> Result<()> {
         self.event(step, What::GraphDef(graph.encode_to_vec().into()))
     }
 
     /// Makes what was written visible to readers.
+    ///
+    /// # Errors
+    /// A file system error if the file cannot be written.
     pub fn flush(&mut self) -> Result<()> {
         self.records.flush()
     }

@@ -1,4 +1,4 @@
-//! Opening a model file.
+//! [`GraphFile`]: opening a frozen graph.
 
 use crate::proto::GraphDef;
 use crate::text::graph_from_text;
@@ -9,7 +9,7 @@ use prost::Message;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A `GraphDef` with the mapped file that its large constants still lie in.
+/// A `GraphDef` with the mapped file that holds its large constants.
 pub struct GraphFile {
     /// The message. `tensor_content` fields are slices of `file`.
     pub graph: GraphDef,
@@ -27,6 +27,9 @@ impl AsRef<[u8]> for Owner {
 
 impl GraphFile {
     /// Opens a frozen graph, binary (`.pb`) or text (`.pbtxt`); the content decides, not the name.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the file cannot be opened; INVALID_ARGUMENT if it is empty or not a `GraphDef`.
     pub fn open(path: &Path) -> Result<GraphFile> {
         let file = Arc::new(MappedFile::open(path)?);
         let content = (*file).as_ref();
@@ -44,7 +47,7 @@ impl GraphFile {
         let bytes = Bytes::from_owner(Owner(file.clone()));
         let graph = GraphDef::decode(bytes).map_err(|e| {
             invalid_argument!(
-                "{} is no GraphDef, neither binary nor text (is it cut short?): {e}",
+                "{} is not a GraphDef in binary or text form (truncated?): {e}",
                 path.display()
             )
         })?;
@@ -55,6 +58,9 @@ impl GraphFile {
     }
 
     /// Decodes a binary `GraphDef` from memory.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the bytes are not a `GraphDef`.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<GraphFile> {
         let graph = GraphDef::decode(bytes.into())
             .map_err(|e| invalid_argument!("not a binary GraphDef: {e}"))?;
@@ -62,8 +68,8 @@ impl GraphFile {
     }
 }
 
-/// Returns the content as text, when it can only be that: a binary GraphDef starts with a field tag
-/// below 0x20 or one that no text starts with.
+/// Returns the content as text if it is not binary: a binary GraphDef starts with a field tag
+/// below 0x20 or one that text does not start with.
 fn text_of(content: &[u8]) -> Option<&str> {
     let head = &content[..content.len().min(512)];
     let is_text = head
@@ -71,7 +77,7 @@ fn text_of(content: &[u8]) -> Option<&str> {
         .all(|&b| b >= 0x20 || matches!(b, b'\n' | b'\r' | b'\t'))
         && !matches!(head[0], b'\n' if head.len() > 1 && head[1] >= 0x80);
     // A binary GraphDef's first byte is '\n' (field 1, length-delimited) followed by a length.
-    // A text one that starts with a newline goes on with text.
+    // A text one that starts with a newline continues with text.
     if !is_text {
         return None;
     }

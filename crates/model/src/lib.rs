@@ -1,10 +1,11 @@
-//! Files and wire messages only: TensorFlow's `GraphDef`, SavedModels and checkpoints.
+//! Files and wire messages: TensorFlow's `GraphDef`, SavedModels, checkpoints, records and events.
 //!
 //! Entry points: [`GraphFile`] opens a model file, binary or text; [`SavedModelFile`] opens a
-//! SavedModel directory, [`TensorBundle`] a checkpoint, which
-//! [`BundleWriter`] writes, [`SliceReader`] one of the older format; [`tensor_from_proto`] and
-//! [`tensor_to_proto`] convert constants; [`arrays`] reads and writes numpy files;
-//! [`RecordReader`] and [`RecordWriter`] TFRecord files, [`EventWriter`] TensorBoard's; [`proto`] has the messages.
+//! SavedModel directory; [`TensorBundle`] reads and [`BundleWriter`] writes a checkpoint,
+//! [`SliceReader`] reads one of the older format; [`tensor_from_proto`] and [`tensor_to_proto`]
+//! convert constants; [`arrays`] reads and writes numpy files; [`RecordReader`] and
+//! [`RecordWriter`] handle TFRecord files, [`EventWriter`] TensorBoard's; [`proto`] has the
+//! messages.
 //!
 //! Does not know: ops, graphs as structures, execution.
 #![forbid(unsafe_code)]

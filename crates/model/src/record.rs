@@ -10,20 +10,23 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// How a file of records is compressed as a whole.
+/// The compression of a record file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecordCompression {
-    /// Not at all.
+    /// Uncompressed.
     #[default]
     None,
-    /// As a zlib stream.
+    /// A zlib stream.
     Zlib,
-    /// As gzip does.
+    /// The gzip format.
     Gzip,
 }
 
 impl RecordCompression {
-    /// Returns the compression of TensorFlow's name: `""`, `"NONE"`, `"ZLIB"` or `"GZIP"`.
+    /// Returns the compression with TensorFlow's name: `""`, `"NONE"`, `"ZLIB"` or `"GZIP"`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for other names.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "" | "NONE" => Ok(RecordCompression::None),
@@ -34,7 +37,10 @@ impl RecordCompression {
     }
 }
 
-/// Returns a whole file, uncompressed.
+/// Reads and decompresses a whole file.
+///
+/// # Errors
+/// DATA_LOSS if the compressed data is damaged; other file system errors.
 pub fn read_compressed(path: &Path, compression: RecordCompression) -> Result<Vec<u8>> {
     let mut reader = RecordReader::open(path, compression)?;
     let mut data = Vec::new();
@@ -67,6 +73,9 @@ pub struct RecordReader {
 
 impl RecordReader {
     /// Opens a file of records.
+    ///
+    /// # Errors
+    /// A file system error, such as NOT_FOUND.
     pub fn open(path: &Path, compression: RecordCompression) -> Result<RecordReader> {
         let file = File::open(path).map_err(|e| io_error(path, &e))?;
         let file = BufReader::with_capacity(1 << 18, file);
@@ -82,12 +91,15 @@ impl RecordReader {
         })
     }
 
-    /// Where the next record begins, in the uncompressed file.
+    /// Returns the offset of the next record in the uncompressed file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Returns the next record; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// DATA_LOSS if the record is damaged or truncated; other file system errors.
     pub fn read(&mut self) -> Result<Option<Vec<u8>>> {
         let mut header = [0u8; 12];
         match self.fill(&mut header)? {
@@ -103,7 +115,7 @@ impl RecordReader {
         let Some(whole) = n.checked_add(4).filter(|&n| n <= isize::MAX as u64) else {
             return Err(self.damaged("corrupted"));
         };
-        // A length is only trusted as far as there are bytes.
+        // A length is only trusted as far as there is data.
         let mut data = Vec::new();
         let read = (&mut self.source).take(whole).read_to_end(&mut data);
         read.map_err(|e| self.broken(&e))?;
@@ -122,7 +134,7 @@ impl RecordReader {
         Ok(Some(data))
     }
 
-    /// Reads as many bytes as there are; gives their number.
+    /// Reads until `to` is full or the file ends; returns the number of bytes.
     fn fill(&mut self, to: &mut [u8]) -> Result<usize> {
         let mut n = 0;
         while let Some(rest) = to.get_mut(n..).filter(|r| !r.is_empty()) {
@@ -194,7 +206,10 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Begins a file of records, in place of one of the same name.
+    /// Creates a file of records, replacing one of the same name.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn create(path: &Path, compression: RecordCompression) -> Result<RecordWriter> {
         let file = BufWriter::new(File::create(path).map_err(|e| io_error(path, &e))?);
         Ok(RecordWriter {
@@ -210,6 +225,9 @@ impl RecordWriter {
     }
 
     /// Appends a record.
+    ///
+    /// # Errors
+    /// A file system error, such as RESOURCE_EXHAUSTED if the disk is full.
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         let length = (record.len() as u64).to_le_bytes();
         let sum = |bytes: &[u8]| mask(crc32c::crc32c(bytes)).to_le_bytes();
@@ -222,13 +240,19 @@ impl RecordWriter {
         written.map_err(|e| io_error(&self.path, &e))
     }
 
-    /// Hands what was written so far to the system.
+    /// Passes everything written so far to the system.
+    ///
+    /// # Errors
+    /// A file system error, such as RESOURCE_EXHAUSTED if the disk is full.
     pub fn flush(&mut self) -> Result<()> {
         let flushed = self.sink.writer().flush();
         flushed.map_err(|e| io_error(&self.path, &e))
     }
 
-    /// Writes the end and waits until all is on the disk.
+    /// Writes the end of the file and waits until it is on disk.
+    ///
+    /// # Errors
+    /// A file system error, such as RESOURCE_EXHAUSTED if the disk is full.
     pub fn finish(self) -> Result<()> {
         let file = match self.sink {
             Sink::None(w) => Ok(w),

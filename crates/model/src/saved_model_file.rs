@@ -1,4 +1,4 @@
-//! Opening a SavedModel directory.
+//! [`SavedModelFile`]: opening and writing a SavedModel directory.
 
 use crate::atomic_file::{io_error, make_folder, write_file};
 use crate::graph_file::Owner;
@@ -11,10 +11,10 @@ use prost::Message;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the file of a SavedModel directory may be called, best first.
+/// Names of the model file in a SavedModel directory, in order of preference.
 pub const SAVED_MODEL_FILES: [&str; 2] = ["saved_model.pb", "saved_model.pbtxt"];
 
-/// A `SavedModel` message with the mapped file that its large constants still lie in.
+/// A `SavedModel` message with the mapped file that holds its large constants.
 pub struct SavedModelFile {
     /// The message. `tensor_content` fields are slices of `file`.
     pub model: SavedModel,
@@ -22,14 +22,19 @@ pub struct SavedModelFile {
     pub file: Option<Arc<MappedFile>>,
 }
 
-/// Writes `saved_model.pb` into `directory`, which is made if need be; the file is there when it is
-/// complete.
+/// Writes `saved_model.pb` into `directory`, atomically; creates the directory if needed.
+///
+/// # Errors
+/// A file system error, such as PERMISSION_DENIED.
 pub fn write_saved_model(directory: &Path, model: &SavedModel) -> Result<()> {
     make_folder(directory)?;
     write_file(&directory.join(SAVED_MODEL_FILES[0]), &encode(model))
 }
 
-/// Copies a file into the folder of a model's assets; the copy is there when it is complete.
+/// Copies a file into the folder of a model's assets, atomically.
+///
+/// # Errors
+/// A file system error, such as NOT_FOUND.
 pub fn copy_asset(directory: &Path, file: &Path, name: &str) -> Result<()> {
     let folder = directory.join("assets");
     make_folder(&folder)?;
@@ -37,18 +42,21 @@ pub fn copy_asset(directory: &Path, file: &Path, name: &str) -> Result<()> {
     write_file(&folder.join(name), &bytes)
 }
 
-/// Returns a message as bytes.
+/// Encodes a message.
 pub fn encode(message: &impl Message) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-/// Returns a message from its bytes.
+/// Decodes a message.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the bytes are not such a message.
 pub fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M> {
-    M::decode(bytes).map_err(|e| invalid_argument!("not the message that was expected: {e}"))
+    M::decode(bytes).map_err(|e| invalid_argument!("malformed message: {e}"))
 }
 
 impl SavedModelFile {
-    /// Returns whether `directory` has the file of a SavedModel.
+    /// Returns whether `directory` has a SavedModel's file.
     pub fn is_in(directory: &Path) -> bool {
         SAVED_MODEL_FILES
             .iter()
@@ -56,16 +64,16 @@ impl SavedModelFile {
     }
 
     /// Opens `saved_model.pb` or `saved_model.pbtxt` in `directory`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if neither file exists; INVALID_ARGUMENT if it is not a `SavedModel`.
     pub fn open(directory: &Path) -> Result<SavedModelFile> {
         let [binary, text] = SAVED_MODEL_FILES.map(|name| directory.join(name));
         if binary.is_file() {
             let file = Arc::new(MappedFile::open(&binary)?);
             let bytes = Bytes::from_owner(Owner(file.clone()));
             let model = SavedModel::decode(bytes).map_err(|e| {
-                invalid_argument!(
-                    "{} is no SavedModel (is it cut short?): {e}",
-                    binary.display()
-                )
+                invalid_argument!("{} is not a SavedModel (truncated?): {e}", binary.display())
             })?;
             let file = Some(file);
             return Ok(SavedModelFile { model, file });
@@ -84,7 +92,10 @@ impl SavedModelFile {
     }
 }
 
-/// Reads an asset from the collection where older models list them.
+/// Decodes an asset of the collection in which older models list them.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the bytes are not an `AssetFileDef`.
 pub fn decode_asset(bytes: &[u8]) -> Result<AssetFileDef> {
-    AssetFileDef::decode(bytes).map_err(|e| invalid_argument!("no AssetFileDef: {e}"))
+    AssetFileDef::decode(bytes).map_err(|e| invalid_argument!("not an AssetFileDef: {e}"))
 }

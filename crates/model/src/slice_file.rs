@@ -1,5 +1,5 @@
-//! Checkpoints in TensorFlow's V1 format: a table of slices of tensors, and one entry that says which
-//! there are. Several such files may be one checkpoint.
+//! Checkpoints in TensorFlow's V1 format (TensorFlow: `core/util/tensor_slice_reader.cc`): a table
+//! of tensor slices, and one entry that lists them. Several such files may form one checkpoint.
 
 use crate::atomic_file::write_file;
 use crate::proto::{
@@ -15,14 +15,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-/// A slice of a tensor that is to be saved: the tensor's name and whole shape, which part it is, and
-/// the values.
+/// A slice of a tensor to save.
 pub struct SavedPart<'a> {
     /// The name of the tensor.
     pub name: String,
     /// The shape of the whole tensor.
     pub whole: Shape,
-    /// Which part.
+    /// The part of the tensor.
     pub slice: TensorSlice,
     /// Its values.
     pub value: &'a Tensor,
@@ -43,6 +42,10 @@ pub struct SavedPart<'a> {
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), ferroflow_base::Status>(())
 /// ```
+///
+/// # Errors
+/// INVALID_ARGUMENT if parts of a tensor disagree on shape or dtype; a file system error if the
+/// file cannot be written.
 pub fn write_slices(path: &Path, parts: &[SavedPart]) -> Result<()> {
     let mut metas: BTreeMap<&str, SavedSliceMeta> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
@@ -100,7 +103,7 @@ pub fn write_slices(path: &Path, parts: &[SavedPart]) -> Result<()> {
     write_file(path, &sstable::write(&table))
 }
 
-/// Returns the values as the lists that this format has.
+/// Returns the values as the typed lists of this format.
 fn listed(tensor: &Tensor) -> Result<TensorProto> {
     fn ints<T: ferroflow_tensor::Element + Into<i32>>(t: &Tensor) -> Result<Vec<i32>> {
         Ok(t.slice::<T>()?.iter().map(|v| (*v).into()).collect())
@@ -145,11 +148,11 @@ fn listed(tensor: &Tensor) -> Result<TensorProto> {
 struct Stored {
     dtype: DType,
     shape: Shape,
-    /// The parts, and the file that each is in.
+    /// The parts, each with the index of its file.
     parts: Vec<(usize, TensorSlice)>,
 }
 
-/// A checkpoint in the V1 format, for reading.
+/// A checkpoint in the V1 format, opened for reading.
 pub struct SliceReader {
     paths: Vec<PathBuf>,
     tables: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -158,6 +161,9 @@ pub struct SliceReader {
 
 impl SliceReader {
     /// Opens a checkpoint of these files.
+    ///
+    /// # Errors
+    /// DATA_LOSS if a file cannot be opened or is damaged, or the files disagree.
     pub fn open(paths: &[PathBuf]) -> Result<SliceReader> {
         let mut this = SliceReader {
             paths: paths.to_vec(),
@@ -224,6 +230,10 @@ impl SliceReader {
     }
 
     /// Reads a tensor, or a part of it.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is no tensor of this name; INVALID_ARGUMENT if the checkpoint lacks a
+    /// part of it; DATA_LOSS if the data is damaged.
     pub fn read(&self, name: &str, slice: Option<&TensorSlice>) -> Result<Tensor> {
         let stored = self.tensors.get(name).ok_or_else(|| {
             let names: Vec<String> = self.paths.iter().map(|p| p.display().to_string()).collect();
@@ -263,7 +273,7 @@ impl SliceReader {
                 Tensor::zeros(stored.dtype, whole)
             }
             _ => Err(invalid_argument!(
-                "tensor {name}: the checkpoint has not all of the slice that is wanted"
+                "tensor {name}: the checkpoint does not have all of the requested slice"
             )),
         }
     }
@@ -288,7 +298,7 @@ impl SliceReader {
             data.uint32_val.len(),
             data.uint64_val.len(),
         ];
-        // A shape is only trusted as far as there are values.
+        // A shape is only trusted as far as there is data.
         if data.tensor_content.is_empty() && !counts.contains(&shape.num_elements()) {
             return Err(data_loss!(
                 "a slice has another number of values than its shape {shape}"

@@ -1,17 +1,18 @@
-//! Sorted string tables: the container of checkpoint indices.
+//! Sorted string tables, the container of checkpoint indices (LevelDB's table format; TensorFlow:
+//! `tsl/lib/io/table.cc`).
 //!
-//! A table is blocks of sorted entries, a block that lists them, and a footer. Keys are stored as
-//! the part in which they differ from the one before; each block has a checksum.
+//! A table consists of blocks of sorted entries, an index block that lists them, and a footer. Keys
+//! are stored without the prefix they share with the previous one; each block has a checksum.
 
 use ferroflow_base::{Result, data_loss};
 use std::collections::BTreeMap;
 
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 const FOOTER: usize = 48;
-/// What follows a block: how it is compressed, and its checksum.
+/// Bytes after a block: its compression type and its checksum.
 const TRAILER: usize = 5;
 
-/// Undoes the rotation and offset that stored checksums have.
+/// Reverses the rotation and offset of stored checksums.
 pub(crate) fn unmask(masked: u32) -> u32 {
     masked.wrapping_sub(0xa282_ead8).rotate_right(17)
 }
@@ -30,7 +31,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes a variable-length integer off the front.
+/// Reads a variable-length integer off the front.
 pub(crate) fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
@@ -84,12 +85,12 @@ pub(crate) fn read(table: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(entries)
 }
 
-/// Bytes after which a block is full.
+/// Bytes from which a block is full.
 const BLOCK: usize = 256 * 1024;
 /// Entries from one whole key to the next.
 const RESTART: usize = 16;
 
-/// A block that is being filled.
+/// A block being filled.
 #[derive(Default)]
 struct BlockWriter {
     content: Vec<u8>,
@@ -117,7 +118,7 @@ impl BlockWriter {
         self.n_entries += 1;
     }
 
-    /// Appends the block to a table; gives its handle.
+    /// Appends the block to a table; returns its handle.
     fn finish(mut self, table: &mut Vec<u8>) -> Vec<u8> {
         if self.restarts.is_empty() {
             self.restarts.push(0);
@@ -138,7 +139,7 @@ impl BlockWriter {
     }
 }
 
-/// Returns a table of these entries, not compressed.
+/// Returns an uncompressed table of these entries.
 pub(crate) fn write(entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
     let (mut table, mut index) = (Vec::new(), BlockWriter::default());
     let mut block = BlockWriter::default();
@@ -162,7 +163,7 @@ pub(crate) fn write(entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
     table
 }
 
-/// Where a block lies: offset and size.
+/// Reads the handle of a block: offset and size.
 fn handle(bytes: &mut &[u8]) -> Option<(usize, usize)> {
     Some((length(bytes)?, length(bytes)?))
 }
@@ -182,7 +183,7 @@ fn block(table: &[u8], (offset, size): (usize, usize)) -> Result<Vec<u8>> {
     match trailer[0] {
         0 => Ok(content.to_vec()),
         1 => {
-            // No element of the format stands for more than 64 bytes.
+            // An element of the format expands to at most 64 bytes.
             let length = snap::raw::decompress_len(content).unwrap_or(usize::MAX);
             if length > content.len().saturating_mul(64) {
                 return Err(data_loss!("corrupted compressed block contents"));
@@ -199,7 +200,7 @@ fn block_entries(block: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let bad = || data_loss!("bad block contents");
     let at = block.len().checked_sub(4).ok_or_else(bad)?;
     let n_restarts = word(&block[at..]).ok_or_else(bad)? as usize;
-    // Restarts only speed searches up; here everything is read in order.
+    // Restart points only speed up searches; here everything is read in order.
     let end = n_restarts
         .checked_mul(4)
         .and_then(|n| at.checked_sub(n))
@@ -320,7 +321,7 @@ mod tests {
         for bit in 0..table.len() * 8 {
             let mut damaged = table.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            // Padding and the handle of the unused metaindex may change without harm.
+            // Changes to padding and to the handle of the unused metaindex are harmless.
             if let Ok(read) = read(&damaged) {
                 assert_eq!(read, whole, "bit {bit}");
             }

@@ -1,5 +1,5 @@
-//! Checkpoints: a table of what there is (`PREFIX.index`), and the bytes in data files
-//! (`PREFIX.data-00000-of-00001` …), which are mapped.
+//! Checkpoints (TensorFlow: `core/util/tensor_bundle`): an index (`PREFIX.index`), and the bytes in
+//! data files (`PREFIX.data-00000-of-00001` …), which are mapped.
 
 use crate::proto::{BundleEntryProto, BundleHeaderProto, bundle_header_proto::Endianness};
 use crate::sstable::{self, unmask, varint};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Newest format version that this code reads.
 const VERSION: i32 = 1;
 
-/// A checkpoint in TensorFlow's V2 format, for reading.
+/// A checkpoint in TensorFlow's V2 format, opened for reading.
 ///
 /// Every tensor is checked against its checksum when it is read. Large ones stay in the mapped
 /// file where their alignment allows it.
@@ -36,6 +36,10 @@ struct Entry {
 
 impl TensorBundle {
     /// Opens the checkpoint whose files begin with `prefix`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is no such checkpoint; DATA_LOSS if the index is damaged;
+    /// INVALID_ARGUMENT or UNIMPLEMENTED if its version or byte order is not supported.
     pub fn open(prefix: &str) -> Result<TensorBundle> {
         let path = PathBuf::from(format!("{prefix}.index"));
         if !path.is_file() {
@@ -68,7 +72,7 @@ impl TensorBundle {
         }
         if header.num_shards < 0 {
             return Err(data_loss!(
-                "the checkpoint's header says that it has {} data files",
+                "the checkpoint's header has {} data files",
                 header.num_shards
             ));
         }
@@ -94,19 +98,25 @@ impl TensorBundle {
 
     /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        // Keys of parts of tensors begin with a zero byte.
+        // Keys of slices begin with a zero byte.
         let is_name = |key: &&Vec<u8>| key.first().is_some_and(|&b| b != 0);
         let keys = self.entries.keys().filter(is_name);
         keys.filter_map(|key| std::str::from_utf8(key).ok())
     }
 
     /// Returns the dtype and shape of tensor `name`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is none; DATA_LOSS if its entry is damaged.
     pub fn dtype_and_shape(&self, name: &str) -> Result<(DType, Shape)> {
         let entry = self.entry(name, name.as_bytes())?;
         Ok((entry.dtype, entry.shape))
     }
 
     /// Reads tensor `name`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is none; DATA_LOSS if it is damaged.
     pub fn read(&self, name: &str) -> Result<Tensor> {
         let entry = self.entry(name, name.as_bytes())?;
         if entry.proto.slices.is_empty() {
@@ -116,6 +126,10 @@ impl TensorBundle {
     }
 
     /// Reads a part of tensor `name`, which must have shape `whole`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is none; INVALID_ARGUMENT if its shape differs or slices are missing;
+    /// DATA_LOSS if it is damaged.
     pub fn read_slice(&self, name: &str, whole: &Shape, slice: &TensorSlice) -> Result<Tensor> {
         let entry = self.entry(name, name.as_bytes())?;
         if entry.shape != *whole {
@@ -128,7 +142,7 @@ impl TensorBundle {
         self.assemble(name, &entry, &slice.bounds(whole)?)
     }
 
-    /// Returns the elements of a tensor that lie in `wanted`, from all stored parts.
+    /// Returns the elements of a tensor inside `wanted`, from all stored parts.
     fn assemble(&self, name: &str, entry: &Entry, wanted: &Bounds) -> Result<Tensor> {
         let shape: Shape = wanted.size.iter().copied().collect();
         if entry.proto.slices.is_empty() {
@@ -159,7 +173,7 @@ impl TensorBundle {
             n_bytes = n_bytes.saturating_add(self.stored(name, &part)?.1.len());
             parts.push((part, stored, common));
         }
-        // Every element takes a byte at least: nothing is allocated for what is not there.
+        // Every element takes at least a byte, so allocate only as much as is stored.
         let n = wanted.num_elements();
         if n_found < n {
             return Err(invalid_argument!(
@@ -224,12 +238,12 @@ impl TensorBundle {
         data_path(&self.prefix, id, self.n_shards)
     }
 
-    /// How many data files there are.
+    /// Returns the number of data files.
     pub(crate) fn n_shards(&self) -> i32 {
         self.n_shards
     }
 
-    /// Returns all entries as they are stored, the header left out.
+    /// Returns all encoded entries except the header.
     pub(crate) fn raw_entries(
         &self,
     ) -> impl Iterator<Item = (Vec<u8>, Result<BundleEntryProto>)> + '_ {
@@ -254,7 +268,7 @@ impl TensorBundle {
         Ok(file)
     }
 
-    /// Returns the file and the range of bytes of an entry that is not in parts.
+    /// Returns the file and the byte range of an entry that is not sliced.
     fn stored(&self, name: &str, entry: &Entry) -> Result<(Arc<MappedFile>, Range<usize>)> {
         let id = entry.proto.shard_id;
         if !(0..self.n_shards).contains(&id) {
@@ -273,7 +287,7 @@ impl TensorBundle {
             None => {
                 let path = self.shard_path(id);
                 let what = format!(
-                    "{} has no {size} bytes at {offset}; is it cut short?",
+                    "{} has no {size} bytes at {offset}; truncated?",
                     path.display()
                 );
                 Err(self.damaged(name, &what))
@@ -281,7 +295,7 @@ impl TensorBundle {
         }
     }
 
-    /// Returns the value of an entry that is not in parts.
+    /// Returns the value of an entry that is not sliced.
     fn value(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         let (file, range) = self.stored(name, entry)?;
         let stored = &(*file).as_ref()[range.clone()];
@@ -322,12 +336,12 @@ impl TensorBundle {
         .note(format!("for tensor '{name}'")))
     }
 
-    /// Returns all lengths, their checksum, then the strings. The entry's checksum sees the lengths
-    /// as fixed-width numbers.
+    /// Decodes strings: all lengths, their checksum, then the strings. The entry's checksum treats
+    /// the lengths as fixed-width numbers.
     fn strings(&self, name: &str, entry: &Entry, mut stored: &[u8]) -> Result<Tensor> {
         let n = entry.shape.num_elements();
-        let short = || self.damaged(name, "its strings are cut short");
-        // A length takes a byte at least.
+        let short = || self.damaged(name, "its strings are truncated");
+        // A length takes at least a byte.
         if n > stored.len() {
             return Err(short());
         }
@@ -361,19 +375,19 @@ impl TensorBundle {
     }
 }
 
-/// Returns the name of a data file.
+/// Returns the path of a data file.
 pub(crate) fn data_path(prefix: &str, id: i32, n_shards: i32) -> PathBuf {
     PathBuf::from(format!("{prefix}.data-{id:05}-of-{n_shards:05}"))
 }
 
-/// Returns whether the files of a checkpoint begin with `prefix`.
+/// Returns whether a checkpoint with this prefix exists.
 pub fn has_checkpoint(prefix: &Path) -> bool {
     let mut index = prefix.as_os_str().to_os_string();
     index.push(".index");
     Path::new(&index).is_file()
 }
 
-/// Which of a tensor's slices say something of the same elements.
+/// Returns the error of a tensor with overlapping slices.
 #[cold]
 fn overlapping(slices: &[&Bounds], whole: &Shape) -> Status {
     for (i, slice) in slices.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `TensorProto` and `TensorShapeProto`, both ways.
+//! Conversion of `TensorProto` and `TensorShapeProto`.
 
 use crate::proto::{
     DataType, ResourceHandleProto, TensorProto, TensorShapeProto, VariantTensorDataProto,
@@ -13,13 +13,16 @@ use prost::Message;
 use std::any::Any;
 use std::sync::Arc;
 
-/// Returns the dtype of a `DataType` number. Reference types are not allowed here.
+/// Converts a `DataType` number. Reference types are not allowed here.
 fn dtype_from_proto(number: i32) -> Result<DType> {
     DType::from_number(number)
         .ok_or_else(|| invalid_argument!("dtype number {number} is not known"))
 }
 
-/// Reads a shape; −1 is an unknown dimension.
+/// Decodes a shape; −1 is an unknown dimension.
+///
+/// # Errors
+/// INVALID_ARGUMENT for dimensions below −1.
 pub fn shape_from_proto(proto: &TensorShapeProto) -> Result<PartialShape> {
     if proto.unknown_rank {
         return Ok(PartialShape::unknown());
@@ -28,7 +31,7 @@ pub fn shape_from_proto(proto: &TensorShapeProto) -> Result<PartialShape> {
     PartialShape::from_tf(Some(&dims))
 }
 
-/// Writes a shape.
+/// Encodes a shape.
 pub fn shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
     let dim = |d: &Option<usize>| Dim {
         size: d.map_or(-1, |d| d as i64),
@@ -46,10 +49,14 @@ pub fn shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
     }
 }
 
-/// Tensors from this size on stay as short as a message may say them.
+/// Tensors from this size keep the short form of their message.
 const EXPANDED_BYTES: usize = 1 << 20;
 
-/// Reads a constant. Content that lies in `file` stays there until it is used.
+/// Decodes a constant. Content inside `file` stays there until it is used.
+///
+/// # Errors
+/// INVALID_ARGUMENT if dtype, shape or content are not valid; RESOURCE_EXHAUSTED if the tensor
+/// does not fit into memory.
 pub fn tensor_from_proto(
     proto: &TensorProto,
     file: Option<&Arc<MappedFile>>,
@@ -78,7 +85,7 @@ pub fn tensor_from_proto(
         }
         return Ok(Tensor::from_bytes(dtype, shape, content)?.into());
     }
-    // A small message may stand for a large tensor, which is made when somebody asks for it.
+    // A small message may stand for a large tensor, which is computed on use.
     let n_bytes = shape.num_elements().saturating_mul(dtype.size());
     if n_bytes >= EXPANDED_BYTES && proto.encoded_len() < n_bytes / 4 {
         let (proto, of) = (proto.clone(), shape.clone());
@@ -88,7 +95,7 @@ pub fn tensor_from_proto(
     Ok(listed(dtype, shape, proto)?.into())
 }
 
-/// Values that a message lists; the last one stands for those that are missing.
+/// Decodes the values that a message lists; the last one is repeated.
 fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
     match dtype {
         DType::Float => fill(shape, &proto.float_val, |v| *v),
@@ -104,7 +111,7 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
         DType::Qint16 => fill(shape, &proto.int_val, |v| *v as i16)?.bitcast(dtype),
         DType::Quint16 => fill(shape, &proto.int_val, |v| *v as u16)?.bitcast(dtype),
         DType::Qint32 => fill(shape, &proto.int_val, |v| *v)?.bitcast(dtype),
-        // A byte each, of which the upper bits repeat the sign.
+        // A byte each, sign-extended.
         DType::Int4 => fill(shape, &proto.int_val, |v| (*v << 4) as i8 >> 4)?.bitcast(dtype),
         DType::Uint4 => fill(shape, &proto.int_val, |v| (*v & 15) as u8)?.bitcast(dtype),
         DType::Int2 => fill(shape, &proto.int_val, |v| (*v << 6) as i8 >> 6)?.bitcast(dtype),
@@ -161,10 +168,10 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
     }
 }
 
-/// Reads `n` strings: first all lengths, as varints, then all bytes.
+/// Decodes `n` strings: first all lengths, as varints, then all bytes.
 fn split_strings(content: &Bytes, n: usize) -> Result<Vec<Bytes>> {
     let bad = || invalid_argument!("the content of a string tensor is damaged");
-    // Each string takes a byte at least.
+    // A string takes at least a byte.
     if n > content.len() {
         return Err(bad());
     }
@@ -181,8 +188,8 @@ fn split_strings(content: &Bytes, n: usize) -> Result<Vec<Bytes>> {
     lengths.into_iter().map(&mut take).collect()
 }
 
-/// Fills a tensor with `values`, the last of which stands for all that are missing; no value at
-/// all stands for zeros. TensorFlow does not look at values beyond the last element.
+/// Fills a tensor with `values`, repeating the last one; zeros if there are none. Like TensorFlow,
+/// ignores surplus values.
 fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Result<Tensor> {
     let n = shape.num_elements();
     let mut t = Tensor::for_overwrite(T::DTYPE, shape)?;
@@ -196,7 +203,7 @@ fn fill<T: Element, V>(shape: Shape, values: &[V], f: impl Fn(&V) -> T) -> Resul
     Ok(t)
 }
 
-/// Contents from this size on are not copied.
+/// Contents from this size are shared, not copied.
 const SHARED_BYTES: usize = 4096;
 
 /// The bytes of a plain tensor.
@@ -216,7 +223,7 @@ fn handle_to_proto(handle: &ResourceHandle) -> ResourceHandleProto {
     }
 }
 
-/// Decodes the types of `core/framework/variant_op_registry.cc`. A value of any other type stays
+/// Decodes the types of `core/framework/variant_op_registry.cc`. Values of other types stay
 /// encoded.
 fn variant_from_proto(proto: &VariantTensorDataProto) -> Variant {
     fn plain<const N: usize, T>(metadata: &[u8], decode: fn([u8; N]) -> T) -> Option<Variant>
@@ -238,7 +245,7 @@ fn variant_from_proto(proto: &VariantTensorDataProto) -> Variant {
     decoded.unwrap_or_else(|| Variant(Some(Arc::new(proto.clone()))))
 }
 
-/// Encodes what [`variant_from_proto`] returns.
+/// Encodes a value that [`variant_from_proto`] returned.
 fn variant_to_proto(value: &Variant) -> Result<VariantTensorDataProto> {
     let Some(value) = &value.0 else {
         return Ok(VariantTensorDataProto::default());
@@ -268,7 +275,10 @@ fn unwritable(dtype: DType) -> Status {
     unimplemented_error!("{dtype} tensors cannot be written to a file")
 }
 
-/// Writes a constant.
+/// Encodes a constant.
+///
+/// # Errors
+/// UNIMPLEMENTED if the dtype, or the type of a variant, has no encoding.
 pub fn tensor_to_proto(tensor: &Tensor) -> Result<TensorProto> {
     let mut proto = TensorProto {
         dtype: tensor.dtype() as i32,
@@ -339,7 +349,7 @@ mod tests {
             };
             let t = tensor_from_proto(&p, None).unwrap().get().unwrap();
             let back = tensor_to_proto(&t).unwrap();
-            // The last value stands for those that are missing.
+            // The last value is repeated.
             p.variant_val.push(value);
             assert_eq!(back.variant_val, p.variant_val);
         }

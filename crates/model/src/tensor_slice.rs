@@ -1,4 +1,5 @@
-//! Parts of tensors: how checkpoints name them, cut them out and put them together.
+//! Slices of tensors in checkpoints: naming, cutting and assembling them (TensorFlow:
+//! `core/framework/tensor_slice.cc`).
 
 use crate::proto::TensorSliceProto;
 use crate::proto::tensor_slice_proto::{Extent, extent::HasLength};
@@ -28,7 +29,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// As TensorFlow writes a slice of a tensor of this shape.
+    /// Formats like TensorFlow's slice of a tensor of this shape.
     pub(crate) fn describe(&self, whole: &Shape) -> String {
         let extents = self.start.iter().zip(&self.size).zip(whole.dims());
         let extents = extents.map(|((start, size), all)| match size == all {
@@ -40,8 +41,11 @@ impl Bounds {
 }
 
 impl TensorSlice {
-    /// Reads the form of the ops' `shape_and_slices`: the sizes of the whole tensor, then the
+    /// Parses an element of the ops' `shape_and_slices`: the sizes of the whole tensor, then the
     /// slice.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the text is malformed.
     pub fn parse_spec(spec: &str) -> Result<(Shape, TensorSlice)> {
         let Some((dims, slice)) = spec.rsplit_once(' ') else {
             return Err(invalid_argument!(
@@ -60,7 +64,7 @@ impl TensorSlice {
         Ok((shape, slice))
     }
 
-    /// Returns all of a tensor.
+    /// Returns the slice that is a whole tensor.
     pub fn all(whole: &Shape) -> TensorSlice {
         TensorSlice {
             extents: vec![None; whole.rank()],
@@ -113,6 +117,9 @@ impl TensorSlice {
     }
 
     /// Returns the shape of this part of a tensor of shape `whole`.
+    ///
+    /// # Errors
+    /// INTERNAL if the slice does not fit.
     pub fn shape(&self, whole: &Shape) -> Result<Shape> {
         Ok(self.bounds(whole)?.size.into_iter().collect())
     }
@@ -149,8 +156,8 @@ impl TensorSlice {
         Ok(bounds)
     }
 
-    /// Returns the key under which a bundle keeps this slice of tensor `name`: an encoding that
-    /// sorts as its parts do.
+    /// Returns the key of this slice of tensor `name` in a bundle: an encoding whose order is that
+    /// of the parts (TensorFlow: `core/util/saved_tensor_slice_util.cc`).
     pub(crate) fn key(&self, name: &str) -> Vec<u8> {
         let mut key = vec![0];
         for &byte in name.as_bytes() {
@@ -185,19 +192,20 @@ impl fmt::Display for TensorSlice {
     }
 }
 
-/// How many bytes follow, then those bytes, most significant first.
+/// Appends the number of bytes, then those bytes, most significant first.
 fn unsigned(out: &mut Vec<u8>, value: u64) {
     let n_bytes = (u64::BITS - value.leading_zeros()).div_ceil(8) as usize;
     out.push(n_bytes as u8);
     out.extend(&value.to_be_bytes()[8 - n_bytes..]);
 }
 
-/// A header of as many ones (zeros for negative numbers) as there are bytes, then the number.
+/// Appends a header of as many ones (zeros for negative numbers) as there are bytes, then the
+/// number.
 fn signed(out: &mut Vec<u8>, value: i64) {
     let magnitude = if value < 0 { !value } else { value };
     let bits = i64::BITS - magnitude.leading_zeros();
     let n_bytes = (bits + 1).div_ceil(7).max(1) as usize;
-    // Ten bytes hold header and number; shorter forms are the end of it.
+    // Ten bytes hold header and number; shorter forms are a suffix of it.
     let mut bytes = [if value < 0 { 0xff } else { 0 }; 10];
     bytes[2..].copy_from_slice(&value.to_be_bytes());
     let header = ((1u32 << n_bytes) - 1) << (16 - n_bytes);
@@ -210,7 +218,7 @@ fn signed(out: &mut Vec<u8>, value: i64) {
 }
 
 impl Bounds {
-    /// Returns all of a tensor.
+    /// Returns the bounds of a whole tensor.
     pub(crate) fn of(shape: &Shape) -> Bounds {
         Bounds {
             start: vec![0; shape.rank()],
@@ -222,7 +230,7 @@ impl Bounds {
         self.size.iter().product()
     }
 
-    /// What both boxes have in common.
+    /// Returns the intersection of both boxes, if any.
     pub(crate) fn intersect(&self, other: &Bounds) -> Option<Bounds> {
         let mut out = Bounds {
             start: Vec::new(),
@@ -243,7 +251,7 @@ impl Bounds {
     }
 }
 
-/// Copies the elements of `common`, which lies in both boxes, between tensors that hold the boxes
+/// Copies the elements of `common`, a part of both boxes, between tensors that hold the boxes
 /// `from_box` and `to_box`.
 pub(crate) fn copy_box(
     from: &Tensor,
@@ -265,14 +273,14 @@ pub(crate) fn copy_box(
             );
             match (source.get(a..a + row), target.get_mut(b..b + row)) {
                 (Some(source), Some(target)) => target.clone_from_slice(source),
-                _ => return Err(internal!("a slice lies outside of its tensor")),
+                _ => return Err(internal!("a slice is outside its tensor")),
             }
         }
         Ok(())
     })
 }
 
-/// Where row `i` of `common` begins in a tensor that holds the box `of`.
+/// Returns the start of row `i` of `common` in a tensor that holds the box `of`.
 fn position(mut i: usize, common: &Bounds, of: &Bounds, at: &[usize]) -> usize {
     let mut position = at.last().copied().unwrap_or(0);
     let mut stride = of.size.last().copied().unwrap_or(1);

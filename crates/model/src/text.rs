@@ -1,4 +1,4 @@
-//! Protobuf's text format (`.pbtxt`), through the messages' descriptors.
+//! Protobuf's text format (`.pbtxt`), by the messages' descriptors.
 
 use crate::proto::{GraphDef, SavedModel};
 use ferroflow_base::{Result, internal, invalid_argument};
@@ -16,11 +16,10 @@ fn descriptor(message: &str) -> Result<MessageDescriptor> {
         .ok_or_else(|| internal!("the built-in descriptors are damaged"))
 }
 
-/// Messages within messages, as in the binary form.
+/// Maximal nesting of messages, as in the binary form.
 const MAX_DEPTH: usize = 100;
 
-/// Refuses text whose messages are nested so deeply that reading it could need a larger stack than
-/// there is.
+/// Rejects text whose messages are nested so deeply that parsing it could overflow the stack.
 fn check_depth(text: &str) -> Result<()> {
     let mut depth = 0usize;
     let mut bytes = text.bytes();
@@ -40,7 +39,7 @@ fn check_depth(text: &str) -> Result<()> {
         }
         if depth > MAX_DEPTH {
             return Err(invalid_argument!(
-                "the text has messages within messages more than {MAX_DEPTH} levels deep"
+                "messages are nested more than {MAX_DEPTH} levels deep"
             ));
         }
     }
@@ -54,6 +53,9 @@ fn check_depth(text: &str) -> Result<()> {
 /// assert_eq!(g.node[0].name, "a");
 /// assert!(ferroflow_model::graph_from_text("node { nome: 'a' }").is_err());
 /// ```
+///
+/// # Errors
+/// INVALID_ARGUMENT if the text is not a `GraphDef`.
 pub fn graph_from_text(text: &str) -> Result<GraphDef> {
     check_depth(text)?;
     let message = DynamicMessage::parse_text_format(descriptor("tensorflow.GraphDef")?, text)
@@ -64,6 +66,9 @@ pub fn graph_from_text(text: &str) -> Result<GraphDef> {
 }
 
 /// Parses a `SavedModel` in text form.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the text is not a `SavedModel`.
 pub fn saved_model_from_text(text: &str) -> Result<SavedModel> {
     check_depth(text)?;
     DynamicMessage::parse_text_format(descriptor("tensorflow.SavedModel")?, text)
@@ -72,7 +77,10 @@ pub fn saved_model_from_text(text: &str) -> Result<SavedModel> {
         .map_err(|e| invalid_argument!("not a SavedModel: {e}"))
 }
 
-/// Prints a `GraphDef` in text form.
+/// Formats a `GraphDef` as text.
+///
+/// # Errors
+/// INTERNAL if the graph does not fit the descriptors.
 pub fn graph_to_text(graph: &GraphDef) -> Result<String> {
     let message = DynamicMessage::decode(
         descriptor("tensorflow.GraphDef")?,

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use written::{copy, every, write_old, write_parts, write_sliced};
 
-/// A folder of its own that is removed afterwards.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -74,7 +74,7 @@ fn the_old_format_comes_back() {
     let folder = Folder::new("old");
     let n = write_old(&folder.0.join("old")).unwrap();
     assert!(n >= 12, "{n} dtypes");
-    // Bits that flip are errors, or nothing that is read.
+    // Flipped bits are errors, or in bytes that are not read.
     let path = folder.0.join("old");
     let bytes = std::fs::read(&path).unwrap();
     for at in (0..bytes.len()).step_by(7) {
@@ -171,7 +171,7 @@ fn one(prefix: &str, value: i64) -> Result<()> {
     writer.finish()
 }
 
-/// Returns the value that all of a checkpoint has.
+/// Returns the value that all tensors of a checkpoint have.
 fn value_of(prefix: &str) -> Result<i64> {
     let bundle = TensorBundle::open(prefix)?;
     let value = bundle.read("a")?.to_scalar::<i64>()?;
@@ -196,7 +196,7 @@ fn a_checkpoint_replaces_another() {
         one(&prefix, value).unwrap();
         assert_eq!(value_of(&prefix).unwrap(), value);
         assert_eq!(folder.files().len(), 2, "{:?}", folder.files());
-        // What was read from the former files stays.
+        // Tensors read from the previous files stay valid.
         kept.push(TensorBundle::open(&prefix).unwrap().read("c").unwrap());
     }
     for (value, kept) in kept.iter().enumerate() {
@@ -237,7 +237,8 @@ fn checkpoints_are_merged() {
     }
 }
 
-/// What the index of is a folder cannot be finished: no data file is left, merged parts stay.
+/// A checkpoint whose index is a folder cannot be finished: no data file is left, merged parts
+/// stay.
 #[test]
 fn what_fails_late_leaves_nothing() {
     let folder = Folder::new("late");
@@ -253,7 +254,7 @@ fn what_fails_late_leaves_nothing() {
     assert_eq!(folder.files(), files);
 }
 
-/// Files that killed saves have begun go with the next save, if they are old and nobody's.
+/// Files of killed saves are removed by the next save if they are old and have no owner.
 #[test]
 fn what_killed_saves_left_is_removed() {
     let folder = Folder::new("stale");
@@ -309,7 +310,8 @@ fn old_checkpoints_are_removed() {
     assert!(CheckpointState::read(&folder.0).is_err());
 }
 
-/// Not a test: what the crash tests kill. Saves to one prefix over and over, and to numbered ones.
+/// Not a test: the process that the crash tests kill. Saves to one prefix repeatedly, and to
+/// numbered ones.
 #[test]
 #[ignore = "runs until it is killed"]
 fn crashing_child() {
@@ -375,7 +377,7 @@ fn crash(rounds: u64) {
         let now = value_of(&prefix).unwrap_or_else(|e| panic!("round {round}: {e}"));
         assert!(now >= last, "round {round}: {now} after {last}");
         last = now;
-        // What the state file names is there, whole.
+        // Every checkpoint that the state file names exists and is complete.
         if let Some(state) = CheckpointState::read(&folder.0).unwrap() {
             let latest = state.latest().expect("it has one");
             let value =
@@ -403,7 +405,7 @@ fn a_full_disk_loses_nothing() {
     let folder = Folder::new("full");
     let prefix = folder.prefix("model");
     one(&prefix, 41).unwrap();
-    // A limit on file sizes stands for the end of the disk.
+    // A limit on file sizes simulates a full disk.
     let limited = child(&folder, Some("trap '' XFSZ; ulimit -f 8"));
     let out = { limited }.output().expect("it ran");
     let out = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -419,7 +421,7 @@ fn a_read_only_folder_is_an_error() {
     let folder = Folder::new("readonly");
     let mode = |m| std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(m)).unwrap();
     mode(0o555);
-    // Whoever may do everything sees no read-only folder.
+    // Root ignores read-only folders.
     let free = std::fs::write(folder.0.join("probe"), "").is_ok();
     let result = one(&folder.prefix("model"), 1);
     mode(0o755);

@@ -1,5 +1,5 @@
 //! Checkpoints that TensorFlow wrote: every tensor is read as TensorFlow reads it, and damaged
-//! files give errors or right answers, never a panic.
+//! files are errors or have right values, never a panic.
 
 use ferroflow_base::Code;
 use ferroflow_model::{TensorBundle, TensorSlice};
@@ -24,7 +24,7 @@ fn unhex(json: &Json) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What TensorFlow read, by name.
+/// Returns the tensors that TensorFlow read, by name.
 fn expected() -> Vec<(String, Tensor)> {
     let text = std::fs::read_to_string(folder().join("expected.json")).expect("it is there");
     let json: Json = serde_json::from_str(&text).expect("JSON");
@@ -48,7 +48,7 @@ fn expected() -> Vec<(String, Tensor)> {
         .collect()
 }
 
-/// A copy of the checkpoint in a folder of its own that is removed afterwards.
+/// A copy of the checkpoint in a temporary folder, removed on drop.
 struct Copy(PathBuf);
 
 impl Copy {
@@ -66,7 +66,7 @@ impl Copy {
         TensorBundle::open(&self.0.join("every").to_string_lossy())
     }
 
-    /// Reads everything there should be. What can be read must be right; gives the errors.
+    /// Reads all expected tensors. Those that can be read must be right; returns the errors.
     fn check(&self, expected: &[(String, Tensor)]) -> Vec<ferroflow_base::Status> {
         let bundle = match self.open() {
             Ok(bundle) => bundle,
@@ -127,7 +127,7 @@ fn parts_of_tensors() {
             assert_eq!(part.slice::<f32>().unwrap(), wanted, "{spec}");
         }
     }
-    // A tensor that is stored whole can be cut, too.
+    // Slices of a tensor that is stored as a whole.
     let (shape, slice) = TensorSlice::parse_spec("2 3 1,1:0,2").expect("valid");
     let part = bundle
         .read_slice("of_int32", &shape, &slice)
@@ -219,7 +219,7 @@ fn flipped_bits() {
 }
 
 proptest! {
-    /// Entries that say anything at all, in a table that is otherwise sound.
+    /// Arbitrary entries in an otherwise valid table.
     #[test]
     fn hostile_entries(
         dtype in -1..40i32, dims in prop::collection::vec(any::<i64>(), 0..4), shard in -1..3i32,

@@ -10,7 +10,7 @@ use prost::Message;
 use std::path::{Path, PathBuf};
 use written::{KINDS, events, theirs, unhex, write};
 
-/// A folder of its own that is removed afterwards.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -63,7 +63,7 @@ fn damage_is_found() {
         for keep in 0..whole.len() {
             std::fs::write(&path, &whole[..keep]).unwrap();
             match read(&path, compression) {
-                // A file that ends between two records is a shorter file.
+                // A file that ends between two records is just shorter.
                 Ok(read) => assert!(records.starts_with(&read), "{name} cut to {keep}"),
                 Err(e) => assert_eq!(e.code(), Code::DataLoss, "{name} cut to {keep}: {e}"),
             }
@@ -73,7 +73,7 @@ fn damage_is_found() {
             damaged[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(&path, &damaged).unwrap();
             match read(&path, compression) {
-                // Headers of compressed files have bits without meaning.
+                // Headers of compressed files have unused bits.
                 Ok(read) => assert!(records.starts_with(&read), "{name}: bit {bit}"),
                 Err(e) => assert_eq!(e.code(), Code::DataLoss, "{name}: bit {bit}: {e}"),
             }

@@ -2,8 +2,8 @@
 
 /// The class of an op, as in TensorFlow's `core/graph/graph.h`.
 ///
-/// Ops on references (`RefSwitch`, …) and stateless variants (`StatelessIf`, …) have the class of the op
-/// that they are variants of.
+/// Ops on references (`RefSwitch`, …) and stateless variants (`StatelessIf`, …) have the class of
+/// the op that they are variants of.
 ///
 /// ```
 /// use ferroflow_opdef::NodeClass;

@@ -129,8 +129,8 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Returns the value of input `i` if it is a scalar of type `T` stored in the tensor itself, as most
-    /// scalars are.
+    /// Returns the value of input `i` if it is a scalar of type `T` stored in the tensor itself, as
+    /// most scalars are.
     #[inline]
     pub fn inline_scalar<T: Element>(&self, i: usize) -> Option<T> {
         match self.inputs.get(i)? {
@@ -148,8 +148,8 @@ impl<'a> KernelCtx<'a> {
     /// Returns the elements of input `i`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the node has no such input or its dtype is not that of `T`; INTERNAL if it has
-    /// no value.
+    /// INVALID_ARGUMENT if the node has no such input or its dtype is not that of `T`; INTERNAL if
+    /// it has no value.
     #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T]> {
         self.input(i)?.slice()
@@ -193,9 +193,9 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
-    /// Returns a tensor for an output: the first of the inputs in `candidates` that can be overwritten
-    /// (its slot is then empty, its values still in the tensor), else a new one with arbitrary values.
-    /// The position is that of the input, if one is reused.
+    /// Returns a tensor for an output: the first of the inputs in `candidates` that can be
+    /// overwritten (its slot is then empty, its values still in the tensor), else a new one with
+    /// arbitrary values. The position is that of the input, if one is reused.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED if the tensor does not fit into memory.
@@ -250,10 +250,12 @@ impl<'a> KernelCtx<'a> {
         self.services.resources
     }
 
-    /// Returns the function that an attr of the node names; it may be kept and called in later steps.
+    /// Returns the function that an attr of the node names; it may be kept and called in later
+    /// steps.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the attr is missing or not a function; NOT_FOUND if the function is not defined.
+    /// INVALID_ARGUMENT if the attr is missing or not a function; NOT_FOUND if the function is not
+    /// defined.
     pub fn function(&self, name: &str) -> Result<Arc<dyn Callable>> {
         let found = self.services.functions.get(name);
         found.ok_or_else(|| {

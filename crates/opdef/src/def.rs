@@ -263,8 +263,8 @@ impl OpDef {
         self.attrs.iter().find(|a| a.name == name)
     }
 
-    /// Fills in defaults and checks kinds and constraints of the declared attrs; attrs that the op does
-    /// not declare are kept (TensorFlow uses `_`-prefixed ones freely).
+    /// Fills in defaults and checks kinds and constraints of the declared attrs; attrs that the op
+    /// does not declare are kept (TensorFlow uses `_`-prefixed ones freely).
     ///
     /// # Errors
     /// INVALID_ARGUMENT if an attr without default is missing or a value violates its declaration.
@@ -302,7 +302,8 @@ impl OpDef {
         flat_dtypes(&self.outputs, attrs)
     }
 
-    /// Returns, for each input of a node with these attrs, whether it is a reference; empty if none is.
+    /// Returns, for each input of a node with these attrs, whether it is a reference; empty if none
+    /// is.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if an attr that decides the number of inputs is missing or not valid.
@@ -310,7 +311,8 @@ impl OpDef {
         flat_references(&self.inputs, attrs)
     }
 
-    /// Returns, for each output of a node with these attrs, whether it is a reference; empty if none is.
+    /// Returns, for each output of a node with these attrs, whether it is a reference; empty if
+    /// none is.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if an attr that decides the number of outputs is missing or not valid.

@@ -133,7 +133,8 @@ impl BinaryFn {
     }
 }
 
-/// One step of a program. Operands are numbered: the node's inputs, then the results of earlier steps.
+/// One step of a program. Operands are numbered: the node's inputs, then the results of earlier
+/// steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Instruction {
     /// A function of one operand.
@@ -142,8 +143,8 @@ pub enum Instruction {
     Binary(BinaryFn, usize, usize),
 }
 
-/// A sequence of instructions, the attr `program` of a `_FusedElementwise` node. The last result is the
-/// node's output.
+/// A sequence of instructions, the attr `program` of a `_FusedElementwise` node. The last result is
+/// the node's output.
 ///
 /// ```
 /// use ferroflow_opdef::ElementwiseProgram;

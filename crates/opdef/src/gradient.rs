@@ -1,5 +1,5 @@
-//! The interface of gradient functions: the node to differentiate, the gradients of its outputs, and
-//! a graph that grows as expressions are written.
+//! The interface of gradient functions: the node to differentiate, the gradients of its outputs,
+//! and a graph that grows as expressions are written.
 
 use crate::{AttrValue, Attrs, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument};
@@ -68,8 +68,8 @@ pub struct Expr<'g> {
     output: Output,
 }
 
-/// Slices of a tensor that is zero elsewhere: `values[i]` belongs to slice `indices[i]` of the first
-/// dimension. Slices with the same index are added.
+/// Slices of a tensor that is zero elsewhere: `values[i]` belongs to slice `indices[i]` of the
+/// first dimension. Slices with the same index are added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexedSlices<T> {
     /// The slices, concatenated along the first dimension.
@@ -305,7 +305,8 @@ impl<'g> Expr<'g> {
         self.op("Reshape", &[shape])
     }
 
-    /// Returns the value in the shape of another; unchanged if both are known to have the same shape.
+    /// Returns the value in the shape of another; unchanged if both are known to have the same
+    /// shape.
     pub fn reshape_like(self, other: Expr<'g>) -> Self {
         let (a, b) = (self.shape().to_full(), other.shape().to_full());
         match a.is_some() && a == b {
@@ -556,8 +557,8 @@ impl<'g> GradientCtx<'g> {
         }
     }
 
-    /// Sets the gradients of inputs 0 and 1, which were broadcast together: gradients are summed over
-    /// repeated axes.
+    /// Sets the gradients of inputs 0 and 1, which were broadcast together: gradients are summed
+    /// over repeated axes.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the node has no such inputs.

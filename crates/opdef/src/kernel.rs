@@ -15,8 +15,8 @@ pub trait OpKernel: Send + Sync {
     /// The error that the step ends with; INVALID_ARGUMENT for inputs that the op rejects.
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()>;
 
-    /// Returns whether the kernel absorbed constant input `i` when it was built (for example as packed
-    /// weights) and does not read it from the context.
+    /// Returns whether the kernel absorbed constant input `i` when it was built (for example as
+    /// packed weights) and does not read it from the context.
     fn absorbs(&self, _i: usize) -> bool {
         false
     }
@@ -127,8 +127,8 @@ impl KernelBuild<'_> {
         self.constants.get(i)?.as_ref()
     }
 
-    /// Returns the tensors of [`OpKernel::packed`] of the same node on the same kind of machine; their
-    /// sizes are unchecked.
+    /// Returns the tensors of [`OpKernel::packed`] of the same node on the same kind of machine;
+    /// their sizes are unchecked.
     pub fn packed(&self) -> Option<Result<Vec<Tensor>>> {
         let Some(AttrValue::List(list)) = self.attrs.get(PACKED) else {
             return None;
@@ -174,8 +174,8 @@ impl KernelBuild<'_> {
     /// Builds the kernel of the node.
     ///
     /// # Errors
-    /// Those of `factory`. If there is no kernel for the node's dtypes, the INVALID_ARGUMENT error lists
-    /// the dtypes that have one, as TensorFlow does.
+    /// Those of `factory`. If there is no kernel for the node's dtypes, the INVALID_ARGUMENT error
+    /// lists the dtypes that have one, as TensorFlow does.
     pub fn kernel(&self, factory: KernelFactory) -> Result<Box<dyn OpKernel>> {
         factory(self).map_err(|e| match e.message().starts_with(NO_KERNEL) {
             true => self.registered(factory).unwrap_or(e),
@@ -221,7 +221,8 @@ impl KernelBuild<'_> {
 /// The start of the message of [`no_kernel`].
 const NO_KERNEL: &str = "No OpKernel was registered to support Op '";
 
-/// Returns TensorFlow's error of a node that has no CPU kernel; `kernels` lists the registered ones.
+/// Returns TensorFlow's error of a node that has no CPU kernel; `kernels` lists the registered
+/// ones.
 #[cold]
 pub fn no_kernel(op: &str, node: &str, attrs: &Attrs, kernels: &str) -> Status {
     invalid_argument!(

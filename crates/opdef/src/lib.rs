@@ -1,9 +1,8 @@
 //! Definitions of ops, attrs and kernels, without any op or algorithm.
 //!
-//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] with its signature text and
-//! [`NodeClass`],
-//! [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`] and [`KernelCtx`],
-//! [`ShapeCtx`], [`GradientCtx`], [`Resources`].
+//! Entry points, in reading order: [`AttrValue`] and [`Attrs`], [`OpDef`] with its signature text
+//! and [`NodeClass`], [`Op`] (a row of an op file), [`Registry`], [`OpKernel`] with [`KernelBuild`]
+//! and [`KernelCtx`], [`ShapeCtx`], [`GradientCtx`], [`Resources`].
 //!
 //! Does not know: which ops exist, graphs, engines.
 #![forbid(unsafe_code)]

@@ -57,8 +57,8 @@ impl PreparedOp {
     /// Completes the attrs from the types of the inputs and builds the kernel.
     ///
     /// # Errors
-    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if attrs or dtypes do not fit its schema or
-    /// there is no kernel for them.
+    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if attrs or dtypes do not fit its
+    /// schema or there is no kernel for them.
     pub fn new(
         registry: &Registry,
         op: &str,
@@ -162,8 +162,8 @@ impl PreparedOp {
     /// Runs the kernel, which may overwrite buffers that only `inputs` own.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if number or dtypes of the inputs differ from the prepared ones; else those of the
-    /// kernel.
+    /// INVALID_ARGUMENT if number or dtypes of the inputs differ from the prepared ones; else those
+    /// of the kernel.
     #[inline]
     pub fn run(
         &self,

@@ -18,8 +18,8 @@ impl RegisteredOp {
         }
     }
 
-    /// Returns the type attrs in the order of the signature, each with the names of its allowed dtypes;
-    /// an empty list allows all.
+    /// Returns the type attrs in the order of the signature, each with the names of its allowed
+    /// dtypes; an empty list allows all.
     ///
     /// ```
     /// use ferroflow_opdef::{Op, RegisteredOp};

@@ -253,8 +253,8 @@ impl Resources {
         Ok(())
     }
 
-    /// Returns whether a container was ever filled by resources that `counts` accepts, even if they were
-    /// removed since.
+    /// Returns whether a container was ever filled by resources that `counts` accepts, even if they
+    /// were removed since.
     pub fn is_container(
         &self,
         container: &str,

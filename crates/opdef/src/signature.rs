@@ -4,8 +4,8 @@
 //! x: T, y: N*T, z: list(Tin), v: Ref(T), i: int32 -> out: T | T: type {float,double} = float; N: int >= 1 | stateful
 //! ```
 //! Inputs and outputs, attrs, flags; the last two sections are optional. As in TensorFlow's
-//! `REGISTER_OP` (`core/framework/op_def_builder.cc`), `T: numbertype` and `T: realnumbertype` stand for
-//! their lists of types, also as an element of a list: `T: type {numbertype,variant}`.
+//! `REGISTER_OP` (`core/framework/op_def_builder.cc`), `T: numbertype` and `T: realnumbertype`
+//! stand for their lists of types, also as an element of a list: `T: type {numbertype,variant}`.
 
 use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Name, NodeClass, OpDef, OpFlags};
 use ferroflow_base::{Result, internal};

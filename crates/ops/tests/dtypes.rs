@@ -55,8 +55,8 @@ fn attrs(def: &OpDef, types: &[(&str, DType)]) -> Attrs {
     attrs
 }
 
-/// Kernels that are known to be missing: tables of handles, complex optimizers, sums of truth values,
-/// two of 16 bits.
+/// Kernels that are known to be missing: tables of handles, complex optimizers, sums of truth
+/// values, two of 16 bits.
 fn is_missing(op: &str, types: &[(&str, DType)]) -> bool {
     let has = |wanted: fn(DType) -> bool| types.iter().any(|(_, t)| wanted(*t));
     let is_handle = |t| matches!(t, DType::Variant | DType::Resource);

@@ -1,4 +1,4 @@
-//! What `include/ferroflow_kernels.h` declares, field by field.
+//! Declarations of `include/ferroflow_kernels.h`, field by field.
 
 use crate::call::{Call, Later};
 use crate::registration::Registration;
@@ -27,7 +27,7 @@ pub(crate) struct Value {
     pub(crate) content: Content,
 }
 
-/// The union of `ferroflow_value`; `kind` says which field holds.
+/// The union of `ferroflow_value`; `kind` determines the valid field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union Content {
@@ -70,7 +70,7 @@ pub(crate) struct TensorParts {
     pub(crate) n_bytes: usize,
 }
 
-// `kernels.c` of the tests says the same of the header.
+// `kernels.c` of the tests asserts the same of the header.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(
     size_of::<Value>() == 32

@@ -1,9 +1,9 @@
-//! What a kernel of a library can do during a call.
+//! Functions that a kernel of a library may use during a call.
 //!
-//! Every function here is a field of `ferroflow_api` and rests on what the header asks for: `call` is the pointer
-//! that the kernel got, used on its thread before it returns, and other pointers point to what their types say.
-//! No reference to the call is alive while a kernel or one of its callbacks runs, which may use the call again;
-//! what destroys an object may not.
+//! Every function here is a field of `ferroflow_api` and relies on the header's contract: `call` is
+//! the pointer that the kernel got, used on its thread before it returns, and other pointers point
+//! to what their types say. No reference to the call is alive while a kernel or one of its
+//! callbacks runs, which may use the call again; destructors of objects may not.
 
 use crate::abi::{TensorParts, UseTensor, Value};
 use crate::value::{self, IntoAsync, IntoSync};
@@ -20,7 +20,7 @@ pub(crate) enum AnyFrame<'a, 'b> {
     Sync(&'a mut SyncKernelFrame<'b>),
 }
 
-/// What is asked of both kinds in the same words.
+/// Calls the same method on frames of both kinds.
 macro_rules! each {
     ($call:expr, $frame:ident => $do:expr) => {
         match &$call.frame {
@@ -33,11 +33,11 @@ macro_rules! each {
 /// `ferroflow_call`
 pub(crate) struct Call<'a, 'b> {
     frame: AnyFrame<'a, 'b>,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<Status>,
 }
 
-/// Calls a kernel; its error, if it had one.
+/// Calls a kernel; returns its error, if any.
 pub(crate) fn run(frame: AnyFrame<'_, '_>, kernel: impl FnOnce(*mut Call<'_, '_>)) -> Result<()> {
     let mut call = Call { frame, error: None };
     kernel(&mut call);
@@ -54,7 +54,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Makes an argument a result, as it is.
+    /// Forwards an argument to a result.
     fn forward(&mut self, arg: usize, i: usize) -> Result<()> {
         self.check_result(i)?;
         match &mut self.frame {
@@ -73,11 +73,12 @@ impl Call<'_, '_> {
 
     fn set(&mut self, i: usize, value: &Value) -> Result<()> {
         if let Err(e) = self.check_result(i) {
-            // SAFETY: as below. The value is the host's from here on, so its object is destroyed.
+            // SAFETY: as below. The value belongs to the host from here on, so its object is
+            // destroyed.
             let _ = unsafe { value::take(value, IntoAsync) };
             return Err(e);
         }
-        // SAFETY: the header asks for such values.
+        // SAFETY: the header requires such values.
         unsafe {
             match &mut self.frame {
                 AnyFrame::Async(f) => f.set_result(i, value::take(value, IntoAsync)?),
@@ -94,7 +95,7 @@ impl Call<'_, '_> {
     }
 
     fn new_tensor(&self, like: &TensorParts) -> Result<DenseHostTensor> {
-        // SAFETY: the header asks for as many numbers as `rank` says.
+        // SAFETY: the header requires as many numbers as `rank`.
         let dims = unsafe { value::list(like.dims, like.rank as usize) }?;
         let shape = TensorShape::new(dims.to_vec())?;
         let allocator = each!(self, f => f.ctx().host().allocator());
@@ -129,15 +130,15 @@ pub(crate) struct Later {
     reporter: Reporter,
 }
 
-/// Results that come later go to other threads.
+/// Results that are set later may be sent to other threads.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<Later>();
 };
 
 thread_local! {
-    /// How many callbacks with a tensor run on this thread, and what was settled meanwhile: who waits for that may want
-    /// to write to the tensor.
+    /// The number of callbacks with a tensor that run on this thread, and the results that were set
+    /// during them: their waiters may write to the tensor.
     static READS: Cell<u32> = const { Cell::new(0) };
     static SETTLED: RefCell<Vec<(Later, Result<AsyncValue>)>> = const { RefCell::new(Vec::new()) };
 }
@@ -148,7 +149,7 @@ fn with_tensor(callback: impl FnOnce()) {
     callback();
 }
 
-/// Settles what was settled during callbacks, when the last one has ended and its tensor is free again.
+/// Sets the results deferred during callbacks, when the last one has ended and its tensor is free.
 fn settle_all() {
     while READS.get() == 0
         && let Some((later, result)) = SETTLED.with_borrow_mut(Vec::pop)
@@ -171,10 +172,10 @@ impl Later {
     }
 }
 
-/// Does something with a call; remembers the error if it fails.
+/// Calls `f` with a call; records the error if it fails.
 ///
 /// # Safety
-/// `call` is null or as this module asks for.
+/// `call` is null or meets the contract of this module.
 unsafe fn with<T>(
     call: *mut Call<'_, '_>,
     action: impl FnOnce(&mut Call<'_, '_>) -> Result<T>,
@@ -198,7 +199,7 @@ fn null() -> Status {
     invalid_argument!("a kernel of a library passes a null pointer")
 }
 
-/// Returns an error of a library: its code and words.
+/// Returns the error of a library: its code and message.
 ///
 /// # Safety
 /// `message` is null or ends with a zero.
@@ -220,7 +221,7 @@ unsafe fn status(code: c_int, message: *const c_char) -> Status {
         Code::DataLoss,
     ];
     let code = codes.into_iter().find(|c| *c as c_int == code);
-    // SAFETY: what this function asks for.
+    // SAFETY: the contract of this function.
     let message = unsafe { value::lossy(message) };
     let message = message.unwrap_or_else(|| "a kernel of a library failed".to_string());
     Status::new(code.unwrap_or(Code::Unknown), message)
@@ -310,11 +311,11 @@ pub(crate) unsafe extern "C" fn array_attribute(
     code(done)
 }
 
-/// What a library sees of a tensor.
+/// Returns the library's view of a tensor.
 fn parts(tensor: &DenseHostTensor, data: *mut c_void, n_bytes: usize) -> TensorParts {
     TensorParts {
         dtype: tensor.dtype.0.into(),
-        // Of files it has 16 bits, of libraries 32.
+        // The rank has 16 bits in files, 32 in libraries.
         rank: tensor.shape.0.len() as u32,
         dims: tensor.shape.0.as_ptr(),
         data,
@@ -337,7 +338,7 @@ pub(crate) unsafe extern "C" fn read_tensor(
     if let Some((tensor, reader)) = &found {
         tensor.buffer.read(|bytes| {
             let parts = parts(tensor, bytes.as_ptr().cast_mut().cast(), bytes.len());
-            // SAFETY: the library's own function and state; the bytes stay as they are meanwhile.
+            // SAFETY: the library's own function and state; the bytes do not change meanwhile.
             with_tensor(|| unsafe { reader(&parts, state) });
         });
         settle_all();
@@ -363,7 +364,7 @@ pub(crate) unsafe extern "C" fn set_tensor(
     let done = made.and_then(|(tensor, fill)| {
         tensor.buffer.write(|bytes| {
             let parts = parts(&tensor, bytes.as_mut_ptr().cast(), bytes.len());
-            // SAFETY: the library's own function and state; nobody else has the tensor yet.
+            // SAFETY: the library's own function and state; the tensor has no other owner yet.
             with_tensor(|| unsafe { fill(&parts, state) });
         });
         settle_all();
@@ -384,10 +385,10 @@ pub(crate) unsafe extern "C" fn set_later(call: *mut Call<'_, '_>, i: usize) -> 
     later.map_or(std::ptr::null_mut(), |l| Box::into_raw(Box::new(l)))
 }
 
-/// Takes a result back from the library.
+/// Takes a deferred result back from the library.
 ///
 /// # Safety
-/// `later` is null or comes from [`set_later`] and was not settled.
+/// `later` is null or comes from [`set_later`] and was not set yet.
 unsafe fn take_later(later: *mut Later) -> Option<Later> {
     // SAFETY: such a pointer is that of a box.
     (!later.is_null()).then(|| *unsafe { Box::from_raw(later) })

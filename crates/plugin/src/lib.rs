@@ -1,11 +1,12 @@
-//! Host kernels in shared libraries, written in any language that can speak C.
+//! Host kernels in shared libraries, written in any language with a C interface.
 //!
-//! Entry point: [`load`]. What a library sees is `include/ferroflow_kernels.h`: it exports one function, which gets
-//! a table of ours and registers kernels by name. `abi.rs` repeats the header in Rust, `registration.rs` and
-//! `call.rs` have the functions of the table, `value.rs` turns values into theirs and back.
+//! Entry point: [`load`]. The interface is `include/ferroflow_kernels.h`: a library exports one
+//! function, which gets a table of functions and registers kernels by name. `abi.rs` mirrors the
+//! header in Rust, `registration.rs` and `call.rs` have the functions of the table, `value.rs`
+//! converts values.
 //!
-//! Unsafe code: all that crosses the border. It rests on what the header asks of a library; what a library can get
-//! wrong without breaking that (types, numbers of arguments, names) is checked.
+//! Unsafe code: everything that crosses the interface. It relies on the header's contract; mistakes
+//! of a library within that contract (types, numbers of arguments, names) are checked.
 //!
 //! Does not know: engines, graphs, where a program comes from.
 
@@ -48,10 +49,12 @@ static API: Api = Api {
     print: call::print,
 };
 
-/// Loads the library `path` and adds its kernels to `registry`. It stays loaded until the process ends.
+/// Loads the library `path` and adds its kernels to `registry`. It stays loaded until the process
+/// exits.
 ///
-/// A file that is not there or is no library is NOT_FOUND, one that does not export
-/// `ferroflow_register_kernels` INVALID_ARGUMENT; a kernel whose name is taken is ALREADY_EXISTS.
+/// # Errors
+/// NOT_FOUND if the file does not exist or is not a library; INVALID_ARGUMENT if it does not export
+/// `ferroflow_register_kernels`; ALREADY_EXISTS if the name of a kernel is taken.
 ///
 /// The library's code runs with all rights of this process: load only what you trust.
 ///
@@ -61,25 +64,25 @@ static API: Api = Api {
 /// assert!(error.unwrap_err().message().contains("/no/such/library.so"));
 /// ```
 pub fn load(registry: &mut KernelRegistry, path: &str) -> Result<()> {
-    // SAFETY: the library's initialisers are code that the caller trusts.
+    // SAFETY: the library's initializers are code that the caller trusts.
     let library = unsafe { Library::new(path) }.map_err(|e| {
         let reason = std::error::Error::source(&e).map_or(String::new(), |s| format!(": {s}"));
         not_found!("cannot load the shared library '{path}': {e}{reason}")
     })?;
-    // SAFETY: the header gives this symbol this type.
+    // SAFETY: the header declares this symbol with this type.
     let register = unsafe { library.get::<Register>(REGISTER.as_bytes()) }
         .map_err(|_| invalid_argument!("'{path}' has no kernels: it does not export {REGISTER}"))?;
     let mut registration = Registration::new(registry);
-    // SAFETY: both pointers hold until the call returns, and the library asks for no more.
+    // SAFETY: both pointers are valid until the call returns, as the header promises.
     let code = unsafe { register(&API, &mut registration) };
     let result = registration.finish();
-    // Kernels and objects of the library may be called as long as the process lives.
+    // Kernels and objects of the library may be used until the process exits.
     std::mem::forget(library);
     result.map_err(|e| e.prefixed(&format!("in '{path}': ")))?;
     match code {
         0 => Ok(()),
         code => Err(failed_precondition!(
-            "'{path}' could not register its kernels: it says {code}"
+            "'{path}' could not register its kernels: code {code}"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! What a library does once: name its kernels.
+//! Registration of a library's kernels.
 
 use crate::abi::Kernel;
 use crate::call::{self, AnyFrame};
@@ -10,24 +10,24 @@ use std::ffi::{c_char, c_int, c_void};
 /// `ferroflow_registry`
 pub(crate) struct Registration<'a> {
     registry: &'a mut KernelRegistry,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<Status>,
 }
 
-/// A kernel of a library and what it wants to get.
+/// A kernel of a library and its state.
 struct Foreign {
     kernel: Kernel,
     state: *mut c_void,
 }
 
-// SAFETY: the header says that kernels are called on any thread, several at a time.
+// SAFETY: by the header, kernels may be called on any thread, several at a time.
 unsafe impl Send for Foreign {}
 // SAFETY: as above.
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
     fn run(&self, frame: AnyFrame<'_, '_>) -> Result<()> {
-        // SAFETY: the library gave both together, and is never unloaded.
+        // SAFETY: the library registered both together, and is never unloaded.
         call::run(frame, |call| unsafe { (self.kernel)(call, self.state) })
     }
 }
@@ -44,7 +44,7 @@ impl<'a> Registration<'a> {
 
     fn add(&mut self, name: &str, kernel: Foreign, is_sync: bool) -> Result<()> {
         if self.registry.get(name).is_some() {
-            let message = format!("there is a kernel '{name}' already");
+            let message = format!("kernel '{name}' already exists");
             return Err(Status::new(Code::AlreadyExists, message));
         }
         match is_sync {
@@ -56,7 +56,8 @@ impl<'a> Registration<'a> {
 }
 
 /// # Safety
-/// `registration` is what the library got and has not returned from yet; `name` ends with a zero.
+/// `registration` is the pointer passed to the library, which has not returned yet; `name` ends
+/// with a zero.
 unsafe fn add(
     registration: *mut Registration<'_>,
     name: *const c_char,
@@ -64,7 +65,7 @@ unsafe fn add(
     state: *mut c_void,
     is_sync: bool,
 ) -> c_int {
-    // SAFETY: what this function asks for.
+    // SAFETY: the contract of this function.
     let (Some(registration), name) = (unsafe { (registration.as_mut(), text(name)) }) else {
         return 1;
     };
@@ -89,7 +90,7 @@ pub(crate) unsafe extern "C" fn add_kernel(
     kernel: Option<Kernel>,
     state: *mut c_void,
 ) -> c_int {
-    // SAFETY: what the header asks for.
+    // SAFETY: the header's contract.
     unsafe { add(registration, name, kernel, state, false) }
 }
 
@@ -100,6 +101,6 @@ pub(crate) unsafe extern "C" fn add_sync_kernel(
     kernel: Option<Kernel>,
     state: *mut c_void,
 ) -> c_int {
-    // SAFETY: what the header asks for.
+    // SAFETY: the header's contract.
     unsafe { add(registration, name, kernel, state, true) }
 }

@@ -1,4 +1,4 @@
-//! Values on both sides of the border.
+//! Conversion of values between host and library.
 
 use crate::abi::{self, Content, ObjectParts, Text, Value};
 use ferroflow_base::{Result, invalid_argument};
@@ -6,14 +6,14 @@ use ferroflow_host_context::{Attribute, Frame, HostDType, HostValue};
 use ferroflow_sync::{AsyncValue, Chain};
 use std::ffi::{CStr, CString, c_char, c_void};
 
-/// Something that only libraries know.
+/// An object of a type that only libraries know.
 pub(crate) struct Object {
     data: *mut c_void,
     destroy: Option<unsafe extern "C" fn(*mut c_void)>,
     type_name: CString,
 }
 
-// SAFETY: the header says that objects are passed between threads, shared and destroyed on any.
+// SAFETY: by the header, objects are passed between threads, shared and destroyed on any.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}
@@ -23,13 +23,13 @@ impl HostValue for Object {}
 impl Drop for Object {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: the library gave both together; an object is dropped once.
+            // SAFETY: the library passed both together; an object is dropped once.
             unsafe { destroy(self.data) }
         }
     }
 }
 
-/// Returns a text that ends with a zero.
+/// Returns a zero-terminated text.
 ///
 /// # Safety
 /// `text` is null or such a text.
@@ -37,13 +37,13 @@ pub(crate) unsafe fn text(text: *const c_char) -> Result<String> {
     if text.is_null() {
         return Err(invalid_argument!("a text is a null pointer"));
     }
-    // SAFETY: not null, so what this function asks for.
+    // SAFETY: not null, hence the contract of this function.
     let text = unsafe { CStr::from_ptr(text) };
     let text = text.to_str().map(str::to_string);
     text.map_err(|_| invalid_argument!("a text is not UTF-8"))
 }
 
-/// Returns a text that ends with a zero, whatever its bytes; nothing if null.
+/// Returns a zero-terminated text with any bytes; `None` if null.
 ///
 /// # Safety
 /// `text` is null or such a text.
@@ -51,12 +51,12 @@ pub(crate) unsafe fn lossy(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: not null, so what this function asks for.
+    // SAFETY: not null, hence the contract of this function.
     let text = unsafe { CStr::from_ptr(text) };
     Some(text.to_string_lossy().into_owned())
 }
 
-/// `n` elements of a library.
+/// Returns `n` elements of a library.
 ///
 /// # Safety
 /// `data` is null or has `n` elements, aligned, that do not change meanwhile.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn list<'a, T>(data: *const T, n: usize) -> Result<&'a [T]> {
             "a library speaks of {n} elements that are not there"
         ));
     }
-    // SAFETY: not null, not too many, else what this function asks for.
+    // SAFETY: not null and not too many, hence the contract of this function.
     Ok(unsafe { std::slice::from_raw_parts(data, n) })
 }
 
@@ -83,7 +83,7 @@ fn string(text: &str) -> Content {
     Content { string }
 }
 
-/// Argument `i` of a call, of the type that `wanted` speaks of.
+/// Returns argument `i` of a call, of the type of `wanted`.
 ///
 /// # Safety
 /// The name of the type of an object, if one is wanted, is null or ends with a zero.
@@ -124,7 +124,7 @@ pub(crate) unsafe fn arg(frame: &impl Frame, i: usize, wanted: &Value) -> Result
         abi::STRING => string(frame.arg::<String>(i)?),
         abi::OBJECT => {
             let object: &Object = frame.arg(i)?;
-            // SAFETY: an object is wanted, so `object` is the field that holds, with such a name.
+            // SAFETY: an object is wanted, so `object` is the valid field, with such a name.
             let wanted = unsafe { text(wanted.content.object.type_name) }?;
             let found = object.type_name.to_string_lossy();
             if found != wanted {
@@ -135,7 +135,7 @@ pub(crate) unsafe fn arg(frame: &impl Frame, i: usize, wanted: &Value) -> Result
             Content {
                 object: ObjectParts {
                     data: object.data,
-                    // It stays the host's.
+                    // The host keeps ownership.
                     destroy: None,
                     type_name: object.type_name.as_ptr(),
                 },
@@ -145,7 +145,7 @@ pub(crate) unsafe fn arg(frame: &impl Frame, i: usize, wanted: &Value) -> Result
     })
 }
 
-/// Returns the number or the text that an attribute is, of the type `kind`.
+/// Returns the number or text of an attribute of type `kind`.
 pub(crate) fn attribute(attribute: Attribute<'_>, kind: u32) -> Result<Content> {
     Ok(match kind {
         abi::I1 => Content {
@@ -186,21 +186,21 @@ pub(crate) fn attribute(attribute: Attribute<'_>, kind: u32) -> Result<Content> 
     })
 }
 
-/// Returns the type of numbers that a library calls `kind`.
+/// Returns the numeric type with the header's number `kind`.
 pub(crate) fn dtype(kind: u32) -> Result<HostDType> {
     let number = u8::try_from(kind).ok().filter(|_| kind <= abi::F64);
     let dtype = number.map(HostDType).filter(|d| d.size().is_some());
     dtype.ok_or_else(|| unknown_type(kind))
 }
 
-/// What becomes of a value of a library.
+/// A destination of a library's values.
 pub(crate) trait Sink {
     type Made;
-    /// Takes it.
+    /// Stores a value.
     fn make<T: HostValue>(self, value: T) -> Self::Made;
 }
 
-/// As a value of the engine `async`.
+/// Makes a value of the engine `async`.
 pub(crate) struct IntoAsync;
 
 impl Sink for IntoAsync {
@@ -210,7 +210,7 @@ impl Sink for IntoAsync {
     }
 }
 
-/// As a value of the engine `sync`.
+/// Makes a value of the engine `sync`.
 pub(crate) struct IntoSync;
 
 impl Sink for IntoSync {
@@ -220,13 +220,15 @@ impl Sink for IntoSync {
     }
 }
 
-/// Returns a value that a library made.
+/// Converts a value that a library made.
 ///
 /// # Safety
-/// `value` is as the header has it: `kind` says which field of `content` holds; texts have the bytes they speak of.
+/// `value` follows the header: `kind` determines the valid field of `content`; texts have their
+/// stated length.
 pub(crate) unsafe fn take<S: Sink>(value: &Value, sink: S) -> Result<S::Made> {
     let content = &value.content;
-    // SAFETY: each arm reads the field that `kind` says holds, which is what this function asks for.
+    // SAFETY: each arm reads the field that `kind` declares valid, by the contract of this
+    // function.
     unsafe {
         Ok(match value.kind {
             abi::CHAIN => sink.make(Chain),
@@ -249,7 +251,7 @@ pub(crate) unsafe fn take<S: Sink>(value: &Value, sink: S) -> Result<S::Made> {
             }
             abi::OBJECT => {
                 let parts = content.object;
-                // From here on it is destroyed whatever comes.
+                // From here on it is destroyed in any case.
                 let mut object = Object {
                     data: parts.data,
                     destroy: parts.destroy,

@@ -1,5 +1,5 @@
-//! Speed of the CPU primitives on the shapes of MobileNetV2, ResNet50, EfficientNetB0, InceptionV3 and
-//! BERT-base: `cargo bench -p ferroflow-primitives [-- FILTER]`.
+//! Speed of the CPU primitives on the shapes of MobileNetV2, ResNet50, EfficientNetB0, InceptionV3
+//! and BERT-base: `cargo bench -p ferroflow-primitives [-- FILTER]`.
 //!
 //! Items are floating-point operations. `THREADS=N` in the environment divides the work among N
 //! threads, `FERROFLOW_SIMD=avx2` or `portable` chooses the instruction set.

@@ -111,9 +111,9 @@ impl Conv2dShape {
 
 /// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
 ///
-/// A 3×3 or 5×5 filter whose convolution has stride and dilation 1 may be kept in another form, so the
-/// packed filter only serves convolutions with the strides, dilations and groups it was made for.
-/// Batch, input and output sizes and padding are free.
+/// A 3×3 or 5×5 filter whose convolution has stride and dilation 1 may be kept in another form, so
+/// the packed filter only serves convolutions with the strides, dilations and groups it was made
+/// for. Batch, input and output sizes and padding are free.
 #[derive(Clone, Debug)]
 pub struct PackedFilter {
     /// A matrix for each group, or for each position of a transformed filter.
@@ -133,8 +133,8 @@ impl PackedFilter {
         Self::with_transform(par, filter, s, winograd::transform(s))
     }
 
-    /// Packs the filter of this very 2-D convolution, as when a network learns: all sizes may decide
-    /// how, and a digit more may be lost.
+    /// Packs the filter of this very 2-D convolution, as when a network learns: all sizes may
+    /// decide how, and a digit more may be lost.
     ///
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.

@@ -364,9 +364,9 @@ pub fn depthwise2d(
                         out: out.as_mut_ptr(),
                         limits,
                     };
-                    // SAFETY: there are `columns` pointers a filter row, each to a whole pixel or to
-                    // as many zeros; tiles of `PIXELS` pixels fit the row, also the last one, which
-                    // is moved left over the one before.
+                    // SAFETY: there are `columns` pointers a filter row, each to a whole pixel or
+                    // to as many zeros; tiles of `PIXELS` pixels fit the row, also the last one,
+                    // which is moved left over the one before.
                     unsafe {
                         kernel(&job);
                         if tiles * PIXELS < s.out_w {

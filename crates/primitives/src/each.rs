@@ -24,8 +24,8 @@ pub fn each<T: Copy, F: Fn([&mut T; N], T), const N: usize>(
 ///
 /// # Safety
 /// The CPU has the instruction set.
-/// All matrices are readable for `rows` rows of `cols` columns, the values writable, and no other thread
-/// touches them.
+/// All matrices are readable for `rows` rows of `cols` columns, the values writable, and no other
+/// thread touches them.
 pub(crate) unsafe fn each_of_tile<T: Copy, F: Fn([&mut T; N], T), const N: usize>(
     isa: Isa,
     values: [*mut T; N],

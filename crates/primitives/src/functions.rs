@@ -1,9 +1,9 @@
-//! Elementary functions of `f32`, one vector at a time: range reduction, then a polynomial or rational
-//! approximation, in the manner of Cephes (Moshier) and of TensorFlow's Eigen
+//! Elementary functions of `f32`, one vector at a time: range reduction, then a polynomial or
+//! rational approximation, in the manner of Cephes (Moshier) and of TensorFlow's Eigen
 //! (`unsupported/Eigen` and `Eigen/src/Core/arch/Default/GenericPacketMathFunctions.h`).
 //!
-//! Errors stay within about two units in the last place except where stated. NaN and infinities have
-//! the results of the C library.
+//! Errors stay within about two units in the last place except where stated. NaN and infinities
+//! have the results of the C library.
 
 use super::vector::Simd;
 

@@ -2,9 +2,9 @@
 //! [`gemm_generic`] for the number types without vector code.
 //!
 //! The loops around the register-blocked kernel are those of Goto and van de Geijn ("Anatomy of
-//! high-performance matrix multiplication", TOMS 2008) as BLIS arranges them (Van Zee and van de Geijn,
-//! TOMS 2015): the right side is packed in panels as wide as the kernel; blocks of the reduction are
-//! sized to the first-level cache, blocks of rows to the second.
+//! high-performance matrix multiplication", TOMS 2008) as BLIS arranges them (Van Zee and van de
+//! Geijn, TOMS 2015): the right side is packed in panels as wide as the kernel; blocks of the
+//! reduction are sized to the first-level cache, blocks of rows to the second.
 
 pub(crate) mod drive;
 pub(crate) mod kernel;
@@ -315,7 +315,8 @@ pub struct BatchItem {
     pub out: usize,
 }
 
-/// `batch` products of one shape, parallel over the batch; `item(i)` returns the offsets of the `i`-th.
+/// `batch` products of one shape, parallel over the batch; `item(i)` returns the offsets of the
+/// `i`-th.
 ///
 /// The outputs must not overlap: they are given by `out_stride`, so `item(i).out` is ignored and
 /// is `i * out_stride`.

@@ -1,5 +1,6 @@
-//! The counter-based generator Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
-//! as easy as 1, 2, 3", SC 2011), keyed as in TensorFlow (`core/lib/random/philox_random.h`).
+//! The counter-based generator Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random
+//! numbers: as easy as 1, 2, 3", SC 2011), keyed as in TensorFlow
+//! (`core/lib/random/philox_random.h`).
 
 /// A stream of random 32-bit numbers: a key and a counter of blocks of four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

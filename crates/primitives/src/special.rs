@@ -1,11 +1,11 @@
 //! Special functions of one `f64`.
 //!
-//! Sources: Abramowitz and Stegun, *Handbook of Mathematical Functions* (digamma 6.3.18, the start of
-//! ndtri 26.2.23, incomplete gamma 6.5, zeta by Euler–Maclaurin 23.2); Press et al., *Numerical
+//! Sources: Abramowitz and Stegun, *Handbook of Mathematical Functions* (digamma 6.3.18, the start
+//! of ndtri 26.2.23, incomplete gamma 6.5, zeta by Euler–Maclaurin 23.2); Press et al., *Numerical
 //! Recipes*, chapter 6 (series, and continued fractions by the modified Lentz method, of the
-//! incomplete gamma and beta functions); Winitzki (2008) for the start of erfinv; the Wilson–Hilferty
-//! cube root for huge shapes. Poles and domain errors follow Eigen's `SpecialFunctionsImpl.h`, which
-//! TensorFlow uses.
+//! incomplete gamma and beta functions); Winitzki (2008) for the start of erfinv; the
+//! Wilson–Hilferty cube root for huge shapes. Poles and domain errors follow Eigen's
+//! `SpecialFunctionsImpl.h`, which TensorFlow uses.
 
 use std::f64::consts::PI;
 

@@ -1,6 +1,7 @@
 //! Derivatives of the incomplete gamma functions by their shape, by forward differentiation of the
-//! expansions in [`crate::special`] (TensorFlow: `igamma_der_a` and `gamma_sample_der_alpha` in Eigen's
-//! `SpecialFunctionsImpl.h`). Samples are differentiated implicitly (Figurnov, Mohamed and Mnih, 2018).
+//! expansions in [`crate::special`] (TensorFlow: `igamma_der_a` and `gamma_sample_der_alpha` in
+//! Eigen's `SpecialFunctionsImpl.h`). Samples are differentiated implicitly (Figurnov, Mohamed and
+//! Mnih, 2018).
 
 use crate::special::{GAMMA_TERMS, HUGE_SHAPE, digamma, gamma_deviation, lgamma};
 use std::f64::consts::FRAC_2_SQRT_PI;

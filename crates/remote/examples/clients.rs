@@ -1,5 +1,5 @@
-//! Clients that cost little, to load a TensorFlow server with steps: every client has a connection and a
-//! session of its own and adds two scalars, one step after the other.
+//! Clients that cost little, to load a TensorFlow server with steps: every client has a connection
+//! and a session of its own and adds two scalars, one step after the other.
 //!
 //! ```text
 //! cargo run --release -p ferroflow-remote --example clients -- 127.0.0.1:2222 [CLIENTS] [SECONDS]

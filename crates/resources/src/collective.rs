@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Which members belong together: those of one step with the same keys.
+/// Identifies a group: members of one step with the same keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CollectiveKey {
     /// Step id.
@@ -22,11 +22,11 @@ pub struct CollectiveKey {
 /// The order of members: by device, then by position in the plan.
 pub type Rank = (String, u64);
 
-/// A member that has come.
+/// A member that has arrived.
 pub struct Member {
     /// Rank of the caller.
     pub rank: Rank,
-    /// Its contribution; none for a receiver.
+    /// Its contribution; `None` for a receiver.
     pub part: Option<Tensor>,
     /// The kernel call to complete.
     pub call: AsyncCall,
@@ -34,7 +34,7 @@ pub struct Member {
     registration: Option<Registration>,
 }
 
-/// Answers all members, in the order of their ranks, from what they brought.
+/// Computes the results of all members, in the order of their ranks, from their contributions.
 pub type Answer = Box<dyn FnOnce(&[Option<Tensor>]) -> Result<Vec<Tensor>> + Send>;
 
 struct Meeting {
@@ -54,7 +54,7 @@ fn table() -> MutexGuard<'static, Meetings> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters a member of a group of `size`. The last one to come has `answer` make the results.
+/// Adds a member to a group of `size`. The last one to arrive computes the results with `answer`.
 pub fn meet(
     key: CollectiveKey,
     size: usize,
@@ -117,7 +117,7 @@ pub fn meet(
     drop(unused);
 }
 
-/// Takes a member out that waits no more.
+/// Removes a member that does not wait any more.
 fn leave(key: CollectiveKey, id: u64) -> Option<Member> {
     let mut table = table();
     let meeting = table.meetings.get_mut(&key)?;
@@ -134,7 +134,7 @@ fn given_up(reason: Option<Status>) -> Status {
         Some(e) if e.code() == Code::DeadlineExceeded => {
             deadline_exceeded!("Collective has timed out waiting for other workers.")
         }
-        _ => cancelled!("the collective was given up before all members came"),
+        _ => cancelled!("the collective was dropped before all members arrived"),
     }
 }
 
@@ -144,7 +144,7 @@ fn finish(mut members: Vec<Member>, answer: Answer) {
     let n = members.len();
     let results = answer(&parts).and_then(|results| match results.len() {
         found if found == n => Ok(results),
-        found => Err(internal!("a collective of {n} has {found} results")),
+        found => Err(internal!("a collective of {n} members has {found} results")),
     });
     match results {
         Ok(results) => {

@@ -1,4 +1,5 @@
-//! Datasets: what a variant of the dataset ops holds, and iterators over it.
+//! Datasets, the values of the dataset ops' variants, and iterators over them (TensorFlow:
+//! `core/framework/dataset.h`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Callable, StepServices};
@@ -9,9 +10,9 @@ use std::sync::Arc;
 /// The components of one element.
 pub type Components = Vec<Tensor>;
 
-/// Elements that can be walked through any number of times.
+/// A sequence of elements that can be iterated any number of times.
 pub struct Dataset {
-    /// How elements are made.
+    /// The source of the elements.
     pub source: DatasetSource,
     /// Dtypes of the components.
     pub dtypes: Vec<DType>,
@@ -19,13 +20,13 @@ pub struct Dataset {
     pub shapes: Vec<PartialShape>,
 }
 
-/// Where the elements come from.
+/// The source of a dataset's elements.
 pub enum DatasetSource {
-    /// From the first number to before the second in steps of the third.
+    /// From the first number up to the second, exclusive, in steps of the third.
     Range([i64; 3]),
     /// One element.
     Tensors(Components),
-    /// A row of every component for each element.
+    /// The elements, rows of the components.
     Slices(Vec<Components>),
     /// Consecutive elements stacked.
     Batch {
@@ -36,11 +37,11 @@ pub enum DatasetSource {
         /// Whether a last, smaller batch is dropped.
         drop_remainder: bool,
     },
-    /// So many times, or for ever.
+    /// The number of repetitions; `None` repeats forever.
     Repeat(Arc<Dataset>, Option<u64>),
-    /// At most so many elements.
+    /// At most this many elements; `None` takes all.
     Take(Arc<Dataset>, Option<u64>),
-    /// Without so many at the beginning.
+    /// Without this many elements at the beginning; `None` skips all.
     Skip(Arc<Dataset>, Option<u64>),
     /// Elements of all inputs side by side.
     Zip(Vec<Arc<Dataset>>),
@@ -60,6 +61,9 @@ pub enum DatasetSource {
 /// An iterator over a dataset.
 pub trait IteratorBase: Send {
     /// Returns the next element; `None` at the end.
+    ///
+    /// # Errors
+    /// Those of a map's function; INVALID_ARGUMENT if elements of a batch have different shapes.
     fn next(&mut self, services: &StepServices) -> Result<Option<Components>>;
 }
 
@@ -71,6 +75,9 @@ impl<F: FnMut(&StepServices) -> Result<Option<Components>> + Send> IteratorBase 
 
 impl Dataset {
     /// Returns the dataset that a variant scalar holds.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the tensor is not such a scalar.
     pub fn of(t: &Tensor) -> Result<Arc<Dataset>> {
         let found = match t.variants()? {
             [Variant(Some(value))] => value.clone().downcast().ok(),
@@ -83,7 +90,10 @@ impl Dataset {
         })
     }
 
-    /// As a variant scalar.
+    /// Returns the dataset as a variant scalar.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::from_variants`], which do not occur here.
     pub fn into_tensor(self) -> Result<Tensor> {
         Tensor::from_variants(Shape::scalar(), vec![Variant(Some(Arc::new(self)))])
     }
@@ -158,7 +168,7 @@ impl Dataset {
                                 is_empty = false;
                                 return Ok(Some(element));
                             }
-                            // Nothing comes from repeating nothing.
+                            // Repeating an empty dataset ends.
                             None => inner = None,
                         }
                     }
@@ -219,7 +229,7 @@ impl Dataset {
                     match made.len() == n {
                         true => Ok(Some(made)),
                         false => Err(invalid_argument!(
-                            "the function gives {} tensors, but the dataset's elements have {n}",
+                            "the function returns {} tensors, but the dataset's elements have {n}",
                             made.len()
                         )),
                     }
@@ -259,7 +269,10 @@ fn range_value(dtype: DType, value: i64) -> Result<Tensor> {
     }
 }
 
-/// Returns the elements of tensors whose first dimensions count them.
+/// Splits tensors along their first dimensions into elements.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a component is a scalar or their first dimensions differ.
 pub fn slices(components: &[Tensor]) -> Result<Vec<Components>> {
     let mut elements: Vec<Components> = Vec::new();
     for (i, component) in components.iter().enumerate() {

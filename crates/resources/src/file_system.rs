@@ -1,8 +1,8 @@
-//! Names of files as TensorFlow writes them, and errors of file operations with its codes.
+//! File names in TensorFlow's notation, and file system errors with its codes.
 
 use ferroflow_base::{Code, Status};
 
-/// Returns the path on this machine that `name` means: TensorFlow takes URIs `file://…`, too.
+/// Returns the local path of `name`, which may be a URI `file://…`.
 pub fn local_path(name: &str) -> &str {
     let path = name
         .strip_prefix("file://")
@@ -21,7 +21,7 @@ pub fn io_error(path: &str, error: &std::io::Error) -> Status {
         Kind::IsADirectory | Kind::NotADirectory => Code::FailedPrecondition,
         _ => Code::Unknown,
     };
-    // Rust adds the number of the system's error.
+    // Rust appends the system's error number.
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     Status::new(code, format!("{path}; {text}"))

@@ -1,4 +1,4 @@
-//! State of graphs that outlives a step, and what several ops need to reach it.
+//! State of graphs that outlives a step, and the functions by which ops share it.
 //!
 //! Entry points, in reading order: [`resource`] (handles and variables), [`queue`], [`table`],
 //! [`reader`], [`dataset`], [`rendezvous`], [`collective`].

@@ -23,17 +23,17 @@ pub fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
     removed.is_ok()
 }
 
-/// Which elements come out, and when.
+/// The order of dequeued elements.
 pub enum QueueKind {
-    /// In their order.
+    /// First in, first out.
     Fifo,
-    /// In their order; batches pad elements of different shapes.
+    /// First in, first out; batches pad elements of different shapes.
     Padding,
     /// At random, while the queue holds more than a minimum.
     Shuffle {
         /// Elements that stay in an open queue.
         min_after_dequeue: usize,
-        /// Makes the random stream from two seeds.
+        /// Creates the random stream from two seeds.
         random: fn(u64, u64) -> RandomStream,
         /// Seeds.
         seeds: (u64, u64),
@@ -181,12 +181,12 @@ impl Queue {
         self.len() == 0
     }
 
-    /// Returns whether nothing can be put in any more.
+    /// Returns whether the queue is closed for new elements.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Puts elements in, all of them or, when the queue is closed meanwhile, the first ones.
+    /// Enqueues elements: all of them or, if the queue is closed meanwhile, the first ones.
     pub fn put(self: &Arc<Self>, elements: Vec<Tuple>, call: AsyncCall) {
         self.attempt(call, |state, id, call| {
             state.puts.push_back(Attempt {
@@ -198,7 +198,7 @@ impl Queue {
         });
     }
 
-    /// Takes elements out.
+    /// Dequeues elements.
     pub fn take(self: &Arc<Self>, want: DequeueMode, call: AsyncCall) {
         let missing = match want {
             DequeueMode::One => 1,
@@ -252,7 +252,8 @@ impl Queue {
         call.finish(answer);
     }
 
-    /// Enters an attempt and does what can be done; the attempt may have to wait afterwards.
+    /// Adds an attempt and makes what progress is possible; the attempt may have to wait
+    /// afterwards.
     fn attempt(
         self: &Arc<Self>,
         call: AsyncCall,
@@ -287,7 +288,7 @@ impl Queue {
         drop(unused);
     }
 
-    /// Ends a waiting attempt because its step was given up.
+    /// Ends a waiting attempt because its step was cancelled.
     fn give_up(self: &Arc<Self>, id: u64, reason: Option<Status>) {
         let mut ended = Vec::new();
         let mut state = self.lock();
@@ -325,7 +326,7 @@ impl Queue {
         }
     }
 
-    /// Elements as one tensor for each component, the first dimension being that of the batch.
+    /// Batches elements to one tensor per component.
     fn batch(&self, taken: Vec<Tuple>) -> Result<Vec<Tensor>> {
         let component = |(c, &dtype): (usize, &DType)| {
             let items: Vec<&Tensor> = taken.iter().filter_map(|tuple| tuple.get(c)).collect();
@@ -358,7 +359,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // No node can reach the queue any more. Pending calls answer CANCELLED when they drop. Registrations must not drop inside the state's drop.
+        // The queue is unreachable now. Pending calls finish with CANCELLED when they drop.
+        // Registrations must not drop inside the state's drop.
         let mut state = self.lock();
         let waiting = (
             std::mem::take(&mut state.puts),
@@ -370,7 +372,7 @@ impl Drop for Queue {
 }
 
 impl QueueState {
-    /// Serves the first attempts as long as one of them gets on.
+    /// Serves the first attempts while one of them makes progress.
     fn serve(&mut self, queue: &Queue, ended: &mut Vec<Finished>) {
         loop {
             let mut changed = false;
@@ -461,7 +463,7 @@ impl QueueState {
         }
     }
 
-    /// Returns the next element out.
+    /// Removes the next element, if any.
     fn next(&mut self) -> Option<Tuple> {
         match &mut self.random {
             None => self.elements.pop_front(),
@@ -472,7 +474,7 @@ impl QueueState {
         }
     }
 
-    /// Puts back what a batch had taken.
+    /// Puts back the elements that a batch had taken.
     fn restore(&mut self, taken: &mut Vec<Tuple>) {
         for tuple in taken.drain(..).rev() {
             self.elements.push_front(tuple);
@@ -558,7 +560,10 @@ fn pad<T: Clone>(to: &mut [T], strides: &[usize], dims: &[usize], from: &[T]) {
     }
 }
 
-/// Fails: the synchronous entry of kernels that may wait.
+/// The synchronous entry of kernels that may wait.
+///
+/// # Errors
+/// INTERNAL, always: kernels that may wait run asynchronously.
 pub fn only_async(ctx: &KernelCtx) -> Result<()> {
     Err(internal!(
         "node '{}' may wait and has to be started",
@@ -567,6 +572,9 @@ pub fn only_async(ctx: &KernelCtx) -> Result<()> {
 }
 
 /// Returns the queue that a handle refers to.
+///
+/// # Errors
+/// INVALID_ARGUMENT if it does not refer to a queue.
 pub fn queue_of(handle: &Tensor) -> Result<Arc<Queue>> {
     if handle.dtype() == DType::String {
         return string_handle::named(handle, "queue");

@@ -1,8 +1,8 @@
 //! [`Reader`]: dequeues file names and produces the files' records (TensorFlow:
 //! `core/framework/reader_base.cc`).
 //!
-//! Reads of one reader are served one after another, in their order, as they may have to wait for a
-//! name. Nothing runs under the lock but the reading itself.
+//! Reads of one reader are served one after another, in order, since a read may have to wait for a
+//! file name. Only the reading itself runs under the lock.
 
 use crate::file_system::local_path;
 use crate::queue::{DequeueMode, Queue};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How a reader makes records of a file.
+/// How a reader splits a file into records.
 #[derive(Clone, PartialEq)]
 pub enum ReaderFormat {
     /// The file is the record.
@@ -27,7 +27,7 @@ pub enum ReaderFormat {
         /// Lines to skip.
         skip: usize,
     },
-    /// So many bytes are a record.
+    /// Records of fixed length.
     Fixed {
         /// Bytes before the first record.
         header: usize,
@@ -170,13 +170,13 @@ impl WorkUnit {
     }
 }
 
-/// A read that was asked for.
+/// A requested read.
 pub struct Job {
     /// The kernel call to complete.
     pub call: AsyncCall,
     /// Queue of file names.
     pub queue: Arc<Queue>,
-    /// At most so many records, as vectors; `None` for one, as scalars.
+    /// The maximal number of records, returned as vectors; `None` for one, returned as scalars.
     pub most: Option<usize>,
 }
 
@@ -220,10 +220,10 @@ impl Resource for Reader {
 
 /// The state of a job that waits for a file name.
 enum Answer {
-    /// No name yet; the job's thread still looks.
+    /// No name yet; the job's thread still checks for one.
     Open,
     Came(Result<Vec<Tensor>>),
-    /// No name yet; the callback that brings it continues the job.
+    /// No name yet; the callback that delivers it continues the job.
     Left(Job),
 }
 
@@ -259,7 +259,7 @@ impl Reader {
         (state.started, state.finished, state.produced) = (0, 0, 0);
     }
 
-    /// Reads for a job, after those that came before.
+    /// Reads for a job, after earlier jobs.
     pub fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.lock();
         state.jobs.push_back(job);
@@ -270,7 +270,7 @@ impl Reader {
         self.serve(None);
     }
 
-    /// Serves a job that waited, with what came, then all others.
+    /// Serves a job that waited, with the dequeued name, then all others.
     fn serve(self: &Arc<Self>, mut waited: Option<(Job, Result<Vec<Tensor>>)>) {
         loop {
             let job = match waited.take() {
@@ -302,7 +302,7 @@ impl Reader {
                 Err(error) => job.call.finish(Err(error)),
                 Ok(None) => match self.wait(job) {
                     Some(came) => waited = Some(came),
-                    // The callback that brings the name continues.
+                    // The callback that delivers the name continues.
                     None => return,
                 },
             }
@@ -336,7 +336,7 @@ impl Reader {
         }
     }
 
-    /// Begins with the file of this name.
+    /// Opens the file of this name.
     fn begin(&self, name: &[Tensor]) -> Result<()> {
         let name = match name {
             [name] => name.strings()?.first(),
@@ -353,7 +353,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the outputs of a read; `None` when there is no file to read from.
+    /// Returns the outputs of a read; `None` if there is no file to read from.
     fn read(&self, most: Option<usize>) -> Result<Option<Vec<Tensor>>> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -391,6 +391,9 @@ impl Reader {
     }
 
     /// Returns the reader's progress as a serialized message.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED unless a file is one record.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         if !self.format.is_single() {
             return Err(unimplemented_error!("Reader SerializeState"));
@@ -410,7 +413,10 @@ impl Reader {
         Ok(out)
     }
 
-    /// Takes on what a reader had done.
+    /// Restores the progress from a serialized message.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED unless a file is one record; INVALID_ARGUMENT if the message is malformed.
     pub fn restore(&self, message: &[u8]) -> Result<()> {
         if !self.format.is_single() {
             return Err(unimplemented_error!("Reader RestoreState"));
@@ -448,7 +454,7 @@ impl Reader {
             ));
         }
         let mut state = self.lock();
-        // Files have one record: none is half done.
+        // A file is one record, so none is half read.
         state.unit = None;
         state.work = work;
         (state.started, state.finished, state.produced) = (finished, finished, produced);

@@ -84,7 +84,7 @@ impl Rendezvous {
         let (sender, receiver) = mpsc::channel();
         let given_up = sender.clone();
         let token = cancel.clone();
-        // The second of the two senders finds the receiver gone.
+        // The callback of the two that runs second finds the receiver gone.
         let _registration = cancel.on_cancel(move || {
             let _ = given_up.send(token.check().map(|()| Tensor::scalar(0u8)));
         });

@@ -1,7 +1,7 @@
-//! Resource handles and variables, as kernels use them.
+//! Resource handles and variables, for kernels.
 //!
-//! An op that makes a handle looks its resource up once for each session. The handle carries the
-//! resource along, so reading a variable needs no search.
+//! An op that makes a handle looks its resource up once per session. The handle holds the resource,
+//! so reading a variable needs no lookup.
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_opdef::{Attrs, DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The name of variables that only their handle refers to.
+/// The name of variables that are only accessible by their handle.
 pub const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 
-/// A variable: a tensor, or nothing before it is assigned and after it is destroyed.
+/// A variable: a tensor, or none before it is assigned and after it is destroyed.
 ///
 /// Readers share the tensor's storage; writers copy it while it is shared.
 #[derive(Default)]
@@ -34,12 +34,12 @@ impl Var {
         }
     }
 
-    /// Returns whether it is one of [`Var::reference`]: TensorFlow words errors otherwise then.
+    /// Returns whether it was created by [`Var::reference`]: TensorFlow's messages differ then.
     pub fn is_reference(&self) -> bool {
         self.is_reference
     }
 
-    /// Returns the value now.
+    /// Returns the current value.
     #[inline]
     pub fn get(&self) -> Option<Tensor> {
         self.read().clone()
@@ -65,26 +65,32 @@ impl Var {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns the value now, with its version.
+    /// Returns the current value and its version.
     pub fn get_with_version(&self) -> (Option<Tensor>, u64) {
         let value = self.read();
         (value.clone(), self.version())
     }
 }
 
-/// Container and name of the variable that a VarHandleOp with these attrs stands for.
+/// Returns container and name of the variable of a VarHandleOp with these attrs.
+///
+/// # Errors
+/// INVALID_ARGUMENT if an attr is missing.
 pub fn container_and_name(attrs: &Attrs) -> Result<(String, String)> {
     let name = attrs.str("shared_name")?.to_string();
     Ok((container(attrs.str("container")?), name))
 }
 
-/// A type of resource that handles refer to.
+/// A resource type that handles refer to.
 pub trait Resource: Any + Send + Sync + Sized {
     /// TensorFlow's name of the type, for messages.
     const TYPE: &'static str;
-    /// Returns whether it was destroyed, so that the next user makes a new one.
+    /// Returns whether it was destroyed, so that its next user creates a new one.
     fn is_gone(&self) -> bool;
-    /// Checks that it fits a node that asks for `_wanted` under the same name.
+    /// Checks that it is compatible with `_wanted`, a node's definition of the same resource.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it is not.
     fn check_same(&self, _wanted: &Self, _name: &str) -> Result<()> {
         Ok(())
     }
@@ -99,6 +105,9 @@ impl Resource for Var {
 }
 
 /// Returns the single handle in input `i`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the input is not a single handle.
 #[inline]
 pub fn handle<'a>(ctx: &'a KernelCtx, i: usize) -> Result<&'a ResourceHandle> {
     match ctx.input(i)?.resources()? {
@@ -111,6 +120,9 @@ pub fn handle<'a>(ctx: &'a KernelCtx, i: usize) -> Result<&'a ResourceHandle> {
 }
 
 /// Returns the resource that a handle names, which must be a `T`.
+///
+/// # Errors
+/// NOT_FOUND if the resource does not exist; INVALID_ARGUMENT if it is of another type.
 pub fn resolve<T: Resource>(ctx: &KernelCtx, handle: &ResourceHandle) -> Result<Arc<T>> {
     let Some(value) = &handle.value else {
         return ctx.resources().lookup(&handle.container, &handle.name);
@@ -128,16 +140,26 @@ pub fn resolve<T: Resource>(ctx: &KernelCtx, handle: &ResourceHandle) -> Result<
 }
 
 /// Returns the `T` that the handle in input `i` names.
+///
+/// # Errors
+/// As for [`handle`] and [`resolve`].
 pub fn resource<T: Resource>(ctx: &KernelCtx, i: usize) -> Result<Arc<T>> {
     resolve(ctx, handle(ctx, i)?)
 }
 
 /// Returns the variable that the handle in input `i` names.
+///
+/// # Errors
+/// As for [`handle`] and [`resolve`].
 pub fn variable(ctx: &KernelCtx, i: usize) -> Result<Arc<Var>> {
     resource(ctx, i)
 }
 
-/// Returns the value of a variable that must have one.
+/// Returns the value of an initialized variable.
+///
+/// # Errors
+/// FAILED_PRECONDITION or NOT_FOUND, as in TensorFlow, if the variable has no value;
+/// INVALID_ARGUMENT if its dtype differs.
 pub fn value_of<'a>(
     ctx: &KernelCtx,
     i: usize,
@@ -149,7 +171,11 @@ pub fn value_of<'a>(
     Ok(value)
 }
 
-/// [`value_of`] for writing.
+/// Like [`value_of`], for writing.
+///
+/// # Errors
+/// FAILED_PRECONDITION or NOT_FOUND, as in TensorFlow, if the variable has no value;
+/// INVALID_ARGUMENT if its dtype differs.
 pub fn value_mut<'a>(
     ctx: &KernelCtx,
     i: usize,
@@ -172,7 +198,7 @@ fn check_dtype(value: &Tensor, dtype: DType) -> Result<()> {
     ))
 }
 
-/// Returns the error of an op that works on a variable without a value.
+/// Returns the error of an op on an uninitialized variable.
 #[cold]
 pub fn unassigned(ctx: &KernelCtx, i: usize) -> ferroflow_base::Status {
     let is_reference = |h| resolve::<Var>(ctx, h).is_ok_and(|var| var.is_reference());
@@ -189,7 +215,7 @@ pub fn unassigned(ctx: &KernelCtx, i: usize) -> ferroflow_base::Status {
     }
 }
 
-/// Returns the error of reading a variable without a value.
+/// Returns the error of reading an uninitialized variable.
 #[cold]
 pub fn unreadable(h: &ResourceHandle) -> ferroflow_base::Status {
     failed_precondition!(
@@ -202,6 +228,9 @@ pub fn unreadable(h: &ResourceHandle) -> ferroflow_base::Status {
 }
 
 /// Returns a scalar handle.
+///
+/// # Errors
+/// Those of [`Tensor::from_resources`], which do not occur here.
 pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) -> Result<Tensor> {
     let handle = ResourceHandle {
         container: container.into(),
@@ -211,17 +240,20 @@ pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) ->
     Tensor::from_resources(Shape::scalar(), vec![handle])
 }
 
-/// Container and name of a resource, from the attrs `container` and `shared_name` (TensorFlow's class
-/// of this name in `core/framework/resource_mgr.h`).
+/// Container and name of a resource, from the attrs `container` and `shared_name` (TensorFlow's
+/// class of this name in `core/framework/resource_mgr.h`).
 pub struct ContainerInfo {
     container: String,
     name: String,
-    /// Whether the name is the node's, whose resource no other session sees.
+    /// Whether the resource is named by its node and private to its session.
     is_private_to_kernel: bool,
 }
 
 impl ContainerInfo {
-    /// Of a variable: its shared name, even if empty.
+    /// Returns the container and name of a variable: its shared name, even if empty.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr is missing.
     pub fn of_variable(build: &KernelBuild) -> Result<ContainerInfo> {
         let (container, name) = container_and_name(build.attrs)?;
         Ok(ContainerInfo {
@@ -231,7 +263,7 @@ impl ContainerInfo {
         })
     }
 
-    /// Of a resource without a name: each execution makes one.
+    /// Returns the name of anonymous resources: each execution creates one.
     pub fn anonymous() -> ContainerInfo {
         ContainerInfo {
             container: DEFAULT_CONTAINER.to_string(),
@@ -240,7 +272,11 @@ impl ContainerInfo {
         }
     }
 
-    /// Of any other resource: without a shared name it is private to the node in one session.
+    /// Returns the container and name of any other resource: without a shared name it is private to
+    /// the node in one session.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr is missing.
     pub fn of_node(build: &KernelBuild) -> Result<ContainerInfo> {
         let shared = build.attrs.str("shared_name")?;
         let by_node = build.attrs.bool("use_node_name_sharing").unwrap_or(false);
@@ -259,7 +295,10 @@ impl ContainerInfo {
         &self.container
     }
 
-    /// Returns the resource, made first if needed, and its name.
+    /// Returns the resource, created if needed, and its name.
+    ///
+    /// # Errors
+    /// Those of creating it.
     pub fn find<T: Any + Send + Sync>(
         &self,
         resources: &Resources,
@@ -285,12 +324,12 @@ pub fn container(attr: &str) -> String {
     }
 }
 
-/// The kernel of an op that makes a handle: the resource is made or found in the first step of a
-/// session.
+/// The kernel of an op that returns a handle: the resource is created or looked up in the first
+/// step of a session.
 pub struct HandleKernel<T, F> {
     container_info: ContainerInfo,
     make: F,
-    /// The session's resources that the handle is of, the handle, what it names.
+    /// The id of the session's resources, the handle, and its resource.
     cached: OnceLock<(u64, Tensor, Arc<T>)>,
 }
 
@@ -314,7 +353,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
         let make = |_: &str| (self.make)(ctx);
         let (name, mut found) = self.container_info.find(resources, make)?;
         if found.is_gone() {
-            // Another thread may have replaced it first; then its resource is found.
+            // Another thread may have replaced it first; then that resource is found.
             let _ = resources.remove::<T>(container, &name);
             found = self.container_info.find(resources, make)?.1;
         }
@@ -322,7 +361,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
         Ok((handle_tensor(container, &name, found.clone())?, found))
     }
 
-    /// Tells the resources apart that a handle may be of.
+    /// Returns the id of the resources that the handle belongs to.
     fn id(&self, resources: &Resources) -> u64 {
         match self.container_info.is_private_to_kernel {
             true => resources.session_id(),

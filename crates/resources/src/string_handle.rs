@@ -1,6 +1,6 @@
-//! Handles that are strings, as old ops have them: a container and a name.
+//! String handles of old ops: a container and a name.
 //!
-//! The name's bytes own what they name, so that it lives as long as some tensor holds the handle.
+//! The name's bytes own the resource, so that it lives as long as a tensor holds the handle.
 
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_opdef::ShapeCtx;
@@ -36,12 +36,18 @@ impl Drop for Owner {
 }
 
 /// Returns the shape of such a handle.
+///
+/// # Errors
+/// None; the type is that of shape functions.
 pub fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::of([Some(2)]));
     Ok(())
 }
 
-/// Returns a handle of `value`; the name gets a number that no other handle has.
+/// Returns a handle of `value`; the name gets a unique number.
+///
+/// # Errors
+/// Those of [`Tensor::from_strings`], which do not occur here.
 pub fn string_handle(container: &'static str, name: &str, value: Arc<Shared>) -> Result<Tensor> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -59,6 +65,9 @@ pub fn string_handle(container: &'static str, name: &str, value: Arc<Shared>) ->
 }
 
 /// Returns the resource that a handle names.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the tensor is not a handle; NOT_FOUND if its resource does not exist.
 pub fn named<T: Any + Send + Sync>(handle: &Tensor, what: &str) -> Result<Arc<T>> {
     let [container, name] = handle.strings()? else {
         return Err(invalid_argument!(

@@ -1,7 +1,7 @@
-//! Lookup tables: maps from keys to rows of values.
+//! Lookup tables: maps from keys to rows of values (TensorFlow: `core/kernels/lookup_table_op.cc`).
 //!
-//! Keys and values lie in two tensors in order of arrival, so that an export is a copy; an index
-//! maps a key to its row. A removed row is filled with the last one.
+//! Keys and values are stored in two tensors in order of insertion, so that an export is a copy; an
+//! index maps a key to its row. The last row fills the gap of a removed one.
 
 use crate::resource::{Resource, resolve};
 use ferroflow_base::{
@@ -17,14 +17,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kinds of tables, which differ in the ops that they allow.
+/// The kind of a table, which determines the ops it allows.
 pub enum TableKind {
-    /// Filled once, read afterwards.
+    /// Initialized once, read afterwards.
     Static,
     /// Changed at any time.
     Mutable,
-    /// As `Mutable`, with two keys that are not allowed. Exports look like hash buckets.
-    DenseTableOptions(DenseTableOptions),
+    /// Like `Mutable`, with two reserved keys. Exports look like hash buckets.
+    Dense(DenseTableOptions),
 }
 
 /// The parameters of a dense table.
@@ -33,9 +33,9 @@ pub struct DenseTableOptions {
     pub empty: Tensor,
     /// The key of buckets whose entry was removed.
     pub deleted: Tensor,
-    /// Buckets at first.
+    /// Initial number of buckets.
     pub n_buckets: usize,
-    /// How full they may get.
+    /// Load factor from which the table grows.
     pub max_load: f32,
 }
 
@@ -45,13 +45,13 @@ pub struct Table {
     value: DType,
     key_shape: Shape,
     value_shape: Shape,
-    form: TableKind,
+    kind: TableKind,
     gone: AtomicBool,
     state: RwLock<TableState>,
 }
 
 struct TableState {
-    /// Whether a static table was filled.
+    /// Whether a static table is initialized.
     ready: bool,
     index: TableIndex,
     /// Rows in use; the tensors may have more.
@@ -63,8 +63,8 @@ struct TableState {
 
 enum TableIndex {
     Ints(FxHashMap<i64, usize>),
-    /// Strings, and keys that are vectors as the bytes of their elements. These come from outside:
-    /// their hash is seeded.
+    /// Strings, and vector keys as the bytes of their elements. These may come from untrusted
+    /// input, so their hash is seeded.
     Bytes(HashMap<Bytes, usize>),
 }
 
@@ -94,7 +94,7 @@ impl Resource for Table {
     }
 }
 
-/// Destroys the table that a handle names; whether there was one.
+/// Destroys the table that a handle names; returns whether it existed.
 pub fn destroy(ctx: &KernelCtx, handle: &ResourceHandle) -> bool {
     match resolve::<Table>(ctx, handle) {
         Ok(table) => !table.gone.swap(true, Ordering::Relaxed),
@@ -104,15 +104,19 @@ pub fn destroy(ctx: &KernelCtx, handle: &ResourceHandle) -> bool {
 
 impl Table {
     /// Creates an empty table.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the reserved keys of a dense table are equal or of another type;
+    /// RESOURCE_EXHAUSTED if the tensors do not fit into memory.
     pub fn new(
         key: DType,
         value: DType,
         key_shape: Shape,
         value_shape: Shape,
-        form: TableKind,
+        kind: TableKind,
     ) -> Result<Table> {
-        let n_buckets = match &form {
-            TableKind::DenseTableOptions(dense) => dense.n_buckets,
+        let n_buckets = match &kind {
+            TableKind::Dense(dense) => dense.n_buckets,
             _ => 0,
         };
         let ints = matches!(key, DType::Int32 | DType::Int64) && key_shape.is_scalar();
@@ -120,7 +124,7 @@ impl Table {
             key,
             value,
             state: RwLock::new(TableState {
-                ready: !matches!(form, TableKind::Static),
+                ready: !matches!(kind, TableKind::Static),
                 index: if ints {
                     TableIndex::Ints(FxHashMap::default())
                 } else {
@@ -133,10 +137,10 @@ impl Table {
             }),
             key_shape,
             value_shape,
-            form,
+            kind,
             gone: AtomicBool::new(false),
         };
-        if let TableKind::DenseTableOptions(dense) = &table.form {
+        if let TableKind::Dense(dense) = &table.kind {
             for (what, key) in [("Empty", &dense.empty), ("Deleted", &dense.deleted)] {
                 if key.shape() != &table.key_shape || key.dtype() != table.key {
                     return Err(invalid_argument!(
@@ -175,7 +179,7 @@ impl Table {
         }
     }
 
-    /// How many keys a tensor holds, and the shape of one value for each.
+    /// Returns the number of keys in a tensor, and the shape of their values.
     fn extent(&self, keys: &Tensor) -> Result<(usize, Shape)> {
         let shape = keys.shape();
         let outer = shape.rank().checked_sub(self.key_shape.rank());
@@ -189,13 +193,20 @@ impl Table {
         Ok((shape[..outer].iter().product(), dims.copied().collect()))
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed.
     pub fn size(&self) -> Result<usize> {
         self.check_there()?;
         Ok(self.read().n)
     }
 
-    /// Returns the values of `keys`, with `default` (for all, or one for each) where there is none.
+    /// Returns the values of `keys`, with `default` (one for all, or one per key) for missing ones.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed; FAILED_PRECONDITION if a static table is not
+    /// initialized; INVALID_ARGUMENT if dtypes or shapes do not fit.
     pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
         self.check_there()?;
         let (n, shape) = self.extent(keys)?;
@@ -223,7 +234,7 @@ impl Table {
                 let from = match row {
                     Some(row) => &values[row * width..(row + 1) * width],
                     None if for_each => &default[i * width..(i + 1) * width],
-                    // Static tables know one default, the first.
+                    // Static tables use the first default.
                     None => &default[..width],
                 };
                 to[i * width..(i + 1) * width].clone_from_slice(from);
@@ -244,7 +255,7 @@ impl Table {
         Ok(out)
     }
 
-    /// Key number `i` of a tensor of keys.
+    /// Returns key number `i` of a tensor of keys.
     fn key_at(&self, keys: &Tensor, i: usize) -> Result<Key> {
         if self.key_shape.is_scalar() {
             match self.key {
@@ -268,9 +279,9 @@ impl Table {
         Ok(Key::Bytes(Bytes::copy_from_slice(bytes)))
     }
 
-    /// Refuses the keys that a dense table has no place for.
+    /// Rejects the reserved keys of a dense table.
     fn check_keys(&self, keys: &Tensor, n: usize) -> Result<()> {
-        let TableKind::DenseTableOptions(dense) = &self.form else {
+        let TableKind::Dense(dense) = &self.kind else {
             return Ok(());
         };
         for (name, forbidden) in [("empty", &dense.empty), ("deleted", &dense.deleted)] {
@@ -298,9 +309,13 @@ impl Table {
     }
 
     /// Inserts values, replacing those of existing keys.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed; UNIMPLEMENTED for static tables; INVALID_ARGUMENT if
+    /// dtypes or shapes do not fit or a key is reserved.
     pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_there()?;
-        if let TableKind::Static = self.form {
+        if let TableKind::Static = self.kind {
             return Err(unimplemented_error!(
                 "Insert not supported by InitializableLookupTable implementations"
             ));
@@ -339,7 +354,7 @@ impl Table {
             }
         };
         copy_row(&mut state.values, row, values, i, width)?;
-        if let TableKind::DenseTableOptions(dense) = &self.form {
+        if let TableKind::Dense(dense) = &self.kind {
             while state.n as f64 > f64::from(dense.max_load) * state.n_buckets as f64 {
                 state.n_buckets = state
                     .n_buckets
@@ -350,7 +365,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes place for `n` rows.
+    /// Allocates space for `n` rows.
     fn reserve(&self, state: &mut TableState, n: usize) -> Result<()> {
         let has = state.keys.shape().first().copied().unwrap_or(0);
         if n <= has {
@@ -373,10 +388,14 @@ impl Table {
         Ok(())
     }
 
-    /// Removes keys; those that are not there do not matter.
+    /// Removes keys; missing ones are ignored.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed; UNIMPLEMENTED for static tables; INVALID_ARGUMENT if
+    /// dtypes or shapes do not fit or a key is reserved.
     pub fn remove(&self, keys: &Tensor) -> Result<()> {
         self.check_there()?;
-        if let TableKind::Static = self.form {
+        if let TableKind::Static = self.kind {
             return Err(unimplemented_error!(
                 "Remove not supported by InitializableLookupTable implementations"
             ));
@@ -406,9 +425,13 @@ impl Table {
     }
 
     /// Replaces all entries.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed; INVALID_ARGUMENT if dtypes or shapes do not fit; for
+    /// static tables, those of [`Table::initialize`].
     pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_there()?;
-        if let TableKind::Static = self.form {
+        if let TableKind::Static = self.kind {
             return self.initialize(keys, values);
         }
         let n = self.check_values(keys, values)?;
@@ -420,13 +443,13 @@ impl Table {
             TableKind::Mutable,
         )?;
         let mut state = fresh.write();
-        if let TableKind::DenseTableOptions(dense) = &self.form {
+        if let TableKind::Dense(dense) = &self.kind {
             state.n_buckets = dense.n_buckets;
         }
         for i in 0..n {
             let key = self.key_at(keys, i)?;
-            // Exported buckets without an entry.
-            if let TableKind::DenseTableOptions(dense) = &self.form
+            // Skip exported buckets without an entry.
+            if let TableKind::Dense(dense) = &self.kind
                 && (key.same(&self.key_at(&dense.empty, 0)?)
                     || key.same(&self.key_at(&dense.deleted, 0)?))
             {
@@ -439,14 +462,18 @@ impl Table {
     }
 
     /// Returns all keys and values.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed; ABORTED if a static table is not initialized;
+    /// RESOURCE_EXHAUSTED if the copies do not fit into memory.
     pub fn export(&self) -> Result<(Tensor, Tensor)> {
         self.check_there()?;
         let state = self.read();
         if !state.ready {
             return Err(aborted!("HashTable is not initialized."));
         }
-        let n = match self.form {
-            TableKind::DenseTableOptions(_) => state.n_buckets,
+        let n = match self.kind {
+            TableKind::Dense(_) => state.n_buckets,
             _ => state.n,
         };
         let copy = |from: &Tensor, row: &Shape| -> Result<Tensor> {
@@ -460,13 +487,13 @@ impl Table {
         };
         let mut keys = copy(&state.keys, &self.key_shape)?;
         let values = copy(&state.values, &self.value_shape)?;
-        if let TableKind::DenseTableOptions(dense) = &self.form {
+        if let TableKind::Dense(dense) = &self.kind {
             let width = self.key_shape.num_elements();
             for i in state.n..n {
                 copy_row(&mut keys, i, &dense.empty, 0, width)?;
             }
             if self.key_shape.is_scalar() {
-                // TensorFlow's dense tables think of keys as vectors.
+                // TensorFlow's dense tables treat keys as vectors.
                 keys = keys.with_shape(Shape::from([n, 1]))?;
             }
             if self.value_shape.is_scalar() {
@@ -476,7 +503,12 @@ impl Table {
         Ok((keys, values))
     }
 
-    /// Fills a static table. A second time is allowed with as many entries.
+    /// Initializes a static table. Initializing it again is allowed with the same number of
+    /// entries.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the table was destroyed; INVALID_ARGUMENT if the shapes do not fit;
+    /// FAILED_PRECONDITION if a key has two values or the table was initialized with other entries.
     pub fn initialize(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_there()?;
         if keys.shape().rank() != 1 {
@@ -532,9 +564,9 @@ impl Table {
         Ok(())
     }
 
-    /// Returns whether it is filled by [`Table::initialize`].
+    /// Returns whether the table is filled by [`Table::initialize`].
     pub fn is_static(&self) -> bool {
-        matches!(self.form, TableKind::Static)
+        matches!(self.kind, TableKind::Static)
     }
 }
 
@@ -586,7 +618,7 @@ fn copy_row(to: &mut Tensor, row: usize, from: &Tensor, i: usize, width: usize) 
     Ok(())
 }
 
-/// Moves a row down to where one was removed, and forgets what it held.
+/// Moves a row into the gap of a removed one, and clears it.
 fn move_row(t: &mut Tensor, from: usize, to: usize, width: usize) -> Result<()> {
     dispatch_items!(t.dtype(), T => {
         let items = t.items_mut::<T>()?;
@@ -600,7 +632,7 @@ fn move_row(t: &mut Tensor, from: usize, to: usize, width: usize) -> Result<()> 
     Ok(())
 }
 
-/// Returns an element as messages show it.
+/// Formats an element for messages.
 fn element(t: &Tensor, i: usize) -> Result<String> {
     if t.dtype() == DType::String {
         return Ok(String::from_utf8_lossy(&t.strings()?[i]).into_owned());
@@ -609,7 +641,10 @@ fn element(t: &Tensor, i: usize) -> Result<String> {
         else Ok(String::new()))
 }
 
-/// Returns the shape of a value, which must be known.
+/// Returns the fully known shape of a value.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shape is not fully known.
 pub fn full_shape(shape: &PartialShape) -> Result<Shape> {
     shape
         .to_full()

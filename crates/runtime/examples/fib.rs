@@ -1,5 +1,6 @@
-//! The host runtime alone: a BEF file inside the program runs with the kernels of numbers and control flow, without the
-//! reader of MLIR text, models or ops of tensors. It shows how small such a program is:
+//! The host runtime alone: a BEF file inside the program runs with the kernels of numbers and
+//! control flow, without the reader of MLIR text, models or ops of tensors. It shows how small such
+//! a program is:
 //!
 //!     cargo run --release --example fib -- 25
 

@@ -1,5 +1,5 @@
-//! Graphs written with `GraphBuilder`: they run, their file form is the stored one, and what is read
-//! from that file runs the same.
+//! Graphs written with `GraphBuilder`: they run, their file form is the stored one, and what is
+//! read from that file runs the same.
 //!
 //! `BLESS=1` writes the stored files; `python oracle/builder.py` then has TensorFlow import and run
 //! each and compares with the values stored here.

@@ -1,7 +1,7 @@
 //! Gradients of calls: what a function did, its gradient does not do again.
 //!
-//! The functions give `c x^k`, where `c` is a product of random numbers, so that `x dy/dx = k y` holds
-//! for the numbers that were drawn and for no others; each draw is counted by a variable.
+//! The functions give `c x^k`, where `c` is a product of random numbers, so that `x dy/dx = k y`
+//! holds for the numbers that were drawn and for no others; each draw is counted by a variable.
 
 use ferroflow_runtime::building::{
     AttrValue, GradientOptions, GraphBuilder, Unconnected, WhileOptions, lowered,

@@ -1,4 +1,5 @@
-//! Compiled models: they answer as the session that they were compiled by, and bad files are errors.
+//! Compiled models: they answer as the session that they were compiled by, and bad files are
+//! errors.
 
 use ferroflow_runtime::{
     Code, CompileRequest, CompiledModel, DType, RunOptions, Session, SessionOptions, Shape,
@@ -236,7 +237,8 @@ fn functional_loop() -> Row {
     }
 }
 
-/// A branch of two products, the first of which nobody reads, for its effect: a check of the second.
+/// A branch of two products, the first of which nobody reads, for its effect: a check of the
+/// second.
 fn branch_with_effect() -> (String, Signature) {
     let text = Text::default()
         .node(

@@ -1,4 +1,5 @@
-//! Control flow beyond the stored graphs: malformed loops and functions, depth, length, concurrency.
+//! Control flow beyond the stored graphs: malformed loops and functions, depth, length,
+//! concurrency.
 
 use ferroflow_runtime::building::GraphBuilder;
 use ferroflow_runtime::{

@@ -1,5 +1,5 @@
-//! Every registered op has a golden row (`ops/rows`), or is part of a graph that TensorFlow answered
-//! (`tests/graphs`, `tests/gradients`), or is named below with the test that has it.
+//! Every registered op has a golden row (`ops/rows`), or is part of a graph that TensorFlow
+//! answered (`tests/graphs`, `tests/gradients`), or is named below with the test that has it.
 
 use ferroflow_runtime::registry;
 use ferroflow_testkit::{cases, rows};

@@ -1,5 +1,6 @@
 //! Optimizers that compute their gradient themselves leave the same bits in their variables as with
-//! the product made before, where that sums in the same order, and say the same of what does not fit.
+//! the product made before, where that sums in the same order, and say the same of what does not
+//! fit.
 
 use ferroflow_runtime::{CompileOptions, Session, SessionOptions, Tensor};
 

@@ -1,5 +1,5 @@
-//! Gradients of the graphs of `tests/gradients/*.jsonl.z` against TensorFlow's, and, where a row says
-//! so, against what small steps in random directions show.
+//! Gradients of the graphs of `tests/gradients/*.jsonl.z` against TensorFlow's, and, where a row
+//! says so, against what small steps in random directions show.
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/gradients.py` writes the files.
 

@@ -1,6 +1,6 @@
-//! Runs the graphs of `tests/graphs/*.jsonl` (and `.jsonl.z`) and compares with what TensorFlow answered; every
-//! case with several numbers of threads, optimised and as it is,
-//! functional control flow run directly and lowered, compiled to a BEF file and opened again.
+//! Runs the graphs of `tests/graphs/*.jsonl` (and `.jsonl.z`) and compares with what TensorFlow
+//! answered; every case with several numbers of threads, optimised and as it is, functional control
+//! flow run directly and lowered, compiled to a BEF file and opened again.
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
 
@@ -193,7 +193,8 @@ fn run(session: &Session, step: &Step) -> Result<Vec<Tensor>> {
     )
 }
 
-/// The models that the steps of a session are compiled to, one for each signature as in the session.
+/// The models that the steps of a session are compiled to, one for each signature as in the
+/// session.
 #[derive(Default)]
 struct Models(HashMap<Signature, CompiledModel>);
 

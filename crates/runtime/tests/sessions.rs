@@ -392,8 +392,8 @@ fn tangle(nodes: usize) -> String {
     text
 }
 
-/// Eight times the nodes take about eight times as long to import and compile: a step that is quadratic
-/// takes 64 times as long. The bound is far from both.
+/// Eight times the nodes take about eight times as long to import and compile: a step that is
+/// quadratic takes 64 times as long. The bound is far from both.
 #[test]
 fn loading_and_compiling_are_linear() {
     let time = |nodes: usize| {

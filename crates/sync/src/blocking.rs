@@ -43,7 +43,8 @@ impl BlockingPool {
         }))
     }
 
-    /// Queues `task`. Without `allow_queuing` the task is returned unless a thread can start it now.
+    /// Queues `task`. Without `allow_queuing` the task is returned unless a thread can start it
+    /// now.
     pub(crate) fn add(&self, task: Task, allow_queuing: bool) -> Result<(), Task> {
         let mut state = self.0.lock();
         let is_thread_free = state.n_idle > state.tasks.len();

@@ -20,8 +20,8 @@ use std::thread::LocalKey;
 pub struct DepthGuard {
     depth: &'static LocalKey<Cell<u32>>,
     before: u32,
-    /// Whether counting restarted at zero; then the previous depth is restored. Otherwise the count is
-    /// decremented, since guards of different threads of a model need not nest.
+    /// Whether counting restarted at zero; then the previous depth is restored. Otherwise the count
+    /// is decremented, since guards of different threads of a model need not nest.
     restarted: bool,
 }
 

@@ -52,8 +52,8 @@ unsafe impl<T: Send> Item for Box<T> {
     }
 }
 
-/// Pads to two cache lines, which processors prefetch in pairs, so that what the owner writes and what
-/// thieves write do not share one.
+/// Pads to two cache lines, which processors prefetch in pairs, so that what the owner writes and
+/// what thieves write do not share one.
 #[repr(align(128))]
 struct CachePadded<T>(T);
 
@@ -97,8 +97,8 @@ impl<T: Item> Ring<T> {
         distance(top, bottom) >= self.slots.len() as isize
     }
 
-    /// Moves the top past `place`; returns false if another thread did. Release orders the reads before
-    /// it, which loom does not check, either.
+    /// Moves the top past `place`; returns false if another thread did. Release orders the reads
+    /// before it, which loom does not check, either.
     fn take(&self, place: usize) -> bool {
         let (seen, next) = (Ordering::Relaxed, place.wrapping_add(1));
         let top = &self.top.0;
@@ -112,7 +112,8 @@ impl<T: Item> Drop for Ring<T> {
         let bottom = self.bottom.0.load(Ordering::Relaxed);
         let mut place = self.top.0.load(Ordering::Relaxed);
         while place != bottom {
-            // SAFETY: this is the last owner, and the positions from the top to the bottom hold items.
+            // SAFETY: this is the last owner, and the positions from the top to the bottom hold
+            // items.
             drop(unsafe { T::from_words(self.read(place)) });
             place = place.wrapping_add(1);
         }

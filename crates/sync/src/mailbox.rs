@@ -12,14 +12,14 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
 
-/// A combining lock: a state and an inbox. No thread waits for the state: a thread that cannot lock it
-/// leaves a message, which the thread that holds it processes.
+/// A combining lock: a state and an inbox. No thread waits for the state: a thread that cannot lock
+/// it leaves a message, which the thread that holds it processes.
 ///
 /// No message is lost if every thread follows the protocol: [`send`](Mailbox::send), then
-/// [`try_lock`](Mailbox::try_lock); holding the lock, process the [`messages`](Mailbox::messages), and
-/// retry if [`release`](Mailbox::release) says so. A sender stores its message before it tries to lock,
-/// and the holder reads the inbox after it has released the state; fences order these two pairs, so at
-/// least one of the two threads sees the other.
+/// [`try_lock`](Mailbox::try_lock); holding the lock, process the [`messages`](Mailbox::messages),
+/// and retry if [`release`](Mailbox::release) says so. A sender stores its message before it tries
+/// to lock, and the holder reads the inbox after it has released the state; fences order these two
+/// pairs, so at least one of the two threads sees the other.
 ///
 /// ```
 /// use ferroflow_sync::Mailbox;

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// `run_blocks` returns when every block has run. Blocks may run in any order and on any thread;
 /// nesting is allowed and cannot deadlock, because the caller itself works through the blocks.
 pub trait Parallelism: Sync {
-    /// Returns the number of threads that can work at the same time, including the caller. At least 1.
+    /// Returns the number of threads that can work at the same time, including the caller. At least
+    /// 1.
     fn width(&self) -> usize;
 
     /// Runs `f(0) … f(n_blocks - 1)`, each exactly once.
@@ -56,8 +57,8 @@ pub enum BlockSizes {
     Fixed(usize),
     /// Blocks have at least this many items, and there are at most a few per thread.
     Min(usize),
-    /// Blocks take long enough to justify a task if an item takes this many nanoseconds, and there are
-    /// at most a few per thread.
+    /// Blocks take long enough to justify a task if an item takes this many nanoseconds, and there
+    /// are at most a few per thread.
     Cost(f64),
 }
 
@@ -118,9 +119,9 @@ pub fn parallel_for(
     }
 }
 
-/// Splits `0..total` into blocks and runs `f` on each, here and as tasks of `queue`, without waiting.
-/// A block is done when the value that `f` returns is available; the value returned here becomes a
-/// [`Chain`] when all blocks are done, or the first error.
+/// Splits `0..total` into blocks and runs `f` on each, here and as tasks of `queue`, without
+/// waiting. A block is done when the value that `f` returns is available; the value returned here
+/// becomes a [`Chain`] when all blocks are done, or the first error.
 ///
 /// A task with several blocks repeatedly enqueues the upper half of its range while worker threads
 /// remain.

@@ -33,9 +33,9 @@ enum Task {
     Blocks(Arc<Blocks>),
 }
 
-// SAFETY: work is two non-null words, plus as the third its counter, if any; blocks are one word, and
-// the second is null. The order of the halves of a wide pointer does not matter. The contents are
-// `Send`.
+// SAFETY: work is two non-null words, plus as the third its counter, if any; blocks are one word,
+// and the second is null. The order of the halves of a wide pointer does not matter. The contents
+// are `Send`.
 unsafe impl Item for Task {
     fn into_words(self) -> Words {
         let null = std::ptr::null_mut();
@@ -175,8 +175,9 @@ impl Pool {
         Self::with(width, |_| {})
     }
 
-    /// Like [`Pool::new`], with each of its own threads pinned to a processor, as far as the system has
-    /// enough of them and supports it: caches stay warm, but other programs compete for that processor.
+    /// Like [`Pool::new`], with each of its own threads pinned to a processor, as far as the system
+    /// has enough of them and supports it: caches stay warm, but other programs compete for that
+    /// processor.
     ///
     /// ```
     /// use ferroflow_sync::{Parallelism, Pool};
@@ -240,9 +241,9 @@ impl Pool {
         self.shared.run_counted(task, count);
     }
 
-    /// Returns whether so many tasks wait, tickets of finished loops included, that the caller should
-    /// run its next task itself: its deque is full or, if it has none, the inbox holds as many tasks as
-    /// all deques together.
+    /// Returns whether so many tasks wait, tickets of finished loops included, that the caller
+    /// should run its next task itself: its deque is full or, if it has none, the inbox holds as
+    /// many tasks as all deques together.
     pub fn is_full(&self) -> bool {
         let outside = || self.shared.inbox.len() >= MAX_WAITING * self.shared.stealers.len().max(1);
         self.shared.with_deque(|deque| match deque {

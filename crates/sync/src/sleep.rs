@@ -1,9 +1,9 @@
 //! Sleeping and waking of idle threads, and counting of work.
 //!
-//! No wake-up is lost: a thread that found no work takes the lock, counts itself as a sleeper, checks
-//! once more and only then waits. A thread that adds work makes it visible first and reads the count
-//! after a full fence; if it is not zero, it takes the lock and notifies. Either the sleeper's second
-//! check sees the work, or the adder sees the sleeper.
+//! No wake-up is lost: a thread that found no work takes the lock, counts itself as a sleeper,
+//! checks once more and only then waits. A thread that adds work makes it visible first and reads
+//! the count after a full fence; if it is not zero, it takes the lock and notifies. Either the
+//! sleeper's second check sees the work, or the adder sees the sleeper.
 
 use crate::atomic::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence};
 use std::sync::PoisonError;
@@ -71,7 +71,8 @@ impl Outstanding {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts the end of a task, after the tasks that it queued were counted; returns whether none is left.
+    /// Counts the end of a task, after the tasks that it queued were counted; returns whether none
+    /// is left.
     #[must_use]
     pub fn end(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1

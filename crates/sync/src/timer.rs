@@ -64,8 +64,8 @@ impl What {
 pub struct Timer(Arc<Slot>);
 
 impl Timer {
-    /// Runs `task` at `at`, or soon if that is past, on the thread of the timer queue. Other timers wait
-    /// for it, so long or blocking tasks belong in a work queue.
+    /// Runs `task` at `at`, or soon if that is past, on the thread of the timer queue. Other timers
+    /// wait for it, so long or blocking tasks belong in a work queue.
     pub fn schedule(at: Instant, task: impl FnOnce() + Send + 'static) -> Timer {
         let slot = Arc::new(Mutex::new(Some(Box::new(task) as Box<dyn FnOnce() + Send>)));
         add(at, What::Task(slot.clone()));
@@ -112,7 +112,8 @@ fn add(at: Instant, what: What) {
             wake: Condvar::new(),
         }));
         let thread = std::thread::Builder::new().name("ferroflow-timer".into());
-        // Without the thread, waiting callers still check their deadlines themselves; timers do not run.
+        // Without the thread, waiting callers still check their deadlines themselves; timers do not
+        // run.
         drop(thread.spawn(move || {
             crate::pin::to_all_processors();
             timer.run()

@@ -34,15 +34,15 @@ pub trait WorkQueue: Send + Sync {
     /// Returns the queue's name, for messages.
     fn name(&self) -> String;
 
-    /// Queues work that does not block. A full queue runs it in the caller, unless such calls are nested
-    /// too deeply.
+    /// Queues work that does not block. A full queue runs it in the caller, unless such calls are
+    /// nested too deeply.
     fn add_task(&self, task: Task);
 
     /// Queues work that may block.
     ///
     /// # Errors
-    /// Without `allow_queuing`, returns the task unless it will start even if all other blocking work
-    /// blocks forever.
+    /// Without `allow_queuing`, returns the task unless it will start even if all other blocking
+    /// work blocks forever.
     fn add_blocking_task(&self, task: Task, allow_queuing: bool) -> Result<(), Task>;
 
     /// Blocks until all values are available. Must not be called by a task.
@@ -54,8 +54,8 @@ pub trait WorkQueue: Send + Sync {
     /// Returns the number of tasks that may run at the same time.
     fn parallelism_level(&self) -> usize;
 
-    /// Returns whether enough tasks of the calling thread wait to keep other threads busy: another task
-    /// would only cost time.
+    /// Returns whether enough tasks of the calling thread wait to keep other threads busy: another
+    /// task would only cost time.
     fn is_saturated(&self) -> bool {
         false
     }
@@ -313,7 +313,8 @@ impl WorkQueue for MultiThreadedWorkQueue {
             drop(lock(&opener.0));
             opener.1.notify_all();
         });
-        // Waking a sleeper takes longer than most work; a processor without a worker may as well wait.
+        // Waking a sleeper takes longer than most work; a processor without a worker may as well
+        // wait.
         let since = Instant::now();
         while self.has_free_processor && left.load(Ordering::Acquire) != 0 {
             if since.elapsed() > SPIN {

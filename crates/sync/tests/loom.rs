@@ -202,8 +202,8 @@ fn steal_all(thief: &Stealer<Box<Ticket>>) -> Vec<usize> {
     }
 }
 
-/// The owner pushes `n` tickets into a deque for two, pops one whenever `pops` returns true, and pops
-/// the rest at the end, while `n_thieves` threads steal. Every ticket is taken once.
+/// The owner pushes `n` tickets into a deque for two, pops one whenever `pops` returns true, and
+/// pops the rest at the end, while `n_thieves` threads steal. Every ticket is taken once.
 fn check_deque(n: usize, pops: fn(usize) -> bool, n_thieves: usize) {
     check(move || {
         let count = Arc::new(AtomicUsize::new(0));

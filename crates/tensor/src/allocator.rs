@@ -311,7 +311,8 @@ impl HostBuffer {
     /// Allocates `size` bytes, all zero, aligned to 64 bytes.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the allocator refuses; INTERNAL if its block is too small or read-only.
+    /// RESOURCE_EXHAUSTED if the allocator refuses; INTERNAL if its block is too small or
+    /// read-only.
     pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<HostBuffer> {
         let block = allocator.block(size)?;
         if !block.is_writable() || block.len() < size {

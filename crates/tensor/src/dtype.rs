@@ -52,7 +52,8 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// Returns the size of an element in bytes; 0 for string, resource and variant, which own their data.
+            /// Returns the size of an element in bytes; 0 for string, resource and variant, which
+            /// own their data.
             pub fn size(self) -> usize {
                 match self { $(DType::$variant => $size,)* }
             }

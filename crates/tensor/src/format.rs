@@ -71,8 +71,8 @@ impl Tensor {
     }
 }
 
-/// Formats a float in the fewest digits that read back as the same value, with an exponent instead of
-/// many zeros.
+/// Formats a float in the fewest digits that read back as the same value, with an exponent instead
+/// of many zeros.
 fn number<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp>(x: T) -> String {
     match x.into().abs() {
         m if m == 0.0 || (1e-5..1e16).contains(&m) || !m.is_finite() => x.to_string(),

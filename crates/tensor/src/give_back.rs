@@ -5,8 +5,8 @@ use std::time::Duration;
 /// `mi_option_purge_delay` of `mimalloc.h`, which the bindings do not name.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
-/// Makes mimalloc, if it is the program's allocator, return freed memory to the system after `delay`
-/// instead of a second. Call this before other threads exist.
+/// Makes mimalloc, if it is the program's allocator, return freed memory to the system after
+/// `delay` instead of a second. Call this before other threads exist.
 ///
 /// A server whose steps exchange messages of a hundred megabytes would otherwise hold those of
 /// previous steps next to those of the current one.

@@ -3,12 +3,12 @@
 use crate::{DType, Shape, Tensor, dispatch_items};
 use ferroflow_base::{Result, internal, invalid_argument};
 
-/// Concatenates the elements of all parts to a tensor of `shape`. A part is a tensor or `None`, which
-/// stands for zeros, with the number of its elements.
+/// Concatenates the elements of all parts to a tensor of `shape`. A part is a tensor or `None`,
+/// which stands for zeros, with the number of its elements.
 ///
 /// # Errors
-/// RESOURCE_EXHAUSTED if the tensor does not fit into memory; INTERNAL if the numbers of elements do
-/// not match.
+/// RESOURCE_EXHAUSTED if the tensor does not fit into memory; INTERNAL if the numbers of elements
+/// do not match.
 pub fn joined(dtype: DType, shape: Shape, parts: &[(Option<&Tensor>, usize)]) -> Result<Tensor> {
     let complete = parts.iter().all(|(part, _)| part.is_some());
     let mut out = match complete {
@@ -67,8 +67,8 @@ pub fn prepended(n: usize, shape: &Shape) -> Result<Shape> {
     Shape::checked(&dims)
 }
 
-/// Returns where consecutive pieces of `lengths` rows begin and end; `None` if a length is negative or
-/// their sum overflows.
+/// Returns where consecutive pieces of `lengths` rows begin and end; `None` if a length is negative
+/// or their sum overflows.
 pub fn pieces(lengths: &[i64]) -> Option<Vec<(usize, usize)>> {
     let mut start = 0usize;
     let piece = |&length: &i64| {

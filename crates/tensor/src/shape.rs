@@ -28,8 +28,8 @@ impl Shape {
     /// Returns a shape from untrusted dimensions.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for negative dimensions, more than [`Shape::MAX_RANK`] of them, and products
-    /// beyond `i64::MAX`.
+    /// INVALID_ARGUMENT for negative dimensions, more than [`Shape::MAX_RANK`] of them, and
+    /// products beyond `i64::MAX`.
     pub fn checked(dims: &[i64]) -> Result<Self> {
         if dims.len() > Self::MAX_RANK {
             return Err(invalid_argument!("Too many dimensions"));

@@ -163,8 +163,8 @@ impl Tensor {
     /// Creates a tensor with a copy of `values`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the number of values is not that of the shape's elements; RESOURCE_EXHAUSTED
-    /// if the tensor does not fit into memory.
+    /// INVALID_ARGUMENT if the number of values is not that of the shape's elements;
+    /// RESOURCE_EXHAUSTED if the tensor does not fit into memory.
     pub fn from_slice<T: Element>(shape: impl Into<Shape>, values: &[T]) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
@@ -298,8 +298,8 @@ impl Tensor {
         }
     }
 
-    /// Returns the value if this is a scalar of type `T` stored in the tensor itself, as most scalars
-    /// are.
+    /// Returns the value if this is a scalar of type `T` stored in the tensor itself, as most
+    /// scalars are.
     #[inline]
     pub fn inline_scalar<T: Element>(&self) -> Option<T> {
         let bits = self.0.bits(T::DTYPE)?;
@@ -399,8 +399,8 @@ impl Tensor {
     /// Returns the `shape.num_elements()` elements from element `start` on, sharing the storage.
     ///
     /// # Errors
-    /// INTERNAL if they are not all inside this tensor; RESOURCE_EXHAUSTED if a copy does not fit into
-    /// memory.
+    /// INTERNAL if they are not all inside this tensor; RESOURCE_EXHAUSTED if a copy does not fit
+    /// into memory.
     pub fn view(&self, start: usize, shape: Shape) -> Result<Tensor> {
         let n = shape.num_elements();
         let end = start

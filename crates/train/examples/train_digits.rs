@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release --example train_digits [FOLDER]`
 //!
-//! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: ^C, and the next run
-//! goes on from there. At the end a SavedModel lies in FOLDER/model, or in FOLDER/model-2 and so on: what
-//! is there stays.
+//! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: ^C, and the next
+//! run goes on from there. At the end a SavedModel lies in FOLDER/model, or in FOLDER/model-2 and
+//! so on: what is there stays.
 
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Shape, Tensor, arrays};
 use ferroflow_train::{

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example train_lstm`
 //!
-//! A sequence has a number and a mark at each time; the answer is the sum of the two numbers that are
-//! marked. Whoever ignores the marks is wrong by 0.17 on average (squared).
+//! A sequence has a number and a mark at each time; the answer is the sum of the two numbers that
+//! are marked. Whoever ignores the marks is wrong by 0.17 on average (squared).
 
 use ferroflow_runtime::{DType, Result, SessionOptions, Tensor};
 use ferroflow_train::{

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release --example train_words`
 //!
-//! A skip-gram model: the vector of a word should tell the words around it from words drawn at random.
-//! A step reads and changes only the rows of both tables that its words name: the gradients are slices,
-//! the optimizer's op is `ResourceSparseApplyAdagrad`.
+//! A skip-gram model: the vector of a word should tell the words around it from words drawn at
+//! random. A step reads and changes only the rows of both tables that its words name: the gradients
+//! are slices, the optimizer's op is `ResourceSparseApplyAdagrad`.
 
 use ferroflow_runtime::building::AttrValue;
 use ferroflow_runtime::{DType, Result, SessionOptions, Shape, Tensor};

@@ -54,8 +54,8 @@ fn norm(net: &mut Network, values: &[Output]) -> Result<Output> {
     net.apply("Sqrt", &[squares])
 }
 
-/// `limit * min(1 / norm, 1 / limit)`; not a number where the norm is none or infinite, so that nobody
-/// takes such gradients for small ones.
+/// `limit * min(1 / norm, 1 / limit)`; not a number where the norm is none or infinite, so that
+/// nobody takes such gradients for small ones.
 fn factor(net: &mut Network, norm: Output, limit: f32) -> Result<Output> {
     let (one, largest) = (net.scalar(1.0)?, net.scalar(1.0 / limit)?);
     let limit = net.scalar(limit)?;

@@ -120,8 +120,8 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// What `make` sends, from a thread of its own, which is a little ahead of who reads. When nobody
-    /// does any more, sending says false.
+    /// What `make` sends, from a thread of its own, which is a little ahead of who reads. When
+    /// nobody does any more, sending says false.
     pub(super) fn prepared(
         make: impl FnOnce(&mut dyn FnMut(Result<Batch>) -> bool) + Send + 'static,
     ) -> Batches {

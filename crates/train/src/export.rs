@@ -232,7 +232,8 @@ struct Asset<'a> {
     def: AssetFileDef,
 }
 
-/// Gives each file a name of its own in the folder of assets; a file that is used twice is there once.
+/// Gives each file a name of its own in the folder of assets; a file that is used twice is there
+/// once.
 fn named_assets<'a>(assets: &[(&'a str, &'a Path)]) -> Result<Vec<Asset<'a>>> {
     let mut named: Vec<Asset> = Vec::new();
     for &(tensor, file) in assets {

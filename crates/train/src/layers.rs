@@ -162,8 +162,8 @@ impl Network {
         self.apply("GatherV2", &[table.value, ids, axis])
     }
 
-    /// In steps of training a share `rate` of `x`, chosen at random, is zero and the rest grows by as much;
-    /// otherwise `x` itself.
+    /// In steps of training a share `rate` of `x`, chosen at random, is zero and the rest grows by
+    /// as much; otherwise `x` itself.
     pub fn dropout(&mut self, x: Output, rate: f32) -> Result<Output> {
         if !(0.0..1.0).contains(&rate) {
             return Err(invalid_argument!(

@@ -1,8 +1,8 @@
 //! Training: networks of variables, optimizers, checkpoints, the loop over a dataset.
 //!
 //! [`Network`] builds a graph with variables and [minimizes](Network::minimize) a loss with an
-//! [`Optimizer`]; [`Trainer`] runs it over a [`Dataset`] or [`Records`] of files, tells [`Observer`]s how it goes, saves
-//! and restores checkpoints, and writes a SavedModel.
+//! [`Optimizer`]; [`Trainer`] runs it over a [`Dataset`] or [`Records`] of files, tells
+//! [`Observer`]s how it goes, saves and restores checkpoints, and writes a SavedModel.
 //!
 //! ```
 //! use ferroflow_train::{Dataset, FitOptions, Network, Optimizer, Trainer};

@@ -242,8 +242,8 @@ impl Network {
         self.apply("AddV2", &[scaled, low])
     }
 
-    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar that is averaged
-    /// over batches.
+    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar that is
+    /// averaged over batches.
     pub fn metric(&mut self, name: &str, value: Output) -> Result<()> {
         let (dtype, shape) = (self.builder.dtype(value)?, self.shape(value)?);
         if dtype != DType::Float || shape.rank().is_some_and(|r| r != 0) {
@@ -287,8 +287,8 @@ impl Network {
         Ok(asset)
     }
 
-    /// Has `node`, which fills a lookup table, run before the first step, and whenever a SavedModel of the
-    /// network is opened.
+    /// Has `node`, which fills a lookup table, run before the first step, and whenever a SavedModel
+    /// of the network is opened.
     pub fn table_initializer(&mut self, node: NodeId) {
         self.tables.push(node);
     }

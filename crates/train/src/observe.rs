@@ -109,9 +109,9 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// Watches `metric` (or "loss"), which should become smaller, or `larger`, and ends training when
-    /// it has not for `patience` epochs, as Keras does; each call of `fit` begins anew. A metric that the network does not have is an
-    /// error after the first epoch.
+    /// Watches `metric` (or "loss"), which should become smaller, or `larger`, and ends training
+    /// when it has not for `patience` epochs, as Keras does; each call of `fit` begins anew. A
+    /// metric that the network does not have is an error after the first epoch.
     pub fn new(metric: &str, larger: bool, patience: usize) -> Self {
         EarlyStop {
             metric: metric.to_string(),

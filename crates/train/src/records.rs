@@ -27,8 +27,9 @@ struct Feature {
 /// `tf.train.Example` messages in TFRecord files: the features that are named become batches of
 /// tensors.
 ///
-/// Reading and parsing go on in a thread of their own, a little ahead of the training. A shuffled pass
-/// takes the files in another order and draws each example from a buffer of those that come next.
+/// Reading and parsing go on in a thread of their own, a little ahead of the training. A shuffled
+/// pass takes the files in another order and draws each example from a buffer of those that come
+/// next.
 ///
 /// ```
 /// use ferroflow_model::proto::{Example, Feature, Features, FloatList, feature::Kind};

@@ -6,8 +6,8 @@ use ferroflow_graph::export_graph;
 use ferroflow_model::EventWriter;
 use std::path::Path;
 
-/// Writes what TensorBoard shows: the graph; `loss`, `learning_rate` and `steps_per_second` by step;
-/// `epoch_loss` and the metrics by epoch.
+/// Writes what TensorBoard shows: the graph; `loss`, `learning_rate` and `steps_per_second` by
+/// step; `epoch_loss` and the metrics by epoch.
 ///
 /// ```
 /// # use ferroflow_train::{Dataset, FitOptions, Network, Optimizer, TensorBoard, Trainer};

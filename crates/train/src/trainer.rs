@@ -247,8 +247,8 @@ impl Trainer {
         self.global_step().map(Some)
     }
 
-    /// That no variable would refuse its value once others have theirs; what else may be wrong is seen
-    /// before any is assigned.
+    /// That no variable would refuse its value once others have theirs; what else may be wrong is
+    /// seen before any is assigned.
     fn check_shapes(&self, prefix: &str) -> Result<()> {
         let bundle = TensorBundle::open(prefix)?;
         for variable in &self.variables {

@@ -1,4 +1,5 @@
-//! Training from the outside: every rule learns, checkpoints bring everything back, models are served.
+//! Training from the outside: every rule learns, checkpoints bring everything back, models are
+//! served.
 
 #[path = "training/plane.rs"]
 mod plane;
@@ -153,7 +154,8 @@ fn clipped_gradients_and_falling_rates_learn_too() {
     }
 }
 
-/// Rows of a table that are not named stay as they are (Adam's averages aside), those that are learn.
+/// Rows of a table that are not named stay as they are (Adam's averages aside), those that are
+/// learn.
 #[test]
 fn sparse_gradients_learn() {
     for (rule, rate) in rules() {

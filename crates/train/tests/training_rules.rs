@@ -1,5 +1,5 @@
-//! Optimizers, clipping and learning rates, step by step as TensorFlow's (`oracle/training_rules.py`
-//! writes `training/rules.json`).
+//! Optimizers, clipping and learning rates, step by step as TensorFlow's
+//! (`oracle/training_rules.py` writes `training/rules.json`).
 
 use ferroflow_runtime::{DType, Result, SessionOptions, Shape, Tensor};
 use ferroflow_train::{Clip, Network, Optimizer, Rate, Rule, Trainer};

@@ -80,7 +80,8 @@ fn one(tokens: &mut Tokens, allowed: &BTreeSet<&str>) -> bool {
     allowed.contains(format!("{id} WITH {exception}").as_str())
 }
 
-/// Packages that `Cargo.lock` has in several versions, unless `skip` in deny.toml lists all but one.
+/// Packages that `Cargo.lock` has in several versions, unless `skip` in deny.toml lists all but
+/// one.
 fn duplicates(deny: &str, lock: &str) -> Vec<String> {
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for package in lock.split("[[package]]").skip(1) {

@@ -157,8 +157,8 @@ fn constant(frame: &mut SyncKernelFrame) -> Result<()> {
     store(frame, 0, &value)
 }
 
-/// `alpha a b + beta c` to `c`, of which alpha is the first argument and beta the fourth; `c` is not read if beta is
-/// zero. `sum` adds up for one element.
+/// `alpha a b + beta c` to `c`, of which alpha is the first argument and beta the fourth; `c` is
+/// not read if beta is zero. `sum` adds up for one element.
 fn matmul<T: Copy + 'static>(
     frame: &mut KernelFrame,
     dtype: HostDType,
@@ -246,7 +246,8 @@ fn add_sync(
     });
 }
 
-/// A kernel `tfrt_test.KERNEL.TYPE` that takes `arguments`, writes to argument `output` and gives a chain.
+/// A kernel `tfrt_test.KERNEL.TYPE` that takes `arguments`, writes to argument `output` and gives a
+/// chain.
 fn add(
     registry: &mut KernelRegistry,
     (kernel, op, arguments, output): (&str, &'static str, &'static [usize], usize),

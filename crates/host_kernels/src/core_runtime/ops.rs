@@ -1,6 +1,6 @@
-//! Ops of the CPU handler that work on tensors of all forms: those that TFRT's tests use, which count
-//! in double precision, for it represents every value of the types they take (products wrap as integers do), and
-//! constants.
+//! Ops of the CPU handler that work on tensors of all forms: those that TFRT's tests use, which
+//! count in double precision, for it represents every value of the types they take (products wrap
+//! as integers do), and constants.
 
 use super::super::dense::{
     CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor, copy_bytes,

@@ -1,12 +1,13 @@
-//! Numbers rounded to the steps that they would have in so many bits, for training that knows of it.
+//! Numbers rounded to the steps that they would have in so many bits, for training that knows of
+//! it.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// FakeQuantWithMinMaxArgs, FakeQuantWithMinMaxVars, FakeQuantWithMinMaxVarsPerChannel, and for each its
-/// Gradient.
+/// FakeQuantWithMinMaxArgs, FakeQuantWithMinMaxVars, FakeQuantWithMinMaxVarsPerChannel, and for
+/// each its Gradient.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FakeQuantWithMinMaxArgs",
@@ -295,8 +296,8 @@ fn quantize(ctx: &mut KernelCtx, steps: &[Steps]) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// From the gradients at input 0, where the numbers of input 1 are within the limits, and the sums of those
-/// below and above.
+/// From the gradients at input 0, where the numbers of input 1 are within the limits, and the sums
+/// of those below and above.
 fn gradient(ctx: &KernelCtx, steps: &[Steps]) -> Result<[Tensor; 3]> {
     let shape = ctx.shape(1)?.clone();
     if *ctx.shape(0)? != shape {

@@ -1,4 +1,5 @@
-//! TensorFlow's array ops: shapes, slices, concatenation, gathers and scatters, padding, diagonals, fake quantization.
+//! TensorFlow's array ops: shapes, slices, concatenation, gathers and scatters, padding, diagonals,
+//! fake quantization.
 //!
 //! Does not know: other groups, graphs, engines.
 #![forbid(unsafe_code)]

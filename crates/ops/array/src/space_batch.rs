@@ -147,8 +147,8 @@ pub(crate) fn depth(build: &KernelBuild, pack: bool) -> Result<Box<dyn OpKernel>
             let order = if first { [0, 2, 3, 1] } else { [0, 1, 2, 3] };
             let [n, h, w, c] = moved(order.map(|i| Some(s[i])), block, pack)?.map(|d| d.unwrap_or(0));
             let shape = shape_of(if first { [n, c, h, w] } else { [n, h, w, c] })?;
-            // Input and output seen as batch, coarse rows, block rows, coarse columns, block columns
-            // and channels: (size, input stride).
+            // Input and output seen as batch, coarse rows, block rows, coarse columns, block
+            // columns and channels: (size, input stride).
             let strides = s.strides();
             let [sn, sh, sw, sc] = order.map(|i| strides[i] as isize);
             let b = block;

@@ -1,4 +1,5 @@
-//! Unique, UniqueV2, UniqueWithCounts, UniqueWithCountsV2 (TensorFlow: `core/kernels/unique_op.cc`).
+//! Unique, UniqueV2, UniqueWithCounts, UniqueWithCountsV2 (TensorFlow:
+//! `core/kernels/unique_op.cc`).
 
 use crate::hash_key::{Key, dispatch_keys};
 use ferroflow_base::{Result, invalid_argument};

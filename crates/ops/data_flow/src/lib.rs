@@ -1,4 +1,5 @@
-//! TensorFlow's data flow ops: queues, stacks, tensor arrays, dynamic partition and stitch, session tensors.
+//! TensorFlow's data flow ops: queues, stacks, tensor arrays, dynamic partition and stitch, session
+//! tensors.
 //!
 //! Does not know: other groups, graphs, engines.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Iterators over datasets: Iterator, IteratorV2, OneShotIterator, MakeIterator, IteratorGetNext (TensorFlow:
-//! `core/kernels/data/iterator_ops.cc`).
+//! Iterators over datasets: Iterator, IteratorV2, OneShotIterator, MakeIterator, IteratorGetNext
+//! (TensorFlow: `core/kernels/data/iterator_ops.cc`).
 
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument, out_of_range};
 use ferroflow_functors::optional::Optional;

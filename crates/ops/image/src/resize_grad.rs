@@ -1,5 +1,5 @@
-//! ResizeBilinearGrad, ResizeBicubicGrad, ResizeNearestNeighborGrad: each output pixel's gradient is
-//! added to the pixels that it was interpolated from.
+//! ResizeBilinearGrad, ResizeBicubicGrad, ResizeNearestNeighborGrad: each output pixel's gradient
+//! is added to the pixels that it was interpolated from.
 
 use crate::resize::{Mapping, cubics, lerps, positions};
 use ferroflow_base::{Result, invalid_argument};

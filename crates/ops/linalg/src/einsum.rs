@@ -148,8 +148,8 @@ impl Operand {
         Ok(Operand::new(out, &kept))
     }
 
-    /// As a matrix with these rows and columns, if its strides allow: whether transposed, and its row
-    /// stride as stored.
+    /// As a matrix with these rows and columns, if its strides allow: whether transposed, and its
+    /// row stride as stored.
     pub(crate) fn matrix(&self, rows: &[Label], cols: &[Label]) -> Option<(bool, usize)> {
         let group = |labels: &[Label]| {
             let view = self.view(labels);

@@ -212,7 +212,8 @@ impl Equation {
 pub struct Sizes(SmallVec<[(Label, Option<usize>); 8]>);
 
 impl Sizes {
-    /// Records that a dimension of this label has size `d`. Returns the known size if it contradicts.
+    /// Records that a dimension of this label has size `d`. Returns the known size if it
+    /// contradicts.
     pub fn add(&mut self, label: Label, d: Option<usize>) -> std::result::Result<(), usize> {
         let Some((_, known)) = self.0.iter_mut().find(|(l, _)| *l == label) else {
             self.0.push((label, d));

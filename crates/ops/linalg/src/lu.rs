@@ -1,4 +1,5 @@
-//! LU decomposition of batches of square matrices, and the checks that the linear algebra ops share.
+//! LU decomposition of batches of square matrices, and the checks that the linear algebra ops
+//! share.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::{Field, Promote};

@@ -74,7 +74,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::DenseTableOptions))
+    .kernel(|b| table(b, Kind::Dense))
     .not_differentiable(),
     Op::new(
         "AnonymousMutableDenseHashTable",
@@ -84,7 +84,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::DenseTableOptions)),
+    .kernel(|b| table(b, Kind::Dense)),
     Op::new(
         "InitializeTableV2",
         "table_handle: resource, keys: Tkey, values: Tval -> | Tkey: type; Tval: type \
@@ -162,7 +162,7 @@ enum Kind {
     Static,
     Mutable,
     OfTensors,
-    DenseTableOptions,
+    Dense,
 }
 
 /// Returns whether TensorFlow has a CPU table of this kind for the dtypes.
@@ -172,9 +172,9 @@ fn is_supported(kind: Kind, key: DType, value: DType) -> bool {
         (Int32 | Int64 | String, Float | Double | Int32) => true,
         (Int64 | String, Int64) => true,
         (String, Bool) => true,
-        (Int64, Bool) => kind == Kind::DenseTableOptions,
+        (Int64, Bool) => kind == Kind::Dense,
         (Int32 | String, String) => kind == Kind::Static,
-        (Int64, String) => kind != Kind::DenseTableOptions,
+        (Int64, String) => kind != Kind::Dense,
         _ => false,
     }
 }
@@ -190,7 +190,7 @@ fn table(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
         None => ContainerInfo::anonymous(),
     };
     let value_shape = match kind {
-        Kind::OfTensors | Kind::DenseTableOptions => attrs.shape("value_shape")?.clone(),
+        Kind::OfTensors | Kind::Dense => attrs.shape("value_shape")?.clone(),
         _ => PartialShape::scalar(),
     };
     if kind == Kind::OfTensors && value_shape.rank() != Some(1) {
@@ -204,7 +204,7 @@ fn table(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
         ));
     }
     let value_shape = full_shape(&value_shape)?;
-    if kind == Kind::DenseTableOptions {
+    if kind == Kind::Dense {
         return dense(build, place, key, value, value_shape);
     }
     let make = move |_: &KernelCtx| {
@@ -247,7 +247,7 @@ fn dense(
             ));
         }
         let key_shape = empty.shape().clone();
-        let form = TableKind::DenseTableOptions(DenseTableOptions {
+        let form = TableKind::Dense(DenseTableOptions {
             empty,
             deleted,
             n_buckets,

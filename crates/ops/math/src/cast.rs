@@ -231,7 +231,8 @@ fn to_float8(format: &'static Float8, from: DType) -> Option<Kernel> {
     })
 }
 
-/// Integers to their lowest four bits, a byte for each; the upper bits repeat the sign if there is one.
+/// Integers to their lowest four bits, a byte for each; the upper bits repeat the sign if there is
+/// one.
 fn to_four_bits(from: DType, is_signed: bool) -> Option<Kernel> {
     dispatch!(from, S in [i32, i64, u8, i8, i16, u16, u32, u64] => Some(match is_signed {
         true => unary_kernel::<S, i8>(CHEAP, ConvertFn(|x: S| CastTo::<i8>::cast(x) << 4 >> 4)),

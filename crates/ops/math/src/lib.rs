@@ -1,4 +1,5 @@
-//! TensorFlow's math ops: elementwise maths, comparisons, reductions, segments, matrix products, casts.
+//! TensorFlow's math ops: elementwise maths, comparisons, reductions, segments, matrix products,
+//! casts.
 //!
 //! Does not know: other groups, graphs, engines.
 #![forbid(unsafe_code)]

@@ -209,8 +209,8 @@ fn cumprod_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// What came from the other end, weighed by the exponentials; positive and negative gradients apart,
-/// for they go through logarithms.
+/// What came from the other end, weighed by the exponentials; positive and negative gradients
+/// apart, for they go through logarithms.
 fn cumulative_logsumexp_gradient(g: &mut GradientCtx) -> Result<()> {
     let d = g.dy(0);
     let dx = weighed_back(g, d)? - weighed_back(g, -d)?;

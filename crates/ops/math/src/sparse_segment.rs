@@ -1,4 +1,5 @@
-//! SparseSegmentSum, SparseSegmentMean, and SparseSegmentSqrtN, with and without a number of segments.
+//! SparseSegmentSum, SparseSegmentMean, and SparseSegmentSqrtN, with and without a number of
+//! segments.
 
 use crate::segment::{Form, Scale, half_kernel, kernel, num_segments, ones_behind, rows_shape};
 use ferroflow_base::Result;

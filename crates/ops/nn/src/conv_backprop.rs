@@ -1,6 +1,6 @@
 //! Conv2DBackpropInput, Conv2DBackpropFilter, and their 3-D and depthwise forms (TensorFlow:
-//! `core/kernels/conv_grad_input_ops.cc` and `conv_grad_filter_ops.cc`). The gradient of the input is a
-//! transposed convolution, which networks also use in their forward pass.
+//! `core/kernels/conv_grad_input_ops.cc` and `conv_grad_filter_ops.cc`). The gradient of the input
+//! is a transposed convolution, which networks also use in their forward pass.
 
 use crate::conv::{of_filter_gradient, of_input_gradient};
 use crate::conv_filter;

@@ -1,5 +1,5 @@
-//! Gradients of convolutions by their filter as matrix products: the input pixels under each window,
-//! side by side, times the gradients of the windows.
+//! Gradients of convolutions by their filter as matrix products: the input pixels under each
+//! window, side by side, times the gradients of the windows.
 
 use crate::conv_reference::{each_offset, pixel};
 use ferroflow_primitives::conv::{

@@ -195,8 +195,8 @@ fn windows(s: &Conv3dShape) -> (bool, bool) {
     (disjoint, covering)
 }
 
-/// `f(output pixel, where the pixels of its window begin, which of them is the first largest in each
-/// channel)`, for the output pixels of image `n` whose window has any.
+/// `f(output pixel, where the pixels of its window begin, which of them is the first largest in
+/// each channel)`, for the output pixels of image `n` whose window has any.
 fn each_largest<T: Ordered>(
     s: &Conv3dShape,
     n: usize,

@@ -1,5 +1,5 @@
-//! RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt: stateful ops, whose stream
-//! continues from step to step of a session.
+//! RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt: stateful ops, whose
+//! stream continues from step to step of a session.
 
 use crate::distributions::{self, Distribution, Integers, Normal, RESERVED, Truncated, Uniform};
 use ferroflow_base::{Result, invalid_argument};
@@ -49,8 +49,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(uniform_int),
 ];
 
-/// The position of a node's stream, local to the session, so that every plan with the node continues
-/// after the last step.
+/// The position of a node's stream, local to the session, so that every plan with the node
+/// continues after the last step.
 struct Stream(Mutex<Philox>);
 
 /// The stream of a node, by its name and seeds.

@@ -78,8 +78,8 @@ impl RangeSampler {
     /// expected among so many.
     ///
     /// # Errors
-    /// INTERNAL where no more different classes are found; what `go_on`, which is asked now and then,
-    /// says.
+    /// INTERNAL where no more different classes are found; what `go_on`, which is asked now and
+    /// then, says.
     pub(crate) fn draw(
         &self,
         random: &mut Philox,
@@ -153,7 +153,8 @@ impl WeightTree {
     /// `n` classes of weight one.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the memory is not there; what `go_on`, which is asked now and then, says.
+    /// RESOURCE_EXHAUSTED if the memory is not there; what `go_on`, which is asked now and then,
+    /// says.
     pub(crate) fn new(n: usize, go_on: &dyn Fn() -> Result<()>) -> Result<Self> {
         let leaves = n.next_power_of_two();
         // Checks the size against the memory of the machine.
@@ -208,7 +209,8 @@ impl WeightTree {
     }
 }
 
-/// Weights of classes, each with another class to share its place with (the alias method: Walker, 1977).
+/// Weights of classes, each with another class to share its place with (the alias method: Walker,
+/// 1977).
 pub(crate) struct Aliases {
     weights: Vec<f32>,
     /// Weights that are not zero.

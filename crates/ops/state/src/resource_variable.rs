@@ -18,9 +18,9 @@ use ferroflow_tensor::{
 };
 use std::any::Any;
 
-/// VarHandleOp, _VarHandlesOp, DisableCopyOnRead, ReadVariableOp, AssignVariableOp, AssignAddVariableOp,
-/// AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp, ResourceGather,
-/// ResourceGatherNd, ResourceCountUpTo.
+/// VarHandleOp, _VarHandlesOp, DisableCopyOnRead, ReadVariableOp, AssignVariableOp,
+/// AssignAddVariableOp, AssignSubVariableOp, VarIsInitializedOp, VariableShape, DestroyResourceOp,
+/// ResourceGather, ResourceGatherNd, ResourceCountUpTo.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "VarHandleOp",

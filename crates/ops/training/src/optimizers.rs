@@ -1,5 +1,5 @@
-//! Optimizers of whole variables (TensorFlow: `core/kernels/training_ops.cc`). The update rules are in
-//! `rules.rs`.
+//! Optimizers of whole variables (TensorFlow: `core/kernels/training_ops.cc`). The update rules are
+//! in `rules.rs`.
 
 use crate::rules;
 use ferroflow_opdef::Op;

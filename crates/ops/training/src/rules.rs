@@ -1,7 +1,8 @@
 //! The optimizers' rules: what becomes of one element of a variable and its slots.
 //!
-//! A slot that has become subnormal is set to zero: TensorFlow's threads flush such numbers. Without that,
-//! `0.9 * x` stays at the smallest number there is for ever, and costs many times as much as another.
+//! A slot that has become subnormal is set to zero: TensorFlow's threads flush such numbers.
+//! Without that, `0.9 * x` stays at the smallest number there is for ever, and costs many times as
+//! much as another.
 
 use crate::update::{Parameter, RealParameter, kernel};
 use ferroflow_base::Result;
@@ -22,7 +23,8 @@ pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Defines the kernel of a rule: its name, its variables, its numbers in the op's order, attrs, and
-/// what is done, after what is the same for all elements. Types in brackets are supported besides the real ones.
+/// what is done, after what is the same for all elements. Types in brackets are supported besides
+/// the real ones.
 macro_rules! rule {
     ($(#[$doc:meta])* $([$($also:ident)*])? $name:ident($($var:ident)*; $($number:ident)*; $($attr:ident)*)
         |$T:ident, $g:ident| { $($before:stmt;)* } $each:block) => {

@@ -1,8 +1,8 @@
 //! The engine of the optimizers: one pass over a variable and its slots, by a rule for one element.
 //!
-//! An op names its variables by handles, then come numbers and the gradient, in an order of its own.
-//! The same rule serves the whole variable and rows of it, and a gradient that is a product of two
-//! matrices, of which each tile is used up as it is computed.
+//! An op names its variables by handles, then come numbers and the gradient, in an order of its
+//! own. The same rule serves the whole variable and rows of it, and a gradient that is a product of
+//! two matrices, of which each tile is used up as it is computed.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

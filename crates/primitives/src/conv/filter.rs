@@ -1,8 +1,9 @@
 //! Gradients of convolutions by their filter as implicit matrix products.
 //!
-//! The reduction runs over output pixels. The input is transposed, a piece at a time, so that the columns
-//! of a channel are contiguous: a row of the left matrix, which is one channel under one filter
-//! position, is then a run of such columns for each line of the output, and nothing is copied for it.
+//! The reduction runs over output pixels. The input is transposed, a piece at a time, so that the
+//! columns of a channel are contiguous: a row of the left matrix, which is one channel under one
+//! filter position, is then a run of such columns for each line of the output, and nothing is
+//! copied for it.
 
 use super::Conv3dShape;
 use crate::aligned::{Scratch, SendPtr};
@@ -58,8 +59,8 @@ impl Turned {
         }
     }
 
-    /// Turns the images `images` as far as output rows from `first_row` on see them. Columns that do
-    /// not exist are left as they are.
+    /// Turns the images `images` as far as output rows from `first_row` on see them. Columns that
+    /// do not exist are left as they are.
     fn fill<T: GemmElement>(
         &self,
         input: &[T],
@@ -248,8 +249,8 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
                     let to = Out::Matrix(SendPtr(to.get().wrapping_add(g * out_c)), p.out_c);
                     let (ep, add) = (Epilogue::none(), piece != lane);
                     // SAFETY: `Lines` points into `planes`, which hold every position that a window
-                    // of these outputs covers; `to` has `rows` rows of stride `p.out_c`, initialized,
-                    // no other thread accesses it, and a group's columns are its own.
+                    // of these outputs covers; `to` has `rows` rows of stride `p.out_c`,
+                    // initialized, no other thread accesses it, and a group's columns are its own.
                     unsafe { drive(inner, rows, &source, b.into(), to, &ep, add) };
                 });
             }

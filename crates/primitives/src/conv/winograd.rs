@@ -1,11 +1,13 @@
-//! Winograd convolution (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016)
-//! for 3×3 and 5×5 filters with stride 1: F(2×2, 3×3) takes 16 multiplications for four outputs instead
-//! of 36, F(2×2, 5×5) 36 instead of 100, and F(4×4, 5×5) 64 for sixteen outputs instead of 400.
+//! Winograd convolution (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR
+//! 2016) for 3×3 and 5×5 filters with stride 1: F(2×2, 3×3) takes 16 multiplications for four
+//! outputs instead of 36, F(2×2, 5×5) 36 instead of 100, and F(4×4, 5×5) 64 for sixteen outputs
+//! instead of 400.
 //!
-//! Tiles are transformed, multiplied channel by channel as one matrix product per tile position, and
-//! transformed back: a product of polynomials by its values at as many points (Toom–Cook). For 3×3 all
-//! factors are 0, ½ or 1, and the result is about as accurate as the direct sum; 5×5 loses about a digit
-//! in tiles of six and a little more in tiles of eight, which are used for training only.
+//! Tiles are transformed, multiplied channel by channel as one matrix product per tile position,
+//! and transformed back: a product of polynomials by its values at as many points (Toom–Cook). For
+//! 3×3 all factors are 0, ½ or 1, and the result is about as accurate as the direct sum; 5×5 loses
+//! about a digit in tiles of six and a little more in tiles of eight, which are used for training
+//! only.
 
 mod gradient;
 pub(crate) mod tile;
@@ -156,8 +158,8 @@ pub(super) fn transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
     applicable(s).next()
 }
 
-/// Returns the transform with the fewest multiplications, for known sizes and where some accuracy may
-/// be lost.
+/// Returns the transform with the fewest multiplications, for known sizes and where some accuracy
+/// may be lost.
 pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
     let is_paid = |f: &&WinogradTransform| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
     applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))

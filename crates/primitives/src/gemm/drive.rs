@@ -70,7 +70,8 @@ pub(crate) const BLOCK_K: usize = 384;
 const BLOCK_A: usize = 32 * 1024;
 /// Multiply-adds that make a task worth handing to another thread.
 const MIN_TASK: usize = 64 * 1024;
-/// Rows to a task that packs the right side itself: packing costs little compared with their products.
+/// Rows to a task that packs the right side itself: packing costs little compared with their
+/// products.
 const STORED_ROWS: usize = 256;
 /// Columns after which an activation function goes over what was stored.
 const ACT_COLUMNS: usize = 128;
@@ -210,8 +211,9 @@ impl<T: GemmElement> Columns<'_, T> {
 ///
 /// # Safety
 /// The rows of `source` stay readable, `out` is writable for `m` rows with `b.n` columns (and
-/// initialized, to be added to) and no other thread accesses it, and the epilogue's matrices are as large.
-/// Tiles are taken of a reduction of at most [`BLOCK_K`], with nothing added and no function applied.
+/// initialized, to be added to) and no other thread accesses it, and the epilogue's matrices are as
+/// large. Tiles are taken of a reduction of at most [`BLOCK_K`], with nothing added and no function
+/// applied.
 #[allow(
     clippy::too_many_arguments,
     reason = "the usual shape of a matrix product"
@@ -266,12 +268,12 @@ pub(crate) unsafe fn drive<T: GemmElement>(
     }
 }
 
-/// Sends the tiles of a panel through the kernels for so many vectors; `sweep` says all but where the
-/// tiles are.
+/// Sends the tiles of a panel through the kernels for so many vectors; `sweep` says all but where
+/// the tiles are.
 ///
 /// # Safety
-/// `pointers` has `n_offsets` pointers for each row of `tiles`, of which the sweep takes some from the
-/// `offset`-th on; what it points to is valid for all rows.
+/// `pointers` has `n_offsets` pointers for each row of `tiles`, of which the sweep takes some from
+/// the `offset`-th on; what it points to is valid for all rows.
 unsafe fn sweep_tiles<T: GemmElement>(
     table: &GemmTable<T>,
     tiles: Tiles,
@@ -307,8 +309,8 @@ unsafe fn sweep_tiles<T: GemmElement>(
     }
 }
 
-/// Sends one tile of `mr` rows through its kernel; `at` says where its pointers begin and which tile
-/// of the panel it is.
+/// Sends one tile of `mr` rows through its kernel; `at` says where its pointers begin and which
+/// tile of the panel it is.
 ///
 /// # Safety
 /// As for [`sweep_tiles`], `c` being the tile's.
@@ -393,8 +395,8 @@ pub(crate) unsafe fn drive_planes<T: GemmElement>(p: &Planes<'_, T>, planes: Ran
                 limits: None,
             };
             let vectors = if width <= lanes { 0 } else { 1 };
-            // SAFETY: a pointer a row, and the plane's offset leads to `k` elements of it; the panel
-            // has `k` rows; `c` covers these rows and columns.
+            // SAFETY: a pointer a row, and the plane's offset leads to `k` elements of it; the
+            // panel has `k` rows; `c` covers these rows and columns.
             unsafe { sweep_tiles(table, tiles, pointers, [1, 0], vectors, &mut sweep) };
         }
     }
@@ -496,8 +498,8 @@ unsafe fn run_task<T: GemmElement>(
                 });
                 continue;
             }
-            // SAFETY: the table holds `n_offsets` pointers a row, each with `run` elements; the panel has
-            // the block's rows; `c` and the epilogue cover these rows and columns.
+            // SAFETY: the table holds `n_offsets` pointers a row, each with `run` elements; the
+            // panel has the block's rows; `c` and the epilogue cover these rows and columns.
             unsafe {
                 sweep_tiles(
                     table,

@@ -4,11 +4,12 @@ use crate::vector::Lanes;
 
 /// One column panel times several row tiles, for one block of the reduction.
 ///
-/// The left rows are given by pointers, `n_offsets` of them to a row, so the same loop serves a plain
-/// matrix (one offset) and an implicit convolution (an offset per filter row or filter pixel), as in
-/// Dukhan, "The indirect convolution algorithm" (2019).
+/// The left rows are given by pointers, `n_offsets` of them to a row, so the same loop serves a
+/// plain matrix (one offset) and an implicit convolution (an offset per filter row or filter
+/// pixel), as in Dukhan, "The indirect convolution algorithm" (2019).
 pub(crate) struct Sweep<T> {
-    /// `[tiles][tile_stride]` pointers of which the first `n_offsets * MR` are used: `[offsets][MR]`.
+    /// `[tiles][tile_stride]` pointers of which the first `n_offsets * MR` are used:
+    /// `[offsets][MR]`.
     pub rows: *const *const T,
     pub tiles: usize,
     pub tile_stride: usize,
@@ -40,8 +41,8 @@ pub(crate) struct Sweep<T> {
     pub limits: Option<(T, T)>,
 }
 
-/// What will be read after a sweep, as much as its `b`, to be brought closer on the way: a cache line
-/// every four steps of the reduction.
+/// What will be read after a sweep, as much as its `b`, to be brought closer on the way: a cache
+/// line every four steps of the reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead<T> {
     pub first: *const T,

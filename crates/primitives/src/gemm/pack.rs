@@ -274,8 +274,8 @@ impl<'a, T: GemmElement> Stored<'a, T> {
         }
     }
 
-    /// Rows of a panel, to be brought closer; where the matrix is transposed they lie in runs that the
-    /// processor follows by itself.
+    /// Rows of a panel, to be brought closer; where the matrix is transposed they lie in runs that
+    /// the processor follows by itself.
     pub(crate) fn ahead(&self, rows: Range<usize>, panel: usize) -> Ahead<T> {
         let first = self.b.as_ptr();
         let nr = 2 * self.table.lanes;

@@ -10,8 +10,8 @@ use ferroflow_sync::Parallelism;
 /// The longest reduction that [`gemm_update`] can do: its sums must not need several rounds.
 pub const MAX_UPDATE_K: usize = super::drive::BLOCK_K;
 
-/// Calls `rule(values, product)` for each element of the dense matrices `values`, where the product is
-/// that element of `op(a) · op(b)`, which is never stored as a whole: `s.ldc` must be `s.n`.
+/// Calls `rule(values, product)` for each element of the dense matrices `values`, where the product
+/// is that element of `op(a) · op(b)`, which is never stored as a whole: `s.ldc` must be `s.n`.
 ///
 /// An optimizer that gets its gradient from a product reads and writes its variables only.
 ///

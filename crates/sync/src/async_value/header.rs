@@ -271,8 +271,8 @@ impl Raw {
     /// The value is in the state `ERROR`, and it is not indirect.
     #[inline]
     pub(super) unsafe fn error(&self) -> &Diagnostic {
-        // The error is at the start of the union whatever the other field's type, but the offset of the
-        // union depends on its alignment.
+        // The error is at the start of the union whatever the other field's type, but the offset of
+        // the union depends on its alignment.
         let offset = size_of::<Header>().next_multiple_of(self.info().layout.align());
         // SAFETY: an error was written there (the caller promises the state), and `Payload<T>` is
         // at the first offset behind the header that its alignment allows, which is that of the
@@ -379,12 +379,13 @@ impl Raw {
         self.0 == other.0
     }
 
-    /// Adds `more` references; the caller turns them into handles with [`Raw::twin`] or gives them up
-    /// with [`Raw::forget`].
+    /// Adds `more` references; the caller turns them into handles with [`Raw::twin`] or gives them
+    /// up with [`Raw::forget`].
     #[inline]
     pub(super) fn reserve(&mut self, more: u32) {
         let refs = &self.header().refs;
-        // This is the only reference, and it is borrowed mutably, so the count cannot change meanwhile.
+        // This is the only reference, and it is borrowed mutably, so the count cannot change
+        // meanwhile.
         if refs.load(Ordering::Acquire) == 1 && more < u32::MAX / 2 {
             refs.store(1 + more, Ordering::Relaxed);
             return;
@@ -398,8 +399,8 @@ impl Raw {
         self.header().refs.fetch_sub(reserved, Ordering::Release);
     }
 
-    /// Returns a handle for a reference that was already counted, when the value was created (`refs`) or
-    /// by [`Raw::reserve`].
+    /// Returns a handle for a reference that was already counted, when the value was created
+    /// (`refs`) or by [`Raw::reserve`].
     ///
     /// # Safety
     /// More references are counted than handles exist.

@@ -144,8 +144,8 @@ impl AsyncValue {
     /// Returns the payload.
     ///
     /// # Errors
-    /// The value's own error; INTERNAL if the value is not available yet; FAILED_PRECONDITION if its type
-    /// is not `T`.
+    /// The value's own error; INTERNAL if the value is not available yet; FAILED_PRECONDITION if
+    /// its type is not `T`.
     #[inline]
     pub fn expect<T: 'static>(&self) -> Result<&T> {
         match self.get() {
@@ -169,8 +169,8 @@ impl AsyncValue {
         )
     }
 
-    /// Returns the payload for changing or moving it out, if it is available, of this type, and there is
-    /// no other handle of it or of an indirect value in between.
+    /// Returns the payload for changing or moving it out, if it is available, of this type, and
+    /// there is no other handle of it or of an indirect value in between.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         if !self.is_unique() {
             return None;
@@ -330,8 +330,8 @@ impl<T: Send + Sync + 'static> AsyncValueRef<T> {
         }
     }
 
-    /// Converts `value` to a value of type `T`. The type of a value that is not available yet is checked
-    /// when it is read.
+    /// Converts `value` to a value of type `T`. The type of a value that is not available yet is
+    /// checked when it is read.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if the value is available and of another type.

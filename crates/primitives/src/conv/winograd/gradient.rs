@@ -66,8 +66,8 @@ pub fn conv2d_filter_gradient_in_tiles(
         return out.fill(0.0);
     }
     let (channels, size) = (s.in_c + s.out_c, s.in_c * s.out_c);
-    // What is added to should not be larger than what is added up. Odd, so that the places of a tile
-    // do not fall into the same set of the cache.
+    // What is added to should not be larger than what is added up. Odd, so that the places of a
+    // tile do not fall into the same set of the cache.
     let fit = (super::BLOCK / (planes * channels))
         .max(size / channels)
         .max(MIN_TILES)

@@ -1,7 +1,7 @@
 //! The input, output and gradient transforms of tiles, for vectors of channels.
 //!
-//! A transformed tile of `N × N` numbers is stored in as many planes and has `M × M` outputs. `N` is 4,
-//! for the points 0, 1, -1 and ∞; 6, for those and 2 and -2; or 8, for those and ½ and -½.
+//! A transformed tile of `N × N` numbers is stored in as many planes and has `M × M` outputs. `N`
+//! is 4, for the points 0, 1, -1 and ∞; 6, for those and 2 and -2; or 8, for those and ½ and -½.
 
 use crate::aligned::SendPtr;
 use crate::vector::Simd;
