@@ -1,6 +1,6 @@
-//! How the binary is linked: with the unwinder, so that it needs no shared library but the C
-//! library's, and for a fixed place in memory, which saves a twentieth of it and the relocations
-//! at every start.
+//! Link options of the binary: with the unwinder, so that it needs no shared library except the C
+//! library's, and position-dependent, which saves a twentieth of memory and the relocations at every
+//! start.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -8,7 +8,7 @@ fn main() {
     if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
         println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
         println!("cargo:rustc-link-arg-bins=-no-pie");
-        // Functions that are the same code are there once.
+        // Identical functions are merged.
         if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
             println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
         }

@@ -1,4 +1,4 @@
-//! How long gradients take to build, by the size of the graph: `cargo bench --bench gradients`.
+//! Time to build gradients by the size of the graph: `cargo bench --bench gradients`.
 
 use divan::Bencher;
 use ferroflow_runtime::building::{GradientOptions, GraphBuilder};
@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-/// Differentiates a chain of `n_nodes` nodes, every second of which reads `x` as well.
+/// Differentiates a chain of `n_nodes` nodes, every second of which also reads `x`.
 #[divan::bench(args = [12_500, 25_000, 50_000, 100_000], sample_count = 3, sample_size = 1)]
 fn chain(bencher: Bencher, n_nodes: usize) {
     let build = || {

@@ -1,4 +1,4 @@
-//! How long the pieces of host programs take, in nanoseconds: `cargo bench --bench host_programs`.
+//! Time of parts of host programs in nanoseconds: `cargo bench --bench host_programs`.
 //! Words behind `--` choose the lines that contain one of them.
 
 use ferroflow_runtime::Tensor;
@@ -15,7 +15,7 @@ use std::time::Instant;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns whether the words of the command line choose a line.
+/// Returns whether the filters of the command line select a line.
 fn is_wanted(what: &str) -> bool {
     let mut words = std::env::args()
         .skip(1)
@@ -24,12 +24,12 @@ fn is_wanted(what: &str) -> bool {
     words.peek().is_none() || words.any(|word| what.contains(&word))
 }
 
-/// The best of some rounds, each of `n` runs, divided by `per_run`.
+/// Prints the best time of several rounds, each of `n` runs, divided by `per_run`.
 fn time(what: &str, n: usize, per_run: usize, mut run: impl FnMut()) {
     if !is_wanted(what) {
         return;
     }
-    // As one of the tests it only has to work.
+    // As a test, it only has to work.
     let is_bench = std::env::args().any(|a| a == "--bench");
     let (n, rounds) = if is_bench { (n, 7) } else { (1, 1) };
     let mut best = f64::INFINITY;
@@ -67,7 +67,7 @@ fn parallel_context(n_threads: usize) -> ExecutionContext {
     ))
 }
 
-/// Runs `f` of a program, each run to its end.
+/// Runs `f` of a program repeatedly, each run to its end.
 fn bench(what: &str, text: &str, n: usize, per_run: usize) {
     bench_in(&context(), what, text, n, per_run);
 }
@@ -99,7 +99,7 @@ fn in_a_row(functions: &str, n: usize, site: impl Fn(usize) -> String) -> String
     )
 }
 
-/// Calls and conditionals in a row, each a site of its own.
+/// Calls and conditionals in a row, each at its own call site.
 fn call_sites() {
     for n_kernels in [1, 8, 50] {
         let adds: String = (0..n_kernels)
@@ -137,7 +137,7 @@ fn call_sites() {
     bench_on_both("one of 1000 conditionals", &text, 100, 1000);
 }
 
-/// Ops of the core runtime in a row, on tensors of one element.
+/// Core runtime ops in a row, on one-element tensors.
 fn core_runtime_ops() {
     let attrs = "{transpose_a = false, transpose_b = false}";
     for (op, args, attrs) in [
@@ -259,7 +259,7 @@ fn main() {
 
 const ADD: &str = "tfrt.add.i32";
 
-/// Layers whose kernels read two of the layer before, and a tree of sums.
+/// Layers whose kernels read two of the previous layer, and a tree of sums.
 fn graphs() {
     let mut text = String::from("func @f() -> i32 {\n  %v0 = tfrt.constant.i32 1\n");
     for i in 0..1000 {
@@ -354,7 +354,7 @@ fn loops_and_threads() {
     );
 }
 
-/// Opening a file in memory, small and large.
+/// Opens a file in memory, small and large.
 fn opening() {
     for kernels in [10, 10_000] {
         let adds: String = (0..kernels)
@@ -405,8 +405,7 @@ fn ops_at_once() {
     });
 }
 
-/// From a worker that sets a value, some microseconds after it was asked to, to a thread that
-/// waits.
+/// From a worker that sets a value, some microseconds after the request, to a waiting thread.
 fn hand_over(what: &str, micros: u128) {
     if !is_wanted(what) {
         return;

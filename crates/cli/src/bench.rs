@@ -13,7 +13,7 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// How long to go on.
+    /// Duration of the measurement.
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = crate::model::parse_seconds)]
     seconds: f64,
     /// Prints one JSON line.
@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> Result<()> {
     let model = args.model.open()?;
     let session = model.session();
     let opened = start.elapsed();
-    // What it is run on is no part of the model.
+    // Inputs are not part of the model's loading time.
     let request = args.run.request(&model)?;
     let start = Instant::now();
     let callable = session.callable(&request.signature)?;
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the largest resident size of this process so far; 0 where the system does not tell.
+/// Returns the largest resident size of this process so far; 0 if the system does not report it.
 fn peak_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM:"));

@@ -9,10 +9,10 @@ use ferroflow_runtime::{CompileRequest, Result, Session, Signature, parse_tensor
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-/// Compiles a model into one file that `run`, `bench` and `trace` open at once.
+/// Compiles a model into one file that `run`, `bench` and `trace` open quickly.
 ///
-/// The file holds the optimized graph and its weights in the order in which this machine computes;
-/// other machines put them in their own order first.
+/// The file holds the optimized graph and its weights in the layout of this machine's kernels; other
+/// machines reorder them when they open it.
 ///
 /// Examples:
 ///   ferroflow compile resnet50.pb -o resnet50.bef
@@ -23,20 +23,19 @@ use std::path::PathBuf;
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Where the compiled model goes.
+    /// Output file.
     #[arg(short, long, value_name = "FILE.bef")]
     out: PathBuf,
-    /// The signature of a SavedModel; `serving_default` if nothing else is said.
+    /// The signature of a SavedModel; `serving_default` by default.
     #[arg(long, value_name = "NAME")]
     signature: Option<String>,
-    /// A tensor that will be fed; may be repeated. Without any, the placeholders that the fetches
-    /// need.
+    /// A tensor to be fed; may be repeated. By default the placeholders that the fetches need.
     #[arg(long, alias = "feeds", value_name = "NAME", value_delimiter = ',')]
     feed: Vec<String>,
-    /// A tensor that will be fetched; may be repeated. Without any, the model's outputs.
+    /// A tensor to be fetched; may be repeated. By default the model's outputs.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// A node that will be run for its effects; may be repeated.
+    /// A node to be run for its effects; may be repeated.
     #[arg(long, value_name = "OP")]
     target: Vec<String>,
     /// Leaves packed weights out: a smaller file that takes longer to open.
@@ -57,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     drop(progress);
     let size = std::fs::metadata(&args.out).map_or(0, |m| m.len());
     say!(
-        "{}: {:.1} MB; takes {}; gives {}",
+        "{}: {:.1} MB; inputs {}; outputs {}",
         args.out.display(),
         size as f64 / 1e6,
         listed(&request.feed_keys, &request.signature.feeds),
@@ -123,7 +122,7 @@ impl Args {
     }
 }
 
-/// Returns the placeholders that must be fed, besides the feeds, to get the fetches and run the
+/// Returns the placeholders that must be fed, besides the feeds, to compute the fetches and run the
 /// targets.
 fn placeholders(
     session: &Session,

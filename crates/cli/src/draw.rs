@@ -3,7 +3,7 @@
 use ferroflow_runtime::Graph;
 use std::fmt::Write;
 
-/// Returns the graph in Graphviz's language; constants are left out.
+/// Returns the graph in Graphviz's language, without constants.
 pub fn dot(graph: &Graph) -> String {
     let mut out =
         String::from("digraph model {\n  rankdir=TB; node [shape=box, fontname=Helvetica];\n");
@@ -33,7 +33,7 @@ const BOX_HEIGHT: usize = 34;
 const GAP_X: usize = 20;
 const GAP_Y: usize = 36;
 
-/// Returns the graph as an SVG picture: layers from top to bottom, constants left out.
+/// Returns the graph as an SVG picture: layers from top to bottom, without constants.
 pub fn svg(graph: &Graph) -> ferroflow_runtime::Result<String> {
     let order = ferroflow_runtime::topological_order(graph)?;
     let mut layer = vec![0usize; graph.id_bound()];

@@ -1,4 +1,4 @@
-//! From `--feed` and `--feeds` to tensors.
+//! Conversion of `--feed` and `--feeds` to tensors.
 
 use crate::image_feed;
 use ferroflow_base::{Result, invalid_argument};
@@ -8,8 +8,8 @@ use ferroflow_tensor::{Complex32, Complex64, bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// Returns all feeds: (tensor name, value). `tensor_of` says what a tensor is, `name_of` gives the
-/// tensor that a key of a signature means.
+/// Returns all feeds: (tensor name, value). `tensor_of` returns a tensor's dtype and shape, `name_of`
+/// the tensor of a signature's key.
 pub fn read(
     tensor_of: &dyn Fn(&str) -> Result<(DType, PartialShape)>,
     name_of: &dyn Fn(&str) -> String,
@@ -43,7 +43,7 @@ pub fn read(
                     path.display()
                 ));
             }
-            // What is fed by hand comes first.
+            // `--feed` takes precedence.
             if !out.iter().any(|(n, _)| is_same(n)) {
                 let value = narrowed(arrays::read_npz_key(path, &key)?, dtype)?;
                 out.push((name.clone(), value));
@@ -54,7 +54,7 @@ pub fn read(
     Ok(out)
 }
 
-/// Floats where bfloat16 is wanted: numpy has none, and files hold the floats that they are.
+/// Narrows floats where bfloat16 is wanted: numpy has no bfloat16, so files hold floats.
 fn narrowed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
     if (tensor.dtype(), wanted) != (DType::Float, DType::Bfloat16) {
         return Ok(tensor);
@@ -74,7 +74,7 @@ fn parse(
         if lower.ends_with(".npy") {
             return arrays::read_npy(Path::new(file));
         }
-        // Keys may hold colons of their own: they are often tensor names.
+        // Keys may contain colons: they are often tensor names.
         if let Some((stem, key)) = file.split_once(".npz:") {
             return arrays::read_npz_key(Path::new(&format!("{stem}.npz")), key);
         }
@@ -98,7 +98,7 @@ fn parse(
         }
         Err(e) => {
             return Err(invalid_argument!(
-                "'{}' is no literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE",
+                "'{}' is not a literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE",
                 shortened(text)
             ));
         }
@@ -122,8 +122,8 @@ fn parse(
         Json::String(s) => s
             .trim_start_matches('+')
             .parse()
-            .map_err(|_| invalid_argument!("\"{s}\" is no number")),
-        other => Err(invalid_argument!("{other} is no number")),
+            .map_err(|_| invalid_argument!("\"{s}\" is not a number")),
+        other => Err(invalid_argument!("{other} is not a number")),
     };
     let floats = || leaves.iter().map(number).collect::<Result<Vec<f64>>>();
     match dtype {
@@ -163,7 +163,7 @@ fn parse(
         DType::Complex64 | DType::Complex128 => {
             let both = leaves.iter().map(|v| match v {
                 Json::String(s) => {
-                    complex(s).ok_or_else(|| invalid_argument!("\"{s}\" is no number"))
+                    complex(s).ok_or_else(|| invalid_argument!("\"{s}\" is not a number"))
                 }
                 v => Ok(Complex64::new(number(v)?, 0.0)),
             });
@@ -183,14 +183,14 @@ fn parse(
                 let wide = v.as_i64().map(i128::from).or(v.as_u64().map(i128::from));
                 let wide = wide.or_else(|| v.as_str()?.parse().ok());
                 wide.and_then(|i| T::try_from(i).ok())
-                    .ok_or_else(|| invalid_argument!("{v} is no {dtype}"))
+                    .ok_or_else(|| invalid_argument!("{v} is not a valid {dtype}"))
             });
             Tensor::from_slice(shape, &ints.collect::<Result<Vec<T>>>()?)
         }, else Err(invalid_argument!("literals of dtype {dtype} are not supported; use @FILE.npy"))),
     }
 }
 
-/// Returns the beginning of what may be long.
+/// Returns the beginning of a possibly long text.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((i, _)) => format!("{} …", &text[..i]),
@@ -198,7 +198,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Quotes what is no JSON but a number to us: `nan`, `-inf`, `+3`, `1e400`, `1+2j`.
+/// Quotes numbers that JSON does not have: `nan`, `-inf`, `+3`, `1e400`, `1+2j`.
 fn quoted(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
     let mut out = String::new();
@@ -220,12 +220,12 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// `1+2j`, `-2.5j` or a plain number.
+/// Parses `1+2j`, `-2.5j` or a plain number.
 fn complex(text: &str) -> Option<Complex64> {
     let Some(body) = text.strip_suffix('j') else {
         return Some(Complex64::new(text.parse().ok()?, 0.0));
     };
-    // The sign between the parts is one that follows a digit, not an exponent's.
+    // The sign between the parts follows a digit, not an exponent's `e`.
     let bytes = body.as_bytes();
     let sign = (1..bytes.len())
         .rfind(|&i| matches!(bytes[i], b'+' | b'-') && !matches!(bytes[i - 1], b'e' | b'E'));

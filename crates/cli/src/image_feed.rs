@@ -5,13 +5,13 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use image::imageops::FilterType;
 use std::path::Path;
 
-/// Decodes an image and brings it into the form of a placeholder: `[H,W]`, `[H,W,C]` or
-/// `[N,H,W,C]`. Unknown heights and widths keep the image's; unknown channels mean RGB. Float
-/// placeholders get values scaled to `range`.
+/// Decodes an image for a placeholder of shape `[H,W]`, `[H,W,C]` or `[N,H,W,C]`. Unknown heights and
+/// widths are those of the image; unknown channels mean RGB. Values of float placeholders are scaled to
+/// `range`.
 pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) -> Result<Tensor> {
     let bytes = std::fs::read(path).map_err(|e| not_found!("{}: {e}", path.display()))?;
     let decoded = image::load_from_memory(&bytes)
-        .map_err(|e| invalid_argument!("{} is no readable image: {e}", path.display()))?;
+        .map_err(|e| invalid_argument!("{} is not a readable image: {e}", path.display()))?;
     let rank = shape.rank().unwrap_or(4);
     let (h, w, c) = match rank {
         2 => (shape.dim(0), shape.dim(1), Some(1)),
@@ -49,7 +49,7 @@ pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) 
     };
     match dtype {
         DType::Uint8 => Tensor::from_slice(shape, &pixels),
-        // Floats become bfloat16 as those of files do.
+        // Floats become bfloat16, as in feeds from files.
         DType::Float | DType::Bfloat16 => {
             let (lo, hi) = range;
             let values: Vec<f32> = pixels

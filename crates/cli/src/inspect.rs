@@ -12,7 +12,7 @@ use ferroflow_runtime::{
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Shows what is in a model: inputs, outputs, ops, parameters, FLOPs, what is not supported.
+/// Shows a model's inputs, outputs, ops, parameters, FLOPs and unsupported ops.
 #[derive(clap::Args)]
 #[command(after_help = passes_help())]
 pub struct Args {
@@ -24,11 +24,10 @@ pub struct Args {
     /// Draws the graph.
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
-    /// Prints the graph, one node a line, as it is after this compile pass; `last` means after
-    /// all.
+    /// Prints the graph, one node per line, after this compile pass; `last` means after all.
     #[arg(long, value_name = "PASS")]
     after: Option<String>,
-    /// Lists the ops that gradients cannot go through, those of functions included.
+    /// Lists the ops without gradient, including those of functions.
     #[arg(long)]
     gradients: bool,
 }
@@ -41,8 +40,8 @@ fn passes_help() -> String {
     out
 }
 
-/// Returns the outputs of nodes that no other node reads or waits for: what a model computes. Where
-/// all are waited for, those that nobody reads.
+/// Returns the outputs of nodes that no other node reads or waits for: the model's results. If all are
+/// waited for, those that are not read.
 pub fn outputs(graph: &Graph) -> Vec<String> {
     let [mut is_read, mut is_awaited] = [(); 2].map(|()| vec![false; graph.id_bound()]);
     for (_, node) in graph.iter() {
@@ -53,12 +52,12 @@ pub fn outputs(graph: &Graph) -> Vec<String> {
             is_awaited[control.index()] = true;
         }
     }
-    // The side of a Switch that says which branch runs has no value if it is the other.
+    // The side of a Switch that tells the branch has no value if the other branch runs.
     let is_pivot = |node: &Node| {
         let source = node.inputs.first().map(|i| graph.node(i.node).class());
         node.op() == "Identity" && source == Some(NodeClass::Switch)
     };
-    // What is wrong with its loops is said where the graph is compiled.
+    // Malformed loops are reported when the graph is compiled.
     let loops = loop_frames(graph).unwrap_or_default();
     let unread: Vec<NodeId> = graph
         .iter()
@@ -189,7 +188,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Lists the ops that gradients cannot go through.
+/// Lists the ops without gradient.
 fn show_gradients(graph: &Graph) {
     let missing = ferroflow_runtime::building::without_gradient(graph);
     if missing.is_empty() {
@@ -202,7 +201,7 @@ fn show_gradients(graph: &Graph) {
     }
 }
 
-/// Prints how often each op occurs, most frequent first.
+/// Prints the number of nodes of each op, most frequent first.
 pub fn print_ops(graph: &Graph) {
     let mut histogram: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, node) in graph.iter() {
@@ -220,7 +219,7 @@ fn print_histogram(histogram: BTreeMap<&str, usize>) {
     }
 }
 
-/// Ops of the model that are not in the registry, with their counts.
+/// Returns the ops of the model that are not in the registry, with their counts.
 fn unsupported(args: &Args) -> Result<BTreeMap<String, usize>> {
     let file = GraphFile::open(&args.model.model)?;
     let mut missing = BTreeMap::new();
@@ -257,7 +256,7 @@ fn show_compiled(model: &CompiledModel) {
     print_histogram(ops.collect());
 }
 
-/// Everything that the model computes, from its placeholders.
+/// Returns the signature of the whole model, from its placeholders.
 fn whole(graph: &Graph) -> Signature {
     Signature {
         feeds: inputs(graph)
@@ -300,7 +299,7 @@ fn show_graph(args: &Args, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Multiplications and additions of a node whose op is dominated by them.
+/// Returns the multiplications and additions of a node whose op is dominated by them.
 fn flops(graph: &Graph, shapes: &ShapeMap, id: NodeId) -> f64 {
     let node = graph.node(id);
     let known = |output: Output| -> Vec<f64> {

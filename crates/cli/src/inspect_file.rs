@@ -1,4 +1,4 @@
-//! What a model file says of itself, for models with ops that are not supported.
+//! The description of a model file, for models with unsupported ops.
 
 use crate::out::say;
 use ferroflow_base::Result;
@@ -55,7 +55,7 @@ fn shape(node: &NodeDef) -> PartialShape {
     }
 }
 
-/// Nodes that no other reads.
+/// Returns nodes that no other node reads.
 fn outputs(graph: &GraphDef) -> impl Iterator<Item = &NodeDef> {
     let node_of = |input: &str| {
         let name = input.trim_start_matches('^');

@@ -27,9 +27,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs TensorFlow graphs without TensorFlow.
 ///
-/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), the directory of a SavedModel, or
-/// what `compile` made of one of them (.bef). Tensors are named as in TensorFlow: NODE:OUTPUT, or
-/// NODE for output 0; of a SavedModel also by the keys of a signature.
+/// A MODEL is a frozen GraphDef, binary (.pb) or text (.pbtxt), the directory of a SavedModel, or a
+/// model compiled by `compile` (.bef). Tensors are named as in TensorFlow: NODE:OUTPUT, or NODE for
+/// output 0; in a SavedModel also by the keys of a signature.
 #[derive(Parser)]
 #[command(name = "ferroflow", version, max_term_width = 100)]
 struct Cli {
@@ -46,18 +46,18 @@ enum Command {
     Ops(ops::Args),
     Trace(trace::Args),
     Server(server::Args),
-    /// Translates host programs between MLIR text and BEF; `translate --help` says more.
+    /// Translates host programs between MLIR text and BEF; see `translate --help`.
     #[command(disable_help_flag = true)]
     Translate(HostArgs),
-    /// Runs the functions of a BEF file; `exec --help` says more.
+    /// Runs the functions of a BEF file; see `exec --help`.
     #[command(disable_help_flag = true)]
     Exec(HostArgs),
-    /// Checks and prints a host program; `opt --help` says more.
+    /// Checks and prints a host program; see `opt --help`.
     #[command(disable_help_flag = true)]
     Opt(HostArgs),
 }
 
-/// Options as TFRT's tools take them.
+/// Options in the style of TFRT's tools.
 #[derive(clap::Args)]
 struct HostArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

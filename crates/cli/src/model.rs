@@ -1,4 +1,4 @@
-//! Options that name a model and what to run of it, shared by the commands.
+//! Options shared by commands: the model, and what to run.
 
 use crate::feeds;
 use ferroflow_base::{invalid_argument, not_found};
@@ -8,30 +8,30 @@ use ferroflow_runtime::{
 };
 use std::path::PathBuf;
 
-/// The model and how it is compiled.
+/// The model and its compile options.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// A frozen GraphDef (.pb or .pbtxt), the directory of a SavedModel, or what `ferroflow
-    /// compile` made (.bef).
+    /// A frozen GraphDef (.pb or .pbtxt), the directory of a SavedModel, or a model compiled by
+    /// `ferroflow compile` (.bef).
     pub model: PathBuf,
-    /// A tag of the graph in a SavedModel; may be repeated. Without any, it is `serve`.
+    /// A tag of the graph in a SavedModel; may be repeated. By default `serve`.
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
-    /// Threads that compute; 0 means all processors.
+    /// Threads to compute with; 0 means all processors.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_threads)]
     pub threads: usize,
-    /// Runs the graph as it is, without any compile pass.
+    /// Runs the graph without any compile pass.
     #[arg(long)]
     pub no_optimize: bool,
-    /// Turns If, Case and While into Switch, Merge and loops, which run beside what surrounds them.
+    /// Lowers If, Case and While to Switch, Merge and loops, which run concurrently with other nodes.
     #[arg(long)]
     pub lower: bool,
-    /// Leaves one compile pass out; may be repeated. `inspect --help` lists them.
+    /// Disables a compile pass; may be repeated. `inspect --help` lists them.
     #[arg(long, value_name = "PASS")]
     pub disable_pass: Vec<String>,
 }
 
-/// More threads than any machine has processors are a slip of the finger.
+/// Parses a number of threads. More than any machine has processors is a typing error.
 pub fn parse_threads(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(n) if n <= 4096 => Ok(n),
@@ -39,7 +39,7 @@ pub fn parse_threads(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// Returns a time in seconds, at most a year.
+/// Parses a time in seconds, at most a year.
 pub fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
     match text.parse() {
         Ok(s) if (0.0..=365.0 * 86400.0).contains(&s) => Ok(s),
@@ -77,7 +77,7 @@ impl ModelArgs {
         }
         if !self.tag.is_empty() {
             return Err(invalid_argument!(
-                "--tag is for SavedModels, and {} is no directory",
+                "--tag is for SavedModels, and {} is not a directory",
                 self.model.display()
             ));
         }
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// Type and shape of a tensor that may be fed, as far as the model says.
+    /// Returns dtype and shape of a tensor to feed, as far as the model declares them.
     fn tensor(&self, name: &str) -> Result<(DType, PartialShape)> {
         if let Model::Compiled(model) = self {
             let ports = model.ports();
@@ -153,8 +153,8 @@ impl Model {
         }
     }
 
-    /// Returns the signature that a run goes by: the one asked for, or the default one of a
-    /// SavedModel when nothing is said of what to fetch.
+    /// Returns the signature to run: the selected one, or the default one of a SavedModel if there are
+    /// no fetches.
     pub fn signature(
         &self,
         name: Option<&str>,
@@ -188,10 +188,10 @@ impl Model {
     }
 }
 
-/// What to feed, fetch and run.
+/// The feeds, fetches and targets of a run.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// The signature of a SavedModel whose keys --feed and --fetch may use. Without it, it is
+    /// The signature of a SavedModel whose keys --feed and --fetch may use. By default
     /// `serving_default`; without --fetch, all its outputs are fetched.
     #[arg(long, value_name = "NAME")]
     pub signature: Option<String>,
@@ -203,14 +203,14 @@ pub struct RunArgs {
     /// Feeds every array of the file whose key names a tensor of the model.
     #[arg(long, value_name = "FILE.npz")]
     pub feeds: Option<PathBuf>,
-    /// Fetches a tensor; may be repeated. Without it (and without --target) the outputs of the
-    /// model are fetched: those of nodes that no other node reads.
+    /// Fetches a tensor; may be repeated. Without --fetch and --target, the outputs of the model are
+    /// fetched: those of nodes that no other node reads.
     #[arg(long, value_name = "NAME")]
     pub fetch: Vec<String>,
     /// Runs a node for its effects; may be repeated.
     #[arg(long, value_name = "OP")]
     pub target: Vec<String>,
-    /// Runs a node once before everything else, such as what initializes variables; may be
+    /// Runs a node once before everything else, such as an initializer of variables; may be
     /// repeated.
     #[arg(long, value_name = "OP")]
     pub init: Vec<String>,
@@ -228,20 +228,20 @@ fn parse_range(text: &str) -> std::result::Result<(f32, f32), String> {
     }
 }
 
-/// A run, ready to be compiled.
+/// A resolved run, ready to be compiled.
 pub struct Request {
-    /// Names.
+    /// Names of feeds, fetches and targets.
     pub signature: Signature,
-    /// What the fetches are called in results.
+    /// Labels of the fetches in results.
     pub labels: Vec<String>,
-    /// Which of them are wanted; all if empty.
+    /// Labels to show; all if empty.
     pub shown: Vec<String>,
     /// Values of the feeds, in order.
     pub args: Vec<Tensor>,
 }
 
 impl RunArgs {
-    /// Returns a run that is fed and fetches all outputs.
+    /// Returns a run with feeds that fetches all outputs.
     pub fn of_feeds(feed: Vec<String>, feeds: Option<PathBuf>) -> RunArgs {
         RunArgs {
             signature: None,
@@ -254,7 +254,7 @@ impl RunArgs {
         }
     }
 
-    /// Runs what comes first, reads the feeds and settles the names.
+    /// Runs the initializers, reads the feeds and resolves the names.
     pub fn request(&self, model: &Model) -> Result<Request> {
         let session = model.session();
         if !self.init.is_empty() {
@@ -310,7 +310,7 @@ impl RunArgs {
         })
     }
 
-    /// Returns a run of a compiled model, which always computes all that it was compiled for.
+    /// Returns a run of a compiled model, which always computes all its fetches.
     fn compiled(
         &self,
         model: &CompiledModel,
@@ -349,7 +349,7 @@ impl RunArgs {
     }
 }
 
-/// Returns whether two names mean the same tensor: output 0 need not be said.
+/// Returns whether two names mean the same tensor: `:0` is optional.
 fn same_tensor(a: &str, b: &str) -> bool {
     a.trim_end_matches(":0") == b.trim_end_matches(":0")
 }

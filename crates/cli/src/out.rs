@@ -3,7 +3,7 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// As `print!`. A closed pipe ends the program without an error.
+/// Like `print!`, but exits with status 0 on a closed pipe.
 pub fn print(text: Arguments) {
     let mut out = std::io::stdout().lock();
     let Err(e) = out.write_fmt(text).and_then(|()| out.flush()) else {
@@ -16,7 +16,7 @@ pub fn print(text: Arguments) {
     std::process::exit(1);
 }
 
-/// As `println!`, through [`print()`].
+/// Like `println!`, through [`print()`].
 macro_rules! say {
     ($($arg:tt)*) => {
         $crate::out::print(format_args!("{}\n", format_args!($($arg)*)))

@@ -5,14 +5,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Shows `message` with a spinner from the second second on, until dropped.
+/// Shows `message` with a spinner after one second, until dropped.
 pub struct Progress {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Starts waiting.
+    /// Starts the timer.
     pub fn start(message: &'static str) -> Progress {
         if !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
             return Progress {

@@ -65,7 +65,7 @@ fn print_variables(model: &SavedModel) -> Result<()> {
     Ok(())
 }
 
-/// Prints what of the model is not there.
+/// Prints the unsupported parts of the model.
 pub fn print_left_out(model: &SavedModel) {
     let mut ops: BTreeMap<&str, usize> = BTreeMap::new();
     for op in model.left_out().values() {
@@ -74,7 +74,7 @@ pub fn print_left_out(model: &SavedModel) {
     if ops.is_empty() {
         return;
     }
-    say!("left out, for want of these ops (with the nodes that need them):");
+    say!("left out because of unsupported ops (with the nodes that need them):");
     for (op, n) in ops {
         say!("  {op:<32} {n:>6}");
     }

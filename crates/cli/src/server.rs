@@ -14,11 +14,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Serves TensorFlow's gRPC services: clients connect with
 /// tf.compat.v1.Session("grpc://HOST:PORT").
 ///
-/// Which task this is comes from --cluster, --job-name and --task-index, or from the environment
-/// variable TF_CONFIG, or it is task 0 of job `localhost` at --port.
+/// The task is given by --cluster, --job-name and --task-index, or by the environment variable
+/// TF_CONFIG, or it is task 0 of job `localhost` at --port.
 ///
-/// Listens on the loopback address unless --host says otherwise: whoever can connect can run
-/// programs that read and write files.
+/// Listens on the loopback address unless --host is set: all clients that can connect can run programs
+/// that read and write files.
 ///
 /// SIGTERM and ^C let running steps finish, for at most 30 seconds; a second one does not wait.
 #[derive(clap::Args)]
@@ -52,13 +52,13 @@ pub struct Args {
     /// Threads that compute [default: all processors].
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", value_parser = crate::model::parse_threads)]
     threads: usize,
-    /// Close sessions that nobody used for so many seconds; 0 keeps them.
+    /// Close sessions after this many seconds without use; 0 keeps them.
     #[arg(long, default_value_t = 86400, value_name = "SECONDS")]
     session_gc_seconds: u64,
-    /// Most sessions at one time.
+    /// Maximum number of sessions.
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = parse_positive)]
     max_sessions: usize,
-    /// Largest message that is accepted, bytes [default: no limit].
+    /// Largest accepted message, in bytes [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = parse_positive)]
     max_message_bytes: Option<usize>,
     /// PEM file with the certificate: encrypts connections.
@@ -80,7 +80,7 @@ fn parse_positive(text: &str) -> std::result::Result<usize, String> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    // The next message of a hundred megabytes should find the place of the last one.
+    // The next message of a hundred megabytes should reuse the memory of the last one.
     ferroflow_tensor::return_freed_memory_after(Duration::from_millis(10));
     start_logging(args.log_json);
     let def = task(args)?;
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
-    // Whoever closed our output still gets a server.
+    // With its output closed the server still runs.
     let _ = say(format!("TARGET grpc://{}", server.address()));
     if let Some(at) = server.monitor_address() {
         let _ = say(format!("MONITOR http://{at}"));
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
     server.run(stop_signal(json))
 }
 
-/// SIGTERM or SIGINT; the next one ends the process.
+/// Waits for SIGTERM or SIGINT; the next one ends the process.
 async fn stop_signal(json: bool) {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
@@ -145,7 +145,7 @@ async fn stop_signal(json: bool) {
     });
 }
 
-/// Tells people, or the reader of the logs.
+/// Prints a line, as text or as a JSON log entry.
 fn tell(json: bool, line: &str) {
     match json {
         true => tracing::info!("{line}"),
@@ -185,7 +185,7 @@ fn task(args: &Args) -> Result<ServerDef> {
     match std::env::var("TF_CONFIG") {
         Ok(json) => {
             let def = ServerDef::from_tf_config(&json)?;
-            // What is said on the command line goes before the environment.
+            // The command line takes precedence over the environment.
             let job = match args.job_name.as_str() {
                 "" => &def.task.job,
                 job => job,
@@ -197,12 +197,12 @@ fn task(args: &Args) -> Result<ServerDef> {
             )
         }
         Err(_) => Err(invalid_argument!(
-            "say which task this is: --port PORT, or --cluster, or the variable TF_CONFIG"
+            "identify the task by --port PORT, --cluster, or the environment variable TF_CONFIG"
         )),
     }
 }
 
-/// Returns the port is the cluster's; the interface is the one that was asked for.
+/// Returns the address to listen on: the port of the cluster's address on the requested interface.
 fn listen_address(host: IpAddr, address: &str) -> Result<SocketAddr> {
     let mut found = address
         .to_socket_addrs()

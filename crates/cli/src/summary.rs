@@ -1,9 +1,9 @@
-//! Fetched tensors for people.
+//! Fetched tensors for display.
 
 use ferroflow_runtime::{DType, Result, Tensor};
 use ferroflow_tensor::{Element, bf16, dispatch, f16};
 
-/// `name dtype shape`, statistics of numbers, and the values, shortened.
+/// Formats `name dtype shape`, statistics of numbers, and the values, shortened.
 pub fn describe(name: &str, t: &Tensor) -> String {
     let mut out = format!("{name}  {}{}", t.dtype().numpy_name(), t.shape());
     if let Some(numbers) = numbers(t).filter(|n| n.len() > 1) {
@@ -28,7 +28,7 @@ pub fn describe(name: &str, t: &Tensor) -> String {
     out + "\n  " + &text.replace('\n', "\n  ") + cut
 }
 
-/// Returns a number in few digits, however large or small.
+/// Formats a number of any magnitude in few digits.
 fn short(x: f64) -> String {
     match x.abs() {
         m if m == 0.0 || (1e-4..1e9).contains(&m) => format!("{x:.6}"),
@@ -36,7 +36,7 @@ fn short(x: f64) -> String {
     }
 }
 
-/// Returns the `k` largest values of each row: `class score`, best first.
+/// Formats the `k` largest values of each row: `class score`, best first.
 pub fn top(t: &Tensor, k: usize) -> Result<String> {
     let Some(values) = numbers(t) else {
         return Ok(format!(
@@ -58,7 +58,7 @@ pub fn top(t: &Tensor, k: usize) -> Result<String> {
     Ok(out)
 }
 
-/// Returns the elements as numbers; `None` for dtypes that are none.
+/// Returns the elements as numbers; `None` for other dtypes.
 fn numbers(t: &Tensor) -> Option<Vec<f64>> {
     fn all<T: Element>(t: &Tensor, f: impl Fn(T) -> f64) -> Option<Vec<f64>> {
         Some(t.slice::<T>().ok()?.iter().map(|v| f(*v)).collect())

@@ -13,10 +13,10 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Where the trace goes.
+    /// Output file.
     #[arg(long, value_name = "FILE.json", default_value = "trace.json")]
     out: PathBuf,
-    /// Runs before the traced one.
+    /// Untraced runs before the traced one.
     #[arg(long, value_name = "N", default_value_t = 3)]
     warmup: usize,
 }

@@ -1,4 +1,4 @@
-//! The binary from the outside: output, exit codes, nothing half-written.
+//! The binary's interface: output, exit codes, no partial files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn ferroflow(args: &[&str]) -> Output {
         .expect("the binary starts")
 }
 
-/// Standard output of a command that must succeed.
+/// Returns the standard output of a command that must succeed.
 fn ok(args: &[&str]) -> String {
     let output = ferroflow(args);
     assert!(
@@ -28,7 +28,7 @@ fn ok(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).to_string()
 }
 
-/// Standard error of a command that must fail with exit code 1.
+/// Returns the standard error of a command that must fail with exit code 1.
 fn fails(args: &[&str]) -> String {
     let output = ferroflow(args);
     assert_eq!(output.status.code(), Some(1), "{args:?}");
@@ -64,7 +64,7 @@ fn runs_inspects_and_benches() {
         text.contains("probabilities:0  float32[1,10]") && text.contains("row 0:"),
         "{text}"
     );
-    // What was written can be fed again.
+    // The output can be fed again.
     let again = format!("probabilities=@{}:probabilities:0", out.display());
     let again = ferroflow(&["run", &model, "--feed", &again, "--fetch", "probabilities"]);
     assert!(
@@ -130,7 +130,7 @@ fn compiled_models_run_like_their_models() {
     let file = file.to_string_lossy();
     let text = ok(&["compile", &model, "-o", &file]);
     assert!(
-        text.contains("takes images:0; gives probabilities:0"),
+        text.contains("inputs images:0; outputs probabilities:0"),
         "{text}"
     );
     let row = "[[0.5],[0],[1],[0],[0],[0.25],[0],[0]]";
@@ -268,7 +268,7 @@ fn errors_are_one_clear_line_and_leave_nothing() {
     );
 }
 
-/// A server that nobody could use does not start.
+/// A server without a usable configuration does not start.
 #[test]
 fn servers_that_could_serve_nobody_are_refused() {
     for flag in [
@@ -285,7 +285,7 @@ fn servers_that_could_serve_nobody_are_refused() {
     }
 }
 
-/// What a bfloat16 placeholder takes from files: what `--out` wrote, and numpy's form of the dtype.
+/// A bfloat16 placeholder accepts files written by `--out`, and numpy's form of the dtype.
 #[test]
 fn bfloat16_goes_through_files() {
     let model = temporary("bf16.pbtxt");
@@ -336,7 +336,7 @@ fn bfloat16_goes_through_files() {
     }
 }
 
-/// A conditional of TensorFlow 1: its pivots are no results, and what must be fed is said.
+/// A conditional of TensorFlow 1: its pivots are not outputs, and required feeds are reported.
 #[test]
 fn compile_finds_inputs_and_outputs() {
     let (model, file) = (temporary("cond.pbtxt"), temporary("cond.bef"));
@@ -368,20 +368,20 @@ fn compile_finds_inputs_and_outputs() {
     let (model, file) = (model.to_string_lossy(), file.to_string_lossy());
     let command = ["compile", &*model, "-o", &*file];
     let text = ok(&command);
-    assert!(text.contains("takes x:0, p:0; gives done:0"), "{text}");
+    assert!(text.contains("inputs x:0, p:0; outputs done:0"), "{text}");
     let text = ok(&["run", &file, "--feed", "x=3", "--feed", "p=true"]);
     assert!(text.contains('9'), "{text}");
     let text = fails(&[&command[..], &["--feed", "x", "--fetch", "y"]].concat());
     assert!(text.contains("add --feed p:0"), "{text}");
     let text = ok(&[&command[..], &["--feed", "merge:0", "--fetch", "y"]].concat());
-    assert!(text.contains("takes merge:0; gives y"), "{text}");
+    assert!(text.contains("inputs merge:0; outputs y"), "{text}");
     for file in [model, file] {
         std::fs::remove_file(&*file).expect("was written");
     }
 }
 
-/// Text nested deeper than any stack, arguments that are no text, and a small file that stands for
-/// gigabytes: errors, and memory for what is used.
+/// Deeply nested text, arguments that are not UTF-8, and a small file that stands for gigabytes are
+/// errors, and take only the memory they need.
 #[test]
 fn hostile_input_does_no_harm() {
     let file = temporary("deep.pbtxt");

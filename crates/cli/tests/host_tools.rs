@@ -1,10 +1,9 @@
-//! The tools for host programs from the outside: TFRT's names for them, their options, what they
-//! say.
+//! The host program tools: TFRT's names for them, options, and messages.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A folder with the binary under TFRT's names, removed at the end.
+/// A folder with the binary under TFRT's names, removed on drop.
 struct Tools(PathBuf);
 
 impl Tools {
@@ -27,7 +26,7 @@ impl Tools {
         command.expect("the tool starts")
     }
 
-    /// What a tool prints, on both ways, and whether it ends well.
+    /// Returns a tool's output and errors, and whether it succeeded.
     fn said(&self, tool: &str, args: &[&str]) -> (bool, String) {
         let output = self.run(tool, args);
         let text = [output.stdout, output.stderr].concat();
@@ -124,9 +123,9 @@ fn executor_options() {
         (&["-functions=three"][..], "couldn't find function three"),
         (&["-work_queue_type=mstd:2,0"], "couldn't create work queue"),
         (&["-work_queue_type=x"], "couldn't create work queue"),
-        (&["-host_allocator_type=x"], "there is no allocator 'x'"),
+        (&["-host_allocator_type=x"], "unknown allocator 'x'"),
         (&["-tracing_level=x", "-enable_tracing"], "no tracing level"),
-        (&["-no_such_option"], "there is no option '-no_such_option'"),
+        (&["-no_such_option"], "unknown option '-no_such_option'"),
     ] {
         let args = [args, &[bef.as_str()]].concat();
         let (is_well, text) = tools.said("bef_executor", &args);
@@ -167,7 +166,7 @@ fn text_options() {
         !is_well && text.contains("parts.mlir:7:3: error: 'tfrt.return' op"),
         "{text}"
     );
-    // A comment that no diagnostic can meet.
+    // A comment that matches no diagnostic.
     write(
         "early.mlir",
         "// expected-error @-5 {{early}}\nfunc @a() {\n  tfrt.return\n}\n",

@@ -1,4 +1,4 @@
-//! Kernels of shared libraries: a library in C, built here, runs in host programs.
+//! Kernels of shared libraries: a C library, built here, runs in host programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ fn temporary(name: &str) -> String {
     std::env::temp_dir().join(name).display().to_string()
 }
 
-/// Returns the library, built by the linker's C compiler.
+/// Returns the path of the library, built by the linker's C compiler.
 fn build(name: &str, defines: &[&str]) -> String {
     let library = temporary(name);
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin/include");
@@ -75,7 +75,7 @@ fn libraries_have_kernels() {
         ] {
             assert!(text.lines().any(|l| l == line), "no '{line}' in {text}");
         }
-        // The counter's last reader ran before its sum was there.
+        // The counter's last reader ran before its sum was available.
         let (_, objects) = text.split_once("objects").expect("a function");
         assert!(objects.contains("int32 = 3\nint32 = 0"), "{objects}");
         let errors = exec("errors.mlir", &library, &[queue, "--print_error_code"]);

@@ -1,5 +1,5 @@
 //! Files of cases: `.jsonl`, or `.jsonl.z` compressed as a whole; a case is a line that begins with
-//! its name, and may hold a graph.
+//! its name and may contain a graph.
 
 use crate::tensors::{Res, base64, unhex};
 use ferroflow_model::proto::GraphDef;

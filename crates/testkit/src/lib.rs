@@ -1,7 +1,7 @@
 //! What the tests of several rooms share: golden rows, cases and tensors as JSON, temporary
 //! folders, memory, repeatable random numbers.
 //!
-//! A dev-dependency only. Panics are how a test fails, so these functions may panic.
+//! A dev-dependency only. Tests fail by panicking, so these functions may panic.
 #![forbid(unsafe_code)]
 
 pub mod cases;

@@ -5,8 +5,8 @@ use ferroflow_opdef::{Attrs, PreparedOp, Registry, Resources, StepServices, Valu
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Tensor};
 
-/// Runs an op; returns its outputs. Attrs of types follow from the inputs, which the kernel may
-/// overwrite where it alone holds them.
+/// Runs an op; returns its outputs. Type attrs follow from the inputs, which the kernel may
+/// overwrite if it has the only reference.
 ///
 /// # Errors
 /// Those of the op's attrs, its inputs' dtypes and its kernel.

@@ -1,4 +1,4 @@
-//! Golden rows: a call of an op and what TensorFlow answered, as a line of JSON.
+//! Golden rows: a call of an op and TensorFlow's result, as a line of JSON.
 
 use crate::tensors::{Res, number, tensor};
 use ferroflow_opdef::{AttrValue, Attrs, Name};
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// One call of an op and what TensorFlow answered.
+/// One call of an op and TensorFlow's result.
 pub struct Row {
     /// Op name.
     pub op: String,
@@ -15,9 +15,9 @@ pub struct Row {
     pub attrs: Attrs,
     /// Inputs.
     pub inputs: Vec<Tensor>,
-    /// What TensorFlow answered.
+    /// TensorFlow's result.
     pub expect: Expect,
-    /// Outputs that TensorFlow leaves with meaningless values.
+    /// Outputs that TensorFlow leaves unspecified.
     pub unchecked: Vec<usize>,
     /// Largest difference, relative to the largest expected magnitude.
     pub tol: f64,
@@ -80,7 +80,7 @@ fn attr(json: &Json) -> Res<AttrValue> {
     let (kind, v) = json
         .as_object()
         .and_then(|o| o.iter().next())
-        .ok_or("attr is no object")?;
+        .ok_or("attr is not an object")?;
     Ok(match kind.as_str() {
         "i" => AttrValue::Int(v.as_i64().ok_or("i")?),
         "f" => AttrValue::Float(number(v)? as f32),

@@ -1,10 +1,10 @@
-//! Tensors as JSON: reading them, and comparing them.
+//! Tensors as JSON: reading and comparing.
 
 use base64::Engine;
 use ferroflow_tensor::{Bytes, Complex, DType, Element, Shape, Tensor, bf16, dispatch, f16};
 use serde_json::Value as Json;
 
-/// Outcome of reading or comparing; the error says what is wrong.
+/// Outcome of reading or comparing.
 pub type Res<T> = Result<T, String>;
 
 /// Reads a number; strings such as "nan" count.
@@ -80,8 +80,8 @@ pub fn unhex(digits: &str) -> Res<Vec<u8>> {
     pairs.map(byte).collect()
 }
 
-/// `got` equals `expected` up to `tol` times the largest finite expected magnitude; NaN equals
-/// NaN, infinities equal themselves.
+/// Checks that `got` equals `expected` up to `tol` times the largest finite expected magnitude; NaN
+/// equals NaN, infinities equal themselves.
 pub fn compare(expected: &Tensor, got: &Tensor, tol: f64) -> Res<()> {
     if expected.dtype() != got.dtype() || expected.shape() != got.shape() {
         return Err(format!("expected {expected:?}, got {got:?}"));

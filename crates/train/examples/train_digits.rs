@@ -2,19 +2,19 @@
 //!
 //! `cargo run --release --example train_digits [FOLDER]`
 //!
-//! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: ^C, and the next
-//! run goes on from there. At the end a SavedModel lies in FOLDER/model, or in FOLDER/model-2 and
-//! so on: what is there stays.
+//! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: after ^C, the next
+//! run continues from there. At the end a SavedModel is written to FOLDER/model, or FOLDER/model-2 and
+//! so on if that exists.
 
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Shape, Tensor, arrays};
 use ferroflow_train::{
-    Activation, Conv, Dataset, FitOptions, Network, Observer, Optimizer, ProgressLine, Rate,
-    Trainer,
+    Activation, Callback, Conv, Dataset, FitOptions, LearningRateSchedule, Network, Optimizer,
+    ProgressLine, Trainer,
 };
 use std::path::{Path, PathBuf};
 
 const SIDE: usize = 8;
-/// Pixel values go up to this.
+/// Largest pixel value.
 const MAX_PIXEL: f32 = 16.0;
 const EPOCHS: usize = 30;
 const BATCH: usize = 32;
@@ -41,20 +41,20 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What training gave.
+/// The outcome of training.
 pub struct Trained {
-    /// The share of held-out digits that are read correctly.
+    /// The fraction of held-out digits that are classified correctly.
     pub accuracy: f32,
-    /// The step that an earlier run had come to.
+    /// The step at which an earlier run stopped.
     pub resumed_at: Option<i64>,
-    /// Where the SavedModel is.
+    /// The folder of the SavedModel.
     pub model: PathBuf,
-    /// The digits that were not trained on.
+    /// The digits that are not trained on.
     pub held_out: Dataset,
 }
 
-/// Trains until `epochs` are done, those of earlier runs in `folder` included.
-pub fn train(folder: &Path, epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<Trained> {
+/// Trains until `epochs` are done, including those of earlier runs in `folder`.
+pub fn train(folder: &Path, epochs: usize, callbacks: &mut [&mut dyn Callback]) -> Result<Trained> {
     let (data, held_out) = read_data()?;
     let mut trainer = Trainer::new(network()?, SessionOptions::default())?;
     let resumed_at = trainer.restore(folder)?;
@@ -71,7 +71,7 @@ pub fn train(folder: &Path, epochs: usize, observers: &mut [&mut dyn Observer]) 
             shuffle: Some(5),
             validation: Some(held_out.clone()),
         };
-        trainer.fit(&data, &options, observers)?;
+        trainer.fit(&data, &options, callbacks)?;
         trainer.save(folder, 3)?;
     }
     let accuracy = trainer.evaluate(&held_out, 360)?[0].1;
@@ -89,7 +89,7 @@ pub fn train(folder: &Path, epochs: usize, observers: &mut [&mut dyn Observer]) 
     })
 }
 
-/// Returns a folder for the model that is not there yet.
+/// Returns a folder for the model that does not exist yet.
 fn free(folder: &Path) -> PathBuf {
     let mut model = folder.join("model");
     let mut n = 2;
@@ -100,7 +100,7 @@ fn free(folder: &Path) -> PathBuf {
     model
 }
 
-/// Two convolutions, pooling, two dense layers.
+/// Builds two convolutions, pooling, and two dense layers.
 fn network() -> Result<Network> {
     let mut net = Network::new(3);
     let images = net.input(
@@ -128,7 +128,7 @@ fn network() -> Result<Network> {
     let accuracy = net.accuracy(logits, labels)?;
     net.metric("accuracy", accuracy)?;
     let loss = net.softmax_cross_entropy(logits, labels)?;
-    let rate = Rate::Cosine {
+    let rate = LearningRateSchedule::Cosine {
         initial: 2e-3,
         steps: (EPOCHS * STEPS_PER_EPOCH) as f32,
         alpha: 0.05,
@@ -137,7 +137,7 @@ fn network() -> Result<Network> {
     Ok(net)
 }
 
-/// Digits to train on and digits held out.
+/// Returns the digits to train on and the held-out digits.
 fn read_data() -> Result<(Dataset, Dataset)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.npz");
     let images = arrays::read_npz_key(&path, "images")?;

@@ -1,13 +1,14 @@
-//! Trains a long short-term memory to add two marked numbers of a sequence, far apart.
+//! Trains an LSTM to add two marked numbers of a sequence, far apart.
 //!
 //! `cargo run --release --example train_lstm`
 //!
-//! A sequence has a number and a mark at each time; the answer is the sum of the two numbers that
-//! are marked. Whoever ignores the marks is wrong by 0.17 on average (squared).
+//! A sequence has a number and a mark at each time; the answer is the sum of the two marked numbers.
+//! Guessing the mean has a mean squared error of 0.17.
 
 use ferroflow_runtime::{DType, Result, SessionOptions, Tensor};
 use ferroflow_train::{
-    Clip, Dataset, EarlyStop, FitOptions, Network, Observer, Optimizer, ProgressLine, Rate, Trainer,
+    Callback, Clip, Dataset, EarlyStop, FitOptions, LearningRateSchedule, Network, Optimizer,
+    ProgressLine, Trainer,
 };
 use std::time::Instant;
 
@@ -15,8 +16,8 @@ const TIME: usize = 20;
 const EXAMPLES: usize = 6400;
 const BATCH: usize = 64;
 
-/// Trains for so many epochs; the mean squared error on sequences that were not trained on.
-pub fn train(epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<f32> {
+/// Trains for `epochs`; returns the mean squared error on held-out sequences.
+pub fn train(epochs: usize, callbacks: &mut [&mut dyn Callback]) -> Result<f32> {
     let mut trainer = Trainer::new(network(epochs)?, SessionOptions::default())?;
     let test = sequences(640, 99)?;
     let options = FitOptions {
@@ -25,7 +26,7 @@ pub fn train(epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<f32> 
         shuffle: Some(1),
         validation: Some(test.clone()),
     };
-    trainer.fit(&sequences(EXAMPLES, 1)?, &options, observers)?;
+    trainer.fit(&sequences(EXAMPLES, 1)?, &options, callbacks)?;
     Ok(trainer
         .evaluate(&test, 640)?
         .first()
@@ -52,7 +53,7 @@ fn network(epochs: usize) -> Result<Network> {
     let guess = net.dense("answer", states.last, 1, None)?;
     let loss = net.mean_squared_error(guess, y)?;
     net.metric("error", loss)?;
-    let rate = Rate::Cosine {
+    let rate = LearningRateSchedule::Cosine {
         initial: 1e-2,
         steps: (epochs * EXAMPLES / BATCH) as f32,
         alpha: 0.02,
@@ -62,7 +63,7 @@ fn network(epochs: usize) -> Result<Network> {
     Ok(net)
 }
 
-/// Numbers from 0 to 1, one marked in each half.
+/// Generates numbers from 0 to 1, one marked in each half.
 fn sequences(n: usize, mut seed: u64) -> Result<Dataset> {
     let mut random = move || {
         seed = seed

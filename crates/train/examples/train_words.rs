@@ -1,19 +1,19 @@
-//! Trains vectors of words from a small text, by which words of a kind become neighbours.
+//! Trains word vectors from a small text; words of the same kind become neighbors.
 //!
 //! `cargo run --release --example train_words`
 //!
-//! A skip-gram model: the vector of a word should tell the words around it from words drawn at
-//! random. A step reads and changes only the rows of both tables that its words name: the gradients
-//! are slices, the optimizer's op is `ResourceSparseApplyAdagrad`.
+//! A skip-gram model with negative sampling: the vector of a word distinguishes the words around it
+//! from words drawn at random. A step reads and changes only the rows of both tables that its words
+//! select: the gradients are sparse, the optimizer's op is `ResourceSparseApplyAdagrad`.
 
 use ferroflow_runtime::building::AttrValue;
 use ferroflow_runtime::{DType, Result, SessionOptions, Shape, Tensor};
 use ferroflow_train::{
-    Dataset, FitOptions, Network, Observer, Optimizer, ProgressLine, Rule, Trainer,
+    Callback, Dataset, FitOptions, Network, Optimizer, ProgressLine, Rule, Trainer,
 };
 use std::time::Instant;
 
-/// The text is made of sentences `the ANIMAL VERB the FOOD in the PLACE`.
+/// The text consists of sentences `the ANIMAL VERB the FOOD in the PLACE`.
 const KINDS: [(&str, &[&str]); 4] = [
     (
         "animal",
@@ -36,14 +36,14 @@ const SENTENCES: usize = 3000;
 const WINDOW: usize = 2;
 const WIDTH: usize = 16;
 const BATCH: usize = 128;
-/// Words drawn at random for each that is there.
+/// Random words drawn for each actual neighbor.
 const DRAWN: usize = 5;
 
-/// Each word with what its nearest neighbour is.
+/// Each word with the kind of its nearest neighbor.
 pub type Neighbours = Vec<(String, String)>;
 
-/// Trains for so many epochs.
-pub fn train(epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<Neighbours> {
+/// Trains for `epochs`.
+pub fn train(epochs: usize, callbacks: &mut [&mut dyn Callback]) -> Result<Neighbours> {
     let words = vocabulary();
     let mut trainer = Trainer::new(network(words.len())?, SessionOptions::default())?;
     let options = FitOptions {
@@ -51,7 +51,7 @@ pub fn train(epochs: usize, observers: &mut [&mut dyn Observer]) -> Result<Neigh
         batch: BATCH,
         ..Default::default()
     };
-    trainer.fit(&pairs(&words)?, &options, observers)?;
+    trainer.fit(&pairs(&words)?, &options, callbacks)?;
     let vectors = trainer
         .session()
         .run(&[], &["vectors/Read/ReadVariableOp:0"], &[])?;
@@ -94,7 +94,7 @@ fn network(words: usize) -> Result<Network> {
     let near = net.input("near", DType::Int32, &[None])?;
     let vector = net.embedding("vectors", word, words, WIDTH)?;
 
-    // The word that is there in column 0, those that are drawn behind it.
+    // The actual neighbor in column 0, the random words behind it.
     let batch = net.op("Size").input(near).output()?;
     let mut int = |name: &str, value: i32| net.builder().constant(name, Tensor::scalar(value));
     let (first, last, drawn) = (
@@ -119,7 +119,7 @@ fn network(words: usize) -> Result<Network> {
         .output()?;
     let contexts = net.embedding("contexts", all, words, WIDTH)?;
 
-    // How well each fits the word: [batch, 1 + DRAWN, WIDTH] x [batch, WIDTH, 1].
+    // The score of each word: [batch, 1 + DRAWN, WIDTH] x [batch, WIDTH, 1].
     let minus = net.builder().constant("minus", Tensor::scalar(-1i32))?;
     let column = net.op("ExpandDims").input(vector).input(minus).output()?;
     let fit = net
@@ -132,7 +132,7 @@ fn network(words: usize) -> Result<Network> {
         .input(fit)
         .attr("squeeze_dims", AttrValue::List(vec![AttrValue::Int(2)]))
         .output()?;
-    // The first is the right one.
+    // The first is the actual neighbor.
     let mut right = [0f32; 1 + DRAWN];
     right[0] = 1.0;
     let right = net.builder().constant(
@@ -151,7 +151,7 @@ fn vocabulary() -> Vec<&'static str> {
     named.chain(["the", "in"]).collect()
 }
 
-/// Returns each word of the text with those up to `WINDOW` places away.
+/// Returns pairs of each word and a word at most `WINDOW` positions away.
 fn pairs(words: &[&str]) -> Result<Dataset> {
     let mut seed = 9u64;
     let mut draw = |from: &[&'static str]| {

@@ -4,7 +4,7 @@ use super::{Clip, Network, Variable};
 use ferroflow_base::Result;
 use ferroflow_graph::{Gradient, Output};
 
-/// Replaces the gradients by clipped ones.
+/// Clips the gradients.
 pub(super) fn clip(net: &mut Network, by: Clip, pairs: &mut [(Variable, Gradient)]) -> Result<()> {
     let mut values: Vec<&mut Output> = pairs.iter_mut().map(|(_, g)| values_of(g)).collect();
     match by {
@@ -42,7 +42,7 @@ fn values_of(gradient: &mut Gradient) -> &mut Output {
     }
 }
 
-/// Returns the root of the sum of all squares.
+/// Returns the L2 norm over all values.
 fn norm(net: &mut Network, values: &[Output]) -> Result<Output> {
     let mut halves = Vec::new();
     for value in values {
@@ -54,8 +54,8 @@ fn norm(net: &mut Network, values: &[Output]) -> Result<Output> {
     net.apply("Sqrt", &[squares])
 }
 
-/// `limit * min(1 / norm, 1 / limit)`; not a number where the norm is none or infinite, so that
-/// nobody takes such gradients for small ones.
+/// Returns `limit * min(1 / norm, 1 / limit)`; NaN if the norm is NaN or infinite, so that such
+/// gradients do not turn into small ones.
 fn factor(net: &mut Network, norm: Output, limit: f32) -> Result<Output> {
     let (one, largest) = (net.scalar(1.0)?, net.scalar(1.0 / limit)?);
     let limit = net.scalar(limit)?;

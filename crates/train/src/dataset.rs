@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// Batches that are prepared ahead.
+/// Batches prepared ahead.
 const AHEAD: usize = 2;
 
-/// What a [`Trainer`](super::Trainer) trains on: examples that come in batches.
+/// A source of training data for a [`Trainer`](super::Trainer): examples in batches.
 pub trait Examples {
-    /// How many examples there are.
+    /// Returns the number of examples.
     fn len(&self) -> usize;
 
-    /// Returns whether there are none.
+    /// Returns whether there are no examples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns all examples once, in batches of `size`, the last one smaller; in another order for
-    /// each seed when there is one.
+    /// Returns all examples once, in batches of `size`, the last one possibly smaller; shuffled by `seed`
+    /// if there is one.
     fn batches(&self, size: usize, seed: Option<u64>) -> Batches;
 }
 
@@ -42,12 +42,16 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Columns of numbers by the name of the placeholder that they feed; at least one.
+    /// Creates a dataset of numeric columns, named after the placeholders they feed; at least one.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there are no columns or two of one name, or a column is a scalar, not numeric,
+    /// or of another length.
     pub fn new(columns: Vec<(&str, Tensor)>) -> Result<Dataset> {
         let mut rows = None;
         for (i, (name, column)) in columns.iter().enumerate() {
             if columns.iter().take(i).any(|(other, _)| other == name) {
-                return Err(invalid_argument!("there are two columns '{name}'"));
+                return Err(invalid_argument!("duplicate column '{name}'"));
             }
             let n = column.shape().dims().first().copied();
             let n = n.ok_or_else(|| invalid_argument!("column '{name}' is a scalar"))?;
@@ -59,7 +63,7 @@ impl Dataset {
             }
             if !column.dtype().is_plain() {
                 return Err(invalid_argument!(
-                    "column '{name}' holds {}, a dataset only numbers",
+                    "column '{name}' is {}, but datasets hold numbers only",
                     column.dtype()
                 ));
             }
@@ -72,17 +76,20 @@ impl Dataset {
         })
     }
 
-    /// How many examples there are.
+    /// Returns the number of examples.
     pub fn len(&self) -> usize {
         self.rows
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no examples.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// Returns the examples at these places, as feeds.
+    /// Returns the examples `rows` as feeds.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a row does not exist.
     pub fn gather(&self, rows: &[usize]) -> Result<Vec<(String, Tensor)>> {
         self.columns
             .iter()
@@ -90,8 +97,8 @@ impl Dataset {
             .collect()
     }
 
-    /// Returns all examples once, in batches of `size`, the last one smaller; shuffled by `seed`
-    /// when there is one. A thread prepares batches ahead.
+    /// Returns all examples once, in batches of `size`, the last one possibly smaller; shuffled by `seed`
+    /// if there is one. A thread prepares batches ahead.
     pub fn batches(&self, size: usize, seed: Option<u64>) -> Batches {
         let mut order: Vec<usize> = (0..self.rows).collect();
         if let Some(seed) = seed {
@@ -109,19 +116,19 @@ impl Dataset {
     }
 }
 
-/// A batch: tensors by the name of the placeholder that they feed.
+/// A batch: tensors by the name of the placeholder they feed.
 pub(super) type Batch = Vec<(String, Tensor)>;
 
 /// The batches of one pass over a dataset.
 pub struct Batches {
     receiver: Receiver<Result<Batch>>,
-    /// Who prepares them, until it has ended.
+    /// The thread that prepares batches, until it has ended.
     maker: Option<JoinHandle<()>>,
 }
 
 impl Batches {
-    /// What `make` sends, from a thread of its own, which is a little ahead of who reads. When
-    /// nobody does any more, sending says false.
+    /// Returns the batches that `make` sends, from a thread that runs a little ahead of the reader. Sending
+    /// returns false when there is no reader any more.
     pub(super) fn prepared(
         make: impl FnOnce(&mut dyn FnMut(Result<Batch>) -> bool) + Send + 'static,
     ) -> Batches {
@@ -141,13 +148,13 @@ impl Iterator for Batches {
         if let Ok(batch) = self.receiver.recv() {
             return Some(batch);
         }
-        // The end of the data, unless what makes batches broke down.
+        // The end of the data, unless `make` panicked.
         let panic = self.maker.take()?.join().err()?;
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Some(Err(internal!(
             "preparing batches panicked: {}",
-            text.unwrap_or("nobody knows why")
+            text.unwrap_or("unknown panic")
         )))
     }
 }
@@ -160,7 +167,7 @@ fn pick(column: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let mut picked = Vec::with_capacity(rows.len() * width);
     for &row in rows {
         let of_row = bytes.get(row * width..(row + 1) * width);
-        let of_row = of_row.ok_or_else(|| invalid_argument!("there is no row {row} in {n}"))?;
+        let of_row = of_row.ok_or_else(|| invalid_argument!("row {row} is out of range 0..{n}"))?;
         picked.extend_from_slice(of_row);
     }
     let mut shape = dims.to_vec();
@@ -170,7 +177,7 @@ fn pick(column: &Tensor, rows: &[usize]) -> Result<Tensor> {
     Tensor::from_bytes(column.dtype(), Shape::from(&shape[..]), &picked)
 }
 
-/// Numbers of splitmix64.
+/// The splitmix64 generator (Steele et al. 2014).
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -184,7 +191,7 @@ impl Random {
     }
 }
 
-/// Fisher and Yates' shuffle.
+/// The Fisher-Yates shuffle.
 pub(super) fn shuffle<T>(order: &mut [T], seed: u64) {
     let mut random = Random(seed);
     for i in (1..order.len()).rev() {

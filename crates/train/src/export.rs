@@ -12,25 +12,28 @@ use ferroflow_model::{copy_asset, encode, shape_to_proto, write_saved_model};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// What a SavedModel may be asked for: inputs and outputs by key, each a tensor name such as
+/// A signature of a SavedModel: inputs and outputs by key, each a tensor name such as
 /// `probabilities:0`.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature<'a> {
-    /// The name to ask by.
+    /// The signature's name.
     pub name: &'a str,
-    /// What is fed.
+    /// Keys and tensors of the inputs.
     pub inputs: &'a [(&'a str, &'a str)],
-    /// What is given.
+    /// Keys and tensors of the outputs.
     pub outputs: &'a [(&'a str, &'a str)],
 }
 
 impl Trainer {
     /// Writes a SavedModel with the signature `serving_default`: inputs and outputs by key, each
-    /// a tensor name such as `probabilities:0`. The folder must not exist or be empty, and is so
+    /// a tensor name such as `probabilities:0`. The folder must be empty or not exist, and is so
     /// again after an error.
     ///
-    /// It holds the nodes that the signature, saving and restoring need, and all variables they
-    /// have. TensorFlow loads it with `tf.saved_model.load`.
+    /// It holds the nodes that the signature, saving and restoring need, and all their variables.
+    /// TensorFlow loads it with `tf.saved_model.load`.
+    ///
+    /// # Errors
+    /// As for [`Trainer::export_signatures`].
     pub fn export(
         &self,
         folder: &Path,
@@ -48,7 +51,7 @@ impl Trainer {
         )
     }
 
-    /// Returns the same with several signatures.
+    /// Like [`Trainer::export`], with several signatures.
     ///
     /// ```
     /// # use ferroflow_train::{Network, Signature, Trainer};
@@ -70,6 +73,11 @@ impl Trainer {
     /// # std::fs::remove_dir_all(folder).unwrap();
     /// # Ok::<(), ferroflow_runtime::Status>(())
     /// ```
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if the folder is not empty; INVALID_ARGUMENT if there are no signatures, two
+    /// of one name, or one without outputs; NOT_FOUND if a tensor does not exist; file system
+    /// errors.
     pub fn export_signatures(&self, folder: &Path, signatures: &[Signature]) -> Result<()> {
         let is_used = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
         if is_used {
@@ -87,9 +95,7 @@ impl Trainer {
         } in signatures
         {
             if outputs.is_empty() {
-                return Err(invalid_argument!(
-                    "signature '{name}' has no outputs; it needs one at least"
-                ));
+                return Err(invalid_argument!("signature '{name}' has no outputs"));
             }
             let def = SignatureDef {
                 inputs: infos(graph, inputs)?,
@@ -98,11 +104,13 @@ impl Trainer {
                 ..Default::default()
             };
             if defs.insert(name.to_string(), def).is_some() {
-                return Err(invalid_argument!("there are two signatures '{name}'"));
+                return Err(invalid_argument!("duplicate signature '{name}'"));
             }
         }
         if defs.is_empty() {
-            return Err(invalid_argument!("a SavedModel has at least one signature"));
+            return Err(invalid_argument!(
+                "a SavedModel needs at least one signature"
+            ));
         }
         let mut def = export_graph(graph)?;
         let ends = signatures
@@ -150,7 +158,7 @@ impl Trainer {
             }
             write_saved_model(folder, &model)
         };
-        // What is half written would be in the way of the next attempt.
+        // Partial output would block the next attempt.
         let existed = folder.exists();
         write().inspect_err(|_| clear(folder, existed))
     }
@@ -160,7 +168,7 @@ impl Trainer {
         nodes.into_iter().map(|id| graph.node(id).name.as_str())
     }
 
-    /// Returns the variables, the files and what fills the tables, where TensorFlow looks for them.
+    /// Returns the collections of variables, files and table initializers, under TensorFlow's keys.
     fn collections(&self, graph: &Graph, assets: &[Asset]) -> HashMap<String, CollectionDef> {
         let mut all = Vec::new();
         let mut trainable = Vec::new();
@@ -205,7 +213,7 @@ impl Trainer {
     }
 }
 
-/// Deletes what a folder holds, or the folder, as far as that can be done.
+/// Deletes the content of a folder, or the folder, as far as possible.
 fn clear(folder: &Path, keep: bool) {
     if !keep {
         let _ = std::fs::remove_dir_all(folder);
@@ -220,20 +228,19 @@ fn clear(folder: &Path, keep: bool) {
     }
 }
 
-/// Returns a tensor's name with its slot, as collections must have it.
+/// Returns a tensor's name with its slot, which collections require.
 pub(super) fn tensor_name(graph: &Graph, output: Output) -> String {
     format!("{}:{}", graph.node(output.node).name, output.slot)
 }
 
-/// A file that a model brings along.
+/// A file of a model.
 struct Asset<'a> {
     tensor: &'a str,
     file: &'a Path,
     def: AssetFileDef,
 }
 
-/// Gives each file a name of its own in the folder of assets; a file that is used twice is there
-/// once.
+/// Assigns each file a unique name in the folder of assets; a file that is used twice is stored once.
 fn named_assets<'a>(assets: &[(&'a str, &'a Path)]) -> Result<Vec<Asset<'a>>> {
     let mut named: Vec<Asset> = Vec::new();
     for &(tensor, file) in assets {
@@ -268,7 +275,7 @@ fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, Tens
     let info = |(key, name): &(&str, &str)| {
         let output = graph.find_output(name, "signature")?;
         let dtype = graph.dtype(output);
-        let dtype = dtype.ok_or_else(|| not_found!("there is no tensor '{name}'"))?;
+        let dtype = dtype.ok_or_else(|| not_found!("tensor '{name}' does not exist"))?;
         let info = TensorInfo {
             dtype: dtype as i32,
             tensor_shape: Some(shape_to_proto(&shapes.get(output))),

@@ -6,7 +6,7 @@ use ferroflow_graph::{GraphBuilder, Output};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// What follows a layer.
+/// The activation function of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activation {
     /// `max(x, 0)`
@@ -46,7 +46,7 @@ impl Network {
         known(&self.shape(value)?, i)
     }
 
-    /// Returns a weight with Glorot's uniform initial values.
+    /// Adds a weight with Glorot's uniform initialization (Glorot & Bengio 2010).
     pub(super) fn weight(
         &mut self,
         name: &str,
@@ -55,7 +55,7 @@ impl Network {
     ) -> Result<Variable> {
         if dims.contains(&0) {
             return Err(invalid_argument!(
-                "'{name}' would have no numbers: its shape is {}",
+                "'{name}' would be empty: its shape is {}",
                 Shape::from(dims)
             ));
         }
@@ -84,7 +84,11 @@ impl Network {
         }
     }
 
-    /// `activation(x · kernel + bias)` for rows `x`.
+    /// Adds `activation(x · kernel + bias)` for rows `x`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if `x` is not a matrix with a known number of columns; ALREADY_EXISTS if the name
+    /// is taken.
     pub fn dense(
         &mut self,
         name: &str,
@@ -105,7 +109,10 @@ impl Network {
         self.with_bias(name, product, units, activation)
     }
 
-    /// Returns a convolution with bias.
+    /// Adds a convolution with bias.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the number of channels of `x` is unknown; ALREADY_EXISTS if the name is taken.
     pub fn conv2d(
         &mut self,
         name: &str,
@@ -128,10 +135,13 @@ impl Network {
         self.with_bias(name, product, filters, activation)
     }
 
-    /// Returns the largest value of each window of `size`, windows side by side.
+    /// Adds max pooling with adjacent windows of `size`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if `size` is 0.
     pub fn max_pool(&mut self, x: Output, size: usize) -> Result<Output> {
         if size == 0 {
-            return Err(invalid_argument!("a window must have a size"));
+            return Err(invalid_argument!("the size of a window must be positive"));
         }
         self.op("MaxPool")
             .input(x)
@@ -141,7 +151,10 @@ impl Network {
             .output()
     }
 
-    /// Returns all but the first dimension in one.
+    /// Flattens all dimensions but the first.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an inner dimension of `x` is unknown.
     pub fn flatten(&mut self, x: Output) -> Result<Output> {
         let shape = self.shape(x)?;
         let inner = shape.dims().and_then(|d| d.get(1..));
@@ -153,7 +166,10 @@ impl Network {
         self.apply("Reshape", &[x, dims])
     }
 
-    /// Returns the rows of an embedding table that `ids` name; its gradient stays sparse.
+    /// Adds an embedding table and returns its rows `ids`; its gradient is sparse.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the table would be empty; ALREADY_EXISTS if the name is taken.
     pub fn embedding(&mut self, name: &str, ids: Output, n: usize, width: usize) -> Result<Output> {
         let shape = Shape::from([n, width]);
         let initial = self.uniform(&shape, 0.05)?;
@@ -162,8 +178,11 @@ impl Network {
         self.apply("GatherV2", &[table.value, ids, axis])
     }
 
-    /// In steps of training a share `rate` of `x`, chosen at random, is zero and the rest grows by
-    /// as much; otherwise `x` itself.
+    /// Sets a random fraction `rate` of `x` to zero in training steps and scales up the rest; otherwise
+    /// returns `x` (Srivastava et al. 2014).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if `rate` is not in [0, 1).
     pub fn dropout(&mut self, x: Output, rate: f32) -> Result<Output> {
         if !(0.0..1.0).contains(&rate) {
             return Err(invalid_argument!(
@@ -193,7 +212,7 @@ impl Network {
             .builder
             .cond("dropout", training, dropped, |_| Ok(vec![x]))?;
         let dropped = dropped.first().copied();
-        dropped.ok_or_else(|| invalid_argument!("a conditional without results"))
+        dropped.ok_or_else(|| invalid_argument!("the conditional has no results"))
     }
 
     fn mean(&mut self, x: Output) -> Result<Output> {
@@ -206,12 +225,18 @@ impl Network {
 
     /// Returns the mean cross entropy of softmax(`logits`) with the classes `labels` (int32 or
     /// int64).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes do not fit.
     pub fn softmax_cross_entropy(&mut self, logits: Output, labels: Output) -> Result<Output> {
         let losses = self.apply("SparseSoftmaxCrossEntropyWithLogits", &[logits, labels])?;
         self.mean(losses)
     }
 
     /// Returns the mean cross entropy of sigmoid(`logits`) with `targets`, which are broadcast.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes do not fit.
     pub fn sigmoid_cross_entropy(&mut self, logits: Output, targets: Output) -> Result<Output> {
         // max(x, 0) - x * z + log(1 + exp(-|x|)), whose gradient at 0 is that of x >= 0.
         let zero = self.scalar(0.0)?;
@@ -228,6 +253,9 @@ impl Network {
     }
 
     /// Returns the mean squared difference of two values of the same shape.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes differ.
     pub fn mean_squared_error(&mut self, guess: Output, target: Output) -> Result<Output> {
         let (of_guess, of_target) = (self.shape(guess)?, self.shape(target)?);
         if !of_guess.is_compatible_with(&of_target) {
@@ -239,7 +267,10 @@ impl Network {
         self.mean(squares)
     }
 
-    /// Returns the share of rows whose largest logit is at the label.
+    /// Returns the fraction of rows whose largest logit is at the label.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes do not fit.
     pub fn accuracy(&mut self, logits: Output, labels: Output) -> Result<Output> {
         let axis = self.builder.constant("Const", Tensor::scalar(1i32))?;
         let dtype = self.builder.dtype(labels)?;
@@ -259,7 +290,7 @@ impl Network {
     }
 }
 
-/// Dimension `i` of a layer's input.
+/// Returns dimension `i` of a layer's input, which must be known.
 fn known(shape: &PartialShape, i: usize) -> Result<usize> {
     let known = shape.dims().and_then(|d| d.get(i).copied().flatten());
     known.ok_or_else(|| {

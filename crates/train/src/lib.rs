@@ -2,7 +2,7 @@
 //!
 //! [`Network`] builds a graph with variables and [minimizes](Network::minimize) a loss with an
 //! [`Optimizer`]; [`Trainer`] runs it over a [`Dataset`] or [`Records`] of files, tells
-//! [`Observer`]s how it goes, saves and restores checkpoints, and writes a SavedModel.
+//! [`Callback`]s the progress, saves and restores checkpoints, and writes a SavedModel.
 //!
 //! ```
 //! use ferroflow_train::{Dataset, FitOptions, Network, Optimizer, Trainer};
@@ -34,14 +34,14 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod callbacks;
 mod clip;
 mod dataset;
 mod export;
 mod layers;
+mod learning_rate;
 mod network;
-mod observe;
 mod optimizer;
-mod rates;
 mod records;
 mod recurrent;
 mod saver;
@@ -49,13 +49,13 @@ mod tensorboard;
 mod trainer;
 mod update;
 
+pub use callbacks::{Callback, EarlyStop, Epoch, Goal, ProgressLine, Step};
 pub use dataset::{Batches, Dataset, Examples};
 pub use export::Signature;
 pub use layers::{Activation, Conv};
+pub use learning_rate::LearningRateSchedule;
 pub use network::{Network, Variable};
-pub use observe::{EarlyStop, Epoch, Goal, Observer, ProgressLine, Step};
 pub use optimizer::{Clip, Optimizer, Rule};
-pub use rates::Rate;
 pub use records::Records;
 pub use recurrent::Recurrent;
 pub use tensorboard::TensorBoard;

@@ -1,4 +1,4 @@
-//! [`Network`]: a graph in the making, with its variables.
+//! [`Network`]: a graph being built, with its variables.
 
 use super::optimizer::Optimizer;
 use ferroflow_base::{Result, already_exists, invalid_argument};
@@ -17,22 +17,21 @@ pub struct Variable {
     pub dtype: DType,
     /// Shape; it does not change.
     pub shape: Shape,
-    /// Whether optimizers change it.
+    /// Whether optimizers update it.
     pub trainable: bool,
     /// Its handle.
     pub handle: Output,
-    /// Its value at the beginning of a step: updates wait until it was read.
+    /// Its value at the beginning of a step: updates wait until it is read.
     pub value: Output,
-    /// What its initializer assigns.
+    /// The initial value.
     pub(crate) initial: Output,
-    /// The op that does.
+    /// The op that assigns the initial value.
     pub(crate) initializer: NodeId,
 }
 
-/// A graph in the making, with variables, layers and losses.
+/// A graph being built, with variables, layers and losses.
 ///
-/// Initial values are drawn with seeds that follow from the network's: the same program trains to
-/// the same numbers.
+/// Initial values are drawn with seeds derived from the network's, so training is reproducible.
 pub struct Network {
     pub(super) builder: GraphBuilder<'static>,
     pub(super) variables: Vec<Variable>,
@@ -41,10 +40,10 @@ pub struct Network {
     pub(super) train_op: Option<NodeId>,
     pub(super) global_step: Option<Variable>,
     pub(super) metrics: Vec<(String, Output)>,
-    /// Whether a step is one of training, once a layer asks.
+    /// Whether a step is a training step, once a layer needs it.
     pub(super) training: Option<Output>,
     pub(super) assets: Vec<(Output, PathBuf)>,
-    /// What fills the tables.
+    /// The ops that initialize tables.
     pub(super) tables: Vec<NodeId>,
     seed: i64,
 }
@@ -67,17 +66,20 @@ impl Network {
         }
     }
 
-    /// Returns the graph's builder, for any op that has no method here.
+    /// Returns the graph's builder, for ops without a method here.
     pub fn builder(&mut self) -> &mut GraphBuilder<'static> {
         &mut self.builder
     }
 
-    /// Returns all variables so far, those of optimizers included.
+    /// Returns all variables so far, including those of optimizers.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
 
-    /// Returns a placeholder that batches of a dataset feed; the first dimension is the batch.
+    /// Adds a placeholder that batches of a dataset feed; the first dimension is the batch.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is not valid, ALREADY_EXISTS if it is taken.
     pub fn input(&mut self, name: &str, dtype: DType, dims: &[Option<usize>]) -> Result<Output> {
         self.claim(name)?;
         let shape = PartialShape::of(dims.iter().copied());
@@ -86,42 +88,45 @@ impl Network {
         Ok(input)
     }
 
-    /// Returns a name that a node shall have, and no other has; ALREADY_EXISTS otherwise. Training
-    /// finds its own nodes by their names: `loss`, `learning_rate`, `train`, `training`, `init` and
-    /// `save/…`.
+    /// Checks a name for a new node. Training finds its own nodes by their names: `loss`,
+    /// `learning_rate`, `train`, `training`, `init` and `save/…`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is not valid, ALREADY_EXISTS if it is taken.
     pub(super) fn claim(&self, name: &str) -> Result<()> {
-        // TensorFlow keeps names with a low line in front for itself.
+        // TensorFlow reserves names with a leading underscore.
         if !is_valid_name(name) || name.starts_with('_') {
             return Err(invalid_argument!(
-                "'{name}' cannot be the name of a node: it begins with a letter, a digit or '.', and goes on \
-                 with these and _ / \\ > -"
+                "'{name}' cannot be the name of a node: names start with a letter, a digit or '.', and \
+                 continue with these and _ / \\ > -"
             ));
         }
         match self.builder.graph().find(name) {
             None => Ok(()),
-            Some(_) => Err(already_exists!(
-                "the network has a node '{name}' already; another name is needed for one of the two"
-            )),
+            Some(_) => Err(already_exists!("a node '{name}' already exists")),
         }
     }
 
-    /// Gives a value a name, under which it can be fetched; ALREADY_EXISTS when a node has it.
+    /// Names a value so that it can be fetched.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is not valid, ALREADY_EXISTS if it is taken.
     pub fn name(&mut self, name: &str, value: Output) -> Result<Output> {
         self.claim(name)?;
         self.op("Identity").name(name).input(value).output()
     }
 
-    /// Returns a node of any op.
+    /// Starts a node of any op.
     pub fn op<'b>(&'b mut self, op: &str) -> ferroflow_graph::OpBuilder<'b, 'static> {
         self.builder.op(op)
     }
 
-    /// Returns a node of an op whose attrs follow from its inputs.
+    /// Adds a node whose attrs follow from its inputs.
     pub(super) fn apply(&mut self, op: &str, inputs: &[Output]) -> Result<Output> {
         self.node(op, inputs).output()
     }
 
-    /// Returns a node with each input an argument of its own.
+    /// Starts a node with each input a separate argument.
     pub(super) fn node<'b>(
         &'b mut self,
         op: &str,
@@ -138,33 +143,39 @@ impl Network {
         self.builder.constant("Const", Tensor::vector(values)?)
     }
 
-    /// What is known of a value's shape.
+    /// Returns what is known of a value's shape.
     pub(super) fn shape(&self, value: Output) -> Result<PartialShape> {
-        // That the value is of this graph.
+        // Checks that the value belongs to this graph.
         self.builder.dtype(value)?;
         let shapes = infer_shapes(self.builder.graph(), registry())?;
         Ok(shapes.get(value))
     }
 
-    /// Returns a variable that begins as `initial`, which must be of its shape.
+    /// Adds a variable with the initial value `initial`, which must have its shape.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is not valid or the shapes differ; ALREADY_EXISTS if the name is taken.
     pub fn variable(&mut self, name: &str, initial: Output, shape: Shape) -> Result<Variable> {
         let begins = self.shape(initial)?;
         if !begins.is_compatible_with(&PartialShape::from(&shape)) {
             return Err(invalid_argument!(
-                "variable '{name}' of shape {shape} cannot begin as a value of shape {begins}"
+                "variable '{name}' of shape {shape} cannot have an initial value of shape {begins}"
             ));
         }
         self.add_variable(name, initial, shape, true)
     }
 
-    /// Returns a variable that optimizers leave alone.
+    /// Adds a variable that optimizers do not update.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is not valid, ALREADY_EXISTS if it is taken.
     pub fn state(&mut self, name: &str, initial: Tensor) -> Result<Variable> {
         let shape = initial.shape().clone();
         let value = self.builder.constant(&format!("{name}/Initial"), initial)?;
         self.add_variable(name, value, shape, false)
     }
 
-    /// Returns the same, of an initial value that is known to fit.
+    /// Adds a variable whose initial value is known to fit.
     pub(super) fn add_variable(
         &mut self,
         name: &str,
@@ -173,9 +184,7 @@ impl Network {
         trainable: bool,
     ) -> Result<Variable> {
         if self.variables.iter().any(|v| v.name == name) {
-            return Err(already_exists!(
-                "the network has a variable '{name}' already"
-            ));
+            return Err(already_exists!("a variable '{name}' already exists"));
         }
         self.claim(name)?;
         let dtype = self.builder.dtype(initial)?;
@@ -212,7 +221,7 @@ impl Network {
         Ok(variable)
     }
 
-    /// Returns a seed of its own for each random op.
+    /// Returns the seed of the next random op.
     pub(super) fn next_seed(&mut self) -> [i64; 2] {
         self.seed = self
             .seed
@@ -221,7 +230,10 @@ impl Network {
         [(self.seed >> 33) | 1, self.seed & 0x7fff_ffff]
     }
 
-    /// Uniform numbers from `-limit` to `limit`, the same in every session.
+    /// Draws uniform numbers from `-limit` to `limit`, the same in every session.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shape is too large.
     pub fn uniform(&mut self, shape: &Shape, limit: f32) -> Result<Output> {
         let dims = shape.dims().iter().map(|d| i32::try_from(*d).ok());
         let dims: Option<Vec<i32>> = dims.collect();
@@ -242,8 +254,12 @@ impl Network {
         self.apply("AddV2", &[scaled, low])
     }
 
-    /// Adds what [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar that is
-    /// averaged over batches.
+    /// Adds a metric that [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar, averaged
+    /// over batches.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the value is not a float scalar or the name is not valid; ALREADY_EXISTS if the
+    /// name is taken.
     pub fn metric(&mut self, name: &str, value: Output) -> Result<()> {
         let (dtype, shape) = (self.builder.dtype(value)?, self.shape(value)?);
         if dtype != DType::Float || shape.rank().is_some_and(|r| r != 0) {
@@ -258,8 +274,10 @@ impl Network {
         Ok(())
     }
 
-    /// Returns whether a step is one of training: a bool scalar that is false wherever nothing else
-    /// is fed.
+    /// Returns whether a step is a training step: a bool scalar that is false unless it is fed.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if a node `training` exists.
     pub fn training(&mut self) -> Result<Output> {
         if let Some(training) = self.training {
             return Ok(training);
@@ -280,6 +298,9 @@ impl Network {
 
     /// Returns the path of a file that the graph reads, a string scalar. A SavedModel gets a copy
     /// of the file.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the path is not valid UTF-8.
     pub fn asset(&mut self, path: &Path) -> Result<Output> {
         let text = Tensor::string(path.display().to_string().into_bytes());
         let asset = self.builder.constant("asset_path", text)?;
@@ -287,13 +308,16 @@ impl Network {
         Ok(asset)
     }
 
-    /// Has `node`, which fills a lookup table, run before the first step, and whenever a SavedModel
-    /// of the network is opened.
+    /// Runs `node`, which initializes a lookup table, before the first step and whenever a SavedModel of
+    /// the network is opened.
     pub fn table_initializer(&mut self, node: NodeId) {
         self.tables.push(node);
     }
 
-    /// Counts the steps of training.
+    /// Returns the variable that counts training steps, added on first use.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if another node has its name.
     pub fn global_step(&mut self) -> Result<Variable> {
         if let Some(step) = &self.global_step {
             return Ok(step.clone());
@@ -303,13 +327,15 @@ impl Network {
         Ok(step)
     }
 
-    /// Adds the op that makes `loss`, a scalar, smaller by changing all trainable variables that it
-    /// depends on, and counts the step.
+    /// Adds the op that minimizes `loss`, a scalar, by updating all trainable variables that it depends
+    /// on, and counts the step.
     ///
-    /// Fails when an op on the way has no gradient, naming it, and when no variable is reached.
+    /// # Errors
+    /// INVALID_ARGUMENT if the loss is not a scalar, depends on no trainable variable, or on an op
+    /// without gradient, which the error names.
     pub fn minimize(&mut self, loss: Output, optimizer: &Optimizer) -> Result<NodeId> {
         if self.train_op.is_some() {
-            return Err(invalid_argument!("the network minimizes a loss already"));
+            return Err(invalid_argument!("the network already minimizes a loss"));
         }
         let shapes = infer_shapes(self.builder.graph(), registry()).unwrap_or_default();
         let shape = shapes.get(loss);

@@ -1,18 +1,18 @@
-//! [`Optimizer`]: the ops that change variables by their gradients.
+//! [`Optimizer`]: update rules of variables by their gradients.
 
 use super::update::Update;
-use super::{Network, Rate, Variable};
+use super::{LearningRateSchedule, Network, Variable};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Gradient, GradientOptions, NodeId, Output};
 
-/// How gradients are kept from growing too large.
+/// How to clip gradients (Pascanu et al. 2013).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Clip {
-    /// Each element into `-limit..=limit`.
+    /// Clip each element to `-limit..=limit`.
     Value(f32),
-    /// Each gradient scaled down to this norm.
+    /// Scale each gradient down to this norm.
     Norm(f32),
-    /// All gradients scaled down together to this norm.
+    /// Scale all gradients down together to this global norm.
     GlobalNorm(f32),
 }
 
@@ -23,68 +23,68 @@ pub enum Rule {
     GradientDescent,
     /// `accum = momentum * accum + grad; var -= lr * accum`
     Momentum {
-        /// Share of the old direction that stays.
+        /// Fraction of the previous direction that is kept.
         momentum: f32,
-        /// Whether the step looks ahead.
+        /// Whether to use Nesterov momentum.
         nesterov: bool,
     },
-    /// `accum += grad²; var -= lr * grad / sqrt(accum)`
+    /// `accum += grad²; var -= lr * grad / sqrt(accum)` (Duchi et al. 2011).
     Adagrad {
-        /// Where `accum` begins.
+        /// Initial value of `accum`.
         initial: f32,
     },
     /// `accum += grad²; var -= lr * grad / (sqrt(accum) + epsilon)`
     AdagradV2 {
-        /// Where `accum` begins.
+        /// Initial value of `accum`.
         initial: f32,
-        /// Keeps divisions sane.
+        /// Prevents division by zero.
         epsilon: f32,
     },
-    /// Zeiler's rule without a scale of its own.
+    /// Adadelta (Zeiler 2012).
     Adadelta {
         /// Decay of both averages.
         rho: f32,
-        /// Keeps divisions sane.
+        /// Prevents division by zero.
         epsilon: f32,
     },
-    /// Hinton's running mean of squares.
+    /// RMSProp (Tieleman & Hinton 2012).
     RmsProp {
         /// Decay of the averages.
         rho: f32,
-        /// Share of the old direction that stays.
+        /// Fraction of the previous direction that is kept.
         momentum: f32,
-        /// Keeps divisions sane.
+        /// Prevents division by zero.
         epsilon: f32,
-        /// Whether the mean gradient is taken off.
+        /// Whether to subtract the mean gradient.
         centered: bool,
     },
-    /// Kingma and Ba's.
+    /// Adam (Kingma & Ba 2015).
     Adam {
         /// Decay of the mean.
         beta1: f32,
         /// Decay of the mean of squares.
         beta2: f32,
-        /// Keeps divisions sane.
+        /// Prevents division by zero.
         epsilon: f32,
     },
-    /// Adam with the largest gradient in the place of the mean square.
+    /// AdaMax: Adam with the infinity norm instead of the mean of squares (Kingma & Ba 2015).
     AdaMax {
         /// Decay of the mean.
         beta1: f32,
         /// Decay of the maximum.
         beta2: f32,
-        /// Keeps divisions sane.
+        /// Prevents division by zero.
         epsilon: f32,
     },
-    /// McMahan's rule with regularization.
+    /// FTRL-Proximal (McMahan et al. 2013).
     Ftrl {
-        /// Where `accum` begins.
+        /// Initial value of `accum`.
         initial: f32,
-        /// Weight of the sum of magnitudes.
+        /// L1 regularization strength.
         l1: f32,
-        /// Weight of the sum of squares.
+        /// L2 regularization strength.
         l2: f32,
-        /// Weight of a penalty on the size of the variable, which the gradient gets.
+        /// L2 shrinkage: a penalty on the size of the variable, added to the gradient.
         l2_shrinkage: f32,
         /// Usually -0.5.
         power: f32,
@@ -92,7 +92,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Checks the numbers as TensorFlow's optimizers do.
+    /// Checks the parameters as TensorFlow's optimizers do.
     fn check(&self) -> Result<()> {
         let positive = |value: f32| match value > 0.0 && value.is_finite() {
             true => Ok(()),
@@ -185,14 +185,14 @@ pub struct Optimizer {
     /// The rule.
     pub rule: Rule,
     /// The learning rate.
-    pub rate: Rate,
-    /// What is done to gradients first.
+    pub rate: LearningRateSchedule,
+    /// How to clip gradients, if at all.
     pub clip: Option<Clip>,
 }
 
 impl Optimizer {
     /// Creates a rule with a learning rate.
-    pub fn new(rule: Rule, rate: impl Into<Rate>) -> Self {
+    pub fn new(rule: Rule, rate: impl Into<LearningRateSchedule>) -> Self {
         Optimizer {
             rule,
             rate: rate.into(),
@@ -200,19 +200,19 @@ impl Optimizer {
         }
     }
 
-    /// Plain steps downhill.
-    pub fn gradient_descent(rate: impl Into<Rate>) -> Self {
+    /// Gradient descent.
+    pub fn gradient_descent(rate: impl Into<LearningRateSchedule>) -> Self {
         Self::new(Rule::GradientDescent, rate)
     }
 
-    /// Steps that keep their direction.
-    pub fn momentum(rate: impl Into<Rate>, momentum: f32) -> Self {
+    /// Gradient descent with momentum.
+    pub fn momentum(rate: impl Into<LearningRateSchedule>, momentum: f32) -> Self {
         let nesterov = false;
         Self::new(Rule::Momentum { momentum, nesterov }, rate)
     }
 
-    /// Adam with its usual constants.
-    pub fn adam(rate: impl Into<Rate>) -> Self {
+    /// Adam with its usual parameters.
+    pub fn adam(rate: impl Into<LearningRateSchedule>) -> Self {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         Self::new(
             Rule::Adam {
@@ -247,9 +247,7 @@ impl Optimizer {
         let mut pairs: Vec<(Variable, Gradient)> =
             pairs.filter_map(|(v, g)| Some((v, g?))).collect();
         if pairs.is_empty() {
-            return Err(invalid_argument!(
-                "no trainable variable is on the way to the loss: nothing can be learned"
-            ));
+            return Err(invalid_argument!("no trainable variable affects the loss"));
         }
         if let Some(clip) = self.clip {
             super::clip::clip(net, clip, &mut pairs)?;

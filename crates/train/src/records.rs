@@ -1,4 +1,4 @@
-//! [`Records`]: examples in TFRecord files, handed out in shuffled batches.
+//! [`Records`]: examples in TFRecord files, in shuffled batches.
 
 use super::dataset::{Batch, Batches, Examples, Random, shuffle};
 use ferroflow_base::{Result, invalid_argument};
@@ -10,7 +10,7 @@ use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Examples that wait to be drawn from when they are shuffled.
+/// Default size of the shuffle buffer.
 const BUFFER: usize = 10_000;
 
 type Map = dyn Fn(Batch) -> Result<Batch> + Send + Sync;
@@ -24,12 +24,10 @@ struct Feature {
     default: Option<Tensor>,
 }
 
-/// `tf.train.Example` messages in TFRecord files: the features that are named become batches of
-/// tensors.
+/// `tf.train.Example` messages in TFRecord files: the selected features become batches of tensors.
 ///
-/// Reading and parsing go on in a thread of their own, a little ahead of the training. A shuffled
-/// pass takes the files in another order and draws each example from a buffer of those that come
-/// next.
+/// Reading and parsing run in a separate thread, a little ahead of training. A shuffled pass reads the
+/// files in random order and draws each example from a buffer of the next ones.
 ///
 /// ```
 /// use ferroflow_model::proto::{Example, Feature, Features, FloatList, feature::Kind};
@@ -67,12 +65,18 @@ pub struct Records {
 }
 
 impl Records {
-    /// Returns the records of these files, which are gone through once to count and check them.
+    /// Opens uncompressed files, and reads them once to count and check their records.
+    ///
+    /// # Errors
+    /// As for [`Records::compressed`].
     pub fn open(files: &[impl AsRef<std::path::Path>]) -> Result<Records> {
         Self::compressed(files, RecordCompression::None)
     }
 
-    /// Returns the same for files that are compressed as a whole.
+    /// Opens files with this compression, and reads them once to count and check their records.
+    ///
+    /// # Errors
+    /// NOT_FOUND if a file does not exist; DATA_LOSS if one is damaged; other file system errors.
     pub fn compressed(
         files: &[impl AsRef<std::path::Path>],
         compression: RecordCompression,
@@ -95,8 +99,11 @@ impl Records {
         })
     }
 
-    /// Has batches contain a feature of every example: numbers (float, int64) or strings of this
-    /// shape. An example without it is an error.
+    /// Selects a feature of every example: numbers (float, int64) or strings of this shape. An example
+    /// without it is an error.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for other dtypes, and if the feature is already selected.
     pub fn feature(self, name: &str, dtype: DType, shape: &[usize]) -> Result<Records> {
         let shape = PartialShape::of(shape.iter().map(|d| Some(*d)));
         self.with(Feature {
@@ -107,8 +114,10 @@ impl Records {
         })
     }
 
-    /// Returns the same; `default`, which says type and shape, stands in where an example does not
-    /// have it.
+    /// Like [`Records::feature`], with the dtype and shape of `default`, which replaces missing values.
+    ///
+    /// # Errors
+    /// As for [`Records::feature`].
     pub fn feature_or(self, name: &str, default: Tensor) -> Result<Records> {
         self.with(Feature {
             name: name.to_string(),
@@ -122,27 +131,26 @@ impl Records {
         let name = &feature.name;
         if !matches!(feature.dtype, DType::Float | DType::Int64 | DType::String) {
             return Err(invalid_argument!(
-                "feature '{name}' cannot be {}: examples have float, int64 and string values",
+                "feature '{name}' cannot be {}: examples hold float, int64 and string values",
                 feature.dtype
             ));
         }
         if self.features.iter().any(|f| f.name == *name) {
-            return Err(invalid_argument!("feature '{name}' is named twice"));
+            return Err(invalid_argument!("feature '{name}' is selected twice"));
         }
         self.features.push(feature);
         Ok(self)
     }
 
-    /// How many examples wait to be drawn from when they are shuffled; 10,000 unless this says
-    /// otherwise.
+    /// Sets the number of examples to draw from when shuffling; 10,000 by default.
     #[must_use]
     pub fn shuffle_buffer(mut self, n: usize) -> Records {
         self.buffer = n.max(1);
         self
     }
 
-    /// Has every batch go through `f`, in the thread that reads: decodes pictures, scales numbers,
-    /// gives features the names of placeholders.
+    /// Applies `f` to every batch, in the reading thread: to decode images, scale numbers, or rename
+    /// features to placeholders.
     #[must_use]
     pub fn map(mut self, f: impl Fn(Batch) -> Result<Batch> + Send + Sync + 'static) -> Records {
         self.map = Some(Arc::new(f));
@@ -178,7 +186,7 @@ impl Records {
             .attr("Nsparse", AttrValue::Int(0))
             .attr("dense_shapes", AttrValue::List(shapes))
             .build()?;
-        // What trains has the cores.
+        // The cores are for training.
         let options = SessionOptions {
             threads: 1,
             ..Default::default()

@@ -1,4 +1,4 @@
-//! Layers that go along a sequence, step by step in a while loop.
+//! Recurrent layers, step by step in a while loop.
 
 use super::Network;
 use ferroflow_base::{Result, internal};
@@ -6,23 +6,27 @@ use ferroflow_graph::{GraphBuilder, Output, WhileOptions};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// What a layer along sequences gives.
+/// The outputs of a recurrent layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent {
-    /// What it said at each time: `[batch, time, units]`.
+    /// The output of each time step: `[batch, time, units]`.
     pub outputs: Output,
-    /// What it said last: `[batch, units]`.
+    /// The output of the last time step: `[batch, units]`.
     pub last: Output,
 }
 
-/// A TensorArray: its handle and the flow that orders what happens to it.
+/// A TensorArray: its handle and the flow that orders its accesses.
 type Array = (Output, Output);
 
 impl Network {
-    /// Returns a long short-term memory over `x: [batch, time, n]`. Batch and time need not be
-    /// known.
+    /// Adds an LSTM (Hochreiter & Schmidhuber 1997) over `x: [batch, time, n]`. Batch and time may be
+    /// unknown.
     ///
-    /// Its gates forget little at first: their bias is one.
+    /// The bias of the forget gates is initialized to one.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if `x` has another rank or an unknown last dimension; ALREADY_EXISTS if the name is
+    /// taken.
     pub fn lstm(&mut self, name: &str, x: Output, units: usize) -> Result<Recurrent> {
         let n = self.dim(x, 2)?;
         let kernel = [n.saturating_add(units), units.saturating_mul(4)];
@@ -58,7 +62,7 @@ fn int(b: &mut GraphBuilder<'static>, value: i32) -> Result<Output> {
     b.constant("Const", Tensor::scalar(value))
 }
 
-/// Batch first and time second, the other way round.
+/// Swaps batch and time.
 fn transposed(b: &mut GraphBuilder<'static>, x: Output) -> Result<Output> {
     let order = b.constant("perm", Tensor::vector(&[1i32, 0, 2])?)?;
     apply(b, "Transpose", &[x, order])
@@ -138,14 +142,14 @@ fn along(
         .attr("dtype", AttrValue::Type(DType::Float))
         .output()?;
     let outputs = transposed(b, outputs)?;
-    // What comes out of a loop has lost its shape.
+    // The output of a loop has lost its shape.
     Ok(Recurrent {
         outputs: shaped(b, outputs, &[None, None, Some(units)])?,
         last: shaped(b, last, &[None, Some(units)])?,
     })
 }
 
-/// One step: gates in the order in, forget, candidate, out.
+/// Adds one step: gates in the order input, forget, candidate, output.
 fn cell(
     b: &mut GraphBuilder<'static>,
     x: Output,
@@ -165,7 +169,7 @@ fn cell(
         .attr("num_split", AttrValue::Int(4))
         .outputs()?;
     let [enter, forget, candidate, out] = gates[..] else {
-        return Err(internal!("Split has the outputs that were asked for"));
+        return Err(internal!("Split has the requested outputs"));
     };
     let mut of = |op: &str, inputs: &[Output]| apply(b, op, inputs);
     let (enter, forget) = (of("Sigmoid", &[enter])?, of("Sigmoid", &[forget])?);

@@ -1,4 +1,4 @@
-//! The nodes that save and restore a network's variables, as TensorFlow's Saver makes them.
+//! The nodes that save and restore a network's variables, like those of TensorFlow's Saver.
 
 use super::Network;
 use ferroflow_base::Result;
@@ -6,13 +6,13 @@ use ferroflow_graph::NodeId;
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
 
-/// The tensor that the prefix of a checkpoint is fed to.
+/// The tensor that is fed with the prefix of a checkpoint.
 pub(super) const FILENAME: &str = "save/Const:0";
-/// The tensor that is there when the checkpoint is written.
+/// The tensor to fetch for writing a checkpoint.
 pub(super) const SAVED: &str = "save/control_dependency:0";
 /// The op that restores all variables.
 pub(super) const RESTORE: &str = "save/restore_all";
-/// The op that sets all variables to their initial values.
+/// The op that initializes all variables.
 pub(super) const INIT: &str = "init";
 
 fn strings(values: impl Iterator<Item = String>) -> Result<Tensor> {
@@ -20,10 +20,10 @@ fn strings(values: impl Iterator<Item = String>) -> Result<Tensor> {
     Tensor::from_strings(Shape::from([values.len()]), values)
 }
 
-/// The op that fills all tables.
+/// The op that initializes all tables.
 pub(super) const TABLES: &str = "init_all_tables";
 
-/// Adds the nodes for all variables there are.
+/// Adds the nodes for all variables.
 pub(super) fn add(net: &mut Network) -> Result<()> {
     for name in [
         TABLES,
@@ -74,14 +74,14 @@ pub(super) fn add(net: &mut Network) -> Result<()> {
     for (variable, value) in variables.iter().zip(restored) {
         let node = net.node("AssignVariableOp", &[variable.handle, value]);
         let node = node.attr("validate_shape", AttrValue::Bool(true));
-        // Its errors name the node.
+        // Its error messages name the node.
         let name = format!("save/{}/Assign", variable.name);
         assigned.push(node.name(&name).build()?);
     }
     group(net, RESTORE, assigned.into_iter()).map(|_| ())
 }
 
-/// Returns a NoOp that waits for others.
+/// Returns a NoOp with control inputs.
 fn group(net: &mut Network, name: &str, after: impl Iterator<Item = NodeId>) -> Result<NodeId> {
     let node = net.op("NoOp").name(name);
     after.fold(node, |n, before| n.control(before)).build()

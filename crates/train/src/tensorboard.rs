@@ -1,12 +1,12 @@
-//! [`TensorBoard`]: a run as a file of events.
+//! [`TensorBoard`]: writes the events of a run.
 
-use super::{Epoch, Goal, Observer, Step, Trainer};
+use super::{Callback, Epoch, Goal, Step, Trainer};
 use ferroflow_base::Result;
 use ferroflow_graph::export_graph;
 use ferroflow_model::EventWriter;
 use std::path::Path;
 
-/// Writes what TensorBoard shows: the graph; `loss`, `learning_rate` and `steps_per_second` by
+/// Writes events for TensorBoard: the graph; `loss`, `learning_rate` and `steps_per_second` by
 /// step; `epoch_loss` and the metrics by epoch.
 ///
 /// ```
@@ -31,7 +31,10 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Begins a new file of events in `folder`, which is made if need be, with the trainer's graph.
+    /// Creates an event file in `folder`, which is created if needed, with the trainer's graph.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn create(folder: &Path, trainer: &Trainer) -> Result<TensorBoard> {
         let mut events = EventWriter::create(folder)?;
         events.graph(0, &export_graph(&trainer.session().graph())?)?;
@@ -39,20 +42,20 @@ impl TensorBoard {
         Ok(TensorBoard { events, every: 1 })
     }
 
-    /// Writes only every so many steps.
+    /// Writes only every `steps` steps.
     #[must_use]
     pub fn every(mut self, steps: usize) -> Self {
         self.every = i64::try_from(steps).unwrap_or(i64::MAX).max(1);
         self
     }
 
-    /// Returns the file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         self.events.path()
     }
 }
 
-impl Observer for TensorBoard {
+impl Callback for TensorBoard {
     fn step(&mut self, s: &Step) -> Result<Goal> {
         if s.step % self.every == 0 {
             let values = [

@@ -1,7 +1,7 @@
-//! [`Trainer`]: a session over a network, the loop, checkpoints.
+//! [`Trainer`]: a session over a network, the training loop, checkpoints.
 
+use super::callbacks::{Callback, Epoch, Goal, Step};
 use super::network::Variable;
-use super::observe::{Epoch, Goal, Observer, Step};
 use super::{Dataset, Examples, Network, saver};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_model::{CheckpointState, TensorBundle, make_folder};
@@ -10,17 +10,17 @@ use ferroflow_tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How the loop goes.
+/// Options of the training loop.
 #[derive(Clone)]
 pub struct FitOptions {
     /// Passes over the data.
     pub epochs: usize,
-    /// Examples to a step.
+    /// Examples per step.
     pub batch: usize,
-    /// Where the order of examples comes from; without it they are not shuffled.
+    /// Seed of the order of examples; without it they are not shuffled.
     pub shuffle: Option<u64>,
-    /// What metrics are measured on after each epoch; without it on all of the training data. An
-    /// epoch's loss is always that of training: the mean over its batches, each before its step.
+    /// The data for metrics after each epoch; by default all training data. The loss of an epoch is always
+    /// the mean over its training batches, each before its step.
     pub validation: Option<Dataset>,
 }
 
@@ -50,6 +50,9 @@ pub struct Trainer {
 
 impl Trainer {
     /// Opens a session and initializes all variables.
+    ///
+    /// # Errors
+    /// Those of compiling and running the initializers.
     pub fn new(mut net: Network, options: SessionOptions) -> Result<Trainer> {
         net.global_step()?;
         saver::add(&mut net)?;
@@ -76,12 +79,15 @@ impl Trainer {
         })
     }
 
-    /// Returns the session, for running anything by its name.
+    /// Returns the session, for running any node by name.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Returns the steps made so far, those before the last restored checkpoint included.
+    /// Returns the number of steps so far, including those before the last restored checkpoint.
+    ///
+    /// # Errors
+    /// Those of running the session.
     pub fn global_step(&self) -> Result<i64> {
         let value = self
             .session
@@ -95,7 +101,11 @@ impl Trainer {
         wanted.map(|(name, t)| (name.as_str(), t.clone())).collect()
     }
 
-    /// One step of training; the loss of the batch before it.
+    /// Runs one training step; returns the loss of the batch before it.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the network does not minimize a loss; INVALID_ARGUMENT if feeds are missing
+    /// or do not fit; those of kernels.
     pub fn step(&self, batch: &[(String, Tensor)]) -> Result<f32> {
         self.step_at(batch).map(|[loss, _]| loss)
     }
@@ -104,7 +114,7 @@ impl Trainer {
     fn step_at(&self, batch: &[(String, Tensor)]) -> Result<[f32; 2]> {
         if !self.can_train {
             return Err(failed_precondition!(
-                "the network has no loss to train: call minimize before the trainer is made"
+                "the network has no loss to minimize: call minimize before creating the trainer"
             ));
         }
         let mut feeds = self.feeds(batch);
@@ -117,6 +127,9 @@ impl Trainer {
     }
 
     /// Returns the metrics over a dataset that is not empty, each averaged over its examples.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there are no examples, or feeds are missing or do not fit.
     pub fn evaluate(
         &self,
         data: &(impl Examples + ?Sized),
@@ -137,15 +150,17 @@ impl Trainer {
         Ok(names.zip(sums.iter().map(|s| (s / n) as f32)).collect())
     }
 
-    /// Trains over all of `data`, `options.epochs` times or until an observer has enough; what each
-    /// epoch gave.
+    /// Trains over all of `data`, `options.epochs` times or until a callback stops; returns the result of
+    /// each epoch.
     ///
-    /// A loss that is not a number is an error: the variables are as after that step.
+    /// # Errors
+    /// INVALID_ARGUMENT if there are no examples, feeds do not fit, or the loss is not finite; then the
+    /// variables are as after that step. Those of callbacks and of reading data.
     pub fn fit(
         &mut self,
         data: &(impl Examples + ?Sized),
         options: &FitOptions,
-        observers: &mut [&mut dyn Observer],
+        callbacks: &mut [&mut dyn Callback],
     ) -> Result<Vec<Epoch>> {
         if data.is_empty() {
             return Err(invalid_argument!("there are no examples to train on"));
@@ -153,7 +168,7 @@ impl Trainer {
         if let (Some(data), false) = (&options.validation, self.metrics.is_empty()) {
             measurable(data)?;
         }
-        observers.iter_mut().for_each(|o| o.begin());
+        callbacks.iter_mut().for_each(|c| c.begin());
         let start = Instant::now();
         let of_epoch = data.len().div_ceil(options.batch.max(1));
         let mut step = self.global_step()?;
@@ -184,7 +199,7 @@ impl Trainer {
                     learning_rate,
                     rate: f64::from(done) / start.elapsed().as_secs_f64(),
                 };
-                if tell(observers, |o| o.step(&now))? == Goal::Stop {
+                if notify(callbacks, |c| c.step(&now))? == Goal::Stop {
                     return Ok(history);
                 }
             }
@@ -199,7 +214,7 @@ impl Trainer {
                     (None, _) => self.evaluate(data, options.batch.max(256))?,
                 },
             };
-            let goal = tell(observers, |o| o.epoch(&now))?;
+            let goal = notify(callbacks, |c| c.epoch(&now))?;
             history.push(now);
             if goal == Goal::Stop {
                 break;
@@ -208,10 +223,13 @@ impl Trainer {
         Ok(history)
     }
 
-    /// Writes a checkpoint of all variables into `folder`, which is made if need be, and removes
-    /// all but the last `keep`, of which there is one at least.
+    /// Writes a checkpoint of all variables into `folder`, which is created if needed, and removes all but
+    /// the last `keep` (at least one).
     ///
-    /// A checkpoint counts when it is complete: an interruption leaves the former one the latest.
+    /// An interruption leaves the previous checkpoint the latest.
+    ///
+    /// # Errors
+    /// A file system error, such as PERMISSION_DENIED.
     pub fn save(&self, folder: &Path, keep: usize) -> Result<()> {
         let name = format!("model.ckpt-{}", self.global_step()?);
         self.save_as(&folder.join(&name))?;
@@ -219,7 +237,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Writes a checkpoint; SaveV2 makes one folder, this all that are missing.
+    /// Writes a checkpoint; creates all missing folders, whereas SaveV2 creates only one.
     pub(super) fn save_as(&self, prefix: &Path) -> Result<()> {
         if let Some(folder) = prefix.parent() {
             make_folder(folder)?;
@@ -230,8 +248,12 @@ impl Trainer {
         Ok(())
     }
 
-    /// Restores the latest checkpoint of `folder`; the global step it was made at, or `None` when
-    /// there is none. After an error all variables are as before.
+    /// Restores the latest checkpoint of `folder`; returns its global step, or `None` if there is none.
+    /// After an error all variables are unchanged.
+    ///
+    /// # Errors
+    /// NOT_FOUND if a variable is missing in the checkpoint; INVALID_ARGUMENT if a shape differs; DATA_LOSS
+    /// if it is damaged.
     pub fn restore(&mut self, folder: &Path) -> Result<Option<i64>> {
         let Some(state) = CheckpointState::read(folder)? else {
             return Ok(None);
@@ -247,8 +269,8 @@ impl Trainer {
         self.global_step().map(Some)
     }
 
-    /// That no variable would refuse its value once others have theirs; what else may be wrong is
-    /// seen before any is assigned.
+    /// Checks that every variable accepts its value, so that an assignment cannot fail after others were
+    /// made; other errors occur before any assignment.
     fn check_shapes(&self, prefix: &str) -> Result<()> {
         let bundle = TensorBundle::open(prefix)?;
         for variable in &self.variables {
@@ -267,7 +289,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Where the count of epochs goes on, so that a resumed run shuffles as an uninterrupted one.
+    /// Sets the index of the next epoch, so that a resumed run shuffles like an uninterrupted one.
     pub fn set_epoch(&mut self, epoch: usize) {
         self.epochs_done = epoch;
     }
@@ -275,19 +297,19 @@ impl Trainer {
 
 fn measurable(data: &(impl Examples + ?Sized)) -> Result<()> {
     match data.is_empty() {
-        true => Err(invalid_argument!("there are no examples to measure on")),
+        true => Err(invalid_argument!("there are no examples to evaluate")),
         false => Ok(()),
     }
 }
 
-/// Everybody is told; one who has enough ends it.
-fn tell(
-    observers: &mut [&mut dyn Observer],
-    mut say: impl FnMut(&mut dyn Observer) -> Result<Goal>,
+/// Notifies all callbacks; returns `Stop` if one of them does.
+fn notify(
+    callbacks: &mut [&mut dyn Callback],
+    mut say: impl FnMut(&mut dyn Callback) -> Result<Goal>,
 ) -> Result<Goal> {
     let mut goal = Goal::Continue;
-    for observer in observers {
-        if say(&mut **observer)? == Goal::Stop {
+    for callback in callbacks {
+        if say(&mut **callback)? == Goal::Stop {
             goal = Goal::Stop;
         }
     }

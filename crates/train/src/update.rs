@@ -1,4 +1,4 @@
-//! The ops of an update rule: which op, which slots, in which order its inputs are.
+//! The ops of update rules: their names, slots and order of inputs.
 
 use super::optimizer::Rule;
 use super::{Network, Variable};
@@ -7,23 +7,23 @@ use ferroflow_graph::{Gradient, IndexedSlices, NodeId, Output};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, Tensor};
 
-/// How a rule's op is called: `variable, slots…, before…, gradient, after…`.
-struct Form {
-    /// Its name behind `ResourceApply` and `ResourceSparseApply`.
+/// The inputs of a rule's op: `variable, slots…, before…, gradient, after…`.
+struct OpInputs {
+    /// Its name after `ResourceApply` and `ResourceSparseApply`.
     op: &'static str,
-    /// The variables beside each variable, with the value they begin as.
+    /// The slot variables of each variable, with their initial values.
     slots: Vec<(&'static str, f32)>,
     before: Vec<Output>,
     after: Vec<Output>,
     nesterov: bool,
 }
 
-/// The updates of one optimizer in the making.
+/// Builds the updates of one optimizer.
 pub(super) struct Update<'n> {
     net: &'n mut Network,
     rule: Rule,
     rate: Output,
-    /// Variables that hold the powers of Adam's decays.
+    /// Variables with the powers of Adam's decays.
     powers: Vec<(Variable, Output)>,
 }
 
@@ -47,14 +47,14 @@ impl<'n> Update<'n> {
         })
     }
 
-    /// Returns a variable of the rule's own beside `of`.
+    /// Adds a slot variable of `of`.
     fn slot(&mut self, of: &Variable, name: &str, value: f32) -> Result<Variable> {
         let filled = vec![value; of.shape.num_elements()];
         let initial = Tensor::from_slice(of.shape.clone(), &filled)?;
         self.net.state(&format!("{}/{name}", of.name), initial)
     }
 
-    /// Returns the op that changes `variable`.
+    /// Adds the op that updates `variable`.
     pub(super) fn variable(&mut self, variable: &Variable, gradient: &Gradient) -> Result<NodeId> {
         if variable.dtype != DType::Float {
             return Err(invalid_argument!(
@@ -90,7 +90,7 @@ impl<'n> Update<'n> {
         }
     }
 
-    /// Slices of the same row added up, so that each row is updated once.
+    /// Adds up slices of the same row, so that each row is updated once.
     fn summed(&mut self, slices: &IndexedSlices) -> Result<[Output; 2]> {
         let unique = self.net.op("Unique").input(slices.indices).outputs()?;
         let [rows, place] = unique[..] else {
@@ -103,7 +103,7 @@ impl<'n> Update<'n> {
         Ok([values, rows])
     }
 
-    /// Returns the rule's op over a gradient, whose inputs are `gradient`.
+    /// Adds the rule's op with the inputs `gradient`.
     fn apply(&mut self, family: &str, v: &Variable, gradient: &[Output]) -> Result<NodeId> {
         let form = self.form()?;
         let mut inputs = vec![v.handle];
@@ -117,7 +117,7 @@ impl<'n> Update<'n> {
         if form.nesterov {
             node = node.attr("use_nesterov", AttrValue::Bool(true));
         }
-        // What a step reads is what was before it.
+        // A step reads the value before its update.
         node.control(v.value.node)
             .name(&format!("{}/update", v.name))
             .build()
@@ -127,8 +127,8 @@ impl<'n> Update<'n> {
         values.iter().map(|x| self.net.scalar(*x)).collect()
     }
 
-    fn form(&mut self) -> Result<Form> {
-        // Most take the powers of their decays, the rate and their numbers, then the gradient.
+    fn form(&mut self) -> Result<OpInputs> {
+        // Most take the decay powers, the rate and the parameters, then the gradient.
         let mut numbers: Vec<f32> = Vec::new();
         let mut after: Vec<f32> = Vec::new();
         let mut is_nesterov = false;
@@ -199,10 +199,10 @@ impl<'n> Update<'n> {
         before.extend(self.numbers(&numbers)?);
         let mut after = self.numbers(&after)?;
         if let Rule::Ftrl { .. } = self.rule {
-            // The one whose rate stands behind its gradient.
+            // The only one whose rate comes after its gradient.
             after.splice(0..0, before.drain(..));
         }
-        Ok(Form {
+        Ok(OpInputs {
             op,
             slots,
             before,
@@ -307,7 +307,7 @@ impl<'n> Update<'n> {
         node.name(&format!("{}/update", v.name)).build()
     }
 
-    /// After all variables the powers of the decays go on.
+    /// Updates the decay powers after all variables.
     pub(super) fn finish(self, done: &mut Vec<NodeId>) -> Result<()> {
         let Update { net, powers, .. } = self;
         let variables = done.clone();

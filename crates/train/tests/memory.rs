@@ -25,6 +25,6 @@ fn ten_thousand_steps_of_training_take_constant_memory() {
     let before = peak_kib();
     train(10_000);
     let grown = peak_kib() - before;
-    // A tenth of a kilobyte a step would show.
+    // A tenth of a kilobyte per step would show.
     assert!(grown < 1024, "grown by {grown} KiB");
 }

@@ -1,4 +1,4 @@
-//! Training from the outside: every rule learns, checkpoints bring everything back, models are
+//! Training through the public API: every rule learns, checkpoints restore everything, models are
 //! served.
 
 #[path = "training/plane.rs"]
@@ -10,7 +10,7 @@ use ferroflow_model::proto::{Event, GraphDef, event::What, summary::value::Value
 use ferroflow_model::{RecordCompression, RecordReader, decode};
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Tensor};
 use ferroflow_train::{
-    Clip, Dataset, EarlyStop, FitOptions, Network, Optimizer, Rate, Rule, Trainer,
+    Clip, Dataset, EarlyStop, FitOptions, LearningRateSchedule, Network, Optimizer, Rule, Trainer,
 };
 use plane::{Folder, fit, line, plane};
 use written::{board, dropping, reader_of, write_vocabulary};
@@ -118,25 +118,25 @@ fn every_rule_learns() {
 #[test]
 fn clipped_gradients_and_falling_rates_learn_too() {
     let rates = [
-        Rate::Exponential {
+        LearningRateSchedule::Exponential {
             initial: 0.2,
             steps: 100.0,
             decay: 0.5,
             staircase: true,
         },
-        Rate::Polynomial {
+        LearningRateSchedule::Polynomial {
             initial: 0.2,
             end: 0.01,
             steps: 200.0,
             power: 2.0,
             cycle: false,
         },
-        Rate::Cosine {
+        LearningRateSchedule::Cosine {
             initial: 0.2,
             steps: 200.0,
             alpha: 0.1,
         },
-        Rate::InverseTime {
+        LearningRateSchedule::InverseTime {
             initial: 0.2,
             steps: 100.0,
             decay: 0.5,
@@ -154,7 +154,7 @@ fn clipped_gradients_and_falling_rates_learn_too() {
     }
 }
 
-/// Rows of a table that are not named stay as they are (Adam's averages aside), those that are
+/// Rows of a table that are not selected do not change (except for Adam's averages), selected ones
 /// learn.
 #[test]
 fn sparse_gradients_learn() {
@@ -235,15 +235,15 @@ fn what_cannot_be_trained_is_said() {
         let error = result.expect_err(part).to_string();
         assert!(error.contains(part), "{error}");
     };
-    // A loss that no variable is in.
+    // A loss without variables.
     let mut net = Network::new(1);
     let x = net.input("x", DType::Float, &[]).unwrap();
     let rule = Optimizer::gradient_descent(0.1);
     says(net.minimize(x, &rule).map(|_| ()), "no trainable variable");
-    // A network without loss.
+    // A network without a loss.
     let trainer = Trainer::new(net, SessionOptions::default()).unwrap();
     says(trainer.step(&[]).map(|_| ()), "minimize");
-    // Steps that are far too large.
+    // Far too large steps.
     let mut wild = line(&Optimizer::gradient_descent(1e30)).unwrap();
     let options = FitOptions {
         epochs: 9,

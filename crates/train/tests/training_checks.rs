@@ -1,4 +1,4 @@
-//! What training refuses, and what it leaves behind; examples from files of records.
+//! Errors of training, and state after them; examples from record files.
 
 #[path = "training/plane.rs"]
 mod plane;
@@ -9,13 +9,13 @@ use ferroflow_model::proto::{
 use ferroflow_model::{RecordCompression, RecordWriter, encode};
 use ferroflow_runtime::{Code, DType, SessionOptions, Shape, Tensor};
 use ferroflow_train::{
-    Clip, EarlyStop, Epoch, Examples, FitOptions, Goal, Network, Observer, Optimizer, Rate,
-    Records, Rule, Trainer,
+    Callback, Clip, EarlyStop, Epoch, Examples, FitOptions, Goal, LearningRateSchedule, Network,
+    Optimizer, Records, Rule, Trainer,
 };
 use plane::{Folder, fit, line, plane};
 use std::path::PathBuf;
 
-/// Numbers that TensorFlow's optimizers refuse, in its words where it has some.
+/// Parameters that TensorFlow's optimizers reject, with its messages if it has any.
 #[test]
 fn rules_and_rates_are_checked() {
     let check = |optimizer: Optimizer, part: &str| {
@@ -81,17 +81,22 @@ fn rules_and_rates_are_checked() {
     ] {
         rule(bad, part);
     }
-    let rate = |rate: Rate, part: &str| check(Optimizer::new(Rule::GradientDescent, rate), part);
+    let rate = |rate: LearningRateSchedule, part: &str| {
+        check(Optimizer::new(Rule::GradientDescent, rate), part)
+    };
     let (boundaries, values) = (vec![3, 2], vec![1.0, 0.5, 0.1]);
-    rate(Rate::Piecewise { boundaries, values }, "must rise");
+    rate(
+        LearningRateSchedule::Piecewise { boundaries, values },
+        "must increase",
+    );
     let (boundaries, values) = (vec![3], vec![1.0]);
     rate(
-        Rate::Piecewise { boundaries, values },
+        LearningRateSchedule::Piecewise { boundaries, values },
         "The length of boundaries should be 1 less than the length of values",
     );
     let (initial, steps, alpha) = (0.1, 0.0, 0.0);
     rate(
-        Rate::Cosine {
+        LearningRateSchedule::Cosine {
             initial,
             steps,
             alpha,
@@ -128,7 +133,7 @@ fn names_that_training_needs_and_losses_that_are_none() {
     };
     check("y", true, "the loss must be a scalar, but");
     for name in ["loss", "learning_rate", "train", "init", "training", "x"] {
-        let part = format!("ALREADY_EXISTS: the network has a node '{name}' already");
+        let part = format!("ALREADY_EXISTS: a node '{name}' already exists");
         check(name, false, &part);
     }
 }
@@ -148,7 +153,7 @@ fn a_metric_that_is_not_there_or_no_number() {
     }
     let mut stop = EarlyStop::new("loss", false, 100);
     trainer.fit(&plane(), &options, &mut [&mut stop]).unwrap();
-    // What is not a number is never the best.
+    // NaN is never the best.
     let mut stop = EarlyStop::new("error", false, 1);
     let mut goals = Vec::new();
     let values = [f32::NAN, 3.0, 2.0, f32::NAN, f32::NAN, 1.0];
@@ -162,7 +167,7 @@ fn a_metric_that_is_not_there_or_no_number() {
         goals.push(stop.epoch(&epoch).unwrap() == Goal::Stop);
     }
     assert_eq!(goals, [false, false, false, true, true, false]);
-    // Another call of `fit` has another best.
+    // Another call of `fit` starts anew.
     stop.begin();
     let worse = Epoch {
         epoch: 9,
@@ -173,7 +178,7 @@ fn a_metric_that_is_not_there_or_no_number() {
     assert_eq!(stop.epoch(&worse).unwrap(), Goal::Continue);
 }
 
-/// A loss whose gradient needs no variable: what a step fetches is still what was before it.
+/// A loss whose gradient needs no variable: a step still fetches values from before the update.
 #[test]
 fn a_step_reads_before_it_writes() {
     let mut net = Network::new(1);
@@ -236,7 +241,7 @@ fn checkpoints_that_do_not_fit() {
         net.state(name, initial).unwrap();
         let mut trainer = Trainer::new(net, SessionOptions::default()).unwrap();
         let error = trainer.restore(&folder.0).expect_err("another variable");
-        // The session lives on.
+        // The session stays usable.
         assert_eq!(trainer.global_step().unwrap(), 0);
         error
     };
@@ -264,7 +269,7 @@ fn checkpoints_that_do_not_fit() {
     }
 }
 
-/// A folder below a file is none.
+/// A folder below a file cannot be created.
 #[test]
 fn what_cannot_be_written_is_said() {
     let folder = Folder::new("file");
@@ -356,7 +361,7 @@ fn records_come_in_batches() {
         let (ids, sizes) = order(&records, 8, None);
         assert_eq!(ids, (0..35).collect::<Vec<_>>());
         assert_eq!(sizes, [8, 8, 8, 8, 3]);
-        // Shuffled: all of them, the same for the same seed, across files and beyond the buffer.
+        // Shuffled: all examples, in the same order for the same seed, across files and beyond the buffer.
         for buffer in [1, 4, 100] {
             let records = records.clone().shuffle_buffer(buffer);
             let (one, two) = (order(&records, 8, Some(1)).0, order(&records, 8, Some(2)).0);
@@ -366,7 +371,7 @@ fn records_come_in_batches() {
             sorted.sort_unstable();
             assert_eq!(sorted, ids);
         }
-        // A reader that nobody listens to ends.
+        // A reader without a receiver ends.
         drop(records.batches(1, None));
     }
 }
@@ -387,7 +392,7 @@ fn records_train() {
     let history = trainer.fit(&records, &options, &mut []).unwrap();
     assert!(history.last().unwrap().metrics[0].1 < 0.01, "{history:?}");
     assert_eq!(trainer.global_step().unwrap(), 300);
-    // What is mapped: names of inputs, other numbers.
+    // `map` renames and changes inputs.
     let halved = records.map(|batch| {
         batch
             .into_iter()
@@ -434,7 +439,7 @@ fn records_that_do_not_fit() {
     let twice = open().feature("x", DType::Float, &[2]).unwrap();
     let error = twice.feature("x", DType::Float, &[2]).err().unwrap();
     assert!(error.to_string().contains("named twice"), "{error}");
-    // A bit that flipped, a file that is cut short, one that is not there.
+    // A flipped bit, a truncated file, a missing file.
     let bytes = std::fs::read(&files[2]).unwrap();
     let mut flipped = bytes.clone();
     flipped[200] ^= 1;

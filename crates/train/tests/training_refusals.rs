@@ -1,4 +1,4 @@
-//! What building a network, measuring, restoring and exporting refuse, and where.
+//! Errors of building a network, evaluating, restoring and exporting, and where they are reported.
 
 #[path = "training/plane.rs"]
 mod plane;
@@ -8,7 +8,7 @@ use ferroflow_runtime::{Code, DType, Output, PartialShape, SessionOptions, Shape
 use ferroflow_train::{Dataset, FitOptions, Network, Optimizer, Trainer};
 use plane::{Folder, fit, line, plane};
 
-/// What is said while the network is built, where the mistake is.
+/// Errors while the network is built, at the faulty call.
 #[test]
 fn what_a_network_refuses() {
     type Build = fn(&mut Network, Output) -> ferroflow_runtime::Result<()>;
@@ -30,7 +30,7 @@ fn what_a_network_refuses() {
             |n, x| n.op("Identity").name("x:0").input(x).output().map(|_| ()),
         ),
         (
-            "variable 'v' of shape [3] cannot begin as a value of shape [2]",
+            "variable 'v' of shape [3] cannot have an initial value of shape [2]",
             |n, _| {
                 let start = n
                     .builder()
@@ -56,14 +56,13 @@ fn what_a_network_refuses() {
                 n.dense("d", cube, 1, None).map(|_| ())
             },
         ),
-        (
-            "'d/kernel' would have no numbers: its shape is [2,0]",
-            |n, x| n.dense("d", x, 0, None).map(|_| ()),
-        ),
+        ("'d/kernel' would be empty: its shape is [2,0]", |n, x| {
+            n.dense("d", x, 0, None).map(|_| ())
+        }),
         ("is too large", |n, x| {
             n.dense("d", x, usize::MAX, None).map(|_| ())
         }),
-        ("a window must have a size", |n, x| {
+        ("the size of a window must be positive", |n, x| {
             n.max_pool(x, 0).map(|_| ())
         }),
         (
@@ -96,7 +95,7 @@ fn what_a_network_refuses() {
     for (column, part) in [
         (
             column(Tensor::vector(&[1f32]).unwrap()),
-            "there are two columns 'x'",
+            "duplicate column 'x'",
         ),
         (
             column(Tensor::from_strings([1], vec!["a".into()]).unwrap()),
@@ -132,14 +131,14 @@ fn nothing_to_measure_on() {
     ] {
         let error = error.unwrap_err().to_string();
         assert!(
-            error.contains("there are no examples to measure on"),
+            error.contains("there are no examples to evaluate"),
             "{error}"
         );
     }
     assert_eq!(trainer.global_step().unwrap(), 0);
 }
 
-/// A checkpoint one of whose variables has another shape changes none.
+/// A checkpoint with a variable of another shape changes no variable.
 #[test]
 fn a_refused_checkpoint_changes_nothing() {
     let folder = Folder::new("refused");
@@ -177,7 +176,7 @@ fn a_refused_checkpoint_changes_nothing() {
     assert_eq!(error.code(), Code::DataLoss, "{error}");
 }
 
-/// Names without a slot are written with it, as TensorFlow wants them.
+/// Names without a slot are written with it, as TensorFlow requires.
 #[test]
 fn a_signature_names_tensors() {
     let folder = Folder::new("slots");

@@ -2,7 +2,7 @@
 //! (`oracle/training_rules.py` writes `training/rules.json`).
 
 use ferroflow_runtime::{DType, Result, SessionOptions, Shape, Tensor};
-use ferroflow_train::{Clip, Network, Optimizer, Rate, Rule, Trainer};
+use ferroflow_train::{Clip, LearningRateSchedule, Network, Optimizer, Rule, Trainer};
 use serde_json::Value as Json;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn floats(items: &Json) -> Vec<f32> {
     list(items).iter().map(float).collect()
 }
 
-/// Returns a number of a rule or rate; 0 where there is none.
+/// Returns a parameter of a rule or rate; 0 if missing.
 fn of<'j>(numbers: &'j Json) -> impl Fn(&str) -> f32 + 'j {
     |name| numbers.get(name).map_or(0.0, float)
 }
@@ -154,57 +154,57 @@ fn every_step_is_tensorflows() {
     let stored = stored();
     let cases = list(&stored["rules"]);
     cases.iter().for_each(check);
-    // Every rule is among them.
+    // Every rule occurs.
     let mut names: Vec<&str> = cases.iter().filter_map(|c| c["rule"].as_str()).collect();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), 9, "{names:?}");
 }
 
-fn rate(case: &Json) -> Rate {
+fn rate(case: &Json) -> LearningRateSchedule {
     let numbers = &case["numbers"];
     let number = of(numbers);
     let [initial, steps, decay, alpha] = ["initial", "steps", "decay", "alpha"].map(&number);
     let staircase = number("staircase") == 1.0;
     match case["rate"].as_str().expect("a rate") {
-        "Exponential" => Rate::Exponential {
+        "Exponential" => LearningRateSchedule::Exponential {
             initial,
             steps,
             decay,
             staircase,
         },
-        "NaturalExp" => Rate::NaturalExp {
+        "NaturalExp" => LearningRateSchedule::NaturalExp {
             initial,
             steps,
             decay,
             staircase,
         },
-        "InverseTime" => Rate::InverseTime {
+        "InverseTime" => LearningRateSchedule::InverseTime {
             initial,
             steps,
             decay,
             staircase,
         },
-        "Polynomial" => Rate::Polynomial {
+        "Polynomial" => LearningRateSchedule::Polynomial {
             initial,
             end: number("end"),
             steps,
             power: number("power"),
             cycle: number("cycle") == 1.0,
         },
-        "Cosine" => Rate::Cosine {
+        "Cosine" => LearningRateSchedule::Cosine {
             initial,
             steps,
             alpha,
         },
-        "CosineRestarts" => Rate::CosineRestarts {
+        "CosineRestarts" => LearningRateSchedule::CosineRestarts {
             initial,
             steps,
             t_mul: number("t_mul"),
             m_mul: number("m_mul"),
             alpha,
         },
-        "Piecewise" => Rate::Piecewise {
+        "Piecewise" => LearningRateSchedule::Piecewise {
             boundaries: list(&numbers["boundaries"])
                 .iter()
                 .filter_map(Json::as_i64)

@@ -83,12 +83,12 @@ Options:
   --tfrt-print-stream           Says as remarks which stream each operation belongs to
 ";
 
-/// Returns the tool that the name of the program asks for, as TFRT calls them.
+/// Returns the result of the tool that the program's name selects, with TFRT's names.
 pub fn by_program_name() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let program = args.next()?;
     let name = Path::new(&program).file_stem()?.to_str()?;
-    // What is not UTF-8 names no file of the tools' own tests.
+    // The tools' own tests have no file names that are not UTF-8.
     let args: Vec<String> = args.map(|a| a.to_string_lossy().into_owned()).collect();
     Some(match name {
         "tfrt_translate" => finish(translate(&args)),
@@ -102,7 +102,7 @@ pub fn by_program_name() -> Option<ExitCode> {
     })
 }
 
-/// Ends with a status, or with a message.
+/// Returns the exit code of a status, or prints the message.
 pub fn finish(result: Result<u8, String>) -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status),
@@ -163,7 +163,7 @@ fn write(file: &str, bytes: &[u8]) -> Result<u8, String> {
         "-" => std::io::stdout()
             .write_all(bytes)
             .map_err(|e| e.to_string()),
-        // Who has the file mapped keeps it as it was.
+        // A process that has the file mapped keeps the old content.
         file => ferroflow_model::write_output(file.as_ref(), bytes).map_err(|e| e.to_string()),
     };
     result.map_err(|e| format!("cannot write '{file}': {e}"))?;
@@ -188,7 +188,7 @@ fn print_options(options: &Options) -> mlir::PrintOptions {
     }
 }
 
-/// Returns the state of TFRT that the environment asks for.
+/// Returns the TFRT state that the environment selects.
 fn state() -> TfrtState {
     match std::env::var("FERROFLOW_TFRT_STATE").as_deref() {
         Ok("2022") => TfrtState::Year2022,
@@ -196,7 +196,7 @@ fn state() -> TfrtState {
     }
 }
 
-/// `ferroflow translate`
+/// Runs `ferroflow translate`.
 pub fn translate(args: &[String]) -> Result<u8, String> {
     let flags = [
         "mlir-to-bef",
@@ -233,7 +233,7 @@ pub fn translate(args: &[String]) -> Result<u8, String> {
     }
 }
 
-/// `ferroflow opt`
+/// Runs `ferroflow opt`.
 pub fn opt(args: &[String]) -> Result<u8, String> {
     let flags = [
         "split-input-file",
@@ -256,7 +256,7 @@ pub fn opt(args: &[String]) -> Result<u8, String> {
     }
 }
 
-/// `ferroflow exec`
+/// Runs `ferroflow exec`.
 pub fn exec(args: &[String]) -> Result<u8, String> {
     let values = [
         "work_queue_type",
@@ -290,7 +290,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
     }
     if let Some(name) = options.value("host_allocator_type") {
         config.allocator = AllocatorType::from_name(name)
-            .ok_or_else(|| format!("there is no allocator '{name}'\n\n{EXEC}"))?;
+            .ok_or_else(|| format!("unknown allocator '{name}'\n\n{EXEC}"))?;
     }
     config.print_error_code = options.flag("print_error_code");
     config.print_metrics = options.flag("print_metrics");
@@ -299,7 +299,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
         let level = options.value("tracing_level").unwrap_or("default");
         config.tracing = Some(
             TraceLevel::from_name(level)
-                .ok_or_else(|| format!("there is no tracing level '{level}'\n\n{EXEC}"))?,
+                .ok_or_else(|| format!("unknown tracing level '{level}'\n\n{EXEC}"))?,
         );
     }
     let threads = work_queue(&config.work_queue).map_or(1, |queue| queue.parallelism_level());
@@ -310,7 +310,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
     Ok(u8::try_from(status).unwrap_or(1))
 }
 
-/// Returns the compiled model in the file, if it is one, with its feeds.
+/// Returns the compiled model in the file, if any, with its feeds.
 fn model_call(
     source: &Source,
     options: &Options,
@@ -323,7 +323,7 @@ fn model_call(
     let (feeds, npz) = (options.values("feed"), options.value("feeds"));
     let model = match CompiledModel::find(source.bytes(), source.mapping(), session) {
         Err(e) if bef::File::open(source.bytes()).is_ok() => return Err(e),
-        // The driver reports what is wrong with any other file.
+        // The driver reports errors in other files.
         model => model.unwrap_or_default(),
     };
     let Some(model) = model.map(|m| Model::Compiled(Box::new(m))) else {
@@ -351,7 +351,7 @@ fn model_call(
     }
 }
 
-/// `bef_name foo.mlir` prints `foo.bef`.
+/// Prints the BEF file name of an MLIR file: `bef_name foo.mlir` prints `foo.bef`.
 fn bef_name(args: &[String]) -> Result<u8, String> {
     let [file] = args else {
         return Err("Wrong number of arguments, expecting one MLIR file name argument".to_string());

@@ -1,4 +1,4 @@
-//! Options as LLVM's tools take them: one dash or two, values behind `=` or a space.
+//! Options in the style of LLVM's tools: one dash or two, values after `=` or a space.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ impl Options {
                 let list = options.values.entry(name.to_string()).or_default();
                 list.push(value);
             } else {
-                return Err(format!("there is no option '{arg}'\n\n{help}"));
+                return Err(format!("unknown option '{arg}'\n\n{help}"));
             }
         }
         Ok(options)

@@ -1,4 +1,4 @@
-//! A network that learns a plane, and folders for what it writes.
+//! A network that learns a plane, and folders for its output.
 
 use ferroflow_runtime::{DType, Result, SessionOptions, Tensor};
 use ferroflow_train::{Dataset, FitOptions, Network, Optimizer, Trainer};
@@ -41,7 +41,7 @@ pub fn fit(trainer: &mut Trainer, epochs: usize) -> f32 {
     history.last().unwrap().metrics[0].1
 }
 
-/// A folder of its own that is removed afterwards.
+/// A temporary folder, removed on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {

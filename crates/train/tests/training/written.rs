@@ -1,9 +1,11 @@
-//! What both the tests and `examples/write_training_for_tensorflow.rs` train and write.
+//! Models and events that both the tests and `examples/write_training_for_tensorflow.rs` write.
 
 use crate::plane::{line, plane};
 use ferroflow_runtime::building::AttrValue;
 use ferroflow_runtime::{DType, SessionOptions, Tensor};
-use ferroflow_train::{FitOptions, Network, Optimizer, Rate, Rule, TensorBoard, Trainer};
+use ferroflow_train::{
+    FitOptions, LearningRateSchedule, Network, Optimizer, Rule, TensorBoard, Trainer,
+};
 use std::path::{Path, PathBuf};
 
 pub fn dropping() -> Trainer {
@@ -20,7 +22,7 @@ pub fn dropping() -> Trainer {
 }
 
 pub fn board(folder: &Path) -> PathBuf {
-    let rate = Rate::Exponential {
+    let rate = LearningRateSchedule::Exponential {
         initial: 0.1,
         steps: 4.0,
         decay: 0.5,
@@ -38,7 +40,7 @@ pub fn board(folder: &Path) -> PathBuf {
     board.path().to_path_buf()
 }
 
-/// Returns a network that looks words of a file up.
+/// Returns a network that looks up words of a file.
 pub fn reader_of(file: &Path) -> Trainer {
     let mut net = Network::new(1);
     let path = net.asset(file).unwrap();
@@ -49,7 +51,7 @@ pub fn reader_of(file: &Path) -> Trainer {
         .attr("shared_name", AttrValue::str("words"))
         .output()
         .unwrap();
-    // Keys are whole lines, values their numbers.
+    // Keys are whole lines, values are line numbers.
     let fill = net
         .op("InitializeTableFromTextFileV2")
         .input(table)

@@ -1,70 +1,76 @@
-//! Who is told how training goes, and may end it.
+//! Callbacks that follow training and may stop it.
 
 use ferroflow_base::{Result, not_found};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A step that was just made.
+/// A finished step.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Which pass over the data, from 0.
+    /// Index of the epoch, from 0.
     pub epoch: usize,
     /// The global step, counted over all runs of training.
     pub step: i64,
-    /// Steps of an epoch, and how many of this one are done.
+    /// Number of steps per epoch, and of finished steps of this one.
     pub of_epoch: (usize, usize),
     /// The loss of the batch.
     pub loss: f32,
     /// The learning rate of the step.
     pub learning_rate: f32,
-    /// Steps a second since training began.
+    /// Steps per second since training began.
     pub rate: f64,
 }
 
-/// A pass over the data that was just finished.
+/// A finished pass over the data.
 #[derive(Clone, Debug)]
 pub struct Epoch {
-    /// Which one, from 0.
+    /// Index of the epoch, from 0.
     pub epoch: usize,
     /// The global step.
     pub step: i64,
     /// The mean loss of its batches.
     pub loss: f32,
-    /// The network's metrics, over the validation data when there are some.
+    /// The network's metrics, over the validation data if there is any.
     pub metrics: Vec<(String, f32)>,
 }
 
-/// What training does next.
+/// Whether training continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// It goes on.
+    /// Continue.
     Continue,
-    /// It ends here.
+    /// Stop here.
     Stop,
 }
 
-/// Somebody who is told how training goes. An error ends it too, as it is.
-pub trait Observer {
-    /// Before the first step of a call of [`Trainer::fit`](super::Trainer::fit).
+/// Follows training and may stop it. An error ends training and is returned from `fit`.
+pub trait Callback {
+    /// Called before the first step of a call of [`Trainer::fit`](super::Trainer::fit).
     fn begin(&mut self) {}
 
-    /// After each step.
+    /// Called after each step.
+    ///
+    /// # Errors
+    /// Any error; it ends training.
     fn step(&mut self, _step: &Step) -> Result<Goal> {
         Ok(Goal::Continue)
     }
 
-    /// After each epoch.
+    /// Called after each epoch.
+    ///
+    /// # Errors
+    /// Any error; it ends training.
     fn epoch(&mut self, _epoch: &Epoch) -> Result<Goal> {
         Ok(Goal::Continue)
     }
 }
 
-/// A bar on the terminal with loss and steps a second, and a line for each epoch.
+/// A progress bar on the terminal with loss and steps per second, and a line for each epoch.
 #[derive(Default)]
 pub struct ProgressLine {
     bar: Option<ProgressBar>,
 }
 
-impl Observer for ProgressLine {
+impl Callback for ProgressLine {
     fn step(&mut self, s: &Step) -> Result<Goal> {
         let (total, done) = s.of_epoch;
         let bar = self.bar.get_or_insert_with(|| {
@@ -99,7 +105,7 @@ impl Observer for ProgressLine {
     }
 }
 
-/// Ends training when a metric has not become better for some epochs.
+/// Stops training when a metric has not improved for some epochs.
 pub struct EarlyStop {
     metric: String,
     patience: usize,
@@ -109,9 +115,9 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// Watches `metric` (or "loss"), which should become smaller, or `larger`, and ends training
-    /// when it has not for `patience` epochs, as Keras does; each call of `fit` begins anew. A
-    /// metric that the network does not have is an error after the first epoch.
+    /// Watches `metric` (or "loss"), which should decrease, or increase if `larger`, and stops training if
+    /// it has not improved for `patience` epochs, as in Keras; each call of `fit` starts anew. An unknown
+    /// metric is an error after the first epoch.
     pub fn new(metric: &str, larger: bool, patience: usize) -> Self {
         EarlyStop {
             metric: metric.to_string(),
@@ -123,7 +129,7 @@ impl EarlyStop {
     }
 }
 
-impl Observer for EarlyStop {
+impl Callback for EarlyStop {
     fn begin(&mut self) {
         (self.best, self.worse) = (None, 0);
     }
@@ -147,7 +153,7 @@ impl Observer for EarlyStop {
             true => value > best,
             false => value < best,
         };
-        // What is not a number is not better than anything.
+        // NaN is not an improvement.
         if !value.is_nan() && self.best.is_none_or(is_better) {
             self.best = Some(value);
             self.worse = 0;

@@ -1,4 +1,4 @@
-//! [`Rate`]: learning rates that change with the step.
+//! [`LearningRateSchedule`]: learning rates that depend on the step.
 
 use super::Network;
 use ferroflow_base::{Result, invalid_argument};
@@ -6,10 +6,10 @@ use ferroflow_graph::Output;
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, Tensor};
 
-/// A learning rate.
+/// A learning rate that may depend on the step, as Keras's schedules.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Rate {
-    /// The same in all steps.
+pub enum LearningRateSchedule {
+    /// Constant.
     Constant(f32),
     /// `initial * decay ^ (step / steps)`; in whole powers when `staircase`.
     Exponential {
@@ -22,26 +22,26 @@ pub enum Rate {
         /// Whether the rate only changes every `steps`.
         staircase: bool,
     },
-    /// From `initial` to `end` in `steps`, along a power of the way that is left.
+    /// From `initial` to `end` in `steps`, along a power of the remaining fraction of steps.
     Polynomial {
         /// The rate of step 0.
         initial: f32,
         /// The rate from `steps` on.
         end: f32,
-        /// How long it takes.
+        /// Duration.
         steps: f32,
-        /// 1 is a straight line.
+        /// 1 is linear.
         power: f32,
-        /// Whether `steps` grows to its next multiple once it is over, so that the rate jumps up.
+        /// Whether `steps` grows to its next multiple once it is over, so that the rate jumps up again.
         cycle: bool,
     },
     /// Half a cosine from `initial` down to `initial * alpha`.
     Cosine {
         /// The rate of step 0.
         initial: f32,
-        /// How long it takes.
+        /// Duration.
         steps: f32,
-        /// What is left at the end.
+        /// Final fraction of `initial`.
         alpha: f32,
     },
     /// `initial / (1 + decay * step / steps)`
@@ -50,7 +50,7 @@ pub enum Rate {
         initial: f32,
         /// Steps to a unit of time.
         steps: f32,
-        /// How fast it falls.
+        /// Decay rate.
         decay: f32,
         /// Whether the rate only changes every `steps`.
         staircase: bool,
@@ -61,48 +61,49 @@ pub enum Rate {
         initial: f32,
         /// Steps to a unit of time.
         steps: f32,
-        /// How fast it falls.
+        /// Decay rate.
         decay: f32,
         /// Whether the rate only changes every `steps`.
         staircase: bool,
     },
-    /// Half cosines, each `t_mul` times as long and `m_mul` times as high as the one before.
+    /// Half cosines, each `t_mul` times as long and `m_mul` times as high as the previous one (SGDR:
+    /// Loshchilov & Hutter 2017).
     CosineRestarts {
         /// The rate of step 0.
         initial: f32,
-        /// How long the first takes.
+        /// Duration of the first one.
         steps: f32,
-        /// How much longer the next is.
+        /// Ratio of durations.
         t_mul: f32,
-        /// How much higher the next begins.
+        /// Ratio of initial rates.
         m_mul: f32,
-        /// What is left at the end of the first.
+        /// Final fraction of the first one.
         alpha: f32,
     },
-    /// `values[i]` up to the step `boundaries[i]`, the last value after all of them.
+    /// `values[i]` up to step `boundaries[i]`, the last value after all of them.
     Piecewise {
-        /// The last step of each value but one, rising.
+        /// The last step of each value but the last, increasing.
         boundaries: Vec<i64>,
         /// One more than there are boundaries.
         values: Vec<f32>,
     },
 }
 
-impl From<f32> for Rate {
+impl From<f32> for LearningRateSchedule {
     fn from(rate: f32) -> Self {
-        Rate::Constant(rate)
+        LearningRateSchedule::Constant(rate)
     }
 }
 
-impl Rate {
-    /// Checks that there is a rate for every step.
+impl LearningRateSchedule {
+    /// Checks that every step has a rate.
     pub(super) fn check(&self) -> Result<()> {
         let steps = match self {
-            Rate::Constant(rate) if !rate.is_finite() => {
+            LearningRateSchedule::Constant(rate) if !rate.is_finite() => {
                 return Err(invalid_argument!("a learning rate cannot be {rate:?}"));
             }
-            Rate::Constant(_) => return Ok(()),
-            Rate::Piecewise { boundaries, values } => {
+            LearningRateSchedule::Constant(_) => return Ok(()),
+            LearningRateSchedule::Piecewise { boundaries, values } => {
                 if boundaries.len() + 1 != values.len() {
                     return Err(invalid_argument!(
                         "The length of boundaries should be 1 less than the length of values: {} \
@@ -113,22 +114,22 @@ impl Rate {
                 }
                 if boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
                     return Err(invalid_argument!(
-                        "the boundaries of a learning rate must rise: {boundaries:?}"
+                        "the boundaries of a learning rate must increase: {boundaries:?}"
                     ));
                 }
                 return Ok(());
             }
-            Rate::CosineRestarts { t_mul, .. } if *t_mul < 1.0 || !t_mul.is_finite() => {
-                return Err(invalid_argument!(
-                    "t_mul must be at least 1, so that restarts do not pile up: {t_mul:?}"
-                ));
+            LearningRateSchedule::CosineRestarts { t_mul, .. }
+                if *t_mul < 1.0 || !t_mul.is_finite() =>
+            {
+                return Err(invalid_argument!("t_mul must be at least 1: {t_mul:?}"));
             }
-            Rate::Exponential { steps, .. }
-            | Rate::Polynomial { steps, .. }
-            | Rate::Cosine { steps, .. }
-            | Rate::InverseTime { steps, .. }
-            | Rate::NaturalExp { steps, .. }
-            | Rate::CosineRestarts { steps, .. } => *steps,
+            LearningRateSchedule::Exponential { steps, .. }
+            | LearningRateSchedule::Polynomial { steps, .. }
+            | LearningRateSchedule::Cosine { steps, .. }
+            | LearningRateSchedule::InverseTime { steps, .. }
+            | LearningRateSchedule::NaturalExp { steps, .. }
+            | LearningRateSchedule::CosineRestarts { steps, .. } => *steps,
         };
         match steps > 0.0 && steps.is_finite() {
             true => Ok(()),
@@ -141,8 +142,8 @@ impl Rate {
     /// Adds the nodes that compute the rate from the global step.
     pub(super) fn build(&self, net: &mut Network) -> Result<Output> {
         match *self {
-            Rate::Constant(rate) => net.scalar(rate),
-            Rate::NaturalExp {
+            LearningRateSchedule::Constant(rate) => net.scalar(rate),
+            LearningRateSchedule::NaturalExp {
                 initial,
                 steps,
                 decay,
@@ -154,7 +155,7 @@ impl Rate {
                 let factor = net.apply("Exp", &[power])?;
                 net.apply("Mul", &[initial, factor])
             }
-            Rate::CosineRestarts {
+            LearningRateSchedule::CosineRestarts {
                 initial,
                 steps,
                 t_mul,
@@ -167,7 +168,7 @@ impl Rate {
                     let number = net.apply("Floor", &[at])?;
                     (number, net.apply("Sub", &[at, number])?)
                 } else {
-                    // The restarts begin at sums of a geometric series.
+                    // The restarts are at sums of a geometric series.
                     let (ratio, t) = (net.scalar(1.0 - t_mul)?, net.scalar(t_mul)?);
                     let product = net.apply("Mul", &[at, ratio])?;
                     let left = net.apply("Sub", &[one, product])?;
@@ -196,7 +197,7 @@ impl Rate {
                 let initial = net.scalar(initial)?;
                 net.apply("Mul", &[initial, factor])
             }
-            Rate::Piecewise {
+            LearningRateSchedule::Piecewise {
                 ref boundaries,
                 ref values,
             } => {
@@ -212,7 +213,7 @@ impl Rate {
                 let axis = net.builder.constant("axis", Tensor::scalar(0i32))?;
                 net.apply("GatherV2", &[values, number, axis])
             }
-            Rate::Exponential {
+            LearningRateSchedule::Exponential {
                 initial,
                 steps,
                 decay,
@@ -223,7 +224,7 @@ impl Rate {
                 let factor = net.apply("Pow", &[decay, at])?;
                 net.apply("Mul", &[initial, factor])
             }
-            Rate::Polynomial {
+            LearningRateSchedule::Polynomial {
                 initial,
                 end,
                 steps,
@@ -234,7 +235,7 @@ impl Rate {
                     false => left(net, steps)?,
                     true => {
                         let (at, one) = (time(net, steps)?, net.scalar(1.0)?);
-                        // In step 0 the first cycle begins.
+                        // The first cycle begins at step 0.
                         let length = net.apply("Ceil", &[at])?;
                         let length = net.apply("Maximum", &[length, one])?;
                         let share = net.apply("RealDiv", &[at, length])?;
@@ -247,7 +248,7 @@ impl Rate {
                 let above = net.apply("Mul", &[range, share])?;
                 net.apply("AddV2", &[above, end])
             }
-            Rate::Cosine {
+            LearningRateSchedule::Cosine {
                 initial,
                 steps,
                 alpha,
@@ -262,7 +263,7 @@ impl Rate {
                 let wave = net.apply("Mul", &[cosine, half])?;
                 net.apply("AddV2", &[middle, wave])
             }
-            Rate::InverseTime {
+            LearningRateSchedule::InverseTime {
                 initial,
                 steps,
                 decay,
@@ -279,7 +280,7 @@ impl Rate {
     }
 }
 
-/// `step / steps`
+/// Returns `step / steps`.
 fn time(net: &mut Network, steps: f32) -> Result<Output> {
     let step = net.global_step()?;
     let step = net.op("Cast").input(step.value);
@@ -288,7 +289,7 @@ fn time(net: &mut Network, steps: f32) -> Result<Output> {
     net.apply("RealDiv", &[step, steps])
 }
 
-/// `step / steps`, in whole numbers when `staircase`.
+/// Returns `step / steps`, rounded down if `staircase`.
 fn whole(net: &mut Network, steps: f32, staircase: bool) -> Result<Output> {
     let at = time(net, steps)?;
     match staircase {
@@ -297,7 +298,7 @@ fn whole(net: &mut Network, steps: f32, staircase: bool) -> Result<Output> {
     }
 }
 
-/// What is left of `steps`, from 1 down to 0.
+/// Returns the remaining fraction of `steps`, from 1 down to 0.
 fn left(net: &mut Network, steps: f32) -> Result<Output> {
     let at = time(net, steps)?;
     let one = net.scalar(1.0)?;
