@@ -1,6 +1,6 @@
 //! Link options of the binary: with the unwinder, so that it needs no shared library except the C
-//! library's, and position-dependent, which saves a twentieth of memory and the relocations at every
-//! start.
+//! library's, and position-dependent, which saves a twentieth of memory and the relocations at
+//! every start.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Compiles a model into one file that `run`, `bench` and `trace` open quickly.
 ///
-/// The file holds the optimized graph and its weights in the layout of this machine's kernels; other
-/// machines reorder them when they open it.
+/// The file holds the optimized graph and its weights in the layout of this machine's kernels;
+/// other machines reorder them when they open it.
 ///
 /// Examples:
 ///   ferroflow compile resnet50.pb -o resnet50.bef

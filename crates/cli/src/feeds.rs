@@ -8,8 +8,8 @@ use ferroflow_tensor::{Complex32, Complex64, bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// Returns all feeds: (tensor name, value). `tensor_of` returns a tensor's dtype and shape, `name_of`
-/// the tensor of a signature's key.
+/// Returns all feeds: (tensor name, value). `tensor_of` returns a tensor's dtype and shape,
+/// `name_of` the tensor of a signature's key.
 pub fn read(
     tensor_of: &dyn Fn(&str) -> Result<(DType, PartialShape)>,
     name_of: &dyn Fn(&str) -> String,

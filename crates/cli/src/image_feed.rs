@@ -5,9 +5,9 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use image::imageops::FilterType;
 use std::path::Path;
 
-/// Decodes an image for a placeholder of shape `[H,W]`, `[H,W,C]` or `[N,H,W,C]`. Unknown heights and
-/// widths are those of the image; unknown channels mean RGB. Values of float placeholders are scaled to
-/// `range`.
+/// Decodes an image for a placeholder of shape `[H,W]`, `[H,W,C]` or `[N,H,W,C]`. Unknown heights
+/// and widths are those of the image; unknown channels mean RGB. Values of float placeholders are
+/// scaled to `range`.
 pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) -> Result<Tensor> {
     let bytes = std::fs::read(path).map_err(|e| not_found!("{}: {e}", path.display()))?;
     let decoded = image::load_from_memory(&bytes)

@@ -40,8 +40,8 @@ fn passes_help() -> String {
     out
 }
 
-/// Returns the outputs of nodes that no other node reads or waits for: the model's results. If all are
-/// waited for, those that are not read.
+/// Returns the outputs of nodes that no other node reads or waits for: the model's results. If all
+/// are waited for, those that are not read.
 pub fn outputs(graph: &Graph) -> Vec<String> {
     let [mut is_read, mut is_awaited] = [(); 2].map(|()| vec![false; graph.id_bound()]);
     for (_, node) in graph.iter() {

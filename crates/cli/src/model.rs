@@ -23,7 +23,8 @@ pub struct ModelArgs {
     /// Runs the graph without any compile pass.
     #[arg(long)]
     pub no_optimize: bool,
-    /// Lowers If, Case and While to Switch, Merge and loops, which run concurrently with other nodes.
+    /// Lowers If, Case and While to Switch, Merge and loops, which run concurrently with other
+    /// nodes.
     #[arg(long)]
     pub lower: bool,
     /// Disables a compile pass; may be repeated. `inspect --help` lists them.
@@ -153,8 +154,8 @@ impl Model {
         }
     }
 
-    /// Returns the signature to run: the selected one, or the default one of a SavedModel if there are
-    /// no fetches.
+    /// Returns the signature to run: the selected one, or the default one of a SavedModel if there
+    /// are no fetches.
     pub fn signature(
         &self,
         name: Option<&str>,
@@ -203,8 +204,8 @@ pub struct RunArgs {
     /// Feeds every array of the file whose key names a tensor of the model.
     #[arg(long, value_name = "FILE.npz")]
     pub feeds: Option<PathBuf>,
-    /// Fetches a tensor; may be repeated. Without --fetch and --target, the outputs of the model are
-    /// fetched: those of nodes that no other node reads.
+    /// Fetches a tensor; may be repeated. Without --fetch and --target, the outputs of the model
+    /// are fetched: those of nodes that no other node reads.
     #[arg(long, value_name = "NAME")]
     pub fetch: Vec<String>,
     /// Runs a node for its effects; may be repeated.

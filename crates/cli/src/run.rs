@@ -13,9 +13,9 @@ use std::time::Duration;
 /// Runs a model once and prints what it computes.
 ///
 /// Examples:
-///   ferroflow run digits.pb --feed images=@three.png --image-range 0,1 --fetch probabilities --top 3
-///   ferroflow run model.pb --feeds inputs.npz --fetch logits:0 --out result.npz
-///   ferroflow run saved_model/ --signature serving_default --feed words='["red", "blue"]'
+/// ferroflow run digits.pb --feed images=@three.png --image-range 0,1 --fetch probabilities --top 3
+/// ferroflow run model.pb --feeds inputs.npz --fetch logits:0 --out result.npz ferroflow run
+/// saved_model/ --signature serving_default --feed words='["red", "blue"]'
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -32,7 +32,8 @@ pub struct Args {
     /// Gives up after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = crate::model::parse_seconds)]
     timeout: Option<f64>,
-    /// Prints every node that did not run because of a dead input, and that input, on standard error.
+    /// Prints every node that did not run because of a dead input, and that input, on standard
+    /// error.
     #[arg(long)]
     log_deadness: bool,
 }

@@ -17,8 +17,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The task is given by --cluster, --job-name and --task-index, or by the environment variable
 /// TF_CONFIG, or it is task 0 of job `localhost` at --port.
 ///
-/// Listens on the loopback address unless --host is set: all clients that can connect can run programs
-/// that read and write files.
+/// Listens on the loopback address unless --host is set: all clients that can connect can run
+/// programs that read and write files.
 ///
 /// SIGTERM and ^C let running steps finish, for at most 30 seconds; a second one does not wait.
 #[derive(clap::Args)]

@@ -1,6 +1,6 @@
-//! The engine of elementwise ops with two inputs and broadcasting: scalars at once, large tensors
-//! in parallel blocks whose inner loops see plain slices or one repeated value, in place where an
-//! input's storage is free.
+//! Elementwise ops with two inputs and broadcasting: scalars inline, large tensors in parallel
+//! blocks whose inner loops see plain slices or one repeated value, in place if an input's storage
+//! is free.
 
 use crate::broadcast::broadcast_shape;
 pub use crate::broadcast_walk::BroadcastPlan;
@@ -25,7 +25,7 @@ pub const fn binary_op(name: &'static str, signature: &'static str, kernel: Kern
 /// One operand of an inner loop.
 #[derive(Clone, Copy)]
 pub enum Side<'a, A> {
-    /// An element each.
+    /// One element each.
     Slice(&'a [A]),
     /// The same element everywhere.
     Scalar(A),
@@ -125,10 +125,10 @@ impl<F: Fn(f32, f32) -> f32 + Send + Sync> BinaryFunctor<f32, f32> for SimdBinar
     }
 }
 
-/// The larger (or smaller) of two numbers; a plain number on one side makes it a limit, which
-/// `ferroflow_primitives` has.
+/// The maximum (or minimum) of two numbers; a scalar on one side is a bound, which
+/// `ferroflow_primitives` supports.
 pub struct Limit {
-    /// Whether the larger of the two is kept.
+    /// Whether this is the maximum.
     pub larger: bool,
 }
 
@@ -196,7 +196,7 @@ impl<A: Element, R: Element, F: Fn(A, A) -> R + Send + Sync> BinaryFunctor<A, R>
     }
 }
 
-/// A function of `f32` for a 16-bit float.
+/// An `f32` function for a 16-bit float.
 pub struct HalfBinary(pub Box<dyn BinaryFunctor<f32, f32>>);
 
 impl<H: Half> BinaryFunctor<H, H> for HalfBinary {
@@ -237,13 +237,13 @@ fn widen_side<'a, H: Half>(
     }
 }
 
-/// Elements of the longer row.
+/// Elements of the repeated row.
 const TILE: usize = 512;
 
-/// A test of the second operand's elements.
+/// A check of the second operand's elements.
 type Check<A> = fn(&[A]) -> Result<()>;
 
-/// A two-input kernel: the function, and a test of the second operand's elements.
+/// A two-input kernel: the function, and a check of the second operand's elements.
 pub struct BinaryKernel<A, R> {
     functor: Arc<dyn BinaryFunctor<A, R>>,
     check: Option<Check<A>>,
@@ -265,8 +265,8 @@ pub fn binary_kernel<A: Element, R: Element>(
     }))
 }
 
-/// Two scalars, which loops and small graphs are made of, take a short way in which the function is
-/// inlined.
+/// A kernel with a fast path for two scalars, which loops and small graphs consist of, with the
+/// function inlined.
 struct ScalarsFirst<A, R, Z> {
     functor: Arc<Z>,
     general: BinaryKernel<A, R>,
@@ -289,7 +289,7 @@ pub fn half_binary_kernel<H: Half>(
     binary_kernel::<H, H>(HalfBinary(Box::new(functor)))
 }
 
-/// Returns the same with a test of input 1, for outputs that are not empty.
+/// Like [`binary_kernel`], with a check of input 1 if the output is not empty.
 pub fn checked_binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
     check: Check<A>,
@@ -300,7 +300,7 @@ pub fn checked_binary_kernel<A: Element, R: Element>(
     }))
 }
 
-/// Returns the shape of two tensors broadcast together, refusing sizes that no tensor can have.
+/// Returns the shape of two tensors broadcast together; an error if it is too large for a tensor.
 pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
     if a == b {
         return Ok(a.clone());
@@ -310,7 +310,7 @@ pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
 }
 
 impl<A: Element, R: Element> OpKernel for BinaryKernel<A, R> {
-    // One copy for all functions of these types.
+    // Not generic over the function, so there is one copy per pair of types.
     #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
@@ -370,7 +370,7 @@ impl<A: Element, R: Element> BinaryKernel<A, R> {
         };
         let b = if tile.is_empty() { b } else { &tile };
         if tile.is_empty() && plan.has_short_runs() {
-            // Each operand that does not lie like the output is spread out piece by piece.
+            // An operand whose layout differs from the output's is expanded piece by piece.
             let (whole_a, whole_b) = (a.len() == n, b.len() == n);
             par_chunks_mut(par, values, self.block, 1, &|i, out| {
                 let (mut copy_a, mut copy_b) = ([A::default(); TILE], [A::default(); TILE]);
@@ -417,7 +417,7 @@ impl<A: Element, R: Element> BinaryKernel<A, R> {
     }
 }
 
-/// `n` elements of an operand from `at` on; with stride 0 they are all the same one.
+/// Returns `n` elements of an operand from `at` on; with stride 0 they are all the same one.
 #[inline]
 fn side<A: Copy>(data: &[A], step: usize, at: usize, n: usize) -> Side<'_, A> {
     match step {

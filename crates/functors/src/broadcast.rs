@@ -28,7 +28,7 @@ pub fn broadcast_shape(a: &Shape, b: &Shape) -> Result<Shape> {
         .collect()
 }
 
-/// Returns the shape of two partly known shapes broadcast together, as far as it can be told.
+/// Returns the shape of two partial shapes broadcast together, as far as it is known.
 pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     let (Some(x), Some(y)) = (a.dims(), b.dims()) else {
         return Ok(PartialShape::unknown());
@@ -51,7 +51,7 @@ pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialSh
     Ok(PartialShape::of(dims))
 }
 
-/// `value` broadcast to `shape`, which it must fit.
+/// Returns `value` broadcast to `shape`, which it must fit.
 pub fn broadcast_tensor<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: Shape) -> Result<Tensor> {
     let from = value.shape();
     let lead = shape.rank().saturating_sub(from.rank());

@@ -1,4 +1,4 @@
-//! How two operands of a broadcasting op are walked together.
+//! The iteration over two operands of a broadcasting op.
 
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use smallvec::SmallVec;
@@ -9,7 +9,7 @@ const SHORT_RUN: usize = 16;
 /// Rows shorter than this are repeated into a longer one first.
 const SHORT: usize = 64;
 
-/// A run of dimensions that both operands walk alike: its length and their strides.
+/// A run of dimensions with the same broadcasting: its length and the operands' strides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Dim {
     n: usize,
@@ -17,7 +17,7 @@ struct Dim {
     b: usize,
 }
 
-/// How two operands are walked to make an output: collapsed dimensions, outermost first. The
+/// The iteration over two operands for an output: collapsed dimensions, outermost first. The
 /// innermost has strides of 0 and 1 only.
 #[derive(Debug)]
 pub struct BroadcastPlan(SmallVec<[Dim; 4]>);
@@ -56,7 +56,7 @@ impl BroadcastPlan {
     }
 
     /// Calls `f(i, n, a, b)` for the inner runs of output elements `start..end`: the run's first
-    /// element (counted from `start`), its length, and where it begins in each operand.
+    /// element (counted from `start`), its length, and its position in each operand.
     fn runs(&self, start: usize, end: usize, mut f: impl FnMut(usize, usize, usize, usize)) {
         let (inner, outer) = match self.0.split_last() {
             Some((inner, outer)) if inner.n > 0 => (*inner, outer),
@@ -96,7 +96,7 @@ impl BroadcastPlan {
         self.0.last().map_or((1, 1), |d| (d.a, d.b))
     }
 
-    /// Calls `f(i, a, b)` for each of the `n` output elements and where its operands are.
+    /// Calls `f(i, a, b)` for each of the `n` output elements and its positions in the operands.
     pub fn elements(&self, n: usize, mut f: impl FnMut(usize, usize, usize)) {
         let inner = self.0[self.0.len() - 1];
         self.runs(0, n, |i, len, a, b| {
@@ -106,7 +106,7 @@ impl BroadcastPlan {
         });
     }
 
-    /// Returns whether the inner runs are so short that operands are better spread out first.
+    /// Returns whether inner runs are so short that operands should be expanded first.
     pub fn has_short_runs(&self) -> bool {
         self.0.len() > 1 && self.0[self.0.len() - 1].n < SHORT_RUN
     }
@@ -133,8 +133,8 @@ impl BroadcastPlan {
         });
     }
 
-    /// Returns the length of the short row of `b` that repeats under all of `a`, if the plan is
-    /// that.
+    /// Returns the length of the short row of `b` that is repeated over all of `a`, if this is such
+    /// a plan.
     pub fn short_period(&self) -> Option<usize> {
         match self.0[..] {
             [

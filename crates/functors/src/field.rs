@@ -1,5 +1,5 @@
-//! The upper rungs of the ladder of number traits (see [`crate::numeric`]): elementary functions of
-//! the real and complex element types, and the wide types that others compute in.
+//! Numeric traits with elementary functions (see [`crate::numeric`] for the others): the real and
+//! complex element types, and the wide types to compute in.
 
 use crate::numeric::{Num, Ordered};
 use ferroflow_primitives::special;
@@ -8,7 +8,7 @@ use num_complex::ComplexFloat;
 
 /// A real or complex number with the elementary functions.
 pub trait Field: Num {
-    /// e to the power of the value.
+    /// Returns e to the power of the value.
     fn exp(self) -> Self;
     /// `exp(x) - 1`, exact near zero.
     fn exp_m1(self) -> Self;
@@ -46,7 +46,7 @@ pub trait Field: Num {
     fn atanh(self) -> Self;
     /// Returns the value to the power of `e`.
     fn pow(self, e: Self) -> Self;
-    /// `x / |x|`, or `x` where that is not a number.
+    /// `x / |x|`, or `x` if that is NaN.
     fn sign(self) -> Self;
     /// Returns the complex conjugate.
     fn conj(self) -> Self;
@@ -120,8 +120,8 @@ pub trait Real: Field + Ordered {
     fn next_after(self, to: Self) -> Self;
 }
 
-/// An element type with a wide type of the same kind, `f64` or `Complex64`, for kernels that would
-/// lose digits in the type itself.
+/// An element type with a wide type of the same kind, `f64` or `Complex64`, for kernels that need
+/// more digits than the type has.
 pub trait Promote: Element {
     /// The wide type.
     type Wide: Field;
@@ -263,7 +263,7 @@ macro_rules! reals {
             fn cosh(self) -> Self { ComplexFloat::cosh(self) }
             fn tanh(self) -> Self {
                 if self.re.abs() > 20.0 {
-                    // The quotient below would overflow; only the sign of the real part is left.
+                    // The quotient below would overflow; only the sign of the real part matters.
                     let tail = 4.0 * (-2.0 * self.re.abs()).exp() * self.im.sin() * self.im.cos();
                     return Complex::new((1.0 as $ty).copysign(self.re), tail);
                 }

@@ -1,5 +1,5 @@
-//! Rows of a tensor picked by index: the engine of the Gather ops and of reads of resource
-//! variables by row.
+//! Rows of a tensor by index, for the Gather ops and for reads of rows of resource variables
+//! (TensorFlow: `core/kernels/gather_functor.h`).
 
 use crate::indices::{self, Index, axis_in, shape_of};
 use crate::strided::{MIN_BLOCK, par_rows, unravel};
@@ -8,7 +8,7 @@ use ferroflow_opdef::{Attrs, KernelCtx, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
 
-/// Returns the error of an index that is not inside.
+/// Returns the error of an index out of range.
 #[cold]
 pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> Status {
     let mut coords = vec![0; dims.len()];
@@ -21,7 +21,7 @@ pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> S
     invalid_argument!("indices{at} = {value} is not in [0, {limit})")
 }
 
-/// Returns the rows of `params` along `axis` that `indices` name.
+/// Returns the rows of `params` along `axis` at `indices`.
 pub fn gather_rows<T: Item, I: Index>(
     ctx: &KernelCtx,
     params: &Tensor,
@@ -85,7 +85,7 @@ pub fn gather_rows<T: Item, I: Index>(
     Ok(out)
 }
 
-/// Returns the shape of rows of `params` that input 1 picks.
+/// Returns the shape of the rows of `params` that input 1 selects.
 pub fn gather_shape_of(
     ctx: &mut ShapeCtx,
     params: &PartialShape,
@@ -128,8 +128,8 @@ pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
     }
 }
 
-/// Positions of rows in a tensor: the innermost dimension of an index tensor is a coordinate of
-/// the first dimensions of `dims`. `None` for a coordinate that is not inside.
+/// Returns the position of a row: the innermost dimension of an index tensor holds coordinates of
+/// the first dimensions of `dims`. `None` if a coordinate is out of range.
 pub fn row_position<I: Index>(coords: &[I], dims: &[usize]) -> Option<usize> {
     coords.iter().zip(dims).try_fold(0usize, |at, (c, &d)| {
         let c = usize::try_from(c.to_i64()).ok().filter(|&c| c < d)?;
@@ -165,7 +165,7 @@ fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
     )
 }
 
-/// Returns the rows of `params` whose leading coordinates `indices` hold.
+/// Returns the rows of `params` at the leading coordinates `indices`.
 pub fn gather_nd_rows<T: Item, I: Index>(
     ctx: &KernelCtx,
     params: &Tensor,

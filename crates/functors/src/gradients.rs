@@ -1,9 +1,9 @@
-//! Expressions that gradient functions of several groups write.
+//! Expressions that gradient functions of several groups share.
 
 use ferroflow_opdef::{Expr, Gradient, IndexedSlices};
 use ferroflow_tensor::DType;
 
-/// Elements `from..to` of a vector; `None` stands for its ends.
+/// Returns elements `from..to` of a vector; `None` stands for its ends.
 pub fn part<'g>(v: Expr<'g>, from: Option<Expr<'g>>, to: Option<Expr<'g>>) -> Expr<'g> {
     let all = |e: Expr<'g>| e.reshape(e.ints([1]));
     let bound = |e: Option<Expr<'g>>| e.map_or_else(|| v.ints([0]), all);
@@ -35,12 +35,12 @@ fn count(v: Expr) -> Expr {
     v.op("Prod", &[v.int(0)])
 }
 
-/// Scalars as a vector.
+/// Packs scalars into a vector.
 fn pack<'g, const N: usize>(first: Expr<'g>, rest: [Expr<'g>; N]) -> Expr<'g> {
     first.op("Pack", &rest)
 }
 
-/// How many dimensions of the indices are batches.
+/// Returns the number of batch dimensions of the indices.
 pub fn batch_of(indices: Expr, batch_dims: i64) -> Expr {
     match batch_dims < 0 {
         false => indices.int(batch_dims as i32),
@@ -56,7 +56,7 @@ pub fn in_batches<'g>(
     axis: Expr<'g>,
     batch: Expr<'g>,
 ) -> Expr<'g> {
-    // As matrices of slices: params are [batch, outer, size, inner], what came is
+    // Reshape to matrices of slices: params are [batch, outer, size, inner], the gradient is
     // [batch, outer, indices, inner].
     let n_batch = count(part(shape, None, Some(batch)));
     let n_outer = count(part(shape, Some(batch), Some(axis)));

@@ -1,4 +1,4 @@
-//! 16-bit floats as `f32` tensors and back, for kernels that compute in `f32` only.
+//! Conversion of 16-bit floats to `f32` and back, for kernels that compute in `f32` only.
 
 use crate::numeric::Half;
 use ferroflow_base::{Result, internal};
@@ -21,7 +21,7 @@ pub fn widened(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Returns `t`, which is in single precision, as `dtype`.
+/// Converts `t` from single precision to `dtype`.
 pub fn narrowed(par: &dyn Parallelism, t: Tensor, dtype: DType) -> Result<Tensor> {
     match dtype {
         DType::Float => Ok(t),

@@ -1,4 +1,4 @@
-//! Axes, sizes and index tensors, as kernels and shape functions read them.
+//! Axes, sizes and index tensors, for kernels and shape functions.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::ShapeCtx;
@@ -10,9 +10,9 @@ pub type Ints = SmallVec<[i64; 8]>;
 
 /// An integer element that indexes or counts.
 pub trait Index: Element {
-    /// As 64 bits.
+    /// Converts to 64 bits.
     fn to_i64(self) -> i64;
-    /// From 64 bits, cutting off what does not fit.
+    /// Converts from 64 bits, truncating.
     fn from_i64(v: i64) -> Self;
 }
 
@@ -56,7 +56,7 @@ pub fn ints(t: &Tensor) -> Result<Ints> {
     }
 }
 
-/// Returns a tensor of 64-bit numbers as one of `dtype`; what does not fit is cut off.
+/// Converts a tensor of 64-bit numbers to `dtype`, truncating.
 pub fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
     if dtype == t.dtype() {
         return Ok(t);
@@ -70,7 +70,7 @@ pub fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Returns the value of an integer tensor that must have exactly one element.
+/// Returns the value of an integer tensor that has exactly one element.
 #[inline]
 pub fn int(t: &Tensor) -> Option<i64> {
     match t.dtype() {
@@ -111,7 +111,7 @@ fn too_large_for(dtype: DType, v: i64) -> ferroflow_base::Status {
     invalid_argument!("the size {v} does not fit the output type {dtype}")
 }
 
-/// `axis`, counted from the end when negative, as a position in `0..rank`.
+/// Returns `axis`, counted from the end if negative, as a position in `0..rank`.
 #[inline]
 pub fn axis_in(axis: i64, rank: usize) -> Option<usize> {
     let axis = if axis < 0 {
@@ -122,17 +122,17 @@ pub fn axis_in(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(axis).ok().filter(|&a| a < rank)
 }
 
-/// Returns the values of input `i` of a shape function when it is a constant, of any integer type.
+/// Returns the values of input `i` of a shape function if it is a constant, of any integer type.
 pub fn constant(ctx: &ShapeCtx, i: usize) -> Option<Ints> {
     ints(ctx.constant(i)?).ok()
 }
 
-/// Returns the value of input `i` of a shape function when it is a constant with one element.
+/// Returns the value of input `i` of a shape function if it is a constant with one element.
 pub fn constant_int(ctx: &ShapeCtx, i: usize) -> Option<i64> {
     int(ctx.constant(i)?)
 }
 
-/// Returns a partial shape in which every dimension is looked up by `f`.
+/// Returns a partial shape whose dimensions `f` returns.
 pub fn partial(rank: usize, f: impl FnMut(usize) -> Option<usize>) -> PartialShape {
     PartialShape::of((0..rank).map(f))
 }
@@ -160,19 +160,19 @@ pub fn of_vector_length(shape: &PartialShape) -> PartialShape {
     }
 }
 
-/// `[0,2,5]`-like text of numbers.
+/// Formats numbers as `[0,2,5]`.
 pub fn list<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> String {
     let texts: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
     format!("[{}]", texts.join(","))
 }
 
-/// `[0, 2, 5]`-like text of a row of coordinates.
+/// Formats a row of coordinates as `[0, 2, 5]`.
 pub fn coordinates(values: impl IntoIterator<Item = i64>) -> String {
     let texts: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
     format!("[{}]", texts.join(", "))
 }
 
-/// Returns a shape from dimensions whose product may be too large.
+/// Returns a shape from dimensions; an error if their product is too large.
 #[inline]
 pub fn shape_of(dims: impl IntoIterator<Item = usize>) -> Result<Shape> {
     let dims: Ints = dims

@@ -1,4 +1,4 @@
-//! The product of two matrices as MatMul computes it.
+//! The product of two matrices (TensorFlow: `core/kernels/matmul_op_impl.h`).
 
 use crate::indices::shape_of;
 use crate::numeric::Num;
@@ -7,8 +7,8 @@ use ferroflow_opdef::KernelCtx;
 use ferroflow_primitives::gemm::{self, Epilogue, GemmShape, gemm};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
-/// Both inputs must be matrices. What TensorFlow says of others depends on whether oneDNN
-/// has a kernel for the dtype.
+/// Checks that both inputs are matrices. TensorFlow's message depends on whether oneDNN has a
+/// kernel for the dtype.
 pub fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
     let (m, n) = (a.rank(), b.rank());
     if (m, n) == (2, 2) {
@@ -44,7 +44,7 @@ pub fn incompatible(
     invalid_argument!("Matrix size-incompatible: In[0]: {a}, In[1]: {b}")
 }
 
-/// Returns the product of two matrices, as MatMul computes it; `s` is what [`sizes`] says of them.
+/// Returns the product of two matrices whose sizes are `s`, as [`sizes`] returns them.
 pub fn product<T: gemm::GemmElement + Num>(
     ctx: &KernelCtx,
     s: &GemmShape,
@@ -74,7 +74,7 @@ pub fn finish_zeros<T: gemm::GemmElement + Element>(out: &mut [T], n: usize, ep:
     }
 }
 
-/// A product term by term, with what follows it.
+/// Computes a product term by term, and the epilogue.
 fn tiny<T: gemm::GemmElement + Num>(
     s: &GemmShape,
     a: &[T],

@@ -1,4 +1,4 @@
-//! The ladder of number traits of the generic kernels, with the arithmetic of TensorFlow's C++
+//! The numeric traits of generic kernels, with the arithmetic of TensorFlow's C++
 //! (integers wrap): [`Num`] for every type but the 16-bit floats, [`Ordered`] without complex
 //! numbers, [`Int`]; then in [`crate::field`] `Field` (real and complex floats), `Real` and
 //! `Promote` (the wide type to compute in). [`Half`] is a 16-bit float, which computes through
@@ -7,7 +7,7 @@
 use ferroflow_tensor::{Complex, Element, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
-/// An element type with arithmetic of its own.
+/// An element type with native arithmetic.
 pub trait Num: Element {
     /// Zero.
     const ZERO: Self;
@@ -23,7 +23,7 @@ pub trait Num: Element {
     fn div(self, o: Self) -> Self;
     /// Negation; integers wrap around.
     fn neg(self) -> Self;
-    /// `n` as this type, rounded or wrapped.
+    /// Converts `n`, rounded or wrapped.
     fn from_count(n: usize) -> Self;
     /// Returns the value times its conjugate.
     fn norm(self) -> Self;
@@ -34,7 +34,7 @@ pub trait Num: Element {
     fn squared_difference(self, o: Self) -> Self {
         self.sub(o).norm()
     }
-    /// Returns the average of `n` numbers whose sum this is.
+    /// Returns the average of `n` numbers with this sum.
     #[inline]
     fn average(self, n: usize) -> Self {
         self.div(Self::from_count(n))
@@ -67,7 +67,7 @@ pub trait Ordered: Num + PartialOrd {
     fn trunc_div(self, o: Self) -> Self;
     /// Returns whether the value is NaN.
     fn not_a_number(self) -> bool;
-    /// Returns the larger, or the operand that is not a number.
+    /// Returns the larger operand, or NaN if one is.
     #[inline(always)]
     fn larger(self, o: Self) -> Self {
         if self > o || self.not_a_number() {
@@ -76,7 +76,7 @@ pub trait Ordered: Num + PartialOrd {
             o
         }
     }
-    /// Returns the smaller, or the operand that is not a number.
+    /// Returns the smaller operand, or NaN if one is.
     #[inline(always)]
     fn smaller(self, o: Self) -> Self {
         if self < o || self.not_a_number() {
@@ -95,7 +95,7 @@ pub trait Int: Ordered + Eq + Ord {
     fn shr(self, o: Self) -> Self;
     /// Returns the value to the power of `e`.
     fn pow(self, e: Self) -> Self;
-    /// Number of bits that are set.
+    /// Number of one bits.
     fn ones(self) -> u8;
     /// Bitwise complement.
     fn not(self) -> Self;
@@ -109,7 +109,7 @@ pub trait Int: Ordered + Eq + Ord {
     fn abs(self) -> Self;
     /// -1, 0 or 1.
     fn sign(self) -> Self;
-    /// Always zero, as in TensorFlow's Round of integers.
+    /// Returns zero, always, as TensorFlow's Round of integers.
     #[inline(always)]
     fn round(self) -> Self {
         Self::ZERO
@@ -262,7 +262,7 @@ macro_rules! floats {
             #[inline(always)]
             fn root(self) -> Self { self.sqrt() }
             fn average(self, n: usize) -> Self {
-                // Of nothing, the average is zero.
+                // The average of no elements is zero.
                 if n == 0 { Self::ZERO } else { self / n as $ty }
             }
         }

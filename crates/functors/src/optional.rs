@@ -1,16 +1,16 @@
-//! [`Optional`]: what a variant of the Optional ops holds.
+//! [`Optional`]: the value of the Optional ops' variants.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{Shape, Tensor, Variant};
 use std::sync::Arc;
 
-/// Some tensors, or nothing.
+/// Some tensors, or none.
 #[derive(Clone)]
 pub struct Optional(pub Option<Vec<Tensor>>);
 
 impl Optional {
-    /// As a variant scalar.
+    /// Returns the optional as a variant scalar.
     pub fn into_tensor(self) -> Result<Tensor> {
         Tensor::from_variants(Shape::scalar(), vec![self.into_variant()])
     }
@@ -20,12 +20,12 @@ impl Optional {
         Variant(Some(Arc::new(self)))
     }
 
-    /// Returns the optional that a variant holds, if it holds one.
+    /// Returns the optional of a variant, if it is one.
     pub fn of(variant: &Variant) -> Option<&Optional> {
         variant.0.as_deref()?.downcast_ref()
     }
 
-    /// Returns the optional that input `i` holds.
+    /// Returns the optional of input `i`.
     pub fn input<'c>(ctx: &'c KernelCtx, i: usize, op: &str) -> Result<&'c Optional> {
         let t = ctx.input(i)?;
         if !t.shape().is_scalar() {
@@ -39,13 +39,13 @@ impl Optional {
             .ok_or_else(|| invalid_argument!("Input to {op} must be an OptionalVariant object."))
     }
 
-    /// With every tensor changed by `f`.
+    /// Returns the optional with `f` applied to every tensor.
     pub fn map(&self, f: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<Optional> {
         let values = self.0.as_ref().map(|v| v.iter().map(f).collect());
         Ok(Optional(values.transpose()?))
     }
 
-    /// Returns the tensors of both put together by `f`.
+    /// Returns the tensors of both combined by `f`.
     pub fn zip(
         &self,
         other: &Optional,

@@ -1,4 +1,4 @@
-//! Weights in the order that the kernels read them, as tensors that a file can hold.
+//! Weights in the layout that kernels read, as tensors that a file can hold.
 
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
 use ferroflow_opdef::KernelBuild;
@@ -7,8 +7,8 @@ use ferroflow_primitives::gemm::{GemmElement, PackedB};
 use ferroflow_sync::Inline;
 use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 
-/// What packed weights depend on besides the graph: the version of the kernels' order and the
-/// machine's instructions. Weights that were packed under another name are of no use.
+/// Returns the version of the packed layout and the machine's instruction set, which together
+/// determine the packed bytes. Weights packed under another value cannot be used.
 ///
 /// ```
 /// assert!(ferroflow_functors::prepack::packing().starts_with("2/"));
@@ -22,7 +22,7 @@ pub fn packing() -> String {
     format!("{VERSION}/{isa}")
 }
 
-/// Goes up whenever something is packed differently than before.
+/// Incremented whenever the packed layout changes.
 const VERSION: u32 = 2;
 
 /// The bytes of packed weights, kept alive by the tensor.
@@ -34,7 +34,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Returns the blocks that a kernel of this node was packed into before.
+/// Returns the packed blocks of an earlier build of this node's kernel, if any.
 pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
     let Some(blocks) = build.packed().transpose()? else {
         return Ok(None);
@@ -43,7 +43,7 @@ pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
     Ok(Some(bytes.collect()))
 }
 
-/// Returns a matrix that was packed before.
+/// Returns the packed matrix of an earlier build.
 pub fn matrix<T: GemmElement>(
     build: &KernelBuild,
     k: usize,
@@ -60,8 +60,8 @@ pub fn matrix<T: GemmElement>(
         .ok_or_else(misfit)
 }
 
-/// Returns a constant matrix as the right-hand side of products: as it was packed before, or packed
-/// now.
+/// Returns a constant matrix as the right-hand side of products: packed by an earlier build, or
+/// packed now.
 pub fn weights<T: GemmElement + Element>(
     build: &KernelBuild,
     weights: &LazyTensor,

@@ -1,4 +1,4 @@
-//! Batches of matrix products for every number type: `ferroflow_primitives` for `f32` and `f64`,
+//! Batches of matrix products for every numeric type: `ferroflow_primitives` for `f32` and `f64`,
 //! 16-bit floats through `f32`, plain loops for integers and complex numbers.
 
 use crate::half_conversion::{narrow_slice, widened_slice};

@@ -1,4 +1,4 @@
-//! A ragged tensor as the value of a variant.
+//! [`Ragged`]: a ragged tensor as the value of a variant.
 
 use ferroflow_tensor::{Tensor, Variant};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Ragged {
         variant.0.as_deref()?.downcast_ref()
     }
 
-    /// Returns the same splits with other values.
+    /// Returns a ragged tensor with the same splits and other values.
     pub fn with_values(&self, values: Tensor) -> Ragged {
         Ragged {
             splits: self.splits.clone(),

@@ -1,6 +1,6 @@
-//! The engine of reductions: dimensions are collapsed, then reduced one after another, each as
-//! rows (innermost) or as a middle dimension. Blocks have fixed sizes, so that results do not
-//! depend on the number of threads.
+//! Reductions: dimensions are collapsed, then reduced one after another, each as rows (innermost)
+//! or as a middle dimension. Blocks have fixed sizes, so that results do not depend on the number
+//! of threads.
 
 use crate::numeric::{Num, Ordered};
 use crate::unary::CHEAP;
@@ -10,15 +10,15 @@ use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Element, Tensor};
 use smallvec::SmallVec;
 
-/// A way to make one element of many.
+/// A reduction of many elements to one.
 pub trait Reduce<T: Element>: Send + Sync + 'static {
-    /// Reduces the results further.
+    /// The reduction of partial results.
     type Then: Reduce<T, Then = Self::Then>;
 
-    /// The reduction of nothing.
+    /// The result for no elements.
     const START: T;
 
-    /// Takes in one more element.
+    /// Adds one more element.
     fn step(acc: T, x: T) -> T;
 
     /// Reduces a row.
@@ -26,7 +26,7 @@ pub trait Reduce<T: Element>: Send + Sync + 'static {
         reduce_row::<T>(x, Self::START, Self::step, Self::Then::step)
     }
 
-    /// `out[c] = reduction of x[r * ld + c]` over `rows` rows.
+    /// Computes `out[c] = reduction of x[r * ld + c]` over `rows` rows.
     fn block(x: &[T], ld: usize, rows: usize, out: &mut [T]) {
         reduce_block(x, ld, rows, out, Self::START, Self::step, Self::Then::step);
     }
@@ -71,7 +71,7 @@ fn reduce_block<T: Copy>(
     const WIDE: usize = 64;
     let cols = out.len();
     if cols == ld && cols <= WIDE / 2 && rows * cols >= 4 * WIDE {
-        // Several short rows are as good as a longer one.
+        // Combine several short rows into a longer one.
         let wide = WIDE / cols * cols;
         let mut sums = [start; WIDE];
         for chunk in x[..rows * cols].chunks(wide) {
@@ -118,13 +118,13 @@ reducers! {
     Prod: Num, T::ONE, |acc, x| acc.mul(x), Prod;
     /// The sum of the squares of the absolute values.
     SumSquares: Num, T::ZERO, |acc, x| acc.add(x.norm()), Sum;
-    /// The largest element, or one that is not a number.
+    /// The largest element, or NaN if there is one.
     Max: Ordered, T::LOWEST, |acc, x| acc.larger(x), Max;
-    /// The smallest element, or one that is not a number.
+    /// The smallest element, or NaN if there is one.
     Min: Ordered, T::HIGHEST, |acc, x| acc.smaller(x), Min;
 }
 
-/// Whether all are true.
+/// Logical and.
 pub struct All;
 impl Reduce<bool> for All {
     type Then = All;
@@ -135,7 +135,7 @@ impl Reduce<bool> for All {
     }
 }
 
-/// Whether any is true.
+/// Logical or.
 pub struct Any;
 impl Reduce<bool> for Any {
     type Then = Any;
@@ -186,7 +186,7 @@ macro_rules! fast_limits {
             #[inline(always)]
             fn step(acc: f32, x: f32) -> f32 { <$slow as Reduce<f32>>::step(acc, x) }
             fn row(x: &[f32]) -> f32 {
-                // The sum tells whether something is not a number, which must then come out.
+                // The sum is NaN if an element is, which must be the result.
                 let mut out = [0.0];
                 reduce_rows(&Inline, ReduceOp::Sum, x, x.len(), &mut out);
                 if out[0].is_nan() {
@@ -206,10 +206,10 @@ fast_limits! {
 }
 
 /// Collapsed dimensions, outermost first: length, and whether it is reduced. Dimensions of length
-/// 1 are gone.
+/// 1 are removed.
 pub type Layout = SmallVec<[(usize, bool); 4]>;
 
-/// Collapses `dims`, of which those with `reduced[i]` are to be reduced.
+/// Collapses `dims`, of which those with `reduced[i]` are reduced.
 pub fn layout(dims: &[usize], reduced: &[bool]) -> Layout {
     let mut layout = Layout::new();
     for (&n, &reduced) in dims.iter().zip(reduced).filter(|(n, _)| **n != 1) {
@@ -221,7 +221,7 @@ pub fn layout(dims: &[usize], reduced: &[bool]) -> Layout {
     layout
 }
 
-/// Reduces `x` to `out`, which has as many elements as the dimensions that stay.
+/// Reduces `x` to `out`, which has as many elements as the remaining dimensions.
 pub fn reduce<T: Element, R: Reduce<T>>(
     par: &dyn Parallelism,
     layout: &Layout,
@@ -273,7 +273,7 @@ fn pass<T: Element, R: Reduce<T>>(
         out.fill(R::START);
         return Ok(());
     }
-    // Rows to a block, and blocks to an output.
+    // Rows per block, and blocks per output.
     let rows = (CHEAP / cols).max(128);
     if n >= 2 * rows {
         let blocks = n.div_ceil(rows);

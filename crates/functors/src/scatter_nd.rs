@@ -11,7 +11,7 @@ use ferroflow_tensor::{
     f16,
 };
 
-/// How an update combines with the element that it is written to.
+/// The combination of an update with the element at its position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Combine {
     /// Replaces the element.
@@ -62,7 +62,7 @@ fn check(indices: &Shape, updates: &Shape, shape: &Shape) -> Result<usize> {
     Ok(depth)
 }
 
-/// Applies `combine` to the elements of every slice that the indices name, in their order.
+/// Applies `combine` to the elements of every indexed slice, in order.
 fn scatter<T: Item>(
     out: &mut Tensor,
     indices: &Tensor,
@@ -207,7 +207,7 @@ pub fn scatter_nd(build: &KernelBuild, dtype: DType, combine: Combine) -> Result
                 |a, b| a - b
             )
         }
-        // As C++ adds up bools: a sum other than zero is true.
+        // Like C++'s sum of bools: nonzero is true.
         DType::Bool => match combine {
             Combine::Add => number!(bool, bool, |v| v, |v| v, |a, b| a | b),
             Combine::Sub => number!(bool, bool, |v| v, |v| v, |a, b| a ^ b),

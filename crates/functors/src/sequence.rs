@@ -1,4 +1,4 @@
-//! Element shapes of lists and arrays, as tensors and with a leading dimension.
+//! Element shapes of lists and tensor arrays, as tensors and with a leading dimension.
 
 use crate::indices;
 use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
@@ -47,7 +47,7 @@ pub fn shape_from_tensor(t: &Tensor) -> Result<PartialShape> {
     }
 }
 
-/// [`shape_from_tensor`] of input `i` of a shape function, as far as its value is known.
+/// Returns [`shape_from_tensor`] of input `i` of a shape function, as far as its value is known.
 pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     match (ctx.constant(i), ctx.shape_value(i)) {
         (Some(t), _) => shape_from_tensor(t),
@@ -65,7 +65,7 @@ pub fn shape_to_tensor(shape: &PartialShape, dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// Creates a shape with an unknown dimension before the others.
+/// Returns the shape with a leading dimension `n`.
 pub fn with_leading(n: Option<usize>, shape: &PartialShape) -> PartialShape {
     match shape.dims() {
         None => PartialShape::unknown(),
@@ -73,7 +73,7 @@ pub fn with_leading(n: Option<usize>, shape: &PartialShape) -> PartialShape {
     }
 }
 
-/// Creates a shape without its first dimension.
+/// Returns the shape without its first dimension.
 pub fn without_leading(shape: &PartialShape) -> PartialShape {
     match shape.dims() {
         Some([_, rest @ ..]) => PartialShape::of(rest.iter().copied()),
@@ -81,7 +81,7 @@ pub fn without_leading(shape: &PartialShape) -> PartialShape {
     }
 }
 
-/// Lengthens a vector of slots to at least `n`; RESOURCE_EXHAUSTED when they cannot fit.
+/// Extends a vector of slots to at least `n`; RESOURCE_EXHAUSTED if they do not fit into memory.
 pub fn grow<T: Default>(slots: &mut Vec<T>, n: usize) -> Result<()> {
     if n <= slots.len() {
         return Ok(());

@@ -5,7 +5,7 @@ use ferroflow_base::Result;
 use ferroflow_opdef::ShapeCtx;
 use ferroflow_tensor::PartialShape;
 
-/// Every output has the shape of the input in the same position (unary ops, Identity,
+/// Sets every output to the shape of the input at the same position (unary ops, Identity,
 /// IdentityN).
 pub fn unchanged(ctx: &mut ShapeCtx) -> Result<()> {
     for i in 0..ctx.num_outputs() {
@@ -14,27 +14,27 @@ pub fn unchanged(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Output 0 has the shape that inputs 0 and 1 share.
+/// Sets output 0 to the common shape of inputs 0 and 1.
 pub fn merged(ctx: &mut ShapeCtx) -> Result<()> {
     let shape = ctx.merge(&ctx.input(0), &ctx.input(1))?;
     ctx.set(0, shape);
     Ok(())
 }
 
-/// Output 0 is a scalar.
+/// Sets output 0 to a scalar.
 pub fn scalar(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, PartialShape::scalar());
     Ok(())
 }
 
-/// Output 0 has the shape of inputs 0 and 1 broadcast together.
+/// Sets output 0 to the shape of inputs 0 and 1 broadcast together.
 pub fn broadcast(ctx: &mut ShapeCtx) -> Result<()> {
     let shape = broadcast_partial(&ctx.input(0), &ctx.input(1))?;
     ctx.set(0, shape);
     Ok(())
 }
 
-/// Output 0 has the attr `shape`.
+/// Sets output 0 to the attr `shape`.
 pub fn from_shape_attr(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, ctx.attrs().shape("shape")?.clone());
     Ok(())

@@ -1,12 +1,12 @@
-//! Moving elements: dense rows out of strided views. Transposing, slicing, reversing,
-//! broadcasting and tiling are all one copy with other strides.
+//! Copies of strided views to dense tensors. Transposing, slicing, reversing, broadcasting and
+//! tiling are all one copy with different strides.
 
 use ferroflow_base::{Result, internal};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::Item;
 use smallvec::SmallVec;
 
-/// Elements that a thread should at least have to itself when the work is copying.
+/// Least elements per thread when copying.
 pub const MIN_BLOCK: usize = 16 * 1024;
 
 /// Calls `f(i, row)` for every `row_len`-long row of `out`, in parallel.
@@ -20,7 +20,7 @@ pub fn par_rows<T: Send>(
     par_chunks_mut(par, out, row_len, (MIN_BLOCK / row_len).max(1), f);
 }
 
-/// Copies `src` to `out`, which is as long, in parallel when it is long.
+/// Copies `src` to `out` of the same length, in parallel if it is long.
 pub fn par_copy<T: Item>(par: &dyn Parallelism, src: &[T], out: &mut [T]) {
     if out.len() <= 4 * MIN_BLOCK {
         return out.clone_from_slice(src);
@@ -31,7 +31,7 @@ pub fn par_copy<T: Item>(par: &dyn Parallelism, src: &[T], out: &mut [T]) {
     });
 }
 
-/// Sets every element of `out`, in parallel when it is long.
+/// Sets every element of `out`, in parallel if it is long.
 pub fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
     if out.len() <= 4 * MIN_BLOCK {
         return out.fill(value.clone());
@@ -41,7 +41,7 @@ pub fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
     });
 }
 
-/// The coordinates of row-major position `i` in `dims`.
+/// Computes the coordinates of row-major position `i` in `dims`.
 pub fn unravel(mut i: usize, dims: &[usize], coords: &mut [usize]) {
     for (c, &d) in coords.iter_mut().zip(dims).rev() {
         *c = i % d.max(1);
@@ -51,7 +51,7 @@ pub fn unravel(mut i: usize, dims: &[usize], coords: &mut [usize]) {
 
 /// A view of a slice: element `(i, j, …)` is at `base + i * strides[0] + j * strides[1] + …`.
 ///
-/// Dimensions of size 1 are dropped and neighbors that lie evenly are merged on the way in.
+/// Dimensions of size 1 are dropped, and neighbors with matching strides are merged.
 #[derive(Clone, Debug)]
 pub struct Strided {
     base: isize,
@@ -85,17 +85,17 @@ impl Strided {
         view
     }
 
-    /// Element count.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// True when there is no element.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the view starts, when its elements lie side by side.
+    /// Returns the start of the view if its elements are contiguous.
     pub fn as_range_start(&self) -> Option<usize> {
         match (&self.strides[..], &self.dims[..]) {
             ([], _) | ([1], _) => usize::try_from(self.base).ok(),
@@ -108,7 +108,7 @@ impl Strided {
         self.dims.iter().copied().zip(self.strides.iter().copied())
     }
 
-    /// Fails unless every element is inside a slice of `len` elements.
+    /// Checks that every element is inside a slice of `len` elements.
     fn check(&self, len: usize) -> Result<()> {
         let (mut lo, mut hi) = (self.base as i128, self.base as i128);
         for (d, s) in self.collapsed() {
@@ -170,8 +170,8 @@ impl Strided {
         Ok(())
     }
 
-    /// A copy whose source runs along dimension `k` while its output runs along the last one:
-    /// goes by tiles so that both sides stay in the cache.
+    /// Copies a view whose source is contiguous along dimension `k` while its output is contiguous
+    /// along the last one: by tiles, so that both sides stay in the cache.
     fn copy_tiled<T: Item>(&self, par: &dyn Parallelism, src: &[T], out: &mut [T], k: usize) {
         const TILE: usize = 16;
         let last = self.dims.len() - 1;
@@ -271,7 +271,7 @@ fn copy_run<T: Item>(src: &[T], from: isize, stride: isize, out: &mut [T]) {
     }
 }
 
-/// Row-major steps through the offsets of a view.
+/// Iterates over the offsets of a view, row-major.
 struct Walk<'a> {
     offset: isize,
     dims: &'a [usize],

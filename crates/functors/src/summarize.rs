@@ -1,10 +1,10 @@
-//! Tensors as text, in the two forms that TensorFlow prints them in.
+//! Tensors as text, in the two formats of TensorFlow.
 
 use ferroflow_base::general;
 use ferroflow_tensor::{DType, Tensor, bf16, dispatch, f16};
 
-/// Returns the first `max` elements (all when negative), as in the message of a failed Assert:
-/// `[1 2][3...]...`. Numbers that are complex and handles have no form: `?`.
+/// Formats the first `max` elements (all if negative), as in the message of a failed Assert:
+/// `[1 2][3...]...`. Complex numbers and handles are shown as `?`.
 ///
 /// Source: `Tensor::SummarizeValue`.
 pub fn summary(t: &Tensor, max: i64) -> String {
@@ -53,8 +53,8 @@ fn brackets(
     }
 }
 
-/// Returns the first and last `edge` elements of each dimension (all when negative), nested and on
-/// lines: the form of `tf.print`.
+/// Formats the first and last `edge` elements of each dimension (all if negative), nested and on
+/// separate lines: the format of `tf.print`.
 ///
 /// Source: `Tensor::SummarizeValue` with `print_v2`.
 pub fn summary_v2(t: &Tensor, edge: i64) -> String {
@@ -86,7 +86,7 @@ fn nested(
         return;
     };
     let stride: usize = inner.iter().product();
-    // Between two of a dimension: a blank, or line breaks and the indent of what is open.
+    // Between two elements of a dimension: a blank, or line breaks and the indent of open brackets.
     let separator = match inner.len() {
         0 => " ".to_string(),
         deep => "\n".repeat(deep) + &" ".repeat(depth + 1),
@@ -111,7 +111,7 @@ fn nested(
     out.push(']');
 }
 
-/// The elements of a tensor, each as text.
+/// The elements of a tensor, formatted one by one.
 struct Elements<'a> {
     tensor: &'a Tensor,
     quoted: bool,
@@ -153,7 +153,7 @@ fn of_slice<T: ferroflow_tensor::Element>(
     value.map_or_else(|| "?".to_string(), text)
 }
 
-/// Returns the fewest of 6 or 9 digits that say which float it is.
+/// Formats with 6 digits if they identify the float, else with 9.
 pub fn float(v: f32) -> String {
     let short = general(f64::from(v), 6);
     match short.parse::<f32>() {
@@ -162,7 +162,7 @@ pub fn float(v: f32) -> String {
     }
 }
 
-/// Returns the fewest of 15 or 17 digits that say which double it is.
+/// Formats with 15 digits if they identify the double, else with 17.
 pub fn double(v: f64) -> String {
     let short = general(v, 15);
     match short.parse::<f64>() {
@@ -171,7 +171,7 @@ pub fn double(v: f64) -> String {
     }
 }
 
-/// Text in C's escapes; what is UTF-8 stays.
+/// Escapes text like C, except for UTF-8.
 fn escaped(text: &[u8]) -> String {
     let mut out = String::new();
     for chunk in text.utf8_chunks() {
@@ -198,7 +198,7 @@ fn escaped(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Formats as C's `printf`.
+    /// Compares with C's `printf`.
     #[test]
     fn numbers() {
         for (v, digits, text) in [
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Lines of TensorFlow 2.21.
+    /// Compares with lines of TensorFlow 2.21.
     #[test]
     fn forms() {
         let t = Tensor::from_slice([3, 2], &[1i32, 2, 3, 4, 5, 6]).unwrap();

@@ -1,4 +1,5 @@
-//! [`TensorList`]: what a variant of the TensorList ops holds.
+//! [`TensorList`]: the value of the TensorList ops' variants (TensorFlow:
+//! `core/kernels/tensor_list.h`).
 
 use crate::numeric::Num;
 use crate::optional::Optional;
@@ -12,7 +13,7 @@ use ferroflow_tensor::{
 use std::any::Any;
 use std::sync::Arc;
 
-/// Tensors of one dtype and of shapes that fit one partial shape. A clone shares the tensors.
+/// Tensors of one dtype whose shapes fit one partial shape. A clone shares the tensors.
 #[derive(Clone)]
 pub struct TensorList {
     /// Dtype of the elements.
@@ -21,7 +22,7 @@ pub struct TensorList {
     pub element_shape: PartialShape,
     /// The elements; those never written are `None` and read as zeros.
     pub elements: Vec<Option<Tensor>>,
-    /// The most elements that may be pushed.
+    /// The maximal number of elements.
     pub max_elements: Option<usize>,
 }
 
@@ -46,7 +47,7 @@ impl TensorList {
         Variant(Some(Arc::new(self)))
     }
 
-    /// Checks the dtype that an op expects.
+    /// Checks that the elements have the dtype that an op expects.
     pub fn expect_dtype(&self, dtype: DType) -> Result<()> {
         if dtype == self.dtype {
             return Ok(());
@@ -57,12 +58,12 @@ impl TensorList {
         ))
     }
 
-    /// Returns the element shape together with what input `i` says.
+    /// Returns the element shape merged with the shape in input `i`.
     pub fn shape_with(&self, ctx: &KernelCtx, i: usize) -> Result<PartialShape> {
         merged(&shape_from_tensor(ctx.input(i)?)?, &self.element_shape)
     }
 
-    /// `shape` together with the shapes of `elements`.
+    /// Returns `shape` merged with the shapes of `elements`.
     pub fn shape_of<'a>(
         mut shape: PartialShape,
         elements: impl IntoIterator<Item = &'a Option<Tensor>>,
@@ -90,7 +91,7 @@ pub fn list_at(variant: &Variant, i: usize) -> Result<&TensorList> {
     list_in(variant).ok_or_else(|| no_list(&format!(" at index {i}")))
 }
 
-/// Returns the list that input `i` holds.
+/// Returns the list of input `i`.
 pub fn list_input<'c>(ctx: &'c KernelCtx, i: usize) -> Result<&'c TensorList> {
     let t = ctx.input(i)?;
     if !t.shape().is_scalar() {
@@ -105,8 +106,8 @@ pub fn list_input<'c>(ctx: &'c KernelCtx, i: usize) -> Result<&'c TensorList> {
         .ok_or_else(|| no_list(""))
 }
 
-/// Changes the list of input `i` and makes it output `o`: in place when this node is the last to
-/// hold it, else on a copy.
+/// Changes the list of input `i` and makes it output `o`: in place if this node has the last
+/// reference, else on a copy.
 pub fn change(
     ctx: &mut KernelCtx,
     i: usize,
@@ -140,14 +141,14 @@ pub fn change_variant(
     Ok(())
 }
 
-/// Most lists that lists may be nested in, where all of them are looked at.
+/// Maximal nesting of lists, where all of them are visited.
 const MAX_DEPTH: usize = 64;
 
 fn too_deep() -> Status {
     invalid_argument!("lists are nested more than {MAX_DEPTH} deep")
 }
 
-/// Lists as long as those of `t`, with zeros where they have something.
+/// Returns lists as long as those of `t`, with zeros for their elements.
 pub fn zeros(t: &Tensor) -> Result<Tensor> {
     zeros_at(t, MAX_DEPTH)
 }
@@ -185,7 +186,8 @@ fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
     Tensor::from_variants(t.shape().clone(), all)
 }
 
-/// Zero, where a variant holds one of the plain types of `core/framework/variant_op_registry.cc`.
+/// Returns zero if a variant holds one of the plain types of
+/// `core/framework/variant_op_registry.cc`.
 fn plain_zero(variant: &Variant) -> Option<Variant> {
     fn zero<T: Any + Default + Send + Sync>(value: &dyn Any) -> Option<Variant> {
         value
@@ -243,7 +245,7 @@ fn check_addable(a: &TensorList, b: &TensorList) -> Result<PartialShape> {
     Ok(element_shape)
 }
 
-/// Returns the sum of two tensors, or of the lists that they hold, element by element.
+/// Adds two tensors, or the lists that they hold, element by element.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     add_at(a, b, MAX_DEPTH)
 }

@@ -1,11 +1,11 @@
-//! A tensor with its dimensions in another order.
+//! Transposition.
 
 use crate::strided::Strided;
 use ferroflow_base::Result;
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{Shape, Tensor, dispatch_items};
 
-/// `value` with its dimensions in the order `perm`.
+/// Returns `value` with its dimensions in the order `perm`.
 pub fn transposed(ctx: &KernelCtx, value: Tensor, perm: &[usize]) -> Result<Tensor> {
     let shape = value.shape();
     let strides = shape.strides();

@@ -1,5 +1,5 @@
-//! The engine of elementwise ops with one input: scalars at once, large tensors in parallel
-//! blocks, in place where the input's storage is free.
+//! Elementwise ops with one input: scalars inline, large tensors in parallel blocks, in place if
+//! the input's storage is free.
 
 use crate::half_conversion::HALF_BLOCK;
 use crate::numeric::Half;
@@ -11,9 +11,9 @@ use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, Tensor};
 use std::sync::Arc;
 
-/// Elements of a block of a cheap function.
+/// Elements per block of a cheap function.
 pub const CHEAP: usize = 16 * 1024;
-/// Elements of a block of a costly function.
+/// Elements per block of an expensive function.
 pub const COSTLY: usize = 4 * 1024;
 
 /// Returns an elementwise op with one input.
@@ -23,7 +23,7 @@ pub const fn unary_op(name: &'static str, signature: &'static str, kernel: Kerne
         .kernel(kernel)
 }
 
-/// Returns the dtype of the first input of an op whose kernel is for floats.
+/// Returns the dtype of the first input of an op whose kernel supports floats.
 pub fn float_input(build: &KernelBuild) -> Result<DType> {
     match build.input(0)? {
         dtype @ (DType::Float | DType::Half | DType::Bfloat16 | DType::Double) => Ok(dtype),
@@ -37,7 +37,7 @@ pub trait UnaryFunctor<A, R>: Send + Sync {
     fn apply(&self, x: A) -> R;
     /// `y[i] = f(x[i])`; both have the same length.
     fn apply_slice(&self, x: &[A], y: &mut [R]);
-    /// `x[i] = f(x[i])`, for functions that can; false when this one cannot.
+    /// Computes `x[i] = f(x[i])` and returns true, for functions that can; else returns false.
     fn in_place(&self, y: &mut [R]) -> bool;
 }
 
@@ -98,7 +98,7 @@ impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> UnaryFunctor<A, R> for
     }
 }
 
-/// A function of `f32` whose argument comes from a 16-bit float.
+/// An `f32` function of a 16-bit float.
 pub struct WidenInput<M>(pub M);
 
 impl<H: Half, R: Element, M: UnaryFunctor<f32, R>> UnaryFunctor<H, R> for WidenInput<M> {
@@ -170,8 +170,8 @@ pub fn unary_kernel<A: Element, R: Element>(
     }))
 }
 
-/// A scalar, which loops and small graphs are made of, takes a short way in which the function is
-/// inlined.
+/// A kernel with a fast path for scalars, which loops and small graphs consist of, with the
+/// function inlined.
 struct ScalarFirst<A, R, M> {
     functor: Arc<M>,
     general: UnaryKernel<A, R>,
@@ -197,7 +197,7 @@ pub fn half_unary_kernel<H: Half>(
 }
 
 impl<A: Element, R: Element> OpKernel for UnaryKernel<A, R> {
-    // One copy for all functions of these types.
+    // Not generic over the function, so there is one copy per pair of types.
     #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let x = ctx.input(0)?;

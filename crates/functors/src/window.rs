@@ -1,4 +1,4 @@
-//! Sliding windows over images and volumes, as convolutions and poolings place them.
+//! Sliding windows over images and volumes, for convolutions and pooling.
 
 use crate::transpose::transposed;
 use ferroflow_base::{Result, Status, invalid_argument, unimplemented_error};
@@ -22,7 +22,7 @@ pub const NHWC: Layout = Layout {
 };
 
 impl Layout {
-    /// Returns the layout in the attr `data_format`; channels-last images where there is none.
+    /// Returns the layout of the attr `data_format`; channels-last images if there is none.
     pub fn of(attrs: &Attrs) -> Result<Layout> {
         if attrs.get("data_format").is_none() {
             return Ok(NHWC);
@@ -32,7 +32,7 @@ impl Layout {
             "NCHW" => (false, 2),
             "NDHWC" => (true, 3),
             "NCDHW" => (false, 3),
-            // Of the op Conv: the strides tell how many axes there are.
+            // For the op Conv, the strides determine the number of axes.
             format @ ("CHANNELS_LAST" | "CHANNELS_FIRST") => {
                 let spatial = attrs.list("strides")?.len().wrapping_sub(2);
                 if !(2..=3).contains(&spatial) {
@@ -55,7 +55,7 @@ impl Layout {
         })
     }
 
-    /// Number of dimensions, batch and channels included.
+    /// Returns the number of dimensions, including batch and channels.
     pub fn rank(self) -> usize {
         self.spatial + 2
     }
@@ -89,7 +89,7 @@ impl Layout {
         dims
     }
 
-    /// `t`, which has this layout, with its channels last.
+    /// Converts `t` from this layout to channels last.
     pub fn to_last(self, ctx: &KernelCtx, t: Tensor) -> Result<Tensor> {
         match (self.channels_last, self.spatial) {
             (true, _) => Ok(t),
@@ -98,7 +98,7 @@ impl Layout {
         }
     }
 
-    /// `t`, whose channels are last, in this layout.
+    /// Converts `t` from channels last to this layout.
     pub fn restored(self, ctx: &KernelCtx, t: Tensor) -> Result<Tensor> {
         match (self.channels_last, self.spatial) {
             (true, _) => Ok(t),
@@ -119,7 +119,7 @@ pub enum Pad {
     Explicit(i64, i64),
 }
 
-/// How windows move along one axis.
+/// The placement of windows along one axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Step between windows.
@@ -151,7 +151,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// An axis of length one that nothing moves along.
+    /// An axis of length one.
     pub const ONE: Placed = Placed {
         input: 1,
         window: 1,
@@ -212,7 +212,7 @@ impl Rule {
         })
     }
 
-    /// Returns the output size as far as it can be told.
+    /// Returns the output size as far as it is known.
     pub fn output(&self, input: Option<usize>, window: Option<usize>) -> Result<Option<usize>> {
         let window = match (self.pad, window) {
             (Pad::Same, None) => 1,
@@ -223,7 +223,7 @@ impl Rule {
     }
 }
 
-/// Returns a list attr of numbers that TensorFlow keeps in 32 bits.
+/// Returns a list attr of numbers that TensorFlow stores in 32 bits.
 pub fn ints32(attrs: &Attrs, name: &str) -> Result<Vec<i64>> {
     let values = attrs.ints(name)?;
     match values.iter().find(|&&v| i32::try_from(v).is_err()) {
@@ -334,7 +334,7 @@ fn outer(name: &str) -> Status {
     }
 }
 
-/// Returns a shape whose dimensions may have too large a product.
+/// Returns a shape from dimensions; an error if their product is too large.
 pub fn shape(dims: &[usize]) -> Result<Shape> {
     crate::indices::shape_of(dims.iter().copied())
 }

@@ -57,7 +57,7 @@ macro_rules! floats {
     };
 }
 
-/// Returns a number as C's `%f` writes it.
+/// Formats a number like C's `%f`.
 pub(super) fn fixed(value: f64) -> String {
     if value.is_nan() {
         return if value.is_sign_negative() {
@@ -73,7 +73,7 @@ pub(super) fn fixed(value: f64) -> String {
     format!("{value:.6}")
 }
 
-/// Returns a number as LLVM's streams write it: C's `%e`.
+/// Formats a number like LLVM's streams: C's `%e`.
 pub(super) fn scientific(value: f64) -> String {
     if !value.is_finite() {
         return fixed(value).to_uppercase().replace("NAN", "nan");

@@ -1,4 +1,4 @@
-//! `tfrt_test.benchmark` and `tfrt_test.sync_benchmark`: a function, over and over, with a clock.
+//! `tfrt_test.benchmark` and `tfrt_test.sync_benchmark`: repeated, timed runs of a function.
 
 use cpu_time::ProcessTime;
 use ferroflow_base::{Result, invalid_argument};
@@ -23,7 +23,7 @@ struct Statistics {
 }
 
 impl Statistics {
-    /// From the attributes, which lie in the order of their names.
+    /// Reads the options from the attributes, which are in alphabetical order of their names.
     fn new(frame: &impl Frame, name: String, counts: [usize; 3]) -> Result<Self> {
         let number = |i: usize| -> Result<usize> {
             let value = frame.attribute(i)?.number::<i32>()?;
@@ -94,7 +94,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// One run and then the next, each from the queue.
+    /// Runs the function and then starts the next run from the work queue.
     fn start(mut self: Box<Self>) {
         self.statistics.begin();
         let ctx = self.ctx.clone();

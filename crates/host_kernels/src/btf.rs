@@ -1,6 +1,5 @@
-//! `btf.*`: tensors from files in TFRT's binary tensor format (BTF): the number of tensors, where
-//! each begins, then each with its rank, type, layout, sizes and elements; little endian
-//! throughout.
+//! `btf.*`: tensors from files in TFRT's binary tensor format (BTF): the number of tensors, their
+//! offsets, then each with its rank, type, layout, sizes and elements; little endian throughout.
 
 use super::dense::{CooHostTensor, DenseHostTensor, HostTensor};
 use super::shape::TensorShape;
@@ -11,11 +10,11 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-/// The layouts: all elements row by row, or those that are not zero with their coordinates.
+/// Layout of all elements, row-major; the other layout holds nonzero elements with coordinates.
 const DENSE: u8 = 0;
 const COO: u8 = 2;
 
-/// What a kernel expects in the file.
+/// The type of tensor that a kernel expects.
 #[derive(Clone, Copy)]
 struct Expected {
     dtype: HostDType,
@@ -25,7 +24,7 @@ struct Expected {
     layout: u8,
 }
 
-/// A file that is being read.
+/// A file being read.
 struct Reader {
     file: File,
     path: String,
@@ -74,7 +73,7 @@ impl Reader {
         TensorShape::new(dims.collect::<Vec<_>>())
     }
 
-    /// Shape and elements, of which each takes `size` bytes.
+    /// Reads shape and elements, `size` bytes each.
     fn payload(&mut self, rank: usize, size: usize) -> Result<(TensorShape, Vec<u8>)> {
         let shape = self.dims(rank)?;
         let n_bytes = shape.n_elements()?.checked_mul(size);
@@ -85,7 +84,7 @@ impl Reader {
     }
 }
 
-/// Tensor `index` of the file.
+/// Reads tensor `index` of the file.
 fn read(
     path: String,
     index: i32,
@@ -142,7 +141,7 @@ fn read(
     CooHostTensor::new(expected.dtype, shape, indices, values).map(HostTensor::Coo)
 }
 
-/// Path and index to a tensor; reading may block.
+/// Reads a tensor of a file, by path and index; reading may block.
 fn read_tensor(frame: &mut KernelFrame, expected: Expected) -> Result<()> {
     let (path, index) = (frame.arg::<String>(0)?.clone(), *frame.arg::<i32>(1)?);
     let (promise, reporter) = (frame.allocate::<HostTensor>(0), frame.reporter());

@@ -7,7 +7,7 @@ use ferroflow_host_context::{
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
 use std::sync::{Mutex, PoisonError};
 
-/// Iterations that may be under way at the same time where the program does not say, as in TFRT.
+/// Concurrent iterations if the program does not specify them, as in TFRT.
 const PIPELINE: u64 = 32;
 
 /// Forwards each promise to its result.
@@ -23,7 +23,7 @@ fn fail_all(promises: Vec<IndirectPromise>, error: &AsyncValue) {
     }
 }
 
-/// Returns the first value that is not available.
+/// Returns the first unavailable value, if any.
 fn late(values: &[AsyncValue]) -> Option<AsyncValue> {
     values.iter().find(|v| !v.is_available()).cloned()
 }
@@ -37,7 +37,7 @@ fn call(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Calls the function that `choose` picks for the first argument, with the others.
+/// Calls the function that `choose` selects by the first argument, with the others.
 fn branch(
     frame: &mut KernelFrame,
     choose: impl FnOnce(&AsyncValue, usize) -> Result<usize> + Send + 'static,
@@ -85,7 +85,7 @@ fn branch(
 }
 
 fn if_kernel(frame: &mut KernelFrame) -> Result<()> {
-    // The first branch is that of a true condition.
+    // The first branch is the one for true.
     branch(frame, |condition, _| {
         Ok(usize::from(!condition.expect::<bool>()?))
     })
@@ -93,7 +93,7 @@ fn if_kernel(frame: &mut KernelFrame) -> Result<()> {
 
 fn case(frame: &mut KernelFrame) -> Result<()> {
     branch(frame, |index, n_branches| {
-        // An index that is out of range means the last one.
+        // An index out of range selects the last branch.
         let last = n_branches.saturating_sub(1);
         let index = usize::try_from(*index.expect::<i32>()?).unwrap_or(last);
         Ok(index.min(last))
@@ -106,7 +106,7 @@ struct Loop {
     promises: Vec<IndirectPromise>,
 }
 
-/// Iterations from `at` on. Not recursive: an iteration whose values are late goes on later.
+/// Runs iterations from `at` on. Not recursive: an iteration that waits for values continues later.
 fn repeat_from(this: Loop, mut at: u64, count: u64, mut args: Values) {
     while at < count {
         if at > 0
@@ -156,8 +156,8 @@ fn repeat(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Iterations while `condition`, of which so many may be under way; the body's last result is the
-/// next condition.
+/// Iterates while `condition` is true, with at most `limit` concurrent iterations; the body's last
+/// result is the next condition.
 fn while_from(this: Loop, mut at: u64, limit: u64, mut condition: AsyncValue, mut args: Values) {
     loop {
         if at.is_multiple_of(limit)
@@ -213,7 +213,7 @@ fn while_kernel(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// The results of a function that is called once: none before the first call.
+/// The results of a function that is called once; `None` before the first call.
 type Once = Mutex<Option<Values>>;
 
 fn once(frame: &mut KernelFrame) -> Result<()> {
@@ -224,7 +224,7 @@ fn once(frame: &mut KernelFrame) -> Result<()> {
         .ctx()
         .resource(&name, Once::default)
         .ok_or_else(|| invalid_argument!("resource '{name}' is something else"))?;
-    // Nobody waits for the first call, which may need others: they get results that are late.
+    // The first call does not block others, which it may need: they get results that are set later.
     let promises = {
         let mut results = slot.lock().unwrap_or_else(PoisonError::into_inner);
         match &*results {

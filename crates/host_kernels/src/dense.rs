@@ -1,7 +1,7 @@
-//! Tensors of host programs: dense, of strings, sparse in coordinate form.
+//! Tensors of host programs: dense, strings, and sparse in coordinate format (COO).
 //!
-//! Programs write to tensors that several values share; chains order that. The lock of a buffer
-//! makes it sound even where chains do not.
+//! Programs write to tensors that several values share, ordered by chains. The lock of a buffer
+//! makes this sound even if chains do not order it.
 
 use super::shape::TensorShape;
 use ferroflow_base::{Result, invalid_argument};
@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Bytes in front of a buffer, which count as its own, as in TFRT.
+/// Bytes in front of a buffer, which count as a part of it, as in TFRT.
 const HEADER: usize = 64;
 
 /// Bytes that tensors share, or a part of them.
@@ -21,12 +21,12 @@ pub struct SharedBuffer {
     range: Range<usize>,
 }
 
-/// Where bytes lie.
+/// The memory of a buffer.
 enum Storage {
     Host(HostBuffer),
-    /// In what an op gave, as long as nobody writes; the host's allocator does not know of it.
+    /// The tensor of an op's result, until the first write; not accounted by the host's allocator.
     Tensor(Tensor),
-    /// In a copy of that.
+    /// A copy of the tensor, for writing.
     Own(Vec<u8>),
 }
 
@@ -54,12 +54,12 @@ impl Storage {
 impl HostValue for SharedBuffer {}
 
 impl SharedBuffer {
-    /// Zeroed bytes of an allocator.
+    /// Allocates zeroed bytes.
     pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<Self> {
         Self::build(allocator, size, |_| {})
     }
 
-    /// Bytes of an allocator, zero at first, that `fill` writes.
+    /// Allocates zeroed bytes that `fill` writes.
     fn build(
         allocator: &Arc<dyn HostAllocator>,
         size: usize,
@@ -75,7 +75,7 @@ impl SharedBuffer {
         })
     }
 
-    /// Returns the bytes of a tensor of numbers, where they are.
+    /// Returns the bytes of a numeric tensor without a copy.
     pub(super) fn of_tensor(tensor: Tensor) -> Self {
         SharedBuffer {
             range: 0..tensor.byte_len(),
@@ -83,7 +83,7 @@ impl SharedBuffer {
         }
     }
 
-    /// Returns the tensor whose bytes these are, if there is one.
+    /// Returns the tensor with these bytes, if the buffer has one.
     pub(super) fn as_tensor(&self) -> Option<Tensor> {
         let buffer = self.buffer.read().unwrap_or_else(PoisonError::into_inner);
         match &*buffer {
@@ -92,7 +92,7 @@ impl SharedBuffer {
         }
     }
 
-    /// Returns a part of the bytes.
+    /// Returns a part of the bytes; `None` if it is out of range.
     pub fn slice(&self, offset: usize, size: usize) -> Option<Self> {
         let start = self.range.start.checked_add(offset)?;
         let end = start.checked_add(size).filter(|e| *e <= self.range.end)?;
@@ -102,7 +102,7 @@ impl SharedBuffer {
         })
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn size(&self) -> usize {
         self.range.len()
     }
@@ -113,7 +113,7 @@ impl SharedBuffer {
         f(buffer.bytes().get(self.range.clone()).unwrap_or(&[]))
     }
 
-    /// Changes the bytes.
+    /// Calls `f` with the bytes for writing.
     pub fn write<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut buffer = self.buffer.write().unwrap_or_else(PoisonError::into_inner);
         let bytes = buffer.bytes_mut().get_mut(self.range.clone());
@@ -121,7 +121,7 @@ impl SharedBuffer {
     }
 }
 
-/// Copies as many bytes as both have.
+/// Copies bytes up to the shorter length.
 pub(super) fn copy_bytes(from: &[u8], to: &mut [u8]) {
     let n = from.len().min(to.len());
     if let (Some(from), Some(to)) = (from.get(..n), to.get_mut(..n)) {
@@ -136,27 +136,27 @@ impl fmt::Display for SharedBuffer {
     }
 }
 
-/// A tensor of numbers.
+/// A numeric tensor.
 #[derive(Clone)]
 pub struct DenseHostTensor {
     /// Type of the elements.
     pub dtype: HostDType,
     /// Shape.
     pub shape: TensorShape,
-    /// Elements, row by row.
+    /// Elements, row-major.
     pub buffer: SharedBuffer,
 }
 
-/// A tensor of texts.
+/// A tensor of strings.
 #[derive(Clone)]
 pub struct StringHostTensor {
     /// Shape.
     pub shape: TensorShape,
-    /// Elements, row by row.
+    /// Elements, row-major.
     pub strings: Vec<String>,
 }
 
-/// The elements of a tensor that are not zero, with their places.
+/// A sparse tensor: the nonzero elements with their coordinates.
 #[derive(Clone)]
 pub struct CooHostTensor {
     /// Type of the elements.
@@ -165,14 +165,14 @@ pub struct CooHostTensor {
     pub shape: TensorShape,
     /// A row of indices for each element.
     pub indices: Vec<i64>,
-    /// Whether places count with the first size running fastest, as TFRT has it where it makes a
-    /// sparse tensor of a dense one; otherwise the last does.
+    /// Whether positions are counted with the first dimension innermost, as by TFRT's conversion
+    /// from dense tensors; otherwise the last one is.
     pub first_runs: bool,
     /// The elements' bytes.
     pub values: Vec<u8>,
 }
 
-/// A tensor whose elements are all the same number.
+/// A tensor whose elements are all equal.
 #[derive(Clone)]
 pub struct ScalarHostTensor {
     /// Type of the elements.
@@ -183,24 +183,24 @@ pub struct ScalarHostTensor {
     pub value: Vec<u8>,
 }
 
-/// A tensor of any kind.
+/// A tensor of any format.
 #[derive(Clone)]
 pub enum HostTensor {
     /// Numbers.
     Dense(DenseHostTensor),
-    /// Texts.
+    /// Strings.
     String(StringHostTensor),
-    /// Numbers that are mostly zero.
+    /// Sparse numbers.
     Coo(CooHostTensor),
-    /// One number, many times.
+    /// One number for all elements.
     Scalar(ScalarHostTensor),
 }
 
 impl HostValue for HostTensor {}
 
 impl CooHostTensor {
-    /// Creates a tensor with these elements at these places, which must be places of the shape. The
-    /// last size runs fastest.
+    /// Creates a tensor with these elements at these coordinates, which must be inside the shape.
+    /// The last dimension is innermost.
     pub fn new(
         dtype: HostDType,
         shape: TensorShape,
@@ -234,7 +234,7 @@ impl DenseHostTensor {
         Self::build(allocator, dtype, shape, |_| {})
     }
 
-    /// Returns a tensor whose elements are all the same.
+    /// Returns a tensor whose elements are all equal.
     pub fn filled(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -254,7 +254,7 @@ impl DenseHostTensor {
         Ok(tensor)
     }
 
-    /// Returns a tensor with these elements, of which a single one stands for all.
+    /// Returns a tensor with these elements; a single one stands for all.
     pub fn of_values(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -285,10 +285,11 @@ impl DenseHostTensor {
         })
     }
 
-    /// Returns a tensor whose bytes, zero at first, `fill` writes.
+    /// Returns a tensor whose bytes `fill` writes; they are zero at first.
     ///
     /// # Errors
-    /// A dtype without numbers, and memory that cannot be had.
+    /// INVALID_ARGUMENT for dtypes without a fixed size; RESOURCE_EXHAUSTED if the allocation
+    /// fails.
     pub fn build(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -311,7 +312,10 @@ impl DenseHostTensor {
 }
 
 impl HostTensor {
-    /// Returns the dense tensor, or an error.
+    /// Returns the dense tensor.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for other formats.
     pub fn dense(&self) -> Result<&DenseHostTensor> {
         match self {
             HostTensor::Dense(tensor) => Ok(tensor),
@@ -319,7 +323,10 @@ impl HostTensor {
         }
     }
 
-    /// Returns the number that all elements are, or an error.
+    /// Returns the tensor of equal elements.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for other formats.
     pub fn scalar(&self) -> Result<&ScalarHostTensor> {
         match self {
             HostTensor::Scalar(tensor) => Ok(tensor),
@@ -327,7 +334,10 @@ impl HostTensor {
         }
     }
 
-    /// Returns the sparse tensor, or an error.
+    /// Returns the sparse tensor.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for other formats.
     pub fn coo(&self) -> Result<&CooHostTensor> {
         match self {
             HostTensor::Coo(tensor) => Ok(tensor),
@@ -335,7 +345,7 @@ impl HostTensor {
         }
     }
 
-    /// Returns its shape.
+    /// Returns the shape.
     pub fn shape(&self) -> &TensorShape {
         match self {
             HostTensor::Dense(t) => &t.shape,
@@ -345,7 +355,7 @@ impl HostTensor {
         }
     }
 
-    /// Type of its elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> HostDType {
         match self {
             HostTensor::Dense(t) => t.dtype,
@@ -356,7 +366,7 @@ impl HostTensor {
     }
 }
 
-/// The state of TFRT that programs are written for, where states print differently.
+/// The state of TFRT that programs are written for; the states print differently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TfrtState {
     /// February 2021.
@@ -367,13 +377,13 @@ pub enum TfrtState {
 }
 
 impl TfrtState {
-    /// What the host's owner chose.
+    /// Returns the state that the host's owner selected.
     pub(super) fn of(host: &HostContext) -> TfrtState {
         *host.shared(TfrtState::default)
     }
 }
 
-/// How TFRT prints a data type.
+/// Formats a data type like TFRT.
 pub fn dtype_name(dtype: HostDType, state: TfrtState) -> String {
     let name = dtype.name().unwrap_or("invalid");
     let name = name.trim_start_matches("!corert.");
@@ -395,7 +405,7 @@ pub fn dtype_name(dtype: HostDType, state: TfrtState) -> String {
 }
 
 impl TfrtState {
-    /// Elements beyond this number are not printed.
+    /// Returns the number of elements that are printed.
     fn max_printed(self) -> usize {
         match self {
             TfrtState::Year2021 => 32,
@@ -404,7 +414,7 @@ impl TfrtState {
     }
 }
 
-/// Returns a number as TFRT prints it.
+/// Formats a number like TFRT.
 pub(super) fn number(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
     let mut word = [0u8; 8];
     for (to, from) in word.iter_mut().zip(bytes) {
@@ -448,7 +458,7 @@ fn numbers(dtype: HostDType, bytes: &[u8], state: TfrtState) -> String {
 }
 
 impl HostTensor {
-    /// Returns the number, if that is all there is.
+    /// Returns the number, if the tensor is a single one.
     pub(super) fn as_i32(&self) -> Option<i32> {
         let number = |bytes: &[u8]| Some(i32::from_le_bytes(bytes.try_into().ok()?));
         match self {
@@ -458,7 +468,7 @@ impl HostTensor {
         }
     }
 
-    /// Returns the tensor as a host prints it.
+    /// Formats the tensor like the host's TFRT.
     pub(super) fn show(&self, host: &HostContext) -> String {
         self.text(TfrtState::of(host))
     }
@@ -479,7 +489,7 @@ impl HostTensor {
             HostTensor::String(t) => {
                 let shown = t.strings.iter().take(state.max_printed());
                 let shown: Vec<String> = shown.map(|s| format!("\"{s}\"")).collect();
-                // Of 17 to 32, the later state leaves out some and does not say so.
+                // The later state silently omits some of 17 to 32.
                 let is_long = t.strings.len() > 32;
                 let sum = match state == TfrtState::Year2021 && is_long {
                     true => format!(", md5sum = {}", md5_low(&t.strings)),
@@ -505,7 +515,7 @@ impl HostTensor {
     }
 }
 
-/// Returns the low 64 bits of the MD5 sum of all parts, as LLVM counts them.
+/// Returns the low 64 bits of the MD5 sum of all parts, as LLVM computes them.
 fn md5_low(parts: &[impl AsRef<[u8]>]) -> u64 {
     use md5::{Digest, Md5};
     let mut sum = Md5::new();

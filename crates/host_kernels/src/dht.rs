@@ -1,4 +1,4 @@
-//! `tfrt_dht.*`, `tfrt_sht.*`, `coo.*`: making, filling, comparing and printing tensors.
+//! `tfrt_dht.*`, `tfrt_sht.*`, `coo.*`: creating, filling, comparing and printing tensors.
 
 use super::dense::{
     CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor, SharedBuffer, StringHostTensor,
@@ -13,13 +13,13 @@ use ferroflow_sync::Chain;
 use ferroflow_tensor::HostAllocator;
 use std::sync::Arc;
 
-/// A number that can be an element.
+/// A numeric element type.
 trait Element: AttrNumber + Copy + PartialEq + Send + Sync + 'static {
     /// Its name in the names of kernels.
     const NAME: &'static str;
     /// Appends its bytes.
     fn put(self, bytes: &mut Vec<u8>);
-    /// Returns whether two are as near as `ulps` rounding errors.
+    /// Returns whether two numbers differ by at most `ulps` units in the last place.
     fn is_close(self, other: Self, ulps: u32) -> bool;
 }
 
@@ -80,7 +80,7 @@ fn create<T: Element>(shape: ArrayAttr<i64>, ctx: Ctx) -> Result<HostTensor> {
     Ok(HostTensor::Dense(tensor))
 }
 
-/// Creates a tensor of values, or of one value many times.
+/// Creates a tensor from values, or from one value for all elements.
 fn create_with<T: Element>(
     shape: ArrayAttr<i64>,
     values: ArrayAttr<T>,
@@ -170,7 +170,7 @@ fn set_from_arguments<T: Element>(frame: &mut KernelFrame) -> Result<()> {
 }
 
 fn same_bytes(a: &DenseHostTensor, b: &DenseHostTensor) -> bool {
-    // Copied, for a tensor may be compared with itself and a lock is not taken twice.
+    // Copied: a tensor may be compared with itself, and its lock is not reentrant.
     let left = a.buffer.read(<[u8]>::to_vec);
     a.shape == b.shape && b.buffer.read(|right| left == right)
 }
@@ -179,7 +179,7 @@ fn equal<T: Element>(a: Arg<HostTensor>, b: Arg<HostTensor>) -> Result<(bool, Ch
     Ok((same_bytes(typed::<T>(&a)?, typed::<T>(&b)?), Chain))
 }
 
-/// Returns whether all elements are as near as `ulps` rounding errors.
+/// Returns whether all elements differ by at most `ulps` units in the last place.
 fn all_close<T: Element>(a: &HostTensor, b: &HostTensor, ulps: u32) -> Result<(bool, Chain)> {
     let elements = |tensor: &HostTensor| -> Result<Vec<T>> {
         let read = |bytes: &[u8]| bytes.chunks(T::DTYPE.size()?).map(T::from_bytes).collect();
@@ -196,7 +196,7 @@ fn to_coo<T: Element>(tensor: Arg<HostTensor>) -> Result<(HostTensor, Chain)> {
     Ok((HostTensor::Coo(dense_to_coo(typed::<T>(&tensor)?)), Chain))
 }
 
-/// Returns the elements that are not zero, with their indices.
+/// Returns the nonzero elements with their indices.
 pub(super) fn dense_to_coo(dense: &DenseHostTensor) -> CooHostTensor {
     let dims = &dense.shape.0;
     let size = dense.dtype.size().unwrap_or(1);
@@ -336,7 +336,7 @@ fn print_shape(tensor: Arg<HostTensor>, ctx: Ctx) -> Chain {
     Chain
 }
 
-/// Copies the part of `input` that begins at `begin` and is as large as `output`.
+/// Copies the part of `input` from `begin` on that has the size of `output`.
 fn slice_3(
     input: Arg<HostTensor>,
     begin: Arg<HostTensor>,

@@ -1,4 +1,4 @@
-//! Kernels of host programs, by the names that TFRT gave them.
+//! Host kernels, by TFRT's names.
 //!
 //! Entry point: [`registry`].
 
@@ -22,13 +22,13 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{ExecutionContext, KernelRegistry};
 pub use shape::TensorShape;
 
-/// Runs what may block, on a thread that may.
+/// Runs a task that may block on a suitable thread.
 fn blocking(ctx: &ExecutionContext, task: impl FnOnce() + Send + 'static) -> Result<()> {
     ctx.enqueue_blocking(Box::new(task))
         .map_err(|_| invalid_argument!("Failed to enqueue blocking work."))
 }
 
-/// Returns the kernels of numbers and control flow alone, for programs that should be small.
+/// Returns the kernels of numbers and control flow only, for small programs.
 pub fn basic_registry() -> KernelRegistry {
     let mut registry = KernelRegistry::default();
     basic::register(&mut registry);

@@ -4,8 +4,8 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{Frame, KernelFrame, KernelRegistry, Values};
 use ferroflow_sync::{AsyncValue, BlockSizes, Chain, parallel_for_async};
 
-/// Start, end, block size and further arguments; the function gets the start and the end of a block
-/// and the further arguments, and may give a chain.
+/// Calls a function over blocks of a range. Arguments: start, end, block size and further ones; the
+/// function gets the start and end of a block and the further arguments, and may return a chain.
 fn parallel_for(frame: &mut KernelFrame) -> Result<()> {
     let (start, end) = (*frame.arg::<i32>(0)?, *frame.arg::<i32>(1)?);
     let block_size = *frame.arg::<i32>(2)?;
@@ -26,7 +26,7 @@ fn parallel_for(frame: &mut KernelFrame) -> Result<()> {
     let (args, ctx) = (frame.take_args_from(3), frame.ctx().clone());
     let queue = ctx.host().work_queue().clone();
     let run = move |range: std::ops::Range<usize>| {
-        // Between the two numbers of 32 bits that the range began with.
+        // Between the two 32-bit numbers of the range.
         let at = |i: usize| AsyncValue::new((i64::from(start) + i as i64) as i32);
         let mut values = Values::new();
         values.push(at(range.start));

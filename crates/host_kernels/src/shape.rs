@@ -6,14 +6,14 @@ use ferroflow_sync::Chain;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// Dimensions, up to four in place.
+/// Dimensions, up to four inline.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// The sizes of a tensor.
+/// The dimensions of a tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorShape(pub Dims);
 
-/// Sizes of which some (-1), or all, are not known.
+/// Dimensions of which some (-1), or all, are unknown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PartialTensorShape(pub Option<Vec<i64>>);
 
@@ -29,7 +29,7 @@ impl TensorShape {
     /// Creates a shape from the attribute of a kernel.
     ///
     /// # Errors
-    /// A negative dimension.
+    /// INVALID_ARGUMENT for a negative dimension.
     pub fn new(dims: impl Into<Dims>) -> Result<Self> {
         let dims = dims.into();
         if dims.iter().any(|d| *d < 0) {
@@ -38,7 +38,10 @@ impl TensorShape {
         Ok(TensorShape(dims))
     }
 
-    /// How many elements a tensor of this shape has.
+    /// Returns the number of elements of a tensor of this shape.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it overflows.
     pub fn n_elements(&self) -> Result<usize> {
         let product = self
             .0

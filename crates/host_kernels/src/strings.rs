@@ -1,4 +1,4 @@
-//! `tfrt_test.*_string`: texts.
+//! `tfrt_test.*_string`: strings.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{Arg, Ctx, KernelRegistry, StrAttr};
@@ -14,9 +14,9 @@ fn read_file(path: Arg<String>) -> Result<String> {
     std::fs::read_to_string(path.as_str()).map_err(failed)
 }
 
-/// `format` with its conversions of C's `printf`, of which `%d` is known, replaced by the number.
+/// Formats a number like C's `printf`, with `%d` only.
 fn format(format: Arg<String>, number: i32) -> Result<String> {
-    let wrong = || invalid_argument!("format '{}' is no format of an integer", *format);
+    let wrong = || invalid_argument!("format '{}' is not a format for an integer", *format);
     let mut text = String::new();
     let mut rest = format.as_str();
     while let Some((before, after)) = rest.split_once('%') {

@@ -1,4 +1,4 @@
-//! `tfrt_test.*` and `tfrt_tutorial.*`: kernels that show one thing each.
+//! `tfrt_test.*` and `tfrt_tutorial.*`: kernels that demonstrate one feature each.
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_host_context::{
@@ -141,7 +141,7 @@ fn unique_location(name: StrAttr, id: LocationId, ctx: Ctx) -> Result<Chain> {
     }
 }
 
-/// Prints when it comes and when it goes.
+/// Prints when it is created and destroyed.
 struct TestResource(Mutex<Option<Announced>>);
 
 struct Announced(Arc<HostContext>);
@@ -199,7 +199,7 @@ fn flat(list: TypedAttribute) -> Result<(String, i32, i32, f32)> {
     }
 }
 
-/// Values of several types come back as what they were.
+/// Tests that values of several types keep their type.
 fn async_value_get() -> Result<String> {
     let values = ["base1", "base2", "final_class"].map(|s| AsyncValue::new(s.to_string()));
     let mut text = Vec::new();
@@ -210,7 +210,7 @@ fn async_value_get() -> Result<String> {
     Ok(text.join(":"))
 }
 
-/// A value before and after it is set, and who waits for it.
+/// Tests a value before and after it is set, and its waiters.
 fn async_value_ref() -> String {
     let show = |value: &AsyncValueRef<i32>| match value.get() {
         Some(n) => format!("available:{n}"),
@@ -260,7 +260,7 @@ fn logging(text: Arg<String>) -> Chain {
     Chain
 }
 
-/// An object that a host has one of.
+/// A shared object of a host.
 struct Sample(String);
 
 fn shared_context(ctx: Ctx) -> (String, Chain) {
@@ -281,7 +281,7 @@ fn partial_fail() -> (i32, Result<i32>) {
     (1, Err(bad()))
 }
 
-/// All arguments from `first` on become the results.
+/// Returns all arguments from `first` on.
 fn pass(frame: &mut KernelFrame, first: usize) -> Result<()> {
     for i in 0..frame.n_results() {
         let value = frame.arg_value(first + i)?;
@@ -308,7 +308,7 @@ fn print_typed_attr(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Says which of several kernels it is; what it costs is for the translator.
+/// Returns the number of the kernel; its cost is for the translator.
 fn cost(frame: &mut KernelFrame) -> Result<()> {
     let id = frame.attribute(0)?.typed()?.number::<i64>()?;
     frame.ctx().host().print(&format!("id: {id}\n"));
@@ -323,7 +323,7 @@ fn print_debug_info(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the kernel is the only one that has the argument.
+/// Returns whether the kernel has the only reference to the argument.
 fn uniqueness(frame: &mut KernelFrame) -> Result<()> {
     for i in 0..frame.n_args() {
         let is_unique = frame.is_unique_arg(i);
@@ -406,12 +406,12 @@ fn thread_id() -> i32 {
     MINE.with(|id| *id)
 }
 
-/// Four bytes that are never given back.
+/// Leaks four bytes.
 fn leak(ctx: Ctx) -> Result<()> {
     ctx.host().allocator().allocate(4)
 }
 
-/// A point of the tutorial.
+/// A point, for the tutorial.
 #[derive(Clone, Copy)]
 struct Coordinate {
     x: i32,
@@ -448,7 +448,7 @@ fn register_natives(registry: &mut KernelRegistry) {
         });
 }
 
-/// Returns a value that a task will forward, for tests of values that are late.
+/// Returns a value that a task forwards later, for tests of unavailable values.
 fn late_copy(value: AsyncValue, ctx: &ExecutionContext) -> AsyncValue {
     let (promise, copy): (IndirectPromise, AsyncValue) = IndirectPromise::new();
     ctx.enqueue(move || promise.forward_to(value));

@@ -1,4 +1,4 @@
-//! `vt.*`: integers that say when they come and go.
+//! `vt.*`: integers that print their construction and destruction.
 
 use ferroflow_host_context::{
     Arg, Attr, Ctx, ExecutionContext, Frame, HostContext, HostValue, KernelFrame, KernelRegistry,
@@ -6,7 +6,7 @@ use ferroflow_host_context::{
 use ferroflow_sync::Chain;
 use std::sync::Arc;
 
-/// A number whose end is printed.
+/// A number whose destruction is printed.
 struct Tracked {
     value: i32,
     host: Arc<HostContext>,
@@ -18,7 +18,7 @@ impl Tracked {
     fn new(value: i32, ctx: &ExecutionContext) -> Self {
         let host = ctx.host().clone();
         host.print(&format!("constructed vt.value({value})\n"));
-        // A value moves from the kernel to where it lives.
+        // A value moves from the kernel to its final place.
         host.print(&format!("move constructed vt.value({value})\n"));
         Tracked { value, host }
     }
@@ -48,7 +48,7 @@ fn print(value: Arg<Tracked>, ctx: Ctx) -> Chain {
 fn share_to_two(frame: &mut KernelFrame) -> ferroflow_base::Result<()> {
     let value = frame.arg_value(0)?;
     (0..2).for_each(|i| frame.set_result(i, value.clone()));
-    // The type is checked where it is read.
+    // The type is checked when it is read.
     frame.arg::<Tracked>(0).map(|_| ())
 }
 

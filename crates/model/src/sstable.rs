@@ -1,5 +1,5 @@
 //! Sorted string tables, the container of checkpoint indices (LevelDB's table format; TensorFlow:
-//! `tsl/lib/io/table.cc`).
+//! `core/lib/io/table.h`).
 //!
 //! A table consists of blocks of sorted entries, an index block that lists them, and a footer. Keys
 //! are stored without the prefix they share with the previous one; each block has a checksum.

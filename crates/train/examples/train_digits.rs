@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release --example train_digits [FOLDER]`
 //!
-//! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: after ^C, the next
-//! run continues from there. At the end a SavedModel is written to FOLDER/model, or FOLDER/model-2 and
-//! so on if that exists.
+//! A checkpoint is written into FOLDER (`target/train_digits`) after every epoch: after ^C, the
+//! next run continues from there. At the end a SavedModel is written to FOLDER/model, or
+//! FOLDER/model-2 and so on if that exists.
 
 use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Shape, Tensor, arrays};
 use ferroflow_train::{

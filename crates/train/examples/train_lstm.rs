@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example train_lstm`
 //!
-//! A sequence has a number and a mark at each time; the answer is the sum of the two marked numbers.
-//! Guessing the mean has a mean squared error of 0.17.
+//! A sequence has a number and a mark at each time; the answer is the sum of the two marked
+//! numbers. Guessing the mean has a mean squared error of 0.17.
 
 use ferroflow_runtime::{DType, Result, SessionOptions, Tensor};
 use ferroflow_train::{

@@ -115,9 +115,9 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// Watches `metric` (or "loss"), which should decrease, or increase if `larger`, and stops training if
-    /// it has not improved for `patience` epochs, as in Keras; each call of `fit` starts anew. An unknown
-    /// metric is an error after the first epoch.
+    /// Watches `metric` (or "loss"), which should decrease, or increase if `larger`, and stops
+    /// training if it has not improved for `patience` epochs, as in Keras; each call of `fit`
+    /// starts anew. An unknown metric is an error after the first epoch.
     pub fn new(metric: &str, larger: bool, patience: usize) -> Self {
         EarlyStop {
             metric: metric.to_string(),

@@ -19,8 +19,8 @@ pub trait Examples {
         self.len() == 0
     }
 
-    /// Returns all examples once, in batches of `size`, the last one possibly smaller; shuffled by `seed`
-    /// if there is one.
+    /// Returns all examples once, in batches of `size`, the last one possibly smaller; shuffled by
+    /// `seed` if there is one.
     fn batches(&self, size: usize, seed: Option<u64>) -> Batches;
 }
 
@@ -45,8 +45,8 @@ impl Dataset {
     /// Creates a dataset of numeric columns, named after the placeholders they feed; at least one.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if there are no columns or two of one name, or a column is a scalar, not numeric,
-    /// or of another length.
+    /// INVALID_ARGUMENT if there are no columns or two of one name, or a column is a scalar, not
+    /// numeric, or of another length.
     pub fn new(columns: Vec<(&str, Tensor)>) -> Result<Dataset> {
         let mut rows = None;
         for (i, (name, column)) in columns.iter().enumerate() {
@@ -97,8 +97,8 @@ impl Dataset {
             .collect()
     }
 
-    /// Returns all examples once, in batches of `size`, the last one possibly smaller; shuffled by `seed`
-    /// if there is one. A thread prepares batches ahead.
+    /// Returns all examples once, in batches of `size`, the last one possibly smaller; shuffled by
+    /// `seed` if there is one. A thread prepares batches ahead.
     pub fn batches(&self, size: usize, seed: Option<u64>) -> Batches {
         let mut order: Vec<usize> = (0..self.rows).collect();
         if let Some(seed) = seed {
@@ -127,8 +127,8 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Returns the batches that `make` sends, from a thread that runs a little ahead of the reader. Sending
-    /// returns false when there is no reader any more.
+    /// Returns the batches that `make` sends, from a thread that runs a little ahead of the reader.
+    /// Sending returns false when there is no reader any more.
     pub(super) fn prepared(
         make: impl FnOnce(&mut dyn FnMut(Result<Batch>) -> bool) + Send + 'static,
     ) -> Batches {

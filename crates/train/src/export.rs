@@ -240,7 +240,8 @@ struct Asset<'a> {
     def: AssetFileDef,
 }
 
-/// Assigns each file a unique name in the folder of assets; a file that is used twice is stored once.
+/// Assigns each file a unique name in the folder of assets; a file that is used twice is stored
+/// once.
 fn named_assets<'a>(assets: &[(&'a str, &'a Path)]) -> Result<Vec<Asset<'a>>> {
     let mut named: Vec<Asset> = Vec::new();
     for &(tensor, file) in assets {

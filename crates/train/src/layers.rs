@@ -87,8 +87,8 @@ impl Network {
     /// Adds `activation(x · kernel + bias)` for rows `x`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if `x` is not a matrix with a known number of columns; ALREADY_EXISTS if the name
-    /// is taken.
+    /// INVALID_ARGUMENT if `x` is not a matrix with a known number of columns; ALREADY_EXISTS if
+    /// the name is taken.
     pub fn dense(
         &mut self,
         name: &str,
@@ -112,7 +112,8 @@ impl Network {
     /// Adds a convolution with bias.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the number of channels of `x` is unknown; ALREADY_EXISTS if the name is taken.
+    /// INVALID_ARGUMENT if the number of channels of `x` is unknown; ALREADY_EXISTS if the name is
+    /// taken.
     pub fn conv2d(
         &mut self,
         name: &str,
@@ -178,8 +179,8 @@ impl Network {
         self.apply("GatherV2", &[table.value, ids, axis])
     }
 
-    /// Sets a random fraction `rate` of `x` to zero in training steps and scales up the rest; otherwise
-    /// returns `x` (Srivastava et al. 2014).
+    /// Sets a random fraction `rate` of `x` to zero in training steps and scales up the rest;
+    /// otherwise returns `x` (Srivastava et al. 2014).
     ///
     /// # Errors
     /// INVALID_ARGUMENT if `rate` is not in [0, 1).

@@ -32,7 +32,8 @@ pub enum LearningRateSchedule {
         steps: f32,
         /// 1 is linear.
         power: f32,
-        /// Whether `steps` grows to its next multiple once it is over, so that the rate jumps up again.
+        /// Whether `steps` grows to its next multiple once it is over, so that the rate jumps up
+        /// again.
         cycle: bool,
     },
     /// Half a cosine from `initial` down to `initial * alpha`.
@@ -66,8 +67,8 @@ pub enum LearningRateSchedule {
         /// Whether the rate only changes every `steps`.
         staircase: bool,
     },
-    /// Half cosines, each `t_mul` times as long and `m_mul` times as high as the previous one (SGDR:
-    /// Loshchilov & Hutter 2017).
+    /// Half cosines, each `t_mul` times as long and `m_mul` times as high as the previous one
+    /// (SGDR: Loshchilov & Hutter 2017).
     CosineRestarts {
         /// The rate of step 0.
         initial: f32,

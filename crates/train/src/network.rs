@@ -154,7 +154,8 @@ impl Network {
     /// Adds a variable with the initial value `initial`, which must have its shape.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the name is not valid or the shapes differ; ALREADY_EXISTS if the name is taken.
+    /// INVALID_ARGUMENT if the name is not valid or the shapes differ; ALREADY_EXISTS if the name
+    /// is taken.
     pub fn variable(&mut self, name: &str, initial: Output, shape: Shape) -> Result<Variable> {
         let begins = self.shape(initial)?;
         if !begins.is_compatible_with(&PartialShape::from(&shape)) {
@@ -254,12 +255,12 @@ impl Network {
         self.apply("AddV2", &[scaled, low])
     }
 
-    /// Adds a metric that [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar, averaged
-    /// over batches.
+    /// Adds a metric that [`Trainer`](super::Trainer) reports after each epoch: a float32 scalar,
+    /// averaged over batches.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the value is not a float scalar or the name is not valid; ALREADY_EXISTS if the
-    /// name is taken.
+    /// INVALID_ARGUMENT if the value is not a float scalar or the name is not valid; ALREADY_EXISTS
+    /// if the name is taken.
     pub fn metric(&mut self, name: &str, value: Output) -> Result<()> {
         let (dtype, shape) = (self.builder.dtype(value)?, self.shape(value)?);
         if dtype != DType::Float || shape.rank().is_some_and(|r| r != 0) {
@@ -308,8 +309,8 @@ impl Network {
         Ok(asset)
     }
 
-    /// Runs `node`, which initializes a lookup table, before the first step and whenever a SavedModel of
-    /// the network is opened.
+    /// Runs `node`, which initializes a lookup table, before the first step and whenever a
+    /// SavedModel of the network is opened.
     pub fn table_initializer(&mut self, node: NodeId) {
         self.tables.push(node);
     }
@@ -327,8 +328,8 @@ impl Network {
         Ok(step)
     }
 
-    /// Adds the op that minimizes `loss`, a scalar, by updating all trainable variables that it depends
-    /// on, and counts the step.
+    /// Adds the op that minimizes `loss`, a scalar, by updating all trainable variables that it
+    /// depends on, and counts the step.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the loss is not a scalar, depends on no trainable variable, or on an op

@@ -26,8 +26,8 @@ struct Feature {
 
 /// `tf.train.Example` messages in TFRecord files: the selected features become batches of tensors.
 ///
-/// Reading and parsing run in a separate thread, a little ahead of training. A shuffled pass reads the
-/// files in random order and draws each example from a buffer of the next ones.
+/// Reading and parsing run in a separate thread, a little ahead of training. A shuffled pass reads
+/// the files in random order and draws each example from a buffer of the next ones.
 ///
 /// ```
 /// use ferroflow_model::proto::{Example, Feature, Features, FloatList, feature::Kind};
@@ -99,8 +99,8 @@ impl Records {
         })
     }
 
-    /// Selects a feature of every example: numbers (float, int64) or strings of this shape. An example
-    /// without it is an error.
+    /// Selects a feature of every example: numbers (float, int64) or strings of this shape. An
+    /// example without it is an error.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for other dtypes, and if the feature is already selected.
@@ -114,7 +114,8 @@ impl Records {
         })
     }
 
-    /// Like [`Records::feature`], with the dtype and shape of `default`, which replaces missing values.
+    /// Like [`Records::feature`], with the dtype and shape of `default`, which replaces missing
+    /// values.
     ///
     /// # Errors
     /// As for [`Records::feature`].
@@ -149,8 +150,8 @@ impl Records {
         self
     }
 
-    /// Applies `f` to every batch, in the reading thread: to decode images, scale numbers, or rename
-    /// features to placeholders.
+    /// Applies `f` to every batch, in the reading thread: to decode images, scale numbers, or
+    /// rename features to placeholders.
     #[must_use]
     pub fn map(mut self, f: impl Fn(Batch) -> Result<Batch> + Send + Sync + 'static) -> Records {
         self.map = Some(Arc::new(f));

@@ -19,14 +19,14 @@ pub struct Recurrent {
 type Array = (Output, Output);
 
 impl Network {
-    /// Adds an LSTM (Hochreiter & Schmidhuber 1997) over `x: [batch, time, n]`. Batch and time may be
-    /// unknown.
+    /// Adds an LSTM (Hochreiter & Schmidhuber 1997) over `x: [batch, time, n]`. Batch and time may
+    /// be unknown.
     ///
     /// The bias of the forget gates is initialized to one.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if `x` has another rank or an unknown last dimension; ALREADY_EXISTS if the name is
-    /// taken.
+    /// INVALID_ARGUMENT if `x` has another rank or an unknown last dimension; ALREADY_EXISTS if the
+    /// name is taken.
     pub fn lstm(&mut self, name: &str, x: Output, units: usize) -> Result<Recurrent> {
         let n = self.dim(x, 2)?;
         let kernel = [n.saturating_add(units), units.saturating_mul(4)];

@@ -19,8 +19,8 @@ pub struct FitOptions {
     pub batch: usize,
     /// Seed of the order of examples; without it they are not shuffled.
     pub shuffle: Option<u64>,
-    /// The data for metrics after each epoch; by default all training data. The loss of an epoch is always
-    /// the mean over its training batches, each before its step.
+    /// The data for metrics after each epoch; by default all training data. The loss of an epoch is
+    /// always the mean over its training batches, each before its step.
     pub validation: Option<Dataset>,
 }
 
@@ -104,8 +104,8 @@ impl Trainer {
     /// Runs one training step; returns the loss of the batch before it.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION if the network does not minimize a loss; INVALID_ARGUMENT if feeds are missing
-    /// or do not fit; those of kernels.
+    /// FAILED_PRECONDITION if the network does not minimize a loss; INVALID_ARGUMENT if feeds are
+    /// missing or do not fit; those of kernels.
     pub fn step(&self, batch: &[(String, Tensor)]) -> Result<f32> {
         self.step_at(batch).map(|[loss, _]| loss)
     }
@@ -150,12 +150,12 @@ impl Trainer {
         Ok(names.zip(sums.iter().map(|s| (s / n) as f32)).collect())
     }
 
-    /// Trains over all of `data`, `options.epochs` times or until a callback stops; returns the result of
-    /// each epoch.
+    /// Trains over all of `data`, `options.epochs` times or until a callback stops; returns the
+    /// result of each epoch.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if there are no examples, feeds do not fit, or the loss is not finite; then the
-    /// variables are as after that step. Those of callbacks and of reading data.
+    /// INVALID_ARGUMENT if there are no examples, feeds do not fit, or the loss is not finite; then
+    /// the variables are as after that step. Those of callbacks and of reading data.
     pub fn fit(
         &mut self,
         data: &(impl Examples + ?Sized),
@@ -223,8 +223,8 @@ impl Trainer {
         Ok(history)
     }
 
-    /// Writes a checkpoint of all variables into `folder`, which is created if needed, and removes all but
-    /// the last `keep` (at least one).
+    /// Writes a checkpoint of all variables into `folder`, which is created if needed, and removes
+    /// all but the last `keep` (at least one).
     ///
     /// An interruption leaves the previous checkpoint the latest.
     ///
@@ -248,12 +248,12 @@ impl Trainer {
         Ok(())
     }
 
-    /// Restores the latest checkpoint of `folder`; returns its global step, or `None` if there is none.
-    /// After an error all variables are unchanged.
+    /// Restores the latest checkpoint of `folder`; returns its global step, or `None` if there is
+    /// none. After an error all variables are unchanged.
     ///
     /// # Errors
-    /// NOT_FOUND if a variable is missing in the checkpoint; INVALID_ARGUMENT if a shape differs; DATA_LOSS
-    /// if it is damaged.
+    /// NOT_FOUND if a variable is missing in the checkpoint; INVALID_ARGUMENT if a shape differs;
+    /// DATA_LOSS if it is damaged.
     pub fn restore(&mut self, folder: &Path) -> Result<Option<i64>> {
         let Some(state) = CheckpointState::read(folder)? else {
             return Ok(None);
@@ -269,8 +269,8 @@ impl Trainer {
         self.global_step().map(Some)
     }
 
-    /// Checks that every variable accepts its value, so that an assignment cannot fail after others were
-    /// made; other errors occur before any assignment.
+    /// Checks that every variable accepts its value, so that an assignment cannot fail after others
+    /// were made; other errors occur before any assignment.
     fn check_shapes(&self, prefix: &str) -> Result<()> {
         let bundle = TensorBundle::open(prefix)?;
         for variable in &self.variables {

@@ -361,7 +361,8 @@ fn records_come_in_batches() {
         let (ids, sizes) = order(&records, 8, None);
         assert_eq!(ids, (0..35).collect::<Vec<_>>());
         assert_eq!(sizes, [8, 8, 8, 8, 3]);
-        // Shuffled: all examples, in the same order for the same seed, across files and beyond the buffer.
+        // Shuffled: all examples, in the same order for the same seed, across files and beyond the
+        // buffer.
         for buffer in [1, 4, 100] {
             let records = records.clone().shuffle_buffer(buffer);
             let (one, two) = (order(&records, 8, Some(1)).0, order(&records, 8, Some(2)).0);

@@ -1,4 +1,4 @@
-//! Attributes of an op: named, and of any kind.
+//! Attributes of an op, by name and of any kind.
 
 use super::super::dense::{TfrtState, dtype_name};
 use ferroflow_base::{Result, invalid_argument};
@@ -30,7 +30,7 @@ pub(in super::super) enum OpAttr {
 }
 
 impl OpAttr {
-    /// From an attribute that says what it is.
+    /// Converts an attribute with a header.
     pub(in super::super) fn new(attr: &TypedAttr) -> Result<OpAttr> {
         Ok(match attr {
             TypedAttr::Number { dtype, bytes } => OpAttr::Number {
@@ -70,7 +70,7 @@ pub(in super::super) struct OpAttrs(pub(in super::super) BTreeMap<String, OpAttr
 impl HostValue for OpAttrs {}
 
 impl OpAttrs {
-    /// From a list of pairs.
+    /// Converts a list of pairs.
     pub(super) fn from_pairs(list: &TypedAttr) -> Result<OpAttrs> {
         let mut attrs = BTreeMap::new();
         for pair in list.elements()? {
@@ -115,7 +115,7 @@ impl OpAttrs {
     }
 }
 
-/// What TFRT calls the type of an attribute.
+/// Returns TFRT's name of an attribute type.
 fn type_name(dtype: HostDType) -> String {
     match dtype {
         HostDType::I1 => "BOOL".to_string(),

@@ -1,4 +1,4 @@
-//! Ops that are functions of the program: from a chain and handles to a chain and handles.
+//! Composite ops: functions of the program, from a chain and handles to a chain and handles.
 
 use super::attrs::OpAttrs;
 use super::handle::{Args, Functions, Known, OpHandler, Results, TensorHandle};
@@ -9,7 +9,7 @@ use ferroflow_host_context::{
 use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
 use std::sync::Arc;
 
-/// Returns a handle whose tensor is that of a handle that comes later.
+/// Returns a handle whose tensor is that of a handle that becomes available later.
 fn later(handle: AsyncValue) -> TensorHandle {
     if let Some(handle) = handle.get::<TensorHandle>() {
         return handle.clone();
@@ -48,7 +48,7 @@ pub(super) fn execute(
     })
 }
 
-/// `{op_names = ["a", …], ops = [@f, …]}` on the handler for all other ops
+/// `{op_names = ["a", …], ops = [@f, …]}` on the handler for all other ops.
 fn create(frame: &mut KernelFrame) -> Result<()> {
     let next = frame.arg::<OpHandler>(0)?.clone();
     let names = frame.attribute(0)?.typed()?;

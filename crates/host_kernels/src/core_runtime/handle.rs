@@ -1,4 +1,4 @@
-//! Tensor handles, op handlers, and how an op runs.
+//! Tensor handles, op handlers, and execution of ops.
 
 use super::super::dense::HostTensor;
 use super::super::shape::TensorShape;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Data type and shape.
 pub(super) type Metadata = (HostDType, TensorShape);
-/// The same of a tensor that has them.
+/// Borrowed data type and shape.
 pub(super) type MetadataRef<'a> = (HostDType, &'a TensorShape);
 
 /// What is known of a tensor when its op is called.
@@ -26,9 +26,9 @@ pub(super) type MetadataRef<'a> = (HostDType, &'a TensorShape);
 pub(super) enum Known {
     /// Nothing.
     Nothing,
-    /// What the tensor says, which is available.
+    /// The tensor is available and has its metadata.
     OfTensor,
-    /// These, although the tensor may be pending.
+    /// This metadata, although the tensor may be unavailable.
     Metadata(Box<Metadata>),
 }
 
@@ -38,7 +38,7 @@ impl Known {
     }
 }
 
-/// A tensor that may be pending, with its metadata if an op knows them before it runs.
+/// A possibly unavailable tensor, with its metadata if the op knows them before it runs.
 #[derive(Clone)]
 pub(super) struct TensorHandle {
     /// A [`HostTensor`], or an error.
@@ -61,7 +61,7 @@ impl TensorHandle {
         self.tensor.get()
     }
 
-    /// Type and shape, if they are known; `tensor` is what [`TensorHandle::get`] returns.
+    /// Returns type and shape, if known; `tensor` is the result of [`TensorHandle::get`].
     pub(super) fn metadata<'a>(
         &'a self,
         tensor: Option<&'a HostTensor>,
@@ -80,18 +80,18 @@ pub(super) type Args<'a> = SmallVec<[&'a TensorHandle; 4]>;
 /// Results of an op.
 pub(super) struct Results {
     pub(super) handles: SmallVec<[TensorHandle; 1]>,
-    /// Available when the op is done; `None` if it is.
+    /// Becomes available when the op is done; `None` if it is done already.
     pub(super) done: Option<AsyncValue>,
 }
 
-/// An op with its attributes as a program calls it, and what the CPU runs for it.
+/// An op with its attributes as a program calls it, and its CPU implementation.
 pub(super) struct Op {
     pub(super) name: String,
     pub(super) attrs: OpAttrs,
     work: Option<Work>,
 }
 
-/// An op of the CPU.
+/// The CPU implementation of an op.
 enum Work {
     /// One of the core runtime's own.
     Own(&'static CpuOp),
@@ -114,17 +114,17 @@ impl Op {
 /// Runs ops.
 #[derive(Clone)]
 pub(super) enum OpHandler {
-    /// Nothing runs here.
+    /// Runs no ops.
     Null,
-    /// Runs ops of the CPU; others go to the next handler.
+    /// Runs ops on the CPU; passes others to the next handler.
     Cpu(Box<OpHandler>),
-    /// Prints ops on their way to the next handler.
+    /// Prints ops and passes them to the next handler.
     Logging(Box<OpHandler>, Arc<AtomicUsize>),
-    /// Calls functions in place of ops; others go to the next handler.
+    /// Calls functions for composite ops; passes others to the next handler.
     Composite(Box<OpHandler>, Arc<Functions>),
 }
 
-/// Functions by the ops that they stand for.
+/// Functions by the names of their ops.
 pub(super) type Functions = HashMap<String, Function>;
 
 impl HostValue for OpHandler {}
@@ -132,7 +132,7 @@ impl HostValue for OpHandler {}
 /// Handlers by name.
 pub(super) type Handlers = Mutex<HashMap<String, OpHandler>>;
 
-/// A function that is called as an op.
+/// A function called as an op.
 pub(super) struct CompositeOp(pub(super) Function);
 
 impl HostValue for CompositeOp {}
@@ -145,10 +145,11 @@ fn plural(n: usize) -> &'static str {
 pub(super) type NewReporter<'a> = Option<&'a dyn Fn() -> Reporter>;
 
 impl OpHandler {
-    /// Runs an op, or starts it if arguments are pending.
+    /// Runs an op, or schedules it if arguments are unavailable.
     ///
     /// # Errors
-    /// An op that no handler has, and arguments whose types or shapes do not fit.
+    /// NOT_FOUND for ops that no handler has; INVALID_ARGUMENT for arguments whose types or shapes
+    /// do not fit.
     pub(super) fn execute(
         &self,
         op: &Arc<Op>,
@@ -206,7 +207,7 @@ impl Work {
         matches!(self, Work::Own(op) if op.is_async)
     }
 
-    /// Types and shapes of the results where those of all inputs are known.
+    /// Returns types and shapes of the results, if those of all inputs are known.
     fn metadata(
         &self,
         inputs: &[MetadataRef],
@@ -237,7 +238,7 @@ impl Work {
         ctx.host().trace(TraceLevel::Default, name)
     }
 
-    /// Runs the op if that need not wait for anything.
+    /// Runs the op if it does not have to wait.
     fn run_here(
         &self,
         tensors: &[&HostTensor],
@@ -284,7 +285,7 @@ fn run(
             known.push(metadata);
         }
     }
-    // Shapes are checked at once where they are known.
+    // Shapes are checked at once if they are known.
     let metadata = match known.len() == args.len() {
         true => work.metadata(&known, &op.attrs, ctx)?,
         false => MetadataList::new(),
@@ -322,7 +323,7 @@ fn run(
     })
 }
 
-/// Returns the error that the results of an op are.
+/// Returns the error value for the results of an op.
 fn error(status: Status, reporter: Option<&Reporter>) -> AsyncValue {
     AsyncValue::new_error(match reporter {
         Some(reporter) => reporter.report(status),
@@ -358,7 +359,7 @@ fn available(
             (None, error) => TensorHandle {
                 tensor: match error {
                     Some(error) => error.clone(),
-                    // A result that is missing is a promise that is dropped.
+                    // A missing result is a dropped promise.
                     None => IndirectPromise::new().1,
                 },
                 known: Known::new(metadata),
@@ -368,7 +369,7 @@ fn available(
     Results { handles, done }
 }
 
-/// An op that waits for its inputs, or runs elsewhere.
+/// An op that waits for its inputs, or runs on another thread.
 struct Dispatch {
     op: Arc<Op>,
     inputs: SmallVec<[AsyncValue; 4]>,
@@ -379,7 +380,7 @@ struct Dispatch {
 }
 
 impl Dispatch {
-    /// Runs when all inputs from `i` on are available.
+    /// Runs the op when all inputs from `i` on are available.
     fn when_ready(mut self, mut i: usize) {
         while let Some(input) = self.inputs.get(i) {
             i += 1;
@@ -392,7 +393,7 @@ impl Dispatch {
         if let Some(error) = errors.next().or(self.ctx.cancel_value()).cloned() {
             return self.fail(&error);
         }
-        // The last reader of an input may write its results there.
+        // The last reader of an input may overwrite it with its results.
         let inputs = std::mem::take(&mut self.inputs);
         let tensors = inputs.iter().map(|i| i.expect::<HostTensor>());
         let tensors: SmallVec<[&HostTensor; 4]> = match tensors.collect::<Result<_>>() {
@@ -420,11 +421,11 @@ impl Dispatch {
         }
     }
 
-    /// Runs one of TensorFlow's ops: here, or as a task if it takes long and other threads can do
-    /// something meanwhile.
+    /// Runs one of TensorFlow's ops: here, or as a task if it takes long and other threads can run
+    /// meanwhile.
     fn start(self, call: OpCall) {
         let ctx = self.ctx.clone();
-        // Synchronous functions, which report nothing, cannot wait.
+        // Synchronous functions have no reporter and cannot wait.
         let may_be_task = self.reporter.is_some() && ctx.host().is_parallel();
         let is_task = may_be_task && call.is_long();
         let run = move || {
@@ -463,7 +464,7 @@ impl Dispatch {
     }
 }
 
-/// Returns the handler under a name.
+/// Returns the handler of a name.
 pub(super) fn handler(ctx: &ExecutionContext, name: &str) -> Result<OpHandler> {
     let handlers = ctx.host().shared(Handlers::default);
     let handlers = handlers.lock().unwrap_or_else(PoisonError::into_inner);

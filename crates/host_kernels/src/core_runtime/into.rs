@@ -1,5 +1,5 @@
-//! Kernels that write the result of an op into a tensor that is there: `tf_sync.*`, and
-//! `tfrt_test.*` of TFRT's own tests.
+//! Kernels that write the result of an op into an existing tensor: `tf_sync.*`, and `tfrt_test.*`
+//! of TFRT's own tests.
 
 use super::super::dense::{DenseHostTensor, HostTensor};
 use super::super::shape::{Dims, TensorShape};
@@ -33,7 +33,7 @@ fn compute(
     result.ok_or_else(|| internal!("{op} returned no result"))
 }
 
-/// These arguments, of which the first is of the type that the kernel is for.
+/// Returns these arguments, the first of which must have the kernel's type.
 fn inputs(frame: &impl Frame, dtype: HostDType, arguments: &[usize]) -> Result<Vec<HostTensor>> {
     let tensor = |i: &usize| frame.arg::<HostTensor>(*i).cloned();
     let tensors: Vec<_> = arguments.iter().map(tensor).collect::<Result<_>>()?;
@@ -50,7 +50,7 @@ fn inputs(frame: &impl Frame, dtype: HostDType, arguments: &[usize]) -> Result<V
     Ok(tensors)
 }
 
-/// `result`, and the argument `output` if it can hold that.
+/// Returns `result`, and the argument `output` if it can hold the result.
 fn into<'a>(
     frame: &'a impl Frame,
     output: usize,
@@ -111,7 +111,7 @@ fn i32_tensor(frame: &impl Frame, value: i32) -> Result<HostTensor> {
     Ok(HostTensor::Dense(tensor))
 }
 
-/// Axis, tensors, and where they go; scalars are joined to a vector.
+/// Concatenates along an axis; scalars form a vector.
 fn concat(frame: &mut SyncKernelFrame, dtype: HostDType) -> Result<()> {
     let output = frame.n_args().saturating_sub(1);
     let axis = i32_tensor(frame, *frame.arg::<i32>(0)?)?;
@@ -128,7 +128,7 @@ fn concat(frame: &mut SyncKernelFrame, dtype: HostDType) -> Result<()> {
     store(frame, output, &joined)
 }
 
-/// Returns an attribute with a header, or a list of nothing, which has none.
+/// Reads an attribute with a header, or an empty list, which has none.
 fn op_attr(attribute: Attribute) -> Result<OpAttr> {
     match attribute.kind().filter(|k| k.is_array()) {
         Some(kind) if attribute.array_bytes(kind.dtype())?.0 == 0 => {
@@ -138,7 +138,7 @@ fn op_attr(attribute: Attribute) -> Result<OpAttr> {
     }
 }
 
-/// Returns both factors, where the product goes, and what the ops that follow take.
+/// Multiplies two matrices and applies the following ops.
 fn fused_matmul(frame: &mut SyncKernelFrame) -> Result<()> {
     let arguments: Vec<usize> = (0..frame.n_args()).filter(|i| *i != 2).collect();
     let factors = inputs(frame, HostDType::F32, &arguments)?;
@@ -157,8 +157,8 @@ fn constant(frame: &mut SyncKernelFrame) -> Result<()> {
     store(frame, 0, &value)
 }
 
-/// `alpha a b + beta c` to `c`, of which alpha is the first argument and beta the fourth; `c` is
-/// not read if beta is zero. `sum` adds up for one element.
+/// Writes `alpha a b + beta c` to `c`. Alpha is the first argument and beta the fourth; `c` is not
+/// read if beta is zero. `sum` adds the terms of one element.
 fn matmul<T: Copy + 'static>(
     frame: &mut KernelFrame,
     dtype: HostDType,
@@ -178,7 +178,7 @@ fn matmul<T: Copy + 'static>(
     Ok(())
 }
 
-/// Returns the largest of each window.
+/// Computes the maximum of each window.
 fn max_pool(frame: &mut KernelFrame) -> Result<()> {
     let padding = match frame.attribute(0)?.string()? {
         "valid" => "VALID",
@@ -207,7 +207,7 @@ fn max_pool(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Returns the elements as they are, in another shape.
+/// Reshapes without changing elements.
 fn flatten(frame: &mut KernelFrame) -> Result<()> {
     let (from, to) = (frame.arg::<HostTensor>(0)?, frame.arg::<HostTensor>(1)?);
     let (mut from, to) = (from.dense()?.clone(), to.dense()?);
@@ -219,7 +219,7 @@ fn flatten(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// `op` along the last axis of a tensor, as a new tensor.
+/// Applies `op` along the last axis of a tensor and returns a new tensor.
 fn along_last(frame: &mut KernelFrame, op: &str, dtype: HostDType) -> Result<()> {
     let tensors = inputs(frame, dtype, &[0])?;
     let rank = tensors.iter().map(|t| t.shape().0.len()).sum::<usize>();
@@ -232,7 +232,7 @@ fn along_last(frame: &mut KernelFrame, op: &str, dtype: HostDType) -> Result<()>
     Ok(())
 }
 
-/// A kernel `tf_sync.OP.TYPE` of a synchronous function whose last argument is the result.
+/// Adds a kernel `tf_sync.OP.TYPE` of synchronous functions whose last argument is the result.
 fn add_sync(
     registry: &mut KernelRegistry,
     op: &'static str,
@@ -246,8 +246,8 @@ fn add_sync(
     });
 }
 
-/// A kernel `tfrt_test.KERNEL.TYPE` that takes `arguments`, writes to argument `output` and gives a
-/// chain.
+/// Adds a kernel `tfrt_test.KERNEL.TYPE` that takes `arguments`, writes to argument `output` and
+/// returns a chain.
 fn add(
     registry: &mut KernelRegistry,
     (kernel, op, arguments, output): (&str, &'static str, &'static [usize], usize),

@@ -1,4 +1,4 @@
-//! The core runtime: ops that run one by one on tensor handles, through op handlers.
+//! The core runtime: eager ops on tensor handles, executed by op handlers.
 
 mod attrs;
 mod composite;
@@ -22,7 +22,7 @@ use ferroflow_sync::{AsyncValue, Chain, IndirectPromise};
 use handle::{Args, CompositeOp, Handlers, Op, OpHandler, TensorHandle, handler};
 use std::sync::{Arc, PoisonError};
 
-/// Returns the op that a kernel of a program calls: its attributes are read when it runs first.
+/// Returns the op that a kernel of a program calls, created from its attributes on the first run.
 fn site_op(frame: &impl Frame, name: usize) -> Result<Arc<Op>> {
     let attrs = OpAttrs::from_pairs(&frame.attribute(0)?.typed()?)?;
     let name = frame.attribute(name)?.typed()?;
@@ -38,7 +38,7 @@ fn execute_op_seq(frame: &mut KernelFrame) -> Result<()> {
 }
 
 /// Runs an op whose arguments are a handler, a chain if `n_heads` is two, and handles; its results
-/// are a chain, if an argument is, and handles.
+/// are a chain, if an argument is one, and handles.
 fn run_op(frame: &mut KernelFrame, n_heads: usize) -> Result<()> {
     let op = frame.site_data(|frame| site_op(frame, 2))?;
     let n_chains = n_heads - 1;
@@ -66,7 +66,7 @@ fn handles(frame: &impl Frame, first: usize) -> Result<Args<'_>> {
     Ok(args)
 }
 
-/// Runs an op in a synchronous function: it must be done when it returns.
+/// Runs an op in a synchronous function: it must be done on return.
 fn execute_op_sync(frame: &mut SyncKernelFrame) -> Result<()> {
     let op = frame.site_data(|frame| site_op(frame, 1))?;
     let n_results = frame.n_results();
@@ -154,7 +154,7 @@ fn handle_to_tensor(frame: &mut KernelFrame) -> Result<()> {
     Ok(())
 }
 
-/// Returns the one number of a tensor, when it is there.
+/// Returns the single number of a tensor once it is available.
 fn handle_to_i32(frame: &mut KernelFrame) -> Result<()> {
     let tensor = frame.arg::<TensorHandle>(0)?.tensor.clone();
     let (promise, reporter) = (frame.allocate_indirect(0), frame.reporter());
@@ -212,7 +212,7 @@ fn const_strings(shape: TypedAttribute, values: TypedAttribute) -> Result<Tensor
     })))
 }
 
-/// Creates a tensor from untyped attributes: its shape, and its elements or the one they all are.
+/// Creates a tensor from untyped attributes: its shape, and its elements or the one for all.
 fn create_dense(
     shape: &[i64],
     dtype: HostDType,
@@ -224,7 +224,8 @@ fn create_dense(
     Ok(TensorHandle::new(HostTensor::Dense(tensor)))
 }
 
-/// Returns the first element of a tensor decides: anything but zero and an empty text is true.
+/// Converts a tensor to a condition by its first element: anything but zero and an empty string is
+/// true.
 fn is_true(tensor: &HostTensor) -> bool {
     match tensor {
         HostTensor::Dense(t) => {
@@ -272,7 +273,7 @@ struct While {
 }
 
 impl While {
-    /// Asks the condition and runs the body; an iteration whose condition is late goes on later.
+    /// Runs condition and body; an iteration with an unavailable condition continues later.
     fn run(self, mut args: Values) {
         if let Some(cancelled) = self.ctx.cancel_value() {
             return fail_all(self.promises, cancelled);
@@ -281,7 +282,7 @@ impl While {
         let (Some(answer), Some(chain)) = (asked.pop(), asked.pop()) else {
             return;
         };
-        // The chain of the condition orders what comes after it.
+        // The chain of the condition orders the rest of the iteration.
         if let Some(first) = args.first_mut() {
             *first = chain;
         }
@@ -289,14 +290,14 @@ impl While {
     }
 
     fn go_on(self, args: Values) {
-        // Each iteration from the queue, so that none stands on the one before.
+        // Each iteration runs from the queue, so the stack does not grow.
         let ctx = self.ctx.clone();
         ctx.enqueue(move || self.run(args));
     }
 
-    /// Returns the loop and its values if it goes on now; otherwise the loop has ended or waits.
+    /// Returns the loop and its values if it continues now; otherwise it has ended or waits.
     fn decide(self, answer: AsyncValue, args: Values) -> Option<(Self, Values)> {
-        // The chain of the condition: an answer that comes with an error is none.
+        // A condition whose chain is an error has no value.
         if let Some(chain) = args.first().cloned() {
             if !chain.is_available() {
                 chain.and_then(move || self.resume(answer, args));

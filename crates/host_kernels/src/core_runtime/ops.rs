@@ -1,6 +1,6 @@
-//! Ops of the CPU handler that work on tensors of all forms: those that TFRT's tests use, which
-//! count in double precision, for it represents every value of the types they take (products wrap
-//! as integers do), and constants.
+//! Ops of the CPU handler on tensors of all formats: those of TFRT's tests, which compute in double
+//! precision, as it represents every value of their types (products wrap as integers do), and
+//! constants.
 
 use super::super::dense::{
     CooHostTensor, DenseHostTensor, HostTensor, ScalarHostTensor, copy_bytes,
@@ -24,7 +24,7 @@ pub(super) type MetadataList = SmallVec<[Option<Metadata>; 1]>;
 pub(super) type Outputs = SmallVec<[AsyncValue; 1]>;
 type RunFn = fn(&[&HostTensor], &OpAttrs, &ExecutionContext) -> Result<Outputs>;
 
-/// A type of elements, which ops compute with as doubles.
+/// An element type that ops compute with as doubles.
 trait Element {
     const SIZE: usize;
     fn read(bytes: &[u8]) -> f64;
@@ -82,7 +82,8 @@ macro_rules! with_element {
 /// An op.
 pub(super) struct CpuOp {
     pub(super) name: &'static str,
-    /// Types and shapes of the results; ops without it are known only when they have run.
+    /// Computes types and shapes of the results; without it they are known only after the op has
+    /// run.
     pub(super) metadata: Option<MetadataFn>,
     pub(super) run: RunFn,
     /// Whether it runs from the work queue.
@@ -111,7 +112,7 @@ const OPS: &[CpuOp] = &[
     op("tfrt_test.identity", Some(unary_metadata), identity, false),
     op("tfrt_test.identity_dense_only", None, dense_only, false),
     op("tfrt_test.add", Some(same_metadata), add, false),
-    // TFRT's differ in what its implementations ask for.
+    // TFRT's implementations accept different formats.
     op("tfrt_test.add.denseonly", None, add_dense, false),
     op("tfrt_test.add.denseonly2", None, add_dense, false),
     op("tfrt_test.add.denseonly3", None, add_dense, false),
@@ -130,7 +131,7 @@ const OPS: &[CpuOp] = &[
     op("tfrt_test.error.tensor", Some(unary_metadata), fail, false),
 ];
 
-/// Returns the op called `name`, if any.
+/// Returns the op `name`, if any.
 pub(super) fn find(name: &str) -> Option<&'static CpuOp> {
     OPS.iter().find(|op| op.name == name)
 }
@@ -147,7 +148,7 @@ fn known(dtype: HostDType, shape: TensorShape) -> MetadataList {
     SmallVec::from([Some((dtype, shape))])
 }
 
-/// Elements as numbers: those of small tensors need no allocation.
+/// Elements as numbers; small tensors need no allocation.
 type Numbers = SmallVec<[f64; 16]>;
 
 /// Elements as numbers.
@@ -192,7 +193,7 @@ fn dense(
     output(HostTensor::Dense(tensor))
 }
 
-/// `function` of the elements of two dense tensors of one type and shape.
+/// Applies `function` to the elements of two dense tensors of the same type and shape.
 fn elementwise(
     a: &DenseHostTensor,
     b: &DenseHostTensor,
@@ -201,7 +202,7 @@ fn elementwise(
 ) -> Result<Outputs> {
     let (allocator, shape) = (ctx.host().allocator(), a.shape.clone());
     let tensor = with_element!(a.dtype, "the op does not take this type", T => {
-        // One buffer is locked at a time: both may be the same one.
+        // Locks one buffer at a time: both may be the same.
         DenseHostTensor::build(allocator, a.dtype, shape, |out| {
             a.buffer.read(|a| copy_bytes(a, out));
             b.buffer.read(|b| {
@@ -279,7 +280,7 @@ fn matmul(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Re
     }
     let is_whole = !matches!(a.dtype().name(), Some("f16" | "f32" | "f64"));
     let mut out = Numbers::with_capacity(m * n);
-    // Without columns there is nothing to do for any number of rows.
+    // Without columns the result is empty whatever the number of rows.
     let rows = if n > 0 { m } else { 0 };
     for i in 0..rows {
         for j in 0..n {
@@ -335,7 +336,7 @@ fn create_scalar(_: &[&HostTensor], attrs: &OpAttrs, _: &ExecutionContext) -> Re
     }))
 }
 
-/// Coordinates, a row for each element, and the elements.
+/// Creates a sparse tensor from coordinates, one row per element, and the elements.
 fn create_coo(inputs: &[&HostTensor], attrs: &OpAttrs, _: &ExecutionContext) -> Result<Outputs> {
     let (indices, elements) = two(inputs)?;
     let shape = TensorShape::new(attrs.numbers("shape")?)?;
@@ -351,7 +352,7 @@ fn create_coo(inputs: &[&HostTensor], attrs: &OpAttrs, _: &ExecutionContext) -> 
     output(HostTensor::Coo(tensor))
 }
 
-/// Type, shape and elements of a constant.
+/// Returns type, shape and elements of a constant.
 fn constant_value(attrs: &OpAttrs) -> Result<(HostDType, TensorShape, &[u8])> {
     let OpAttr::Dense {
         dtype,
@@ -453,7 +454,7 @@ fn cast(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Resu
     dense(&values(a)?, dtype, a.shape().clone(), ctx)
 }
 
-/// Sizes before, along and after an axis.
+/// Returns the sizes before, along and after an axis.
 fn split(tensor: &HostTensor, attrs: &OpAttrs) -> Result<(usize, usize, usize, TensorShape)> {
     let axis = usize::try_from(attrs.number::<i32>("axis")?).unwrap_or(usize::MAX);
     let dims = &tensor.shape().0;
@@ -467,7 +468,7 @@ fn split(tensor: &HostTensor, attrs: &OpAttrs) -> Result<(usize, usize, usize, T
     Ok((before, *along as usize, after, TensorShape(rest)))
 }
 
-/// Reduces each line along the axis.
+/// Reduces each row along the axis.
 fn reduce(
     inputs: &[&HostTensor],
     attrs: &OpAttrs,
@@ -527,7 +528,7 @@ fn print(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<
     Ok(Outputs::new())
 }
 
-/// Where the elements lie, for those who want to know whether an op wrote over its input.
+/// Prints the address of the elements, which shows whether an op reused its input's buffer.
 fn print_address(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
     let address = one(inputs)?.dense()?.buffer.read(<[u8]>::as_ptr);
     let text = format!("DenseHostTensor: buffer={address:p}\n");

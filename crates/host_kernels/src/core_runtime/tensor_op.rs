@@ -1,6 +1,6 @@
-//! TensorFlow's ops on the handler of the CPU: the same op files that sessions use.
+//! TensorFlow's ops on the CPU handler, from the op files that sessions use.
 //!
-//! An op is called `tf.NAME`, or just `NAME` if no op of the core runtime is called that.
+//! An op is called `tf.NAME`, or just `NAME` if the core runtime has no op of that name.
 
 use super::super::dense::{
     DenseHostTensor, HostTensor, ScalarHostTensor, SharedBuffer, StringHostTensor,
@@ -20,7 +20,7 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// An op of TensorFlow's with what earlier calls found out.
+/// A TensorFlow op and what earlier calls found out.
 pub(super) struct TensorOp {
     /// TensorFlow's name.
     pub(super) name: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct TensorOp {
 }
 
 impl TensorOp {
-    /// Returns the op called `name`, if TensorFlow has one.
+    /// Returns the op `name`, if TensorFlow has one.
     pub(super) fn find(name: &str) -> Option<TensorOp> {
         let name = name.strip_prefix("tf.").unwrap_or(name);
         let is_known = !name.starts_with('_') || name == "_FusedMatMul";
@@ -40,10 +40,10 @@ impl TensorOp {
         })
     }
 
-    /// Types and shapes of the results, where those of the inputs say them.
+    /// Returns types and shapes of the results, as far as those of the inputs determine them.
     ///
     /// # Errors
-    /// Inputs that do not fit.
+    /// INVALID_ARGUMENT if the inputs do not fit.
     pub(super) fn metadata(
         &self,
         inputs: &[MetadataRef],
@@ -94,14 +94,14 @@ type DTypes = SmallVec<[DType; 4]>;
 pub(super) struct OpCall {
     op: Arc<PreparedOp>,
     inputs: Vec<Tensor>,
-    /// The shape of the result, where that is one number many times because the inputs are.
+    /// The shape of the result, if all its elements are equal because those of each input are.
     uniform: Option<TensorShape>,
 }
 
-/// Ops that take element by element, so that the result is one number many times if the inputs are.
+/// Elementwise ops, whose result has equal elements if the inputs do.
 const ELEMENTWISE: &[&str] = &["AddV2", "Sub", "Mul", "RealDiv"];
 
-/// Bytes of inputs from which on an op whose time grows with them is worth a task.
+/// Bytes of inputs from which an op of proportional cost is worth a task.
 const LARGE: usize = 1 << 16;
 
 impl OpCall {
@@ -128,7 +128,7 @@ impl OpCall {
         })
     }
 
-    /// Returns a call that computes one element only.
+    /// Returns a call that computes a single element.
     fn of_scalars(
         op: &TensorOp,
         inputs: &[&HostTensor],
@@ -138,8 +138,8 @@ impl OpCall {
         let known: Vec<MetadataRef> = inputs.iter().map(|t| (t.dtype(), t.shape())).collect();
         let shapes = op.metadata(&known, attrs, ctx)?;
         let uniform = shapes.into_iter().flatten().map(|(_, shape)| shape).next();
-        let uniform =
-            uniform.ok_or_else(|| internal!("{} does not say the shape of its result", op.name))?;
+        let uniform = uniform
+            .ok_or_else(|| internal!("{} does not report the shape of its result", op.name))?;
         let one = |t: &&HostTensor| match t {
             HostTensor::Scalar(t) => Tensor::from_bytes(dtype(t.dtype)?, Shape::scalar(), &t.value),
             other => tensor(other),
@@ -152,7 +152,7 @@ impl OpCall {
         })
     }
 
-    /// Returns whether the call should be a task, so that who makes it may go on.
+    /// Returns whether the call should be a task, so that its caller can continue.
     pub(super) fn is_long(&self) -> bool {
         match self.op.cost() {
             Cost::Cheap | Cost::Async => false,
@@ -166,7 +166,7 @@ impl OpCall {
         self.op.cost() == Cost::Async
     }
 
-    /// Runs the op; `done` gets the results: now, or later from an op that waits for others.
+    /// Runs the op and passes the results to `done`: now, or later for an op that waits for others.
     pub(super) fn run(
         self,
         ctx: &ExecutionContext,
@@ -216,7 +216,7 @@ fn host_tensors(tensors: Vec<Tensor>) -> Result<Outputs> {
     values.collect()
 }
 
-/// The types of both worlds, by the names of MLIR and TensorFlow's numbers.
+/// Types with names of MLIR and numbers of TensorFlow.
 const TYPES: &[(&str, DType)] = &[
     ("ui8", DType::Uint8),
     ("ui16", DType::Uint16),

@@ -1,4 +1,4 @@
-//! Kernels that set, freeze and print attributes, and make bad handles.
+//! Test kernels that set, freeze and print attributes, and create invalid handles.
 
 use super::super::dense::HostTensor;
 use super::attrs::{OpAttr, OpAttrs};
@@ -23,8 +23,8 @@ impl SharedAttrs {
     }
 }
 
-/// Returns a kernel that sets the attribute named by its first attribute to what `read` makes of
-/// the second.
+/// Returns a kernel that sets the attribute named by its first attribute to the value that `read`
+/// returns for the second.
 fn setter(
     registry: &mut KernelRegistry,
     name: &str,
@@ -66,7 +66,7 @@ fn error_handle(frame: &mut KernelFrame) -> Result<()> {
     give_error(frame, invalid_argument!("invalid tensorhandle"))
 }
 
-/// Returns the result: a handle whose tensor is an error.
+/// Sets the result to a handle whose tensor is an error.
 fn give_error(frame: &mut KernelFrame, status: Status) -> Result<()> {
     let error = AsyncValue::new_error(frame.reporter().report(status));
     let handle = TensorHandle {

@@ -1,5 +1,5 @@
-//! Tensors to other devices and other forms. There is one device, the CPU; a tensor that has the
-//! form that is wanted is not copied.
+//! Conversion of tensors to other devices and formats. The only device is the CPU; a tensor that
+//! already has the requested format is not copied.
 
 use super::super::dense::{DenseHostTensor, HostTensor};
 use super::super::dht::{coo_to_dense, dense_to_coo};
@@ -15,7 +15,7 @@ struct Device;
 
 impl HostValue for Device {}
 
-/// The form of a tensor.
+/// The format of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Dense,
@@ -51,7 +51,7 @@ impl Form {
 
 type Conversion = fn(&HostTensor, &ExecutionContext) -> Result<HostTensor>;
 
-/// From which form to which.
+/// Conversions between formats.
 const CONVERSIONS: &[(Form, Form, Conversion)] = &[
     (Form::Scalar, Form::Dense, |tensor, ctx| {
         let t = tensor.scalar()?;
@@ -66,7 +66,7 @@ const CONVERSIONS: &[(Form, Form, Conversion)] = &[
     }),
 ];
 
-/// Returns the tensor in another form; itself if it has that form already.
+/// Returns the tensor in another format; the tensor itself if it already has it.
 pub(super) fn convert(
     tensor: &HostTensor,
     form: Form,
@@ -93,7 +93,7 @@ fn get_device(_: Chain, name: StrAttr) -> Result<Device> {
     }
 }
 
-/// Returns the form that a tensor has on the device: dense, unless nothing else can hold it.
+/// Returns a tensor's format on the device: dense, unless only another can hold it.
 fn preferred(tensor: &HostTensor) -> Form {
     match tensor {
         HostTensor::String(_) => Form::String,
@@ -118,7 +118,7 @@ fn transfer(frame: &mut KernelFrame) -> Result<()> {
     transfer_to(frame, move |_| form)
 }
 
-/// To the form that the device prefers: see [`preferred`].
+/// Converts to the device's preferred format; see [`preferred`].
 fn transfer_inferred(frame: &mut KernelFrame) -> Result<()> {
     transfer_to(frame, preferred)
 }
