@@ -11,7 +11,7 @@ struct Line([u8; 64]);
 /// Plain numbers: every bit pattern is a value, no padding, alignment at most 64.
 ///
 /// # Safety
-/// The type is as just said.
+/// The type has these properties.
 pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
 // SAFETY: a plain number.
 unsafe impl Plain for f32 {}
@@ -37,7 +37,7 @@ impl Default for Aligned {
 }
 
 impl Aligned {
-    /// These bytes, which are copied only if they do not start on a cache line.
+    /// Wraps these bytes, copying them only if they do not start on a cache line.
     pub(crate) fn shared(bytes: Bytes) -> Self {
         if (bytes.as_ptr() as usize).is_multiple_of(64) {
             return Aligned(Repr::Shared(bytes));
@@ -50,7 +50,7 @@ impl Aligned {
         Aligned(Repr::Own(lines.collect()))
     }
 
-    /// Returns the memory as at least `n` elements, grown when needed; what it holds is
+    /// Returns the memory as at least `n` elements, growing it if needed; its content is
     /// unspecified.
     pub(crate) fn alloc<T: Plain>(&mut self, n: usize) -> &mut [T] {
         let needed = (n * size_of::<T>()).div_ceil(64);
@@ -78,7 +78,7 @@ impl Aligned {
         unsafe { std::slice::from_raw_parts(start.cast(), len / size_of::<T>()) }
     }
 
-    /// Bytes held.
+    /// Returns the size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.0 {
             Repr::Own(lines) => lines.len() * 64,
@@ -87,14 +87,14 @@ impl Aligned {
     }
 }
 
-/// The largest scratch a thread keeps between calls, in bytes.
+/// The largest scratch memory that a thread keeps between calls, in bytes.
 const KEEP: usize = 64 << 20;
 
 thread_local! {
     static SPARE: RefCell<Vec<Aligned>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer from this thread's store, returned on drop.
+/// A buffer from this thread's free list, returned on drop.
 pub(crate) struct Scratch(Aligned);
 
 impl Scratch {
@@ -108,7 +108,7 @@ impl Scratch {
         self.0.alloc(n)
     }
 
-    /// Returns the buffer itself, to be taken out and put back.
+    /// Returns the buffer itself, to be moved out and put back.
     pub(crate) fn inner(&mut self) -> &mut Aligned {
         &mut self.0
     }
@@ -118,7 +118,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let buf = std::mem::take(&mut self.0);
         if buf.bytes() <= KEEP {
-            // A thread that is ending has no store any more; then the buffer is just freed.
+            // A thread that is exiting has no free list any more; then the buffer is freed.
             let _ = SPARE.try_with(|s| s.borrow_mut().push(buf));
         }
     }
@@ -133,7 +133,7 @@ impl<T> Clone for SendPtr<T> {
     }
 }
 impl<T> Copy for SendPtr<T> {}
-// SAFETY: only a number; every dereference carries its own reason.
+// SAFETY: only an address; every dereference has its own justification.
 unsafe impl<T: Send> Send for SendPtr<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for SendPtr<T> {}

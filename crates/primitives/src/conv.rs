@@ -80,22 +80,22 @@ pub struct Conv3dShape {
 }
 
 impl Conv2dShape {
-    /// Elements of the input.
+    /// Returns the number of input elements.
     pub fn input_len(&self) -> usize {
         self.batch * self.in_h * self.in_w * self.in_c
     }
 
-    /// Elements of the output.
+    /// Returns the number of output elements.
     pub fn output_len(&self) -> usize {
         self.batch * self.out_h * self.out_w * self.out_c
     }
 
-    /// Elements of the filter.
+    /// Returns the number of filter elements.
     pub fn filter_len(&self) -> usize {
         self.filter_h * self.filter_w * (self.in_c / self.groups.max(1)) * self.out_c
     }
 
-    /// Returns the same as a 3-D convolution of one plane.
+    /// Returns the equivalent 3-D convolution of one plane.
     fn solid(&self) -> Conv3dShape {
         Conv3dShape {
             plane: *self,
@@ -111,8 +111,8 @@ impl Conv2dShape {
 
 /// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
 ///
-/// A 3×3 or 5×5 filter whose convolution has stride and dilation 1 may be kept in another form, so
-/// the packed filter only serves convolutions with the strides, dilations and groups it was made
+/// A 3×3 or 5×5 filter whose convolution has stride and dilation 1 may be stored transformed, so
+/// a packed filter only serves convolutions with the strides, dilations and groups it was packed
 /// for. Batch, input and output sizes and padding are free.
 #[derive(Clone, Debug)]
 pub struct PackedFilter {
@@ -133,8 +133,8 @@ impl PackedFilter {
         Self::with_transform(par, filter, s, winograd::transform(s))
     }
 
-    /// Packs the filter of this very 2-D convolution, as when a network learns: all sizes may
-    /// decide how, and a digit more may be lost.
+    /// Packs the filter for exactly this 2-D convolution, as in training: the layout may depend on
+    /// all sizes, and accuracy may be a digit lower.
     ///
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
@@ -219,7 +219,7 @@ impl PackedFilter {
         })
     }
 
-    /// Returns the matrices that it consists of.
+    /// Returns the packed matrices.
     pub fn parts(&self) -> &[PackedB] {
         &self.parts
     }
@@ -255,13 +255,13 @@ impl PackedFilter {
         }
     }
 
-    /// Bytes held.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(PackedB::bytes).sum()
     }
 }
 
-/// `out = epilogue(conv(input, filter))`, the epilogue's rows being output pixels.
+/// Computes `out = epilogue(conv(input, filter))`, where the epilogue's rows are output pixels.
 ///
 /// # Panics
 /// If a slice is too short, or the filter was packed for other sizes.

@@ -48,9 +48,9 @@ pub struct DepthwiseShape {
     pub out_w: usize,
 }
 
-/// Output pixels that are computed together.
+/// Output pixels computed together.
 pub(crate) const PIXELS: usize = 4;
-/// Channels after which the next pixels come first, so that the filter stays cached.
+/// Channels per pass over the pixels, so that the filter stays cached.
 const CHANNEL_CHUNK: usize = 256;
 
 /// Consecutive tiles of one output row, for the fixed filter sizes.
@@ -60,7 +60,7 @@ pub(crate) struct DepthwiseJob {
     /// Pointers from one filter row to the next.
     pub columns: usize,
     pub tiles: usize,
-    /// Channels to do, and channels of a pixel.
+    /// Channels to compute, and channels of a pixel.
     pub n: usize,
     pub stride: usize,
     /// First channel.
@@ -168,7 +168,7 @@ unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize, c
     }
 }
 
-/// One output pixel of any filter: a list of input pixels and the filter pixels they meet.
+/// One output pixel of any filter: a list of input pixels with their filter pixels.
 pub(crate) struct PixelJob {
     pub offsets: *const KernelOffset,
     pub n_offsets: usize,
@@ -178,7 +178,7 @@ pub(crate) struct PixelJob {
     pub limits: [f32; 2],
 }
 
-/// An input pixel and the filter pixel it meets.
+/// An input pixel and its filter pixel.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct KernelOffset {
@@ -187,7 +187,7 @@ pub(crate) struct KernelOffset {
 }
 // SAFETY: two pointers; null bytes are null pointers, others are written before they are read.
 unsafe impl Plain for KernelOffset {}
-// SAFETY: only addresses; every dereference carries its own reason.
+// SAFETY: only addresses; every dereference has its own justification.
 unsafe impl Send for KernelOffset {}
 // SAFETY: as above.
 unsafe impl Sync for KernelOffset {}
@@ -245,22 +245,22 @@ unsafe fn block<S: Simd, const U: usize>(
 }
 
 impl DepthwiseShape {
-    /// Elements of the input.
+    /// Returns the number of input elements.
     pub fn input_len(&self) -> usize {
         self.batch * self.in_h * self.in_w * self.channels
     }
 
-    /// Elements of the output.
+    /// Returns the number of output elements.
     pub fn output_len(&self) -> usize {
         self.batch * self.out_h * self.out_w * self.channels * self.multiplier
     }
 
-    /// Elements of the filter.
+    /// Returns the number of filter elements.
     pub fn filter_len(&self) -> usize {
         self.filter_h * self.filter_w * self.channels * self.multiplier
     }
 
-    /// Returns the input row that filter row `ky` meets at output row `y`, of image `n`.
+    /// Returns the input row under filter row `ky` at output row `y`, of image `n`, if it exists.
     fn line<'a>(&self, input: &'a [f32], n: usize, y: usize, ky: usize) -> Option<&'a [f32]> {
         let iy = (y * self.stride_h + ky * self.dil_h).checked_sub(self.pad_top)?;
         let len = self.in_w * self.channels;
@@ -269,7 +269,7 @@ impl DepthwiseShape {
     }
 }
 
-/// `out = act(depthwise(input, filter) + bias)`.
+/// Computes `out = act(depthwise(input, filter) + bias)`.
 ///
 /// # Panics
 /// If a slice is too short.

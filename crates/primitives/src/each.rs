@@ -1,10 +1,11 @@
 //! Functions of one element, given as closures and compiled for each instruction set.
 //!
-//! A closure that is inlined into a function with more vector instructions uses them.
+//! A closure that is inlined into a function with more vector instructions is compiled to them.
 
 use super::isa::Isa;
 
-/// Calls `rule(values, x)` for each element of `of` and those at its place.
+/// Calls `rule(values, x)` for each element `x` of `of` with the elements of all values at its
+/// position.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -67,7 +68,7 @@ unsafe fn rows<T: Copy, F: Fn([&mut T; N], T), const N: usize>(
     }
 }
 
-/// [`rows`], compiled for more than every processor has.
+/// Compiles [`rows`] for an instruction set beyond the target's baseline.
 macro_rules! each_for {
     ($name:ident, $features:literal) => {
         /// # Safety

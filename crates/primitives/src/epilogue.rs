@@ -1,12 +1,12 @@
-//! What happens to a product before it is stored.
+//! Operations on a product before it is stored.
 
 use super::math::UnaryOp;
 
 /// The last steps of a matrix product or convolution: `act(product * scale + bias + side)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Epilogue<'a, T = f32> {
-    /// A factor for each output column (channel). In the weights it would be rounded with each of
-    /// them, an error that is the same at every position and so grows from layer to layer.
+    /// A factor for each output column (channel). Folded into the weights, its rounding error would
+    /// be the same at every position and so accumulate from layer to layer.
     pub scale: Option<&'a [T]>,
     /// One number for each output column.
     pub bias: Option<&'a [T]>,
@@ -28,12 +28,12 @@ impl<T> Default for Epilogue<'_, T> {
 }
 
 impl<'a, T> Epilogue<'a, T> {
-    /// Nothing but the product.
+    /// Returns an epilogue that does nothing.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Returns whether the product is stored as it is.
+    /// Returns whether the epilogue does nothing.
     pub fn is_none(&self) -> bool {
         self.scale.is_none()
             && self.bias.is_none()
@@ -41,7 +41,7 @@ impl<'a, T> Epilogue<'a, T> {
             && self.act == Activation::None
     }
 
-    /// Adds a bias, then applies an activation.
+    /// Returns an epilogue that adds a bias, then applies an activation.
     pub fn new(bias: Option<&'a [T]>, act: Activation) -> Self {
         Epilogue {
             scale: None,
@@ -52,7 +52,7 @@ impl<'a, T> Epilogue<'a, T> {
     }
 }
 
-/// An activation function that products can apply on their way out.
+/// An activation function that products can apply before storing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Activation {
     /// None.
@@ -69,7 +69,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Returns the limits, for the activations that are nothing else.
+    /// Returns the bounds, if the activation is a clamp.
     pub(crate) fn limits(self) -> Option<(f32, f32)> {
         match self {
             Activation::Relu | Activation::Unary(UnaryOp::Relu) => Some((0.0, f32::INFINITY)),
@@ -79,7 +79,7 @@ impl Activation {
         }
     }
 
-    /// Returns the function, for the activations that are more than limits.
+    /// Returns the function, if the activation is more than a clamp.
     pub(crate) fn function(self) -> Option<UnaryOp> {
         match self {
             Activation::Unary(UnaryOp::Identity) => None,

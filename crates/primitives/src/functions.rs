@@ -56,7 +56,7 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(p, pow2(s, half)), pow2(s, s.isub(n, half)))
 }
 
-/// Where [`exp_bounded`] stops: its results must stay normal numbers.
+/// Lower limit of [`exp_bounded`]: its results must stay normal numbers.
 pub(crate) const EXP_MIN: f32 = -86.5;
 const EXP_MAX: f32 = 88.0;
 
@@ -75,7 +75,7 @@ fn exp_parts<S: Simd>(s: S, x: S::V) -> (S::V, S::I) {
     let r = s.fnma(n, s.splat(LN2_HI), x);
     let r = s.fnma(n, s.splat(LN2_LO), r);
     let p = s.add(s.fma(exp_tail(s, r), s.mul(r, r), r), s.splat(1.0));
-    // The integer is in the low bits of `t`; above them nothing survives the shift.
+    // The integer is in the low bits of `t`; the shift removes the others.
     (p, s.ishl::<23>(s.bits(t)))
 }
 
@@ -90,13 +90,13 @@ pub(crate) fn expm1<S: Simd>(s: S, x: S::V) -> S::V {
     let h = pow2(s, s.isub(n, s.isplat(1)));
     let y = s.fma(h, p, s.sub(h, s.splat(0.5)));
     let y = s.add(y, y);
-    // Tiny arguments (and the sign of zero) are their own result.
+    // Tiny arguments (and the sign of zero) are returned unchanged.
     let y = s.select(s.lt(s.abs(x), s.splat(1e-8)), x, y);
     s.select(s.lt(y, s.neg(one)), s.neg(one), y)
 }
 
 /// Returns the core of the logarithm: `ln m + k ln 2` where `f = m - 1` and `m` is near one; `c` is
-/// added where it does not get lost.
+/// added in an order that preserves it.
 #[inline(always)]
 fn log_core<S: Simd>(s: S, f: S::V, k: S::V, c: S::V) -> S::V {
     let q = s.div(f, s.add(s.splat(2.0), f));
@@ -113,7 +113,7 @@ fn log_core<S: Simd>(s: S, f: S::V, k: S::V, c: S::V) -> S::V {
 
 const SQRT_HALF: i32 = 0x3f35_04f3;
 
-/// Exponent and mantissa of a positive normal number, the mantissa between √½ and √2.
+/// Splits a positive normal number into exponent and mantissa, the mantissa between √½ and √2.
 #[inline(always)]
 fn split<S: Simd>(s: S, x: S::V) -> (S::I, S::V) {
     let i = s.isub(s.bits(x), s.isplat(SQRT_HALF));
@@ -142,7 +142,7 @@ pub(crate) fn log1p<S: Simd>(s: S, x: S::V) -> S::V {
     let u = s.add(one, x);
     let (e, m) = split(s, u);
     let k = s.to_float(e);
-    // What the addition rounded away, relative to u.
+    // The rounding error of the addition, relative to u.
     let lost = s.select(
         s.lt(x, one),
         s.sub(x, s.sub(u, one)),
@@ -164,8 +164,8 @@ pub(crate) fn log1p<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(u, s.zero()), s.splat(f32::NAN), r)
 }
 
-/// Returns the hyperbolic tangent, as a quotient of polynomials on the range where it is not ±1
-/// yet.
+/// Returns the hyperbolic tangent, as a rational approximation on the range where it does not round
+/// to ±1.
 #[inline(always)]
 pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let limit = s.splat(7.905_311);
@@ -207,13 +207,14 @@ pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
 /// `x / (1 + e^-x)`; the same.
 #[inline(always)]
 pub(crate) fn swish<S: Simd>(s: S, x: S::V) -> S::V {
-    // Not-a-number may get lost below, but it is the numerator, too.
+    // NaN may get lost below, but it is the numerator, too.
     let (p, n) = exp_parts(s, bounded_neg(s, x));
     let e = s.float(s.iadd(s.bits(p), n));
     s.div(x, s.add(s.splat(1.0), e))
 }
 
-/// Returns the error function, as a quotient of polynomials on the range where it is not ±1 yet.
+/// Returns the error function, as a rational approximation on the range where it does not round to
+/// ±1.
 #[inline(always)]
 pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
     let limit = s.splat(4.0);
@@ -266,7 +267,7 @@ pub(crate) fn erfc<S: Simd>(s: S, x: S::V) -> S::V {
             -1.265_512_2,
         ],
     );
-    // z² in two parts: a chopped square is exact.
+    // z² in two parts: the square of a truncated number is exact.
     let zh = s.float(s.iand(s.bits(z), s.isplat(!0xfff)));
     let head = s.mul(zh, zh);
     let tail = s.mul(s.sub(z, zh), s.add(z, zh));
@@ -301,11 +302,11 @@ fn sin_small<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
     s.float(s.ixor(s.bits(y), flip))
 }
 
-/// Returns the sine, or the cosine for `shift` 1; large arguments take the library's way.
+/// Returns the sine, or the cosine for `shift` 1; large arguments are computed by the C library.
 #[inline(always)]
 pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
     let small = s.lt(s.abs(x), s.splat(8192.0));
-    // The comparison is false for NaN as well, which the library turns into NaN.
+    // The comparison is false for NaN as well, for which the library returns NaN.
     if s.any(s.unordered(s.select(small, s.zero(), s.splat(f32::NAN)), s.zero())) {
         let mut v = [0.0f32; 16];
         // SAFETY: no backend has more than 16 lanes.

@@ -73,10 +73,10 @@ impl GemmElement for f64 {
     }
 }
 
-/// Returns whether `len` elements hold `rows` rows of `cols` columns and stride `ld`.
+/// Checks that `len` elements hold `rows` rows of `cols` columns and stride `ld`.
 ///
 /// # Panics
-/// If not.
+/// If they do not.
 pub(crate) fn check(len: usize, rows: usize, cols: usize, ld: usize, what: &str) {
     assert!(
         cols <= ld || rows <= 1,
@@ -104,7 +104,7 @@ pub(crate) fn check_epilogue<T>(ep: &Epilogue<'_, T>, m: usize, n: usize) {
 /// A row-major matrix.
 pub(crate) struct Rows<T> {
     pub ptr: SendPtr<T>,
-    /// From one row to the next.
+    /// Distance from one row to the next.
     pub ld: usize,
     pub k: usize,
 }
@@ -123,7 +123,8 @@ impl<T: GemmElement> RowSource<T> for Rows<T> {
     }
 }
 
-/// `out = epilogue(a · b)` with `a[m][k]` of row stride `lda` and `out[m][n]` of row stride `ldc`.
+/// Computes `out = epilogue(a · b)` with `a[m][k]` of row stride `lda` and `out[m][n]` of row
+/// stride `ldc`.
 ///
 /// # Panics
 /// If a slice is too short for its matrix.
@@ -147,10 +148,10 @@ pub fn gemm_packed<T: GemmElement>(
     unsafe { multiply(par, (a, lda), m, b.into(), out, ep) }
 }
 
-/// Like [`gemm_packed`], of a right side packed or not.
+/// Like [`gemm_packed`], for a right side that may be unpacked.
 ///
 /// # Safety
-/// As for [`drive`], as far as `out` is concerned.
+/// As for [`drive`], for `out`.
 unsafe fn multiply<T: GemmElement>(
     par: &dyn Parallelism,
     (a, lda): (&[T], usize),
@@ -193,7 +194,7 @@ pub struct GemmShape {
 }
 
 impl GemmShape {
-    /// Dense matrices, stored without gaps.
+    /// Returns dense matrices, stored without gaps.
     pub fn dense(m: usize, n: usize, k: usize, trans_a: bool, trans_b: bool) -> Self {
         let lda = if trans_a { m } else { k };
         let ldb = if trans_b { k } else { n };
@@ -215,13 +216,13 @@ impl GemmShape {
     }
 }
 
-/// Products of at most so many terms take longer to be packed than to be computed.
+/// Products of at most this many terms take longer to pack than to compute.
 const MAX_TINY: usize = 64;
 
-/// How many times wider than high a product must be for its transpose to be cheaper.
+/// Ratio of width to height from which transposing a product is faster.
 const WIDE: usize = 4;
 
-/// `out = epilogue(op(a) · op(b))`, packing `b` on the way.
+/// Computes `out = epilogue(op(a) · op(b))`, packing `b` on the way.
 ///
 /// # Panics
 /// If a slice is too short for its matrix.
@@ -234,7 +235,7 @@ pub fn gemm<T: GemmElement>(
     ep: &Epilogue<'_, T>,
 ) {
     check(out.len(), s.m, s.n, s.ldc, "output");
-    // Turning a short product around takes longer than packing the larger matrix.
+    // Transposing a short product takes longer than packing the larger matrix.
     let moves_less = s.n * s.k >= 2 * (s.k + s.n) * s.m;
     if s.trans_b && !s.trans_a && s.n >= WIDE * s.m && moves_less && ep.is_none() {
         // The product of the transposed matrices packs the smaller one.
@@ -252,10 +253,10 @@ pub fn gemm<T: GemmElement>(
     unsafe { multiply_into(par, s, a, b, out, ep) }
 }
 
-/// Like [`gemm`], wherever the product goes.
+/// Like [`gemm`], with any kind of output.
 ///
 /// # Safety
-/// As for [`drive`], as far as `out` is concerned.
+/// As for [`drive`], for `out`.
 unsafe fn multiply_into<T: GemmElement>(
     par: &dyn Parallelism,
     s: &GemmShape,
@@ -277,7 +278,7 @@ unsafe fn multiply_into<T: GemmElement>(
     unsafe { multiply(par, (t, s.k), s.m, b, out, ep) }
 }
 
-/// `to[c][r] = from[r][c]`, both with a row stride.
+/// Transposes: `to[c][r] = from[r][c]`, both with a row stride.
 pub(crate) fn turn<T: GemmElement>(
     par: &dyn Parallelism,
     from: &[T],
@@ -289,7 +290,7 @@ pub(crate) fn turn<T: GemmElement>(
     check(from.len(), rows, cols, ld, "matrix");
     check(to.len(), cols, rows, ld_to, "transpose");
     let to = SendPtr(to.as_mut_ptr());
-    // What is written at a time stays in the first-level cache.
+    // The output written at a time stays in the first-level cache.
     let per_task = (16 * 1024 / (STRIP * rows).max(1)).max(1);
     parallel_for(par, cols.div_ceil(STRIP), per_task, &|strips| {
         for strip in strips {
@@ -307,19 +308,19 @@ pub(crate) fn turn<T: GemmElement>(
 /// Element offsets of one product of a [`batch_gemm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchItem {
-    /// Where its `a` starts.
+    /// Start of its `a`.
     pub a: usize,
-    /// Where its `b` starts.
+    /// Start of its `b`.
     pub b: usize,
-    /// Where its output starts.
+    /// Start of its output.
     pub out: usize,
 }
 
-/// `batch` products of one shape, parallel over the batch; `item(i)` returns the offsets of the
-/// `i`-th.
+/// Computes `batch` products of one shape, parallel over the batch; `item(i)` returns the offsets
+/// of the `i`-th.
 ///
-/// The outputs must not overlap: they are given by `out_stride`, so `item(i).out` is ignored and
-/// is `i * out_stride`.
+/// The outputs must not overlap: output `i` starts at `i * out_stride`, and `item(i).out` is
+/// ignored.
 ///
 /// # Panics
 /// If a slice is too short for its matrices.
@@ -372,9 +373,9 @@ pub fn batch_gemm<T: GemmElement>(
     });
 }
 
-/// Returns a plain product for any number type: `out[i][j] = finish(Σ mac(…, a[i][k], b[k][j]))`.
+/// Computes a plain product for any numeric type: `out[i][j] = finish(Σ mac(…, a[i][k], b[k][j]))`.
 ///
-/// `Acc` may be wider than `T`, as `f32` is for halves.
+/// `Acc` may be wider than `T`, such as `f32` for half precision.
 ///
 /// # Panics
 /// If a slice is too short for its matrix.

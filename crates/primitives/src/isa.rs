@@ -1,11 +1,11 @@
-//! Which vector instructions to use, decided once.
+//! The vector instructions to use, detected once.
 
 use std::sync::OnceLock;
 
 /// A set of vector instructions that the crate has code for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// Whatever the compilation target always has.
+    /// The baseline of the compilation target.
     Portable,
     /// AVX2 and FMA.
     Avx2,
@@ -46,7 +46,7 @@ impl Isa {
     }
 }
 
-/// Running a test with every instruction set of the CPU.
+/// Runs a test with every instruction set of the CPU.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::Isa;
@@ -71,7 +71,7 @@ pub(crate) mod testing {
         FORCED.set(None);
     }
 
-    /// Two real threads for the parallel paths.
+    /// Two threads for the parallel paths.
     pub(crate) struct TwoThreads;
 
     impl ferroflow_sync::Parallelism for TwoThreads {

@@ -1,6 +1,6 @@
 //! Elementwise functions over slices: [`unary`], [`binary`] and their in-place forms.
 //!
-//! They cost one table look-up a call, so that interpreters may work block by block.
+//! They cost one table lookup per call, so that interpreters may work block by block.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use super::vector::Simd;
 
 /// A function of one number.
 ///
-/// NaN propagates, through `Max`-like limits too.
+/// NaN propagates, also through `Max`-like bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnaryOp {
     /// `x`.
@@ -90,7 +90,7 @@ pub enum UnaryOp {
 }
 
 impl UnaryOp {
-    /// Returns its row of the table and its two parameters.
+    /// Returns its table row and its two parameters.
     fn code(self) -> (usize, [f32; 2]) {
         let no = [0.0; 2];
         match self {
@@ -137,7 +137,7 @@ impl UnaryOp {
 
 /// A function of two numbers.
 ///
-/// `Max` and `Min` follow Eigen: when either operand is not a number, the first one comes out.
+/// `Max` and `Min` follow Eigen: if either operand is NaN, the first one is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryOp {
     /// `a + b`.
@@ -161,7 +161,7 @@ pub enum BinaryOp {
 /// One side of a [`binary`] function.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
-    /// One number to an element.
+    /// One number per element.
     Slice(&'a [f32]),
     /// The same number everywhere.
     Scalar(f32),
@@ -178,7 +178,7 @@ impl From<f32> for Operand<'_> {
     }
 }
 
-/// `dst[i] = op(src[i])`.
+/// Computes `dst[i] = op(src[i])`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -190,7 +190,7 @@ pub fn unary(op: UnaryOp, src: &[f32], dst: &mut [f32]) {
     unsafe { Table::current().unary[code](src.as_ptr(), dst.as_mut_ptr(), dst.len(), p) }
 }
 
-/// `data[i] = op(data[i])`.
+/// Computes `data[i] = op(data[i])`.
 pub fn unary_in_place(op: UnaryOp, data: &mut [f32]) {
     unary_with(Table::current(), op, data);
 }
@@ -203,7 +203,7 @@ pub(crate) fn unary_with(table: &Table, op: UnaryOp, data: &mut [f32]) {
     unsafe { table.unary[code](ptr, ptr, data.len(), p) }
 }
 
-/// `dst[i] = op(a[i], b[i])`.
+/// Computes `dst[i] = op(a[i], b[i])`.
 ///
 /// # Panics
 /// If a slice operand's length differs from that of `dst`.
@@ -225,7 +225,7 @@ pub fn binary<'a>(
     unsafe { run_binary(op, a, b, dst.as_mut_ptr(), dst.len()) }
 }
 
-/// `a[i] = op(a[i], b[i])`.
+/// Computes `a[i] = op(a[i], b[i])`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -241,7 +241,7 @@ pub fn binary_left<'a>(op: BinaryOp, a: &mut [f32], b: impl Into<Operand<'a>>) {
     unsafe { run_binary(op, Side { ptr, step: 1 }, Side::of(&b, n), ptr, n) }
 }
 
-/// `b[i] = op(a[i], b[i])`.
+/// Computes `b[i] = op(a[i], b[i])`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -252,7 +252,7 @@ pub fn binary_right<'a>(op: BinaryOp, a: impl Into<Operand<'a>>, b: &mut [f32]) 
     unsafe { run_binary(op, Side::of(&a, n), Side { ptr, step: 1 }, ptr, n) }
 }
 
-/// `dst[r][c] = src[r][c] · scale[c] + offset[c]` for rows as long as `scale`.
+/// Computes `dst[r][c] = src[r][c] · scale[c] + offset[c]` for rows as long as `scale`.
 ///
 /// # Panics
 /// If `scale` and `offset` differ in length, or `src` and `dst` do, or they are not whole rows.
@@ -307,7 +307,7 @@ unsafe fn run_binary(op: BinaryOp, a: Side, b: Side, dst: *mut f32, n: usize) {
     unsafe { Table::current().binary[op as usize](a, b, dst, n) }
 }
 
-/// A function of a vector that is always inlined, which a closure is not.
+/// A function of a vector that is always inlined, unlike a closure.
 pub(crate) trait Fun<S: Simd> {
     /// Returns the value.
     fn call(&self, x: S::V) -> S::V;
@@ -396,7 +396,7 @@ pub(crate) unsafe fn zip<S: Simd>(
     }
 }
 
-/// `dst = src · scale + offset`.
+/// Computes `dst = src · scale + offset`.
 ///
 /// # Safety
 /// All four are valid for `n` elements.
@@ -434,7 +434,7 @@ pub(crate) unsafe fn scale_offset_row<S: Simd>(
     }
 }
 
-/// `a^b`, element by element through the C library.
+/// Computes `a^b`, element by element through the C library.
 ///
 /// # Safety
 /// As for [`run_binary`].
@@ -445,7 +445,7 @@ pub(crate) unsafe fn pow_loop(a: Side, b: Side, dst: *mut f32, n: usize) {
     }
 }
 
-/// `x^c`, by multiplication for the exponents that occur.
+/// Computes `x^c`, by multiplication for common exponents.
 ///
 /// # Safety
 /// As for [`map`].

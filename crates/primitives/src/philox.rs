@@ -27,14 +27,14 @@ impl Philox {
         }
     }
 
-    /// Returns the stream of the two seeds of a stateless op, which are mixed so that it does not
-    /// matter where in them the difference is.
+    /// Returns the stream of the two seeds of a stateless op, which are scrambled so that all their
+    /// bits count.
     pub fn stateless(seed: u64, seed2: u64) -> Self {
         let (key, counter) = scrambled(seed, seed2);
         Philox::at(key, counter)
     }
 
-    /// Returns the stream `n_blocks` further on. Nothing of the block that was begun is left.
+    /// Returns the stream `n_blocks` further on, at the beginning of a block.
     pub fn skipped(&self, n_blocks: u128) -> Self {
         Philox {
             counter: self.counter.wrapping_add(n_blocks),
@@ -43,7 +43,7 @@ impl Philox {
         }
     }
 
-    /// Returns the next four numbers at once.
+    /// Returns the next four numbers.
     #[inline]
     pub fn next_block(&mut self) -> [u32; 4] {
         let block = rounds(self.counter, self.key);
@@ -64,7 +64,7 @@ impl Philox {
     }
 }
 
-/// Returns the key and the counter that two seeds of a stateless op stand for.
+/// Returns the key and the counter of the two seeds of a stateless op.
 pub fn scrambled(seed: u64, seed2: u64) -> (u64, u128) {
     let counter = (seed as u128) | ((seed2 as u128) << 64);
     let [a, b, c, d] = rounds(counter, [0x3EC8_F720, 0x0246_1E29]);
@@ -72,7 +72,7 @@ pub fn scrambled(seed: u64, seed2: u64) -> (u64, u128) {
     (pair(a, b), (pair(c, d) as u128) << 64)
 }
 
-/// Ten rounds over one counter.
+/// Applies ten rounds to one counter.
 #[inline]
 fn rounds(counter: u128, [mut k0, mut k1]: [u32; 2]) -> [u32; 4] {
     let word = |i: u32| (counter >> (32 * i)) as u32;
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn known_answers() {
-        // The first vectors of the authors' test file.
+        // The first vectors of the authors' known-answer test file.
         assert_eq!(
             rounds(0, [0, 0]),
             [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]

@@ -19,7 +19,7 @@ pub enum PoolKind {
     Average,
 }
 
-/// One spatial axis of a pooling.
+/// One spatial axis of a pooling op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolAxis {
     /// Input positions.
@@ -35,7 +35,7 @@ pub struct PoolAxis {
 }
 
 impl PoolAxis {
-    /// Returns an axis that is left alone.
+    /// Returns an axis without pooling.
     pub fn identity(size: usize) -> Self {
         PoolAxis {
             input: size,
@@ -223,7 +223,7 @@ pub fn pool3d(
     });
 }
 
-/// The average of all `pixels` pixels of each image.
+/// Computes the average of all `pixels` pixels of each image.
 ///
 /// # Panics
 /// If a slice is too short.

@@ -10,29 +10,29 @@ use super::table::Table;
 use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
 
-/// How many numbers become one.
+/// A reduction of many numbers to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
     /// Their sum.
     Sum,
-    /// Their average; of none, not a number.
+    /// The average; NaN for no numbers.
     Mean,
-    /// The largest; of none, minus infinity. Whether not-a-number wins is unspecified.
+    /// The maximum; minus infinity for no numbers. Whether NaN propagates is unspecified.
     Max,
-    /// The smallest; of none, infinity. Whether not-a-number wins is unspecified.
+    /// The minimum; infinity for no numbers. Whether NaN propagates is unspecified.
     Min,
     /// The sum of their squares.
     SumSquares,
 }
 
-/// Elements that are added up in single precision before the sums are added in double.
+/// Elements that are summed in single precision before the sums are added in double.
 const CHUNK: usize = 2048;
-/// Rows whose columns are added up before the sums are added.
+/// Rows whose columns are summed before the sums are added.
 const ROWS: usize = 128;
-/// Elements a task should cover at least.
+/// Least elements per task.
 const MIN_TASK: usize = 16 * 1024;
 
-/// Takes `x` into an accumulator; the operations are those of [`reduce`].
+/// Adds `x` to an accumulator; the operations are those of [`reduce`].
 #[inline(always)]
 fn join<S: Simd, const OP: usize>(s: S, acc: S::V, x: S::V, shift: S::V) -> S::V {
     match OP {
@@ -46,7 +46,7 @@ fn join<S: Simd, const OP: usize>(s: S, acc: S::V, x: S::V, shift: S::V) -> S::V
     }
 }
 
-/// Sum (0), sum of squares of the distance from `p` (1), largest (2), smallest (3).
+/// Reduces: sum (0), sum of squared distances from `p` (1), maximum (2), minimum (3).
 ///
 /// # Safety
 /// `src` is valid for `n > 0` elements.
@@ -98,7 +98,7 @@ pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
     r
 }
 
-/// `e^(x - shift)`, zero where that would be nearly subnormal.
+/// Returns `e^(x - shift)`, zero where that would be nearly subnormal.
 #[inline(always)]
 fn shifted_exp<S: Simd>(s: S, x: S::V, shift: S::V) -> S::V {
     let d = s.sub(x, shift);
@@ -106,7 +106,7 @@ fn shifted_exp<S: Simd>(s: S, x: S::V, shift: S::V) -> S::V {
     s.select(s.lt(d, floor), s.zero(), exp_bounded(s, s.max(floor, d)))
 }
 
-/// `dst = e^(src - p)`; returns the sum.
+/// Computes `dst = e^(src - p)`; returns the sum.
 ///
 /// # Safety
 /// Both are valid for `n` elements, equal or disjoint.
@@ -165,7 +165,7 @@ pub(crate) struct NormJob {
     pub offset: *const f32,
 }
 
-/// `dst = (src - mean) * inv * scale + offset`.
+/// Computes `dst = (src - mean) * inv * scale + offset`.
 ///
 /// # Safety
 /// All four are valid for `n` elements; `src` and `dst` are equal or disjoint.
@@ -193,7 +193,7 @@ pub(crate) unsafe fn normalize<S: Simd>(s: S, j: &NormJob) {
     }
 }
 
-/// `dst[c] = op(dst[c], src[0][c], src[1][c], …)`.
+/// Computes `dst[c] = op(dst[c], src[0][c], src[1][c], …)`.
 ///
 /// # Safety
 /// `src` is valid for `rows` rows of `n` elements and stride `ld`, `dst` for `n`.
@@ -266,7 +266,7 @@ fn code(op: ReduceOp) -> (usize, f32) {
     }
 }
 
-/// Returns the sum (kernel 0) or the sum of squares of the distance from `p` (kernel 1).
+/// Returns the sum (kernel 0) or the sum of squared distances from `p` (kernel 1).
 fn long_sum(table: &Table, kernel: usize, x: &[f32], p: f32) -> f64 {
     x.chunks(CHUNK)
         // SAFETY: a chunk is valid for its length, which is not zero; the table is this CPU's.
@@ -285,7 +285,7 @@ fn reduce_one(table: &Table, op: ReduceOp, x: &[f32]) -> f32 {
     }
 }
 
-/// `dst[r] = op(src[r][..])` for rows of `cols` elements, as many as `dst` is long.
+/// Computes `dst[r] = op(src[r][..])` for `dst.len()` rows of `cols` elements.
 ///
 /// # Panics
 /// If `src` is not `dst.len() * cols` long.
@@ -301,7 +301,8 @@ pub fn reduce_rows(par: &dyn Parallelism, op: ReduceOp, src: &[f32], cols: usize
     });
 }
 
-/// `dst[o][c] = op(src[o][..][c])` for `[outer, middle, cols]`; column sums are `outer = 1`.
+/// Computes `dst[o][c] = op(src[o][..][c])` for `[outer, middle, cols]`; column sums have
+/// `outer = 1`.
 ///
 /// # Panics
 /// If a slice is too short.
@@ -322,7 +323,7 @@ pub fn reduce_middle(
     }
     let (kernel, empty) = code(op);
     let table = Table::current();
-    // Columns to a task: a few cache lines at least, all when there are enough other tasks.
+    // Columns per task: a few cache lines at least, all if there are enough other tasks.
     let wanted = (outer * middle * cols / MIN_TASK).clamp(1, 4 * par.width());
     let splits = wanted.div_ceil(outer).min(cols.div_ceil(64));
     let width = cols.div_ceil(splits).next_multiple_of(16);
@@ -361,7 +362,7 @@ pub fn reduce_middle(
     });
 }
 
-/// `dst[r] = e^(src[r] - max) / Σ` for rows of `cols` elements.
+/// Computes `dst[r] = e^(src[r] - max) / Σ` for rows of `cols` elements.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -371,7 +372,7 @@ pub fn softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32])
     });
 }
 
-/// One row of [`softmax`]; returns its `max` and `Σ`.
+/// Computes one row of [`softmax`]; returns its `max` and `Σ`.
 fn softmax_row(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     let [max, sum] = exponentials(table, src, dst);
     let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
@@ -379,7 +380,7 @@ fn softmax_row(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     [max, sum]
 }
 
-/// `dst = e^(src - max)`; returns `max` and the sum of `dst`.
+/// Computes `dst = e^(src - max)`; returns `max` and the sum of `dst`.
 fn exponentials(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     assert_eq!(src.len(), dst.len());
     let max = reduce_one(table, ReduceOp::Max, src);
@@ -388,10 +389,10 @@ fn exponentials(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     [max, sum]
 }
 
-/// Like [`softmax`], and then `out[r] = f(r, [max, ln Σ e^(src[r] - max)], dst[r])`.
+/// Like [`softmax`], followed by `out[r] = f(r, [max, ln Σ e^(src[r] - max)], dst[r])`.
 ///
 /// # Panics
-/// If the lengths differ, or `out` has not an element for each row.
+/// If the lengths differ, or `out` does not have one element per row.
 pub fn softmax_then(
     par: &dyn Parallelism,
     src: &[f32],
@@ -413,7 +414,7 @@ pub fn softmax_then(
     });
 }
 
-/// `dst[r] = src[r] - max - ln Σ e^(src[r] - max)` for rows of `cols` elements.
+/// Computes `dst[r] = src[r] - max - ln Σ e^(src[r] - max)` for rows of `cols` elements.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -427,7 +428,8 @@ pub fn log_softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f
     });
 }
 
-/// `dst[r] = (src[r] - mean) / √(variance + epsilon) · scale + offset` for rows as long as `scale`.
+/// Computes `dst[r] = (src[r] - mean) / √(variance + epsilon) · scale + offset` for rows as long as
+/// `scale`.
 ///
 /// # Panics
 /// If the lengths do not fit.
@@ -458,7 +460,7 @@ pub fn layer_norm(
     });
 }
 
-/// Mean and variance (of the population) of each row.
+/// Computes mean and (population) variance of each row.
 ///
 /// # Panics
 /// If `src` is not `mean.len()` rows of `cols`, or `mean` and `variance` differ in length.

@@ -1,4 +1,4 @@
-//! The elementary functions of one `f64`, for the types and callers without vector code.
+//! The elementary functions of one `f64`, for types and callers without vector code.
 
 use super::math::UnaryOp;
 
@@ -6,7 +6,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// `op(x)` in double precision.
+/// Returns `op(x)` in double precision.
 pub fn unary_f64(op: UnaryOp, x: f64) -> f64 {
     match op {
         UnaryOp::Identity => x,
@@ -62,7 +62,7 @@ pub fn unary_f64(op: UnaryOp, x: f64) -> f64 {
     }
 }
 
-/// Limits that keep not-a-number.
+/// Clamps, propagating NaN.
 fn clamp(x: f64, lo: f64, hi: f64) -> f64 {
     let y = if lo > x { lo } else { x };
     if hi < y { hi } else { y }

@@ -72,7 +72,7 @@ pub fn erfinv(y: f64) -> f64 {
     if y == 0.0 {
         return y;
     }
-    // A start good to a few digits, then Newton's method on erf or, in the tail, on erfc.
+    // An estimate good to a few digits, then Newton's method on erf or, in the tail, on erfc.
     let a = 0.147;
     let l = (-y * y).ln_1p();
     let t = 2.0 / (PI * a) + l / 2.0;
@@ -85,7 +85,7 @@ pub fn erfinv(y: f64) -> f64 {
             (1.0 - y_abs) - libm::erfc(x)
         };
         let step = error * PI.sqrt() / 2.0 * (x * x).exp();
-        // Halley's correction makes three rounds enough.
+        // With Halley's correction three rounds suffice.
         x -= step / (1.0 + x * step);
     }
     x.copysign(y)
@@ -119,12 +119,12 @@ pub fn ndtri(p: f64) -> f64 {
     if p < 0.5 { -x } else { x }
 }
 
-/// e^-x x^a / Γ(a), the factor before the incomplete gamma expansions.
+/// Returns e^-x x^a / Γ(a), the factor before the incomplete gamma expansions.
 fn gamma_factor(a: f64, x: f64) -> f64 {
     (a * x.ln() - x - libm::lgamma(a)).exp()
 }
 
-/// Most terms of an expansion.
+/// Maximal number of terms of an expansion.
 pub const GAMMA_TERMS: usize = 20_000;
 
 /// Returns the lower incomplete gamma function by its power series, for `x < a + 1`.
@@ -163,7 +163,7 @@ fn igammac_fraction(a: f64, x: f64) -> f64 {
     gamma_factor(a, x) / f
 }
 
-/// From this shape on the cube root of a gamma variable counts as normally distributed.
+/// Shape from which the cube root of a gamma variable counts as normally distributed.
 pub const HUGE_SHAPE: f64 = 1e6;
 
 /// Returns the deviation of the cube root of `x` from its mean, in standard deviations over √2

@@ -24,7 +24,7 @@ impl Dual {
         Dual(quotient, (self.1 - quotient * other.1) / other.0)
     }
 
-    /// Itself, or something that can be divided by.
+    /// Returns the number, or a tiny one that can be divided by.
     fn kept(self) -> Dual {
         match self.0.abs() < 1e-300 {
             true => Dual(1e-300, 0.0),
@@ -33,7 +33,7 @@ impl Dual {
     }
 }
 
-/// `Γ(a) e^x x^-a P(a, x)` and its derivative by `a`, for `x < a + 1`.
+/// Returns `Γ(a) e^x x^-a P(a, x)` and its derivative by `a`, for `x < a + 1`.
 fn series(a: f64, x: f64) -> Dual {
     let mut n = Dual(a, 1.0);
     let mut term = Dual(1.0, 0.0).over(n);
@@ -49,7 +49,8 @@ fn series(a: f64, x: f64) -> Dual {
     sum
 }
 
-/// `Γ(a) e^x x^-a Q(a, x)` and its derivative by `a`, for `x >= a + 1`: a continued fraction.
+/// Returns `Γ(a) e^x x^-a Q(a, x)` and its derivative by `a`, for `x >= a + 1`, by a continued
+/// fraction.
 fn fraction(a: f64, x: f64) -> Dual {
     let first = Dual(x + 1.0 - a, -1.0).kept();
     let (mut f, mut c, mut d) = (first, first, Dual(0.0, 0.0));
@@ -67,7 +68,7 @@ fn fraction(a: f64, x: f64) -> Dual {
     Dual(1.0, 0.0).over(f)
 }
 
-/// Returns the derivative of P(a, x) by `a`, and how much larger it is than that by `x`.
+/// Returns the derivative of P(a, x) by `a`, and its ratio to the derivative by `x`.
 fn by_shape(a: f64, x: f64) -> (f64, f64) {
     if a.is_nan() || x.is_nan() || a <= 0.0 || x < 0.0 || a.is_infinite() || x.is_infinite() {
         return (f64::NAN, f64::NAN);
@@ -82,7 +83,7 @@ fn by_shape(a: f64, x: f64) -> (f64, f64) {
         let density = 0.5 * FRAC_2_SQRT_PI * (-deviation * deviation).exp();
         return (density * by_a, by_a / (scale * root / (3.0 * x)));
     }
-    // The factor before the expansions, `e^-x x^a / Γ(a)`, grows by this times itself.
+    // The logarithmic derivative of the factor before the expansions, `e^-x x^a / Γ(a)`.
     let growth = x.ln() - digamma(a);
     let over_factor = match x < a + 1.0 {
         true => {
@@ -103,8 +104,8 @@ pub fn igamma_by_shape(a: f64, x: f64) -> f64 {
     by_shape(a, x).0
 }
 
-/// Returns the derivative of a sample of a gamma distribution by its shape: where the probability
-/// of what is smaller stays the same.
+/// Returns the derivative of a sample of a gamma distribution by its shape, at constant cumulative
+/// probability.
 pub fn sample_by_shape(alpha: f64, sample: f64) -> f64 {
     -by_shape(alpha, sample).1
 }

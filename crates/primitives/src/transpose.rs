@@ -1,4 +1,4 @@
-//! Axes in another order: [`permute`] for elements of any size.
+//! Permutation of axes: [`permute`] for elements of any size.
 
 #[cfg(test)]
 mod tests;
@@ -6,21 +6,21 @@ mod tests;
 use super::aligned::SendPtr;
 use ferroflow_sync::{Parallelism, parallel_for};
 
-/// Elements a task should move at least.
+/// Least elements per task.
 const MIN_TASK: usize = 16 * 1024;
 
-/// An axis of the output: its size and the step in the input, in elements.
+/// An axis of the output: its size and its stride in the input, in elements.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: usize,
     step: usize,
 }
 
-/// `dst[i_perm[0], i_perm[1], …] = src[i_0, i_1, …]` for elements of `elem` bytes: axis `i` of the
-/// output is axis `perm[i]` of the input.
+/// Computes `dst[i_perm[0], i_perm[1], …] = src[i_0, i_1, …]` for elements of `elem` bytes: axis
+/// `i` of the output is axis `perm[i]` of the input.
 ///
 /// # Panics
-/// If `perm` is not a permutation of the axes or the slices are not as long as `shape` says.
+/// If `perm` is not a permutation of the axes or the slices do not have the length of `shape`.
 pub fn permute(
     par: &dyn Parallelism,
     elem: usize,
@@ -48,7 +48,7 @@ pub fn permute(
     for i in (1..shape.len()).rev() {
         steps[i - 1] = steps[i] * shape[i];
     }
-    // Axes that stay neighbors become one.
+    // Merge axes that stay neighbors.
     let mut axes: Vec<Axis> = Vec::new();
     for &i in perm {
         let axis = Axis {
@@ -66,7 +66,7 @@ pub fn permute(
             _ => axes.push(axis),
         }
     }
-    // A run of elements that stay together is one bigger element.
+    // Elements that stay contiguous are one bigger element.
     let mut run = elem;
     if let Some(last) = axes.last()
         && last.step == 1
@@ -94,7 +94,7 @@ pub fn permute(
 }
 
 /// Calls `f(input offset, output offset)` for the index tuples `from..to` of `axes`, both in
-/// elements; the output is dense with `inner` elements to a tuple.
+/// elements; the output is dense with `inner` elements per tuple.
 fn each_index(
     axes: &[Axis],
     inner: usize,
@@ -160,10 +160,10 @@ unsafe fn walk<T: Copy + Send + 'static>(
     let src = SendPtr(src.cast::<T>().cast_mut());
     let dst = SendPtr(dst.get().cast::<T>());
     let Some((&inner, outer)) = axes.split_last() else {
-        // SAFETY: no axes are one element.
+        // SAFETY: without axes there is one element.
         return unsafe { *dst.get() = *src.get() };
     };
-    // The innermost input axis, which is another one, as the innermost was made part of `T`.
+    // The innermost input axis is another one, since the innermost was made part of `T`.
     let Some(along) = outer.iter().position(|a| a.step == 1) else {
         let total: usize = outer.iter().map(|a| a.size).product();
         return parallel_for(par, total, (MIN_TASK / inner.size).max(1), &|range| {
@@ -206,13 +206,13 @@ unsafe fn walk<T: Copy + Send + 'static>(
     });
 }
 
-/// Rows of the output that are written together.
+/// Rows of the output written together.
 pub(crate) const STRIP: usize = 32;
 
-/// Rows and columns of the blocks that are turned in registers.
+/// Rows and columns of the blocks that are transposed in registers.
 const B: usize = 8;
 
-/// `dst[r][c] = src[c][r]` for a block of `B × B`.
+/// Computes `dst[r][c] = src[c][r]` for a block of `B × B`.
 ///
 /// # Safety
 /// `src` and `dst` are valid for `B` rows of `B` elements.
@@ -246,7 +246,7 @@ unsafe fn turn_block<T: Copy>(src: *const T, ld_src: usize, dst: *mut T, ld_dst:
     }
 }
 
-/// `dst[r][c] = src[c][r]`, in square blocks.
+/// Computes `dst[r][c] = src[c][r]`, in square blocks.
 ///
 /// # Safety
 /// `src` is valid for `cols` rows of `rows` elements, `dst` for `rows` rows of `cols`.
@@ -280,7 +280,7 @@ pub(crate) unsafe fn plane_strip<T: Copy>(
     }
 }
 
-/// The transpose of a matrix of `rows × cols` elements of `elem` bytes.
+/// Transposes a matrix of `rows × cols` elements of `elem` bytes.
 ///
 /// # Panics
 /// If the slices are not that long.

@@ -9,7 +9,7 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
-/// Vectors of one float type: what a matrix product needs.
+/// Vectors of one float type: the operations of a matrix product.
 pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// The element.
     type T: Copy + PartialOrd + Send + Sync + 'static;
@@ -42,7 +42,7 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` is valid for writes of `n` elements.
     unsafe fn store_part(self, p: *mut Self::T, v: Self::V, n: usize);
-    /// Asks for the cache line at `p`, which need not be valid, to come to the second-level cache.
+    /// Prefetches the cache line at `p`, which may be invalid, into the second-level cache.
     fn prefetch(self, p: *const Self::T);
     /// `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
@@ -68,7 +68,7 @@ pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     fn hmin(self, a: Self::V) -> Self::T;
 }
 
-/// `f32` vectors with comparisons and bit tricks: what the elementary functions need.
+/// `f32` vectors with comparisons and bit operations, for the elementary functions.
 pub(crate) trait Simd: Lanes<T = f32> {
     /// A vector of `N` 32-bit integers.
     type I: Copy;
@@ -136,7 +136,7 @@ pub(crate) trait Simd: Lanes<T = f32> {
     fn neg_abs(self, a: Self::V) -> Self::V {
         self.float(self.ior(self.bits(a), self.isplat(i32::MIN)))
     }
-    /// Returns the size of `a` with the sign of `b`.
+    /// Returns the magnitude of `a` with the sign of `b`.
     #[inline(always)]
     fn copysign(self, a: Self::V, b: Self::V) -> Self::V {
         let mag = self.iand(self.bits(a), self.isplat(i32::MAX));

@@ -1,4 +1,4 @@
-//! Gradients of convolutions by their filter as implicit matrix products.
+//! Filter gradients of convolutions as implicit matrix products.
 //!
 //! The reduction runs over output pixels. The input is transposed, a piece at a time, so that the
 //! columns of a channel are contiguous: a row of the left matrix, which is one channel under one
@@ -12,13 +12,13 @@ use crate::gemm::{Epilogue, GemmElement, PackedB, check};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use std::ops::{AddAssign, Range};
 
-/// Lines of the output to a piece.
+/// Output lines per piece.
 const LINES: usize = 160;
-/// Elements of the turned input to a piece, unless the filter is larger.
+/// Elements of the transposed input per piece, unless the filter is larger.
 const TURNED: usize = 1 << 18;
 
-/// The turned input of some images: `[channel][image][depth][height][phase][column]`, where column
-/// `q` of phase `r` is position `q * stride_w + r` of the padded line.
+/// The transposed input of some images: `[channel][image][depth][height][phase][column]`, where
+/// column `q` of phase `r` is position `q * stride_w + r` of the padded line.
 #[derive(Clone, Copy)]
 struct Turned {
     s: Conv3dShape,
@@ -33,7 +33,7 @@ struct Turned {
     channel: usize,
 }
 
-/// How many positions an axis needs for so many outputs.
+/// Returns the number of positions of an axis for this many outputs.
 fn extent(outputs: usize, stride: usize, filter: usize, dilation: usize) -> usize {
     (outputs - 1) * stride + (filter - 1) * dilation + 1
 }
@@ -59,8 +59,8 @@ impl Turned {
         }
     }
 
-    /// Turns the images `images` as far as output rows from `first_row` on see them. Columns that
-    /// do not exist are left as they are.
+    /// Transposes the images `images` as far as output rows from `first_row` on use them. Columns
+    /// that do not exist are not written.
     fn fill<T: GemmElement>(
         &self,
         input: &[T],
@@ -93,7 +93,7 @@ impl Turned {
         }
     }
 
-    /// Writes a line of the input to place `to` of each channel.
+    /// Writes a line of the input to position `to` of each channel.
     fn turn<T: GemmElement>(&self, row: &[T], to: usize, planes: &mut [T]) {
         const TOGETHER: usize = 16;
         let p = &self.s.plane;
@@ -112,7 +112,7 @@ impl Turned {
     }
 }
 
-/// The channels `first..first + in_c` of a turned input under every filter position.
+/// The channels `first..first + in_c` of a transposed input under every filter position.
 struct Lines<'a, T> {
     turned: Turned,
     planes: &'a [T],
@@ -159,8 +159,8 @@ impl<T: GemmElement> RowSource<T> for Lines<'_, T> {
     }
 }
 
-/// Returns whether [`conv3d_filter_gradient`] is a good way: not where output lines are short, or
-/// much of what windows cover is padding.
+/// Returns whether [`conv3d_filter_gradient`] is fast: not if output lines are short or much of the
+/// windows' area is padding.
 pub fn suits_filter_gradient(s: &Conv3dShape) -> bool {
     let p = &s.plane;
     let axes = [
@@ -221,7 +221,7 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
     };
     let bands = p.out_h.div_ceil(band);
     let pieces = p.batch.div_ceil(images) * bands;
-    // Pieces are added up in sums of their own, one for each thread that may work on one.
+    // Pieces are added up separately by each thread that may work on one.
     let lanes = par.width().min(pieces);
     let inner: &dyn Parallelism = if lanes > 1 { &Inline } else { par };
     let mut sums = vec![T::ZERO; size * lanes];

@@ -16,12 +16,12 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Returns whether output positions are input positions.
+    /// Returns whether output positions equal input positions.
     pub(super) fn is_identity(&self) -> bool {
         self.filter == 1 && self.stride == 1 && self.pad == 0 && self.output == self.input
     }
 
-    /// Where a window starts, possibly before the input.
+    /// Returns the start of a window, possibly before the input.
     fn start(&self, out: usize) -> isize {
         (out * self.stride) as isize - self.pad as isize
     }
@@ -45,7 +45,7 @@ pub(super) struct Windows<'a> {
     axes: [Axis; 3],
     /// Whether a whole filter row is one run of input elements.
     merged: bool,
-    /// Zeros, where the static ones are too few.
+    /// Zeros, if the static ones are too few.
     zeros: Vec<f32>,
 }
 
@@ -140,7 +140,7 @@ impl RowSource<f32> for Windows<'_> {
             .alloc::<f32>(edges * n_offsets * run)
             .chunks_exact_mut(run.max(1));
         let mut pos = self.position(rows.start);
-        // Where the input lines under the filter rows start; they change with the output row.
+        // Starts of the input lines under the filter rows; they change with the output row.
         let mut lines = vec![None; depth.filter * height.filter];
         self.lines(pos, &mut lines);
         let base = self.input.as_ptr().cast_mut();
@@ -152,7 +152,7 @@ impl RowSource<f32> for Windows<'_> {
                     let start = width.start(x) as usize * self.pixel;
                     let mut slot = row * n_offsets + r;
                     for line in &lines {
-                        // Inside the line, as the whole window is.
+                        // Inside the line, since the whole window is.
                         out[slot] = match line {
                             Some(line) => SendPtr(base.wrapping_add(line + start)),
                             None => pointer(zeros),
@@ -196,7 +196,7 @@ impl RowSource<f32> for Windows<'_> {
 }
 
 impl Windows<'_> {
-    /// The element where the input line under each filter row starts, if there is one.
+    /// Computes the start of the input line under each filter row, if it exists.
     fn lines(&self, [n, z, y, _]: [usize; 4], lines: &mut [Option<usize>]) {
         let [depth, height, width] = &self.axes;
         for (i, line) in lines.iter_mut().enumerate() {

@@ -94,7 +94,7 @@ fn compare(s: &Conv3dShape) {
     });
 }
 
-/// How much more tiles of six and eight may lose than direct sums.
+/// Returns the accuracy that tiles of six and eight may lose compared with direct sums.
 fn tiled_loss(s: &Conv2dShape) -> f64 {
     if s.filter_h == 5 { 4.0 } else { 1.0 }
 }
@@ -257,7 +257,7 @@ fn transformed(f: usize, bound: f64) {
     });
 }
 
-/// The gradient by the filter against sums over output pixels, in double precision.
+/// Compares the filter gradient with sums over output pixels in double precision.
 fn compare_filter_gradient(s: &Conv3dShape) {
     let p = &s.plane;
     let tiled = suits_filter_gradient_in_tiles(p);

@@ -142,30 +142,30 @@ impl WinogradTransform {
             && s.in_c <= ZEROS.len()
     }
 
-    /// How many products of matrices' rows a convolution takes.
+    /// Returns the number of row products of a convolution.
     fn rows(&self, s: &Conv2dShape) -> usize {
         self.planes() * Grid::new(self, s).tiles()
     }
 }
 
-/// Returns the transforms that can do a convolution.
+/// Returns the transforms that apply to a convolution.
 pub(super) fn applicable(s: &Conv2dShape) -> impl Iterator<Item = &'static WinogradTransform> {
     TRANSFORMS.iter().filter(|f| f.suits(s))
 }
 
-/// Returns the transform for a convolution of which only the filter is known.
+/// Returns the transform for a convolution whose filter only is known.
 pub(super) fn transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
     applicable(s).next()
 }
 
-/// Returns the transform with the fewest multiplications, for known sizes and where some accuracy
+/// Returns the transform with the fewest multiplications, for known sizes and if some accuracy
 /// may be lost.
 pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
     let is_paid = |f: &&WinogradTransform| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
     applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))
 }
 
-/// `M X Mᵀ` for each of `size` square matrices `X`, stored in planes.
+/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes.
 fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
     const TOGETHER: usize = 64;
     let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
@@ -250,7 +250,7 @@ impl<'a> Grid<'a> {
         [image, rest / self.cols * step, rest % self.cols * step]
     }
 
-    /// Returns a tile's output pixels, as far as they exist, and nothing after the last.
+    /// Returns a tile's output pixels, as far as they exist.
     fn outputs(&self, tile: usize) -> [Option<usize>; 16] {
         let ([image, y, x], s, step) = (self.corner(tile), self.s, self.transform.step());
         std::array::from_fn(|i| {
@@ -292,7 +292,7 @@ impl<'a> Grid<'a> {
     /// Transforms the gradient of a tile's output.
     ///
     /// # Safety
-    /// `dst` is valid for a row of each panel of each plane, which are so many elements apart.
+    /// `dst` is valid for a row of each panel of each plane, at these distances.
     unsafe fn gradient(
         &self,
         table: &Table,
@@ -321,7 +321,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// The convolution; the sizes are checked.
+/// Runs the convolution; the sizes are checked.
 ///
 /// # Safety
 /// `out` is valid for the output and no other thread accesses it.
@@ -397,7 +397,7 @@ pub(super) unsafe fn run(
                 limits: [lo, hi],
             };
             // SAFETY: tile `t` of each plane is inside `b`; a tile's pixels belong to it alone,
-            // and are inside the output, which the caller vouches for, or are `spare`.
+            // and are inside the output, as the caller promises, or are `spare`.
             unsafe { (table.winograd_output[transform.index])(&job) };
             if let Some(op) = ep.act.function() {
                 for pixel in pixels.into_iter().flatten() {
@@ -415,7 +415,7 @@ pub(super) unsafe fn run(
             unsafe { drive_planes(&products, planes) }
         });
         parallel_for(inner, n, 4, &|tiles| {
-            // Where pixels beyond the edge are written.
+            // Pixels beyond the edge are written here.
             let mut spare = Scratch::take();
             let spare = spare.alloc::<f32>(s.out_c);
             tiles.for_each(|t| output_tile(t, spare));

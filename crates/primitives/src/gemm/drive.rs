@@ -8,7 +8,7 @@ use crate::table::GemmTable;
 use ferroflow_sync::Parallelism;
 use std::ops::Range;
 
-/// Where the left rows of a product are.
+/// The left rows of a product, by pointers.
 pub(crate) trait RowSource<T>: Sync {
     /// Pointers to a row, each with `run` elements behind it.
     fn n_offsets(&self) -> usize;
@@ -16,8 +16,7 @@ pub(crate) trait RowSource<T>: Sync {
     fn run(&self) -> usize;
     /// Writes the pointers of the rows `rows` tile after tile, `[offset][row of the tile]`.
     ///
-    /// `spare` is memory for rows that do not exist as such; it must not be grown more than once
-    /// a call.
+    /// `spare` is memory for rows that have to be copied; it must not grow more than once per call.
     fn fill(&self, rows: Range<usize>, tiles: Tiles, out: &mut [SendPtr<T>], spare: &mut Scratch);
 }
 
@@ -64,16 +63,16 @@ struct Block {
     k: usize,
 }
 
-/// Reduction steps to a block: so many rows of a panel stay in the first-level cache.
+/// Reduction steps per block, so that these rows of a panel stay in the first-level cache.
 pub(crate) const BLOCK_K: usize = 384;
-/// Elements of the left side to a task, to stay in the second-level cache.
+/// Elements of the left side per task, to stay in the second-level cache.
 const BLOCK_A: usize = 32 * 1024;
-/// Multiply-adds that make a task worth handing to another thread.
+/// Multiply-adds that make a task worth dispatching to another thread.
 const MIN_TASK: usize = 64 * 1024;
-/// Rows to a task that packs the right side itself: packing costs little compared with their
+/// Rows per task that packs the right side itself: packing costs little compared with their
 /// products.
 const STORED_ROWS: usize = 256;
-/// Columns after which an activation function goes over what was stored.
+/// Columns after which an activation function is applied to the stored result.
 const ACT_COLUMNS: usize = 128;
 
 /// Returns the `i`-th block of the reduction.
@@ -101,7 +100,7 @@ fn block(i: usize, blocks: usize, n_offsets: usize, run: usize) -> Block {
     }
 }
 
-/// How many blocks; more than `n_offsets` only as a multiple of it.
+/// Returns the number of blocks; more than `n_offsets` only as a multiple of it.
 fn count_blocks(n_offsets: usize, run: usize, rows: usize, mr: usize) -> usize {
     let k = n_offsets * run;
     if rows <= 2 * mr || k <= BLOCK_K + BLOCK_K / 2 {
@@ -114,18 +113,18 @@ fn count_blocks(n_offsets: usize, run: usize, rows: usize, mr: usize) -> usize {
     }
 }
 
-/// Where a product goes.
+/// The destination of a product.
 #[derive(Clone, Copy)]
 pub(crate) enum Out<'a, T> {
     /// A matrix and its row stride.
     Matrix(SendPtr<T>, usize),
-    /// A sink that takes it tile by tile; the reduction is one block then.
+    /// A sink that takes it tile by tile; the reduction must fit one block.
     Tiles(&'a dyn TileSink<T>),
 }
 
 /// Takes the tiles of a product as they are computed.
 pub(crate) trait TileSink<T>: Sync {
-    /// The tile at this row and column, of so many rows and columns, will come next.
+    /// The tile at this row and column, of this size, comes next.
     fn bring(&self, row: usize, col: usize, size: [usize; 2]);
 
     /// A tile with its row stride.
@@ -139,9 +138,9 @@ pub(crate) trait TileSink<T>: Sync {
 #[derive(Clone, Copy)]
 pub(crate) struct Right<'a, T: GemmElement> {
     pub b: &'a PackedB<T>,
-    /// The panel where they begin.
+    /// The first panel.
     pub first: usize,
-    /// How many they are.
+    /// Number of columns.
     pub n: usize,
 }
 
@@ -164,7 +163,7 @@ impl<T: GemmElement> Right<'_, T> {
         self.b.panel(self.first + i)
     }
 
-    /// Returns a block of panel `i`, to be brought closer.
+    /// Returns a block of panel `i`, to be prefetched.
     fn ahead(&self, i: usize, block: Block) -> Ahead<T> {
         let line = 64 / size_of::<T>();
         Ahead {
@@ -180,7 +179,7 @@ impl<T: GemmElement> Right<'_, T> {
 #[derive(Clone, Copy)]
 pub(crate) enum Columns<'a, T: GemmElement> {
     Packed(Right<'a, T>),
-    /// Each task packs the panels that it reaches.
+    /// Each task packs the panels that it uses.
     Stored(Stored<'a, T>),
 }
 
@@ -191,7 +190,7 @@ impl<'a, T: GemmElement> From<&'a PackedB<T>> for Columns<'a, T> {
 }
 
 impl<T: GemmElement> Columns<'_, T> {
-    /// Rows and columns.
+    /// Returns the number of rows and columns.
     pub(crate) fn size(&self) -> [usize; 2] {
         match self {
             Columns::Packed(b) => [b.b.k(), b.n],
@@ -207,7 +206,7 @@ impl<T: GemmElement> Columns<'_, T> {
     }
 }
 
-/// `out[m][n] = epilogue(rows · b)`; added to what is in `out` where it says so.
+/// Computes `out[m][n] = epilogue(rows · b)`, or adds it to `out`.
 ///
 /// # Safety
 /// The rows of `source` stay readable, `out` is writable for `m` rows with `b.n` columns (and
@@ -234,7 +233,7 @@ pub(crate) unsafe fn drive<T: GemmElement>(
     let width = par.width();
     let panels = n.div_ceil(2 * b.table().lanes);
     let max_mr = b.table().kernels.len();
-    // Rows to a task: what fits the cache, in whole tiles.
+    // Rows per task: as many whole tiles as fit the cache.
     let fit = (BLOCK_A / k.clamp(1, BLOCK_K))
         .max(4 * max_mr)
         .next_multiple_of(max_mr);
@@ -244,7 +243,7 @@ pub(crate) unsafe fn drive<T: GemmElement>(
     let mut col_tasks = 1;
     if width > 1 {
         let most = (m * n * k / MIN_TASK).clamp(1, width * 4);
-        // Tasks of the same rows pack nothing twice.
+        // Tasks that share rows and differ in columns do not pack a panel twice.
         let by_columns = stored && row_tasks * panels >= most;
         if row_tasks < most && m >= 4 * most * max_mr && !by_columns {
             row_tasks = most;
@@ -268,12 +267,12 @@ pub(crate) unsafe fn drive<T: GemmElement>(
     }
 }
 
-/// Sends the tiles of a panel through the kernels for so many vectors; `sweep` says all but where
-/// the tiles are.
+/// Runs the kernels on the tiles of a panel, for this number of vectors; `sweep` has everything but
+/// the positions of the tiles.
 ///
 /// # Safety
 /// `pointers` has `n_offsets` pointers for each row of `tiles`, of which the sweep takes some from
-/// the `offset`-th on; what it points to is valid for all rows.
+/// the `offset`-th on; they are valid for all rows.
 unsafe fn sweep_tiles<T: GemmElement>(
     table: &GemmTable<T>,
     tiles: Tiles,
@@ -309,8 +308,8 @@ unsafe fn sweep_tiles<T: GemmElement>(
     }
 }
 
-/// Sends one tile of `mr` rows through its kernel; `at` says where its pointers begin and which
-/// tile of the panel it is.
+/// Runs the kernel on one tile of `mr` rows; `at` has the start of its pointers and its index in
+/// the panel.
 ///
 /// # Safety
 /// As for [`sweep_tiles`], `c` being the tile's.
@@ -334,22 +333,22 @@ unsafe fn sweep_tile<T: GemmElement>(
     }
 }
 
-/// Many small products of one size, `out = a · b` or `out += a · b`, whose matrices lie in planes.
+/// Many small products of one size, `out = a · b` or `out += a · b`, with matrices in planes.
 pub(crate) struct Planes<'a, T: GemmElement> {
     /// Rows of `a`, columns of `b`, and the length of the reduction.
     pub size: [usize; 3],
     pub a: SendPtr<T>,
-    /// From one plane of `a` to the next; its rows are dense.
+    /// Distance between planes of `a`; its rows are dense.
     pub plane_a: usize,
     /// The right side of a plane.
     pub b: &'a (dyn Fn(usize) -> Right<'a, T> + Sync),
     pub out: SendPtr<T>,
-    /// From one plane of `out` to the next; its rows are dense.
+    /// Distance between planes of `out`; its rows are dense.
     pub plane_out: usize,
     pub add: bool,
 }
 
-/// The products of some planes.
+/// Computes the products of some planes.
 ///
 /// # Safety
 /// `a` is readable and `out` writable (and initialized, to be added to) in these planes, and no
@@ -395,7 +394,7 @@ pub(crate) unsafe fn drive_planes<T: GemmElement>(p: &Planes<'_, T>, planes: Ran
                 limits: None,
             };
             let vectors = if width <= lanes { 0 } else { 1 };
-            // SAFETY: a pointer a row, and the plane's offset leads to `k` elements of it; the
+            // SAFETY: one pointer per row, and the plane's offset leads to `k` elements of it; the
             // panel has `k` rows; `c` covers these rows and columns.
             unsafe { sweep_tiles(table, tiles, pointers, [1, 0], vectors, &mut sweep) };
         }
@@ -498,7 +497,7 @@ unsafe fn run_task<T: GemmElement>(
                 });
                 continue;
             }
-            // SAFETY: the table holds `n_offsets` pointers a row, each with `run` elements; the
+            // SAFETY: the table holds `n_offsets` pointers per row, each with `run` elements; the
             // panel has the block's rows; `c` and the epilogue cover these rows and columns.
             unsafe {
                 sweep_tiles(

@@ -41,16 +41,16 @@ pub(crate) struct Sweep<T> {
     pub limits: Option<(T, T)>,
 }
 
-/// What will be read after a sweep, as much as its `b`, to be brought closer on the way: a cache
-/// line every four steps of the reduction.
+/// The memory to prefetch during a sweep, as much as its `b`: a cache line every four steps of the
+/// reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead<T> {
     pub first: *const T,
-    /// Neighboring lines that as many tiles bring in, each one of them.
+    /// Adjacent lines, each prefetched by one of as many tiles.
     pub lines: usize,
-    /// Elements from what those tiles bring in to what the following ones do.
+    /// Elements between the shares of those tiles and the next ones.
     pub share: usize,
-    /// Elements from one step to the next.
+    /// Elements between steps.
     pub pace: usize,
 }
 
@@ -65,13 +65,13 @@ impl<T> Ahead<T> {
         }
     }
 
-    /// How many tiles bring in all of it.
+    /// Returns the number of tiles that together prefetch all of it.
     #[inline(always)]
     pub(crate) const fn tiles(lanes: usize) -> usize {
         8 * lanes * size_of::<T>() / 64
     }
 
-    /// Where the `tile`-th tile begins.
+    /// Returns the start of the share of the `tile`-th tile.
     #[inline(always)]
     fn of_tile(&self, tile: usize) -> *const T {
         let (row, column) = (tile / self.lines, tile % self.lines);
@@ -80,14 +80,14 @@ impl<T> Ahead<T> {
     }
 }
 
-/// `c = a · b` for `tiles` tiles of `MR` rows and `NV` vectors.
+/// Computes `c = a · b` for `tiles` tiles of `MR` rows and `NV` vectors.
 ///
-/// `KU` accumulator sets take turns along the reduction where `MR * NV` alone would not keep the
+/// `KU` accumulator sets alternate along the reduction if `MR * NV` alone would not keep the
 /// multipliers busy.
 ///
 /// # Safety
-/// Every pointer of `s` is valid for what its description says, and `c` is not accessed by anyone
-/// else meanwhile.
+/// Every pointer of `s` is valid as described there, and no other thread accesses `c`
+/// meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU: usize>(
     l: L,
@@ -96,7 +96,7 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
     let nr = 2 * L::N;
     let ahead = s.next;
     for tile in 0..s.tiles {
-        // So many tiles bring in the next panel.
+        // These tiles prefetch the next panel.
         let wanted = MR > 2 && tile < Ahead::<L::T>::tiles(L::N);
         let mut next = s.b;
         let mut pace = 0;
@@ -104,7 +104,7 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
             next = ahead.of_tile(tile);
             pace = ahead.pace;
         }
-        // SAFETY: the caller vouches for `tiles * tile_stride` pointers, for `off + len` elements
+        // SAFETY: the caller promises `tiles * tile_stride` pointers, for `off + len` elements
         // behind each one, and for `n_offsets * len` rows of `nr` elements of `b`.
         let acc = unsafe {
             let mut acc = [[[l.zero(); NV]; MR]; KU];

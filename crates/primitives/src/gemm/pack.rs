@@ -1,4 +1,4 @@
-//! The right-hand matrix in the order the kernels read it.
+//! The right-hand matrix in the layout that the kernels read.
 
 use super::kernel::Ahead;
 use super::{GemmElement, GemmShape};
@@ -11,8 +11,8 @@ use std::ops::Range;
 
 /// A constant right-hand matrix `[k, n]`, packed once.
 ///
-/// The columns lie in panels two vectors wide, each panel row after row, the last one padded with
-/// zeros, so that a kernel reads one panel from front to back.
+/// The columns are stored in panels two vectors wide, each panel row after row, the last one padded
+/// with zeros, so that a kernel reads one panel sequentially.
 pub struct PackedB<T: GemmElement = f32> {
     data: Aligned,
     k: usize,
@@ -83,13 +83,13 @@ impl<T: GemmElement> PackedB<T> {
         Some(p)
     }
 
-    /// Returns all elements in the order of the kernels, which depends on [`Isa`](crate::Isa).
+    /// Returns all elements in the kernels' layout, which depends on [`Isa`](crate::Isa).
     pub fn packed(&self) -> &[T] {
         let len = self.panels() * 2 * self.table.lanes * self.k;
         self.data.get::<T>().get(..len).unwrap_or_default()
     }
 
-    /// Returns an empty matrix that keeps its elements in `data`.
+    /// Returns an empty matrix over the memory `data`.
     fn empty(data: Aligned) -> Self {
         PackedB {
             data,
@@ -131,7 +131,7 @@ impl<T: GemmElement> PackedB<T> {
         r
     }
 
-    /// Returns all elements, to be written in the order of the kernels.
+    /// Returns all elements for writing, in the kernels' layout.
     pub(crate) fn alloc(&mut self) -> &mut [T] {
         self.data
             .alloc(self.panels() * 2 * self.table.lanes * self.k)
@@ -167,8 +167,8 @@ impl<T: GemmElement> PackedB<T> {
                 }
             });
         }
-        // A row of all panels at a time, so that reads are contiguous; of many panels some rows,
-        // so that what is written does, too.
+        // A row of all panels at a time, so that reads are contiguous; for many panels several
+        // rows, so that writes are contiguous, too.
         let rows = if panels <= MANY_PANELS { 1 } else { ROWS };
         let per_task = (16 * 1024 / (n * rows)).max(1);
         parallel_for(par, k.div_ceil(rows), per_task, &|range| {
@@ -187,17 +187,17 @@ impl<T: GemmElement> PackedB<T> {
         });
     }
 
-    /// Rows (the length of the reduction).
+    /// Returns the number of rows (the length of the reduction).
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Bytes held.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.data.bytes()
     }
@@ -217,7 +217,7 @@ impl<T: GemmElement> PackedB<T> {
     }
 }
 
-/// A right-hand matrix as it is stored, of which a task packs one panel after the other.
+/// A right-hand matrix as stored, of which a task packs one panel after the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a, T: GemmElement> {
     b: &'a [T],
@@ -248,7 +248,7 @@ impl<'a, T: GemmElement> Stored<'a, T> {
         }
     }
 
-    /// Rows and columns.
+    /// Returns the number of rows and columns.
     pub(crate) fn size(&self) -> [usize; 2] {
         [self.k, self.n]
     }
@@ -257,7 +257,7 @@ impl<'a, T: GemmElement> Stored<'a, T> {
         self.table
     }
 
-    /// Writes rows of a panel to `dst`, as [`PackedB`] has them.
+    /// Writes rows of a panel to `dst`, in the layout of [`PackedB`].
     pub(crate) fn pack(&self, rows: Range<usize>, panel: usize, dst: &mut [T]) {
         let nr = 2 * self.table.lanes;
         let col = panel * nr;
@@ -274,8 +274,8 @@ impl<'a, T: GemmElement> Stored<'a, T> {
         }
     }
 
-    /// Rows of a panel, to be brought closer; where the matrix is transposed they lie in runs that
-    /// the processor follows by itself.
+    /// Returns the rows of a panel, to be prefetched; those of a transposed matrix are in runs that
+    /// the hardware prefetcher follows.
     pub(crate) fn ahead(&self, rows: Range<usize>, panel: usize) -> Ahead<T> {
         let first = self.b.as_ptr();
         let nr = 2 * self.table.lanes;
@@ -297,17 +297,17 @@ impl<'a, T: GemmElement> Stored<'a, T> {
     }
 }
 
-/// Rows that are packed together, of so many panels.
+/// Rows packed together, if there are many panels.
 const ROWS: usize = 8;
 const MANY_PANELS: usize = 32;
 
-/// Copies what a panel has of a row, from column `col` on.
+/// Copies a panel's part of a row, from column `col` on.
 #[inline]
 fn pack_row<T: GemmElement>(row: &[T], col: usize, dst: &mut [T]) {
     let width = dst.len().min(row.len() - col);
     let src = &row[col..col + width];
     if width == dst.len() {
-        // In pieces whose size is known: a call would take longer than the copy.
+        // In pieces of constant size: a call would take longer than the copy.
         let (pieces, rest) = dst.as_chunks_mut::<4>();
         let (from, from_rest) = src.as_chunks::<4>();
         pieces.iter_mut().zip(from).for_each(|(d, s)| *d = *s);
@@ -318,7 +318,7 @@ fn pack_row<T: GemmElement>(row: &[T], col: usize, dst: &mut [T]) {
     dst[width..].fill(T::ZERO);
 }
 
-/// `dst[row][c] = src[c][row]` for `width` columns, the others zero.
+/// Computes `dst[row][c] = src[c][row]` for `width` columns, the others zero.
 fn pack_transposed<T: GemmElement>(
     src: &[T],
     ld: usize,
@@ -334,7 +334,7 @@ fn pack_transposed<T: GemmElement>(
     // Blocks of rows, so that both sides stay in the first-level cache.
     for (block, dst) in dst.chunks_mut(64 * nr).enumerate() {
         let (from, rows) = (block * 64, dst.len() / nr);
-        // SAFETY: just checked; `dst` has so many rows of `nr >= width`.
+        // SAFETY: just checked; `dst` has this many rows of `nr >= width`.
         unsafe {
             plane_strip(
                 src.as_ptr().add(from),

@@ -233,7 +233,7 @@ fn an_update_by_a_product_is_that_of_the_product_made_before() {
         (100, 40, 30),
         (260, 35, 40),
     ];
-    // Momentum and a count of how often each element came.
+    // Momentum, and the number of visits of each element.
     let rule = |[var, accum, count]: [&mut f32; 3], g: f32| {
         *accum = *accum * 0.5 + g;
         *var -= *accum * 0.25;

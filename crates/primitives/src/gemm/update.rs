@@ -1,4 +1,4 @@
-//! A product that is used up as it is computed: [`gemm_update`].
+//! A product that is consumed as it is computed: [`gemm_update`].
 
 use super::drive::{Out, TileSink};
 use super::{Epilogue, GemmElement, GemmShape, check, multiply_into};
@@ -7,13 +7,14 @@ use crate::each::each_of_tile;
 use crate::isa::Isa;
 use ferroflow_sync::Parallelism;
 
-/// The longest reduction that [`gemm_update`] can do: its sums must not need several rounds.
+/// The longest reduction of [`gemm_update`]: its sums must be complete after one block.
 pub const MAX_UPDATE_K: usize = super::drive::BLOCK_K;
 
 /// Calls `rule(values, product)` for each element of the dense matrices `values`, where the product
-/// is that element of `op(a) · op(b)`, which is never stored as a whole: `s.ldc` must be `s.n`.
+/// is the corresponding element of `op(a) · op(b)`, which is never stored as a whole: `s.ldc` must
+/// be `s.n`.
 ///
-/// An optimizer that gets its gradient from a product reads and writes its variables only.
+/// An optimizer whose gradient is a product this way reads and writes its variables only.
 ///
 /// # Panics
 /// If a slice is too short for its matrix, or the reduction longer than [`MAX_UPDATE_K`] or empty.
@@ -40,7 +41,7 @@ pub fn gemm_update<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize>
     unsafe { multiply_into(par, s, a, b, Out::Tiles(&update), &Epilogue::none()) };
 }
 
-/// Values that are updated tile by tile.
+/// Values updated tile by tile.
 struct Update<'a, T, F, const N: usize> {
     values: [SendPtr<T>; N],
     ld: usize,
@@ -71,7 +72,7 @@ impl<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T>
     }
 }
 
-/// Asks for the cache line at `p`, which need not be valid, to come to the second-level cache.
+/// Prefetches the cache line at `p`, which may be invalid, into the second-level cache.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,7 @@ use super::*;
 use crate::isa::testing::{each_isa, noise};
 use crate::scalar::unary_f64;
 
-/// Numbers of every size, and the special ones.
+/// Returns numbers of every magnitude, and the special ones.
 fn arguments() -> Vec<f32> {
     let mut v = vec![
         0.0,
@@ -40,7 +40,7 @@ fn arguments() -> Vec<f32> {
     v
 }
 
-/// The largest error in units of the last place, and absolute error that is let pass.
+/// Checks the error in units of the last place, with an absolute tolerance.
 fn check(op: UnaryOp, ulps: f64, slack: f64) {
     let x = arguments();
     let mut worst = (0.0, 0.0f32, 0.0f32, 0.0);
@@ -123,7 +123,7 @@ fn activation_functions() {
     check(UnaryOp::Softplus, 4.0, 2e-45);
     check(UnaryOp::Softsign, 2.0, 0.0);
     check(UnaryOp::Affine(2.0, 3.0), 2.0, 3e-7);
-    // Where these are the difference of nearly equal numbers, only the absolute error counts.
+    // Differences of nearly equal numbers: only the absolute error counts.
     for x in noise(4001, 5) {
         let mut y = [0.0];
         for op in [

@@ -1,4 +1,4 @@
-//! Plain arrays that the compiler turns into whatever vectors the target always has.
+//! Plain arrays that the compiler turns into the vectors of the target's baseline.
 
 use super::{Lanes, Simd};
 

@@ -9,12 +9,12 @@ use crate::table::Table;
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut, parallel_for};
 use std::ops::Range;
 
-/// Tiles to a block at least: the length of the reductions.
+/// Least tiles per block: the length of the reductions.
 const MIN_TILES: usize = 64;
 /// Tiles below which transforming the sums back costs too much.
 const FEW_TILES: usize = 48;
 
-/// Returns whether [`conv2d_filter_gradient_in_tiles`] is a good way.
+/// Returns whether [`conv2d_filter_gradient_in_tiles`] is fast.
 pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
     fastest_transform(s).is_some_and(|transform| {
         s.out_c <= super::ZEROS.len() && Grid::new(transform, s).tiles() >= FEW_TILES
@@ -22,8 +22,8 @@ pub fn suits_filter_gradient_in_tiles(s: &Conv2dShape) -> bool {
 }
 
 /// Writes the gradient of a convolution by its filter, `[filter_h, filter_w, in_c, out_c]`, given
-/// its input and the gradient of its output; in Winograd's way, where
-/// [`suits_filter_gradient_in_tiles`] says that it is a good one.
+/// its input and the gradient of its output, by Winograd's algorithm. Fast if
+/// [`suits_filter_gradient_in_tiles`].
 ///
 /// # Panics
 /// If a slice is too short or the filter has no such transform.
@@ -66,14 +66,14 @@ pub fn conv2d_filter_gradient_in_tiles(
         return out.fill(0.0);
     }
     let (channels, size) = (s.in_c + s.out_c, s.in_c * s.out_c);
-    // What is added to should not be larger than what is added up. Odd, so that the places of a
-    // tile do not fall into the same set of the cache.
+    // The accumulators should not be larger than the operands. Odd, so that the positions of a
+    // tile do not map to the same cache set.
     let fit = (super::BLOCK / (planes * channels))
         .max(size / channels)
         .max(MIN_TILES)
         | 1;
     let blocks = tiles.div_ceil(fit);
-    // Blocks are added up in sums of their own, one for each thread that may work on one.
+    // Blocks are added up separately by each thread that may work on one.
     let lanes = par.width().min(blocks);
     let inner: &dyn Parallelism = if lanes > 1 { &Inline } else { par };
     let mut sums = vec![0.0; planes * size * lanes];
@@ -90,7 +90,7 @@ pub fn conv2d_filter_gradient_in_tiles(
     sandwich(transform.sum, sum, out, size);
 }
 
-/// Adds what some tiles contribute to the sums, `[plane][in_c][out_c]`.
+/// Adds the contribution of some tiles to the sums, `[plane][in_c][out_c]`.
 fn add_block(
     par: &dyn Parallelism,
     grid: &Grid,

@@ -6,7 +6,7 @@
 use crate::aligned::SendPtr;
 use crate::vector::Simd;
 
-/// An input tile on its way in.
+/// The input transform of a tile.
 pub(crate) struct InputJob {
     /// The `N × N` pixels.
     pub pixels: *const SendPtr<f32>,
@@ -17,7 +17,7 @@ pub(crate) struct InputJob {
     pub plane: usize,
 }
 
-/// An output tile's gradient on its way in, to where panels of a matrix lie.
+/// The transform of an output tile's gradient, into panels of a matrix.
 pub(crate) struct GradientJob {
     /// The `M × M` pixels.
     pub pixels: *const SendPtr<f32>,
@@ -31,7 +31,7 @@ pub(crate) struct GradientJob {
     pub plane: usize,
 }
 
-/// A tile on its way out.
+/// The output transform of a tile.
 pub(crate) struct OutputJob {
     /// The tile in the first plane, and the distance to the next.
     pub src: *const f32,
@@ -47,8 +47,8 @@ pub(crate) struct OutputJob {
     pub limits: [f32; 2],
 }
 
-/// Calls a function for vectors of the channels below `n`, the last one partial; written out twice,
-/// so that whole vectors are moved as such.
+/// Calls a function for vectors of the channels below `n`, the last one partial; expanded twice,
+/// so that full vectors are moved without masks.
 macro_rules! each_vector {
     ($s:ident, $j:ident, $f:expr) => {{
         let mut c = 0;
@@ -105,7 +105,7 @@ unsafe fn or<S: Simd>(s: S, p: *const f32, c: usize, left: usize, otherwise: f32
     }
 }
 
-/// `Bᵀ d`: the values of polynomials that vanish at all points but one.
+/// Returns `Bᵀ d`: the values of polynomials that vanish at all points but one.
 #[inline(always)]
 fn input_line<S: Simd, const N: usize>(s: S, d: [S::V; N]) -> [S::V; N] {
     let mut t = d;
@@ -143,7 +143,7 @@ fn input_line<S: Simd, const N: usize>(s: S, d: [S::V; N]) -> [S::V; N] {
     t
 }
 
-/// `Aᵀ m`: outputs.
+/// Returns `Aᵀ m`: outputs.
 #[inline(always)]
 fn output_line<S: Simd, const N: usize, const M: usize>(s: S, m: [S::V; N]) -> [S::V; M] {
     let mut y = [s.zero(); M];
@@ -168,7 +168,7 @@ fn output_line<S: Simd, const N: usize, const M: usize>(s: S, m: [S::V; N]) -> [
     y
 }
 
-/// `G g` for so many numbers as a tile has outputs in a row.
+/// Returns `G g` for as many numbers as a tile has outputs in a row.
 #[inline(always)]
 fn gradient_line<S: Simd, const N: usize, const M: usize>(s: S, g: [S::V; M]) -> [S::V; N] {
     let mut t = [s.zero(); N];
