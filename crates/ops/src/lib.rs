@@ -1,5 +1,5 @@
-//! The registry of TensorFlow's ops: one crate per group beside this file, in TensorFlow's grouping
-//! (`core/ops/*_ops.cc`).
+//! The registry of TensorFlow's ops: one crate per group in the folders beside `src`, in
+//! TensorFlow's grouping (`core/ops/*_ops.cc`).
 //!
 //! Entry point: [`registry`].
 //!

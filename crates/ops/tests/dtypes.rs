@@ -1,11 +1,11 @@
-//! Every type that TensorFlow has a CPU kernel for (`rows/kernels.txt`) has one here.
+//! Every dtype with a CPU kernel in TensorFlow (`rows/kernels.txt`) has one here.
 
 use ferroflow_base::Code;
 use ferroflow_opdef::{AttrType, AttrValue, Attrs, KernelBuild, OpDef};
 use ferroflow_ops::registry;
 use ferroflow_tensor::{DType, PartialShape};
 
-/// Types that graphs do not compute in: quantized ones and those of less than a byte.
+/// Returns whether graphs do not compute in a dtype: quantized ones and those of less than a byte.
 fn is_exotic(dtype: DType) -> bool {
     !dtype.is_floating()
         && !dtype.is_complex()
@@ -16,7 +16,7 @@ fn is_exotic(dtype: DType) -> bool {
         )
 }
 
-/// Attrs that a kernel is built with: `types` and something for all others.
+/// Returns attrs to build a kernel with: `types` and arbitrary values for all others.
 fn attrs(def: &OpDef, types: &[(&str, DType)]) -> Attrs {
     let mut attrs = Attrs::default();
     for attr in &def.attrs {
@@ -29,7 +29,7 @@ fn attrs(def: &OpDef, types: &[(&str, DType)]) -> Attrs {
             }
             (None, None) => match attr.ty {
                 AttrType::Str => attr.allowed.first().cloned().unwrap_or("x".into()),
-                // Of a list, the minimum is the length.
+                // For a list, the minimum is the length.
                 AttrType::Int if attr.is_list => AttrValue::Int(1),
                 AttrType::Int => AttrValue::Int(attr.minimum.unwrap_or(1).max(1)),
                 AttrType::Float => AttrValue::Float(0.5),
@@ -55,8 +55,8 @@ fn attrs(def: &OpDef, types: &[(&str, DType)]) -> Attrs {
     attrs
 }
 
-/// Kernels that are known to be missing: tables of handles, complex optimizers, sums of truth
-/// values, two of 16 bits.
+/// Kernels known to be missing: tables of handles, complex optimizers, sums of bools, two of 16
+/// bits.
 fn is_missing(op: &str, types: &[(&str, DType)]) -> bool {
     let has = |wanted: fn(DType) -> bool| types.iter().any(|(_, t)| wanted(*t));
     let is_handle = |t| matches!(t, DType::Variant | DType::Resource);
@@ -76,7 +76,7 @@ fn check(op: &str, types: &[(&str, DType)]) -> Result<(), String> {
         .def(op)
         .expect("signatures parse")
         .expect("an op");
-    // Some kernels are there for types that the op does not allow.
+    // Some kernels are registered for types that the op does not allow.
     let allows = |(name, dtype): &(&str, DType)| {
         let attr = def.attr(name);
         attr.is_none_or(|a| a.check(&AttrValue::Type(*dtype)).is_ok() || a.is_list)
@@ -100,7 +100,7 @@ fn check(op: &str, types: &[(&str, DType)]) -> Result<(), String> {
         outputs: &outputs,
         constants: &[],
     };
-    // Other refusals are about attrs that were made up.
+    // Other errors are about the arbitrary attrs.
     match factory(&build) {
         Err(e) if e.code() == Code::Unimplemented => Err(e.to_string()),
         _ => Ok(()),
@@ -117,7 +117,7 @@ fn every_type_has_a_kernel() {
         for combination in combinations.split(';') {
             let pairs = combination.split(',').filter_map(|p| p.split_once('='));
             let named = |(name, t)| Some((name, DType::from_name(t)?));
-            // Types of references, which import takes out, have no name here.
+            // Reference types, which import removes, have no name here.
             let Some(types) = pairs.map(named).collect::<Option<Vec<_>>>() else {
                 continue;
             };

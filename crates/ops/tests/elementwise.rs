@@ -1,12 +1,12 @@
-//! Elementwise ops, reductions and segments that have no rows of TensorFlow's, and inputs that no
-//! well-meaning model has.
+//! Elementwise ops, reductions and segments without rows, and inputs that only malformed models
+//! have.
 
 use ferroflow_base::{Code, Result};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_ops::registry;
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
-/// Returns the first output of an op on shared inputs; type attrs come from the inputs' dtypes.
+/// Returns the first output of an op on shared inputs; type attrs follow from the inputs' dtypes.
 fn run(op: &str, attrs: Attrs, inputs: &[Tensor]) -> Result<Tensor> {
     Ok(ferroflow_testkit::op::run(registry(), op, &attrs, inputs.to_vec())?.swap_remove(0))
 }

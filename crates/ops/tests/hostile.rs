@@ -1,4 +1,4 @@
-//! Rows with their numbers replaced by nasty ones: ops may refuse them, but must not panic.
+//! Rows with extreme numbers substituted: ops may fail, but must not panic.
 
 use ferroflow_testkit::random::Rng;
 use ferroflow_testkit::rows;
@@ -10,7 +10,7 @@ use ferroflow_ops::registry;
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// Big numbers are so big that nothing of that size could be allocated.
+/// Large numbers are so large that an allocation of that size fails.
 const NASTY: [i64; 14] = [
     -1,
     0,
@@ -28,7 +28,7 @@ const NASTY: [i64; 14] = [
     -(1 << 62),
 ];
 
-/// `t` with some of its numbers replaced by the first `n` nasty ones.
+/// Returns `t` with some of its numbers replaced by the first `n` nasty ones.
 fn nasty(rng: &mut Rng, t: &Tensor, n: usize) -> Tensor {
     let pick = |rng: &mut Rng| NASTY[rng.below(n)];
     let mut out = t.clone();
@@ -83,7 +83,7 @@ fn run(row: &rows::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
             attrs.set(name, AttrValue::Int(NASTY[rng.below(NASTY.len())]));
         }
     }
-    // A range between big numbers is a big tensor, which takes long but is right.
+    // A range between large numbers is a large tensor, which is right but takes long.
     let n_nasty = if row.op == "Range" { 10 } else { NASTY.len() };
     let inputs: Vec<Tensor> = row.inputs.iter().map(|t| nasty(rng, t, n_nasty)).collect();
     let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();

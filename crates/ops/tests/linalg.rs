@@ -1,4 +1,4 @@
-//! `_FusedMatMul`, the gradients of slicing and padding: ops that have no rows.
+//! Ops without rows: `_FusedMatMul`, and the gradients of slicing and padding.
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{

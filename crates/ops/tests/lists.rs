@@ -1,11 +1,11 @@
-//! Lists that nobody else holds are changed in place; lists that somebody holds are not changed.
+//! Lists with a single owner are changed in place; shared lists are not changed.
 
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_ops::registry;
 use ferroflow_tensor::{DType, Tensor};
 use std::sync::Arc;
 
-/// Output 0 of an op on float elements.
+/// Returns output 0 of an op on float elements.
 fn run(op: &str, inputs: Vec<Tensor>) -> Tensor {
     let def = registry().def(op).expect("parses").expect("registered");
     let mut attrs = Attrs::default();
@@ -21,7 +21,7 @@ fn run(op: &str, inputs: Vec<Tensor>) -> Tensor {
     outputs.expect("runs").swap_remove(0)
 }
 
-/// Where the list of a handle lies.
+/// Returns the address of a handle's list.
 fn place(handle: &Tensor) -> *const () {
     let variant = &handle.variants().expect("a variant")[0];
     Arc::as_ptr(variant.0.as_ref().expect("a list")).cast()
@@ -40,8 +40,8 @@ fn stacked(handle: &Tensor) -> Vec<f32> {
     out.slice::<f32>().expect("float").to_vec()
 }
 
-/// Returns each op that changes a list, with its further inputs and what a list of `[0, 0]`
-/// becomes.
+/// Returns each op that changes a list, with its further inputs and the result for a list of
+/// `[0, 0]`.
 fn changes() -> Vec<(&'static str, Vec<Tensor>, Vec<f32>)> {
     let one = || Tensor::scalar(1.0f32);
     vec![

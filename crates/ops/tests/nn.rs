@@ -1,4 +1,4 @@
-//! Convolutions in forms that TensorFlow's rows do not reach: fused, grouped, packed, transposed.
+//! Convolutions in forms without rows: fused, grouped, packed, transposed.
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{
@@ -8,7 +8,7 @@ use ferroflow_ops::registry;
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Shape, Tensor};
 
-/// Deterministic numbers in `-1..1`.
+/// Returns deterministic numbers in `-1..1`.
 fn noise(shape: &[usize], seed: u32) -> Tensor {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let n = shape.iter().product();
@@ -37,7 +37,7 @@ fn ints(values: &[i32]) -> Tensor {
     Tensor::vector(values).expect("small")
 }
 
-/// Runs an op twice, the inputs in `constants` being known when the kernel is built.
+/// Runs an op twice; the inputs in `constants` are known when the kernel is built.
 fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Result<Tensor> {
     let row = registry().op(op).expect("the op exists");
     let def = registry().def(op)?.expect("the op exists");
@@ -198,7 +198,7 @@ fn fused_batch_norm_is_its_parts() {
 
 #[test]
 fn groups_of_a_packed_filter() {
-    // Channels enough for the filter to be packed in another form for one group.
+    // Enough channels for the filter to be transformed for one group.
     let (x, filter) = (noise(&[1, 6, 6, 64], 1), noise(&[3, 3, 32, 64], 2));
     let attrs = conv_attrs([1; 4], "SAME", "NHWC");
     let inputs = [x, filter];

@@ -1,7 +1,7 @@
-//! Queues from the outside: the kernels started by hand, their answers in the order they come.
+//! Queues: kernels started directly, and their results in order of completion.
 //!
-//! A script is a list of calls on one queue, each with the calls that end by it: their numbers, and
-//! what they answer.
+//! A script is a list of calls on one queue, each with the calls that it completes: their numbers
+//! and results.
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{
@@ -136,7 +136,7 @@ impl Script {
         }));
     }
 
-    /// What ended since the last look, as text, by the numbers of the calls.
+    /// Returns the calls that completed since the last query, as text, by their numbers.
     fn ended(&self) -> String {
         let mut ended: Vec<_> = self.ended.try_iter().collect();
         ended.sort_by_key(|(id, _)| *id);
@@ -152,7 +152,7 @@ impl Script {
     }
 }
 
-/// Runs a script: words and what ends by each. `give-up:N` cancels call N.
+/// Runs a script: commands and the calls that each completes. `give-up:N` cancels call N.
 fn check(capacity: i64, script: &[(&str, &str)]) {
     let resources = Resources::default();
     let mut run = Script::new(new_queue(&resources, capacity));
@@ -195,7 +195,7 @@ fn attempts_end_in_their_order() {
             ("take", "2 4=2"),
         ],
     );
-    // The first in line keeps what it has, and the second waits for it.
+    // The first in line keeps its elements, and the second waits for it.
     check(
         -1,
         &[
@@ -291,7 +291,7 @@ fn given_up_attempts_leave_the_line() {
             ("take", "4=3"),
         ],
     );
-    // What a batch had taken goes back, in its order, to those who wait behind it.
+    // The elements of a cancelled batch go back, in order, to the next waiting dequeues.
     check(
         -1,
         &[
@@ -302,7 +302,7 @@ fn given_up_attempts_leave_the_line() {
             ("take", "3=2"),
         ],
     );
-    // Giving up what has ended does nothing.
+    // Cancelling a completed call does nothing.
     check(
         -1,
         &[

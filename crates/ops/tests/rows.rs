@@ -1,5 +1,5 @@
-//! Runs every row that TensorFlow computed (`rows/*.jsonl`) through the op's kernel, and holds the
-//! ops' signatures against TensorFlow's (`rows/opdefs.txt`).
+//! Runs every row that TensorFlow computed (`rows/*.jsonl`) through the op's kernel, and compares
+//! the ops' signatures with TensorFlow's (`rows/opdefs.txt`).
 //!
 //! `ROWS=family[:Op]` runs a part of them.
 
@@ -13,14 +13,15 @@ use ferroflow_sync::{CancelToken, Inline, Pool};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::path::{Path, PathBuf};
 
-/// Errors whose text is not TensorFlow's yet: op and text, one a line. The list may only shrink.
+/// Errors whose text differs from TensorFlow's: op and text, one per line. The list may only
+/// shrink.
 const DIFFERENT_TEXTS: &str = include_str!("../rows/different_texts.txt");
 
 fn rows_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("rows")
 }
 
-/// Runs one row; `Ok(())` when outputs (or the error's code and text) are TensorFlow's.
+/// Runs one row and compares the outputs (or the error's code and text) with TensorFlow's.
 fn check(row: &rows::Row, pool: &Pool) -> Result<(), String> {
     let op = registry().op(&row.op).ok_or("no such op")?;
     match (&row.expect, run(row, op, pool)) {
@@ -57,18 +58,18 @@ fn check(row: &rows::Row, pool: &Pool) -> Result<(), String> {
     }
 }
 
-/// How a row's inputs reach the kernel, and what runs its loops.
+/// The ownership of a row's inputs, and the threads of its loops.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Variant {
     /// The kernel may not overwrite its inputs: they have other owners.
     Shared,
     /// The kernel may overwrite its inputs.
     Owned,
-    /// The inputs were known as constants when the kernel was built.
+    /// The inputs are known as constants when the kernel is built.
     Constant,
     /// The inputs are slices of larger buffers.
     Sliced,
-    /// Loops are split over four threads.
+    /// Loops run on four threads.
     Pooled,
 }
 
@@ -160,7 +161,7 @@ fn compute(
     Ok(outputs)
 }
 
-/// Checks that inferred shapes hold for the outputs, whether inputs are known as values, as shapes,
+/// Checks that inferred shapes match the outputs, whether inputs are known as values, as shapes,
 /// or not at all.
 fn check_shapes(row: &rows::Row, op: &Op, outputs: &[Tensor]) -> ferroflow_base::Result<()> {
     let def = registry().def(op.name)?.expect("the op was just looked up");
@@ -185,7 +186,7 @@ fn check_shapes(row: &rows::Row, op: &Op, outputs: &[Tensor]) -> ferroflow_base:
     Ok(())
 }
 
-/// Runs a row in every variant; they agree.
+/// Runs a row in every variant and checks that they agree.
 fn run(row: &rows::Row, op: &Op, pool: &Pool) -> ferroflow_base::Result<Vec<Tensor>> {
     let first = compute(row, op, VARIANTS[0], pool)?;
     for variant in &VARIANTS[1..] {
@@ -263,7 +264,7 @@ fn rows() {
 
 #[test]
 fn signatures_are_tensorflows() {
-    // Internal ops that take more than TensorFlow's: theirs find the rendezvous by themselves.
+    // Internal ops with more inputs or attrs than TensorFlow's.
     let extended = ["_FusedDepthwiseConv2dNative", "_Send", "_Recv"];
     let text = std::fs::read_to_string(rows_dir().join("opdefs.txt")).expect("rows/opdefs.txt");
     let text: &'static str = text.leak();

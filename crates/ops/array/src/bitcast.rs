@@ -16,8 +16,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .shape(bitcast_shape)
 .kernel(bitcast)];
 
-/// Returns the dimensions after reading `from` as `to`: sizes that differ add or take an innermost
-/// one.
+/// Returns the dimensions after reading `from` as `to`: different sizes add or remove an innermost
+/// dimension.
 fn bitcast_dims(from: DType, to: DType, dims: &[Option<usize>]) -> Result<PartialShape> {
     let (a, b) = (from.size(), to.size());
     if a == 0 || b == 0 {

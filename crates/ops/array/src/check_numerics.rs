@@ -1,4 +1,4 @@
-//! CheckNumerics: passes on what is finite.
+//! CheckNumerics: fails for NaN and infinities.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;
@@ -60,7 +60,7 @@ fn look(t: &Tensor) -> Result<Found> {
     let mut found = Found::default();
     match t.dtype() {
         DType::Float => {
-            // One pass that a compiler makes wide; the values are looked at only when it fails.
+            // One loop that vectorizes; values are examined one by one only if it fails.
             let values = t.slice::<f32>()?;
             if values.iter().fold(true, |ok, v| ok & v.is_finite()) {
                 return Ok(found);

@@ -32,7 +32,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(|ctx| {
         for i in 0..ctx.num_outputs() {
-            // That they are vectors is the kernel's to say.
+            // The kernel checks that they are vectors.
             ctx.set(i, ctx.input(i + 1));
         }
         Ok(())
@@ -42,7 +42,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// Writes `outer` rows, each the `lens[i]` next elements of every part in turn.
+/// Writes `outer` rows, each with the next `lens[i]` elements of every part in turn.
 pub(crate) fn join<T: Item>(ctx: &KernelCtx, parts: &[(&[T], usize)], outer: usize, out: &mut [T]) {
     let row: usize = parts.iter().map(|p| p.1).sum();
     if outer == 1 {
@@ -222,7 +222,7 @@ fn concat_offset(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// TensorFlow's text of a vector's values.
+/// Formats a vector's values like TensorFlow.
 #[cold]
 fn vector(values: &[i64]) -> String {
     let texts: Vec<String> = values.iter().map(i64::to_string).collect();

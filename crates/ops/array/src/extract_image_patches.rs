@@ -19,7 +19,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(patches)
 .gradient(patches_gradient)];
 
-/// Windows over one spatial dimension: size, step, spacing inside the window.
+/// Windows over one spatial dimension: size, stride, dilation.
 #[derive(Clone, Copy)]
 struct Window {
     size: usize,
@@ -29,7 +29,7 @@ struct Window {
 }
 
 impl Window {
-    /// Count of windows over `d` pixels, and the margin before the first pixel.
+    /// Returns the number of windows over `d` pixels, and the padding before the first pixel.
     fn over(&self, d: usize) -> (usize, usize) {
         let reach = (self.size - 1).saturating_mul(self.rate).saturating_add(1);
         if !self.same {
@@ -132,13 +132,13 @@ fn patches(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )
 }
 
-/// Element `i` of a vector.
+/// Returns element `i` of a vector.
 fn part(v: Expr, i: i32) -> Expr {
     v.op("Gather", &[v.int(i)])
 }
 
-/// Returns every place of a patch tells where it was taken from, padding that it was taken from
-/// nowhere.
+/// Sums the gradients of patch elements by the pixel they were taken from. Patches of pixel
+/// numbers tell which; those of padding are negative and dropped.
 fn patches_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, d) = (g.x(0), g.dy(0));
     let attrs = ["ksizes", "strides", "rates", "padding"].map(|name| g.attr(name));

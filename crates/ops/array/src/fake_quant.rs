@@ -1,5 +1,5 @@
-//! Numbers rounded to the steps that they would have in so many bits, for training that knows of
-//! it.
+//! FakeQuantWithMinMaxArgs and related ops: numbers rounded to quantization steps, for
+//! quantization-aware training.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -90,7 +90,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// Numbers below which a task is not worth handing to another thread.
+/// Numbers below which a task is not worth dispatching.
 const CHUNK: usize = 16 * 1024;
 
 /// The scope of the limits.
@@ -98,7 +98,7 @@ const CHUNK: usize = 16 * 1024;
 enum Limits {
     /// All numbers.
     Scalar,
-    /// The numbers of a channel, the last dimension.
+    /// The numbers of a channel, which is the last dimension.
     Channels,
 }
 
@@ -134,7 +134,7 @@ fn by_inputs_gradient(g: &mut GradientCtx, op: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// The lowest and the highest number that the bits can hold.
+/// The lowest and the highest number of the quantized type.
 #[derive(Clone, Copy)]
 struct Range(f32, f32);
 
@@ -151,16 +151,16 @@ impl Range {
     }
 }
 
-/// Steps between limits, moved so that zero is one of them.
+/// Steps between limits, nudged so that zero is one of them.
 #[derive(Clone, Copy)]
 struct Steps {
     min: f32,
     max: f32,
     scale: f32,
     inverse: f32,
-    /// Which step zero is.
+    /// The step of zero.
     zero: f32,
-    /// Whether both limits were zero: then there is no other step.
+    /// Whether both limits are zero, so that zero is the only step.
     none: bool,
 }
 
@@ -261,7 +261,7 @@ fn backprops(build: &KernelBuild, limits: Limits) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let steps = steps(ctx, 1, 2, limits, range)?;
         for (i, part) in gradient(ctx, &steps)?.into_iter().enumerate() {
-            // The limits' parts have the limits' shape.
+            // The gradients of the limits have the limits' shape.
             let part = match (i, limits) {
                 (1.., Limits::Scalar) => part.with_shape(Shape::scalar())?,
                 _ => part,
@@ -272,12 +272,12 @@ fn backprops(build: &KernelBuild, limits: Limits) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Rounds the numbers of input 0, which take turns with the steps.
+/// Rounds the numbers of input 0, using the steps cyclically.
 fn quantize(ctx: &mut KernelCtx, steps: &[Steps]) -> Result<()> {
     let shape = ctx.shape(0)?.clone();
     let mut out = ctx.alloc(DType::Float, shape)?;
     let input = ctx.slice::<f32>(0)?;
-    // Whole turns to a chunk.
+    // Whole cycles per chunk.
     let chunk = CHUNK.next_multiple_of(steps.len().max(1));
     par_chunks_mut(ctx.par(), out.slice_mut::<f32>()?, chunk, 1, &|i, out| {
         let input = &input[i * chunk..][..out.len()];
@@ -296,8 +296,8 @@ fn quantize(ctx: &mut KernelCtx, steps: &[Steps]) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// From the gradients at input 0, where the numbers of input 1 are within the limits, and the sums
-/// of those below and above.
+/// Returns the gradients at input 0 where the numbers of input 1 are within the limits, and the
+/// sums of those below and above.
 fn gradient(ctx: &KernelCtx, steps: &[Steps]) -> Result<[Tensor; 3]> {
     let shape = ctx.shape(1)?.clone();
     if *ctx.shape(0)? != shape {

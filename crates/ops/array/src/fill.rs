@@ -48,7 +48,7 @@ fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn dims_input(ctx: &KernelCtx, name: &str) -> Result<Shape> {
     let dims = ctx.input(0)?;
-    // An old graph may give one size as a scalar.
+    // Old graphs may have a single size as a scalar.
     if dims.shape().rank() > 1 {
         return Err(invalid_argument!(
             "{name} must represent a vector, got shape {}",

@@ -1,4 +1,4 @@
-//! Element values as keys of hash maps, for Unique and ListDiff.
+//! Element values as hash keys, for Unique and ListDiff.
 
 use ferroflow_tensor::{Bytes, DType, Item, bf16, f16};
 use std::hash::Hash;
@@ -17,7 +17,7 @@ macro_rules! bits {
     )*};
 }
 
-/// The bits of a float: both zeros are one key, and not-a-number is none.
+/// Returns the bits of a float; both zeros are one key, and NaN has none.
 macro_rules! float_bits {
     ($float:ty) => {
         |bits| {
@@ -31,7 +31,7 @@ macro_rules! float_bits {
     };
 }
 
-/// Runs `$body` for the item type of a dtype that can be compared.
+/// Runs `$body` for the item type of a dtype that supports comparison.
 macro_rules! dispatch_keys {
     ($build:expr, $dtype:expr, $T:ident => $body:expr) => {{
         let dtype: DType = $dtype;
@@ -70,7 +70,7 @@ macro_rules! dispatch_keys {
 }
 pub(crate) use dispatch_keys;
 
-/// A value as a key of hash maps. `None` for a value that equals nothing, itself included.
+/// A value as a hash key. `None` for a value that does not equal itself.
 pub(crate) trait Key: Item {
     type Key: Hash + Eq + Ord + Clone + Send + Sync;
     fn key(&self, dtype: DType) -> Option<Self::Key>;

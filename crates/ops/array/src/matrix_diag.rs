@@ -77,13 +77,13 @@ pub(crate) const OPS: &[Op] = &[
 struct Band {
     lower: i64,
     upper: i64,
-    /// Superdiagonals and subdiagonals start at the left of their row.
+    /// Whether superdiagonals, and subdiagonals, are aligned left.
     super_left: bool,
     sub_left: bool,
 }
 
 impl Band {
-    /// From the values of the input `k` and the attr `align`; the main diagonal without them.
+    /// Returns the band of input `k` and the attr `align`; the main diagonal without `k`.
     fn new(k: Option<&[i64]>, align: (bool, bool)) -> Result<Self> {
         let (lower, upper) = match k {
             None => (0, 0),
@@ -134,7 +134,7 @@ impl Band {
         rows.min(cols).max(0) as usize
     }
 
-    /// Length of diagonal `d`, and where it starts in its packed row.
+    /// Returns the length of diagonal `d` and its start in its packed row.
     fn place(&self, d: i64, rows: usize, cols: usize) -> (usize, usize) {
         let len = (rows as i64 + d.min(0)).min(cols as i64 - d.max(0)).max(0) as usize;
         let left = if d >= 0 {
@@ -177,7 +177,7 @@ impl Band {
     }
 }
 
-/// Returns whether superdiagonals and subdiagonals are at the left; version 2 has all there.
+/// Returns whether superdiagonals and subdiagonals are aligned left; in version 2 both are.
 fn alignment(attrs: &Attrs) -> (bool, bool) {
     match attrs.str("align") {
         Ok(align) => (align.starts_with("LEFT"), align.ends_with("LEFT")),

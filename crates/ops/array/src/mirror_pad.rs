@@ -32,7 +32,7 @@ pub(crate) const OPS: &[Op] = &[
 ];
 
 fn mode_offset(build: &KernelBuild) -> Result<usize> {
-    // REFLECT leaves the border out, SYMMETRIC repeats it.
+    // REFLECT omits the border, SYMMETRIC repeats it.
     Ok(if build.attrs.str("mode")? == "REFLECT" {
         1
     } else {
@@ -60,7 +60,7 @@ fn check_mirror(shape: &[usize], margins: &Margins, offset: usize) -> Result<()>
     Ok(())
 }
 
-/// Which input index shows at output index `i` of a mirrored dimension.
+/// Returns the input index for output index `i` of a mirrored dimension.
 fn mirrored(i: usize, before: usize, d: usize, offset: usize) -> usize {
     if i < before {
         before - 1 - i + offset
@@ -91,7 +91,7 @@ fn mirror_pad_items<T: Item>(ctx: &mut KernelCtx, offset: usize) -> Result<()> {
         let same = ctx.take_input(0)?;
         return ctx.set_output(0, same);
     }
-    // Rows are the last padded dimension with what follows it.
+    // A row is the last padded dimension with those inside it.
     let last = margins.iter().rposition(|m| *m != (0, 0)).unwrap_or(0);
     let inner: usize = shape[last + 1..].iter().product();
     let (n, before) = (shape[last], margins[last].0);
@@ -138,7 +138,7 @@ fn mirror_pad_grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Folds margins back: every element of the padded tensor is added to the one it mirrors.
+/// Folds margins back: adds every element of the padded tensor to the one it mirrors.
 fn fold<T: Element>(ctx: &mut KernelCtx, offset: usize, add: fn(T, T) -> T) -> Result<()> {
     let input = ctx.input(0)?;
     let padded = input.shape();

@@ -96,7 +96,7 @@ fn pack_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Outputs `lens.len()` pieces of `value`, side by side along dimension `at`, each reshaped by `f`.
+/// Outputs `lens.len()` consecutive pieces of `value` along dimension `at`, each reshaped by `f`.
 pub(crate) fn take_apart<T: Item>(
     ctx: &mut KernelCtx,
     value: &Tensor,

@@ -27,7 +27,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(pad_gradient),
 ];
 
-/// How much is added before and after each dimension.
+/// The padding before and after each dimension.
 pub(crate) type Margins = SmallVec<[(usize, usize); 8]>;
 
 pub(crate) fn margins(values: &[i64]) -> Result<Margins> {
@@ -70,7 +70,7 @@ pub(crate) fn padded(shape: &Shape, margins: &Margins) -> Result<Shape> {
     )
 }
 
-/// Shapes of a padding op: its output is `input` plus margins.
+/// Infers the output shape of a padding op: that of `input` plus margins.
 pub(crate) fn pad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let paddings = ctx.with_rank(1, 2)?;
     if paddings.dim(1).is_some_and(|d| d != 2) {

@@ -1,4 +1,4 @@
-//! Numbers rounded to the steps that a quantized type has.
+//! QuantizeAndDequantize: numbers rounded to the steps of a quantized type.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
@@ -88,7 +88,7 @@ fn pass(g: &mut GradientCtx) -> Result<()> {
     g.set(0, g.dy(0))
 }
 
-/// A float whose every operation is rounded to the type, as TensorFlow's are for 16-bit floats
+/// A float type with every operation rounded to it, as in TensorFlow for 16-bit floats
 /// (`core/kernels/quantize_and_dequantize_op.h`).
 trait RoundedFloat: Promote<Wide = f64> + PartialOrd {
     const MAX: Self;
@@ -120,7 +120,7 @@ fn quantize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         half_up: attrs.str("round_mode").is_ok_and(|mode| mode == "HALF_UP"),
         axis: attrs.int("axis")?,
     };
-    // The third version has the number as an input.
+    // Version 3 has the number of bits as an input.
     let bits = attrs.int("num_bits").ok();
     if let Some(bits) = bits {
         check_bits(bits, spec.signed)?;
@@ -254,7 +254,7 @@ fn quantized<T: RoundedFloat>(ctx: &mut KernelCtx, spec: Spec, bits: i64) -> Res
     ctx.set_output(0, out)
 }
 
-/// The steps that the numbers of one range are rounded to.
+/// The quantization steps of one range.
 struct Steps<T> {
     min: T,
     max: T,
@@ -272,7 +272,7 @@ impl<T: RoundedFloat> Steps<T> {
             false => (0, ((1u64 << bits) - 1) as i64),
         };
         let (lowest, highest) = (T::demote(lowest as f64), T::demote(highest as f64));
-        // The largest scale that keeps both ends inside, zero staying where it is.
+        // The largest scale that represents both ends; zero stays exact.
         let zero = T::demote(0.0);
         let side = |quantized: T, end: T| match quantized.times(end) > zero {
             true => quantized.over(end),

@@ -37,7 +37,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(reverse_sequence_gradient),
 ];
 
-/// Which dimensions to reverse, from a bool per dimension or from a list of axes.
+/// Returns the dimensions to reverse, from a bool per dimension or from a list of axes.
 fn reversed(dims: &Tensor, rank: usize) -> Result<SmallVec<[bool; 8]>> {
     if dims.shape().rank() != 1 {
         return Err(invalid_argument!(
@@ -172,7 +172,7 @@ fn check_lengths(lengths: &[i64], shape: &Shape, batch: usize, seq: usize) -> Re
     Ok(())
 }
 
-/// Copies rows (what follows both dimensions) from where the reversal of their batch entry says.
+/// Copies rows (the dimensions inside both) from their reversed positions.
 fn flip<T: Item>(
     ctx: &KernelCtx,
     input: &Tensor,

@@ -68,7 +68,7 @@ fn tensor_scatter(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKer
     }))
 }
 
-/// Updates are added up, bools by `or` and strings by concatenation.
+/// Adds up updates, bools by `or` and strings by concatenation.
 fn scatter_zeros(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     let scatter = scatter_nd::scatter_nd(build, dtype, Combine::Add)?;
@@ -122,7 +122,7 @@ fn sub_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(2, -d.op("GatherNd", &[g.x(1)]))
 }
 
-/// Returns all elements that are as large as the result share the gradient.
+/// Shares the gradient among all elements equal to the result.
 fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, indices, updates, y, d) = (g.x(0), g.x(1), g.x(2), g.y(0), g.dy(0));
     let own = x.op("Equal", &[y]).cast(d.dtype());

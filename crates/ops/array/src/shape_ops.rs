@@ -106,7 +106,7 @@ pub(crate) fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns the shape that `sizes`, with at most one −1, asks for out of a tensor of shape `from`.
+/// Returns the shape `sizes`, with at most one −1, for a tensor of shape `from`.
 pub(crate) fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     let n = from.num_elements();
     let mut unknown = None;
@@ -125,8 +125,8 @@ pub(crate) fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
     }
     let mut shape = Shape::checked(&dims)?;
     if let Some(i) = unknown {
-        // Where a zero is asked for, zeros are left out on both sides: what is missing can then be
-        // told from the others.
+        // With a zero size, zeros are ignored on both sides, so that the −1 follows from the other
+        // dimensions.
         let left_out = usize::from(shape.contains(&0));
         let known: usize = shape.iter().filter(|&&d| d != 0).product();
         let given: usize = from
@@ -160,7 +160,7 @@ pub(crate) fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 sizes.shape()
             ));
         }
-        // One less than tensors may have.
+        // One less than the maximal rank.
         if sizes.num_elements() >= Shape::MAX_RANK {
             return Err(invalid_argument!(
                 "too many dimensions: must be < {}, but received {}",
@@ -219,7 +219,8 @@ fn expand_dims_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Which dimensions of a tensor of this rank the attr names; all of size 1 when it names none.
+/// Returns the dimensions of a tensor of this rank that the attr lists; all of size 1 if it is
+/// empty.
 fn squeezed(axes: &[i64], rank: usize) -> Result<Vec<bool>> {
     let mut drop = vec![false; rank];
     for &axis in axes {

@@ -17,8 +17,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(slice)
 .gradient(slice_gradient)];
 
-/// Returns the elements of `value` that `view` shows, as a tensor; shares storage where they lie
-/// side by side.
+/// Returns the elements of `view` as a tensor, which shares the storage of `value` if they are
+/// contiguous.
 pub(crate) fn viewed<T: Item>(
     ctx: &KernelCtx,
     value: &Tensor,
@@ -115,7 +115,7 @@ fn slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
                 (Some(size), Some(b), Some(d)) => Some(slice_dim(i, b, size, *d)?),
                 (Some(-1), Some(0), None) => None,
                 (Some(size), ..) => usize::try_from(size).ok(),
-                // All of nothing is nothing.
+                // All of an empty dimension is empty.
                 (None, _, Some(0)) => Some(0),
                 (None, ..) => None,
             },

@@ -81,7 +81,8 @@ fn block_attrs(attrs: &Attrs) -> Result<(usize, bool)> {
     }
 }
 
-/// Batch, height, width and channels after moving blocks into (`pack`) or out of the channels.
+/// Returns batch, height, width and channels after moving blocks into (`pack`) or out of the
+/// channels.
 fn moved(dims: [Option<usize>; 4], block: usize, pack: bool) -> Result<[Option<usize>; 4]> {
     let [n, h, w, c] = dims;
     let fits = |d: Option<usize>, by: usize| d.is_none_or(|d| d.is_multiple_of(by));
@@ -211,7 +212,7 @@ impl Blocks {
         Ok(Blocks { blocks, margins })
     }
 
-    /// Returns the output's dimensions for an input of these.
+    /// Returns the output's dimensions for an input with `dims`.
     fn apply(&self, dims: &[Option<usize>], to_batch: bool) -> Result<Vec<Option<usize>>> {
         let spatial = self.blocks.len();
         if dims.len() < 1 + spatial {
@@ -269,7 +270,7 @@ impl Blocks {
     }
 }
 
-/// How many spatial dimensions the older ops, whose block size is an attr, have.
+/// Spatial dimensions of the older ops, whose block size is an attr.
 const OLD_SPATIAL: usize = 2;
 
 fn batch_shape(ctx: &mut ShapeCtx, to_batch: bool) -> Result<()> {
@@ -359,7 +360,7 @@ fn move_blocks<T: Item>(ctx: &mut KernelCtx, b: &Blocks, to_batch: bool) -> Resu
     ctx.set_output(0, out)
 }
 
-/// Returns the op that undoes this one.
+/// Returns the inverse op.
 fn inverse(op: &str) -> &'static str {
     match op {
         "SpaceToDepth" => "DepthToSpace",

@@ -100,7 +100,7 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Returns the sizes with the one −1 among them resolved, which add up to `total` where that is
+/// Returns the sizes with the one −1 among them resolved; they add up to `total` if that is
 /// known.
 fn split_sizes(
     sizes: &[i64],

@@ -93,7 +93,7 @@ fn resolve(ctx: &KernelCtx, first: usize, shape: &Shape, masks: Masks) -> Result
     )
 }
 
-/// Returns the view of a tensor of shape `shape` that a spec picks, and the shape of the result.
+/// Returns the view of a spec on a tensor of shape `shape`, and the shape of the result.
 fn view_of(shape: &Shape, spec: &Resolved) -> Result<(Strided, Shape)> {
     let out = shape_of(spec.shape.iter().map(|d| d.unwrap_or(0)))?;
     if out.num_elements() == 0 {
@@ -107,7 +107,7 @@ fn view_of(shape: &Shape, spec: &Resolved) -> Result<(Strided, Shape)> {
         .zip(&strides)
         .map(|(span, &s)| {
             base += span.begin as isize * s as isize;
-            // A single element's stride may be anything, even too large to multiply.
+            // The stride of a single element is arbitrary, possibly too large to multiply.
             let stride = if span.len == Some(1) {
                 1
             } else {
@@ -146,7 +146,7 @@ fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
         spec_shape = ctx.merge(&spec_shape, &ctx.with_rank(i, 1)?)?;
     }
     let (begin, end) = (constant(ctx, 1), constant(ctx, 2));
-    // Without strides the signs, and so the sizes, are open.
+    // Without strides their signs, and so the sizes, are unknown.
     let Some(strides) = constant(ctx, 3) else {
         return Ok(());
     };
@@ -161,13 +161,13 @@ fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// `value` stretched to the shape of what it is assigned to.
+/// Returns `value` broadcast to the shape it is assigned to.
 fn stretched<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: &Shape) -> Result<Tensor> {
     if value.shape() == shape {
         return Ok(value.clone());
     }
     let (dims, strides) = (value.shape().dims(), value.shape().strides());
-    // Leading dimensions of one may be too many.
+    // There may be surplus leading dimensions of size one.
     let extra = dims.len().saturating_sub(shape.rank());
     let lead = shape.rank() - (dims.len() - extra);
     let fits = dims[..extra].iter().all(|&d| d == 1)
@@ -250,7 +250,7 @@ fn resource_assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )
 }
 
-/// Returns the attrs that say what a strided slice is.
+/// Returns the attrs of the spec's masks.
 fn masks(g: &GradientCtx) -> [(&'static str, ferroflow_opdef::AttrValue); 5] {
     [
         "begin_mask",
@@ -264,7 +264,7 @@ fn masks(g: &GradientCtx) -> [(&'static str, ferroflow_opdef::AttrValue); 5] {
 
 fn strided_slice_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, begin) = (g.x(0), g.x(1));
-    // The gradient's op takes no 16-bit indices.
+    // StridedSliceGrad does not support 16-bit indices.
     let index = match begin.dtype() {
         DType::Int64 => DType::Int64,
         _ => DType::Int32,

@@ -1,5 +1,5 @@
-//! What a strided slice means: TensorFlow's begin/end/strides with their five masks, resolved
-//! against a shape.
+//! Strided slices: TensorFlow's begin/end/strides with their five masks, resolved against a shape
+//! (TensorFlow: `core/util/strided_slice_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::Attrs;
@@ -40,9 +40,9 @@ impl Masks {
 pub struct Span {
     /// The first element; meaningful only when `len` is known and not 0.
     pub begin: i64,
-    /// From one element to the next.
+    /// Distance between elements.
     pub stride: i64,
-    /// How many elements, when that is known.
+    /// Number of elements, if known.
     pub len: Option<usize>,
 }
 
@@ -51,11 +51,11 @@ pub struct Span {
 pub struct Resolved {
     /// One for every input dimension.
     pub spans: SmallVec<[Span; 4]>,
-    /// The output's dimensions: new axes inserted, shrunk ones left out.
+    /// The output's dimensions: with new axes, without shrunk ones.
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
-/// How one element of the spec slices its input dimension.
+/// The slice of one input dimension.
 #[derive(Clone, Copy)]
 struct Dense {
     begin: Option<i64>,
@@ -99,7 +99,7 @@ pub fn resolve(
         .filter(|&i| i > ellipsis && bit(masks.new_axis, i))
         .count();
 
-    /// Where an output dimension comes from.
+    /// The source of an output dimension.
     enum From {
         New,
         Input(usize),
@@ -108,7 +108,7 @@ pub fn resolve(
     let mut gather: SmallVec<[From; 6]> = SmallVec::new();
     for i in 0..n.max(ellipsis + 1) {
         if i == ellipsis {
-            // The ellipsis covers what the elements after it leave over.
+            // The ellipsis covers the dimensions that the elements after it leave.
             let after = n.saturating_sub(i + 1);
             let next = (dims.len() + new_axes_after)
                 .saturating_sub(after)
@@ -225,7 +225,7 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
     })
 }
 
-/// Returns the output shape as inference sees it.
+/// Returns the output shape for shape inference.
 pub fn infer(
     input: &PartialShape,
     begin: Option<&[i64]>,

@@ -95,7 +95,7 @@ fn tile_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Each dimension is split into how often it is repeated and its own size.
+/// Splits each dimension into multiple and size, and sums over the multiples.
 fn tile_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, multiples, d) = (g.x(0), g.x(1).cast(DType::Int32), g.dy(0));
     let shape = x.shape_of();

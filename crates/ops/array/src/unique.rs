@@ -47,8 +47,8 @@ fn unique(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         else Err(build.unsupported(index))))
 }
 
-/// Numbers for the keys in the order in which they first appear: the number of each, and where
-/// each number was first seen.
+/// Numbers the keys in order of first appearance; returns the number of each key, and the position
+/// of each number's first key.
 fn number<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<usize>, Vec<usize>) {
     let mut seen = HashMap::new();
     let (mut numbers, mut first) = (Vec::new(), Vec::new());

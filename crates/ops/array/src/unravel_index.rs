@@ -1,4 +1,4 @@
-//! UnravelIndex: places in a flattened tensor as coordinates.
+//! UnravelIndex: coordinates of positions in a flattened tensor.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices;

@@ -104,7 +104,7 @@ fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// How the group combines its members' tensors.
+/// The operation of a collective.
 #[derive(Clone, Copy)]
 enum Kind {
     Reduce { merge: Merge, divide: bool },
@@ -124,9 +124,9 @@ enum Merge {
 struct Collective {
     kind: Kind,
     dtype: DType,
-    /// Size, group key and instance key, where they are attrs.
+    /// Size, group key and instance key, if they are attrs.
     fixed: Option<[i64; 3]>,
-    /// Where the inputs for them begin.
+    /// Index of the first input for them.
     first: usize,
     rank: Rank,
     timeout: Option<Duration>,
@@ -253,7 +253,7 @@ impl Kind {
     }
 }
 
-/// Returns the parts of members that all have to bring one.
+/// Returns the contributions, which all members must have.
 fn all(parts: &[Option<Tensor>]) -> Result<Vec<&Tensor>> {
     let all: Option<Vec<&Tensor>> = parts.iter().map(Option::as_ref).collect();
     all.ok_or_else(|| internal!("members of one instance do different things"))

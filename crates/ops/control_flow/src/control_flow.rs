@@ -1,4 +1,4 @@
-//! Ops that decide what runs. Engines run them themselves; here are their schemas and shapes.
+//! Control flow ops, which engines implement themselves; this file has their schemas and shapes.
 
 use ferroflow_base::{Result, aborted};
 use ferroflow_functors::shapes;
@@ -94,7 +94,7 @@ fn all_like_first(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Dimensions that all inputs agree on; inputs on a loop's back edge are unknown.
+/// Infers the dimensions that all inputs agree on; inputs on a loop's back edge are unknown.
 fn merge(ctx: &mut ShapeCtx) -> Result<()> {
     let mut shape = ctx.input(0);
     for i in 1..ctx.num_inputs() {

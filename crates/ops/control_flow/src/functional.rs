@@ -1,4 +1,4 @@
-//! Functional ops: If, Case, While, For, calls of functions, and DeviceIndex.
+//! Functional ops: If, Case, While, For, function calls, and DeviceIndex.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;
@@ -128,8 +128,8 @@ fn device_index(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns a scalar by its value, a string by its length, any other tensor by whether it has
-/// elements.
+/// Converts to bool: a scalar by its value, a string by its length, any other tensor by whether it
+/// has elements.
 fn to_bool(ctx: &mut KernelCtx) -> Result<()> {
     let t = ctx.input(0)?;
     let value = if !t.shape().is_scalar() {
@@ -154,7 +154,7 @@ fn from_output_shapes(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Start or counter, limit and delta of a For.
+/// Returns start or counter, limit and delta of a For.
 fn for_bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
     let int = |i: usize, what: &str| {
         let value = ctx.input(i)?;
@@ -169,7 +169,7 @@ fn for_bounds(ctx: &KernelCtx) -> Result<(i32, i32, i32)> {
     Ok((int(0, "start")?, int(1, "limit")?, int(2, "delta")?))
 }
 
-/// Returns the first counter of a For that ends.
+/// Returns the first counter of a For, checked to terminate.
 fn for_start(ctx: &mut KernelCtx) -> Result<()> {
     let (start, limit, delta) = for_bounds(ctx)?;
     let is_finite = match delta {

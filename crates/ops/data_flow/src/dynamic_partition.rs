@@ -1,4 +1,4 @@
-//! Rows dealt out to several tensors, and rows of several tensors put together.
+//! DynamicPartition and DynamicStitch: distribution of rows to several tensors, and the reverse.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{list, shape_of};
@@ -95,7 +95,7 @@ fn partition(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )
 }
 
-/// `[1,2]`-like text of the coordinates of element `i`, nothing for a scalar.
+/// Formats the coordinates of element `i` as `[1,2]`; empty for a scalar.
 fn at(shape: &Shape, i: usize) -> String {
     if shape.is_scalar() {
         return String::new();
@@ -201,7 +201,7 @@ fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Returns the rows of the parts, back where they were.
+/// Stitches the gradients of the parts.
 fn partition_gradient(g: &mut GradientCtx) -> Result<()> {
     let (data, parts) = (g.x(0), g.x(1));
     let n = g.num_outputs();

@@ -1,5 +1,5 @@
-//! Queues: FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2 and their ops. Ops that may have
-//! to wait are asynchronous.
+//! Queues: FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2 and their ops. Ops that may wait
+//! are asynchronous.
 
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_functors::indices;
@@ -251,7 +251,7 @@ fn new_queue(spec: &Spec) -> Queue {
     )
 }
 
-/// Checks that an existing queue fits the node.
+/// Checks that an existing queue matches the node.
 fn check_shared(spec: &Spec, queue: &Queue) -> Result<()> {
     let name = &spec.name;
     if queue.kind.name() != spec.op {
@@ -301,7 +301,7 @@ fn types(dtypes: &[DType]) -> String {
     names.join(", ")
 }
 
-/// Answers with the error if there is one.
+/// Finishes the call with the error, if any.
 fn answered<T>(call: AsyncCall, result: Result<T>) -> Option<(AsyncCall, T)> {
     match result {
         Ok(value) => Some((call, value)),

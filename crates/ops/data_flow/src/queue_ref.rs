@@ -1,4 +1,4 @@
-//! Queues by reference: the ops of `queue.rs` as old graphs have them.
+//! Queues by reference: the ops of `queue.rs` in old graphs.
 
 use crate::queue::{Batch, batch_shape, close, create, dequeue, enqueue, is_closed, size};
 use ferroflow_functors::shapes;

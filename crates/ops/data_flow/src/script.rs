@@ -1,4 +1,4 @@
-//! PyFunc, PyFuncStateless, EagerPyFunc: fail here, as in any server without a Python interpreter.
+//! PyFunc, PyFuncStateless, EagerPyFunc, which fail, as in any server without a Python interpreter.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
@@ -27,7 +27,7 @@ pub(crate) const OPS: &[Op] = &[
          false; Tin: list(type) >= 0; Tout: list(type) >= 0 | stateful",
     )
     .cost(Cost::Cheap)
-    // Its gradient is a function of Python, too.
+    // Its gradient is a Python function, too.
     .kernel(no_python),
 ];
 

@@ -1,4 +1,4 @@
-//! Session tensors, which fail here as in a TensorFlow server: they exist in local sessions only.
+//! Session tensors, which fail, as in a TensorFlow server: they exist in local sessions only.
 
 use ferroflow_base::{Result, failed_precondition};
 use ferroflow_functors::shapes;

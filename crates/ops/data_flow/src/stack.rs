@@ -1,4 +1,4 @@
-//! Stacks of tensors that live for one step: StackV2, its ops, and those of the first version,
+//! Stacks of tensors that live for one step: StackV2 and its ops, and those of the first version,
 //! whose handles are strings.
 
 use ferroflow_base::{Result, invalid_argument};
@@ -136,7 +136,7 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns the most elements, if there is a limit.
+/// Returns the maximal number of elements, if there is a limit.
 fn max_size(max: &Tensor) -> Result<Option<usize>> {
     if !max.shape().is_scalar() {
         return Err(invalid_argument!(

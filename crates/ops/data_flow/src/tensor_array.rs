@@ -335,7 +335,7 @@ pub(crate) fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns the length of every value and the shape of the whole.
+/// Returns the length of every value and the shape of their concatenation.
 fn concat_lengths(values: &[Tensor], except_first: &PartialShape) -> Result<(Vec<i64>, Shape)> {
     let mut rest: Option<&[usize]> = None;
     let (mut lengths, mut total) = (Vec::with_capacity(values.len()), 0usize);
@@ -472,7 +472,7 @@ fn array_of<'g>(g: &GradientCtx<'g>, flow: Expr<'g>) -> (Expr<'g>, Expr<'g>) {
     let made = flow.node(&op, &[g.x(0), flow], &attrs);
     match made[..] {
         [handle, flow] => (handle, flow),
-        // Arrays of the first versions have no flow of their own.
+        // Arrays of the first versions do not have a flow.
         [handle] => {
             let after = flow.node_after("Identity", &[flow], &[], &[handle]);
             (handle, after.first().copied().unwrap_or(flow.nothing()))

@@ -1,4 +1,4 @@
-//! [`TensorArray`]: what the handle of a TensorArray refers to.
+//! [`TensorArray`]: the resource of TensorArray handles.
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::sequence::{grow, merged};
@@ -19,9 +19,9 @@ pub struct TensorArray {
     identical_element_shapes: bool,
     dynamic_size: bool,
     clear_after_read: bool,
-    /// Whether values written to one place are added up.
+    /// Whether several writes to an element are added up.
     adds_up: bool,
-    /// The arrays of gradients, by the source that asked for them.
+    /// The arrays of gradients, by the `source` of the request.
     gradients: Mutex<FxHashMap<String, Arc<TensorArray>>>,
     state: Mutex<State>,
 }
@@ -41,7 +41,7 @@ enum Slot {
     Written(Tensor),
     /// Read, and kept for further reads.
     Read(Tensor),
-    /// Read, and given away.
+    /// Read, and cleared.
     Cleared(Shape),
     /// Never written; reads as zeros of this shape.
     Zeros(Shape),
@@ -81,8 +81,8 @@ impl TensorArray {
         })
     }
 
-    /// Returns the array that gradients of this one are added up in, with `prepended` before the
-    /// shape of every element; everybody with the same `source` gets the same one.
+    /// Returns the array in which gradients of this one are added up, with `prepended` before the
+    /// shape of every element. Calls with the same `source` share it.
     pub(crate) fn gradient(&self, source: &str, prepended: &[usize]) -> Result<Arc<TensorArray>> {
         let mut all = self
             .gradients
@@ -155,7 +155,7 @@ impl TensorArray {
         Ok(self.lock()?.slots.len())
     }
 
-    /// Marks the size after a split or unpack of `n` elements.
+    /// Records the size after a split or unpack of `n` elements.
     pub(crate) fn mark_size(&self, n: usize) -> Result<()> {
         let mut state = self.lock()?;
         if !self.adds_up {
@@ -164,15 +164,15 @@ impl TensorArray {
         Ok(())
     }
 
-    /// Returns the number of elements that a concat or pack returns. The gradient of a split or
-    /// unpack has the size of what was split.
+    /// Returns the number of elements of a concat or pack. The gradient of a split or unpack has
+    /// the size of the original.
     pub(crate) fn pack_size(&self) -> Result<usize> {
         let state = self.lock()?;
         let marked = state.marked_size.filter(|_| self.adds_up);
         Ok(marked.unwrap_or(state.slots.len()))
     }
 
-    /// Returns whether writes behind the end lengthen the array.
+    /// Returns whether writes beyond the end extend the array.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.dynamic_size
     }
@@ -182,21 +182,21 @@ impl TensorArray {
         Ok(self.lock()?.element_shape.clone())
     }
 
-    /// Adds to what is known of every element's shape.
+    /// Merges a shape into what is known of every element's shape.
     pub(crate) fn merge_element_shape(&self, shape: &PartialShape) -> Result<PartialShape> {
         let mut state = self.lock()?;
         state.element_shape = merged(&state.element_shape, shape)?;
         Ok(state.element_shape.clone())
     }
 
-    /// Forgets all elements; every later use fails.
+    /// Removes all elements; later uses fail.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed = true;
         state.slots = Vec::new();
     }
 
-    /// Fails unless an op for `dtype` may work on the array.
+    /// Checks that an op for `dtype` may use the array.
     pub(crate) fn expect_dtype(&self, dtype: DType, wants: &str) -> Result<()> {
         if dtype == self.dtype {
             return Ok(());
@@ -343,7 +343,7 @@ impl State {
     }
 }
 
-/// Returns the array that input 0 is a handle of.
+/// Returns the array of the handle in input 0.
 pub(crate) fn array_input(ctx: &KernelCtx) -> Result<Arc<TensorArray>> {
     let handle = ctx.input(0)?;
     if handle.dtype() == DType::String {

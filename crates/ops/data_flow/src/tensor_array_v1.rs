@@ -1,4 +1,4 @@
-//! TensorArrays of the first two versions: their handles are strings.
+//! TensorArrays of the first two versions, whose handles are strings.
 
 use crate::tensor_array::{
     close, concat, concat_gradient, create, gather, gather_gradient, gather_shape, gradient_array,

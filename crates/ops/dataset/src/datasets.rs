@@ -159,7 +159,7 @@ fn number(ctx: &KernelCtx, i: usize) -> Result<i64> {
     }
 }
 
-/// Returns a number of elements or rounds; negative ones have no limit.
+/// Returns a count of elements or repetitions; negative means unlimited.
 fn count(ctx: &KernelCtx) -> Result<Option<u64>> {
     Ok(u64::try_from(number(ctx, 1)?).ok())
 }

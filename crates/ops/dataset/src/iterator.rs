@@ -36,7 +36,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .kernel(one_shot),
-    // Import makes a call of the factory and a _OneShotIterator of it.
+    // Import splits this into a call of the factory and a _OneShotIterator of its result.
     Op::new(
         "OneShotIterator",
         "-> handle: resource | dataset_factory: func; output_types: list(type) >= 1; \
@@ -159,7 +159,7 @@ fn iterator(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )))
 }
 
-/// Walks through the dataset of the first step; later ones go on with that.
+/// Iterates over the dataset of the first step; later steps continue it.
 fn one_shot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtypes, shapes) = IteratorResource::spec(build)?;
     let make = move |ctx: &KernelCtx| {

@@ -1,4 +1,5 @@
-//! Values that may be absent: OptionalFromValue and its ops.
+//! Optional values: OptionalFromValue and its ops (TensorFlow:
+//! `core/kernels/data/optional_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::optional::Optional;

@@ -1,4 +1,4 @@
-//! Pictures from files' bytes and back: PNG and JPEG.
+//! Decoding and encoding of PNG and JPEG images.
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::int_vector;
@@ -110,11 +110,11 @@ fn image_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 struct Decode {
     op: String,
-    /// 0: as many as the file has.
+    /// 0 means as many as the file has.
     channels: usize,
-    /// Whether what is missing at the end of a JPEG file does not matter.
+    /// Whether truncated JPEG files are accepted.
     truncated: bool,
-    /// By how much JPEG pictures are made smaller.
+    /// The factor by which JPEG images are downscaled.
     ratio: usize,
     dtype: DType,
 }
@@ -168,7 +168,7 @@ fn one_string(contents: &Tensor) -> Result<&Bytes> {
     }
 }
 
-/// First row and column, height and width.
+/// Returns first row and column, height and width.
 fn crop_window(window: &Tensor) -> Result<[usize; 4]> {
     if window.shape().rank() != 1 {
         return Err(invalid_argument!(
@@ -204,7 +204,7 @@ fn jpeg_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// A picture with 16 bits for each sample.
+/// An image with 16 bits per sample.
 struct Picture {
     width: usize,
     height: usize,
@@ -218,7 +218,7 @@ impl Decode {
         invalid_argument!("{}: {what}", self.op)
     }
 
-    /// Returns the picture, or what a window shows of it.
+    /// Returns the image, or the part of it in a window.
     fn run(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
         if contents.is_empty() {
             return Err(invalid_argument!("Input is empty."));
@@ -255,7 +255,7 @@ impl Decode {
         }
         let channels = match self.channels {
             0 => picture.channels,
-            // Without a channel for it, a JPEG picture is opaque.
+            // JPEG images are opaque.
             n => n,
         };
         let shape =
@@ -272,7 +272,7 @@ impl Decode {
             rounded: is_deep || format == ImageFormat::Jpeg,
         };
         let picture = picture.with_channels(channels, gray);
-        // 8-bit samples are kept in the upper byte and the lower.
+        // 8-bit samples are replicated in the upper and the lower byte.
         match self.dtype {
             DType::Uint8 => {
                 let bytes: Vec<u8> = picture.samples.iter().map(|s| (s >> 8) as u8).collect();
@@ -335,7 +335,7 @@ impl Picture {
         }
     }
 
-    /// Returns a crop window: first row and column, height and width.
+    /// Crops to a window: first row and column, height and width.
     fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Picture> {
         let fits = |from: usize, n, size| from.checked_add(n).is_some_and(|end| end <= size);
         if !fits(y, height, self.height) || !fits(x, width, self.width) {
@@ -353,7 +353,7 @@ impl Picture {
         })
     }
 
-    /// With another number of channels: gray, gray and opacity, colors, colors and opacity.
+    /// Converts the number of channels: gray, gray and alpha, RGB, RGBA.
     fn with_channels(self, channels: usize, gray: Gray) -> Picture {
         if channels == self.channels || self.channels == 0 {
             return self;
@@ -394,13 +394,13 @@ fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
     invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
 }
 
-/// Returns whether a JPEG file reaches its end marker. Decoders fill in what is missing.
+/// Returns whether a JPEG file reaches its end marker. Decoders fill in missing data.
 fn is_whole_jpeg(contents: &[u8]) -> bool {
     let mut at = 2;
     while let Some(&[mark, code]) = contents.get(at..at + 2) {
         at += match (mark, code) {
             (0xff, 0xd9) => return true,
-            // Fill bytes, restarts and what stands alone.
+            // Fill bytes, restart markers and markers without a segment.
             (0xff, 0xff) => 1,
             (0xff, 0x00 | 0x01 | 0xd0..=0xd8) => 2,
             (0xff, _) => match contents.get(at + 2..at + 4) {
@@ -414,10 +414,10 @@ fn is_whole_jpeg(contents: &[u8]) -> bool {
     false
 }
 
-/// Returns whether a PNG file without an opacity for each pixel has one color that is transparent.
-/// TensorFlow gives such a picture no channel for that unless asked to; the decoder does.
+/// Returns whether a PNG file without an alpha channel has one transparent color. TensorFlow
+/// ignores it unless alpha is requested; the decoder adds a channel.
 fn has_transparent_color(contents: &[u8]) -> bool {
-    // The header's kind of colors: gray and RGB; then chunks up to the data.
+    // The header's color type: gray and RGB; then chunks up to the data.
     let mut at = 8;
     while let Some(&[a, b, c, d, ref kind @ ..]) = contents.get(at..at + 8) {
         match kind {
@@ -432,17 +432,17 @@ fn has_transparent_color(contents: &[u8]) -> bool {
     false
 }
 
-/// How colors become gray.
+/// Conversion of colors to gray.
 #[derive(Clone, Copy, Default)]
 struct Gray {
     /// Whether samples have 16 bits.
     deep: bool,
-    /// Whether fractions are rounded, not cut off.
+    /// Whether to round fractions instead of truncating.
     rounded: bool,
 }
 
 impl Gray {
-    /// Returns the brightness of a color, in the fixed-point numbers of libpng.
+    /// Returns the luminance of a color, in libpng's fixed-point arithmetic.
     fn of(self, color: [u16; 3]) -> u16 {
         let [r, g, b] = color.map(|v| u32::from(if self.deep { v } else { v >> 8 }));
         let half = if self.rounded { 1 << 14 } else { 0 };

@@ -1,4 +1,4 @@
-//! Boxes of images in one size.
+//! CropAndResize.
 
 use ferroflow_base::{Result, invalid_argument, out_of_range};
 use ferroflow_functors::half_conversion::floats;
@@ -19,7 +19,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(build)
 .gradient(gradient)];
 
-/// By the boxes as if what is between pixels always counted, as in TensorFlow.
+/// The gradient by the boxes is that of bilinear interpolation for all methods, as in TensorFlow.
 fn gradient(g: &mut GradientCtx) -> Result<()> {
     let (image, boxes, index, d) = (g.x(0), g.x(1), g.x(2), g.dy(0));
     if g.needs(0) {

@@ -1,4 +1,4 @@
-//! Gradients of boxes of images in one size, by the image and by the boxes.
+//! CropAndResizeGradImage and CropAndResizeGradBoxes.
 
 use crate::crop_and_resize::position;
 use ferroflow_base::{Result, invalid_argument};
@@ -42,11 +42,11 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(by_boxes),
 ];
 
-/// The gradients of crops, the boxes they are of, and the images those are in.
+/// The gradients of crops, their boxes, and the sizes of the images.
 struct Crops<'a> {
     grads: &'a [f32],
     boxes: &'a [f32],
-    /// Of each box, its image, if there is that one.
+    /// The image of each box, if it exists.
     images: Vec<Option<usize>>,
     crop: [usize; 2],
     size: [usize; 2],
@@ -95,8 +95,8 @@ impl<'a> Crops<'a> {
         })
     }
 
-    /// `f(box, its image, row and column of the crop, position in the image, gradients)` for the
-    /// pixels of crops that lie in an image.
+    /// Calls `f(box, its image, row and column of the crop, position in the image, gradients)` for
+    /// the crops' pixels that are inside an image.
     fn each(&self, mut f: impl FnMut(usize, usize, [usize; 2], [f32; 2], &[f32])) {
         let c = self.channels;
         let corners = self.boxes.chunks_exact(4).zip(&self.images).enumerate();
@@ -174,7 +174,7 @@ fn by_boxes(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let pixels = floats(ctx.par(), ctx.input(1)?)?;
         let pixels = pixels.slice::<f32>()?;
         let mut out = vec![0f32; crops.boxes.len()];
-        // How a step of the crop's position moves the position in the image.
+        // Derivative of the position in the image by the crop's position.
         let moved = |i: usize, n: usize, size: usize| match n {
             1 => [0.5 * (size - 1) as f32; 2],
             n => {

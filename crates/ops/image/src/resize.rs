@@ -1,4 +1,4 @@
-//! Images in another size: ResizeBilinear, ResizeNearestNeighbor, ResizeBicubic, ResizeArea.
+//! ResizeBilinear, ResizeNearestNeighbor, ResizeBicubic, ResizeArea.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::floats;
@@ -47,7 +47,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(nearest_gradient),
 ];
 
-/// Elements a task should write at least.
+/// Least output elements per task.
 const MIN_TASK: usize = 8 * 1024;
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -67,7 +67,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// How positions of the output correspond to positions of the input.
+/// The mapping of output positions to input positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     align_corners: bool,
@@ -246,7 +246,7 @@ pub(crate) struct Cubic {
     pub weight: [f32; 4],
 }
 
-/// Steps between two positions that have weights of their own.
+/// Steps between two positions with precomputed weights.
 const CUBIC_STEPS: usize = 1024;
 
 pub(crate) fn cubics(mapping: Mapping, input: usize, output: usize) -> Vec<Cubic> {
@@ -297,7 +297,7 @@ fn bicubic(par: &dyn Parallelism, mapping: Mapping, s: &Sizes, x: &[f32], out: &
     let c = s.channels;
     each_row(par, s, out, |image, y, row| {
         let (v, lines) = (ys[y].weight, ys[y].at.map(|y| s.line(x, image, y)));
-        // The rows first: one line as wide as the input.
+        // Rows first: one line as wide as the input.
         let line: Vec<f32> = (0..lines[0].len())
             .map(|i| {
                 lines[0][i] * v[0] + lines[1][i] * v[1] + lines[2][i] * v[2] + lines[3][i] * v[3]
@@ -316,8 +316,8 @@ fn bicubic(par: &dyn Parallelism, mapping: Mapping, s: &Sizes, x: &[f32], out: &
     });
 }
 
-/// Returns the input positions under an output position: the first, and how much of each is
-/// covered.
+/// Returns the input positions under an output position: the first, and the covered fraction of
+/// each.
 fn covered(i: usize, scale: f32, input: usize) -> impl Iterator<Item = (usize, f32)> + Clone {
     let (from, to) = (i as f32 * scale, (i + 1) as f32 * scale);
     let (start, end) = (from.floor() as i64, to.ceil() as i64);

@@ -71,8 +71,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(nearest),
 ];
 
-/// For each position along an axis of the resized image, the positions of the original that it
-/// came from, and their weights.
+/// For each position along an axis of the resized image, the source positions in the original, and
+/// their weights.
 type Sources = Vec<Vec<(usize, f32)>>;
 
 fn check(grads: &Shape) -> Result<()> {
@@ -124,7 +124,7 @@ fn interpolated(
     }))
 }
 
-/// Adds up, at each place of the original, the gradients that came from it.
+/// Adds up the gradients at each position of the original.
 fn scatter<T: Num>(
     ctx: &KernelCtx,
     grads: &[f32],
@@ -198,7 +198,7 @@ fn gather<T: Num>(
     xs: &[usize],
 ) -> Result<Tensor> {
     let (width, c) = (image[2], image[3]);
-    // An image of no batch may have any size.
+    // Without images their size is arbitrary.
     let per_image = image[1].saturating_mul(width.saturating_mul(c));
     let of_grads = ys.len() * xs.len() * c;
     let grads = grads.slice::<T>()?;

@@ -61,7 +61,7 @@ fn write_file(ctx: &mut KernelCtx) -> Result<()> {
     let path = local_path(&name);
     if let Some(folder) = Path::new(path).parent() {
         let made = std::fs::create_dir_all(folder);
-        // A folder that is a file is found to be none when the file is written.
+        // If the folder is a file, writing fails below.
         if !folder.exists() {
             made.map_err(|e| io_error(&folder.to_string_lossy(), &e))?;
         }
@@ -87,7 +87,7 @@ fn matching(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, names)
 }
 
-/// Returns the files and folders that fit a pattern, part of the path by part.
+/// Returns the files and folders that match a pattern, path component by path component.
 pub(crate) fn glob(pattern: &str) -> Vec<String> {
     let pattern = local_path(pattern);
     let (mut paths, rest) = match pattern.strip_prefix('/') {
@@ -125,9 +125,9 @@ pub(crate) fn glob(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns whether a name fits a pattern of `*`, `?`, `[a-z]`, `[^a-z]` and `\x`.
+/// Returns whether a name matches a pattern of `*`, `?`, `[a-z]`, `[^a-z]` and `\x`.
 fn fits(mut pattern: &[char], mut name: &[char]) -> bool {
-    // Where the last star was, to let it stand for one letter more.
+    // Position of the last star, for backtracking.
     let mut star: Option<(&[char], &[char])> = None;
     loop {
         if let [first, rest @ ..] = name {
@@ -162,7 +162,7 @@ enum One<'a> {
     Differs,
 }
 
-/// Returns whether a letter fits the beginning of a pattern.
+/// Matches a character with the beginning of a pattern.
 fn one(pattern: &[char], letter: char) -> One<'_> {
     let (fits, rest) = match pattern {
         ['*', rest @ ..] => return One::Star(rest),

@@ -1,4 +1,4 @@
-//! Reader ops, which dequeue file names and produce records, by handle and by reference.
+//! Reader ops, which dequeue file names and return records, by handle and by reference.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;
@@ -219,14 +219,14 @@ fn two_vectors(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Returns the format of a reader's node.
+/// Returns the record format of a reader's node.
 fn format(build: &KernelBuild) -> Result<ReaderFormat> {
     let attrs = build.attrs;
     let size = |name: &str| {
         let value = attrs.int(name)?;
         usize::try_from(value).map_err(|_| invalid_argument!("{name} must be >= 0 not {value}"))
     };
-    // As in TensorFlow, what is not known counts as none.
+    // As in TensorFlow, an unknown name means no compression.
     let compression =
         |name: &str| Ok(RecordCompression::from_name(attrs.str(name)?).unwrap_or_default());
     Ok(match build.def.name.trim_end_matches("V2") {

@@ -1,4 +1,4 @@
-//! Tensors from checkpoint files.
+//! RestoreV2, Restore, RestoreSlice: reading tensors from checkpoints.
 
 use ferroflow_base::{Code, Result, invalid_argument, not_found};
 use ferroflow_model::{SliceReader, TensorBundle, TensorSlice};
@@ -50,7 +50,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| old(build, true)),
 ];
 
-/// Returns the files of a checkpoint in the V1 format.
+/// Opens the files of a checkpoint in the V1 format.
 fn old_files(pattern: &str) -> Result<SliceReader> {
     let found = crate::files::glob(pattern);
     let paths: Vec<PathBuf> = found.into_iter().map(PathBuf::from).collect();
@@ -130,7 +130,7 @@ fn restore(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let text = |bytes| String::from_utf8_lossy(bytes);
             let wanted = wanted.zip(&dtypes);
             match TensorBundle::open(ferroflow_resources::file_system::local_path(&prefix)) {
-                // It may be in the old format.
+                // It may be a V1 checkpoint.
                 Err(e) if e.code() == Code::NotFound => {
                     let files = old_files(&prefix)?;
                     wanted

@@ -1,4 +1,4 @@
-//! Checkpoint files from tensors.
+//! SaveV2, Save, SaveSlices: writing tensors to checkpoints.
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_functors::shapes;
@@ -134,7 +134,7 @@ fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     }
 }
 
-/// Returns the file, then vectors with something for each tensor.
+/// Checks the shapes of the file name and of vectors with an element per tensor.
 fn old_shape(ctx: &mut ShapeCtx, n_fixed: usize) -> Result<()> {
     ctx.with_rank(0, 0)?;
     let n = ctx.num_inputs().saturating_sub(n_fixed);
@@ -144,7 +144,7 @@ fn old_shape(ctx: &mut ShapeCtx, n_fixed: usize) -> Result<()> {
     Ok(())
 }
 
-/// Writes the format that was before V2.
+/// Writes the V1 format.
 fn save_old(ctx: &mut KernelCtx, n_fixed: usize) -> Result<()> {
     let path = scalar(ctx, 0, "filename")?;
     let names = ctx.input(1)?.strings()?;
@@ -201,7 +201,7 @@ fn folder_of(path: &str) -> Option<&Path> {
     folder.filter(|f| !f.as_os_str().is_empty())
 }
 
-/// Makes the folder of a checkpoint, but not what that is in: as TensorFlow does.
+/// Creates the folder of a checkpoint, but not its parents, as TensorFlow does.
 fn make_folder(prefix: &str) -> Result<()> {
     let Some(folder) = folder_of(prefix) else {
         return Ok(());

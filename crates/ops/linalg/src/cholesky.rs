@@ -45,7 +45,7 @@ fn cholesky<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
                 } else if sum.real_part() > 0.0 {
                     T::Wide::from_f64(sum.real_part().sqrt())
                 } else {
-                    // TensorFlow's way to say that there is none.
+                    // If there is none, TensorFlow returns NaN.
                     for r in 0..n {
                         a[r * n..][..n].fill(T::Wide::ZERO);
                         a[r * n..][..r + 1].fill(T::Wide::from_f64(f64::NAN));
@@ -66,7 +66,7 @@ fn cholesky_gradient(g: &mut GradientCtx) -> Result<()> {
     let diagonal = middle.op("MatrixDiagPart", &[]) * 0.5;
     let middle = middle.op("MatrixSetDiag", &[diagonal]);
     let middle = middle.op("MatrixBandPart", &[l.int(-1), l.int(0)]);
-    // l⁻ᴴ middle l⁻¹, by two systems.
+    // l⁻ᴴ middle l⁻¹, by two linear systems.
     let adjoint = [("adjoint", true.into())];
     let left = l.op_with("MatrixTriangularSolve", &[middle], &adjoint);
     let turned = |e: Expr<'_>| {

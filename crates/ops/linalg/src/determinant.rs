@@ -84,7 +84,7 @@ fn adjoint_inverse(x: Expr) -> Expr {
     x.op_with("MatrixInverse", &[], &[("adjoint", true.into())])
 }
 
-/// One number for each matrix, with the dimensions of a matrix.
+/// Reshapes one number per matrix to the rank of matrices.
 fn per_matrix(v: Expr) -> Expr {
     v.op("ExpandDims", &[v.int(-1)])
         .op("ExpandDims", &[v.int(-1)])
@@ -95,7 +95,7 @@ fn determinant_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// The sign does not change.
+/// The sign is piecewise constant.
 fn log_determinant_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = per_matrix(g.dy(1)) * adjoint_inverse(g.x(0));
     g.set(0, dx)

@@ -1,4 +1,4 @@
-//! Einsum: views of the operands in place of transposes, and batches of matrix products.
+//! Einsum: strided views of the operands instead of transposes, and batched matrix products.
 
 use crate::einsum_dense::EinsumDense;
 use crate::equation::{Equation, Label, Labels, Sizes};
@@ -62,7 +62,7 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// Repeated labels become one that runs along the diagonal; dimensions of size 1 are left out.
+    /// Merges repeated labels into one along the diagonal, and drops dimensions of size 1.
     pub(crate) fn new(tensor: Tensor, labels: &[Label]) -> Self {
         let mut op = Operand {
             labels: Labels::new(),
@@ -89,7 +89,7 @@ impl Operand {
         self.labels.contains(&label)
     }
 
-    /// Size and stride of a label; a missing one is broadcast.
+    /// Returns size and stride of a label; a missing one is broadcast.
     pub(crate) fn axis(&self, label: Label) -> (usize, isize) {
         match self.labels.iter().position(|&l| l == label) {
             Some(i) => (self.dims[i], self.strides[i]),
@@ -101,7 +101,7 @@ impl Operand {
         Strided::new(0, labels.iter().map(|&l| self.axis(l)))
     }
 
-    /// Returns the dense tensor of these labels, in this order; they must be all there are.
+    /// Returns the dense tensor with exactly these labels, in this order.
     pub(crate) fn dense(&self, par: &dyn Parallelism, labels: &[Label]) -> Result<Tensor> {
         let shape: Shape = labels.iter().map(|&l| self.axis(l).0).collect();
         let view = self.view(labels);
@@ -117,7 +117,7 @@ impl Operand {
         Ok(out)
     }
 
-    /// Returns the same with only `labels`, summed over the others.
+    /// Returns the operand with only `labels`, summed over the others.
     pub(crate) fn reduced<T: MatMulElement>(
         self,
         par: &dyn Parallelism,
@@ -148,8 +148,8 @@ impl Operand {
         Ok(Operand::new(out, &kept))
     }
 
-    /// As a matrix with these rows and columns, if its strides allow: whether transposed, and its
-    /// row stride as stored.
+    /// Returns the operand as a matrix with these rows and columns, if its strides allow: whether
+    /// it is transposed, and its row stride as stored.
     pub(crate) fn matrix(&self, rows: &[Label], cols: &[Label]) -> Option<(bool, usize)> {
         let group = |labels: &[Label]| {
             let view = self.view(labels);
@@ -174,7 +174,7 @@ fn sizes_of(operands: &[Operand]) -> Sizes {
     let mut sizes = Sizes::default();
     for op in operands {
         for (&l, &d) in op.labels.iter().zip(&op.dims) {
-            // Contradictions were found when the shape was inferred.
+            // Contradictions were found during shape inference.
             let _ = sizes.add(l, Some(d));
         }
     }
@@ -234,7 +234,7 @@ fn contract<T: MatMulElement>(ctx: &mut KernelCtx, equation: &Equation) -> Resul
     ctx.set_output(0, out)
 }
 
-/// Brings the result's labels into the order of the output, which may repeat some.
+/// Permutes the result's labels to the order of the output, which may repeat some.
 pub(crate) fn finish(
     par: &dyn Parallelism,
     result: &Operand,
@@ -272,7 +272,7 @@ pub(crate) fn finish(
     Ok(out)
 }
 
-/// Returns the product over the labels that both have and the output has not.
+/// Returns the product over the labels that both operands have and the output does not.
 fn multiply<T: MatMulElement>(
     par: &dyn Parallelism,
     x: Operand,
@@ -291,7 +291,7 @@ fn multiply<T: MatMulElement>(
     let batch = in_output(&|l| x.has(l) && y.has(l));
     let rows = in_output(&|l| x.has(l) && !y.has(l));
     let cols = in_output(&|l| !x.has(l) && y.has(l));
-    // The order in which the product comes out is free: the output's own, if it can be.
+    // The order of the product is free: the output's own, if possible.
     let first_row = out_labels.iter().position(|l| rows.contains(l));
     let first_col = out_labels.iter().position(|l| cols.contains(l));
     let (x, y, rows, cols) = match (first_row, first_col) {
@@ -361,7 +361,7 @@ fn multiply<T: MatMulElement>(
     Ok(Operand::new(out, &labels))
 }
 
-/// Where the matrix of each batch entry starts.
+/// Returns the start of the matrix of each batch entry.
 fn starts(op: &Operand, batch: &[Label], n: usize) -> Vec<usize> {
     let axes: SmallVec<[(usize, isize); 6]> = batch.iter().map(|&l| op.axis(l)).collect();
     let dims: SmallVec<[usize; 6]> = axes.iter().map(|a| a.0).collect();
@@ -385,7 +385,7 @@ fn einsum_gradient(g: &mut GradientCtx) -> Result<()> {
     let (left, out) = equation.split_once("->").ok_or_else(|| {
         invalid_argument!("Expecting exactly one '->' in einsum equation: {equation}")
     })?;
-    // An ellipsis that the result lacks stands for nothing.
+    // An ellipsis that the result lacks covers no dimensions.
     let has_dots = out.contains(DOTS);
     let term = |t: &str| match has_dots {
         true => t.to_string(),
@@ -420,7 +420,7 @@ fn of_operand<'g>(g: &GradientCtx<'g>, i: usize, inputs: &[String], out: &str) -
         own.insert_str(0, DOTS);
     }
     let others = || inputs.iter().enumerate().filter(|(j, _)| *j != i);
-    // A label that only this operand has was summed: the gradient is the same along it.
+    // A label that only this operand has was summed: the gradient is constant along it.
     let is_known = |c: char| c == '.' || out.contains(c) || others().any(|(_, t)| t.contains(c));
     let (mut kept, mut summed, mut seen) = (String::new(), Vec::new(), String::new());
     for c in own.chars() {
@@ -440,7 +440,7 @@ fn of_operand<'g>(g: &GradientCtx<'g>, i: usize, inputs: &[String], out: &str) -
     }
     let mut dx = contracted(&operands, &terms, &kept)?;
     if !has_dots && seen == own {
-        // Nothing but missing dimensions.
+        // Insert the missing dimensions.
         for (axis, _) in own.chars().enumerate().filter(|(_, c)| summed.contains(c)) {
             dx = dx.op("ExpandDims", &[dx.int(axis as i32)]);
         }
@@ -461,7 +461,7 @@ fn of_operand<'g>(g: &GradientCtx<'g>, i: usize, inputs: &[String], out: &str) -
     if kept != own {
         dx = contracted(&[dx], &[&kept], &own)?;
     }
-    // Dimensions that others have, or that are 1 here, were broadcast.
+    // Dimensions that others have, or of size 1 here, were broadcast.
     Ok(match has_dots {
         true => dx.sum_to(x),
         false => dx,

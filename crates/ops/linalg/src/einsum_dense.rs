@@ -1,4 +1,4 @@
-//! Einsum of a tensor with a constant matrix, as a product with packed weights.
+//! Einsum of a tensor with a constant matrix, as a product with prepacked weights.
 
 use crate::einsum::{Operand, finish};
 use crate::equation::{BROADCAST, Equation, Label, Labels};

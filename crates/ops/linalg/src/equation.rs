@@ -1,4 +1,4 @@
-//! Einsum's equations: reading them, and telling what each dimension of an operand is for.
+//! Einsum equations: parsing, and the role of each dimension of an operand.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_tensor::PartialShape;
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 /// counted from the innermost.
 pub type Label = u16;
 
-/// The first of the labels that an ellipsis stands for.
+/// The first label of an ellipsis.
 pub const BROADCAST: Label = 256;
 
 /// The labels of a tensor's dimensions.
@@ -17,7 +17,7 @@ pub type Labels = SmallVec<[Label; 6]>;
 /// One side of a comma or an arrow.
 #[derive(Clone, Debug)]
 struct Subscript {
-    /// Letters before the ellipsis, or all when there is none.
+    /// Letters before the ellipsis, or all if there is none.
     head: Labels,
     /// Letters after the ellipsis.
     tail: Labels,
@@ -61,7 +61,7 @@ impl Subscript {
             .collect()
     }
 
-    /// How many dimensions the ellipsis covers in input `i` of this rank.
+    /// Returns the number of dimensions that the ellipsis covers in input `i` of this rank.
     fn n_broadcast(&self, i: usize, rank: usize) -> Result<usize> {
         let named = self.letters().count();
         match rank.checked_sub(named) {
@@ -82,7 +82,7 @@ pub struct Equation {
 }
 
 impl Equation {
-    /// Reads an equation of one or two inputs, such as `abc,cd->abd` or `...ij->...ji`.
+    /// Parses an equation of one or two inputs, such as `abc,cd->abd` or `...ij->...ji`.
     pub fn parse(text: &str) -> Result<Self> {
         let plain: String = text.split_whitespace().collect();
         let mut sides = plain.split("->");
@@ -117,12 +117,12 @@ impl Equation {
         Ok(Equation { inputs, output })
     }
 
-    /// Number of inputs.
+    /// Returns the number of inputs.
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
-    /// How many dimensions of input `i` have a letter.
+    /// Returns the number of dimensions of input `i` that have a letter.
     pub fn letters_of_input(&self, i: usize) -> usize {
         self.inputs[i].letters().count()
     }
@@ -148,8 +148,8 @@ impl Equation {
         Ok(self.output.expanded(n))
     }
 
-    /// Returns whether input 1 is a matrix of weights, whatever the ranks: each of its dimensions
-    /// is either summed over with one of input 0 or a new one of the output.
+    /// Returns whether input 1 is a matrix of weights for all ranks: each of its dimensions is
+    /// either summed over with one of input 0 or a new one of the output.
     pub fn is_dense(&self) -> bool {
         let [x, w] = &self.inputs[..] else {
             return false;
@@ -166,7 +166,7 @@ impl Equation {
             && (!x.ellipsis || self.output.ellipsis)
     }
 
-    /// Returns the output's shape, as far as the inputs' tell it.
+    /// Returns the output's shape, as far as those of the inputs determine it.
     pub fn infer(&self, inputs: &[PartialShape]) -> Result<PartialShape> {
         if inputs.len() != self.inputs.len() {
             return Err(invalid_argument!(
@@ -179,7 +179,7 @@ impl Equation {
         let mut ranks = SmallVec::<[usize; 2]>::new();
         for (i, (shape, subscript)) in inputs.iter().zip(&self.inputs).enumerate() {
             let Some(dims) = shape.dims() else {
-                // Without an ellipsis the equation tells the rank.
+                // Without an ellipsis the equation determines the rank.
                 ranks.push(subscript.letters().count());
                 if subscript.ellipsis {
                     return Ok(PartialShape::unknown());
@@ -212,8 +212,8 @@ impl Equation {
 pub struct Sizes(SmallVec<[(Label, Option<usize>); 8]>);
 
 impl Sizes {
-    /// Records that a dimension of this label has size `d`. Returns the known size if it
-    /// contradicts.
+    /// Records the size `d` of a label. On a contradiction, returns the known size as the
+    /// error.
     pub fn add(&mut self, label: Label, d: Option<usize>) -> std::result::Result<(), usize> {
         let Some((_, known)) = self.0.iter_mut().find(|(l, _)| *l == label) else {
             self.0.push((label, d));
@@ -229,7 +229,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// Returns the size of a label; unknown when it was never seen.
+    /// Returns the size of a label; unknown if it was not recorded.
     pub fn get(&self, label: Label) -> Option<usize> {
         self.0.iter().find(|(l, _)| *l == label)?.1
     }

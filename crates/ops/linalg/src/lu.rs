@@ -1,5 +1,4 @@
-//! LU decomposition of batches of square matrices, and the checks that the linear algebra ops
-//! share.
+//! LU decomposition of batches of square matrices, and the checks shared by the linear algebra ops.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::{Field, Promote};
@@ -40,7 +39,7 @@ pub(crate) fn squares(ctx: &KernelCtx, i: usize) -> Result<(Shape, usize)> {
     }
 }
 
-/// Returns a copy of one `n × n` matrix, conjugated and transposed on demand.
+/// Returns a copy of one `n × n` matrix, optionally conjugated and transposed.
 pub(crate) fn load<T: Promote>(from: &[T], n: usize, adjoint: bool) -> Vec<T::Wide> {
     (0..n * n)
         .map(|i| match adjoint {
@@ -50,8 +49,8 @@ pub(crate) fn load<T: Promote>(from: &[T], n: usize, adjoint: bool) -> Vec<T::Wi
         .collect()
 }
 
-/// Factors `a` in place into unit lower and upper triangles with row exchanges. Returns where each
-/// row came from and whether the number of exchanges is odd.
+/// Factors `a` in place into unit lower and upper triangles with partial pivoting. Returns the
+/// source of each row and whether the number of exchanges is odd.
 pub(crate) fn factor<W: Field>(a: &mut [W], n: usize) -> (Vec<usize>, bool) {
     let mut order: Vec<usize> = (0..n).collect();
     let mut odd = false;
@@ -112,7 +111,7 @@ pub(crate) fn diagonal<W: Field>(a: &[W], n: usize) -> impl Iterator<Item = W> {
     (0..n).map(move |i| a[i * n + i])
 }
 
-/// Solves `a x = b`; the columns of `b` are `m`.
+/// Solves `a x = b`, where `b` has `m` columns.
 pub(crate) fn solve_one<W: Field>(mut a: Vec<W>, n: usize, b: &[W], m: usize) -> Option<Vec<W>> {
     let (order, _) = factor(&mut a, n);
     if diagonal(&a, n).any(|x| x.is_zero()) {

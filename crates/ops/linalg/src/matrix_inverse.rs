@@ -54,7 +54,7 @@ fn inverse_gradient(g: &mut GradientCtx) -> Result<()> {
     let right = product(d, y, false, !g.attrs().bool("adjoint")?);
     let dx = match g.attrs().bool("adjoint")? {
         false => product(y, right, true, false),
-        // The output is the inverse of the adjoint, so the gradient turns round with it.
+        // The output is the inverse of the adjoint, which reverses the gradient's factors.
         true => product(y, product(d, y, true, false), false, false),
     };
     g.set(0, -dx)

@@ -155,7 +155,7 @@ fn triangular_solve_gradient(g: &mut GradientCtx) -> Result<()> {
         false => (0, -1),
     };
     let da = da.op("MatrixBandPart", &[da.int(below), da.int(above)]);
-    // Stacks of matrices are broadcast.
+    // Sums over broadcast batch dimensions.
     let (da, db) = (da.sum_to(g.x(0)), db.sum_to(g.x(1)));
     g.set(0, da)?;
     g.set(1, db)

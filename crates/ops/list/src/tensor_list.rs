@@ -1,4 +1,4 @@
-//! Lists of tensors, element by element: making, resizing, reading, setting, pushing and popping.
+//! Ops on elements of tensor lists: creating, resizing, reading, setting, pushing and popping.
 
 use ferroflow_base::{Result, Status, invalid_argument, out_of_range};
 use ferroflow_functors::sequence::{grow, merged, shape_from_tensor, shape_input, shape_to_tensor};
@@ -441,7 +441,7 @@ fn concat_lists(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns a shape of which nothing is known.
+/// Returns an unknown shape, as a tensor.
 fn any_shape(e: Expr) -> Expr {
     e.int(-1)
 }

@@ -1,4 +1,4 @@
-//! Lists of tensors, many elements at once: from a tensor and back.
+//! Ops on many elements of tensor lists: conversion from and to tensors.
 
 use crate::tensor_list::of_dtype;
 use ferroflow_base::{Result, invalid_argument};
@@ -114,7 +114,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(split_gradient),
 ];
 
-/// Picked elements of a list as one tensor.
+/// Stacks selected elements of a list to one tensor.
 fn stacked<'a>(
     list: &TensorList,
     shape: &Shape,
@@ -274,7 +274,7 @@ fn scatter(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Puts the items at their places, which are not negative.
+/// Stores the items at their positions, which are not negative.
 fn place(list: &mut TensorList, at: &[i64], items: Vec<Tensor>) -> Result<()> {
     let last = at.iter().max().and_then(|&i| usize::try_from(i).ok());
     if let Some(last) = last {
@@ -336,7 +336,7 @@ fn concat_shape(ctx: &mut ShapeCtx, element: &PartialShape) -> Result<()> {
     Ok(())
 }
 
-/// Returns the length of every element of a concatenation and the shape of the whole.
+/// Returns the length of every element of a concatenation and its shape.
 fn concat_lengths(
     list: &TensorList,
     element: &PartialShape,

@@ -75,7 +75,7 @@ fn print(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Where PrintV2 writes to.
+/// The output stream of PrintV2.
 enum Stream {
     Out,
     Err,
@@ -122,8 +122,8 @@ fn print_v2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// A line goes out as one piece, so that those of several threads do not mix. A step does not fail
-/// because nobody listens.
+/// Writes a line in one piece, so that lines of several threads do not mix. Output errors do not
+/// fail the step.
 fn say(line: &[u8], mut to: impl Write) {
     let _ = to.write_all(line).and_then(|()| to.flush());
 }

@@ -1,4 +1,4 @@
-//! Messages for event files, and tensors as messages.
+//! Summary ops, which return messages for event files.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::floats;
@@ -33,7 +33,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// Returns the numbers of a tensor as doubles.
+/// Converts the numbers of a tensor to doubles.
 pub(crate) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
     let t = ctx.input(i)?;
     match t.dtype() {
@@ -128,7 +128,8 @@ fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns the ends of the intervals that TensorFlow counts in: a tenth wider each.
+/// Returns the upper limits of TensorFlow's histogram buckets, each a tenth wider than the
+/// previous.
 pub(crate) fn limits() -> Vec<f64> {
     let mut positive = Vec::new();
     let mut v = 1.0e-12;
@@ -162,7 +163,7 @@ pub(crate) fn counted(limits: &[f64], values: &[f64]) -> HistogramProto {
         out.sum += value;
         out.sum_squares += value * value;
     }
-    // Runs of empty intervals become one.
+    // Consecutive empty buckets become one.
     let mut empty = false;
     for (&limit, &count) in limits.iter().zip(&counts) {
         if count == 0.0 && empty {

@@ -72,7 +72,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|_| Ok(Box::new(import_event))),
 ];
 
-/// A file once it is created, until it is closed.
+/// An event file: `None` before it is created and after it is closed.
 #[derive(Default)]
 struct SummaryFile(Mutex<Option<Writer>>);
 
@@ -84,7 +84,7 @@ impl Resource for SummaryFile {
     }
 }
 
-/// Events that become visible when there are many or the last time is long ago.
+/// An event file that is flushed after a number of events or some time.
 struct Writer {
     events: EventWriter,
     pending: i64,

@@ -1,4 +1,4 @@
-//! Lookup tables, and the ops that fill, ask and change them.
+//! Lookup tables, and the ops that fill, query and change them.
 
 use crate::table_file::{TextFile, read};
 use ferroflow_base::{Result, invalid_argument};
@@ -259,7 +259,7 @@ fn dense(
 }
 
 /// Returns the table in input 0, whose keys and values must have the dtypes of inputs 1 and 2.
-/// `outputs` is how the message shows the op's results.
+/// `returns_value` decides how the message shows the op's results.
 fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<std::sync::Arc<Table>> {
     let table = resource::<Table>(ctx, 0)?;
     let has_values = ctx.num_inputs() > 2;

@@ -1,4 +1,4 @@
-//! Text files that fill tables: a line for each entry.
+//! Text files that initialize tables, one entry per line.
 
 use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
 use ferroflow_opdef::Attrs;
@@ -11,7 +11,7 @@ const WHOLE_LINE: i64 = -2;
 /// The number of the line, as a column number.
 const LINE_NUMBER: i64 = -1;
 
-/// Where keys and values are in a file.
+/// The columns of keys and values in a file.
 pub(crate) struct TextFile {
     key: i64,
     value: i64,

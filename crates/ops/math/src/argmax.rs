@@ -1,4 +1,4 @@
-//! Where the largest and smallest elements are: ArgMax, ArgMin.
+//! ArgMax and ArgMin.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{axis_in, int, narrowed};
@@ -106,7 +106,7 @@ fn factory<const LARGEST: bool>(build: &KernelBuild) -> Result<Box<dyn OpKernel>
         else Err(build.unsupported(dtype)))
 }
 
-/// Returns whether `a` beats `b`; what is not a number beats nothing.
+/// Returns whether `a` beats `b`; NaN beats nothing.
 #[inline(always)]
 fn beats<T: PartialOrd, const LARGEST: bool>(a: T, b: T) -> bool {
     if LARGEST { a > b } else { a < b }

@@ -95,7 +95,7 @@ fn batch_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         else Err(build.unsupported(dtype)))
 }
 
-/// A batch of matrices against one packed matrix: the batch is one tall matrix.
+/// A batch of matrices times one packed matrix: the batch is treated as one tall matrix.
 struct Flattened<T: gemm::GemmElement>(Packed<T>);
 
 impl<T: gemm::GemmElement + Element> OpKernel for Flattened<T> {
@@ -133,7 +133,7 @@ impl<T: gemm::GemmElement + Element> OpKernel for Flattened<T> {
     }
 }
 
-/// Input `i` as a tensor of `T`; conjugated when it is to be the adjoint of a complex matrix.
+/// Returns input `i` as a tensor of `T`, conjugated for the adjoint of a complex matrix.
 fn operand<T: MatMulElement>(ctx: &KernelCtx, i: usize, adjoint: bool) -> Result<Tensor> {
     let mut t = as_type::<T>(ctx.par(), ctx.input(i)?)?;
     if adjoint && T::DTYPE.is_complex() {
@@ -144,7 +144,7 @@ fn operand<T: MatMulElement>(ctx: &KernelCtx, i: usize, adjoint: bool) -> Result
     Ok(t)
 }
 
-/// Returns the values of `t` as `T`, for the products whose inputs are narrower than their output.
+/// Converts `t` to `T`, for products whose inputs are narrower than their output.
 fn as_type<T: MatMulElement>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     if t.dtype() == T::DTYPE {
         return Ok(t.clone());
@@ -215,7 +215,7 @@ fn batch_kernel<T: MatMulElement>(
     let (a, b) = (x.slice::<T>()?, y.slice::<T>()?);
     let n_batch = batch.num_elements();
     if yb.num_elements() == 1 && !ax {
-        // One right-hand matrix for all: the batch is one tall matrix.
+        // With a single right-hand matrix, the batch is treated as one tall matrix.
         let s = GemmShape::dense(n_batch * m, n, k, false, ay);
         T::products(ctx.par(), 1, &s, a, b, to, &|_| BatchItem::default())?;
         return ctx.set_output(0, out);
@@ -241,7 +241,7 @@ fn batch_kernel<T: MatMulElement>(
     ctx.set_output(0, out)
 }
 
-/// Where the matrix of each entry of `batch` starts in a stack of shape `from`.
+/// Returns the start of the matrix of each entry of `batch` in a stack of shape `from`.
 fn broadcast_offsets(from: &Shape, batch: &Shape, size: usize) -> Vec<usize> {
     let lead = batch.rank() - from.rank();
     let strides = from.strides();
@@ -272,7 +272,7 @@ fn batch_mat_mul_gradient(g: &mut GradientCtx) -> Result<()> {
         a.op_with("BatchMatMulV2", &[b], &attrs).output()
     };
     let gradients = products(g, x, y, d, turned, &product);
-    // The dimensions before the last two were broadcast.
+    // Sums over the broadcast batch dimensions.
     let batch = |e: Expr| {
         let shape = e.shape();
         let dims = shape.dims()?;

@@ -19,7 +19,7 @@ pub(crate) const OPS: &[Op] = &[
     function!("BesselI0", cephes64::i0, |x, _| x.op("BesselI1", &[])),
     function!("BesselI0e", cephes64::i0e, |x, y| x.op("BesselI1e", &[])
         - x.op("Sign", &[]) * y),
-    // At zero TensorFlow has 1, though the limit is a half.
+    // TensorFlow returns 1 at zero, though the limit is one half.
     function!("BesselI1", cephes64::i1, |x, y| at_zero(
         x,
         1.0,
@@ -79,18 +79,18 @@ pub(crate) const OPS: &[Op] = &[
     }),
 ];
 
-/// `value` where `x` is zero, else `slope`.
+/// Returns `value` where `x` is zero, else `slope`.
 fn at_zero<'g>(x: Expr<'g>, value: f64, slope: Expr<'g>) -> Expr<'g> {
     x.number(value)
         .where_(x.op("Equal", &[x.number(0.0)]), slope)
 }
 
-/// `x² π / 2`
+/// Returns `x² π / 2`.
 fn quarter(x: Expr<'_>) -> Expr<'_> {
     x.op("Square", &[]) * FRAC_PI_2
 }
 
-/// `f`, which has the limit `pole` at zero and is continued with it.
+/// Evaluates `f` for positive `x`; returns its limit `pole` at zero and below.
 fn positive(x: f64, pole: f64, f: fn(f64) -> f64) -> f64 {
     match x {
         _ if x <= 0.0 => pole,
@@ -107,7 +107,7 @@ fn dawsn(x: f64) -> f64 {
     }
 }
 
-/// Returns the sine and the cosine integral.
+/// Returns the Fresnel sine and cosine integrals.
 fn fresnel(x: f64) -> (f64, f64) {
     match x.is_nan() {
         true => (x, x),
@@ -115,7 +115,7 @@ fn fresnel(x: f64) -> (f64, f64) {
     }
 }
 
-/// `∫₁ˣ ln t / (1 - t) dt`
+/// Returns `∫₁ˣ ln t / (1 - t) dt`.
 fn spence(x: f64) -> f64 {
     match x.is_infinite() {
         true => f64::NAN,
@@ -123,8 +123,8 @@ fn spence(x: f64) -> f64 {
     }
 }
 
-/// Returns the exponential integral `Ei(x)`: its power series, and far out its asymptotic one
-/// (Abramowitz and Stegun, 5.1.10 and 5.1.51).
+/// Returns the exponential integral `Ei(x)`, by its power series or, for large `x`, its asymptotic
+/// one (Abramowitz and Stegun, 5.1.10 and 5.1.51).
 fn expint(x: f64) -> f64 {
     const EULER: f64 = 0.577_215_664_901_532_9;
     if x.is_nan() || x < 0.0 || x.is_infinite() {
@@ -138,12 +138,13 @@ fn expint(x: f64) -> f64 {
     }
     // The terms shrink up to number x.
     let sum = series(1.0, |k| if k > x { 0.0 } else { k / x }, |term, _| term);
-    // In two factors, for the exponential alone may be too large.
+    // In two factors, since the exponential alone may overflow.
     let half = (x / 2.0).exp();
     half * (sum / x) * half
 }
 
-/// `start` and what `add` makes of products of `factor(1), factor(2), …`, until it changes nothing.
+/// Sums a series: adds `add` of products of `factor(1), factor(2), …` to `start` until it does not
+/// change.
 fn series(start: f64, factor: impl Fn(f64) -> f64, add: impl Fn(f64, f64) -> f64) -> f64 {
     let (mut term, mut sum) = (1.0, start);
     for k in (1..200).map(f64::from) {

@@ -1,4 +1,4 @@
-//! Arithmetic of two tensors with broadcasting.
+//! Elementwise arithmetic of two tensors with broadcasting.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::binary::{
@@ -194,7 +194,7 @@ fn no_zero<T: Num>(divisors: &[T]) -> Result<()> {
     }
 }
 
-/// Returns the same for the ops that TensorFlow's check does not know by name.
+/// Like [`no_zero`], with TensorFlow's INTERNAL error for the ops that its check does not list.
 fn no_zero_internal<T: Num>(divisors: &[T]) -> Result<()> {
     no_zero(divisors).map_err(|_| {
         internal!(
@@ -212,7 +212,7 @@ fn no_negative<T: Num + PartialOrd>(exponents: &[T]) -> Result<()> {
     }
 }
 
-/// Gradients from `f(x, y, z, dz)`, each only if it is of use.
+/// Sets gradients from `f(x, y, z, dz)`, each only if needed.
 fn both<'g>(
     g: &mut GradientCtx<'g>,
     dx: impl Fn(Expr<'g>, Expr<'g>, Expr<'g>) -> Expr<'g>,
@@ -256,7 +256,7 @@ fn mul_no_nan_grad(g: &mut GradientCtx) -> Result<()> {
     )
 }
 
-/// Of complex numbers the value is `|x - y|²`, so nothing is conjugated.
+/// For complex numbers the value is `|x - y|²`, so its gradient needs no conjugation.
 fn squared_difference_grad(g: &mut GradientCtx) -> Result<()> {
     let (x, y, dz) = (g.x(0), g.x(1), g.dy(0));
     let dx = g.needs(0).then(|| dz * 2.0 * (x - y));
@@ -264,7 +264,7 @@ fn squared_difference_grad(g: &mut GradientCtx) -> Result<()> {
     g.set_broadcast(dx, dy)
 }
 
-/// The whole gradient goes to the input that was picked; to the first if both were equal.
+/// Passes the gradient to the selected input; to the first if both were equal.
 fn picked_grad(g: &mut GradientCtx, first_if: &str) -> Result<()> {
     let first = g.x(0).op(first_if, &[g.x(1)]);
     both(
@@ -290,7 +290,7 @@ fn truncate_mod_grad(g: &mut GradientCtx) -> Result<()> {
     both(g, |_, _, dz| dz, |x, y, dz| -dz * x.op("TruncateDiv", &[y]))
 }
 
-/// 1 where `x` is not 0.
+/// Returns 1 where `x` is not 0.
 fn not_zero(x: Expr) -> Expr {
     x.op("NotEqual", &[x.number(0.0)]).cast(x.dtype())
 }
@@ -338,7 +338,7 @@ fn pow_grad(g: &mut GradientCtx) -> Result<()> {
         g,
         |x, y, dz| dz * y * x.op("Pow", &[y - 1.0]),
         |x, _, dz| {
-            // What x^y is near a base that has no logarithm counts as constant.
+            // The gradient by the exponent is zero for a base without logarithm.
             let test = if x.dtype().is_complex() {
                 "NotEqual"
             } else {

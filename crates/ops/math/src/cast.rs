@@ -1,4 +1,4 @@
-//! Cast between all plain number types.
+//! Cast between all plain numeric types.
 
 use crate::float8::{self, Float8};
 use crate::quantized::{self, of_stored_as};
@@ -20,8 +20,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(cast)
 .gradient(cast_gradient)];
 
-/// A conversion with the result of C++ on x86. A float out of range becomes what
-/// the processor's instructions make of it, as in TensorFlow's vectorized loops.
+/// A conversion with the result of C++ on x86. A float out of range becomes what the conversion
+/// instructions return, as in TensorFlow's vectorized loops.
 trait CastTo<T> {
     fn cast(self) -> T;
 }
@@ -231,8 +231,7 @@ fn to_float8(format: &'static Float8, from: DType) -> Option<Kernel> {
     })
 }
 
-/// Integers to their lowest four bits, a byte for each; the upper bits repeat the sign if there is
-/// one.
+/// Truncates integers to their lowest four bits, stored in a byte each, sign-extended if signed.
 fn to_four_bits(from: DType, is_signed: bool) -> Option<Kernel> {
     dispatch!(from, S in [i32, i64, u8, i8, i16, u16, u32, u64] => Some(match is_signed {
         true => unary_kernel::<S, i8>(CHEAP, ConvertFn(|x: S| CastTo::<i8>::cast(x) << 4 >> 4)),
@@ -240,7 +239,7 @@ fn to_four_bits(from: DType, is_signed: bool) -> Option<Kernel> {
     }), else None)
 }
 
-/// Casts to a shorter float that drop the digits which do not fit instead of rounding.
+/// Returns casts to a shorter float that truncate instead of rounding, if there are any.
 fn truncating(from: DType, to: DType) -> Option<Kernel> {
     fn single(digits: u32) -> impl Fn(f32) -> f32 {
         move |x| {

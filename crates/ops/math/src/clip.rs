@@ -20,7 +20,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
     dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
     Ok(Box::new(|ctx: &mut KernelCtx| clip::<T>(ctx, limited))),
     else match dtype {
-        // Real and imaginary parts have limits of their own.
+        // Real and imaginary parts are clipped separately.
         DType::Complex64 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex32>(ctx, by_parts))),
         DType::Complex128 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex64>(ctx, by_parts))),
         _ => Err(build.unsupported(dtype)),
@@ -71,7 +71,7 @@ fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + S
     ctx.set_output(0, out)
 }
 
-/// Clipped elements have no gradient; the limits get it in their place.
+/// The gradient of a clipped element goes to its limit.
 fn clip_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, low, high, d) = (g.x(0), g.x(1), g.x(2), g.dy(0));
     let (below, above) = (x.op("Less", &[low]), x.op("Greater", &[high]));

@@ -78,7 +78,7 @@ fn equality_shape(ctx: &mut ShapeCtx) -> Result<()> {
             Ok(())
         }
         Ok(()) if !ctx.attrs().bool("incompatible_shape_error")? => {
-            // Dimensions that turn out not to fit make a scalar.
+            // If the dimensions turn out not to fit, the output is a scalar.
             if ctx.input(0).to_full().is_none() || ctx.input(1).to_full().is_none() {
                 ctx.set(0, PartialShape::unknown());
             }
@@ -88,7 +88,8 @@ fn equality_shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
 }
 
-/// With `incompatible_shape_error = false`, shapes that do not fit give the scalar `otherwise`.
+/// With `incompatible_shape_error = false`, shapes that do not fit result in the scalar
+/// `otherwise`.
 fn tolerant(
     build: &KernelBuild,
     kernel: Box<dyn OpKernel>,
@@ -122,7 +123,7 @@ fn strings(ctx: &mut KernelCtx, f: fn(&Bytes, &Bytes) -> bool) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// Strings appended to each other: the kernel of Add.
+/// Concatenates strings elementwise: the kernel of Add.
 pub(crate) fn concat_strings(ctx: &mut KernelCtx) -> Result<()> {
     let shape = checked_broadcast(ctx.shape(0)?, ctx.shape(1)?)?;
     let mut out = ctx.alloc(DType::String, shape.clone())?;

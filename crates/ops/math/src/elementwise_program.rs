@@ -1,14 +1,14 @@
-//! Small programs of elementwise instructions, interpreted block by block.
+//! Programs of elementwise instructions, interpreted block by block.
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{BinaryFn, ElementwiseProgram, UnaryFn};
 use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
 use std::cell::RefCell;
 
-/// A value of one block: one number for each element, or the same for all.
+/// A value of one block: one number per element, or the same for all.
 #[derive(Clone, Copy)]
 pub(crate) enum Block<'a> {
-    /// One number for each element.
+    /// One number per element.
     Slice(&'a [f32]),
     /// The same for all.
     Scalar(f32),
@@ -205,7 +205,7 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Gives each step a scratch row that no value still needed occupies.
+/// Assigns each step a scratch row that holds no value still needed.
 fn assign_rows(steps: &[Instruction], n_inputs: usize) -> (Vec<usize>, usize) {
     let mut last_use = vec![0usize; steps.len()];
     for (i, step) in steps.iter().enumerate() {

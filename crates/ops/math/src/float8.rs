@@ -1,4 +1,5 @@
-//! Floats of eight bits: a sign, an exponent of four or five bits, a mantissa of three or two.
+//! 8-bit floats: a sign, an exponent of four or five bits, a mantissa of three or two (Micikevicius
+//! et al., "FP8 formats for deep learning", 2022).
 
 use ferroflow_tensor::DType;
 use std::sync::LazyLock;
@@ -8,7 +9,7 @@ pub(crate) struct Float8 {
     /// The exponent of the smallest normal number.
     smallest: i32,
     mantissa_bits: u32,
-    /// Bits of the largest finite number, of what is larger, and of what is none.
+    /// Bits of the largest finite number, of larger ones, and of NaN.
     largest: u8,
     beyond: u8,
     nan: u8,
@@ -61,7 +62,7 @@ impl Float8 {
         if bits > 0x7f { -value } else { value }
     }
 
-    /// How far neighbours are apart whose exponent this is.
+    /// Returns the distance of neighbors with this exponent.
     fn quantum(&self, exponent: i32) -> f64 {
         2f64.powi(exponent - self.mantissa_bits as i32)
     }
@@ -70,7 +71,7 @@ impl Float8 {
         self.values[usize::from(bits)]
     }
 
-    /// Returns the nearest number, of two the even one.
+    /// Rounds to the nearest number, ties to even.
     pub(crate) fn encode(&self, x: f64) -> u8 {
         let sign = u8::from(x.is_sign_negative()) << 7;
         let size = x.abs();
@@ -80,7 +81,7 @@ impl Float8 {
         if size.is_infinite() {
             return sign | self.beyond;
         }
-        // The exponent of a double; numbers without one are nothing here.
+        // The exponent of a double; subnormal doubles round to zero here.
         let exponent = (size.to_bits() >> 52) as i32 - 1023;
         let exponent = exponent.max(self.smallest);
         if exponent > 64 {

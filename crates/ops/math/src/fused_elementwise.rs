@@ -1,4 +1,4 @@
-//! A chain (or tree) of elementwise ops as one pass over cache-sized blocks.
+//! `_FusedElementwise`: a chain (or tree) of elementwise ops as one pass over cache-sized blocks.
 
 use crate::elementwise_program::{Block, Program};
 use ferroflow_base::Result;
@@ -8,7 +8,7 @@ use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// `_FusedElementwise`: internal; runs `program` (see
+/// `_FusedElementwise` is internal; it runs `program` (see
 /// [`Program::parse`](crate::elementwise_program::Program::parse)) on its inputs, broadcast
 /// together.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -29,7 +29,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 /// Elements of a block: small enough that a few blocks stay in the first-level cache.
 const BLOCK: usize = 1024;
-/// Blocks that one task computes at least.
+/// Least number of blocks per task.
 const GROUP: usize = 8;
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -56,7 +56,7 @@ fn compute(ctx: &KernelCtx, program: &Program) -> Result<Tensor> {
     Ok(out)
 }
 
-/// The output as rows of one length, and where each input's part of a row is.
+/// The output as rows of one length, and the position of each input's part of a row.
 struct Loops<'a> {
     row: usize,
     /// Outer extents, outermost first.
@@ -73,7 +73,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Loops<'a> {
-    /// Joins neighbouring dimensions over which every input walks alike.
+    /// Merges neighboring dimensions in which every input is contiguous, or broadcast.
     fn new(shape: &Shape, inputs: &[&'a Tensor]) -> Result<Loops<'a>> {
         let rank = shape.rank();
         let strides: Vec<SmallVec<[usize; 4]>> = inputs
@@ -117,7 +117,8 @@ impl<'a> Loops<'a> {
                 repeats: inner[i] == 0,
             });
         }
-        // Short rows are joined until they fill a block: what repeats from row to row is copied.
+        // Short rows are joined until they fill a block, copying operands that repeat from row to
+        // row.
         if let Some(&last) = outer.last()
             && row * 2 <= BLOCK / 2
             && last > 1

@@ -1,4 +1,4 @@
-//! TensorFlow's math ops: elementwise maths, comparisons, reductions, segments, matrix products,
+//! TensorFlow's math ops: elementwise math, comparisons, reductions, segments, matrix products,
 //! casts.
 //!
 //! Does not know: other groups, graphs, engines.

@@ -204,7 +204,7 @@ impl<T: gemm::GemmElement + Num> OpKernel for Unpacked<T> {
     }
 }
 
-/// Returns the bias and activation that `fused_ops` names.
+/// Returns the bias and activation of the attr `fused_ops`.
 fn fused_tail(attrs: &Attrs, bias: Option<Vec<f32>>) -> Result<Tail<f32>> {
     let ops = attrs.strs("fused_ops")?;
     let (bias, rest) = match ops.split_first() {
@@ -262,7 +262,7 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
 }
 
-/// Product, bias and activation in `f32`, rounded once.
+/// Computes product, bias and activation in `f32`, rounded once.
 fn fused_halves(ta: bool, tb: bool, attrs: &Attrs, dtype: DType) -> Result<Box<dyn OpKernel>> {
     let tail = fused_tail(attrs, None)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -308,7 +308,7 @@ fn mat_mul_gradient(g: &mut GradientCtx) -> Result<()> {
     db.map_or(Ok(()), |db| g.set(1, db))
 }
 
-/// Returns the two products that the gradient of one is made of.
+/// Returns the two products of the gradient of a product.
 pub(crate) fn products<'g>(
     g: &GradientCtx<'g>,
     x: Expr<'g>,

@@ -1,10 +1,10 @@
-//! Quantized numbers as the integers that they are stored as.
+//! Quantized numbers as their stored integers.
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, OpKernel, Value};
 use ferroflow_tensor::{DType, Tensor};
 
-/// Returns the integers that a quantized dtype stores; any other dtype itself.
+/// Returns the integer type of a quantized dtype; any other dtype unchanged.
 pub(crate) fn stored(dtype: DType) -> DType {
     match dtype {
         DType::Qint8 => DType::Int8,
@@ -16,7 +16,7 @@ pub(crate) fn stored(dtype: DType) -> DType {
     }
 }
 
-/// A kernel over integers as one over quantized numbers.
+/// A kernel over integers, used for quantized numbers.
 struct OfStored {
     node: NodeInfo,
     kernel: Box<dyn OpKernel>,
@@ -33,7 +33,7 @@ pub(crate) fn of_stored(
     of_stored_as(build, kernel, stored)
 }
 
-/// Like [`of_stored`], for an op that knows what more dtypes are stored as.
+/// Like [`of_stored`], with more dtypes that have stored integers.
 pub(crate) fn of_stored_as(
     build: &KernelBuild,
     kernel: Box<dyn OpKernel>,

@@ -132,7 +132,7 @@ fn range_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn lin_space(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    /// `start + step * i`, every operation rounded to `T`.
+    /// Computes `start + step * i`, every operation rounded to `T`.
     fn kernel<T: Element>(step: fn(T, T, i64) -> T, at: fn(T, T, i64) -> T) -> Box<dyn OpKernel> {
         Box::new(move |ctx: &mut KernelCtx| {
             for (i, name) in ["start", "stop", "num"].iter().enumerate() {
@@ -182,10 +182,10 @@ fn lin_space(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
 }
 
-/// A number that Range counts with.
+/// A numeric type of Range.
 trait Count: Element {
     const ZERO: Self;
-    /// How many steps of `delta` lead from `start` to `limit`.
+    /// Returns the number of steps of `delta` from `start` to `limit`.
     fn steps(start: Self, limit: Self, delta: Self) -> Option<u64>;
     fn less(self, other: Self) -> bool;
     fn plus(self, delta: Self) -> Self;

@@ -16,7 +16,8 @@ use ferroflow_tensor::{
 use smallvec::SmallVec;
 use std::any::TypeId;
 
-/// The factory of a reduction: by `$fast` for `f32` and the 16-bit floats, by `$slow` for the rest.
+/// The factory of a reduction: by `$fast` for `f32` and the 16-bit floats, by `$slow` for the
+/// others.
 macro_rules! reduction {
     ($fast:ty, $slow:ty, $finish:ident, [$($ty:ty),+]) => {
         |build| match build.input(0)? {
@@ -98,7 +99,7 @@ const ORDERED: &str = "input: T, reduction_indices: Tidx -> output: T | keep_dim
 const BOOLS: &str = "input: bool, reduction_indices: Tidx -> output: bool | keep_dims: bool = \
          false; Tidx: type {int32,int64} = int32";
 
-/// The sum of short integers may need more digits than they have.
+/// The sum of narrow integers may need more digits than their type has.
 fn mean_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let other: fn(&KernelBuild) -> Result<Box<dyn OpKernel>> =
         number_reduction!(FastSum, Sum, mean);
@@ -167,7 +168,7 @@ fn reduced_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Which of `rank` dimensions the axes name.
+/// Returns which of `rank` dimensions the axes contain.
 fn marked(axes: &[i64], rank: usize) -> Result<SmallVec<[bool; 8]>> {
     let mut reduced = SmallVec::from_elem(false, rank);
     for &axis in axes {
@@ -198,7 +199,7 @@ fn marked(axes: &[i64], rank: usize) -> Result<SmallVec<[bool; 8]>> {
 struct Job {
     layout: Layout,
     out: Shape,
-    /// Elements that become one.
+    /// Elements reduced to one.
     count: usize,
 }
 
@@ -250,7 +251,7 @@ fn bool_kernel<R: Reduce<bool>>(build: &KernelBuild) -> Result<Box<dyn OpKernel>
     kernel::<bool, R>(build, as_is)
 }
 
-/// Returns the elements as `f32`.
+/// Reduces 16-bit floats in `f32`.
 fn half_kernel<H: Half, R: Reduce<f32>>(
     build: &KernelBuild,
     finish: fn(f32, usize) -> f32,
@@ -269,7 +270,7 @@ fn half_kernel<H: Half, R: Reduce<f32>>(
     }))
 }
 
-/// `y`, an output of the node or its gradient, with the axes that were reduced as 1.
+/// Returns `y`, an output of the node or its gradient, with the reduced axes kept as 1.
 fn kept<'g>(g: &GradientCtx<'g>, y: Expr<'g>) -> Result<Expr<'g>> {
     if g.attrs().bool("keep_dims")? {
         return Ok(y);
@@ -319,7 +320,7 @@ fn positions<'g>(x: Expr<'g>, axes: Expr<'g>) -> Expr<'g> {
     (axes + rank).op("FloorMod", &[rank])
 }
 
-/// `value` repeated to the shape of the input.
+/// Returns `value` broadcast to the shape of the input.
 fn spread<'g>(g: &GradientCtx<'g>, value: Expr<'g>) -> Expr<'g> {
     value.op("BroadcastTo", &[g.x(0).shape_of()])
 }
@@ -354,8 +355,8 @@ fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, is_it / n * d)
 }
 
-/// Returns the gradient of Prod: each element gets the product of all others, without dividing by
-/// it.
+/// Returns the gradient of Prod: each element gets the product of all others, computed without
+/// division.
 fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, axes) = (g.x(0), positions(g.x(0), g.x(1)));
     let shape = x.op("Shape", &[]);

@@ -1,4 +1,4 @@
-//! Running sums and products: Cumsum, Cumprod, CumulativeLogsumexp.
+//! Cumulative sums and products: Cumsum, Cumprod, CumulativeLogsumexp.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Field;
@@ -58,13 +58,13 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(cumulative_logsumexp_gradient),
 ];
 
-/// Returns the logarithm of the sum of two exponentials, of which the larger one is taken out.
+/// Returns the logarithm of the sum of two exponentials, factoring out the larger one.
 fn log_sum_exp<T: Field + PartialOrd>(a: T, b: T) -> T {
     let (high, low) = match a < b {
         true => (b, a),
         false => (a, b),
     };
-    // The sum of nothing: there is no difference of the two.
+    // Both are minus infinity, whose difference is NaN.
     match high < T::ZERO && high.sub(high) != T::ZERO {
         true => high,
         false => high.add(low.sub(high).exp().ln_1p()),
@@ -85,7 +85,7 @@ fn lowest(dtype: DType) -> f64 {
 trait Step<T>: Fn(T, T) -> T + Copy + Send + Sync + 'static {}
 impl<T, F: Fn(T, T) -> T + Copy + Send + Sync + 'static> Step<T> for F {}
 
-/// How to walk the axis.
+/// The direction and extent of a scan.
 #[derive(Clone, Copy)]
 struct Way {
     exclusive: bool,
@@ -146,7 +146,7 @@ fn half_kernel<H: Half>(
     start: f32,
     f: impl Step<f32>,
 ) -> Result<Box<dyn OpKernel>> {
-    // Rounds after every step, as arithmetic on the type itself does.
+    // Rounds after every step, like arithmetic on the type itself.
     kernel::<H>(build, H::narrow(start), move |a, x| {
         H::narrow(f(a.wide(), x.wide()))
     })
@@ -191,7 +191,7 @@ fn scan<T: Element>(
     });
 }
 
-/// Returns the sum of what came, from the other end.
+/// Returns the cumulative sum of gradients in the opposite direction.
 fn back<'g>(g: &GradientCtx<'g>, d: Expr<'g>) -> Result<Expr<'g>> {
     let reverse = !g.attrs().bool("reverse")?;
     let attrs = [g.attr("exclusive"), ("reverse", reverse.into())];
@@ -209,8 +209,8 @@ fn cumprod_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// What came from the other end, weighed by the exponentials; positive and negative gradients
-/// apart, for they go through logarithms.
+/// The gradients from the opposite direction, weighted by exponentials; positive and negative ones
+/// separately, because they go through logarithms.
 fn cumulative_logsumexp_gradient(g: &mut GradientCtx) -> Result<()> {
     let d = g.dy(0);
     let dx = weighed_back(g, d)? - weighed_back(g, -d)?;

@@ -86,7 +86,7 @@ pub(crate) const OPS: &[Op] = &[
         .gradient(extreme_gradient),
 ];
 
-/// How the ids of an op say which row goes where.
+/// How the ids of an op map rows to segments.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Form {
     /// `data, segment_ids`: ascending, a row each.
@@ -95,11 +95,11 @@ pub(crate) enum Form {
     Unsorted,
     /// `data, indices, segment_ids`: ascending, rows by index.
     Sparse,
-    /// The same with `num_segments`.
+    /// Like `Sparse`, with `num_segments`.
     SparseCounted,
 }
 
-/// How a segment's sum is scaled.
+/// The scaling of a segment's sum.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Scale {
     None,
@@ -125,7 +125,7 @@ const UNSORTED_ORDERED: &str = "data: T, segment_ids: Tindices, num_segments: Tn
          realnumbertype; Tindices: type {int32,int64}; Tnumsegments: type \
          {int32,int64} = int32";
 
-/// `[segments, data.shape[skip..]]`, as far as known.
+/// Sets the output shape to `[segments, data.shape[skip..]]`, as far as known.
 pub(crate) fn rows_shape(ctx: &mut ShapeCtx, segments: Option<usize>, skip: usize) -> Result<()> {
     let data = ctx.with_rank_at_least(0, skip)?;
     let shape = match data.dims() {
@@ -280,7 +280,7 @@ fn unsorted_job(ctx: &KernelCtx) -> Result<Job> {
     })
 }
 
-/// Position `i` as TensorFlow writes it: `[1,2]`, or nothing for a scalar.
+/// Formats position `i` like TensorFlow: `[1,2]`, or empty for a scalar.
 fn position(i: usize, shape: &Shape) -> String {
     let mut coords = vec![0; shape.rank()];
     ferroflow_functors::strided::unravel(i, shape, &mut coords);
@@ -337,7 +337,7 @@ fn sparse_job(ctx: &KernelCtx, counted: bool) -> Result<Job> {
     })
 }
 
-/// Does `job` on rows `x`.
+/// Runs `job` on rows `x`.
 fn gather<T: Num, R: Reduce<T>>(job: &Job, x: &[T], out: &mut [T], gap: T, scale: Scale) {
     let n = job.row_len;
     if n == 0 || out.is_empty() {
@@ -401,8 +401,8 @@ pub(crate) fn half_kernel<H: Half, R: Reduce<f32>>(
     }))
 }
 
-/// For each element of the input, the element of `v` that belongs to its segment; `other` where the
-/// segment's number is negative and the element belongs to none.
+/// Returns, for each element of the input, the element of `v` of its segment; `other` where the
+/// segment's number is negative.
 fn spread<'g>(g: &GradientCtx<'g>, v: Expr<'g>, other: f64) -> Expr<'g> {
     let ids = g.x(1);
     let zero = v.int(0);
@@ -411,7 +411,7 @@ fn spread<'g>(g: &GradientCtx<'g>, v: Expr<'g>, other: f64) -> Expr<'g> {
     }
     let none = ids.number(0.0);
     let gathered = v.op("GatherV2", &[ids.op("Maximum", &[none]), zero]);
-    // The test gets as many dimensions as what was gathered.
+    // Expand the condition to the rank of the gathered values.
     let is_in = ids.op("GreaterEqual", &[none]);
     let missing = gathered.op("Rank", &[]) - ids.op("Rank", &[]);
     let ones = v
@@ -422,7 +422,7 @@ fn spread<'g>(g: &GradientCtx<'g>, v: Expr<'g>, other: f64) -> Expr<'g> {
     gathered.where_(is_in.reshape(shape), number)
 }
 
-/// Returns the same op on other values.
+/// Applies the same op to other values.
 fn again<'g>(g: &GradientCtx<'g>, op: &str, x: Expr<'g>) -> Expr<'g> {
     match g.op_name().starts_with("Unsorted") {
         true => x.op(&format!("UnsortedSegment{op}"), &[g.x(1), g.x(2)]),
@@ -439,7 +439,7 @@ fn mean_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, ids, d) = (g.x(0), g.x(1), g.dy(0));
     let n = ids.op("OnesLike", &[]).cast(d.dtype());
     let n = n.op("SegmentSum", &[ids]).op("Maximum", &[d.number(1.0)]);
-    // One number for each segment, with as many dimensions as the input.
+    // One number per segment, expanded to the rank of the input.
     let shape = n.make(
         "ConcatV2",
         &[n.op("Shape", &[]), ones_behind(x), x.int(0)],
@@ -449,18 +449,18 @@ fn mean_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// Elements that are as large as the result share the gradient.
+/// Shares the gradient among elements equal to the result.
 fn extreme_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, y, d) = (g.x(0), g.y(0), g.dy(0));
     let is_it = x.op("Equal", &[spread(g, y, 0.0)]).cast(d.dtype());
     let share = d / again(g, "Sum", is_it);
-    // Segments without elements have no share; nothing is gathered from them.
+    // Empty segments have no share; nothing is gathered from them.
     let dx = spread(g, share, 0.0);
     let picked = is_it.op("NotEqual", &[is_it.number(0.0)]);
     g.set(0, dx.where_(picked, dx.zeros_like()))
 }
 
-/// The product of the others must not be found by division where a zero is among them.
+/// The product of the other elements cannot be found by division if one of them is zero.
 fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, y, d) = (g.x(0), g.y(0), g.dy(0));
     let is_zero = x.op("Equal", &[x.number(0.0)]);
@@ -474,7 +474,7 @@ fn prod_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// Returns a 1 for each dimension but the first.
+/// Returns a vector of ones, one per dimension but the first.
 pub(crate) fn ones_behind(x: Expr) -> Expr {
     match x.rank() {
         Some(rank) => x.ints(std::iter::repeat_n(1, rank.saturating_sub(1))),

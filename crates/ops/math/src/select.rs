@@ -1,4 +1,4 @@
-//! Choosing between tensors element by element: Select, SelectV2.
+//! Select and SelectV2: elementwise choice between tensors.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::checked_broadcast;
@@ -136,7 +136,7 @@ fn select_v2(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// Returns the elements of `t` as they lie under `shape`: one element stays one.
+/// Returns the elements of `t` expanded to `shape`; one element stays one.
 fn spread<'a, T: Item>(
     par: &dyn Parallelism,
     t: &'a Tensor,
@@ -180,7 +180,7 @@ fn choose_tensors(
     Ok(out)
 }
 
-/// `out[i] = cond[i] ? t[i] : e[i]`; an operand of one element counts for all.
+/// Computes `out[i] = cond[i] ? t[i] : e[i]`; an operand of one element is broadcast.
 fn choose<T: Item>(cond: &[bool], t: &[T], e: &[T], out: &mut [T]) {
     match (cond, t, e) {
         ([cond], t, e) => match if *cond { t } else { e } {
@@ -217,7 +217,7 @@ fn select_gradient(g: &mut GradientCtx) -> Result<()> {
         if g.needs(i) {
             let x = g.x(i);
             let picked = condition.op(g.op_name(), &parts);
-            // The first version has no broadcasting but that of a vector of conditions.
+            // Select broadcasts only a vector of conditions.
             let dx = if g.op_name() == "Select" {
                 picked
             } else {

@@ -1,4 +1,4 @@
-//! Gradients of sums of rows picked by index.
+//! Gradients of SparseSegmentSum, SparseSegmentMean and SparseSegmentSqrtN.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -62,7 +62,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|b| kernel(b, Scale::SqrtN)),
 ];
 
-/// By what the forward op divided a segment's sum.
+/// The divisor of a segment's sum in the forward op.
 #[derive(Clone, Copy)]
 enum Scale {
     None,
@@ -75,7 +75,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let indices = ctx.with_rank(1, 1)?;
     ctx.merge(&indices, &ctx.with_rank(2, 1)?)?;
     ctx.with_rank(3, 0)?;
-    // With two outputs, only the rows with an index are produced.
+    // With two outputs, only the rows with an index are returned.
     let rows = match ctx.num_outputs() {
         1 => ferroflow_functors::indices::constant_int(ctx, 3),
         _ => None,

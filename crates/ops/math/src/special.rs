@@ -64,7 +64,7 @@ pub(crate) fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<
     }
 }
 
-/// All inputs have one shape, except scalars.
+/// Infers one shape for all inputs that are not scalars.
 fn betainc_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let mut shape = PartialShape::scalar();
     for i in 0..3 {
@@ -105,7 +105,7 @@ fn betainc<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// `x^(a-1) e^-x / Γ(a)`, the derivative of Igamma by x.
+/// Returns `x^(a-1) e^-x / Γ(a)`, the derivative of Igamma by x.
 fn density<'g>(a: Expr<'g>, x: Expr<'g>) -> Expr<'g> {
     ((a - 1.0) * x.op("Log", &[]) - x - a.op("Lgamma", &[])).op("Exp", &[])
 }
@@ -125,7 +125,7 @@ fn of_igamma<'g>(g: &mut GradientCtx<'g>, d: Expr<'g>) -> Result<()> {
     g.set_broadcast(da, dx)
 }
 
-/// Whole numbers count as constants, as they do in TensorFlow.
+/// The gradient by `x` is not implemented, as in TensorFlow.
 fn zeta_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, q) = (g.x(0), g.x(1));
     let dq = g.dy(0) * -x * (x + 1.0).op("Zeta", &[q]);
@@ -138,7 +138,7 @@ fn polygamma_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set_broadcast(None, Some(dx))
 }
 
-/// By x only, as in TensorFlow.
+/// The gradient by `x` only, as in TensorFlow.
 fn betainc_gradient(g: &mut GradientCtx) -> Result<()> {
     let (a, b, x) = (g.x(0), g.x(1), g.x(2));
     let lgamma = |e: Expr<'_>| e.op("Lgamma", &[]).output();

@@ -1,4 +1,4 @@
-//! Elementary functions of one tensor.
+//! Elementwise functions of one tensor.
 
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Real};
@@ -58,7 +58,7 @@ macro_rules! special_op {
     };
 }
 
-/// The factory of a function that integers have from one trait and the others from another.
+/// The factory of a function whose integer and float forms are in different traits.
 macro_rules! mixed_op {
     ([$($int:ty),+], $int_trait:ident :: $g:ident, $simd:ident, $trait:ident :: $f:ident, [$($ty:ty),+]) => {
         |build: &KernelBuild| {
@@ -222,7 +222,7 @@ const INTEGERS: &str =
 const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: \
          type {float,double} = float";
 
-/// Returns a real function of complex numbers.
+/// Returns the kernel of a real function of complex numbers.
 fn part(
     build: &KernelBuild,
     single: fn(Complex32) -> f32,
@@ -428,7 +428,7 @@ fn conj_grad(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// Real and imaginary part as a number of dtype `like`.
+/// Returns the complex number of dtype `like` with these parts.
 fn complex<'g>(re: Expr<'g>, im: Expr<'g>, like: Expr<'g>) -> Expr<'g> {
     re.op_with("Complex", &[im], &[("Tout", like.dtype().into())])
 }

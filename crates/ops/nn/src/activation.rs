@@ -1,4 +1,4 @@
-//! Activation functions and the gradients of elementwise functions.
+//! Activation functions and their gradients.
 
 use ferroflow_base::Result;
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
@@ -12,7 +12,7 @@ use ferroflow_opdef::{GradientCtx, KernelBuild, Op};
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_tensor::{DType, bf16, dispatch, f16};
 
-/// The kernel of a function that is given for `f32` and `f64`.
+/// The kernel of a function with `f32` and `f64` forms.
 macro_rules! real_map {
     ($build:expr, $block:expr, $simd:expr, $f:expr) => {{
         let build: &KernelBuild = $build;
@@ -255,13 +255,13 @@ fn softsign_grad<T: Real>(g: T, x: T) -> T {
     g.div(T::ONE.add(x.abs()).square())
 }
 
-/// `dx = op(dy, output)`.
+/// Sets `dx = op(dy, output)`.
 fn by_output(g: &mut GradientCtx, op: &str) -> Result<()> {
     let dx = g.dy(0).op(op, &[g.y(0)]);
     g.set(0, dx)
 }
 
-/// `dx = op(dy, input)`.
+/// Sets `dx = op(dy, input)`.
 fn by_input(g: &mut GradientCtx, op: &str) -> Result<()> {
     let dx = g.dy(0).op(op, &[g.x(0)]);
     g.set(0, dx)
@@ -298,7 +298,7 @@ fn leaky_relu_gradient(g: &mut GradientCtx) -> Result<()> {
     g.set(0, dx)
 }
 
-/// The inputs are a gradient and what decides whether it passes.
+/// The inputs are a gradient and the features that decide whether it passes.
 fn relu_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let dx = g.dy(0).op(g.op_name(), &[g.x(1)]);
     g.set(0, dx)?;

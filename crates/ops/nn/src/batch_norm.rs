@@ -1,4 +1,4 @@
-//! Batch normalization.
+//! Batch normalization (Ioffe & Szegedy 2015).
 
 use crate::fused::affine;
 use ferroflow_base::{Result, invalid_argument};
@@ -56,7 +56,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(crate::batch_norm_grad::global_gradient),
 ];
 
-/// Elements of a block.
+/// Elements per block.
 const BLOCK: usize = 16 * 1024;
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -70,7 +70,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
         }
         return Ok(());
     };
-    // Channels-last tensors may have one dimension more than the format says.
+    // Channels-last tensors may have one more dimension than the format has.
     if dims.len() != 4 && dims.len() != 5 {
         return Err(invalid_argument!("input must be 4 or 5-dimensional{x}"));
     }
@@ -114,7 +114,7 @@ fn other_size(name: &str, got: usize, channels: usize) -> ferroflow_base::Status
 struct BatchNorm {
     layout: Layout,
     epsilon: f32,
-    /// How much of the new mean goes into the running one.
+    /// The weight of the new mean in the running one.
     factor: f32,
     training: bool,
     x_dtype: DType,
@@ -160,7 +160,7 @@ impl OpKernel for BatchNorm {
             params.push(widened(par, t)?);
         }
         let x = widened(par, ctx.input(0)?)?;
-        // Mean, variance, and what the gradient wants of both.
+        // Mean, variance, and the values that the gradient reuses.
         let mut sums = [
             params[2].clone(),
             params[3].clone(),
@@ -211,7 +211,7 @@ impl OpKernel for BatchNorm {
 }
 
 impl BatchNorm {
-    /// Normalizes channels-last `x`, which has elements, by its own mean and variance.
+    /// Normalizes channels-last `x`, which is not empty, by its own mean and variance.
     fn train(
         &self,
         par: &dyn Parallelism,
@@ -270,7 +270,7 @@ fn vector(n: usize, value: f32) -> Result<Tensor> {
     Ok(t)
 }
 
-/// `y = x * factor + bias` for rows of channels.
+/// Computes `y = x * factor + bias` for rows of channels.
 fn apply(par: &dyn Parallelism, x: &[f32], factor: &[f32], bias: &[f32], y: &mut [f32]) {
     let c = factor.len();
     let block = (BLOCK / c.max(1)).max(1) * c;
@@ -335,7 +335,7 @@ fn build_global(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// `(t - m) / √(v + epsilon) * gamma + beta` over rows of channels.
+/// Computes `(t - m) / √(v + epsilon) * gamma + beta` over rows of channels.
 fn normalize<T: Ordered>(
     par: &dyn Parallelism,
     inputs: &[Tensor],

@@ -68,7 +68,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(global),
 ];
 
-/// Elements of a block.
+/// Elements per block.
 const BLOCK: usize = 16 * 1024;
 
 fn batch_norm_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -154,7 +154,7 @@ struct Moments<'a> {
 }
 
 impl Moments<'_> {
-    /// Writes the gradient by `x`. Returns those by scale and offset.
+    /// Writes the gradient by `x`; returns those by scale and offset.
     fn backward(
         &self,
         par: &dyn Parallelism,
@@ -290,7 +290,7 @@ fn global(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Of `(t - m) / √(v + epsilon) * gamma + beta`, by each of the five.
+/// Computes the gradients of `(t - m) / √(v + epsilon) * gamma + beta` by each of its five inputs.
 fn global_backward<T: Ordered>(
     inputs: &[Tensor; 5],
     epsilon: T,
@@ -309,7 +309,7 @@ fn global_backward<T: Ordered>(
     };
     let factor: Vec<T> = (0..c).map(factor).collect();
     let mut dx = Tensor::for_overwrite(T::DTYPE, x.shape().clone())?;
-    // Sums of what came, and of that times the distance from the mean.
+    // Sums of the gradient, and of the gradient times the distance from the mean.
     let (mut plain, mut weighted) = (vec![T::ZERO; c], vec![T::ZERO; c]);
     let rows = d.chunks_exact(c.max(1)).zip(t.chunks_exact(c.max(1)));
     for (dx, (d, t)) in dx.slice_mut::<T>()?.chunks_exact_mut(c.max(1)).zip(rows) {
@@ -349,12 +349,12 @@ pub(crate) fn global_gradient(g: &mut GradientCtx) -> Result<()> {
     Ok(())
 }
 
-/// A tensor of channels and how to sum it up to one number for each.
+/// A tensor of channels, with the axes to reduce it to one number per channel.
 #[derive(Clone, Copy)]
 struct Channels<'g> {
-    /// All axes but that of the channels.
+    /// All axes but the channels.
     axes: Expr<'g>,
-    /// How many elements a channel has, as a number.
+    /// Number of elements per channel.
     count: Expr<'g>,
 }
 
@@ -380,10 +380,10 @@ fn size(e: Expr, dtype: DType) -> Expr {
     e.op("Size", &[]).cast(dtype)
 }
 
-/// Of FusedBatchNormGrad: by what came, by the input and by the scale. With `r = 1 / √(variance +
-/// epsilon)` and `c = x - mean`, the op returns
-/// `s r (dy - mean(dy) - r² c mean(dy c))`, `r Σ dy c` and `Σ dy`; without training, where mean and
-/// variance are given, `s r dy` in place of the first.
+/// The gradient of FusedBatchNormGrad by the incoming gradient, the input and the scale. With
+/// `r = 1 / √(variance + epsilon)` and `c = x - mean`, the op returns
+/// `s r (dy - mean(dy) - r² c mean(dy c))`, `r Σ dy c` and `Σ dy`; for inference, where mean and
+/// variance are inputs, `s r dy` in place of the first.
 pub(crate) fn fused_gradient(g: &mut GradientCtx) -> Result<()> {
     let (came, input, scale) = (g.x(0), g.x(1), g.x(2));
     let (dy, x, s) = (wide(came), wide(input), wide(scale));

@@ -161,7 +161,7 @@ fn bias_add_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 "Input tensor must be at least {least}D: {shape}"
             ));
         }
-        // What is added up, around the channels.
+        // The elements to sum up, around the channels.
         let at = if channels_last { shape.rank() - 1 } else { 1 };
         let [outer, inner] = [&shape[..at], &shape[at + 1..]].map(|d| d.iter().product::<usize>());
         let sizes = [outer, shape[at], inner];

@@ -79,7 +79,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shape)
     .cost(Cost::Expensive)
     .kernel(build),
-    // Import makes several nodes of these.
+    // Import splits these into several nodes.
     Op::new(
         "FusedPadConv2D",
         "input: T, paddings: int32, filter: T -> output: T | T: type \
@@ -160,7 +160,7 @@ struct Conv {
 /// A constant filter.
 struct ConstFilter {
     shape: Shape,
-    /// For one group, which is what nearly all convolutions have; the input decides.
+    /// Packed for one group, as nearly all convolutions have; the input determines the number.
     packed: PackedFilter,
     /// Packed for another number of groups.
     grouped: Mutex<Option<(usize, Arc<PackedFilter>)>>,
@@ -208,7 +208,7 @@ impl Conv {
         }))
     }
 
-    /// Returns the channel parameters, which fit `n` channels.
+    /// Returns the channel parameters, checked to have `n` channels.
     fn scaled(&self, ctx: &KernelCtx, n: usize) -> Result<Scaled> {
         let args = (2..2 + self.plan.fused.n_channel_args())
             .map(|i| widened(ctx.par(), ctx.input(i)?))
@@ -235,7 +235,7 @@ fn pack(
     })
 }
 
-/// Returns a filter that was packed before, for one group.
+/// Returns a packed filter of an earlier build, for one group.
 fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilter> {
     let s = filter_sizes(plan, shape, 1)?;
     let filter = match plan.layout.spatial {
@@ -245,8 +245,8 @@ fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilt
     filter.ok_or_else(prepack::misfit)
 }
 
-/// Returns a convolution with a filter of this shape, of which only what concerns the filter is
-/// right.
+/// Returns a convolution with a filter of this shape; only the sizes that concern the filter are
+/// valid.
 fn filter_sizes(plan: &Plan, shape: &Shape, groups: usize) -> Result<Conv3dShape> {
     let mut axes = [Placed::ONE; 3];
     for (i, axis) in axes[3 - plan.layout.spatial..].iter_mut().enumerate() {
@@ -352,7 +352,7 @@ impl OpKernel for Conv {
             true => Some(widened(par, ctx.input(2 + plan.fused.n_channel_args())?)?),
             false => None,
         };
-        // A side input of another shape broadcasts, as the Add that was fused would.
+        // A side input of another shape is broadcast, like the fused Add.
         let direct = side
             .as_ref()
             .filter(|side| *side.shape() == in_layout(plan.layout, &dims))
@@ -396,7 +396,7 @@ fn in_layout(layout: Layout, dims: &Shape) -> Shape {
 /// The epilogue of a convolution of `T`: fused steps over the channels-last output.
 type Finish<T> = fn(&KernelCtx, &Plan, &Conv3dShape, &mut [T]) -> Result<()>;
 
-/// A convolution in plain loops.
+/// A convolution by plain loops.
 struct Plain<T> {
     plan: Plan,
     finish: Finish<T>,

@@ -90,7 +90,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(of_filter_gradient),
 ];
 
-/// Returns the shape in a constant vector of sizes.
+/// Returns the shape of a constant vector of sizes.
 fn constant_shape(ctx: &ShapeCtx, i: usize, rank: usize) -> Result<Option<Shape>> {
     ctx.with_rank(i, 1)?;
     match ctx.constant_ints(i) {
@@ -106,7 +106,7 @@ fn shape_input(ctx: &mut ShapeCtx) -> Result<()> {
     let filter = ctx.with_rank(1, rank)?;
     let shape = match constant_shape(ctx, 0, rank)? {
         Some(shape) => PartialShape::from(&shape),
-        // A vector of the spatial sizes says nothing of the others.
+        // A vector of spatial sizes leaves the other dimensions unknown.
         None => {
             let sizes = ctx.constant_ints(0).filter(|s| s.len() == layout.spatial);
             let spatial: Vec<_> = (0..layout.spatial)
@@ -133,7 +133,7 @@ fn shape_filter(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Whether every output channel sees all input channels (of its group), or one.
+/// Whether an output channel depends on all input channels (of its group), or on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Full,
@@ -223,7 +223,7 @@ impl Gradient {
         Ok(s)
     }
 
-    /// Returns an operand as the kernels compute with it.
+    /// Converts an operand to the layout and dtype that the kernels compute with.
     fn operand(&self, ctx: &KernelCtx, t: &Tensor) -> Result<Tensor> {
         match self.dtype {
             DType::Half | DType::Bfloat16 => widened(ctx.par(), t),
@@ -437,7 +437,7 @@ fn by_filter<T: Num>(
     let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
     let (in_c, out_c, groups) = (s.plane.in_c, s.plane.out_c, s.plane.groups);
     if kind == Kind::Depthwise {
-        // A filter pixel at a time, all of its channels side by side.
+        // One filter pixel at a time, with all of its channels contiguous.
         let m = out_c / in_c.max(1);
         par_chunks_mut(par, out.slice_mut::<T>()?, out_c, 1, &|tap, out| {
             out.fill(T::ZERO);

@@ -1,5 +1,5 @@
-//! Gradients of convolutions by their filter as matrix products: the input pixels under each
-//! window, side by side, times the gradients of the windows.
+//! Filter gradients of convolutions as matrix products: the input pixels under each window (im2col)
+//! times the gradients of the windows.
 
 use crate::conv_reference::{each_offset, pixel};
 use ferroflow_primitives::conv::{
@@ -9,10 +9,10 @@ use ferroflow_primitives::conv::{
 use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 
-/// Numbers in the matrix of windows that is made at a time.
+/// Numbers in the matrix of windows that is built at a time.
 const WINDOWS: usize = 1 << 18;
 
-/// Writes the gradient by the filter of an ungrouped convolution to `out`, which is
+/// Writes the filter gradient of an ungrouped convolution to `out`, which is
 /// `[offsets * in_c, out_c]`.
 pub(crate) fn by_filter(
     par: &dyn Parallelism,
@@ -30,7 +30,7 @@ pub(crate) fn by_filter(
     if width == 0 || out_c == 0 || n_pixels == 0 {
         return;
     }
-    // A pixel of the output is a row; of windows that touch the border a part stays zero.
+    // A pixel of the output is a row; parts of windows outside the input stay zero.
     let is_plain = offsets == 1
         && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
         && (s.in_d, p.in_h, p.in_w) == (s.out_d, p.out_h, p.out_w)
@@ -43,7 +43,7 @@ pub(crate) fn by_filter(
     }
     let slab = (WINDOWS / width).clamp(64, n_pixels.max(64)).min(n_pixels);
     let n_slabs = n_pixels.div_ceil(slab);
-    // Slabs are added up in sums of their own, one for each thread that may work on one.
+    // Slabs are added up separately by each thread that may work on one.
     let n_sums = if n_slabs > 1 {
         par.width().min(n_slabs)
     } else {
@@ -66,7 +66,7 @@ pub(crate) fn by_filter(
                 &windows[..rows * width]
             };
             let right = &dy[start * out_c..][..rows * out_c];
-            // The transposed product turns the gradients, which are fewer than the windows.
+            // The transposed product transposes the gradients, which are fewer than the windows.
             let shape = GemmShape::dense(out_c, width, rows, true, false);
             let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
             gemm(inner, &shape, right, left, &mut product, &Epilogue::none());
@@ -82,10 +82,10 @@ pub(crate) fn by_filter(
     }
 }
 
-/// The input pixels under the window of output pixel `i`; zero where there is none.
+/// Copies the input pixels under the window of output pixel `i`; zero outside the input.
 fn fill_row(s: &Conv3dShape, i: usize, x: &[f32], row: &mut [f32]) {
     let c = s.plane.in_c;
-    // Taps come in order, so runs of missing ones lie between them.
+    // Offsets are in order, so runs of missing ones are between them.
     let mut next = 0;
     each_offset(s, pixel(s, i), |offset, from| {
         if offset > next {

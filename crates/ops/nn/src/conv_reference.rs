@@ -1,4 +1,4 @@
-//! The sizes of convolutions, and plain loops for the number types without vector code.
+//! The sizes of convolutions, and plain loops for the numeric types without vector code.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::numeric::Num;
@@ -8,8 +8,7 @@ use ferroflow_primitives::conv::{Conv2dShape, Conv3dShape};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{PartialShape, Shape};
 
-/// Returns the sizes of a convolution of `input`, which has the given layout, with a channels-last
-/// filter.
+/// Returns the sizes of a convolution of `input`, in this layout, with a channels-last filter.
 pub(crate) fn geometry(
     layout: Layout,
     rules: &Rules,
@@ -57,7 +56,7 @@ fn n_groups(in_c: usize, filter_in_c: usize, out_c: usize) -> Result<usize> {
     Ok(groups)
 }
 
-/// Returns the sizes as the kernels take them.
+/// Returns the sizes in the primitives' form.
 pub(crate) fn sizes(batch: usize, axes: [Placed; 3], channels: [usize; 3]) -> Conv3dShape {
     let [d, h, w] = axes;
     let [in_c, out_c, groups] = channels;
@@ -99,16 +98,16 @@ pub(crate) fn output_dims(layout: Layout, s: &Conv3dShape) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the sizes of the same convolution over an input of one zero for each channel, for inputs
-/// without elements that still have an output.
+/// Returns the sizes of the same convolution over an input of one zero per channel, for empty
+/// inputs whose output is not empty.
 pub(crate) fn over_nothing(s: &Conv3dShape) -> Conv3dShape {
     let mut s = *s;
     (s.in_d, s.plane.in_h, s.plane.in_w) = (1, 1, 1);
     s
 }
 
-/// Shape function of convolutions with the filter as input 1; `channels` tells the output channels
-/// from those of input and filter.
+/// The shape function of convolutions with the filter as input 1; `channels` computes the output
+/// channels from those of input and filter.
 pub(crate) fn shape(
     ctx: &mut ShapeCtx,
     layout: Layout,
@@ -127,7 +126,7 @@ pub(crate) fn shape(
     Ok(())
 }
 
-/// Output channels of a convolution, possibly in groups.
+/// Returns the output channels of a possibly grouped convolution.
 pub(crate) fn grouped(in_c: Option<usize>, filter: &PartialShape) -> Result<Option<usize>> {
     let (filter_in_c, out_c) = (filter.dim(-2), filter.dim(-1));
     if let (Some(in_c), Some(filter_in_c)) = (in_c, filter_in_c) {
@@ -136,8 +135,8 @@ pub(crate) fn grouped(in_c: Option<usize>, filter: &PartialShape) -> Result<Opti
     Ok(out_c)
 }
 
-/// `f(index of the filter pixel, input pixel)` for the input pixels that exist under the window of
-/// an output pixel of image `n`.
+/// Calls `f(index of the filter pixel, input pixel)` for the input pixels that exist under the
+/// window of an output pixel of image `n`.
 pub(crate) fn each_offset(
     s: &Conv3dShape,
     [n, z, y, x]: [usize; 4],
@@ -158,8 +157,8 @@ pub(crate) fn each_offset(
     }
 }
 
-/// Returns the positions of a filter whose window starts at `start - pad`, and the input positions
-/// they meet, as far as those exist.
+/// Returns the positions of a filter whose window starts at `start - pad`, and their input
+/// positions, as far as those exist.
 fn offsets(
     start: usize,
     filter: usize,
@@ -188,7 +187,7 @@ pub(crate) fn pixel(s: &Conv3dShape, i: usize) -> [usize; 4] {
     [plane / s.out_d, plane % s.out_d, y, x]
 }
 
-/// `out = conv(input, filter)`, pixel after pixel.
+/// Computes `out = conv(input, filter)`, pixel by pixel.
 pub(crate) fn direct<T: Num>(
     par: &dyn Parallelism,
     s: &Conv3dShape,
@@ -217,8 +216,8 @@ pub(crate) fn direct<T: Num>(
     });
 }
 
-/// Returns the filter positions `k` and output positions that input position `i` of an axis takes
-/// part in.
+/// Returns the filter positions `k` and output positions that input position `i` of an axis
+/// contributes to.
 fn origins(
     i: usize,
     window: usize,
@@ -233,8 +232,8 @@ fn origins(
     })
 }
 
-/// `f(index of the filter pixel, output pixel)` for the output pixels that an input pixel of image
-/// `n` takes part in.
+/// Calls `f(index of the filter pixel, output pixel)` for the output pixels that an input pixel of
+/// image `n` contributes to.
 pub(crate) fn each_origin(
     s: &Conv3dShape,
     [n, z, y, x]: [usize; 4],
@@ -263,7 +262,7 @@ pub(crate) fn input_pixel(s: &Conv3dShape, i: usize) -> [usize; 4] {
     [plane / s.in_d, plane % s.in_d, y, x]
 }
 
-/// `f(input pixel, output pixel)` for the pairs that filter pixel `offset` brings together.
+/// Calls `f(input pixel, output pixel)` for the pairs that filter pixel `offset` connects.
 pub(crate) fn each_pair(s: &Conv3dShape, offset: usize, mut f: impl FnMut(usize, usize)) {
     let p = &s.plane;
     let (row, kx) = (offset / p.filter_w, offset % p.filter_w);

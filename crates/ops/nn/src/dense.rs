@@ -1,4 +1,5 @@
-//! A matrix product with constant weights and everything that follows it, for inputs of any rank.
+//! `_Dense`: a matrix product with constant weights and the ops that follow it, for inputs of any
+//! rank.
 
 use crate::fused_ops::FusedOps;
 use ferroflow_base::{Result, invalid_argument};
@@ -113,7 +114,7 @@ impl OpKernel for Dense {
         } else {
             None
         };
-        // A side input of another shape broadcasts, as the Add that was fused would.
+        // A side input of another shape is broadcast, like the fused Add.
         let direct = side.filter(|s| *s.shape() == shape);
         let late = side.is_some() && direct.is_none();
         let mut out = ctx.alloc(DType::Float, shape)?;
@@ -148,7 +149,7 @@ impl OpKernel for Dense {
     }
 }
 
-/// `a + b` with broadcasting; the slow way, for the rare shapes that a fused Add did not foresee.
+/// Computes `a + b` with broadcasting: the slow path, for rare shapes of a fused Add.
 pub(crate) fn add_broadcast(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let shape = broadcast_shape(a.shape(), b.shape())?;
     let expand = |t: &Tensor| -> Result<Tensor> {

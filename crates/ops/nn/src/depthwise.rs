@@ -16,8 +16,8 @@ use ferroflow_primitives::scalar::unary_f64;
 use ferroflow_sync::{Inline, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// DepthwiseConv2dNative; and the internal _FusedDepthwiseConv2dNative, which applies `fused_ops`
-/// to the output and, unlike TensorFlow's, takes explicit paddings.
+/// DepthwiseConv2dNative, and the internal _FusedDepthwiseConv2dNative, which applies `fused_ops`
+/// to the output and, unlike TensorFlow's, supports explicit paddings.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "DepthwiseConv2dNative",
@@ -114,7 +114,7 @@ struct Depthwise {
     rules: Rules,
     fused: Fused,
     dtype: DType,
-    /// The constant filter, with the factors of a batch normalization in it.
+    /// The constant filter, multiplied by the factors of a batch normalization.
     filter: Option<Tensor>,
     /// The other constants.
     scaled: Option<Scaled>,
@@ -163,7 +163,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(kernel))
 }
 
-/// `filter` times the factors of its output channels, which are its last two dimensions.
+/// Multiplies `filter` by the factors of its output channels, which are its last two dimensions.
 fn scale(scaled: &Scaled, filter: Tensor) -> Result<Tensor> {
     let shape = filter.shape().clone();
     let flat = shape_of(&[shape[0] * shape[1], shape[2] * shape[3]])?;

@@ -1,4 +1,4 @@
-//! Grayscale morphology: the largest of input plus filter under a window.
+//! Dilation2D: grayscale dilation, the maximum of input plus filter under a window.
 
 use crate::conv_reference::{each_offset, output_dims, pixel, sizes};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};

@@ -1,4 +1,4 @@
-//! Gradients of grayscale morphology: what was largest under a window takes all.
+//! Gradients of Dilation2D: the maximum under a window gets the whole gradient.
 
 use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::dilation::{place, rules};

@@ -1,5 +1,5 @@
-//! What a fused convolution does to its output channels: a factor and a bias, given as such or as
-//! a batch normalization.
+//! The channel parameters of a fused convolution: a factor and a bias, given as such or as a batch
+//! normalization.
 
 use crate::fused_ops::FusedOps;
 use ferroflow_base::{Result, invalid_argument};
@@ -9,7 +9,7 @@ use ferroflow_tensor::{Shape, Tensor};
 /// The steps after a convolution: batch normalization, then the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Fused {
-    /// The number that keeps the variance of a batch normalization from zero.
+    /// The epsilon of a batch normalization.
     pub batch_norm: Option<f32>,
     /// The first extra argument is a factor of every row.
     pub scale: bool,
@@ -17,8 +17,8 @@ pub(crate) struct Fused {
 }
 
 impl Fused {
-    /// Returns the steps that the attr `fused_ops` lists (none when there is no such attr), which
-    /// must take `n_args` arguments.
+    /// Returns the steps in the attr `fused_ops` (none without the attr), which must take `n_args`
+    /// arguments.
     pub fn of(attrs: &Attrs, n_args: usize) -> Result<Fused> {
         let names = match attrs.get("fused_ops") {
             Some(_) => attrs.strs("fused_ops")?,
@@ -55,8 +55,8 @@ impl Fused {
         self.scale || self.batch_norm.is_some()
     }
 
-    /// How many arguments are parameters of channels: a factor, a bias, or scale, offset, mean and
-    /// variance.
+    /// Returns the number of arguments that are channel parameters: a factor, a bias, or scale,
+    /// offset, mean and variance.
     pub fn n_channel_args(&self) -> usize {
         match self.batch_norm {
             Some(_) => 4,
@@ -64,7 +64,7 @@ impl Fused {
         }
     }
 
-    /// Returns the channel parameters if all are constants and there is at least one.
+    /// Returns the channel parameters if there are any and all are constants.
     pub fn constants(&self, build: &KernelBuild) -> Result<Option<Vec<Tensor>>> {
         let n = self.n_channel_args();
         let values: Vec<_> = (2..2 + n).map_while(|i| build.constant(i)).collect();
@@ -138,7 +138,7 @@ pub(crate) struct Scaled {
 }
 
 impl Scaled {
-    /// Fails when the parameters are not of as many channels as the filter has.
+    /// Checks that the parameters have as many channels as the filter.
     pub fn check(&self, filter: &Shape) -> Result<&Self> {
         match (self.bias.as_ref().or(self.factor.as_ref()), filter.last()) {
             (Some(bias), Some(n)) if bias.len() != *n => Err(invalid_argument!(
@@ -150,8 +150,8 @@ impl Scaled {
         }
     }
 
-    /// Multiplies the output channels of `filter` (its last dimension) with the factors, for
-    /// kernels that apply none themselves.
+    /// Multiplies the output channels of `filter` (its last dimension) by the factors, for
+    /// kernels that do not apply them.
     pub fn apply(&self, filter: Tensor) -> Result<Tensor> {
         let Some(factor) = &self.factor else {
             return Ok(filter);

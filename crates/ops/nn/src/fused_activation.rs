@@ -1,4 +1,4 @@
-//! Activations that graphs spell out in several nodes: x·sigmoid(x), gelu, hard-swish.
+//! Activations that graphs express by several nodes: x·sigmoid(x), GELU, hard swish.
 
 use ferroflow_base::Result;
 use ferroflow_functors::shapes;
@@ -29,7 +29,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|_| kernel(UnaryOp::GeluTanh)),
 ];
 
-/// Elements that one block computes.
+/// Elements per block.
 const CHUNK: usize = 4096;
 
 fn kernel(op: UnaryOp) -> Result<Box<dyn OpKernel>> {

@@ -1,4 +1,4 @@
-//! What `fused_ops` says: the steps that follow a product in the same kernel.
+//! The attr `fused_ops`: the steps that follow a product in the same kernel.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::Attrs;
@@ -17,13 +17,13 @@ pub(crate) struct FusedOps {
 }
 
 impl FusedOps {
-    /// Reads `fused_ops` (and `leakyrelu_alpha`): `BiasAdd`, then `Add`, then an activation, each
+    /// Parses `fused_ops` (and `leakyrelu_alpha`): `BiasAdd`, then `Add`, then an activation, each
     /// optional.
     pub(crate) fn from_attrs(attrs: &Attrs) -> Result<FusedOps> {
         FusedOps::from_names(&attrs.strs("fused_ops")?, attrs)
     }
 
-    /// Returns the same for the given steps.
+    /// Like [`FusedOps::from_attrs`], for the given steps.
     pub(crate) fn from_names(names: &[&str], attrs: &Attrs) -> Result<FusedOps> {
         let mut rest = names;
         let mut take = |name: &str| match rest.split_first() {
@@ -47,7 +47,7 @@ impl FusedOps {
         })
     }
 
-    /// How many extra arguments the kernel has.
+    /// Returns the number of extra arguments of the kernel.
     pub(crate) fn num_args(&self) -> usize {
         self.bias as usize + self.side as usize
     }

@@ -1,4 +1,4 @@
-//! Layer normalization as one node.
+//! `_LayerNorm`: layer normalization (Ba, Kiros & Hinton 2016) as one node.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};

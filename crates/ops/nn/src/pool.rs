@@ -1,4 +1,4 @@
-//! Pooling: the largest or the average of what is under a window.
+//! Max and average pooling.
 
 use crate::conv_reference::{self, each_offset, output_dims, pixel};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
@@ -91,12 +91,12 @@ pub(crate) struct Spec {
     pub layout: Layout,
     pub windows: SmallVec<[usize; 3]>,
     pub rules: Rules,
-    /// Channels that become one; 1 in all but depthwise max pooling.
+    /// Channels pooled into one; 1 except for depthwise max pooling.
     depth: usize,
 }
 
 impl Spec {
-    /// Returns the windows that the attrs describe.
+    /// Returns the windows of the attrs.
     pub fn of(attrs: &Attrs, kind: PoolKind) -> Result<Spec> {
         let ksize = ints32(attrs, "ksize")?;
         let strides = ints32(attrs, "strides")?;
@@ -167,8 +167,8 @@ impl Spec {
         })
     }
 
-    /// Returns the windows over an input, as a convolution; in depthwise pooling only the output's
-    /// size.
+    /// Returns the windows over an input, as a convolution; for depthwise pooling only the output's
+    /// size is valid.
     pub fn place(&self, input: &Shape) -> Result<Conv3dShape> {
         if input.rank() != self.layout.rank() {
             return Err(invalid_argument!(
@@ -243,12 +243,12 @@ fn shape_of_argmax(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// How a pooling of one dtype runs.
+/// Runs a pooling op of one dtype.
 type Run = fn(&dyn Parallelism, PoolKind, &Spec, &Conv3dShape, &Tensor, &mut Tensor) -> Result<()>;
 
 struct Pool {
     kind: PoolKind,
-    /// None when window and strides are inputs.
+    /// `None` if window and strides are inputs.
     spec: Option<Spec>,
     attrs: Attrs,
     dtype: DType,
@@ -486,7 +486,7 @@ fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> 
     ctx.set_output(1, index)
 }
 
-/// Returns the attrs of a window that the op has.
+/// Returns the attrs of the op's window.
 pub(crate) fn window(g: &GradientCtx) -> Vec<(&'static str, ferroflow_opdef::AttrValue)> {
     let names = [
         "ksize",

@@ -1,4 +1,4 @@
-//! Gradients of pooling: the largest takes all, an average is shared out.
+//! Gradients of pooling: the maximum gets the whole gradient, an average distributes it.
 
 use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::pool::{Spec, window};
@@ -134,7 +134,8 @@ fn average_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is largest hands its gradient down to its window's place, or fetches it from there.
+/// Whether the position of the maximum gets the gradient of its window, or is read from (for second
+/// derivatives).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     First,
@@ -169,10 +170,10 @@ fn placed(spec: &Spec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
     Ok(s)
 }
 
-/// Elements of one image of the input and of the output.
+/// Returns the number of elements of one image of the input and of the output.
 fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
     let (p, c) = (&s.plane, s.plane.in_c);
-    // An image of no batch may have any size.
+    // Without images their size is arbitrary.
     let size = |dims: [usize; 4]| dims.into_iter().fold(1, usize::saturating_mul);
     (
         size([s.in_d, p.in_h, p.in_w, c]),
@@ -180,7 +181,7 @@ fn image_sizes(s: &Conv3dShape) -> (usize, usize) {
     )
 }
 
-/// Returns whether no pixel is in two windows, and whether each is in one.
+/// Returns whether windows do not overlap, and whether they cover all pixels.
 fn windows(s: &Conv3dShape) -> (bool, bool) {
     let p = &s.plane;
     let axes = [
@@ -195,8 +196,8 @@ fn windows(s: &Conv3dShape) -> (bool, bool) {
     (disjoint, covering)
 }
 
-/// `f(output pixel, where the pixels of its window begin, which of them is the first largest in
-/// each channel)`, for the output pixels of image `n` whose window has any.
+/// Calls `f(output pixel, positions of its window's pixels, index of the first maximum of each
+/// channel)` for the output pixels of image `n` whose window is not empty.
 fn each_largest<T: Ordered>(
     s: &Conv3dShape,
     n: usize,
@@ -223,11 +224,11 @@ fn each_largest<T: Ordered>(
     }
 }
 
-/// Channels that are compared at once.
+/// Channels compared together.
 const TOGETHER: usize = 16;
 
-/// Which pixel of a window has the first largest element in each of `N` channels; the window has
-/// where pixels begin.
+/// Returns the index of the window pixel with the first maximum of each of `N` channels; `window`
+/// has the positions of its pixels.
 #[inline(always)]
 fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
     let pixel = |from: usize| -> [T; N] { std::array::from_fn(|i| x[from..][..N][i]) };
@@ -244,8 +245,8 @@ fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32;
     which
 }
 
-/// Gives a pixel the gradients of the channels in which it is the `k`-th and largest of its window,
-/// and zeros in the others.
+/// Sets a pixel to the gradients of the channels in which it is the `k`-th and largest of its
+/// window, and to zero in the others.
 #[inline]
 fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
     let (places, rest) = place.as_chunks_mut::<TOGETHER>();
@@ -264,7 +265,7 @@ fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
 
 struct MaxGrad {
     order: Order,
-    /// None when window and strides are inputs.
+    /// `None` if window and strides are inputs.
     spec: Option<Spec>,
     attrs: Attrs,
     dtype: DType,
@@ -501,7 +502,7 @@ fn share_out<T: Ordered>(
     Ok(out)
 }
 
-/// The positions of the maxima are fixed; the op is linear in the incoming gradient.
+/// With the positions of the maxima fixed, the op is linear in the incoming gradient.
 fn max_grad_gradient(g: &mut GradientCtx) -> Result<()> {
     let op = g.op_name().replace("Grad", "GradGrad");
     let mut inputs = g.xs();

@@ -82,7 +82,7 @@ pub(crate) fn largest(x: &[f64]) -> f64 {
     x.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b))
 }
 
-/// `out = e^(x - max x)`; returns the sum.
+/// Computes `out = e^(x - max x)`; returns the sum.
 pub(crate) fn exponentials(x: &[f64], out: &mut [f64]) -> f64 {
     let max = largest(x);
     let mut sum = 0.0;

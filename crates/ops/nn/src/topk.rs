@@ -64,7 +64,7 @@ fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel
         else Err(build.unsupported(dtype)))
 }
 
-/// Returns the order of elements in the result: larger first, what is not a number last.
+/// Returns the order of elements in the result: larger first, NaN last.
 fn before<T: PartialOrd>(a: T, b: T) -> Ordering {
     b.partial_cmp(&a).unwrap_or_else(|| {
         #[allow(
@@ -122,7 +122,7 @@ fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DT
     ctx.set_output(1, indices)
 }
 
-/// The positions of the `k` first elements of `row` in [`before`]'s order, at least one.
+/// Finds the positions of the first `k` elements of `row` in [`before`]'s order, at least one.
 fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
     let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
     order.clear();
@@ -138,7 +138,7 @@ fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
     order.sort_unstable_by(compare);
 }
 
-/// The gradient of each value goes to where the value was found.
+/// Scatters the gradient of each value to its position.
 fn top_k_gradient(g: &mut GradientCtx) -> Result<()> {
     let (x, indices, d) = (g.x(0), g.y(1), g.dy(0));
     let shape = x.shape_of();

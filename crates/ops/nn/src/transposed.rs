@@ -1,5 +1,5 @@
-//! Transposed convolutions (gradients by the input) as ordinary ones: one for each remainder of
-//! the output position by the stride, over the part of the filter that meets it.
+//! Transposed convolutions (input gradients) as ordinary ones: one for each remainder of the output
+//! position by the stride, with the part of the filter that applies to it.
 
 use crate::conv_reference::sizes;
 use ferroflow_functors::window::Placed;
@@ -7,7 +7,7 @@ use ferroflow_primitives::conv::{Conv3dShape, PackedFilter, conv3d};
 use ferroflow_primitives::gemm::Epilogue;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 
-/// Remainders above which plain loops are as good.
+/// Number of remainders from which plain loops are as fast.
 const MAX_PHASES: usize = 64;
 
 /// The positions of one axis with the same remainder by the stride.
@@ -15,7 +15,7 @@ const MAX_PHASES: usize = 64;
 struct Phase {
     /// The first position.
     start: usize,
-    /// The first filter position that meets them, and how many do.
+    /// The first filter position that applies to them, and the number of these positions.
     first: usize,
     offsets: usize,
     pad: usize,
@@ -46,7 +46,7 @@ pub(crate) struct TransposedFilter {
     key: Key,
     /// The phases of each axis.
     axes: [Vec<Phase>; 3],
-    /// A filter for each combination of phases; none where no filter position meets them.
+    /// A filter for each combination of phases; `None` if no filter position applies.
     parts: Vec<Option<PackedFilter>>,
 }
 
@@ -58,18 +58,19 @@ fn key(s: &Conv3dShape) -> Key {
         [s.stride_d, p.stride_h, p.stride_w],
         [s.pad_front, p.pad_top, p.pad_left],
         p.groups,
-        // Flat convolutions may keep their filters in another form.
+        // 2-D convolutions may store transformed filters.
         s.filter_d == 1 && s.in_d == 1,
     )
 }
 
 impl TransposedFilter {
-    /// Packs the filter of the convolution `s` for the way back; `None` when plain loops must do.
+    /// Packs the filter of the convolution `s` for its transpose; `None` if plain loops should be
+    /// used.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Option<Self> {
         Self::packed(par, filter, s, false)
     }
 
-    /// Like [`new`](Self::new), for convolutions of these very sizes
+    /// Like [`new`](Self::new), for convolutions of exactly these sizes
     /// ([`PackedFilter::for_one_use`]).
     pub fn for_one_use(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Option<Self> {
         Self::packed(par, filter, s, true)
@@ -112,7 +113,7 @@ impl TransposedFilter {
         self.key == key(s)
     }
 
-    /// Adds up what each input pixel of the convolution `s` takes part in.
+    /// Computes the input gradient of the convolution `s`.
     pub fn run(&self, par: &dyn Parallelism, s: &Conv3dShape, dy: &[f32], dx: &mut [f32]) {
         let p = &s.plane;
         let (strides, ..) = self.key;
@@ -159,7 +160,7 @@ impl TransposedFilter {
     }
 }
 
-/// Returns the convolution that a phase is.
+/// Returns the convolution of a phase.
 fn back(s: &Conv3dShape, phases: [Phase; 3], outputs: [usize; 3]) -> Conv3dShape {
     let p = &s.plane;
     let inputs = [s.out_d, p.out_h, p.out_w];
@@ -189,7 +190,7 @@ fn part(
     let (strides, _, groups, flat) = key(s);
     let (in_c, out_c) = (p.in_c / groups, p.out_c / groups);
     let mut values = Vec::with_capacity(offsets.iter().product::<usize>() * out_c * p.in_c);
-    // The filter runs backwards, and its channels change places.
+    // The filter is reversed, and its input and output channels are swapped.
     let position = |i: usize, j: usize| phases[i].first + (offsets[i] - 1 - j) * strides[i];
     for jz in 0..offsets[0] {
         for jy in 0..offsets[1] {
@@ -217,7 +218,7 @@ fn part(
     })
 }
 
-/// Writes the pixels of a phase to their places.
+/// Writes the pixels of a phase to their positions.
 fn spread(
     par: &dyn Parallelism,
     s: &Conv3dShape,

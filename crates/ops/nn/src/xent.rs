@@ -58,7 +58,7 @@ fn dense<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
             "logits and labels must be either 2-dimensional, or broadcasted to be 2-dimensional"
         ));
     };
-    // Positions of a row and steps from column to column.
+    // Position of a row and stride between columns.
     let steps = |s: &Shape| {
         let at = |from_end: usize| {
             let i = s.rank().checked_sub(from_end)?;
@@ -91,8 +91,8 @@ fn dense<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
     .and_then(|out: (Tensor, Tensor)| narrow_outputs::<T>(ctx, out))
 }
 
-/// Loss and gradient of each row of `f32`; `less(row, gradient, part)` takes the labels off the
-/// gradient and adds up their weights times `part(column)`.
+/// Computes loss and gradient of each row of `f32`; `less(row, gradient, part)` subtracts the
+/// labels from the gradient and adds up their weights times `part(column)`.
 fn single_losses(
     ctx: &mut KernelCtx,
     [rows, n]: [usize; 2],
@@ -109,7 +109,8 @@ fn single_losses(
     ctx.set_output(1, grad)
 }
 
-/// Loss and gradient of each row in double precision; `read(row, logits, labels)` fills in a row.
+/// Computes loss and gradient of each row in double precision; `read(row, logits, labels)` loads a
+/// row.
 fn losses(
     ctx: &KernelCtx,
     rows: usize,
@@ -240,8 +241,8 @@ fn column(x: Expr) -> Expr {
     x.op("ExpandDims", &[x.int(-1)])
 }
 
-/// Returns the gradient of the logits: what came to the loss, times the second output, and what
-/// came to that output itself, as it does in second derivatives.
+/// Returns the gradient of the logits: the gradient of the loss times the second output, plus the
+/// gradient of that output itself, which second derivatives need.
 fn of_logits<'g>(g: &GradientCtx<'g>) -> Expr<'g> {
     let (x, backprop) = (g.x(0), g.y(1));
     let dx = g.arrived(0).map(|loss| column(loss.dense()) * backprop);

@@ -1,4 +1,4 @@
-//! Columns from lines of text.
+//! DecodeCSV.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
@@ -36,7 +36,7 @@ struct Csv {
     delimiter: u8,
     quotes: bool,
     missing: String,
-    /// The columns that are wanted, ascending; all when empty.
+    /// The selected columns, ascending; all if empty.
     columns: Vec<usize>,
     dtypes: Vec<DType>,
 }
@@ -171,7 +171,7 @@ impl Csv {
         Tensor::from_slice(shape, &values)
     }
 
-    /// Returns the fields of a record, by RFC 4180.
+    /// Splits a record into fields (RFC 4180).
     fn fields(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut fields = Vec::new();
         if record.is_empty() {
@@ -191,7 +191,7 @@ impl Csv {
         }
     }
 
-    /// Returns a field up to the delimiter, which is left.
+    /// Returns a field up to the delimiter, and the rest.
     fn plain<'a>(&self, text: &'a [u8]) -> Result<(Vec<u8>, &'a [u8])> {
         let end = text.iter().position(|&b| b == self.delimiter);
         let (field, rest) = text.split_at(end.unwrap_or(text.len()));
@@ -204,7 +204,7 @@ impl Csv {
         Ok((field.to_vec(), rest))
     }
 
-    /// Returns a field behind its opening quote; a doubled quote stands for one.
+    /// Returns a field after its opening quote; a doubled quote stands for one.
     fn quoted<'a>(&self, mut text: &'a [u8]) -> Result<(Vec<u8>, &'a [u8])> {
         let mut field = Vec::new();
         loop {

@@ -53,8 +53,8 @@ fn bad_length(length: i64, size: i64) -> Status {
     )
 }
 
-/// Returns the kernel that takes the bytes of strings for numbers, all of one length; or, `padded`
-/// with zeros or cut, of a length that is given.
+/// Returns the kernel that reinterprets the bytes of strings as numbers: all of one length, or, if
+/// `padded`, padded with zeros or truncated to a given length.
 fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     let swapped = !build.attrs.bool("little_endian")?;
@@ -101,7 +101,7 @@ fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
             bytes.extend(string.iter().take(width));
             bytes.resize(end, 0);
         }
-        // The parts of a complex number are turned one by one.
+        // Real and imaginary parts are byte-swapped separately.
         let unit = match dtype.is_complex() {
             true => size / 2,
             false => size,

@@ -1,4 +1,4 @@
-//! Tensors from serialized `tf.Example` messages.
+//! ParseExample and related ops: tensors from serialized `tf.Example` messages.
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{Example, Feature, feature::Kind};
@@ -116,7 +116,7 @@ struct Parser {
     dense: Vec<Dense>,
     /// Dtypes of values and of row splits.
     ragged: Vec<(DType, DType)>,
-    /// The keys, where they are attrs.
+    /// The keys, if they are attrs.
     keys: Option<[Vec<String>; 2]>,
 }
 
@@ -205,7 +205,7 @@ impl Values {
         }
     }
 
-    /// Appends a feature's values. Returns their number, or the feature's type if it is another.
+    /// Appends a feature's values. Returns their number, or as the error the feature's actual type.
     fn append(&mut self, feature: &Feature) -> std::result::Result<usize, DType> {
         let before = self.len();
         match (&mut *self, &feature.kind) {
@@ -222,7 +222,7 @@ impl Values {
         Ok(self.len() - before)
     }
 
-    /// Appends the elements of a default, over and over, up to `n` in all.
+    /// Repeats the elements of a default, up to `n` in all.
     fn fill(&mut self, default: &Tensor, n: usize) -> Result<()> {
         fn more<T: Clone + Default>(values: &mut Vec<T>, from: &[T], n: usize) {
             let missing = n.saturating_sub(values.len());
@@ -248,11 +248,11 @@ impl Values {
     }
 }
 
-/// The messages of a step.
+/// The messages of a batch.
 struct Batch<'a> {
     records: &'a [Example],
     names: &'a [Bytes],
-    /// Whether there is one message and no dimension for it.
+    /// Whether there is one message without a batch dimension.
     single: bool,
 }
 
@@ -471,7 +471,7 @@ impl Batch<'_> {
         values.into_tensor(out)
     }
 
-    /// Values whose number depends on the record, with the default after the shorter ones.
+    /// Returns values whose number depends on the record, padded with the default.
     fn padded(
         &self,
         key: &str,

@@ -37,7 +37,7 @@ fn to_number(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     })
 }
 
-/// Returns a decimal number, or a hexadecimal integer.
+/// Parses a decimal number, or a hexadecimal integer.
 fn float<T: FromStr + Neg<Output = T>>(text: &str) -> Option<T> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

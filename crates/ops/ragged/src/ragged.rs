@@ -41,7 +41,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(values_of_all),
 ];
 
-/// Rows `from..to` of a tensor.
+/// Returns rows `from..to` of a tensor.
 fn rows_of(t: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     let Some((&n, row)) = t.shape().split_first() else {
         return Err(invalid_argument!(
@@ -55,7 +55,7 @@ fn rows_of(t: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     t.view(from * row.num_elements(), prepended(to - from, &row)?)
 }
 
-/// Returns the splits as places, checked to rise from 0 to at most `n`.
+/// Returns the splits as positions, checked to increase from 0 to at most `n`.
 fn checked_splits(t: &Tensor, n: usize) -> Result<Vec<usize>> {
     let bad = |why: &str| invalid_argument!("Invalid ragged splits: {why}");
     if t.shape().rank() != 1 || t.num_elements() == 0 {
@@ -227,7 +227,7 @@ fn component(variant: &Variant, rank: usize, dtype: DType, splits_dtype: DType) 
     Ok(ragged)
 }
 
-/// Returns the components side by side: the splits of every dimension and the values.
+/// Returns the components concatenated: the splits of every dimension and the values.
 fn stacked(
     parts: &[&Ragged],
     shape: &Shape,
@@ -302,8 +302,7 @@ fn stacked(
     Ok((all, values))
 }
 
-/// Returns the values of all components one behind the other, in the shape of the values that were
-/// encoded.
+/// Concatenates the values of all components, in the shape of the encoded values.
 fn values_of_all(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {

@@ -1,5 +1,4 @@
-//! Candidate sampling: the classes that a sampled loss compares with (TensorFlow:
-//! `core/kernels/candidate_sampler_ops.cc`).
+//! Candidate sampling for sampled losses (TensorFlow: `core/kernels/candidate_sampler_ops.cc`).
 
 use crate::random_ops::Seeded;
 use crate::range_sampler::{Aliases, RangeSampler, WeightTree};
@@ -12,7 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Mutex, PoisonError};
 
-/// The signature of the samplers whose distribution is known by its range.
+/// The signature of the samplers that are determined by their range.
 const OF_RANGE: &str = "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float, \
          sampled_expected_count: float | num_true: int >= 1; num_sampled: int >= 1; \
          unique: bool; range_max: int >= 1; seed: int = 0; seed2: int = 0 | stateful";
@@ -79,7 +78,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// Returns a matrix of any height.
+/// Returns a matrix shape with `n` columns.
 fn columns(n: i64) -> PartialShape {
     PartialShape::of([None, usize::try_from(n).ok()])
 }
@@ -120,7 +119,7 @@ fn learned(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     })
 }
 
-/// The weights of a fixed distribution, as the attrs give them.
+/// The weights of a fixed distribution, from the attrs.
 struct Unigrams {
     range: i64,
     distortion: f32,
@@ -184,7 +183,7 @@ impl Unigrams {
         Ok(RangeSampler::Fixed(aliases))
     }
 
-    /// How many of the reserved ids belong to this shard.
+    /// Returns the number of reserved ids of this shard.
     fn n_reserved_here(&self) -> i64 {
         match self.n_reserved.saturating_sub(self.shard) {
             left if left > 0 && self.shard < self.shards => (left - 1) / self.shards + 1,
@@ -193,10 +192,10 @@ impl Unigrams {
     }
 }
 
-/// The longest line of a vocabulary.
+/// Maximal length of a line of a vocabulary.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Weights of this shard's ids. More of them than wanted are counted but not kept.
+/// Weights of this shard's ids. Surplus ones are counted but not stored.
 struct Weights<'a> {
     of: &'a Unigrams,
     values: Vec<f32>,
@@ -205,7 +204,7 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Returns whether there is memory for all weights that the reserved ids take.
+    /// Checks that the weights of all reserved ids fit into memory.
     fn check_memory(&self) -> Result<()> {
         let n = self.n.min(self.of.range) as usize;
         Tensor::for_overwrite(DType::Float, ferroflow_functors::indices::shape_of([n, 4])?)
@@ -258,7 +257,7 @@ impl Weights<'_> {
     }
 }
 
-/// Returns a kernel whose distribution belongs to the session: it may learn.
+/// Returns a kernel whose distribution belongs to the session, because it may learn.
 fn sampler(
     build: &KernelBuild,
     make: impl Fn(&dyn Fn() -> Result<()>) -> Result<RangeSampler> + Send + Sync + 'static,
@@ -318,7 +317,7 @@ fn sampler(
     }))
 }
 
-/// Where sampled classes are true ones: row, position among the samples, and the lowest weight.
+/// Finds samples that are true classes: row, position among the samples, and the lowest weight.
 fn accidental_hits(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let n_true = build.attrs.int("num_true")?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {

@@ -1,30 +1,30 @@
 //! Uniform, normal and integer distributions, bit for bit TensorFlow's
 //! (`core/lib/random/random_distributions.h`; normal numbers by Box and Muller, 1958).
 //!
-//! A tensor is filled in groups, the numbers that one block of the generator makes. Each group is a
-//! function of its position alone, so it does not matter which thread fills it.
+//! A tensor is filled in groups of the numbers from one block of the generator. A group depends on
+//! its position only, so the result does not depend on the threads.
 
 use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{bf16, f16};
 use std::f64::consts::PI;
 
-/// Blocks of the generator that are set aside for one number of a distribution that rejects.
+/// Blocks of the generator reserved for one number of a rejection-sampled distribution.
 pub(crate) const RESERVED: u128 = 256;
 /// Elements of a parallel chunk; a multiple of every group.
 const CHUNK: usize = 4096;
 
-/// How one group of numbers is made.
+/// A distribution of numbers in groups.
 pub(crate) trait Distribution<T>: Sync {
     /// Numbers in a group.
     const GROUP: usize;
-    /// Blocks of the generator from one group to the next.
+    /// Blocks of the generator between groups.
     const STRIDE: u128 = 1;
-    /// Fills a group, which may be cut short at the end of the tensor.
+    /// Fills a group, which may be truncated at the end of the tensor.
     fn group(&self, random: &mut Philox, out: &mut [T]);
 }
 
-/// Fills `out` from the stream's present block on.
+/// Fills `out` from the stream's current block on.
 pub(crate) fn fill<T: Send, D: Distribution<T>>(
     par: &dyn Parallelism,
     random: &Philox,
@@ -40,20 +40,20 @@ pub(crate) fn fill<T: Send, D: Distribution<T>>(
     });
 }
 
-/// Returns a float between 0 and 1, 1 excluded, from random bits.
+/// Converts random bits to a float in [0, 1).
 #[inline]
 pub(crate) fn unit_f32(x: u32) -> f32 {
     f32::from_bits(0x3F80_0000 | (x & 0x7F_FFFF)) - 1.0
 }
 
-/// Returns a double between 0 and 1, 1 excluded, from random bits.
+/// Converts random bits to a double in [0, 1).
 #[inline]
 pub(crate) fn unit_f64(x0: u32, x1: u32) -> f64 {
     let mantissa = ((x0 & 0xF_FFFF) as u64) << 32 | x1 as u64;
     f64::from_bits(1023 << 52 | mantissa) - 1.0
 }
 
-/// Two floats of the normal distribution.
+/// Returns two normally distributed floats.
 #[inline]
 fn normal_f32(x0: u32, x1: u32) -> [f32; 2] {
     let u = unit_f32(x0).max(1.0e-7);
@@ -63,7 +63,7 @@ fn normal_f32(x0: u32, x1: u32) -> [f32; 2] {
     [sin * r, cos * r]
 }
 
-/// Two doubles of the normal distribution.
+/// Returns two normally distributed doubles.
 #[inline]
 pub(crate) fn normal_f64([x0, x1, x2, x3]: [u32; 4]) -> [f64; 2] {
     let u = unit_f64(x0, x1).max(1.0e-7);
@@ -82,7 +82,7 @@ fn long([a, b, c, d]: [u32; 4]) -> [u64; 2] {
     [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
 }
 
-/// Between 0 and 1, 1 excluded.
+/// Uniform in [0, 1).
 pub(crate) struct Uniform;
 
 macro_rules! uniform {
@@ -112,7 +112,7 @@ impl Distribution<f64> for Uniform {
     }
 }
 
-/// Mean 0, deviation 1.
+/// The standard normal distribution.
 pub(crate) struct Normal;
 
 macro_rules! normal {
@@ -156,7 +156,7 @@ impl Distribution<f64> for Normal {
     }
 }
 
-/// Mean 0, deviation 1, drawn again from 2 deviations on.
+/// The standard normal distribution, redrawn beyond two standard deviations.
 pub(crate) struct Truncated;
 
 impl Distribution<f64> for Truncated {
@@ -171,7 +171,7 @@ impl Distribution<f64> for Truncated {
     }
 }
 
-/// Integers from `low` on, `range` of them; zero stands for all that the type has.
+/// Integers from `low` on, `range` of them; zero stands for all of the type.
 pub(crate) struct Integers<T, U> {
     pub low: T,
     pub range: U,
@@ -199,7 +199,7 @@ integers! {
     u64, u64, 2, long;
 }
 
-/// Returns the positions that the elements of a shuffled vector come from.
+/// Returns the source positions of a shuffled vector's elements.
 pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for i in 0..n.saturating_sub(1) {
@@ -209,12 +209,12 @@ pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
     order
 }
 
-/// Returns an integer below `n`, all of them equally likely, from 32 random bits a try.
+/// Returns a uniform integer below `n`, from 32 random bits per attempt.
 pub(crate) fn below_u32(random: &mut Philox, n: u32) -> u32 {
     below(n.into(), u32::MAX.into(), || random.next_u32().into()) as u32
 }
 
-/// Returns an integer below `n`, all of them equally likely, from 64 random bits a try.
+/// Returns a uniform integer below `n`, from 64 random bits per attempt.
 pub(crate) fn below_u64(random: &mut Philox, n: u64) -> u64 {
     below(n, u64::MAX, || {
         let (low, high) = (random.next_u32(), random.next_u32());

@@ -1,11 +1,11 @@
-//! Gamma, Poisson and binomial numbers by rejection, each from a stream of its own, bit for bit
+//! Gamma, Poisson and binomial samples by rejection, each from its own stream, bit for bit
 //! TensorFlow's (`core/kernels/random_op.cc`, `random_poisson_op.cc`, `random_binomial_op.cc`).
 
 use crate::distributions::{normal_f64, unit_f64};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_primitives::special::lgamma;
 
-/// Numbers made two to a block, of which the second one comes first.
+/// Numbers computed two per block, of which the second is used first.
 struct Backward {
     make: fn([u32; 4]) -> [f64; 2],
     first: Option<f64>,
@@ -25,12 +25,12 @@ impl Backward {
     }
 }
 
-/// Two numbers between 0 and 1.
+/// Returns two numbers in [0, 1).
 fn units([a, b, c, d]: [u32; 4]) -> [f64; 2] {
     [unit_f64(a, b), unit_f64(c, d)]
 }
 
-/// Returns a number of the gamma distribution of shape `alpha` (Marsaglia and Tsang, 2000).
+/// Returns a sample of the gamma distribution of shape `alpha` (Marsaglia and Tsang, 2000).
 pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
     let (mut uniforms, mut normals) = (Backward::new(units), Backward::new(normal_f64));
     if alpha == 1.0 {
@@ -39,7 +39,7 @@ pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
     let small = alpha < 1.0;
     let d = alpha + if small { 2.0 / 3.0 } else { -1.0 / 3.0 };
     let c = 1.0 / 3.0 / d.sqrt();
-    // What is not a number or negative would be drawn for ever.
+    // Sampling would not terminate for NaN and negative shapes.
     if d.is_nan() || c.is_nan() {
         return f64::NAN;
     }
@@ -61,8 +61,8 @@ pub(crate) fn gamma(mut random: Philox, alpha: f64) -> f64 {
     }
 }
 
-/// Returns a number of the Poisson distribution: events until their distances exceed one (Knuth)
-/// where they are few, else by transformed rejection (PTRS: Hörmann, 1993).
+/// Returns a sample of the Poisson distribution, by counting events until their distances exceed
+/// one (Knuth) for small rates, else by transformed rejection (PTRS: Hörmann, 1993).
 pub(crate) fn poisson(mut random: Philox, rate: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     if rate < 10.0 {
@@ -75,7 +75,7 @@ pub(crate) fn poisson(mut random: Philox, rate: f64) -> f64 {
             n += 1.0;
         }
     }
-    // Would be drawn for ever.
+    // Sampling would not terminate.
     if !rate.is_finite() {
         return rate;
     }
@@ -101,10 +101,10 @@ pub(crate) fn poisson(mut random: Philox, rate: f64) -> f64 {
     }
 }
 
-/// Returns a number of the binomial distribution of `count` tries with probability `prob`: that of
-/// the `position`-th element of a tensor whose stream is `random`.
+/// Returns a sample of the binomial distribution of `count` trials with probability `prob`, for the
+/// `position`-th element of a tensor whose stream is `random`.
 ///
-/// `many` says whether `count * prob` (or `count * (1 - prob)`, if that is less) reaches ten.
+/// `many` is whether `count * prob` (or `count * (1 - prob)`, if that is less) is at least ten.
 pub(crate) fn binomial(random: &Philox, position: u128, count: f64, prob: f64, many: bool) -> f64 {
     let draw = |prob| match many {
         true => binomial_rejected(random.skipped(256 * position), count, prob),
@@ -123,8 +123,7 @@ pub(crate) fn binomial(random: &Philox, position: u128, count: f64, prob: f64, m
     }
 }
 
-/// Returns the number of geometric numbers that fit into `count` (inversion; Kachitvichyanukul,
-/// 1988).
+/// Returns how many geometric samples fit into `count` (inversion; Kachitvichyanukul, 1988).
 fn binomial_inverted(mut random: Philox, count: f64, prob: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     let (mut sum, mut n) = (0.0, 0.0);
@@ -137,7 +136,7 @@ fn binomial_inverted(mut random: Philox, count: f64, prob: f64) -> f64 {
     }
 }
 
-/// Transformed rejection (BTRS: Hörmann, 1993).
+/// Samples by transformed rejection (BTRS: Hörmann, 1993).
 fn binomial_rejected(mut random: Philox, count: f64, prob: f64) -> f64 {
     let mut uniforms = Backward::new(units);
     let deviation = (count * prob * (1.0 - prob)).sqrt();

@@ -1,5 +1,5 @@
-//! Random ops whose generator is a variable: `tf.random.Generator`. Its value is a counter of two
-//! 64-bit words and a key.
+//! Random ops with a variable as generator state: `tf.random.Generator`. The state is a counter of
+//! two 64-bit words and a key.
 
 use crate::distributions::{Integers, RESERVED};
 use crate::random_binomial::binomial;
@@ -123,10 +123,10 @@ pub(crate) const OPS: &[Op] = &[
 const FLOATS: &str = "resource: resource, algorithm: int64, shape: shape_dtype -> output: dtype | \
     dtype: type = float; shape_dtype: type = int64 | stateful";
 
-/// Words of a state.
+/// Words of the state.
 const STATE: usize = 3;
 
-/// A generator before numbers are taken from it.
+/// A generator's state before an op took numbers from it.
 struct Reserved {
     now: Philox,
     before: [i64; STATE],
@@ -183,10 +183,10 @@ fn check_state(state: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Returns a shape that there is memory for, and the generator for so many numbers.
+/// Returns the output shape, checked to fit into memory, and the generator for its numbers.
 fn reserved(ctx: &KernelCtx, dtype: DType) -> Result<(Shape, Philox)> {
     let shape = wanted_shape_at(ctx, 2)?;
-    // A step that fails for want of memory leaves the generator where it was.
+    // A step that runs out of memory does not advance the generator.
     ctx.alloc(dtype, shape.clone())?;
     let from = reserve(ctx, shape.num_elements() as u64)?.now;
     Ok((shape, from))

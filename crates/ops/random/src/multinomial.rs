@@ -34,7 +34,7 @@ pub(crate) fn multinomial_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Classes drawn by their logits (input 0), as many for each row as input 1 says.
+/// Draws classes by their logits (input 0); input 1 is the number per row.
 pub(crate) fn draw<I: Index>(
     ctx: &KernelCtx,
     from: impl FnOnce(usize) -> Result<Philox>,
@@ -90,7 +90,7 @@ pub(crate) fn draw<I: Index>(
     Ok(out)
 }
 
-/// Returns the numbers of a tensor of a real type.
+/// Converts a tensor of a real type to doubles.
 pub(crate) fn as_doubles(t: &Tensor) -> Result<Vec<f64>> {
     match t.dtype() {
         DType::Half => Ok(t.slice::<f16>()?.iter().map(|x| x.to_f64()).collect()),

@@ -1,4 +1,4 @@
-//! Shapes and streams that the ops with parameters as tensors share.
+//! Shapes and streams of the ops whose parameters are tensors.
 
 use crate::random_ops::{Seeded, shape_from_input, wanted_shape};
 use crate::stateless::{Source, check_seed};
@@ -21,9 +21,9 @@ macro_rules! drawn {
     )*};
 }
 
-/// A number type that draws are stored as.
+/// An output type of samples.
 pub(crate) trait Drawn: Element {
-    /// Returns the number; what is infinite or none is zero as an integer.
+    /// Converts a sample; infinities and NaN are zero as an integer.
     fn of(x: f64) -> Self;
 }
 
@@ -33,7 +33,7 @@ drawn! {
     i64: |x| if x.is_finite() { x as i64 } else { 0 }
 }
 
-/// Returns the stream of so many numbers.
+/// Returns a stream with the requested count of numbers.
 pub(crate) type Stream = Box<dyn Fn(&KernelCtx, usize) -> Result<Philox> + Send + Sync>;
 
 pub(crate) fn of_node(build: &KernelBuild) -> Result<Stream> {
@@ -45,7 +45,7 @@ pub(crate) fn of_input(source: Source) -> Stream {
     Box::new(move |ctx, _| source(ctx))
 }
 
-/// Returns the shape in input 0, then that of the parameters in input 1.
+/// Sets the output shape to the shape in input 0 followed by that of the parameters in input 1.
 pub(crate) fn samples_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.with_rank(0, 1)?;
     let samples = shape_input(ctx, 0)?;
@@ -76,9 +76,9 @@ pub(crate) fn full_shape(ctx: &KernelCtx, at: usize, asked: Asked) -> Result<Sha
     Ok(shape)
 }
 
-/// Returns a tensor of `shape`, whose last dimensions are those of `parameters`, of what `draw`
-/// makes of a parameter and the position of the number: all numbers of a parameter follow one
-/// another.
+/// Returns a tensor of `shape`, whose last dimensions are those of `parameters`, with the results
+/// of `draw` for a parameter and the position of the sample; the samples of a parameter are
+/// computed one after another.
 pub(crate) fn spread<O: Element, P: Copy + Sync>(
     ctx: &KernelCtx,
     shape: Shape,

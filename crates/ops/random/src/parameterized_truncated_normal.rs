@@ -44,7 +44,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(truncated_gradient),
 ];
 
-/// Numbers for the parameters in the inputs 1 to 4, scalars or one for each row.
+/// Draws samples for the parameters in inputs 1 to 4, scalars or one per row.
 fn truncated<T: Element + Float>(ctx: &KernelCtx, node: &Seeded) -> Result<Tensor>
 where
     Uniform: Distribution<T>,
@@ -70,7 +70,7 @@ where
         && min.shape().is_scalar()
         && max.shape().is_scalar();
     let total = shape.num_elements();
-    // With the same parameters everywhere it is drawn by the hundred.
+    // With the same parameters everywhere, samples are drawn in large batches.
     let (batches, size) = match same {
         true => (total.div_ceil(100), 100),
         false => (rows, total / rows.max(1)),
@@ -97,7 +97,7 @@ where
     Ok(out)
 }
 
-/// Numbers for parameters that are broadcast to the end of the shape.
+/// Draws samples for parameters that are broadcast to the end of the shape.
 fn stateless_truncated<T: Element + Float>(ctx: &KernelCtx) -> Result<Tensor>
 where
     Uniform: Distribution<T>,
@@ -134,8 +134,8 @@ where
     Ok(out)
 }
 
-/// How the samples move with mean, deviation and bounds: the share of the distribution below them
-/// stays (Figurnov et al., 2018).
+/// Implicit reparameterization by mean, deviation and bounds: the cumulative probability of a
+/// sample stays constant (Figurnov et al., 2018).
 fn truncated_gradient(g: &mut GradientCtx) -> Result<()> {
     let (mean, deviation, min, max, y, dy) = (g.x(2), g.x(3), g.x(4), g.x(5), g.y(0), g.dy(0));
     let standard = |x: Expr<'_>| ((x - mean) / deviation).output();

@@ -29,9 +29,9 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .not_differentiable()];
 
-/// Binomial numbers of the shape in one input for counts and probabilities in another and the next,
-/// computed with as numbers of type `dtype`. `stream` is told how many pairs there are and how many
-/// numbers of each.
+/// Draws binomial samples of the shape in one input for the counts and probabilities in another and
+/// the next, computed with as numbers of type `dtype`. `stream` gets the number of parameter pairs
+/// and of samples for each.
 pub(crate) fn binomial<O: Drawn>(
     ctx: &KernelCtx,
     [shape, at]: [usize; 2],
@@ -49,7 +49,7 @@ pub(crate) fn binomial<O: Drawn>(
     })?;
     check_end(&shape, &of)?;
     let n = of.num_elements();
-    // A step that fails for want of memory leaves a generator where it was.
+    // A step that runs out of memory does not advance the generator.
     ctx.alloc(O::DTYPE, shape.clone())?;
     let from = stream([n, shape.num_elements() / n.max(1)])?;
     let parameters: Vec<[f64; 2]> = as_doubles(&broadcast(ctx, counts, &of)?)?
@@ -59,7 +59,7 @@ pub(crate) fn binomial<O: Drawn>(
         .collect();
     spread(ctx, shape, &parameters, |[count, prob], position| {
         let less = if prob <= 0.5 { prob } else { 1.0 - prob };
-        // The product as a number of the inputs' type.
+        // The product, rounded to the inputs' type.
         let many = match dtype {
             DType::Half => f16::from_f64(count) * f16::from_f64(less) >= f16::from_f32(10.0),
             DType::Float => count as f32 * less as f32 >= 10.0,

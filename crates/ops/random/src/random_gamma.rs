@@ -76,7 +76,8 @@ fn gamma(
     })), else Err(build.unsupported(dtype)))
 }
 
-/// How the samples move with `alpha` in input `at`, which their last dimensions are of.
+/// Implicit reparameterization by `alpha` in input `at`, whose dimensions are the samples' last
+/// ones.
 fn gamma_gradient(g: &mut GradientCtx, at: usize) -> Result<()> {
     let (alpha, samples) = (g.x(at), g.y(0));
     let moved = g.dy(0) * alpha.op("RandomGammaGrad", &[samples]);

@@ -53,7 +53,7 @@ pub(crate) const OPS: &[Op] = &[
 /// continues after the last step.
 struct Stream(Mutex<Philox>);
 
-/// The stream of a node, by its name and seeds.
+/// The stream of a node, identified by its name and seeds.
 pub(crate) struct Seeded {
     name: String,
     seeds: (u64, u64),
@@ -67,7 +67,7 @@ impl Seeded {
         Ok(Seeded { name, seeds })
     }
 
-    /// Returns the stream and advances it by `n_blocks`.
+    /// Reserves `n_blocks` of the stream and returns them.
     pub(crate) fn reserve(&self, ctx: &KernelCtx, n_blocks: u128) -> Result<Philox> {
         let resources = ctx.resources();
         let stream = resources.session_local(&self.name, || {
@@ -96,7 +96,7 @@ pub(crate) fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
     shape_from_input_at(ctx, 0)
 }
 
-/// The output has the shape that input `i` asks for.
+/// Sets the output to the shape in input `i`.
 pub(crate) fn shape_from_input_at(ctx: &mut ShapeCtx, i: usize) -> Result<()> {
     ctx.with_rank(i, 1)?;
     let shape = shape_input(ctx, i)?;
@@ -104,12 +104,12 @@ pub(crate) fn shape_from_input_at(ctx: &mut ShapeCtx, i: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the shape that input 0 asks for.
+/// Returns the shape in input 0.
 pub(crate) fn wanted_shape(ctx: &KernelCtx) -> Result<Shape> {
     wanted_shape_at(ctx, 0)
 }
 
-/// Returns the shape that input `i` asks for.
+/// Returns the shape in input `i`.
 pub(crate) fn wanted_shape_at(ctx: &KernelCtx, i: usize) -> Result<Shape> {
     let dims = ctx.input(i)?;
     if dims.shape().rank() != 1 {
@@ -167,7 +167,7 @@ fn floats(build: &KernelBuild, kind: Floats) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Integers from input `at` up to the next input.
+/// Returns integers from input `at` up to the next input.
 pub(crate) fn integers(
     ctx: &KernelCtx,
     at: usize,

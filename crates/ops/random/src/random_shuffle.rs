@@ -23,7 +23,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .not_differentiable()];
 
-/// Shuffles along the first dimension; `stream` says where the numbers for so many rows come from.
+/// Shuffles along the first dimension; `stream` returns the numbers for a count of rows.
 pub(crate) fn shuffle(
     build: &KernelBuild,
     stream: impl Fn(&KernelCtx, usize) -> Result<Philox> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Classes drawn from a range for sampled losses, bit for bit TensorFlow's
+//! Samplers over a range of classes for sampled losses, bit for bit TensorFlow's
 //! (`core/kernels/range_sampler.cc`, `core/lib/random/weighted_picker.cc` and
 //! `distribution_sampler.cc`).
 
@@ -22,9 +22,9 @@ pub(crate) enum RangeSampler {
     LogUniform {
         range: i64,
     },
-    /// By how often a class was seen, and once more.
+    /// Classes by the number of times they were seen, plus one.
     Learned(WeightTree),
-    /// By weights that stay.
+    /// Classes by constant weights.
     Fixed(Aliases),
 }
 
@@ -39,7 +39,7 @@ impl RangeSampler {
         }
     }
 
-    /// Classes that can be drawn at all.
+    /// Returns the number of classes with a positive probability.
     pub(crate) fn n_possible(&self) -> i64 {
         match self {
             RangeSampler::Fixed(aliases) => aliases.n_possible as i64,
@@ -74,12 +74,12 @@ impl RangeSampler {
         }
     }
 
-    /// Fills `sampled` with classes and tells how often each of them and of `classes` is to be
-    /// expected among so many.
+    /// Fills `sampled` with classes and returns how often each of them and of `classes` is expected
+    /// among as many.
     ///
     /// # Errors
-    /// INTERNAL where no more different classes are found; what `go_on`, which is asked now and
-    /// then, says.
+    /// INTERNAL if not enough distinct classes are found; those of `go_on`, which is called
+    /// regularly.
     pub(crate) fn draw(
         &self,
         random: &mut Philox,
@@ -135,7 +135,7 @@ impl RangeSampler {
         Ok(())
     }
 
-    /// Counts classes that were seen, where that matters.
+    /// Counts classes that were seen, if the distribution learns.
     pub(crate) fn learn(&mut self, classes: &[i64]) {
         if let RangeSampler::Learned(tree) = self {
             classes.iter().for_each(|&class| tree.add(class));
@@ -143,21 +143,21 @@ impl RangeSampler {
     }
 }
 
-/// Weights of classes as a binary tree of sums: node `i` is that of `2 i` and `2 i + 1`.
+/// Weights of classes as a binary tree of sums: node `i` has the children `2 i` and `2 i + 1`.
 pub(crate) struct WeightTree {
     n: usize,
     sums: Vec<i32>,
 }
 
 impl WeightTree {
-    /// `n` classes of weight one.
+    /// Creates a tree of `n` classes of weight one.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the memory is not there; what `go_on`, which is asked now and then,
-    /// says.
+    /// RESOURCE_EXHAUSTED if it does not fit into memory; those of `go_on`, which is called
+    /// regularly.
     pub(crate) fn new(n: usize, go_on: &dyn Fn() -> Result<()>) -> Result<Self> {
         let leaves = n.next_power_of_two();
-        // Checks the size against the memory of the machine.
+        // Checks the size against the machine's memory.
         Tensor::for_overwrite(DType::Int32, shape_of([leaves, 2])?)?;
         let mut sums = vec![0; leaves];
         sums.resize(leaves + n, 1);
@@ -209,8 +209,7 @@ impl WeightTree {
     }
 }
 
-/// Weights of classes, each with another class to share its place with (the alias method: Walker,
-/// 1977).
+/// Weights of classes, each with an alias class (the alias method: Walker, 1977).
 pub(crate) struct Aliases {
     weights: Vec<f32>,
     /// Weights that are not zero.
@@ -221,7 +220,7 @@ pub(crate) struct Aliases {
 
 impl Aliases {
     /// # Errors
-    /// INVALID_ARGUMENT for weights that are no distribution.
+    /// INVALID_ARGUMENT if the weights are not a distribution.
     pub(crate) fn new(weights: Vec<f32>, total: f32) -> Result<Self> {
         let n = weights.len();
         let sum: f64 = weights.iter().copied().map(f64::from).sum();

@@ -1,4 +1,4 @@
-//! Random ops whose numbers depend on nothing but a seed that is given as an input.
+//! Random ops that depend only on a seed input.
 
 use crate::distributions::Integers;
 use crate::multinomial::{draw, multinomial_shape};
@@ -166,10 +166,10 @@ pub(crate) const OPS: &[Op] = &[
     }),
 ];
 
-/// TensorFlow's number of the algorithm; 2 is ThreeFry, and with 3 it may choose.
+/// TensorFlow's number of the algorithm; 2 is ThreeFry, and 3 selects automatically.
 const PHILOX: i32 = 1;
 
-/// Where the stream of an op comes from, by its inputs.
+/// Returns the stream of an op, from its inputs.
 pub(crate) type Source = fn(&KernelCtx) -> Result<Philox>;
 
 pub(crate) fn check_seed(ctx: &ShapeCtx, i: usize) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Truncated normal numbers with parameters, bit for bit TensorFlow's
+//! Truncated normal samples with parameters, bit for bit TensorFlow's
 //! (`core/kernels/parameterized_truncated_normal_op.cc`; the tails by Robert, 1995).
 
 use crate::distributions::{Distribution, Normal, Uniform};
@@ -7,10 +7,10 @@ use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{Element, Tensor};
 use num_traits::Float;
 
-/// Tries for one number.
+/// Attempts per sample.
 pub(crate) const MAX_TRIES: usize = 1000;
 
-/// A normal distribution that is cut off at both ends.
+/// A truncated normal distribution.
 pub(crate) struct Cut<T> {
     mean: T,
     deviation: T,
@@ -18,7 +18,7 @@ pub(crate) struct Cut<T> {
     max: T,
 }
 
-/// Distributions whose parameters are numbers each, or one for all of them.
+/// Distributions whose parameters are one each, or the same for all.
 pub(crate) struct Cuts<'a, T> {
     mean: &'a [T],
     deviation: &'a [T],
@@ -27,7 +27,7 @@ pub(crate) struct Cuts<'a, T> {
 }
 
 impl<'a, T: Element + Float> Cuts<'a, T> {
-    /// Of the tensors of means, deviations and both bounds.
+    /// Reads the tensors of means, deviations and both bounds.
     pub(crate) fn new([mean, deviation, min, max]: [&'a Tensor; 4]) -> Result<Self> {
         Ok(Cuts {
             mean: mean.slice()?,
@@ -65,7 +65,7 @@ impl Groups<'_> {
     }
 }
 
-/// Numbers as they are accepted, up to a given count.
+/// Collects accepted numbers, up to a given count.
 struct Accepted<F> {
     n: usize,
     wanted: usize,
@@ -74,7 +74,7 @@ struct Accepted<F> {
 }
 
 impl<F> Accepted<F> {
-    /// Accepts or rejects a number. Returns whether all numbers are drawn.
+    /// Accepts or rejects a number; returns whether all numbers are drawn.
     fn offer<T>(&mut self, x: Option<T>, from: &str) -> Result<bool>
     where
         F: FnMut(usize, T),
@@ -104,7 +104,7 @@ where
     /// Draws `wanted` numbers from `random` and passes them to `put`, with their index.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for invalid bounds, INTERNAL where no number is accepted.
+    /// INVALID_ARGUMENT for invalid bounds, INTERNAL if no number is accepted.
     pub(crate) fn draw(
         self,
         random: &mut Philox,
@@ -125,7 +125,8 @@ where
         if !(deviation > zero && min < max && (min.is_finite() || max.is_finite())) {
             return Err(invalid_argument!("Invalid parameters"));
         }
-        // A bound on one side only is the lower one then, and two on one side are positive.
+        // Flip such that a one-sided bound is the lower one, and bounds on one side of the mean are
+        // positive.
         if (min.is_infinite() && min < zero) || max < mean {
             (min, max) = (max, min);
             deviation = -deviation;
@@ -144,7 +145,7 @@ where
         };
         let inside = of(1.3);
         if (low < -inside && high >= zero) || (high > inside && low <= zero) {
-            // Much of the normal distribution is inside.
+            // Much of the normal distribution is inside the bounds.
             let n = <Normal as Distribution<T>>::GROUP;
             loop {
                 for x in groups.next(&Normal).into_iter().take(n) {
@@ -170,7 +171,7 @@ where
                 }
             }
         }
-        // The exponential distribution that accepts most.
+        // The exponential proposal with the highest acceptance rate.
         let alpha = (low + root) / two;
         loop {
             let group = groups.next::<T, _>(&Uniform);

@@ -104,7 +104,7 @@ impl Written for Variant {
     }
 }
 
-/// Checks a sparse tensor: the number of its values and its rank.
+/// Checks a sparse tensor; returns the number of its values and its rank.
 fn check_sparse(at: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(usize, usize)> {
     let [n, rank] = *at.shape().dims() else {
         return Err(invalid_argument!(

@@ -52,7 +52,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(fill_empty_rows_grad),
 ];
 
-/// Returns the shape that `sizes` stand for, of which one may be -1.
+/// Returns the shape `sizes`, of which one may be -1.
 pub(crate) fn wanted(from: &Shape, sizes: &[i64]) -> Result<Shape> {
     let total = from.num_elements() as i64;
     let (mut product, mut unknown) = (1i64, None);
@@ -140,7 +140,7 @@ fn fill_empty_rows<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
             "Received SparseTensor with dense_shape[0] = 0 but indices.shape[0] = {n}"
         ));
     }
-    // Of each row, where its next value goes.
+    // For each row, the position of its next value.
     let mut empty = ctx.alloc(DType::Bool, rows_shape.clone())?;
     let mut counts = ctx.alloc(DType::Int64, rows_shape)?;
     let counts = counts.slice_mut::<i64>()?;
@@ -194,7 +194,7 @@ fn fill_empty_rows<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(3, places)
 }
 
-/// The gradients of filled rows are summed up for the default value.
+/// Sums up the gradients of filled rows for the default value.
 fn fill_empty_rows_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {

@@ -1,4 +1,4 @@
-//! A sparse matrix times a dense one.
+//! SparseTensorDenseMatMul: the product of a sparse and a dense matrix.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -144,7 +144,7 @@ fn product<I: Index, T: Num + MatMulElement>(
     Ok(out)
 }
 
-/// Of the sparse values only those places of the product's gradient that exist.
+/// The gradient by the sparse values, only at their positions.
 fn gradient(g: &mut GradientCtx) -> Result<()> {
     let (at, values, shape, b, dy) = (g.x(0), g.x(1), g.x(2), g.x(3), g.dy(0));
     let (adjoint_a, adjoint_b) = (g.attrs().bool("adjoint_a")?, g.attrs().bool("adjoint_b")?);

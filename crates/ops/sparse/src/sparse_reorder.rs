@@ -20,7 +20,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(|build| dispatch_items!(build.output(1)?, T => Ok(Box::new(reorder::<T>))))
 .gradient(reorder_gradient)];
 
-/// Checks the parts of a sparse tensor: how many values it has, and its rank.
+/// Checks the parts of a sparse tensor; returns the number of values and the rank.
 fn check_parts(at: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(usize, usize)> {
     let parts = [
         ("indices", at, 2),
@@ -51,7 +51,7 @@ fn check_parts(at: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(usize, u
     Ok((n, rank))
 }
 
-/// Rows of indices in order, those that are the same as they were.
+/// Sorts rows of indices; equal ones keep their order.
 fn reorder<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let (at, values) = (ctx.input(0)?, ctx.input(1)?);
     let (n, rank) = check_parts(at, values, ctx.input(2)?)?;
@@ -80,7 +80,7 @@ fn reorder<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(1, moved)
 }
 
-/// Returns the values' gradients in the order in which they were.
+/// Returns the values' gradients in the original order.
 fn reorder_gradient(g: &mut GradientCtx) -> Result<()> {
     let (at, shape, dy) = (g.x(0), g.x(2), g.dy(1));
     let zero = at.int(0);

@@ -1,4 +1,4 @@
-//! Rows of variables that are changed in place.
+//! ResourceScatter ops: in-place updates of variables by row.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::gather::bad_index;
@@ -99,7 +99,7 @@ fn check_shapes(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> 
     ))
 }
 
-/// Returns the rows that the indices name, all of which must be inside `limit`.
+/// Returns the indexed rows, all of which must be below `limit`.
 fn rows(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
     let picked = indices::ints(indices)?.into_iter().enumerate();
     let row = |(i, index): (usize, i64)| {
@@ -109,11 +109,11 @@ fn rows(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
     picked.map(row).collect()
 }
 
-/// Changes rows of the first tensor by the second.
+/// Updates rows of the first tensor by the second.
 type Apply<'a> = dyn Fn(&mut Tensor, &[usize], &Tensor) -> Result<()> + 'a;
 
-/// Applies `apply` to the rows that the indices name, in their order. Nothing is
-/// changed when an index is not inside.
+/// Applies `apply` to the indexed rows, in order. Changes nothing if an index is out of
+/// range.
 fn scatter(ctx: &KernelCtx, dtype: DType, apply: &Apply) -> Result<()> {
     let var = variable(ctx, 0)?;
     let mut value = var.write();
@@ -160,7 +160,7 @@ fn replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn combine(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(2)?;
-    // Integers are not divided by zero; floats are.
+    // Integers must not be divided by zero; floats may.
     let refuses_zero = combine == Combine::Div && dtype.is_integer();
     macro_rules! kernel {
         ($T:ty, $f:expr) => {{

@@ -1,4 +1,4 @@
-//! Variables that ops reach through handles.
+//! Resource variables: variables accessed by handles.
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
 use ferroflow_functors::gather::{
@@ -32,7 +32,7 @@ pub(crate) const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(|build| {
         let place = ContainerInfo::of_variable(build)?;
-        // The mark of what was a reference in the graph.
+        // Marks a variable that was a reference in the graph.
         let make = match build.attrs.get("_reference") {
             Some(_) => Var::reference,
             None => Var::default,
@@ -207,7 +207,7 @@ fn var_handles(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
-    // Reads that stand for a reference to an old-style variable speak of that.
+    // Reads that replace references to an old-style variable name it in errors.
     let reference = build.attrs.str("_reference").ok().map(str::to_string);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let handle = handle(ctx, 0)?;
@@ -233,7 +233,7 @@ fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let validate = build.attrs.bool("validate_shape")?;
-    // The shape that an old-style variable was declared with.
+    // The declared shape of an old-style variable.
     let declared = build.attrs.shape("_declared").ok().cloned();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let value = ctx.take_input(1)?;
@@ -331,7 +331,7 @@ fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let handle = handle(ctx, 0)?;
         let existed = match resolve::<Var>(ctx, handle) {
-            // It keeps its place: kernels that remember it see it without a value.
+            // The variable stays registered without a value, for kernels that cached it.
             Ok(var) => var.get().is_some() && var.write().take().is_some(),
             Err(_) => {
                 ferroflow_resources::table::destroy(ctx, handle)
@@ -342,7 +342,7 @@ fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         if existed || ignore {
             return Ok(());
         }
-        // A handle alone makes no variable, and so no container, to TensorFlow.
+        // In TensorFlow a handle alone does not create the variable, and so not its container.
         let is_there = |r: &(dyn Any + Send + Sync)| {
             let var = r.downcast_ref::<Var>();
             var.is_none_or(|var| var.version() > 0)
@@ -384,7 +384,7 @@ fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     })))
 }
 
-/// The gradient of a handle is that of the variable's value.
+/// The gradient of the handle is that of the variable's value.
 fn read_gradient(g: &mut GradientCtx) -> Result<()> {
     match g.arrived(0) {
         Some(gradient) => g.set_gradient(0, gradient),

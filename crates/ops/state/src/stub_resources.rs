@@ -1,4 +1,4 @@
-//! Resources that hold nothing: with them TensorFlow's tests look at how resources live and die.
+//! Empty resources, with which TensorFlow's tests check the lifetime of resources.
 
 use ferroflow_base::{Result, already_exists, not_found};
 use ferroflow_functors::shapes;
@@ -19,7 +19,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| {
         let (container, name) = container_and_name(build.attrs)?;
         Ok(Box::new(move |ctx: &mut KernelCtx| {
-            // Only a name: the resource is made by another op.
+            // The handle has a name only: another op creates the resource.
             let handle = ResourceHandle {
                 container: container.as_str().into(),
                 name: name.as_str().into(),
@@ -83,7 +83,7 @@ fn find(ctx: &KernelCtx) -> Result<Option<Arc<Stub>>> {
     Ok(ctx.resources().lookup(&h.container, &h.name).ok())
 }
 
-/// Removes a stub; whether there was one.
+/// Removes a stub; returns whether it existed.
 pub(crate) fn destroy(ctx: &KernelCtx, h: &ResourceHandle) -> bool {
     let removed = ctx.resources().remove::<Stub>(&h.container, &h.name);
     removed.is_ok()

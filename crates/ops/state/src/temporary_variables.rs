@@ -1,5 +1,5 @@
-//! Variables that live for one step: what TemporaryVariable and DestroyTemporaryVariable become
-//! when references are lowered (`core/kernels/variable_ops.cc`).
+//! Variables that live for one step: lowered forms of TemporaryVariable and
+//! DestroyTemporaryVariable (TensorFlow: `core/kernels/variable_ops.cc`).
 
 use ferroflow_base::{Result, already_exists, invalid_argument, not_found};
 use ferroflow_functors::shapes;
@@ -45,7 +45,7 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// The variable that has a name now, if any.
+/// The variable that currently has a name, if any.
 #[derive(Default)]
 struct Name(Mutex<Option<Arc<Var>>>);
 
@@ -88,7 +88,7 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-/// Returns the value; the variable has none from then on.
+/// Takes the value out of the variable.
 fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let name = build.attrs.str("var_name")?.to_string();
     Ok(Box::new(move |ctx: &mut KernelCtx| {

@@ -1,6 +1,6 @@
-//! Old-style variables and the ops that change them through a reference.
+//! Old-style variables and the ops that update them through a reference.
 //!
-//! The compiler replaces them by variables with handles; they have no kernels of their own.
+//! The compiler replaces them by resource variables; they have no kernels.
 
 use ferroflow_functors::shapes;
 use ferroflow_opdef::Op;

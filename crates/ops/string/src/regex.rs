@@ -1,4 +1,4 @@
-//! Regular expressions: RegexFullMatch and RegexReplace, their patterns fixed or fed.
+//! Regular expressions: RegexFullMatch and RegexReplace, with constant or fed patterns.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
@@ -73,7 +73,7 @@ fn fed(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
     }
 }
 
-/// RE2's error for `pattern`, as TensorFlow reports it.
+/// Returns RE2's error for `pattern`, as TensorFlow reports it, if any.
 fn complaint(pattern: &str) -> Option<String> {
     use regex_syntax::ast::ErrorKind;
     let error = regex_syntax::ast::parse::Parser::new()
@@ -111,7 +111,7 @@ fn complaint(pattern: &str) -> Option<String> {
     })
 }
 
-/// Returns a pattern, of a whole text or of a part of one. It finds whole characters of UTF-8.
+/// Compiles a pattern for whole texts or parts of them. It matches whole UTF-8 characters.
 fn compile(pattern: &str, whole: bool) -> Result<Regex> {
     let bad = |e: &regex::Error| {
         let why = complaint(pattern).unwrap_or_else(|| {
@@ -136,7 +136,7 @@ fn full_match(ctx: &mut KernelCtx, whole: &Regex) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// The replacement of a match.
+/// A parsed replacement text.
 struct Rewrite {
     /// Text, or the number of a group.
     parts: Vec<std::result::Result<Vec<u8>, usize>>,
@@ -144,8 +144,8 @@ struct Rewrite {
 }
 
 impl Rewrite {
-    /// `\0` is the match, `\1` to `\9` are groups, `\\` is a backslash. Something else behind a
-    /// backslash ends it, as in TensorFlow.
+    /// Parses a replacement: `\0` is the match, `\1` to `\9` are groups, `\\` is a backslash. Any
+    /// other character after a backslash ends it, as in TensorFlow.
     fn new(text: &[u8]) -> Rewrite {
         let (mut parts, mut largest) = (Vec::new(), 0);
         let mut literal = Vec::new();
@@ -196,7 +196,7 @@ fn static_replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -> Result<()> {
     let input = ctx.input(0)?;
     let changed = |text: &Bytes| -> Bytes {
-        // A group that the pattern does not have leaves the text as it is.
+        // If the pattern does not have a referenced group, the text is unchanged.
         if rewrite.largest >= pattern.captures_len() {
             return text.clone();
         }

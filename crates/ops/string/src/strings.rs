@@ -45,7 +45,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(|ctx| {
         let mut shape = PartialShape::scalar();
         for i in 0..ctx.num_inputs() {
-            // Scalars go with everything.
+            // Scalars are broadcast.
             if ctx.input(i).rank() != Some(0) {
                 shape = broadcast_partial(&shape, &ctx.input(i))?;
             }
@@ -91,7 +91,7 @@ fn length(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let input = ctx.input(0)?;
         let length = |s: &Bytes| match characters {
             false => s.len() as i32,
-            // Bytes that begin a character.
+            // Count the bytes that begin a character.
             true => s.iter().filter(|&b| b & 0xc0 != 0x80).count() as i32,
         };
         let lengths: Vec<i32> = input.strings()?.iter().map(length).collect();

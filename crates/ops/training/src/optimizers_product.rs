@@ -1,11 +1,11 @@
-//! Optimizers whose gradient is a product of two matrices: what the pass `fuse_update` makes of an
-//! optimizer and the MatMul before it. The gradient is never stored.
+//! Optimizers whose gradient is a product of two matrices, created by the pass `fuse_update` from
+//! an optimizer and its MatMul. The gradient is never stored.
 
 use crate::rules;
 use ferroflow_opdef::{Cost, Op};
 
 /// _MatMulApplyGradientDescent, _MatMulApplyMomentum, _MatMulApplyAdagrad, _MatMulApplyRMSProp,
-/// _MatMulApplyAdam: inputs as of `ResourceApply…`, with `a` for the gradient and `b` at the end.
+/// _MatMulApplyAdam: the inputs of `ResourceApply…`, with `a` for the gradient and `b` at the end.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "_MatMulApplyGradientDescent",

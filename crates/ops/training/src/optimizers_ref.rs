@@ -1,4 +1,4 @@
-//! Optimizers of old-style variables, which import turns into those of variables with handles.
+//! Optimizers of old-style variables, which import converts to those of resource variables.
 
 use ferroflow_opdef::Op;
 

@@ -1,4 +1,5 @@
-//! Optimizers of the rows of variables that a gradient has.
+//! Sparse optimizers: updates of the rows that a gradient has (TensorFlow:
+//! `core/kernels/training_ops.cc`).
 
 use crate::rules;
 use ferroflow_opdef::Op;

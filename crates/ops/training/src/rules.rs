@@ -1,8 +1,7 @@
-//! The optimizers' rules: what becomes of one element of a variable and its slots.
+//! The optimizers' rules: the update of one element of a variable and its slots.
 //!
-//! A slot that has become subnormal is set to zero: TensorFlow's threads flush such numbers.
-//! Without that, `0.9 * x` stays at the smallest number there is for ever, and costs many times as
-//! much as another.
+//! Subnormal slots are flushed to zero, as on TensorFlow's threads. Otherwise `0.9 * x` would stay
+//! at the smallest subnormal number forever, and computing with it is many times slower.
 
 use crate::update::{Parameter, RealParameter, kernel};
 use ferroflow_base::Result;
@@ -11,7 +10,7 @@ use ferroflow_tensor::{Complex32, Complex64, DType, Element};
 
 type Built = Result<Box<dyn OpKernel>>;
 
-/// Holds the shapes of variables and gradients that are known against each other.
+/// Checks the known shapes of variables and gradients for compatibility.
 pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let var = ctx.handle_shape(0);
     let mut i = 1;
@@ -23,8 +22,8 @@ pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Defines the kernel of a rule: its name, its variables, its numbers in the op's order, attrs, and
-/// what is done, after what is the same for all elements. Types in brackets are supported besides
-/// the real ones.
+/// the update of an element, after the common part of all elements. Types in brackets are supported
+/// besides the real ones.
 macro_rules! rule {
     ($(#[$doc:meta])* $([$($also:ident)*])? $name:ident($($var:ident)*; $($number:ident)*; $($attr:ident)*)
         |$T:ident, $g:ident| { $($before:stmt;)* } $each:block) => {
@@ -51,7 +50,7 @@ macro_rules! rule {
     };
 }
 
-/// Returns a step against `l1` and `l2`: what is smaller than `l1` becomes zero.
+/// Shrinks a step by `l1` and `l2`; steps smaller than `l1` become zero.
 #[inline(always)]
 fn shrunk<T: RealParameter>(x: T, l1: T, l2: T) -> T {
     let one = T::of(1.0);
@@ -188,14 +187,14 @@ rule! { ftrl_v2(var accum linear; lr l1 l2 shrinkage power; multiply_linear_by_l
     steps.apply(var, accum, linear, g);
 }}
 
-/// Follow the regularized leader.
+/// Follow the regularized leader (FTRL-Proximal, McMahan et al. 2013).
 struct Ftrl<T> {
     lr: T,
     l1: T,
     l2: T,
     shrinkage: T,
     power: T,
-    /// Whether `linear` is kept multiplied by the learning rate.
+    /// Whether `linear` is stored multiplied by the learning rate.
     by_lr: bool,
 }
 

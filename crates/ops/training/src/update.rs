@@ -1,8 +1,8 @@
-//! The engine of the optimizers: one pass over a variable and its slots, by a rule for one element.
+//! The loop of the optimizers: one pass over a variable and its slots, with a rule for one element.
 //!
-//! An op names its variables by handles, then come numbers and the gradient, in an order of its
-//! own. The same rule serves the whole variable and rows of it, and a gradient that is a product of
-//! two matrices, of which each tile is used up as it is computed.
+//! An op's inputs are handles of its variables, then numbers and the gradient, in its own order.
+//! The same rule serves the whole variable, rows of it, and a gradient that is a product of two
+//! matrices, which is consumed tile by tile.
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -17,12 +17,13 @@ use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor};
 use num_complex::ComplexFloat;
 use std::sync::{Arc, RwLockWriteGuard};
 
-/// Elements of a parallel block.
+/// Elements per parallel block.
 const BLOCK: usize = 8 * 1024;
 
-/// A type that rules compute with.
+/// An element type of variables.
 pub(crate) trait Parameter: Element {
-    /// Applies `rule` to values and the product of two matrices; false if it must be made first.
+    /// Applies `rule` to values and the product of two matrices; returns false if the type has no
+    /// such kernel.
     fn update<F: Fn([&mut Self; N], Self) + Sync, const N: usize>(
         _par: &dyn Parallelism,
         _s: &GemmShape,
@@ -33,11 +34,11 @@ pub(crate) trait Parameter: Element {
         false
     }
     fn of(x: f64) -> Self;
-    /// From both parts; a real number has the first one.
+    /// Returns the number with these parts; a real number ignores the second.
     fn of_parts(re: f64, _im: f64) -> Self {
         Self::of(re)
     }
-    /// Returns the number, or zero of its sign where it is too small to be a normal one.
+    /// Flushes subnormal numbers to zero, keeping the sign.
     fn flushed(self) -> Self;
 }
 
@@ -50,9 +51,9 @@ fn flushed<T: num_traits::Float>(x: T) -> T {
     }
 }
 
-/// A floating-point type that rules compute with.
+/// A floating-point element type of variables.
 pub(crate) trait RealParameter: ComplexFloat<Real = Self> + PartialOrd + Parameter {
-    /// 1, -1, or the number itself where it is neither positive nor negative.
+    /// Returns 1, -1, or the number itself if it is zero or NaN.
     #[inline(always)]
     fn sign(self) -> Self {
         if self > Self::of(0.0) {
@@ -133,25 +134,25 @@ impl Parameter for Complex64 {
     }
 }
 
-/// Where an op has what.
+/// The positions of an op's inputs.
 #[derive(Clone)]
 struct Inputs {
-    /// How many handles come first.
+    /// Number of handles, which come first.
     n_vars: usize,
     numbers: Vec<(usize, String)>,
     gradient: usize,
     gradient_name: &'static str,
-    /// The other factor of a gradient that is a product, and which of the two are transposed.
+    /// The other factor of a product gradient, and which of the two are transposed.
     factor: Option<(usize, [bool; 2])>,
     indices: Option<usize>,
-    /// The type of variables and gradient, which rules may compute in a wider one.
+    /// The dtype of variables and gradient; rules may compute in a wider one.
     dtype: DType,
 }
 
 impl Inputs {
     fn new(build: &KernelBuild) -> Result<Inputs> {
         let named = |name: &str| build.def.inputs.iter().position(|arg| arg.name() == name);
-        // A product has the gradient's place as `a`, and is called what it stands for.
+        // A product has `a` in the gradient's position, and errors call it the gradient.
         let names = [("grad", "grad"), ("delta", "delta")];
         let of_product = if named("alpha").is_some() {
             "delta"
@@ -189,7 +190,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the numbers, in the op's order.
+    /// Returns the numeric parameters, in the op's order.
     fn numbers<T: Parameter, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
         let mut numbers = [T::of(0.0); M];
         for (to, (i, name)) in numbers.iter_mut().zip(&self.numbers) {
@@ -225,7 +226,7 @@ fn real(ctx: &KernelCtx, t: &Tensor) -> Result<f64> {
 /// Returns the kernel of a rule with `N` variables (the variable itself and its slots) and `M`
 /// numbers.
 ///
-/// `rule` makes the function of one element, with the numbers of the step.
+/// `rule` creates the function of one element from the numbers of the step.
 pub(crate) fn kernel<T, F, const N: usize, const M: usize>(
     build: &KernelBuild,
     rule: impl Fn([T; M]) -> F + Send + Sync + 'static,
@@ -259,8 +260,7 @@ where
     }))
 }
 
-/// Returns the variables locked in an order that all optimizers agree on, then sorted as they were
-/// given.
+/// Locks the variables in a global order that avoids deadlocks; returns them in the op's order.
 fn lock<'a>(
     ctx: &KernelCtx,
     vars: &'a [Arc<Var>],
@@ -352,7 +352,7 @@ fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     Ok(())
 }
 
-/// Returns the rows that the gradient's rows are of.
+/// Returns the rows of the variable that the gradient has.
 fn rows(var: &Shape, gradient: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     if var.rank() == 0 {
         return Err(invalid_argument!("var must be at least 1 dimensional"));
@@ -421,7 +421,7 @@ fn apply<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
         n => gradient.len() / n,
     };
     let mut slices = slices;
-    // One row may be named twice, so rows follow one another.
+    // A row may occur twice, so rows are processed in order.
     for (row, gradient) in rows.iter().zip(gradient.chunks(width.max(1))) {
         let range = row * width..(row + 1) * width;
         let parts = slices
@@ -432,7 +432,7 @@ fn apply<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     Ok(())
 }
 
-/// Applies the rule to all elements, in blocks that several threads share out.
+/// Applies the rule to all elements, in parallel blocks.
 fn blocks<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
     par: &dyn Parallelism,
     slices: [&mut [T]; N],
