@@ -11,7 +11,7 @@ ENUM = {"float": tf.float32.as_datatype_enum, "int32": tf.int32.as_datatype_enum
 
 
 class Writer:
-    """A GraphDef in the making, all of one dtype; `x` and `h` are its placeholders."""
+    """A GraphDef being built, all of one dtype; `x` and `h` are its placeholders."""
 
     def __init__(self, dtype):
         self.graph = tf.compat.v1.GraphDef()

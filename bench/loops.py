@@ -2,7 +2,7 @@
 
 Usage: python bench/loops.py [--ferroflow PATH] [--seconds 2]
 
-Nanoseconds an iteration (milliseconds a run for the LSTM), TensorFlow's Session beside Ferroflow.
+Nanoseconds per iteration (milliseconds per run for the LSTM), TensorFlow's Session and Ferroflow.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ COLLATZ_STEPS = 524
 
 
 def counting(tf, parallel, functional):
-    """Sums 0..n in a float beside the counter: a cast and two adds."""
+    """Sums 0..n in a float next to the counter: a cast and two adds."""
     with_style(tf, functional)
     with tf.Graph().as_default() as graph:
         n = tf.compat.v1.placeholder(tf.int32, [], name="n")

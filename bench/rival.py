@@ -51,7 +51,7 @@ def session(options, feeds):
 
 
 def function(options, feeds):
-    """A call of a ConcreteFunction on tensors that are there already."""
+    """A call of a ConcreteFunction on existing tensors."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--feeds", type=Path, required=True)
     parser.add_argument("--fetch", action="append", required=True)
     parser.add_argument("--init", action="append", default=[], help="ops to run once before")
-    parser.add_argument("--target", action="append", default=[], help="ops to run beside the fetches")
+    parser.add_argument("--target", action="append", default=[], help="ops to run besides the fetches")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--engine", choices=["session", "function", "ort"], default="session")

@@ -189,9 +189,9 @@ def main():
             for _ in range(args.rounds):
                 for (target, pid), out in zip(both, seen):
                     out.append(measure(target, pid))
-            for who, out in zip(("TensorFlow", "Ferroflow"), seen):
+            for side, out in zip(("TensorFlow", "Ferroflow"), seen):
                 columns = zip(*out) if isinstance(out[0], tuple) else [out]
-                print(f"{name:50} {who:10}", *("%.1f" % statistics.median(c) for c in columns), flush=True)
+                print(f"{name:50} {side:10}", *("%.1f" % statistics.median(c) for c in columns), flush=True)
     finally:
         stock.kill()
         ours.kill()

@@ -3,7 +3,7 @@
 Usage: python bench/train.py [--ferroflow PATH] [--seconds 5] [--only mlp] [--keep DIR]
 
 A perceptron 784-512-512-10 (batch 128) and a convolutional network in the manner of LeNet (batch 64), momentum,
-the same batch fed in every step. TensorFlow's Session beside Ferroflow, alternating, three times each; the best
+the same batch fed in every step. TensorFlow's Session and Ferroflow, alternating, three times each; the best
 median counts.
 """
 

@@ -81,7 +81,7 @@ def client(target, seed):
         graph = tf.Graph()
         with graph.as_default():
             one = tf.constant(1.0) + 1.0
-        # Closed by nobody if the client is killed now.
+        # Stays open if the client is killed now.
         session = tf.Session(target, graph=graph)
         session.run(one)
         time.sleep(pick.random() * 0.2)

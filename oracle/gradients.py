@@ -49,7 +49,7 @@ class Ends:
         self.random = np.random.RandomState(5)
 
     def feed(self, value):
-        """An input that nobody differentiates by."""
+        """An input without a gradient."""
         value = np.asarray(value)
         shape = value.shape if self.static else None
         t = v1.placeholder(tf.as_dtype(value.dtype), shape, name=f"in{len(self.feeds)}")

@@ -192,7 +192,7 @@ def partitioned():
 
 
 def stateful():
-    """Variables and a table that a signature changes, and an op nobody has in another one."""
+    """Variables and a table that a signature changes, and an unknown op in another one."""
 
     class Model(tf.Module):
         def __init__(self):

@@ -2,7 +2,7 @@
 
 Usage: python examples/digits/train.py      (needs bench/requirements.txt)
 
-Writes digits.pb (the frozen GraphDef) and digits.npz (the data set with its split) beside itself.
+Writes digits.pb (the frozen GraphDef) and digits.npz (the data set with its split) next to itself.
 """
 
 import os

@@ -18,7 +18,7 @@ with session() as s:
     print(s.partial_run(h, r2, {c: 4}))
     h = s.partial_run_setup([r1, r2], [a, b, c])
     show("too early", lambda: s.partial_run(h, r2, {a: 1, b: 2}))
-    show("no such step", lambda: s.partial_run("nobody", r1, {a: 1}))
+    show("no such step", lambda: s.partial_run("unknown", r1, {a: 1}))
     h = s.partial_run_setup([r1], [a, b])
     s.partial_run(h, [], {a: 1})
     show("fed twice", lambda: s.partial_run(h, [], {a: 1}))

@@ -70,7 +70,7 @@ with graph.as_default(), session(graph) as s:
     ]
     for i in [0, 2, 0, 1, 2, 3, 0, 1, 3]:
         show(steps[i][0], lambda: s.run(steps[i][1]))
-# Seeded numbers begin anew in every session, whoever shares its variables.
+# Seeded numbers start anew in every session, even if it shares variables.
 graph = tf.Graph()
 with graph.as_default():
     tf.set_random_seed(5)

@@ -6,7 +6,7 @@ q = tf.FIFOQueue(1, tf.int32)
 take = q.dequeue()
 with session() as s:
     show("a step's limit", lambda: s.run(take, options=tf.RunOptions(timeout_in_ms=200)))
-    print("goes on", s.run(tf.constant(3)))
+    print("continues", s.run(tf.constant(3)))
 with session(operation_timeout_in_ms=200) as s:
     show("a session's limit", lambda: s.run(take))
 s = session()

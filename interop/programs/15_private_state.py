@@ -1,4 +1,4 @@
-# What has no shared name belongs to one session, whoever shares the containers with it.
+# State without a shared name belongs to one session, even if its containers are shared.
 from common import *
 
 

@@ -13,13 +13,13 @@ tf.disable_eager_execution()
 
 
 def session(graph=None, **config):
-    """A session of its own: nobody else's variables."""
+    """Returns a session with its own variables."""
     config.setdefault("isolate_session_state", True)
     return tf.Session(TARGET, graph=graph, config=tf.ConfigProto(**config))
 
 
 def show(label, f):
-    """Prints what `f` gives or how it fails: code, node, message."""
+    """Prints the result of `f`, or its error: code, node, message."""
     try:
         print(label, "->", f())
     except tf.errors.OpError as e:

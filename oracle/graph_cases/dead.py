@@ -182,7 +182,7 @@ def loop_by_hand(b):
 
 @case("v1")
 def loop_value_fetched_inside(b):
-    # What is alive only inside of a frame cannot be fetched; TensorFlow says so.
+    # Values inside a frame cannot be fetched, which is an error in TensorFlow.
     n = b.feed(tf.int32)
     inside = []
 

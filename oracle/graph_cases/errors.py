@@ -159,7 +159,7 @@ def kernels_there_are(b):
 
 @case("v1")
 def ensured_shapes(b):
-    # The message has the name of the input, which a step that feeds it gives another one.
+    # The message has the name of the input, which differs in a step that feeds it.
     x = b.feed(tf.float32, None)
     twice = tf.multiply(x, 2.0, name="twice")
     b.step(raw.EnsureShape(input=twice, shape=[2]), {x: ones(1)},

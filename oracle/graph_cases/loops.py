@@ -219,7 +219,7 @@ def while_maximum_iterations(b):
 
 @case(*BOTH)
 def while_ignores_variable(b):
-    # A loop variable that is never changed and one that nobody reads.
+    # A loop variable that is never changed and one that is never read.
     n = b.feed(tf.int32)
     x = b.feed(tf.float32, [2])
     out = tf.while_loop(lambda i, x, u: i < n, lambda i, x, u: [i + 1, x, u + 1], [0, x, 5])
@@ -276,7 +276,7 @@ def while_exit_unused(b):
 
 @case("v1")
 def next_iteration_read_by_others(b):
-    """What a NextIteration hands on is a value of the next iteration, whoever reads it."""
+    """The output of a NextIteration belongs to the next iteration for all its readers."""
     n = b.feed(tf.int32, [])
     enter = lambda x, **kw: raw.Enter(data=x, frame_name="f", parallel_iterations=2, **kw)
     limit, one = enter(n, is_constant=True), enter(tf.constant(1), is_constant=True)

@@ -74,7 +74,7 @@ class Program:
             return tf.identity(value)
 
     def everything_done(self, values):
-        """Where there is a variable, whoever comes next waits for all that may change it."""
+        """With a variable, each node waits for all earlier ones that may change it."""
         return tf.control_dependencies(values if self.with_variable else [])
 
     def results(self, env, like):

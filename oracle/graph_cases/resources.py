@@ -252,7 +252,7 @@ def references(b):
 
 @case("v1")
 def references_in_order(b):
-    """Who reads after a change sees it."""
+    """A read after a change sees it."""
     v = v1.Variable(1, use_resource=False, name="n")
     with after(v1.assign_add(v, 10).op):
         late = tf.identity(v._ref()) * 1

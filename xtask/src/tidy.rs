@@ -109,7 +109,7 @@ fn source(name: &str, text: &str) -> Vec<String> {
     offences
 }
 
-/// The repository's Rust, Markdown and YAML files.
+/// Returns the repository's Rust, Markdown, YAML and Python files.
 fn files(root: &Path) -> Res<Vec<PathBuf>> {
     let list = |folder: &Path| -> Res<Vec<PathBuf>> {
         let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -118,13 +118,13 @@ fn files(root: &Path) -> Res<Vec<PathBuf>> {
     };
     let is_text = |path: &Path| {
         let extension = path.extension().and_then(|e| e.to_str());
-        matches!(extension, Some("rs" | "md" | "yml"))
+        matches!(extension, Some("rs" | "md" | "yml" | "py"))
     };
     let mut files = list(root)?;
     files.retain(|f| f.is_file() && is_text(f));
-    files.push(root.join("bench/README.md"));
     let mut folders: Vec<PathBuf> = [
         ".github",
+        "bench",
         "crates",
         "docs",
         "examples",

@@ -29,7 +29,7 @@ pub struct Args {
     /// Prints the K classes with the highest scores of each row instead of all values.
     #[arg(long, value_name = "K")]
     top: Option<usize>,
-    /// Gives up after this many seconds.
+    /// Cancels the run after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = crate::model::parse_seconds)]
     timeout: Option<f64>,
     /// Prints every node that did not run because of a dead input, and that input, on standard

@@ -140,7 +140,7 @@ async fn stop_signal(json: bool) {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        tell(json, "stopped with steps under way");
+        tell(json, "stopped with running steps");
         std::process::exit(1);
     });
 }

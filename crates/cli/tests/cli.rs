@@ -251,7 +251,7 @@ fn errors_are_one_clear_line_and_leave_nothing() {
             "expected FILE.npy",
         ),
         (&["inspect", &model, "--after", "nope"], "no pass 'nope'"),
-        (&["run", &digits("digits.npz")], "no GraphDef"),
+        (&["run", &digits("digits.npz")], "not a GraphDef"),
     ];
     for (args, message) in cases {
         let error = fails(args);

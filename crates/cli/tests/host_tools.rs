@@ -124,7 +124,10 @@ fn executor_options() {
         (&["-work_queue_type=mstd:2,0"], "couldn't create work queue"),
         (&["-work_queue_type=x"], "couldn't create work queue"),
         (&["-host_allocator_type=x"], "unknown allocator 'x'"),
-        (&["-tracing_level=x", "-enable_tracing"], "no tracing level"),
+        (
+            &["-tracing_level=x", "-enable_tracing"],
+            "unknown tracing level",
+        ),
         (&["-no_such_option"], "unknown option '-no_such_option'"),
     ] {
         let args = [args, &[bef.as_str()]].concat();

@@ -234,7 +234,7 @@ fn rows() -> Vec<(String, String)> {
         row("", "%one", "1"),
         row(add, "%a, %a, %one", "2,2,1"),
         row(&format!("{add}{late}"), "%l, %a", "2,2"),
-        // An error goes to who reads it, and only there.
+        // An error reaches its readers only.
         row(
             &format!("{add}{fail}{late}  %x = \"t.add\"(%e, %l) : (i32, i32) -> i32"),
             "%x, %l, %e",
@@ -294,7 +294,7 @@ fn rows() -> Vec<(String, String)> {
             "%x",
             "<function 'g' takes 1 arguments, not 2>",
         ),
-        // A result that nobody sets, and one of another type.
+        // A result that is not set, and one of another type.
         row(
             &format!("{add}  %x:2 = \"t.call\"(%a) {{callee = @g}} : (i32) -> (i32, i32)"),
             "%x#1",

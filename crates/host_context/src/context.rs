@@ -112,7 +112,7 @@ impl HostContext {
     /// Writes `text` to the host's output.
     pub fn print(&self, text: &str) {
         let mut out = lock(&self.out);
-        // There is no way to report that the output is closed.
+        // A closed output cannot be reported.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 

@@ -198,7 +198,7 @@ mod tests {
         std::fs::write(&path, bytes).expect("a temporary file");
         let allocator: Arc<dyn HostAllocator> = Arc::new(MallocAllocator);
         let tensor = read(path.display().to_string(), index, expected, &allocator);
-        std::fs::remove_file(&path).expect("the file is there");
+        std::fs::remove_file(&path).expect("the file exists");
         tensor
     }
 

@@ -14,6 +14,7 @@
 pub mod arrays;
 mod atomic_file;
 mod bundle_writer;
+mod checkpoint_state;
 mod events;
 mod graph_file;
 mod record;
@@ -36,7 +37,8 @@ mod text;
 pub mod proto;
 
 pub use atomic_file::{AtomicFile, make_folder, write_output};
-pub use bundle_writer::{BundleWriter, CheckpointState, merge_bundles, remove_checkpoint};
+pub use bundle_writer::{BundleWriter, merge_bundles};
+pub use checkpoint_state::{CheckpointState, remove_checkpoint};
 pub use events::EventWriter;
 pub use graph_file::GraphFile;
 pub use record::{RecordCompression, RecordReader, RecordWriter, read_compressed};

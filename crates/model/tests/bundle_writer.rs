@@ -31,7 +31,7 @@ impl Folder {
 
     fn files(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(&self.0)
-            .expect("it is there")
+            .expect("it exists")
             .map(|e| {
                 e.expect("readable")
                     .file_name()

@@ -26,7 +26,7 @@ fn unhex(json: &Json) -> Vec<u8> {
 
 /// Returns the tensors that TensorFlow read, by name.
 fn expected() -> Vec<(String, Tensor)> {
-    let text = std::fs::read_to_string(folder().join("expected.json")).expect("it is there");
+    let text = std::fs::read_to_string(folder().join("expected.json")).expect("it exists");
     let json: Json = serde_json::from_str(&text).expect("JSON");
     let tensor = |(name, json): (&String, &Json)| {
         let dtype = DType::from_name(json["dtype"].as_str()?)?;

@@ -1,4 +1,4 @@
-//! The registry of TensorFlow's ops: one crate per group in the folders beside `src`, in
+//! The registry of TensorFlow's ops: one crate per group in the folders next to `src`, in
 //! TensorFlow's grouping (`core/ops/*_ops.cc`).
 //!
 //! Entry point: [`registry`].

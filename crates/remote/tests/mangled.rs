@@ -1,4 +1,4 @@
-//! Messages that are damaged: an answer or an error, and the master goes on serving.
+//! Corrupted messages: the master answers or returns an error, and keeps serving.
 //!
 //! The fuzz target `fuzz/fuzz_targets/service.rs` looks for new cases.
 

@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Waits until `n` steps are under way, by the gauge of the monitoring port.
+    /// Waits until `n` steps are running, by the gauge of the monitoring port.
     fn await_steps(&self, n: usize) {
         let line = format!("steps_running {n}\n");
         loop {
@@ -344,9 +344,9 @@ fn errors_are_tensorflows() {
     };
     let rows: Vec<(RunStepRequest, Code, &str)> = vec![
         (
-            run("nobody", &[], &["y:0"], &[]),
+            run("unknown", &[], &["y:0"], &[]),
             Code::Aborted,
-            "Session nobody is not found.",
+            "Session unknown is not found.",
         ),
         (
             run(&handle, &[], &["y:0"], &[]),
@@ -508,7 +508,7 @@ fn sessions_share_variables_unless_isolated() {
     );
 }
 
-/// Containers that nobody names outlive a reset.
+/// Containers that are not listed survive a reset.
 #[test]
 fn a_reset_clears_the_default_container() {
     let world = World::new();
@@ -563,7 +563,7 @@ fn clients_may_compress() {
     }
 }
 
-/// The call that fails says why, though the step gives up its rendezvous before it says so.
+/// A failing call returns its error, though the step aborts its rendezvous first.
 #[test]
 fn a_partial_run_that_fails_says_why() {
     let world = World::new();

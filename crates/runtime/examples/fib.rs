@@ -24,7 +24,7 @@ pub fn fib(n: i32) -> Result<i32, String> {
     let args = Values::from_iter([AsyncValue::new(n)]);
     let results = function.execute(&ExecutionContext::new(host), args);
     queue.await_values(&results);
-    let result = results.first().ok_or("'fib' gives nothing")?;
+    let result = results.first().ok_or("'fib' has no result")?;
     result.expect::<i32>().copied().map_err(|e| e.to_string())
 }
 

@@ -320,7 +320,7 @@ fn after_an_error_the_graph_still_runs() {
     );
 }
 
-/// The gradients of nothing are none, or zeros; inside a loop too.
+/// Without incoming gradients there are none, or zeros; inside a loop too.
 #[test]
 fn gradients_of_nothing() {
     let mut b = GraphBuilder::new(registry());

@@ -237,7 +237,7 @@ fn functional_loop() -> Row {
     }
 }
 
-/// A branch of two products, the first of which nobody reads, for its effect: a check of the
+/// Returns a branch of two products, of which the first is not read, and an effect: a check of the
 /// second.
 fn branch_with_effect() -> (String, Signature) {
     let text = Text::default()
@@ -289,7 +289,7 @@ fn branch_with_effect() -> (String, Signature) {
     (text.0 + &library, signature)
 }
 
-/// A step does not end before what its branches do has ended, whoever reads what they give.
+/// A step ends after the effects of its branches, even if their results are not read.
 #[test]
 fn errors_of_branches_reach_the_step() {
     let (text, signature) = branch_with_effect();

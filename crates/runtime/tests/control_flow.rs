@@ -145,7 +145,7 @@ fn malformed_graphs_name_the_node() {
     );
 }
 
-/// A stored graph fed with numbers gives TensorFlow's (2.21) number, optimized or not.
+/// A stored graph returns TensorFlow's (2.21) number, optimized or not.
 fn check_file(name: &str, feeds: &[(&str, f64)], fetch: &str, expected: f64) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_flow");
     let text = std::fs::read_to_string(format!("{folder}/{name}.pbtxt")).expect("readable");

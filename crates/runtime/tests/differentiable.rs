@@ -13,11 +13,11 @@ const FLOW: &str = "
     RefSwitch StatelessCase StatelessIf StatelessWhile Switch While
 ";
 
-/// Ops whose gradient function, in TensorFlow, gives none.
+/// Ops whose gradient function, in TensorFlow, returns none.
 const JUMPS: &str = "ArgMax ArgMin Ceil Floor FloorDiv Rint Round TruncateDiv";
 
 /// Ops that TensorFlow has a function for and Ferroflow has not, because that function fails: it
-/// gives three gradients for four inputs; that of EagerPyFunc is a function of Python.
+/// returns three gradients for four inputs; that of EagerPyFunc is a function of Python.
 const MISSING: &str = "EagerPyFunc QuantizeAndDequantizeV4Grad";
 
 /// Ops whose inputs have no gradient in TensorFlow, while asking Ferroflow for one is an error: a
@@ -54,7 +54,7 @@ fn every_op_that_tensorflow_differentiates_has_a_gradient() {
         }
     }
     let none = BTreeSet::new();
-    // Both ways: who adds a rule takes the op off its list.
+    // Both directions: adding a rule removes the op from its list.
     for (what, found, listed) in [
         ("has no gradient", &missing, &names(MISSING)),
         ("has none, which is not said", &unsaid, &names(UNSAID)),
@@ -69,7 +69,7 @@ fn every_op_that_tensorflow_differentiates_has_a_gradient() {
     }
 }
 
-/// Each gradient function that an op of TensorFlow's has was held against TensorFlow's values.
+/// Each gradient function that an op has in TensorFlow is compared with TensorFlow's values.
 #[test]
 fn every_gradient_has_rows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/rows/gradients.txt");

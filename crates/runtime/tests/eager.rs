@@ -19,7 +19,7 @@ fn scalar(value: i32) -> TensorHandle {
 
 type Program = fn(&Eager) -> Result<TensorHandle>;
 
-/// What each program gives: shape and values.
+/// Results of each program: shape and values.
 const PROGRAMS: &[(&str, Program, &[usize], &[f32])] = &[
     (
         "add",
@@ -263,7 +263,7 @@ fn large(value: f32) -> TensorHandle {
         .into()
 }
 
-/// Large ops go to the pool; whoever waits helps.
+/// Large ops run in the pool; waiting threads help.
 #[test]
 fn chains_of_large_ops_come_later() {
     for threads in [1, 2, 4] {
@@ -289,7 +289,7 @@ fn late_errors_follow_the_values() {
     let bad = eager
         .reshape(large(1.0), ints(&[3, -1]))
         .map(|h| (h.clone(), eager.relu(h)));
-    // Known sizes are checked at once; either way the error says so.
+    // Known sizes are checked at once, with the same error.
     let error = match bad {
         Err(e) => e,
         Ok((_, after)) => after.and_then(|h| h.get()).unwrap_err(),

@@ -1,4 +1,4 @@
-//! Variables that are constants of a plan until somebody writes to them.
+//! Variables that are constants of a plan until the first write.
 
 use ferroflow_runtime::building::{AttrValue, GraphBuilder};
 use ferroflow_runtime::{

@@ -1,5 +1,5 @@
-//! Gradients of the graphs of `tests/gradients/*.jsonl.z` against TensorFlow's, and, where a row
-//! says so, against what small steps in random directions show.
+//! Compares the gradients of the graphs of `tests/gradients/*.jsonl.z` with TensorFlow's and, if a
+//! row requires it, with finite differences in random directions.
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/gradients.py` writes the files.
 

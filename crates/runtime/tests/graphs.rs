@@ -88,7 +88,7 @@ struct Step {
     feeds: Vec<(String, Tensor)>,
     fetches: Vec<String>,
     targets: Vec<String>,
-    /// Runs beside the steps that follow.
+    /// Runs concurrently with the steps that follow.
     background: bool,
     timeout: Option<Duration>,
     expect: Expect,

@@ -397,7 +397,7 @@ fn what_is_printed_says_all() {
         "\"x\"() ({\n  \"a\"()[^bb2] : () -> ()\n^bb1:\n  \"b\"(%arg0, %0#1) : (i32, i64) -> ()\n\
          ^bb2(%arg0: i32):\n  %0:2 = \"c\"()[^bb1] : () -> (i8, i64)\n}) : () -> ()",
         "\"a\"(%0) : (i32) -> ()\n%0 = tfrt.constant.i32 1",
-        // Each region goes on from where the one around it ends.
+        // Each region continues the numbering of the enclosing one.
         "\"x\"() ({\n  \"y\"() ({\n    %1 = \"a\"() : () -> i32\n  }, {\n    %1 = \"b\"() : () -> i32\n  \
          }) : () -> ()\n  %0 = \"c\"() : () -> i32\n}) : () -> ()",
         // Operands that are given twice cannot both give their names.

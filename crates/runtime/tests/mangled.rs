@@ -8,7 +8,7 @@ use std::path::Path;
 
 fn digits() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.pb");
-    std::fs::read(path).expect("the example model is there")
+    std::fs::read(path).expect("the example model exists")
 }
 
 /// Loads and compiles whatever the bytes are.
@@ -69,7 +69,7 @@ fn flipped_bytes() {
 fn corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mangled");
     let mut n = 0;
-    for entry in std::fs::read_dir(folder).expect("the corpus is there") {
+    for entry in std::fs::read_dir(folder).expect("the corpus exists") {
         load(std::fs::read(entry.expect("readable").path()).expect("readable"));
         n += 1;
     }

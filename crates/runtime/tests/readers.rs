@@ -97,7 +97,7 @@ fn counts(session: &Session) -> Vec<i64> {
 
 fn check_reader(folder: &Folder, case: &Json, v: &str) {
     let what = format!("{case:.80} {v}");
-    // The reader that gives names gives them as they are.
+    // IdentityReader returns names unchanged.
     let place = match case["op"].as_str() {
         Some("IdentityReader") => String::new(),
         _ => folder.path(""),

@@ -32,7 +32,7 @@ fn tensors(json: &Json) -> Vec<(String, Tensor)> {
 
 /// Runs the steps of a model in order.
 fn check(name: &str) {
-    let text = std::fs::read_to_string(folder(name).join("expected.json")).expect("it is there");
+    let text = std::fs::read_to_string(folder(name).join("expected.json")).expect("it exists");
     let steps: Vec<Json> = serde_json::from_str(&text).expect("JSON");
     for optimize in [true, false] {
         let model = SavedModel::open(&folder(name), &["serve"], options(optimize))
@@ -99,7 +99,7 @@ fn signatures_say_what_they_take() {
     assert_eq!(signature.method_name, "tensorflow/serving/predict");
 }
 
-/// What an op that nobody has stands in the way of fails; everything else runs.
+/// Signatures that need an unknown op fail; all others run.
 #[test]
 fn unsupported_ops_matter_to_who_needs_them() {
     let model = opened("stateful");

@@ -172,8 +172,8 @@ fn graphs_that_are_wrong_are_refused_on_import() {
         ),
         (
             "dangling",
-            &node("a", "Neg", &["nobody"]),
-            "Unknown input node 'nobody'",
+            &node("a", "Neg", &["missing"]),
+            "Unknown input node 'missing'",
         ),
         (
             "arity",

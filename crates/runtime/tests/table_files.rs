@@ -103,7 +103,7 @@ fn check(row: &Json, path: &Path) -> json::Res<()> {
 #[test]
 fn tables_hold_what_tensorflows_hold() {
     let rows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/table_files.jsonl");
-    let rows = std::fs::read_to_string(rows).expect("it is there");
+    let rows = std::fs::read_to_string(rows).expect("it exists");
     let path = std::env::temp_dir().join(format!("ferroflow-table-{}", std::process::id()));
     let mut failures = Vec::new();
     for (i, line) in rows.lines().enumerate().skip(1) {

@@ -241,9 +241,9 @@ impl Pool {
         self.shared.run_counted(task, count);
     }
 
-    /// Returns whether so many tasks wait, tickets of finished loops included, that the caller
-    /// should run its next task itself: its deque is full or, if it has none, the inbox holds as
-    /// many tasks as all deques together.
+    /// Returns whether the caller should run its next task itself: its deque is full (tickets of
+    /// finished loops included) or, if it has none, the inbox holds as many tasks as all deques
+    /// together.
     pub fn is_full(&self) -> bool {
         let outside = || self.shared.inbox.len() >= MAX_WAITING * self.shared.stealers.len().max(1);
         self.shared.with_deque(|deque| match deque {

@@ -590,54 +590,5 @@ fn check_count(shape: &Shape, n: usize) -> Result<()> {
         shape.num_elements()
     ))
 }
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn views_share_and_writes_copy() {
-        let base =
-            Tensor::from_slice([4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
-        let mut view = base.view(4, Shape::from([2, 4])).unwrap();
-        assert!(!view.is_unique());
-        view.slice_mut::<f32>().unwrap()[0] = 100.0;
-        assert_eq!(base.slice::<f32>().unwrap()[4], 4.0);
-        assert_eq!(view.slice::<f32>().unwrap()[..2], [100.0, 5.0]);
-        assert!(base.view(15, Shape::from([2])).is_err());
-    }
-
-    #[test]
-    fn scalars_are_inline_and_plain() {
-        let mut t = Tensor::scalar(2.5f64);
-        assert!(t.is_unique());
-        assert_eq!(t.bytes().unwrap(), 2.5f64.to_le_bytes());
-        assert_eq!(t.to_scalar::<f64>().unwrap(), 2.5);
-        assert_eq!(size_of::<Option<Tensor>>(), 16);
-    }
-
-    #[test]
-    fn items_of_every_dtype() {
-        for &dtype in DType::ALL {
-            let mut t = Tensor::zeros(dtype, Shape::from([3, 5])).unwrap();
-            let n = crate::dispatch_items!(dtype, T => {
-                t.items_mut::<T>().unwrap()[7] = Default::default();
-                t.items::<T>().unwrap().len()
-            });
-            assert_eq!(n, 15, "{dtype}");
-        }
-    }
-
-    #[test]
-    fn bools_from_bytes_are_normalised() {
-        let t = Tensor::from_bytes(DType::Bool, Shape::from([3]), &[0, 1, 7]).unwrap();
-        assert_eq!(t.slice::<bool>().unwrap(), [false, true, true]);
-    }
-
-    #[test]
-    fn bad_sizes_are_errors() {
-        assert!(Tensor::from_slice([3], &[1i32]).is_err());
-        assert!(Tensor::zeros(DType::Float, Shape::from([1 << 40, 1 << 40])).is_err());
-        assert!(Tensor::from_bytes(DType::Float, Shape::from([2]), &[0; 7]).is_err());
-    }
-}
+mod tests;

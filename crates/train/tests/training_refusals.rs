@@ -99,7 +99,7 @@ fn what_a_network_refuses() {
         ),
         (
             column(Tensor::from_strings([1], vec!["a".into()]).unwrap()),
-            "column 'x' holds string, a dataset only numbers",
+            "column 'x' is string, but datasets hold numbers only",
         ),
     ] {
         let error = column.expect(part).to_string();

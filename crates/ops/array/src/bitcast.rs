@@ -1,4 +1,4 @@
-//! Bitcast.
+//! Bitcast (TensorFlow: `c/kernels/bitcast_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::partial;

@@ -1,4 +1,5 @@
-//! BroadcastTo, BroadcastArgs, and BroadcastGradientArgs.
+//! BroadcastTo, BroadcastArgs, and BroadcastGradientArgs (TensorFlow: `core/kernels/bcast_ops.cc`
+//! and `broadcast_to_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::{broadcast_shape, broadcast_tensor};

@@ -1,4 +1,4 @@
-//! CheckNumerics: fails for NaN and infinities.
+//! CheckNumerics: fails for NaN and infinities (TensorFlow: `core/kernels/check_numerics_op.cc`).
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;

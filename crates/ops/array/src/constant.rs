@@ -1,4 +1,4 @@
-//! Const.
+//! Const (TensorFlow: `core/kernels/constant_op.cc`).
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};

@@ -1,4 +1,4 @@
-//! Diag and DiagPart.
+//! Diag and DiagPart (TensorFlow: `core/kernels/diag_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::shape_of;

@@ -1,4 +1,4 @@
-//! ExtractImagePatches.
+//! ExtractImagePatches (TensorFlow: `core/kernels/image/extract_image_patches_op.cc`).
 
 use crate::space_batch::pack;
 use ferroflow_base::{Result, invalid_argument};

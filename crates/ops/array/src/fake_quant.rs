@@ -1,5 +1,5 @@
 //! FakeQuantWithMinMaxArgs and related ops: numbers rounded to quantization steps, for
-//! quantization-aware training.
+//! quantization-aware training (TensorFlow: `core/kernels/fake_quant_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};

@@ -1,4 +1,5 @@
-//! Fill, ZerosLike, OnesLike, Empty.
+//! Fill, ZerosLike, OnesLike, Empty (TensorFlow: `core/kernels/constant_op.cc` and
+//! `inplace_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self};

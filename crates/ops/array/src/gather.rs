@@ -1,4 +1,4 @@
-//! Gather, GatherV2, GatherNd.
+//! Gather, GatherV2, GatherNd (TensorFlow: `core/kernels/gather_op.cc` and `gather_nd_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::gather::{

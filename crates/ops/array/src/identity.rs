@@ -1,4 +1,5 @@
-//! Identity, RefIdentity, IdentityN, Snapshot, GuaranteeConst, StopGradient, PreventGradient.
+//! Identity, RefIdentity, IdentityN, Snapshot, GuaranteeConst, StopGradient, PreventGradient
+//! (TensorFlow: `core/kernels/identity_op.cc` and `identity_n_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_functors::shapes;

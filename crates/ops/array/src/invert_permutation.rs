@@ -1,4 +1,4 @@
-//! InvertPermutation.
+//! InvertPermutation (TensorFlow: `core/kernels/transpose_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Ints};

@@ -1,4 +1,4 @@
-//! ListDiff.
+//! ListDiff (TensorFlow: `core/kernels/listdiff_op.cc`).
 
 use crate::hash_key::{Key, dispatch_keys};
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,4 @@
-//! MatrixBandPart.
+//! MatrixBandPart (TensorFlow: `core/kernels/linalg/matrix_band_part_op.cc`).
 
 use crate::matrix_diag::matrices;
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,5 @@
-//! MatrixDiag, MatrixDiagPart, and MatrixSetDiag, versions 1 to 3.
+//! MatrixDiag, MatrixDiagPart, and MatrixSetDiag, versions 1 to 3 (TensorFlow:
+//! `core/kernels/linalg/matrix_diag_op.cc` and `matrix_set_diag_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, shape_of};

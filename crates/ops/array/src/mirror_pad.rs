@@ -1,4 +1,4 @@
-//! MirrorPad and MirrorPadGrad.
+//! MirrorPad and MirrorPadGrad (TensorFlow: `core/kernels/image/mirror_pad_op.cc`).
 
 use crate::pad::{Margins, margins, margins_input, pad_shape, padded};
 use ferroflow_base::{Result, invalid_argument};

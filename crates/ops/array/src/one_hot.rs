@@ -1,4 +1,4 @@
-//! OneHot.
+//! OneHot (TensorFlow: `core/kernels/one_hot_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant_int, ints, shape_of};

@@ -1,4 +1,4 @@
-//! Pack and Unpack.
+//! Pack and Unpack (TensorFlow: `core/kernels/pack_op.cc` and `unpack_op.cc`).
 
 use crate::concat::join;
 use ferroflow_base::{Result, invalid_argument};

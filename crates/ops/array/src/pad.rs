@@ -1,4 +1,4 @@
-//! Pad and PadV2.
+//! Pad and PadV2 (TensorFlow: `core/kernels/pad_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant, shape_of};

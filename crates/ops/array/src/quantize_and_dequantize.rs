@@ -1,4 +1,5 @@
-//! QuantizeAndDequantize: numbers rounded to the steps of a quantized type.
+//! QuantizeAndDequantize: numbers rounded to the steps of a quantized type (TensorFlow:
+//! `core/kernels/quantize_and_dequantize_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;

@@ -1,4 +1,4 @@
-//! Reshape.
+//! Reshape (TensorFlow: `core/kernels/reshape_op.cc`).
 
 use crate::shape_ops::{reshape, reshape_gradient, reshape_to};
 use ferroflow_base::Result;

@@ -1,4 +1,5 @@
-//! Reverse, ReverseV2, and ReverseSequence.
+//! Reverse, ReverseV2, and ReverseSequence (TensorFlow: `core/kernels/reverse_op.cc` and
+//! `reverse_sequence_op.cc`).
 
 use crate::strided_slice::same_as_first;
 use ferroflow_base::{Result, invalid_argument};

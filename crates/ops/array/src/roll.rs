@@ -1,4 +1,4 @@
-//! Roll.
+//! Roll (TensorFlow: `core/kernels/roll_op.cc`).
 
 use crate::strided_slice::same_as_first;
 use ferroflow_base::{Result, invalid_argument};

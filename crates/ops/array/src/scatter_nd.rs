@@ -1,4 +1,5 @@
-//! ScatterNd, TensorScatterUpdate, TensorScatterAdd, Sub, Max, Min.
+//! ScatterNd, TensorScatterUpdate, TensorScatterAdd, Sub, Max, Min (TensorFlow:
+//! `core/kernels/scatter_nd_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::scatter_nd::{self, Combine, check_partial};

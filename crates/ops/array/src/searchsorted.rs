@@ -1,4 +1,5 @@
-//! LowerBound and UpperBound: binary search in sorted rows.
+//! LowerBound and UpperBound: binary search in sorted rows (TensorFlow:
+//! `core/kernels/searchsorted_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};

@@ -1,4 +1,4 @@
-//! Slice.
+//! Slice (TensorFlow: `core/kernels/slice_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};

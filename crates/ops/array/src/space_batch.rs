@@ -1,4 +1,5 @@
-//! SpaceToDepth, DepthToSpace, SpaceToBatch, BatchToSpace, and their ND forms.
+//! SpaceToDepth, DepthToSpace, SpaceToBatch, BatchToSpace, and their ND forms (TensorFlow:
+//! `core/kernels/spacetodepth_op.cc`, `spacetobatch_op.cc` and `batchtospace_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Ints, constant, shape_of};

@@ -1,4 +1,4 @@
-//! Split and SplitV.
+//! Split and SplitV (TensorFlow: `core/kernels/split_op.cc` and `split_v_op.cc`).
 
 use crate::pack::take_apart;
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,5 @@
-//! StridedSlice, its gradient, and the ops that assign to a strided slice.
+//! StridedSlice, its gradient, and the ops that assign to a strided slice (TensorFlow:
+//! `core/kernels/strided_slice_op.cc`).
 
 use crate::slice::viewed;
 use crate::strided_spec::{self, Masks, Resolved};

@@ -1,4 +1,4 @@
-//! Tile.
+//! Tile (TensorFlow: `core/kernels/tile_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};

@@ -1,4 +1,4 @@
-//! Transpose and ConjugateTranspose.
+//! Transpose and ConjugateTranspose (TensorFlow: `core/kernels/transpose_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};

@@ -1,4 +1,5 @@
-//! UnravelIndex: coordinates of positions in a flattened tensor.
+//! UnravelIndex: coordinates of positions in a flattened tensor (TensorFlow:
+//! `core/kernels/unravel_index_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices;

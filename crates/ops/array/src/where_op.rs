@@ -1,4 +1,4 @@
-//! Where: the indices of nonzero elements.
+//! Where: the indices of nonzero elements (TensorFlow: `core/kernels/where_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self};

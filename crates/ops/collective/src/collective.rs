@@ -1,4 +1,5 @@
-//! Collectives among the nodes of one step: each waits for all members of its group.
+//! Collectives among the nodes of one step: each waits for all members of its group (TensorFlow:
+//! `core/kernels/collective_ops.cc`).
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::numeric::{Num, Ordered};

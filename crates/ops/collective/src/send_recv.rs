@@ -1,5 +1,5 @@
 //! _Send, _Recv: the ends of an edge that leaves a plan. The rendezvous is an input, like all state
-//! of a step.
+//! of a step. TensorFlow: `core/kernels/sendrecv_ops.cc`.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{AsyncCall, AttrValue, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};

@@ -1,4 +1,5 @@
-//! Control flow ops, which engines implement themselves; this file has their schemas and shapes.
+//! Control flow ops, which engines implement themselves; this file has their schemas and shapes
+//! (TensorFlow: `core/kernels/control_flow_ops.cc`).
 
 use ferroflow_base::{Result, aborted};
 use ferroflow_functors::shapes;

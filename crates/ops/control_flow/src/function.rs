@@ -1,4 +1,5 @@
-//! _Arg and _Retval: a function's arguments and results.
+//! _Arg and _Retval: a function's arguments and results (TensorFlow:
+//! `core/kernels/function_ops.cc`).
 
 use ferroflow_opdef::{Cost, Op};
 

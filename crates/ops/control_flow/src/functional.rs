@@ -1,4 +1,5 @@
-//! Functional ops: If, Case, While, For, function calls, and DeviceIndex.
+//! Functional ops: If, Case, While, For, function calls, and DeviceIndex (TensorFlow:
+//! `core/kernels/functional_ops.cc` and `partitioned_function_ops.cc`).
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;

@@ -1,4 +1,5 @@
-//! DynamicPartition and DynamicStitch: distribution of rows to several tensors, and the reverse.
+//! DynamicPartition and DynamicStitch: distribution of rows to several tensors, and the reverse
+//! (TensorFlow: `core/kernels/dynamic_stitch_op.cc` and `dynamic_partition_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{list, shape_of};

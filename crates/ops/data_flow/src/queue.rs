@@ -1,5 +1,5 @@
 //! Queues: FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2 and their ops. Ops that may wait
-//! are asynchronous.
+//! are asynchronous. TensorFlow: `core/kernels/queue_ops.cc`.
 
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_functors::indices;

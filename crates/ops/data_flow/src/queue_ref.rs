@@ -1,4 +1,5 @@
-//! Queues by reference: the ops of `queue.rs` in old graphs.
+//! Queues by reference: the ops of `queue.rs` in old graphs (TensorFlow:
+//! `core/kernels/queue_ops.cc`).
 
 use crate::queue::{Batch, batch_shape, close, create, dequeue, enqueue, is_closed, size};
 use ferroflow_functors::shapes;

@@ -1,4 +1,5 @@
-//! Session tensors, which fail, as in a TensorFlow server: they exist in local sessions only.
+//! Session tensors, which fail, as in a TensorFlow server: they exist in local sessions only
+//! (TensorFlow: `core/kernels/session_ops.cc`).
 
 use ferroflow_base::{Result, failed_precondition};
 use ferroflow_functors::shapes;

@@ -1,5 +1,5 @@
 //! Stacks of tensors that live for one step: StackV2 and its ops, and those of the first version,
-//! whose handles are strings.
+//! whose handles are strings (TensorFlow: `core/kernels/stack_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;

@@ -1,4 +1,5 @@
-//! Arrays of tensors that live for one step: TensorArrayV3 and its ops.
+//! Arrays of tensors that live for one step: TensorArrayV3 and its ops (TensorFlow:
+//! `core/kernels/tensor_array_ops.cc`).
 
 use crate::tensor_array_state::{Options, TensorArray, array_input};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};

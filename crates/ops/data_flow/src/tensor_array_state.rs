@@ -1,4 +1,5 @@
-//! [`TensorArray`]: the resource of TensorArray handles.
+//! [`TensorArray`]: the resource of TensorArray handles (TensorFlow:
+//! `core/kernels/tensor_array.h`).
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::sequence::{grow, merged};

@@ -1,4 +1,5 @@
-//! TensorArrays of the first two versions, whose handles are strings.
+//! TensorArrays of the first two versions, whose handles are strings (TensorFlow:
+//! `core/kernels/tensor_array_ops.cc`).
 
 use crate::tensor_array::{
     close, concat, concat_gradient, create, gather, gather_gradient, gather_shape, gradient_array,

@@ -1,4 +1,4 @@
-//! Datasets, and iterators over them.
+//! Datasets, and iterators over them (TensorFlow: `core/kernels/data/*_dataset_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::{indices, shapes};

@@ -1,4 +1,5 @@
-//! Decoding and encoding of PNG and JPEG images.
+//! Decoding and encoding of PNG and JPEG images (TensorFlow:
+//! `core/kernels/image/decode_image_op.cc`, `encode_jpeg_op.cc` and `encode_png_op.cc`).
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::int_vector;

@@ -1,4 +1,4 @@
-//! CropAndResize.
+//! CropAndResize (TensorFlow: `core/kernels/image/crop_and_resize_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument, out_of_range};
 use ferroflow_functors::half_conversion::floats;

@@ -1,4 +1,5 @@
-//! CropAndResizeGradImage and CropAndResizeGradBoxes.
+//! CropAndResizeGradImage and CropAndResizeGradBoxes (TensorFlow:
+//! `core/kernels/image/crop_and_resize_op.cc`).
 
 use crate::crop_and_resize::position;
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,5 @@
-//! ResizeBilinear, ResizeNearestNeighbor, ResizeBicubic, ResizeArea.
+//! ResizeBilinear, ResizeNearestNeighbor, ResizeBicubic, ResizeArea (TensorFlow:
+//! `core/kernels/image/resize_*_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::floats;

@@ -1,5 +1,6 @@
 //! ResizeBilinearGrad, ResizeBicubicGrad, ResizeNearestNeighborGrad: each output pixel's gradient
-//! is added to the pixels that it was interpolated from.
+//! is added to the pixels that it was interpolated from (TensorFlow:
+//! `core/kernels/image/resize_*_op.cc`).
 
 use crate::resize::{Mapping, cubics, lerps, positions};
 use ferroflow_base::{Result, invalid_argument};

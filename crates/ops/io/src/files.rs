@@ -1,4 +1,5 @@
-//! ReadFile, WriteFile, MatchingFiles.
+//! ReadFile, WriteFile, MatchingFiles (TensorFlow: `core/kernels/whole_file_read_ops.cc` and
+//! `matching_files_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;

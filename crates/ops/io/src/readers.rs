@@ -1,4 +1,5 @@
-//! Reader ops, which dequeue file names and return records, by handle and by reference.
+//! Reader ops, which dequeue file names and return records, by handle and by reference (TensorFlow:
+//! `core/kernels/reader_ops.cc`).
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;

@@ -1,4 +1,5 @@
-//! RestoreV2, Restore, RestoreSlice: reading tensors from checkpoints.
+//! RestoreV2, Restore, RestoreSlice: reading tensors from checkpoints (TensorFlow:
+//! `core/kernels/restore_op.cc` and `save_restore_v2_ops.cc`).
 
 use ferroflow_base::{Code, Result, invalid_argument, not_found};
 use ferroflow_model::{SliceReader, TensorBundle, TensorSlice};

@@ -1,4 +1,5 @@
-//! SaveV2, Save, SaveSlices: writing tensors to checkpoints.
+//! SaveV2, Save, SaveSlices: writing tensors to checkpoints (TensorFlow: `core/kernels/save_op.cc`
+//! and `save_restore_v2_ops.cc`).
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_functors::shapes;

@@ -1,4 +1,4 @@
-//! Cholesky.
+//! Cholesky (TensorFlow: `core/kernels/linalg/cholesky_op.cc`).
 
 use crate::lu::{load, product, square_unchanged, squares, store};
 use ferroflow_base::Result;

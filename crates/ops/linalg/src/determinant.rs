@@ -1,4 +1,5 @@
-//! MatrixDeterminant and LogMatrixDeterminant.
+//! MatrixDeterminant and LogMatrixDeterminant (TensorFlow:
+//! `core/kernels/linalg/determinant_op.cc`).
 
 use crate::lu::{diagonal, factor, load, square_batch, squares};
 use ferroflow_base::Result;

@@ -1,4 +1,5 @@
-//! Einsum: strided views of the operands instead of transposes, and batched matrix products.
+//! Einsum: strided views of the operands instead of transposes, and batched matrix products
+//! (TensorFlow: `core/kernels/linalg/einsum_op_impl.h`).
 
 use crate::einsum_dense::EinsumDense;
 use crate::equation::{Equation, Label, Labels, Sizes};

@@ -1,4 +1,4 @@
-//! MatrixInverse.
+//! MatrixInverse (TensorFlow: `core/kernels/linalg/matrix_inverse_op.cc`).
 
 use crate::lu::{load, product, solve_one, square_unchanged, squares, store};
 use ferroflow_base::{Result, invalid_argument};

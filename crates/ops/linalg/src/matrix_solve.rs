@@ -1,4 +1,5 @@
-//! MatrixSolve and MatrixTriangularSolve.
+//! MatrixSolve and MatrixTriangularSolve (TensorFlow: `core/kernels/linalg/matrix_solve_op.cc` and
+//! `matrix_triangular_solve_op_impl.h`).
 
 use crate::lu::{
     diagonal, load, matrices, product, solve_one, square_batch, squares, store, substitute,

@@ -1,4 +1,5 @@
-//! Ops on elements of tensor lists: creating, resizing, reading, setting, pushing and popping.
+//! Ops on elements of tensor lists: creating, resizing, reading, setting, pushing and popping
+//! (TensorFlow: `core/kernels/list_kernels.cc`).
 
 use ferroflow_base::{Result, Status, invalid_argument, out_of_range};
 use ferroflow_functors::sequence::{grow, merged, shape_from_tensor, shape_input, shape_to_tensor};

@@ -1,4 +1,5 @@
-//! Ops on many elements of tensor lists: conversion from and to tensors.
+//! Ops on many elements of tensor lists: conversion from and to tensors (TensorFlow:
+//! `core/kernels/list_kernels.cc`).
 
 use crate::tensor_list::of_dtype;
 use ferroflow_base::{Result, invalid_argument};

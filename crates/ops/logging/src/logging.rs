@@ -1,4 +1,4 @@
-//! Assert, Print, PrintV2.
+//! Assert, Print, PrintV2 (TensorFlow: `core/kernels/logging_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_functors::shapes;

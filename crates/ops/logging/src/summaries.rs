@@ -1,4 +1,4 @@
-//! Summary ops, which return messages for event files.
+//! Summary ops, which return messages for event files (TensorFlow: `c/kernels/summary_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::floats;

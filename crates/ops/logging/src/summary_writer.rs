@@ -1,4 +1,5 @@
-//! Event files written by a graph: SummaryWriter and the ops that write through it.
+//! Event files written by a graph: SummaryWriter and the ops that write through it (TensorFlow:
+//! `core/kernels/summary_kernels.cc`).
 
 use crate::summaries::{counted, doubles, limits};
 use ferroflow_base::{Result, invalid_argument, not_found};

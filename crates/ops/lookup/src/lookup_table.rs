@@ -1,4 +1,5 @@
-//! Lookup tables, and the ops that fill, query and change them.
+//! Lookup tables, and the ops that fill, query and change them (TensorFlow:
+//! `core/kernels/lookup_table_op.cc` and `lookup_table_init_op.cc`).
 
 use crate::table_file::{TextFile, read};
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,4 @@
-//! AddN and AccumulateNV2.
+//! AddN and AccumulateNV2 (TensorFlow: `core/kernels/aggregate_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::numeric::{Half, Num};

@@ -1,4 +1,4 @@
-//! ArgMax and ArgMin.
+//! ArgMax and ArgMin (TensorFlow: `core/kernels/argmax_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{axis_in, int, narrowed};

@@ -1,4 +1,4 @@
-//! BatchMatMul, BatchMatMulV2, BatchMatMulV3.
+//! BatchMatMul, BatchMatMulV2, BatchMatMulV3 (TensorFlow: `core/kernels/matmul_op_impl.h`).
 
 use crate::matmul::{Packed, Tail, products};
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,5 @@
-//! Elementwise arithmetic of two tensors with broadcasting.
+//! Elementwise arithmetic of two tensors with broadcasting (TensorFlow:
+//! `core/kernels/cwise_op_*.cc`).
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::binary::{

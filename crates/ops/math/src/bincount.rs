@@ -1,4 +1,4 @@
-//! Bincount.
+//! Bincount (TensorFlow: `core/kernels/bincount_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant_int, int};

@@ -1,4 +1,4 @@
-//! Cast between all plain numeric types.
+//! Cast between all plain numeric types (TensorFlow: `core/kernels/cast_op.cc`).
 
 use crate::float8::{self, Float8};
 use crate::quantized::{self, of_stored_as};

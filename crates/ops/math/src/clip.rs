@@ -1,4 +1,4 @@
-//! ClipByValue.
+//! ClipByValue (TensorFlow: `core/kernels/cwise_op_clip.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::unary::CHEAP;

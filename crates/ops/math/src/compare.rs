@@ -1,4 +1,4 @@
-//! Comparisons with broadcasting.
+//! Comparisons with broadcasting (TensorFlow: `core/kernels/cwise_op_*.cc`).
 
 use crate::quantized::{of_stored, stored};
 use ferroflow_base::{Result, invalid_argument};

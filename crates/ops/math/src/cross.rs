@@ -1,4 +1,4 @@
-//! Cross.
+//! Cross (TensorFlow: `core/kernels/cross_op.cc`).
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_functors::numeric::Num;

@@ -1,4 +1,4 @@
-//! Range and LinSpace.
+//! Range and LinSpace (TensorFlow: `core/kernels/sequence_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant_int};

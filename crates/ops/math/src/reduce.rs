@@ -1,4 +1,5 @@
-//! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss.
+//! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss (TensorFlow:
+//! `core/kernels/reduction_ops_common.h`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::widened;

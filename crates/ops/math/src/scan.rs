@@ -1,4 +1,5 @@
-//! Cumulative sums and products: Cumsum, Cumprod, CumulativeLogsumexp.
+//! Cumulative sums and products: Cumsum, Cumprod, CumulativeLogsumexp (TensorFlow:
+//! `core/kernels/scan_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Field;

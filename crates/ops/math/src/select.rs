@@ -1,4 +1,5 @@
-//! Select and SelectV2: elementwise choice between tensors.
+//! Select and SelectV2: elementwise choice between tensors (TensorFlow:
+//! `core/kernels/cwise_op_select.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::checked_broadcast;

@@ -1,5 +1,5 @@
 //! SparseSegmentSum, SparseSegmentMean, and SparseSegmentSqrtN, with and without a number of
-//! segments.
+//! segments (TensorFlow: `core/kernels/segment_reduction_ops_impl.h`).
 
 use crate::segment::{Form, Scale, half_kernel, kernel, num_segments, ones_behind, rows_shape};
 use ferroflow_base::Result;

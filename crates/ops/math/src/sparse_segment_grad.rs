@@ -1,4 +1,5 @@
-//! Gradients of SparseSegmentSum, SparseSegmentMean and SparseSegmentSqrtN.
+//! Gradients of SparseSegmentSum, SparseSegmentMean and SparseSegmentSqrtN (TensorFlow:
+//! `core/kernels/segment_reduction_ops_impl.h`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

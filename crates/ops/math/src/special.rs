@@ -1,4 +1,5 @@
-//! Igamma, Igammac, IgammaGradA, Betainc, Zeta, Polygamma.
+//! Igamma, Igammac, IgammaGradA, Betainc, Zeta, Polygamma (TensorFlow:
+//! `core/kernels/cwise_op_igammas.cc`, `cwise_op_zeta.cc` and `betainc_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};

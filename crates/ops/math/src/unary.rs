@@ -1,4 +1,4 @@
-//! Elementwise functions of one tensor.
+//! Elementwise functions of one tensor (TensorFlow: `core/kernels/cwise_op_*.cc`).
 
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Real};

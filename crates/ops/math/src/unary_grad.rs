@@ -1,4 +1,5 @@
-//! SigmoidGrad, TanhGrad, SqrtGrad, RsqrtGrad, ReciprocalGrad, InvGrad.
+//! SigmoidGrad, TanhGrad, SqrtGrad, RsqrtGrad, ReciprocalGrad, InvGrad (TensorFlow:
+//! `core/kernels/cwise_op_*.cc`).
 
 use ferroflow_base::Result;
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};

@@ -1,4 +1,5 @@
-//! Activation functions and their gradients.
+//! Activation functions and their gradients (TensorFlow: `core/kernels/relu_op.cc`,
+//! `softplus_op.cc` and `softsign_op.cc`).
 
 use ferroflow_base::Result;
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};

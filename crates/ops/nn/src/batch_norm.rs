@@ -1,4 +1,5 @@
-//! Batch normalization (Ioffe & Szegedy 2015).
+//! Batch normalization (Ioffe & Szegedy 2015; TensorFlow: `core/kernels/fused_batch_norm_op.cc`
+//! and `batch_norm_op.cc`).
 
 use crate::fused::affine;
 use ferroflow_base::{Result, invalid_argument};

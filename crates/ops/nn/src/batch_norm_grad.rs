@@ -1,4 +1,5 @@
-//! FusedBatchNormGrad, versions 1 to 3, and BatchNormWithGlobalNormalizationGrad.
+//! FusedBatchNormGrad, versions 1 to 3, and BatchNormWithGlobalNormalizationGrad (TensorFlow:
+//! `core/kernels/fused_batch_norm_op.cc` and `batch_norm_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

@@ -1,4 +1,4 @@
-//! BiasAdd, BiasAddV1, and BiasAddGrad.
+//! BiasAdd, BiasAddV1, and BiasAddGrad (TensorFlow: `core/kernels/bias_op.cc`).
 
 use crate::batch_norm_grad::sums;
 use ferroflow_base::{Result, invalid_argument};

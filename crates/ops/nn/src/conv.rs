@@ -1,4 +1,4 @@
-//! Convolutions: Conv2D, Conv3D and their fused forms.
+//! Convolutions: Conv2D, Conv3D and their fused forms (TensorFlow: `core/kernels/conv_ops_impl.h`).
 
 use crate::conv_reference::{self, direct, geometry, output_dims, over_nothing};
 use crate::dense::add_broadcast;

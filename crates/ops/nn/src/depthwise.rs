@@ -1,4 +1,4 @@
-//! Depthwise convolutions.
+//! Depthwise convolutions (TensorFlow: `core/kernels/depthwise_conv_op.cc`).
 
 use crate::conv::depthwise_gradient;
 use crate::conv_reference::{self, each_offset, over_nothing, pixel};

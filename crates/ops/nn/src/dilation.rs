@@ -1,4 +1,5 @@
-//! Dilation2D: grayscale dilation, the maximum of input plus filter under a window.
+//! Dilation2D: grayscale dilation, the maximum of input plus filter under a window (TensorFlow:
+//! `core/kernels/dilation_ops.cc`).
 
 use crate::conv_reference::{each_offset, output_dims, pixel, sizes};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};

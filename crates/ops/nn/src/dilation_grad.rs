@@ -1,4 +1,5 @@
-//! Gradients of Dilation2D: the maximum under a window gets the whole gradient.
+//! Gradients of Dilation2D: the maximum under a window gets the whole gradient (TensorFlow:
+//! `core/kernels/dilation_ops.cc`).
 
 use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::dilation::{place, rules};

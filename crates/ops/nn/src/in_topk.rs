@@ -1,4 +1,4 @@
-//! InTopK and InTopKV2.
+//! InTopK and InTopKV2 (TensorFlow: `core/kernels/in_topk_op.cc`).
 
 use crate::topk::scalar_k;
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,4 @@
-//! L2Loss.
+//! L2Loss (TensorFlow: `core/kernels/l2loss_op.cc`).
 
 use ferroflow_base::Result;
 use ferroflow_functors::half_conversion::widened;

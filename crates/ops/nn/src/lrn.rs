@@ -1,4 +1,4 @@
-//! LRN and LRNGrad: local response normalization.
+//! LRN and LRNGrad: local response normalization (TensorFlow: `core/kernels/lrn_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

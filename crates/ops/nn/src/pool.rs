@@ -1,4 +1,5 @@
-//! Max and average pooling.
+//! Max and average pooling (TensorFlow: `core/kernels/maxpooling_op.cc`, `avgpooling_op.cc` and
+//! `pooling_ops_3d.cc`).
 
 use crate::conv_reference::{self, each_offset, output_dims, pixel};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};

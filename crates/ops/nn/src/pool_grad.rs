@@ -1,4 +1,5 @@
-//! Gradients of pooling: the maximum gets the whole gradient, an average distributes it.
+//! Gradients of pooling: the maximum gets the whole gradient, an average distributes it
+//! (TensorFlow: `core/kernels/maxpooling_op.cc`, `avgpooling_op.cc` and `pooling_ops_3d.cc`).
 
 use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::pool::{Spec, window};

@@ -1,4 +1,4 @@
-//! Softmax and LogSoftmax.
+//! Softmax and LogSoftmax (TensorFlow: `core/kernels/softmax_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

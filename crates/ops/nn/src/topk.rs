@@ -1,4 +1,4 @@
-//! TopK and TopKV2.
+//! TopK and TopKV2 (TensorFlow: `core/kernels/topk_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant_int, int, narrowed};

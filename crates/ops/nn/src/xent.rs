@@ -1,4 +1,5 @@
-//! SoftmaxCrossEntropyWithLogits and SparseSoftmaxCrossEntropyWithLogits.
+//! SoftmaxCrossEntropyWithLogits and SparseSoftmaxCrossEntropyWithLogits (TensorFlow:
+//! `core/kernels/sparse_xent_op.cc` and `xent_op.cc`).
 
 use crate::softmax::{each_row, exponentials, largest, last_sum};
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,4 @@
-//! DecodeCSV.
+//! DecodeCSV (TensorFlow: `core/kernels/decode_csv_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};

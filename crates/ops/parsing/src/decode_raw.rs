@@ -1,4 +1,5 @@
-//! DecodeRaw and DecodePaddedRaw.
+//! DecodeRaw and DecodePaddedRaw (TensorFlow: `core/kernels/decode_padded_raw_op.cc` and
+//! `decode_raw_op.cc`).
 
 use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};

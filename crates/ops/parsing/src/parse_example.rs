@@ -1,4 +1,5 @@
-//! ParseExample and related ops: tensors from serialized `tf.Example` messages.
+//! ParseExample and related ops: tensors from serialized `tf.Example` messages (TensorFlow:
+//! `core/kernels/example_parsing_ops.cc`).
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{Example, Feature, feature::Kind};

@@ -1,4 +1,4 @@
-//! SerializeTensor and ParseTensor.
+//! SerializeTensor and ParseTensor (TensorFlow: `core/kernels/parse_tensor_op.cc`).
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use ferroflow_base::{Result, invalid_argument};

@@ -1,4 +1,4 @@
-//! StringToNumber.
+//! StringToNumber (TensorFlow: `core/kernels/string_to_number_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;

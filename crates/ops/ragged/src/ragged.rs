@@ -1,4 +1,6 @@
-//! Ragged tensors as variants: a variant holds the splits of every ragged dimension and the values.
+//! Ragged tensors as variants: a variant holds the splits of every ragged dimension and the values
+//! (TensorFlow: `core/kernels/ragged_tensor_to_variant_op.cc` and
+//! `ragged_tensor_from_variant_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::indices;

@@ -1,5 +1,6 @@
 //! Random ops with a variable as generator state: `tf.random.Generator`. The state is a counter of
-//! two 64-bit words and a key.
+//! two 64-bit words and a key. TensorFlow: `core/kernels/stateful_random_ops.cc` and
+//! `random_binomial_op.cc`.
 
 use crate::distributions::{Integers, RESERVED};
 use crate::random_binomial::binomial;

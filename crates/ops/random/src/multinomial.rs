@@ -1,4 +1,4 @@
-//! Multinomial.
+//! Multinomial (TensorFlow: `core/kernels/multinomial_op.cc`).
 
 use crate::distributions::unit_f64;
 use crate::random_ops::Seeded;

@@ -1,4 +1,5 @@
-//! ParameterizedTruncatedNormal and StatelessParameterizedTruncatedNormal.
+//! ParameterizedTruncatedNormal and StatelessParameterizedTruncatedNormal (TensorFlow:
+//! `core/kernels/parameterized_truncated_normal_op.cc`).
 
 use crate::distributions::{Distribution, Normal, Uniform};
 use crate::parameterized::{broadcast, check_end, stateless_shape};

@@ -1,4 +1,5 @@
-//! StatelessRandomBinomial, and the kernel of StatefulRandomBinomial.
+//! StatelessRandomBinomial, and the kernel of StatefulRandomBinomial (TensorFlow:
+//! `core/kernels/random_binomial_op.cc`).
 
 use crate::draws;
 use crate::multinomial::as_doubles;

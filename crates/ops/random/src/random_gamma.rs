@@ -1,4 +1,5 @@
-//! RandomGamma, StatelessRandomGammaV2, StatelessRandomGammaV3, RandomGammaGrad.
+//! RandomGamma, StatelessRandomGammaV2, StatelessRandomGammaV3, RandomGammaGrad (TensorFlow:
+//! `core/kernels/stateless_random_gamma_op.cc`, `cwise_op_random_grad.cc` and `random_op.cc`).
 
 use crate::distributions::RESERVED;
 use crate::draws;

@@ -1,5 +1,5 @@
 //! RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt: stateful ops, whose
-//! stream continues from step to step of a session.
+//! stream continues from step to step of a session (TensorFlow: `core/kernels/random_op.cc`).
 
 use crate::distributions::{self, Distribution, Integers, Normal, RESERVED, Truncated, Uniform};
 use ferroflow_base::{Result, invalid_argument};

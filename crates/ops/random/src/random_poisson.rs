@@ -1,4 +1,5 @@
-//! RandomPoisson, RandomPoissonV2, StatelessRandomPoisson.
+//! RandomPoisson, RandomPoissonV2, StatelessRandomPoisson (TensorFlow:
+//! `core/kernels/random_poisson_op.cc` and `stateless_random_ops.cc`).
 
 use crate::distributions::RESERVED;
 use crate::draws;

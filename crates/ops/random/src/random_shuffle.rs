@@ -1,4 +1,4 @@
-//! RandomShuffle.
+//! RandomShuffle (TensorFlow: `core/kernels/random_shuffle_op.cc`).
 
 use crate::distributions::{self};
 use crate::random_ops::Seeded;

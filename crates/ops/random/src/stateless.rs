@@ -1,4 +1,5 @@
-//! Random ops that depend only on a seed input.
+//! Random ops that depend only on a seed input (TensorFlow: `core/kernels/stateless_random_ops.cc`
+//! and `stateless_random_ops_v2.cc`).
 
 use crate::distributions::Integers;
 use crate::multinomial::{draw, multinomial_shape};

@@ -1,4 +1,6 @@
-//! SerializeSparse, SerializeManySparse, DeserializeSparse, DeserializeManySparse.
+//! SerializeSparse, SerializeManySparse, DeserializeSparse, DeserializeManySparse (TensorFlow:
+//! `core/kernels/serialize_sparse_op.cc`, `deserialize_sparse_string_op.cc` and
+//! `deserialize_sparse_variant_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::TensorProto;

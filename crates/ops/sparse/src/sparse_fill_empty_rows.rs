@@ -1,4 +1,5 @@
-//! SparseFillEmptyRows and SparseFillEmptyRowsGrad.
+//! SparseFillEmptyRows and SparseFillEmptyRowsGrad (TensorFlow:
+//! `core/kernels/sparse_fill_empty_rows_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

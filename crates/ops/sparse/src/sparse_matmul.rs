@@ -1,4 +1,5 @@
-//! SparseTensorDenseMatMul: the product of a sparse and a dense matrix.
+//! SparseTensorDenseMatMul: the product of a sparse and a dense matrix (TensorFlow:
+//! `core/kernels/sparse_tensor_dense_matmul_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};

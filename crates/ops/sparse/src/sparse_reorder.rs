@@ -1,4 +1,4 @@
-//! SparseReorder.
+//! SparseReorder (TensorFlow: `core/kernels/sparse_reorder_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{GradientCtx, KernelCtx, Op};

@@ -1,4 +1,4 @@
-//! SparseReshape.
+//! SparseReshape (TensorFlow: `core/kernels/sparse_reshape_op.cc`).
 
 use crate::sparse_fill_empty_rows::wanted;
 use ferroflow_base::{Result, invalid_argument};

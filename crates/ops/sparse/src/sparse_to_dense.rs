@@ -1,4 +1,4 @@
-//! SparseToDense.
+//! SparseToDense (TensorFlow: `core/kernels/sparse_to_dense_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices;

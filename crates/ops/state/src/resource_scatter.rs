@@ -1,4 +1,5 @@
-//! ResourceScatter ops: in-place updates of variables by row.
+//! ResourceScatter ops: in-place updates of variables by row (TensorFlow:
+//! `core/kernels/resource_variable_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::gather::bad_index;

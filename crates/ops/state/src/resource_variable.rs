@@ -1,4 +1,5 @@
-//! Resource variables: variables accessed by handles.
+//! Resource variables: variables accessed by handles (TensorFlow:
+//! `core/kernels/resource_variable_ops.cc` and `count_up_to_op.cc`).
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
 use ferroflow_functors::gather::{

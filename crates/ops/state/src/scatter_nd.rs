@@ -1,4 +1,4 @@
-//! ResourceScatterNdUpdate, Add, Sub, Max, Min.
+//! ResourceScatterNdUpdate, Add, Sub, Max, Min (TensorFlow: `core/kernels/scatter_nd_op.cc`).
 
 use ferroflow_base::Result;
 use ferroflow_functors::scatter_nd::{Combine, check_partial, scatter_nd};

@@ -1,4 +1,5 @@
-//! Old-style variables and the ops that update them through a reference.
+//! Old-style variables and the ops that update them through a reference (TensorFlow:
+//! `core/kernels/variable_ops.cc`, `dense_update_ops.cc` and `scatter_op.cc`).
 //!
 //! The compiler replaces them by resource variables; they have no kernels.
 

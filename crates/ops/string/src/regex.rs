@@ -1,4 +1,5 @@
-//! Regular expressions: RegexFullMatch and RegexReplace, with constant or fed patterns.
+//! Regular expressions: RegexFullMatch and RegexReplace, with constant or fed patterns (TensorFlow:
+//! `core/kernels/regex_full_match_op.cc` and `regex_replace_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;

@@ -1,4 +1,4 @@
-//! StringFormat.
+//! StringFormat (TensorFlow: `core/kernels/string_format_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::summarize::summary_v2;

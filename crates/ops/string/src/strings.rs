@@ -1,4 +1,5 @@
-//! StringUpper, StringLower, StringStrip, StringLength, StringJoin.
+//! StringUpper, StringLower, StringStrip, StringLength, StringJoin (TensorFlow:
+//! `core/kernels/string_*_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_partial;

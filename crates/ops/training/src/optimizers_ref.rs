@@ -1,4 +1,5 @@
-//! Optimizers of old-style variables, which import converts to those of resource variables.
+//! Optimizers of old-style variables, which import converts to those of resource variables
+//! (TensorFlow: `core/kernels/training_ops.cc`).
 
 use ferroflow_opdef::Op;
 

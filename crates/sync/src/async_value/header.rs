@@ -296,7 +296,7 @@ impl Raw {
         }
     }
 
-    /// Makes the value available, gives the reference up, and runs the waiters.
+    /// Makes the value available, drops the reference, and runs the waiters.
     ///
     /// # Safety
     /// The caller is the writer and has written what `state` stands for.
@@ -379,8 +379,8 @@ impl Raw {
         self.0 == other.0
     }
 
-    /// Adds `more` references; the caller turns them into handles with [`Raw::twin`] or gives them
-    /// up with [`Raw::forget`].
+    /// Adds `more` references, which the caller turns into handles with [`Raw::twin`] or drops with
+    /// [`Raw::forget`].
     #[inline]
     pub(super) fn reserve(&mut self, more: u32) {
         let refs = &self.header().refs;

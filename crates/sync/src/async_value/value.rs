@@ -176,7 +176,7 @@ impl AsyncValue {
             return None;
         }
         if self.0.info().is_indirect {
-            // SAFETY: available (`is_unique` says so), and ours alone.
+            // SAFETY: available (by `is_unique`), and ours alone.
             let target = unsafe { self.0.value_mut::<AsyncValue>() };
             return target.get_mut();
         }
@@ -224,7 +224,7 @@ impl AsyncValue {
         self.0.and_then(f);
     }
 
-    /// Gives the handle to `f` when the value is available: now, or by the thread that makes it so.
+    /// Passes the handle to `f` when the value is available: now, or by the thread that makes it so.
     #[inline]
     pub fn when_available(self, f: impl FnOnce(AsyncValue) + Send + 'static) {
         if self.is_available() {

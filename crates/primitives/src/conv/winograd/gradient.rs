@@ -59,7 +59,7 @@ pub fn conv2d_filter_gradient_in_tiles(
     );
     assert!(
         s.in_c.max(s.out_c) <= super::ZEROS.len(),
-        "so many channels"
+        "too many channels"
     );
     let (tiles, planes) = (grid.tiles(), transform.planes());
     if tiles == 0 {
