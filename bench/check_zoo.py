@@ -1,4 +1,4 @@
-"""Holds Ferroflow's answers against TensorFlow's over a whole zoo.
+"""Compares Ferroflow's results with TensorFlow's over a whole zoo.
 
 Usage: python bench/check_zoo.py DIR [NAME...] [--ferroflow PATH] [--batches 1 3] [--threads N]
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-4
 
 
 def check(options, name, batch):
-    """(text, ok) for one network and batch size."""
+    """Returns (text, ok) for one network and batch size."""
     try:
         model, feeds, expected = common.zoo_case(options.directory, name, batch)
         with common.Feeds(feeds) as path:

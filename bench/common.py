@@ -1,4 +1,4 @@
-"""What the scripts of the contest share: cases of a zoo, running both engines, tables."""
+"""Shared by the benchmark scripts: cases of a zoo, running both engines, tables."""
 
 import argparse
 import datetime
@@ -16,21 +16,21 @@ HERE = Path(__file__).resolve().parent
 
 
 def parser(about):
-    """The options every script has."""
+    """Adds the options of every script."""
     out = argparse.ArgumentParser(description=about.split("\n")[0])
     out.add_argument("--ferroflow", default="target/release/ferroflow", help="the binary")
     return out
 
 
 def zoo_names(directory, wanted):
-    """The networks asked for, or all there are, the smallest first."""
+    """Returns the selected networks, or all, smallest first."""
     paths = [directory / f"{name}.pb" for name in wanted] or sorted(
         directory.glob("*.pb"), key=lambda path: path.stat().st_size)
     return [path.stem for path in paths]
 
 
 def zoo_case(directory, name, batch):
-    """(model path, feeds by tensor name, expected outputs by tensor name)"""
+    """Returns (model path, feeds by tensor name, expected outputs by tensor name)."""
     with np.load(directory / f"{name}.b{batch}.npz") as stored:
         arrays = {key: stored[key] for key in stored.files}
     expected = {key[4:]: x for key, x in arrays.items() if key.startswith("out/")}
@@ -39,7 +39,7 @@ def zoo_case(directory, name, batch):
 
 
 class Feeds:
-    """Feeds in a file for as long as the `with` lasts."""
+    """Writes feeds to a file for the duration of the `with`."""
 
     def __init__(self, feeds):
         self.feeds = feeds
@@ -59,13 +59,13 @@ def fetch_flags(fetches):
 
 
 def last_json(text):
-    """The last line of the text that is a JSON object."""
+    """Returns the last line of the text that is a JSON object."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
     return json.loads(lines[-1] if lines else text[text.index("{"):])
 
 
 def call(command):
-    """Runs a command; its standard output, or the tail of its complaint as an error."""
+    """Runs a command; returns its standard output, or raises the end of its error output."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError((done.stderr or done.stdout).strip()[-600:])
@@ -73,19 +73,19 @@ def call(command):
 
 
 def ferroflow_bench(binary, model, feeds, fetches, threads, seconds, *more):
-    """The numbers of `ferroflow bench`."""
+    """Returns the figures of `ferroflow bench`."""
     return last_json(call([binary, "bench", model, "--feeds", feeds, *fetch_flags(fetches),
                            "--threads", threads, "--seconds", seconds, "--json", *more]))
 
 
 def rival_bench(model, feeds, fetches, threads, seconds, *more):
-    """The same numbers for TensorFlow, or with --engine for another rival."""
+    """Returns the same figures for TensorFlow, or with --engine for another engine."""
     return last_json(call([sys.executable, HERE / "rival.py", model, "--feeds", feeds,
                            *fetch_flags(fetches), "--threads", threads, "--seconds", seconds, *more]))
 
 
 def ferroflow_run(binary, model, feeds, fetches, threads=1):
-    """The outputs of `ferroflow run`, by tensor name."""
+    """Returns the outputs of `ferroflow run`, by tensor name."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.npz"
         call([binary, "run", model, "--feeds", feeds, *fetch_flags(fetches), "--threads", threads,
@@ -95,7 +95,7 @@ def ferroflow_run(binary, model, feeds, fetches, threads=1):
 
 
 def difference(ours, theirs):
-    """The largest difference over all outputs, relative to each output's largest magnitude."""
+    """Returns the largest difference over all outputs, relative to each output's largest magnitude."""
     worst = 0.0
     for name, x in theirs.items():
         if name not in ours:
@@ -112,7 +112,7 @@ def difference(ours, theirs):
 
 
 def timed(command):
-    """(wall seconds, peak resident MB) of a fresh process."""
+    """Returns (wall seconds, peak resident MB) of a fresh process."""
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen([str(word) for word in command], stdout=said, stderr=said)
@@ -126,7 +126,7 @@ def timed(command):
 
 
 def cpu():
-    """The processor's name and how many of it may be used."""
+    """Returns the processor's name and the number of usable ones."""
     name = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -136,14 +136,14 @@ def cpu():
 
 
 def heading():
-    """What and when the table below it was measured on."""
+    """Returns the machine and date of a measurement, as a heading."""
     from importlib.metadata import version
 
     return f"{cpu()}; TensorFlow {version('tensorflow-cpu')}; {datetime.date.today()}"
 
 
 def table(head, rows):
-    """A Markdown table, numbers to the right."""
+    """Formats a Markdown table, with numbers right-aligned."""
     cells = [[str(x) for x in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
 

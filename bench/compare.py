@@ -1,4 +1,4 @@
-"""The contest: TensorFlow against Ferroflow on the networks of a zoo.
+"""Compares the speed of TensorFlow and Ferroflow on the networks of a zoo.
 
 Usage: python bench/compare.py DIR [NAME...] [--ferroflow PATH] [--threads 1 2] [--batch 1]
            [--seconds 5] [--rounds 2] [--rival-only]
@@ -19,7 +19,7 @@ TOLERANCE = 1e-4
 
 
 def faster_engine(model, feeds, fetches, threads):
-    """TensorFlow's better way to run this network."""
+    """Returns the faster of TensorFlow's ways to run this network."""
     medians = {}
     for engine in ("session", "function"):
         found = common.rival_bench(model, feeds, fetches, threads, 1, "--engine", engine)
@@ -28,7 +28,7 @@ def faster_engine(model, feeds, fetches, threads):
 
 
 def contest(options, name, threads):
-    """One row of the table, and whether the answers agree."""
+    """Returns one row of the table, and whether the results agree."""
     model, feeds, expected = common.zoo_case(options.directory, name, options.batch)
     fetches = list(expected)
     with common.Feeds(feeds) as path:

@@ -1,4 +1,4 @@
-"""What a node costs besides its arithmetic: nanoseconds a node on graphs of scalar Add and Mul.
+"""The overhead of a node: nanoseconds per node on graphs of scalar Add and Mul.
 
 Usage: python bench/dispatch.py [--ferroflow PATH] [--nodes 1000 10000] [--seconds 3] [--rival-only]
 

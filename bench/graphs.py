@@ -1,4 +1,4 @@
-"""GraphDefs of scalar Add and Mul that nothing can be folded from."""
+"""GraphDefs of scalar Add and Mul without foldable constants."""
 
 import random
 
@@ -31,12 +31,12 @@ class Writer:
         return name
 
     def halve_or_add(self, i, left, right):
-        """Multiplying by h (a half) and adding two take turns, so that values stay finite."""
+        """Alternates between multiplying by h (a half) and adding, so that values stay finite."""
         return self.node("Mul", left, "h") if i % 2 else self.node("AddV2", left, right)
 
 
 def chain(dtype, count):
-    """Every node waits for the one before it."""
+    """A chain: every node reads the previous one."""
     out = Writer(dtype)
     last = "x"
     for i in range(count - 1):
@@ -46,7 +46,7 @@ def chain(dtype, count):
 
 
 def fan_out(dtype, count):
-    """Every node hangs on the placeholders, and one takes them all."""
+    """A fan: every node reads the placeholders, and one reads them all."""
     out = Writer(dtype)
     found = [out.halve_or_add(i, "x", "h") for i in range(count - 1)]
     out.node("AddN", *found, name="y")
@@ -54,7 +54,7 @@ def fan_out(dtype, count):
 
 
 def layers(dtype, count):
-    """Layers of 50 nodes, each with two inputs from random nodes of the layer before."""
+    """Layers of 50 nodes, each with two inputs from random nodes of the previous layer."""
     out, rng = Writer(dtype), random.Random(count)
     before, made, level = ["x", "h"], 0, 0
     while made < count - 1:
@@ -70,6 +70,6 @@ KINDS = {"chain": chain, "fan-out": fan_out, "layers": layers}
 
 
 def feeds(dtype):
-    """Values for the placeholders."""
+    """Returns values for the placeholders."""
     half = 0.5 if dtype == "float" else 3
     return {"x:0": NUMPY[dtype](1), "h:0": NUMPY[dtype](half)}

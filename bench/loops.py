@@ -1,4 +1,4 @@
-"""What an iteration costs: loops and conditionals of scalars, and a two-layer LSTM.
+"""The cost of an iteration: loops and conditionals of scalars, and a two-layer LSTM.
 
 Usage: python bench/loops.py [--ferroflow PATH] [--seconds 2]
 

@@ -1,4 +1,4 @@
-"""How loading and the first run grow with the graph: 1,000 to 100,000 nodes.
+"""Time of loading and of the first run by the size of the graph: 1,000 to 100,000 nodes.
 
 Usage: python bench/scale.py [--ferroflow PATH] [--nodes 1000 3000 ...] [--rival-only]
 

@@ -72,13 +72,13 @@ def client(target, seconds, ready, go, counts):
 
 
 def processor_time(pid):
-    """Seconds that a process has computed."""
+    """Returns the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def clients(target, pid, n=16, seconds=4.0):
-    """Steps a second, and microseconds that the server computes for each."""
+    """Returns steps per second, and CPU microseconds of the server per step."""
     spawn = multiprocessing.get_context("spawn")
     ready, go, counts = spawn.Semaphore(0), spawn.Event(), spawn.Queue()
     workers = [spawn.Process(target=client, args=(target, seconds, ready, go, counts)) for _ in range(n)]
@@ -96,7 +96,7 @@ def clients(target, pid, n=16, seconds=4.0):
 
 
 def light_clients(program, target):
-    """Steps a second; a try that a server ends with an error is told of and made again."""
+    """Returns steps per second; reports and repeats a run that the server ends with an error."""
     address = target.removeprefix("grpc://")
     for _ in range(3):
         run = subprocess.run([program, address], capture_output=True, text=True)

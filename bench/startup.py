@@ -1,4 +1,4 @@
-"""From nothing to the first answer: a cold process, its wall time and peak memory.
+"""Startup: a cold process up to its first result, its wall time and peak memory.
 
 Usage: python bench/startup.py DIR [NAME...] [--ferroflow PATH] [--rounds 3] [--rival-only]
 

@@ -1,4 +1,4 @@
-"""Steps of training a second, of graphs that TensorFlow made.
+"""Training steps per second, of graphs that TensorFlow built.
 
 Usage: python bench/train.py [--ferroflow PATH] [--seconds 5] [--only mlp] [--keep DIR]
 
@@ -43,7 +43,7 @@ NETWORKS = {"mlp": perceptron, "cnn": convolutional}
 
 
 def minimized(tf, network, x, y, rate=0.02):
-    """(loss, the op that makes it smaller)"""
+    """Returns (loss, the op that minimizes it)."""
     v1 = tf.compat.v1
     count = iter(range(100))
 

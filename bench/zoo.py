@@ -1,4 +1,4 @@
-"""Builds the networks the contest is held over and freezes each to a GraphDef.
+"""Builds the benchmark's networks and freezes each to a GraphDef.
 
 Usage: python bench/zoo.py DIR [NAME...]
 
@@ -39,7 +39,7 @@ def all_names():
 
 
 def images(rng, count, shape, low, high):
-    """Smooth colour patterns of varied contrast with some noise: unlike one another."""
+    """Generates smooth color patterns of varied contrast with some noise, all different."""
     import numpy as np
     import tensorflow as tf
 
@@ -53,7 +53,7 @@ def images(rng, count, shape, low, high):
 
 
 def randomize(model, rng):
-    """Draws every weight; the kinds are told apart by the variables' names."""
+    """Draws every weight, by a distribution that depends on the variable's name."""
     import numpy as np
 
     for layer in model.layers:
@@ -78,7 +78,7 @@ def randomize(model, rng):
 
 
 def damp_branches(model):
-    """Makes what residual branches add small, as training does: a deep network of random branches of full
+    """Scales down residual branches, as training does: a deep network of random branches of full
     size is chaotic, the last bit of its input decides the answer."""
     for layer in model.layers:
         if type(layer).__name__ != "Add":
@@ -113,21 +113,21 @@ def calibrate(model, batch, rng):
 
 
 def spread_logits(model, batch):
-    """Scales the classifier so that no answer is a foregone conclusion."""
+    """Scales the classifier so that scores are not saturated."""
     import numpy as np
     import tensorflow as tf
 
     last = model.layers[-1]
     if type(last).__name__ == "Dense":
         before = tf.keras.Model(model.input, last.input)
-        # One by one: a large network of large images would not fit otherwise.
+        # One image at a time: large networks would not fit into memory otherwise.
         features = np.concatenate([before(image[None], training=False).numpy() for image in batch])
         logits = features.reshape(len(batch), -1) @ last.kernel.numpy()
         last.kernel.assign(last.kernel * (2.0 / logits.std(1).max()))
 
 
 def application(name):
-    """One of tf.keras.applications, its inputs, and a maker of feeds."""
+    """Returns one of tf.keras.applications, its inputs, and a generator of feeds."""
     import numpy as np
     import tensorflow as tf
 
@@ -136,7 +136,7 @@ def application(name):
     kinds = {type(layer).__name__ for layer in model.layers}
     low, high = (0, 255) if kinds & {"Rescaling", "Normalization"} else (-1, 1)
     declared = model.input_shape[1:]
-    shape = tuple(side or 224 for side in declared)  # some take any size
+    shape = tuple(side or 224 for side in declared)  # some accept any size
     randomize(model, rng)
     damp_branches(model)
     size = 3 if shape[0] > 400 else 8
@@ -151,7 +151,7 @@ def application(name):
 
 
 def freeze(call, spec, lower):
-    """The frozen GraphDef and callable of a function of tensors to named tensors."""
+    """Returns the frozen GraphDef and callable of a function of tensors to named tensors."""
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
@@ -159,7 +159,7 @@ def freeze(call, spec, lower):
     concrete = function.get_concrete_function(*spec)
     weights = sum(variable.shape.num_elements() for variable in concrete.variables)
     if weights >= LARGE:
-        # Keras compiles some convolutions apart, where they would not be expanded.
+        # Keras compiles some convolutions separately, where they would not be inlined.
         plain, tf.function = tf.function, lambda *of, jit_compile=None, **more: plain(*of, **more)
         concrete = plain(function.python_function).get_concrete_function(*spec)
         tf.function = plain
@@ -168,7 +168,7 @@ def freeze(call, spec, lower):
 
 
 class InPlace:
-    """A function with its variables, and its GraphDef with constants in their place: TensorFlow's own way
+    """Returns a function with its variables, and its GraphDef with constants instead: TensorFlow's own way
     takes more copies of the weights than fit into 24 GB."""
 
     def __init__(self, concrete, count):
@@ -186,7 +186,7 @@ class InPlace:
         captured = {inner.op.name: outer for outer, inner in self.concrete.graph.captures}
         variables = {name: name for name, value in captured.items() if value.dtype == tf.resource}
         given = convert_to_constants._run_inline_graph_optimization(self.concrete, True, True)
-        # Calls that were expanded hand variables on.
+        # Inlined calls pass variables on.
         handed_on = {n.name: n.input[0].split(":")[0] for n in given.node
                      if n.op == "Identity" and n.attr["T"].type == tf.resource.as_datatype_enum}
         for name in handed_on:
@@ -218,7 +218,7 @@ class InPlace:
 
 
 def build(directory, name):
-    """Builds, freezes and answers one network."""
+    """Builds, freezes and runs one network."""
     import numpy as np
     import tensorflow as tf
 
@@ -256,7 +256,7 @@ def build(directory, name):
 
 
 def steady(frozen, feeds, count):
-    """Feeds, and answers that rounding does not decide: random weights may make a network whose answer to
+    """Returns feeds, and results that do not depend on rounding: random weights may make a network whose result for
     some image moves by more than a comparison allows when the image's last bits change."""
     import numpy as np
     import tensorflow as tf
@@ -280,7 +280,7 @@ def steady(frozen, feeds, count):
 
 
 def report(name, answers):
-    """How far the answers differ between inputs and within one: neither may be near nothing."""
+    """Returns how much the results differ between inputs and within one; neither may be near zero."""
     for x in answers:
         peak = abs(x).max()
         print(f"{name}: {x.shape} peak {peak:.3g}, spread over inputs {x.std(0).mean() / peak:.3g},"

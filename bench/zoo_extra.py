@@ -13,7 +13,7 @@ SEQUENCE = 128
 
 
 def randomize(model, rng):
-    """Kernels keep the size of their input; offsets and scales are random."""
+    """Draws weights that preserve the magnitude of inputs; offsets and scales are random."""
     for variable in model.weights:
         name, shape = variable.path.split("/")[-1], tuple(variable.shape)
         if name == "embeddings":
@@ -73,7 +73,7 @@ def bert(rng, vocabulary=30522, **sizes):
 
 
 def plain(model, rng, shape):
-    """A network of one float input and one output."""
+    """Returns a network of one float input and one output."""
     randomize(model, rng)
     spec = [tf.TensorSpec((None, *shape), tf.float32, name="x")]
 
@@ -112,7 +112,7 @@ class Resnet18:
         self.rng, self.weights, self.made = rng, {}, 0
 
     def weight(self, make):
-        """The next weight: drawn in the first call, the same in later ones."""
+        """Returns the next weight: drawn in the first call, the same in later ones."""
         key = self.made
         self.made += 1
         if key not in self.weights:
@@ -160,7 +160,7 @@ def resnet18(rng):
 
 
 def build(name):
-    """(function of tensors to named tensors, input specs, maker of feeds)"""
+    """Returns (function of tensors to named tensors, input specs, generator of feeds)."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     if name == "bert_base":
         return bert(rng, layers=12, hidden=768, heads=12, intermediate=3072)

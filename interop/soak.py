@@ -1,4 +1,4 @@
-"""Mixed clients that connect, run, fail and vanish, for as long as told; the server's memory must stay flat.
+"""Mixed clients that connect, run, fail and disconnect for a given time; the server's memory must stay flat.
 
 Usage: python interop/soak.py --server target/release/ferroflow [--minutes 30] [--clients 3]
 
@@ -18,7 +18,7 @@ QUIET = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 
 
 def client(target, seed):
-    """Runs until it is killed; what goes wrong unexpectedly ends it with an error."""
+    """Runs until it is killed; unexpected failures end it with an error."""
     import numpy as np
     import tensorflow.compat.v1 as tf
 

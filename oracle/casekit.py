@@ -1,4 +1,4 @@
-"""What the case files are written with: the Case record and seeded test data."""
+"""Shared by the case files: the Case record and seeded test data."""
 
 import zlib
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ NUMBERS = FLOATS + INTS
 ALL = NUMBERS + ["bool"] + COMPLEX
 PLAIN = ["float", "double", "half", "bfloat16", "int32", "int64", "uint8", "bool"]
 
-# The values at which maths functions show their manners.
+# Special values of math functions.
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-3, 88.0]
 
 
 @dataclass
 class Case:
-    """One op, its attributes and inputs; what TensorFlow answers becomes the row.
+    """One op, its attributes and inputs; TensorFlow's result becomes the row.
 
     inputs: arrays in the op's order; a tuple or list of arrays feeds a list argument.
     fails: True when TensorFlow has to refuse the case, and the refusal is the row.
@@ -59,12 +59,12 @@ class Case:
 
 
 def case(op, *inputs, tol=None, fails=False, unchecked=(), nchw=None, **attrs):
-    """A Case, written like a call: case("Add", x, y)."""
+    """Creates a Case, like a call: case("Add", x, y)."""
     return Case(op, list(inputs), attrs, tol, fails, unchecked, nchw)
 
 
 class Rand:
-    """Deterministic data, seeded by a name: r(dtype, shape, lo, hi)."""
+    """Returns a generator of deterministic data, seeded by a name: r(dtype, shape, lo, hi)."""
 
     def __init__(self, name):
         self.rng = np.random.default_rng(zlib.crc32(name.encode()))

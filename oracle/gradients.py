@@ -1,4 +1,4 @@
-"""Asks TensorFlow for gradients and writes crates/runtime/tests/gradients.
+"""Has TensorFlow compute gradients and writes crates/runtime/tests/gradients.
 
 Usage: python oracle/gradients.py [FAMILY...]     (default: all of oracle/gradient_cases)
 
@@ -27,7 +27,7 @@ CASES = []
 
 
 def case(fn=None, *, forms=("v1",), numeric=True, tol=None, dynamic=True, second=False, name=None):
-    """Enters a case.
+    """Registers a case.
 
     forms: "v1" and "v2" build control flow from Switch and Enter, or from If and While.
     numeric: whether the gradient is also what small steps say.
@@ -40,11 +40,11 @@ def case(fn=None, *, forms=("v1",), numeric=True, tol=None, dynamic=True, second
 
 
 class Ends:
-    """The inputs of a case."""
+    """Collects the inputs of a case."""
 
     def __init__(self, static):
         self.static, self.feeds, self.xs, self.stops = static, {}, [], []
-        # What makes the graph that is stored of the one that TensorFlow answers for.
+        # Converts the graph that TensorFlow runs to the one that is stored.
         self.stand_in = lambda graph_def: graph_def
         self.random = np.random.RandomState(5)
 
@@ -57,7 +57,7 @@ class Ends:
         return t
 
     def x(self, value):
-        """An input to differentiate by; a shape stands for random values."""
+        """Adds an input to differentiate by; a shape stands for random values."""
         if isinstance(value, (list, tuple)) and all(isinstance(d, int) for d in value):
             value = self.random.uniform(-2, 2, size=value)
         value = np.asarray(value)

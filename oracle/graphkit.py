@@ -1,4 +1,4 @@
-"""What the graph cases are written with: builders of graphs, and the steps to run them with.
+"""Shared by the graph cases: builders of graphs, and the steps to run them with.
 
 A case is a function that gets a `Build`, makes a graph under `tf.Graph().as_default()` and says
 which steps are run. `@case` enters it; forms "v1" and "v2" build it twice: with Switch, Merge and
@@ -58,12 +58,12 @@ class Build:
     n_devices: int = 1
 
     def feed(self, dtype, shape=(), name=None):
-        """A placeholder."""
+        """Adds a placeholder."""
         return v1.placeholder(dtype, shape, name=name)
 
     def step(self, fetches=(), feeds=None, targets=(), error=None, background=False,
              timeout_ms=None, tol=None):
-        """A run that fetches tensors (or names) after feeding {tensor or name: value}."""
+        """Adds a run that feeds {tensor or name: value} and fetches tensors (or names)."""
         fetches = fetches if isinstance(fetches, (list, tuple)) else [fetches]
         targets = targets if isinstance(targets, (list, tuple)) else [targets]
         feeds = {name_of(k): v for k, v in (feeds or {}).items()}
@@ -76,7 +76,7 @@ def name_of(thing):
 
 
 def case(*forms, name=None):
-    """Enters a case, built once in each form."""
+    """Registers a case, built once in each form."""
 
     def enter(fn):
         for form in forms:
@@ -86,11 +86,11 @@ def case(*forms, name=None):
     return enter
 
 
-# --- making the graph small and the same every time -----------------------------------------
+# --- making the graph small and reproducible ------------------------------------------------
 
 
 def rename_functions(graph_def):
-    """Functions become f0, f1, …: TensorFlow's names count what the process made before."""
+    """Renames functions to f0, f1, …: TensorFlow's names depend on what the process created before."""
     names = {f.signature.name: f"f{i}" for i, f in enumerate(graph_def.library.function)}
 
     def attrs(of):
@@ -119,7 +119,7 @@ def base36(n):
 
 
 def rename_nodes(graph_def, kept):
-    """Nodes get names of a letter and a number, but for those of `kept`."""
+    """Renames nodes to a letter and a number, except for those of `kept`."""
 
     def rename(nodes, names):
         for node in nodes:
@@ -161,7 +161,7 @@ def rename_nodes(graph_def, kept):
 
 
 def cleaned(graph_def, devices=False):
-    """Without what no engine reads: debug notes, inferred shapes, defaults."""
+    """Removes parts that engines ignore: debug info, inferred shapes, defaults."""
     out = v1.GraphDef()
     out.CopyFrom(graph_def)
     rename_functions(out)
@@ -188,14 +188,14 @@ def cleaned(graph_def, devices=False):
 
 
 def graph_field(graph_def, plain):
-    """The graph as hexadecimal digits, or compressed when the file as a whole is not."""
+    """Encodes the graph as hexadecimal digits, or compressed if the file as a whole is not."""
     data = graph_def.SerializeToString(deterministic=True)
     if plain:
         return {"hex": data.hex()}
     return {"graph": base64.b64encode(zlib.compress(data, 9)).decode()}
 
 
-# --- asking TensorFlow ----------------------------------------------------------------------
+# --- running TensorFlow ---------------------------------------------------------------------
 
 
 def session_config(n_devices=1):
@@ -207,7 +207,7 @@ def session_config(n_devices=1):
 
 
 def run_step(session, step):
-    """The step's expectation in the form of the file."""
+    """Returns the step's expectation in the file's form."""
     options = v1.RunOptions(timeout_in_ms=step.timeout_ms or 0)
     options.experimental.collective_graph_key = 1
     graph = session.graph
@@ -217,7 +217,7 @@ def run_step(session, step):
     except tf.errors.OpError as error:
         if step.error is None or step.error not in error.message:
             raise RuntimeError(f"expected {step.error!r}, got {error.message}") from None
-        # Empty words stand for any refusal: TensorFlow's own is an accident of its insides.
+        # An empty text stands for any error: TensorFlow's depends on its internals.
         return {"error": {"code": error.error_code if step.error else 0, "contains": step.error}}
     if step.error is not None:
         raise RuntimeError(f"ran, expected {step.error!r}: {got}")
@@ -239,7 +239,7 @@ def answered(build, graph_def):
             def run(i, step):
                 try:
                     answers[i] = run_step(session, step)
-                except Exception as error:  # told below, on the main thread
+                except Exception as error:  # reported below, on the main thread
                     answers[i] = error
 
             for i, step in enumerate(build.steps):
@@ -259,7 +259,7 @@ def answered(build, graph_def):
 
 
 def line_of(name, form, fn, plain=False):
-    """A line of the file: the graph, its steps and TensorFlow's answers."""
+    """Returns a line of the file: the graph, its steps and TensorFlow's results."""
     tf.compat.v1.reset_default_graph()
     (v1.enable_control_flow_v2 if form == "v2" else v1.disable_control_flow_v2)()
     np.random.seed(7)
@@ -291,7 +291,7 @@ def line_of(name, form, fn, plain=False):
 
 
 def typed(graph_def, name, value):
-    """A fed value with the dtype of its placeholder."""
+    """Converts a fed value to the dtype of its placeholder."""
     for node in graph_def.node:
         if node.name == name.split(":")[0] and "dtype" in node.attr:
             return np.asarray(value, tf.dtypes.as_dtype(node.attr["dtype"].type).as_numpy_dtype)

@@ -1,4 +1,4 @@
-"""Asks TensorFlow what whole graphs answer and writes crates/runtime/tests/graphs.
+"""Runs whole graphs in TensorFlow and writes crates/runtime/tests/graphs.
 
 Usage: python oracle/graphs.py [FAMILY...]     (default: all of oracle/graph_cases)
 

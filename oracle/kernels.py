@@ -1,4 +1,4 @@
-"""Writes crates/ops/rows/kernels.txt: for which types TensorFlow has CPU kernels.
+"""Writes crates/ops/rows/kernels.txt: the dtypes of TensorFlow's CPU kernels.
 
 Usage: python oracle/kernels.py
 

@@ -28,12 +28,12 @@ FLAGS = [
 
 
 def type_name(number):
-    """DT_FLOAT -> float, DT_FLOAT_REF -> float_ref."""
+    """Converts DT_FLOAT to float, DT_FLOAT_REF to float_ref."""
     return types_pb2.DataType.Name(number)[3:].lower()
 
 
 def quote(raw):
-    """A single-quoted string; bytes outside printable ASCII become \\xNN."""
+    """Formats a single-quoted string; bytes outside printable ASCII become \\xNN."""
     out = []
     for byte in raw:
         char = chr(byte)
@@ -51,7 +51,7 @@ def quote(raw):
 
 
 def number(value):
-    """The shortest text that reads back as the same float32."""
+    """Formats the shortest text that reads back as the same float32."""
     text = np.format_float_positional(np.float32(value), unique=True, trim="0")
     if len(text) > 20:
         text = np.format_float_scientific(np.float32(value), unique=True, trim="0")
@@ -65,14 +65,14 @@ def shape_text(shape):
 
 
 def tensor_text(tensor):
-    """tensor(dtype,shape,[flat values])"""
+    """Formats tensor(dtype,shape,[flat values])."""
     array = tf.make_ndarray(tensor)
     values = ",".join(str(x) for x in array.reshape(-1).tolist())
     return f"tensor({type_name(tensor.dtype)},{shape_text(tensor.tensor_shape)},[{values}])"
 
 
 def value_text(value):
-    """An AttrValue as it stands after `=`."""
+    """Formats an AttrValue, the text after `=`."""
     kind = value.WhichOneof("value")
     if kind == "i":
         return str(value.i)

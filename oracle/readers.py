@@ -1,4 +1,4 @@
-"""What TensorFlow's readers and V1 checkpoints give: crates/runtime/tests/readers.json.
+"""Writes the results of TensorFlow's readers and V1 checkpoints: crates/runtime/tests/readers.json.
 
 Usage: python oracle/readers.py
 

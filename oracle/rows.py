@@ -1,4 +1,4 @@
-"""Asks TensorFlow for the answer to every case and writes the rows the kernels are tested on.
+"""Runs every case in TensorFlow and writes the rows that kernels are tested with.
 
 Usage: python oracle/rows.py [FAMILY...]     (default: all of oracle/cases)
 
@@ -34,7 +34,7 @@ NAME_OF = {np.dtype(v): k for k, v in NUMPY.items()}
 TO_ENUM = {k: getattr(types_pb2, f"DT_{k.upper()}") for k in NUMPY}
 UNSUPPORTED = ("No OpKernel was registered", "is not in the list of allowed values",
                "input data type is not supported")
-# Their shape functions refuse inputs of unknown rank.
+# Their shape functions reject inputs of unknown rank.
 KNOWN_SHAPES = {"SpaceToBatchND", "BatchToSpaceND"}
 
 
@@ -51,7 +51,7 @@ def dtype_name(array):
 
 
 def shape_proto(dims):
-    """A TensorShapeProto from a list with -1 for unknown, or None for unknown rank."""
+    """Returns a TensorShapeProto for a list with -1 for unknown, or None for unknown rank."""
     dims = dims if dims is None else [None if d == -1 else d for d in dims]
     return tf.TensorShape(dims).as_proto()
 
@@ -103,7 +103,7 @@ def shape_json(shape):
 
 
 def attr_json(value):
-    """An AttrValue in the explicit form of the rows."""
+    """Returns an AttrValue in the explicit form of the rows."""
     kind = value.WhichOneof("value")
     if kind == "i":
         return {"i": value.i}
@@ -134,16 +134,16 @@ def attr_json(value):
 
 
 def real(x):
-    """The JSON form of a NumPy real: a number that reads back exactly, or a string."""
+    """Returns the JSON form of a NumPy real: a number that reads back exactly, or a string."""
     if np.isnan(x):
         return "nan"
     if np.isinf(x):
         return "inf" if x > 0 else "-inf"
-    return float(str(x))  # NumPy prints the fewest digits that tell x from its neighbours
+    return float(str(x))  # NumPy prints the fewest digits that identify x
 
 
 def tensor_json(array):
-    # NumPy's own strings lose zeros at their ends.
+    # NumPy's own strings lose trailing zeros.
     array = np.asarray(array, object if isinstance(array, bytes) else None)
     name = dtype_name(array)
     flat = array.reshape(-1)
@@ -165,7 +165,7 @@ def tensor_json(array):
 
 
 def node_and_feeds(case, op_def):
-    """The NodeDef of a case with its inferred attributes, and its flat inputs."""
+    """Returns the NodeDef of a case with its inferred attributes, and its flat inputs."""
     graph_def = tf.compat.v1.GraphDef()
     node = graph_def.node.add(name="op", op=case.op)
     kinds = {attr.name: attr.type for attr in op_def.attr}
@@ -221,7 +221,7 @@ def execute(graph_def, flat, outputs):
 
 
 def refusal(code, message):
-    """The stable part of TensorFlow's words: one line, without the node's name."""
+    """Returns the stable part of TensorFlow's message: one line, without the node's name."""
     lines = [line.strip() for line in message.split("\n") if line.strip()]
     if lines[0].startswith("Graph execution error"):
         lines = lines[lines.index("Node: 'op'") + 1:]

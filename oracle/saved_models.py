@@ -1,4 +1,4 @@
-"""Writes the SavedModels and checkpoints that tests load, with what TensorFlow answers for them.
+"""Writes the SavedModels and checkpoints that tests load, with TensorFlow's results.
 
 Usage: python oracle/saved_models.py [NAME...]     (default: all)
 
@@ -44,7 +44,7 @@ def strings(*values):
 
 
 def write(name, steps, tol):
-    """Answers the steps with TensorFlow's own loader and writes them down."""
+    """Runs the steps with TensorFlow's own loader and writes the results."""
     directory = MODELS / name
     loaded = tf.saved_model.load(str(directory))
     rows = []
@@ -225,7 +225,7 @@ def stateful():
 
 
 def raw_json(array):
-    """A tensor as hexadecimal digits: its bytes, or those of each string."""
+    """Encodes a tensor as hexadecimal digits: its bytes, or those of each string."""
     if array.dtype == object:
         data = [x.hex() for x in array.reshape(-1)]
     else:

@@ -1,4 +1,4 @@
-"""Asks TensorFlow what tables hold that are filled from text files.
+"""Writes the contents of TensorFlow's tables that are initialized from text files.
 
 Usage: python oracle/table_files.py
 

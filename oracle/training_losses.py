@@ -39,7 +39,7 @@ def small_convolutional(tf, x, weights):
 
 NETWORKS = {"mlp": (train.perceptron, 128), "cnn": (train.convolutional, 64),
             "small_mlp": (small_perceptron, 32), "small_cnn": (small_convolutional, 16)}
-# Where the benchmark's rate is so high that rounding decides.
+# The benchmark's learning rate is so high that losses depend on rounding.
 RATES = {"cnn": 0.0005}
 
 

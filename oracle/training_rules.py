@@ -1,4 +1,4 @@
-"""What TensorFlow's optimizers, clipping and learning rates do: crates/train/tests/training/rules.json.
+"""Writes the results of TensorFlow's optimizers, clipping and learning rates: crates/train/tests/training/rules.json.
 
 Usage: python oracle/training_rules.py
 
@@ -30,7 +30,7 @@ def numbers(values):
 
 
 class AdagradV2:
-    """The op that no optimizer of TensorFlow's own calls."""
+    """Calls an op that none of TensorFlow's optimizers uses."""
 
     def __init__(self, rate, initial, epsilon):
         self.rate, self.initial, self.epsilon = rate, initial, epsilon
@@ -52,7 +52,7 @@ class AdagradV2:
 
 
 class AdaMax:
-    """The dense op, and Keras' composition over rows."""
+    """Applies the dense op, and Keras's composition over rows."""
 
     def __init__(self, rate, beta1, beta2, epsilon):
         self.rate, self.beta1, self.beta2, self.epsilon = rate, beta1, beta2, epsilon

@@ -1,7 +1,7 @@
-//! Bytes as a BEF file: opened, every function checked, turned into text, linked with the kernels,
-//! and run if it is a compiled model: an error or a program, never a crash or a hang. Seeds are the
-//! files that `translate` makes of `crates/runtime/tests/host/*.mlir`, and the one that `compile`
-//! makes of `examples/digits/digits.pb`.
+//! Opens arbitrary bytes as a BEF file, checks every function, prints it, links it with the
+//! kernels, and runs it if it is a compiled model: the result is an error or a program, never a
+//! crash or a hang. Seeds are `crates/runtime/tests/host/*.mlir` after `translate`, and
+//! `examples/digits/digits.pb` after `compile`.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok((module, _)) = bef::to_mlir(&file) {
         let text = mlir::print(&module, Default::default());
         let _ = mlir::parse(&text, "fuzz.mlir", 0);
-        // What was valid can be written again.
+        // A valid file can be written again.
         if is_valid && !is_model {
             let _ = bef::write(&module, true);
         }

@@ -1,5 +1,5 @@
 //! Feeds arbitrary messages to the service's handlers, in a session with a small graph:
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run service -s none`. The first byte picks the method.
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run service -s none`. The first byte selects the method.
 #![no_main]
 
 use ferroflow_model::graph_from_text;
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let session_handle = created.session_handle;
-    // Nothing may wait for long.
+    // Bounds the time of waiting calls.
     let cancel = CancelToken::new().with_timeout(Duration::from_secs(1));
     match method % 8 {
         0 => drop(master.create_session(message(bytes))),

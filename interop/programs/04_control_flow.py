@@ -24,7 +24,7 @@ for v2 in (False, True):
         array = tf.TensorArray(tf.float32, 4)
         array = tf.while_loop(lambda i, t: i < 4, lambda i, t: (i + 1, t.write(i, tf.cast(i, tf.float32) * x)), (0, array))[1]
         grads = [tf.gradients(v, x)[0] for v in (branch, loop[1], nested[1], in_loop[1])]
-        # TensorFlow has no second gradients of loops of the first kind.
+        # TensorFlow does not differentiate V1 loops twice.
         second = tf.gradients(tf.gradients(loop[1] if v2 else branch, x)[0] * x, x)[0]
         scan = tf.scan(lambda a, b: a + b, tf.range(5))
         mapped = tf.map_fn(lambda v: v * v, tf.range(4))
@@ -39,7 +39,7 @@ for v2 in (False, True):
         show("endless", lambda: s.run(
             endless, {last: 9}, options=tf.RunOptions(timeout_in_ms=300)))
 
-# A reference goes where it is wanted before the variable has a value.
+# A reference may be passed on before the variable has a value.
 from tensorflow.python.ops import control_flow_ops, gen_array_ops, gen_state_ops
 
 graph = tf.Graph()

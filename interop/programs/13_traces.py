@@ -19,7 +19,7 @@ with session() as s:
     product = [n for d in metadata.step_stats.dev_stats for n in d.node_stats if n.node_name == "product"]
     print([(m.total_bytes > 0, m.peak_bytes > 0) for n in product for m in n.memory], product[0].HasField("memory_stats"))
     graphs = metadata.partition_graphs
-    # How many graphs a step is cut into is the server's business.
+    # The number of partitions depends on the server.
     print(len(graphs) > 0, sorted({n.device for g in graphs for n in g.node}))
     ops = {n.op for g in graphs for n in g.node}
     print(sorted(ops & {"MatMul", "Sum"}))

@@ -47,14 +47,14 @@ with session() as s:
             for device in metadata.step_stats.dev_stats
             for node in device.node_stats
         }
-        if name != "e":  # TensorFlow's optimizer knows a shorter way.
+        if name != "e":  # TensorFlow's optimizer shortens this one.
             print({n: of[n] for n in ["b", "c", "d", "both"] if n in of})
     show("variables", lambda: s.run([v, r]))
     for _ in range(3):
         try:
             s.run(after_bad, {x: [1]})
         except tf.errors.InvalidArgumentError as error:
-            # TensorFlow repeats it for each device that was ended by it.
+            # TensorFlow repeats it for each device that it aborted.
             print(error.op.name, "no logarithm : Tensor had NaN values" in error.message)
     show("still there", lambda: s.run(d, {x: [5]}))
 graph = tf.Graph()

@@ -3,7 +3,7 @@ from common import *
 
 
 def count():
-    """An input pipeline of the plainest kind."""
+    """A minimal input pipeline."""
     graph = tf.Graph()
     with graph.as_default(), session(graph, isolate_session_state=False) as s:
         numbers = tf.train.range_input_producer(5, num_epochs=1, shuffle=False).dequeue()

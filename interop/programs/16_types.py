@@ -1,4 +1,4 @@
-"""Types that few programs use, and what is said of placeholders, variables and files that are not there."""
+"""Rare types, and errors of missing placeholders, variables and files."""
 
 import os
 
@@ -12,7 +12,7 @@ E5M2, E4M3 = dtypes.float8_e5m2, dtypes.float8_e4m3fn
 
 
 def constant(dtype, values):
-    """A constant whose values are listed: the client has no way to say it."""
+    """A constant with listed values, which the client cannot express."""
     proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum, int_val=values)
     proto.tensor_shape.dim.add(size=4)
     g = tf.get_default_graph()

@@ -1,4 +1,4 @@
-"""What all programs share: the client, the target, and how values and errors are printed."""
+"""Shared by all programs: the client, the target, and printing of values and errors."""
 
 import os
 import sys
@@ -25,10 +25,10 @@ def show(label, f):
     except tf.errors.OpError as e:
         message = e.message.split("Recent warning and error logs")[0]
         message = message.split("\nOriginal stack trace")[0]
-        # The client puts where a node was made before the message.
+        # The client prepends the location where the node was created.
         lines = [l for l in message.splitlines() if l.strip()]
         skip = ("Graph execution error", "Detected at node", "Node:", "    File ", "File ")
         lines = [l.strip() for l in lines if not l.strip().startswith(skip)]
-        # What follows speaks of the resource manager's tables.
+        # The rest describes the resource manager's tables.
         lines = [l.split(" Debug info:")[0] for l in lines]
         print(label, "->", type(e).__name__, e.error_code, e.op.name if e.op else None, lines)

@@ -1,1 +1,1 @@
-"""The cases, one module a family; each has cases(), a generator of Case."""
+"""The cases, one module per family; each has cases(), a generator of Case."""

@@ -266,7 +266,7 @@ def blocks():
         down, up = (2, 2 * block, block, 2), (2, 2, 3, block * block * 2)
         yield case("SpaceToDepth", r("float", down), block_size=block)
         yield case("DepthToSpace", r("float", up), block_size=block)
-        # Channels-first has no CPU kernel; the channels of the answer keep their order.
+        # Channels-first has no CPU kernel; the channels of the result keep their order.
         yield case("SpaceToDepth", r("float", down), block_size=block, nchw=((0,), (0,)))
         yield case("DepthToSpace", r("float", up), block_size=block, nchw=((0,), (0,)))
     yield case("SpaceToDepth", r("float", (1, 3, 4, 1)), block_size=2, fails=True)

@@ -1,4 +1,4 @@
-"""Ops that gradients are made of, on their own; and ops whose newer forms the other families have."""
+"""Gradient ops, separately; and ops whose newer forms are in the other families."""
 
 import numpy as np
 

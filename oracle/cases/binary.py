@@ -25,7 +25,7 @@ def broadcasting(op, r, lo=None, hi=None, dtypes=("float", "int32"), tol=None):
 
 
 def table(op, dtype, tol=None):
-    """All pairs of values with manners."""
+    """All pairs of special values."""
     values = a(dtype, TABLE)
     return case(op, values.reshape(-1, 1), values.reshape(1, -1), tol=tol)
 

@@ -1,4 +1,4 @@
-"""Ops of few graphs: strings, sparse tensors, places, simulated quantization, summaries."""
+"""Rare ops: strings, sparse tensors, positions, simulated quantization, summaries."""
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +42,7 @@ def places():
 
 
 def assigned_slices():
-    """TensorStridedSliceUpdate, the value stretched to what it is assigned to."""
+    """TensorStridedSliceUpdate, with the value broadcast to the slice."""
     r = Rand("TensorStridedSliceUpdate")
     at = dict(begin=i32(1, 0), end=i32(3, 4), strides=i32(1, 2))
 

@@ -4,12 +4,12 @@ import numpy as np
 
 from casekit import FLOATS, Rand, a, case, empty, i32, i64
 
-# The forward pooling of a case, to feed its answer to the gradient.
+# The forward pooling of a case, whose result is fed to the gradient.
 import tensorflow as tf
 
 
 def pooled(x, window, strides, padding):
-    """The forward answer, in the dtype of x."""
+    """Returns the forward result, in the dtype of x."""
     op = tf.nn.max_pool3d if x.ndim == 5 else tf.nn.max_pool2d
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return op(wide, window, strides, padding).numpy().astype(x.dtype)
@@ -29,7 +29,7 @@ def pools():
                 y = pooled(x, window, strides, padding)
                 dy, dx = r(dtype, y.shape), r(dtype, shape)
                 yield case("MaxPoolGrad", x, y, dy, **how)
-                # TensorFlow's answer for doubles is zero everywhere.
+                # TensorFlow returns zeros for doubles.
                 if dtype != "double":
                     yield case("MaxPoolGradGrad", x, y, dx, **how)
                 if dtype in FLOATS:
@@ -47,7 +47,7 @@ def pools():
                                                     include_batch_in_index=whole)[1].numpy()
                     yield case("MaxPoolGradWithArgmax", x, dy, at, include_batch_in_index=whole,
                                **how)
-    # Equal elements: the first takes all.
+    # Equal elements: the first gets the whole gradient.
     x = np.ones((1, 4, 4, 1), np.float32)
     how = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "VALID"}
     yield case("MaxPoolGrad", x, x[:, :3, :3], r("float", (1, 3, 3, 1)), **how)

@@ -1,4 +1,4 @@
-"""What feeds a training run: raw bytes, lines of text, tf.Example messages, pictures."""
+"""Input ops of training: raw bytes, lines of text, tf.Example messages, images."""
 
 import zlib
 
@@ -64,7 +64,7 @@ def example(**features):
 
 
 def examples():
-    # A key has one use: TensorFlow loses values of those that have two.
+    # Each key is used once: TensorFlow loses values of keys used twice.
     records = strings(
         example(f=feature(1.0, 2.0), i=feature(3), s=feature(b"ab", b"c"), j=feature(1),
                 r=feature(5), w=feature(b"", b"q")),
@@ -109,7 +109,7 @@ def examples():
 
 
 def with_transparent_color(png, key):
-    """A gray or RGB picture whose pixels of the color `key`, two bytes a sample, are transparent."""
+    """Returns a gray or RGB image whose pixels of the color `key`, two bytes per sample, are transparent."""
     chunk = b"tRNS" + key
     chunk = len(key).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
     at = png.index(b"IDAT") - 4

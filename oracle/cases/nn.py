@@ -157,7 +157,7 @@ def pooling():
 def normalization():
     r = Rand("FusedBatchNorm")
 
-    # Nothing is put into the outputs that training would read.
+    # The outputs that only training reads are unspecified.
     inference = {"is_training": False, "unchecked": (3, 4)}
 
     def channel(depth, dtype="float", lo=-1, hi=1):

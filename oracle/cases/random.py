@@ -1,4 +1,4 @@
-"""Random numbers that follow from a seed alone."""
+"""Stateless random ops."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def cases():
     r = Rand("random")
     for op in ("StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal"):
         for dtype in FLOATS:
-            # Bits are TensorFlow's; the last bit of a double is lost by the reader of the rows.
+            # The bits are TensorFlow's; reading the rows loses the last bit of a double.
             tol = 1e-15 if dtype == "double" else 0
             for shape, seed in zip((i32(7), i64(2, 3, 4), i32(), i32(0, 3)), SEEDS):
                 yield case(op, shape, seed, dtype=dtype, tol=tol)

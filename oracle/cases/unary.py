@@ -165,7 +165,7 @@ def cast():
         yield case("Cast", a("double", awkward), DstT=dst)
     for dst in ("int32", "int64", "int16"):
         yield case("Cast", a("float", [-2.9, -2.5, -0.9, 0.9, 2.5, 2.9, 1e4]), DstT=dst)
-    # What does not fit: what TensorFlow's vectorized loops make of it.
+    # Out of range: the results of TensorFlow's vectorized loops.
     far = [np.nan, np.inf, -np.inf, 3e38, -3e38, -1.0, 3e9, -3e9,
            5e9, 1e19, 1.5e19, 2.0**31, 2.0**63, -2.0**31, -2.0**63, 7.5]
     for src in ("float", "double"):

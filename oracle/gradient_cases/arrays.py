@@ -177,7 +177,7 @@ def cumulative_logsumexp(b):
     for exclusive in [False, True]:
         for reverse in [False, True]:
             y = tf.raw_ops.CumulativeLogsumexp(x=x, axis=1, exclusive=exclusive, reverse=reverse)
-            # The sum of nothing is minus infinity whatever x is.
+            # The logsumexp of no elements is minus infinity for any x.
             out.append((y[:, :-1] if reverse else y[:, 1:]) if exclusive else y)
     return out
 
@@ -194,7 +194,7 @@ def segment_products(b):
     return tf.math.segment_prod(b.x([4, 2]), [0, 0, 1, 1])
 
 
-# An empty segment has the largest number, which no step can be told from.
+# An empty segment has the largest number, which swallows finite differences.
 @case(numeric=False)
 def unsorted_segments(b):
     x, ids = b.x([5, 2]), b.feed(np.array([3, 0, -1, 3, 1]))

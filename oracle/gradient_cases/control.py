@@ -208,7 +208,7 @@ def gather_in_loop_in_loop(b):
     return while_loop(lambda i, u: i < n, body, (0, table[:2]))[1]
 
 
-# With "v1" TensorFlow fails where no slices come.
+# With "v1" TensorFlow fails without incoming slices.
 @case(forms=("v2",))
 def gather_in_no_iteration(b):
     table, n = b.x([4, 2]), b.feed(np.int32(0))
@@ -226,7 +226,7 @@ def gather_in_loop_twice(b):
 
 
 def of_version(version):
-    """The graph with TensorArrays of an older version."""
+    """Converts the graph's TensorArrays to an older version."""
     def stand_in(graph_def):
         out, flows = v1.GraphDef(), set()
         for node in graph_def.node:
@@ -266,7 +266,7 @@ for version in ["", "V2"]:
 
 
 def node(name, op, inputs, **attrs):
-    """A node of a function's body."""
+    """Returns a node of a function's body."""
     made = v1.NodeDef(name=name, op=op, input=inputs)
     for key, value in attrs.items():
         attr = made.attr[key]
@@ -282,7 +282,7 @@ def node(name, op, inputs, **attrs):
 
 
 def recursive(graph_def, step):
-    """The graph with `y` made by a function that calls itself n times: f(n, x, w) = f(n - 1, step, w) + x."""
+    """Returns the graph with `y` from a function that calls itself n times: f(n, x, w) = f(n - 1, step, w) + x."""
     I, D = tf.int32, tf.float64
     args = [("n", I), ("x", D), ("w", D)]
     types = [t for _, t in args]

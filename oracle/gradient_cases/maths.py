@@ -59,7 +59,7 @@ for name, f in COMPLEX.items():
         return parts(f(z))
 
 
-# What is differentiated again depends on conjugates, too.
+# Second derivatives depend on conjugates, too.
 for name in ["sqrt", "rsqrt", "reciprocal", "log", "exp", "square", "div"]:
     @case(name=f"complex_twice_{name}", second=True)
     def twice(b, f=COMPLEX[name]):

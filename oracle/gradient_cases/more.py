@@ -1,4 +1,4 @@
-"""Ops whose gradients the other files do not ask for."""
+"""Gradients of ops that the other files lack."""
 
 import numpy as np
 import tensorflow as tf
@@ -96,7 +96,7 @@ def means_of_volumes(b):
     return [tf.nn.avg_pool3d(x * x, 2, 2, "VALID"), slope(tf.nn.avg_pool3d(x, 2, 2, "VALID") ** 2, x)]
 
 
-# Where the largest is does not change by small steps.
+# Small steps do not change the position of the maximum.
 @case(numeric=False)
 def largest_of_volumes(b):
     x = volume(b)
@@ -190,7 +190,7 @@ def sparse_rows(b):
 
 
 def of_version_7(graph_def):
-    """The graph with the TopK that had its number as an attr."""
+    """Converts the graph's TopKV2 to TopK, whose k is an attr."""
     out = tf.compat.v1.GraphDef()
     out.CopyFrom(graph_def)
     for node in out.node:

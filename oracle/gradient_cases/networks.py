@@ -129,7 +129,7 @@ for training in [True, False]:
 for scaled in [True, False]:
     @case(name=f"batch_norm_global_{scaled}")
     def batch_norm_global(b, scaled=scaled):
-        """TensorFlow runs the op in graphs of old only."""
+        """TensorFlow runs the op in old graphs only."""
         t, m, v, beta, gamma = [b.x(s) for s in [(2, 3, 3, 4), (4,), np.array([0.5, 1, 2, 3]), (4,), (4,)]]
         def stand_in(graph_def):
             kept = [n for n in graph_def.node if n.op == "Placeholder" or n.name.startswith("gy")]

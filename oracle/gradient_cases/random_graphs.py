@@ -22,7 +22,7 @@ def rank(x):
 
 
 class Value:
-    """A tensor with sizes that are known when the graph is drawn, even where the graph forgets them."""
+    """A tensor whose sizes are known while the graph is generated, even if the graph loses them."""
 
     def __init__(self, t, sizes):
         self.t, self.sizes = t, list(sizes)
@@ -37,7 +37,7 @@ def reduced(r, v):
 
 
 def moved(r, v):
-    """Shapes and places of the same elements, or of some of them."""
+    """Ops that reshape or rearrange elements, or select some of them."""
     kind, n = r.randrange(9), rank(v)
     axis = r.randrange(n)
     if kind == 0:
@@ -68,7 +68,7 @@ def moved(r, v):
 
 
 def joined(r, v):
-    """The value with another of its size made of it."""
+    """Combines the value with another one derived from it."""
     axis, other = r.randrange(rank(v)), tf.sin(v.t)
     if r.random() < 0.5:
         sizes = [2 * s if i == axis else s for i, s in enumerate(v.sizes)]
@@ -77,7 +77,7 @@ def joined(r, v):
 
 
 def multiplied(r, v, more):
-    """A product of matrices, with one of the values where the sizes agree, else with itself."""
+    """A matrix product with one of the values if the sizes fit, else with itself."""
     if rank(v) < 2:
         return Value(tf.nn.softmax(v.t), v.sizes)
     fits = [m for m in more if rank(m) == rank(v) and m.sizes[:-2] == v.sizes[:-2] and m.sizes[-2] == v.sizes[-1]]
@@ -115,7 +115,7 @@ def graph(ends, seed):
         else:
             new = multiplied(r, v, values)
         if rank(new) <= 4 and np.prod(new.sizes) <= 200:
-            # Values stay of a size at which small steps tell the slope.
+            # Keeps values at a magnitude where finite differences are accurate.
             values.append(Value(new.t if r.random() < 0.5 else tf.tanh(new.t) * 2, new.sizes))
     return [values[-1].t, *([values[-2].t] if r.random() < 0.3 else [])]
 

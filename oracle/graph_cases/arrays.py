@@ -136,7 +136,7 @@ def map_in_map(b):
 
 @case(*BOTH)
 def rnn_by_hand(b):
-    # What dynamic_rnn makes: per-step masks, state passed through for finished sequences.
+    # Like dynamic_rnn: per-step masks, state passed through for finished sequences.
     x, lengths = b.feed(tf.float32, [4, 2, 3]), b.feed(tf.int32, [2])
     w = tf.constant([[0.1, -0.2], [0.3, 0.05], [-0.4, 0.25]])
     u = tf.constant([[0.5, 0.1], [-0.3, 0.2]])
@@ -187,7 +187,7 @@ case("v2", name="lstm_frozen_lowered")(lstm(True))
 
 @case("v1")
 def array_split_and_written_on(b):
-    """The gradient of a split has the size of what was split."""
+    """The gradient of a split has the size of the split value."""
     x = b.feed(tf.float32, [None])
     ta = tf.TensorArray(tf.float32, size=3, dynamic_size=True, infer_shape=False)
     y = ta.split(x, [1, 1, 1]).write(3, [4.0]).concat()

@@ -21,7 +21,7 @@ def cond_captures(b):
     y, z = tf.cond(p, lambda: (x + w, tf.reduce_sum(x * w)), lambda: (w, tf.constant(7.0)))
     for value in (True, False):
         b.step([y, z], {p: value, x: [1.5, -2], w: [4, 5]})
-    # Only what is not captured by a branch may be left out of a fetch.
+    # Values captured by a branch must not be pruned.
     b.step([z], {p: False, x: [1.5, -2], w: [4, 5]})
 
 
@@ -107,7 +107,7 @@ def switch_case_of_branches(b):
 
 @case(*BOTH)
 def cond_shared_work(b):
-    # The same inner tensor is wanted inside and outside.
+    # The same inner tensor is used inside and outside.
     p, x = b.feed(tf.bool), b.feed(tf.float32, [4])
     big = tf.exp(x)
     y = tf.cond(p, lambda: tf.reduce_sum(big), lambda: tf.reduce_max(big))

@@ -17,7 +17,7 @@ NUMBERS = said([L], [[]])
 
 
 def iterate(b, dataset, n, dtypes=(L,), shapes=((),), **feeds):
-    """Takes n elements and then finds the end."""
+    """Takes n elements, and then reaches the end."""
     spec = said(dtypes, shapes)
     iterator = raw.IteratorV2(shared_name="", container="", **spec)
     start = raw.MakeIterator(dataset=dataset, iterator=iterator)

@@ -1,4 +1,4 @@
-"""Switch, Merge and loops by hand: dead values, control edges, fetches of what never arrives."""
+"""Hand-written Switch, Merge and loops: dead values, control edges, fetches of dead values."""
 
 import tensorflow as tf
 from google.protobuf import text_format
@@ -109,7 +109,7 @@ def dead_control_edge(b):
 
 @case("v1")
 def control_edge_into_merge(b):
-    # A merge waits for its control inputs, but deadness of one of them does not matter.
+    # A merge waits for its control inputs, which may be dead.
     p, x = b.feed(tf.bool), b.feed(tf.int32)
     off, on = raw.Switch(data=x, pred=p)
     less, more = off - 1, on + 1
@@ -133,7 +133,7 @@ def control_trigger_revives(b):
 
 @case("v1")
 def dead_through_many(b):
-    # Deadness runs through a long chain and a wide fan, and stops at one merge.
+    # Deadness propagates through a long chain and a wide fan, and stops at one merge.
     p, x = b.feed(tf.bool), b.feed(tf.float32, [2])
     off, on = raw.Switch(data=x, pred=p)
     chain = on
@@ -147,7 +147,7 @@ def dead_through_many(b):
 
 @case("v1")
 def constant_behind_dead_control(b):
-    # A constant with a control edge from a branch lives and dies with it.
+    # A constant with a control edge from a branch is alive or dead with it.
     p = b.feed(tf.bool)
     off, on = raw.Switch(data=p, pred=p)
     with tf.control_dependencies([tf.identity(on)]):

@@ -1,4 +1,4 @@
-"""What TensorFlow's kernels say to tensors that do not fit."""
+"""Errors of TensorFlow's kernels for tensors that do not fit."""
 
 import numpy as np
 import tensorflow as tf

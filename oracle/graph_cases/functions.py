@@ -1,5 +1,5 @@
-"""Functions: calls, multiple outputs, recursion, control outputs, functional If/While/Case as they
-stand in a tf.function's graph, and the same graphs lowered to Switch and Merge."""
+"""Functions: calls, multiple outputs, recursion, control outputs, functional If/While/Case as
+in a tf.function's graph, and the same graphs lowered to Switch and Merge."""
 
 import tensorflow as tf
 from google.protobuf import text_format
@@ -120,7 +120,7 @@ case("v2", name="autograph_frozen_lowered")(frozen(True))
 
 @case("v2")
 def while_v2_raw(b):
-    # Not lowered, cond and body by name, an int32 and a string go through.
+    # Not lowered, cond and body by name, with int32 and string loop variables.
     n, s = b.feed(tf.int32), b.feed(tf.string, [None])
     cond = traced(lambda i, n, s: i < n, spec(tf.int32), spec(tf.int32), spec(tf.string, None))
     body = traced(lambda i, n, s: (i + 1, n, tf.concat([s, ["x"]], 0)),

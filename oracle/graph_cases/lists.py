@@ -1,4 +1,4 @@
-"""TensorList ops one by one, with their refusals; and stacks."""
+"""TensorList ops, with their errors; and stacks."""
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +43,7 @@ def stack(handle, shape=-1, dtype=F, n=-1):
 
 
 def blurred(handle):
-    """The same list, of which shape inference knows nothing."""
+    """Returns the same list with an unknown shape."""
     return tf.compat.v1.placeholder_with_default(handle, [])
 
 
@@ -59,7 +59,7 @@ def list_items(b):
     fetches = [get(a, 1), get(c, i), length(a), length(c)]
     b.step(fetches, {x: [1, 2], i: 0})
     b.step(fetches, {x: [1, 2], i: 1})
-    # The first list is not changed by what was made of it.
+    # Lists derived from the first do not change it.
     b.step([stack(a), stack(c)], {x: [1, 2, 3], i: 1})
     b.step(get(a, i), {x: [1, 2], i: 0})
     b.step(get(a, i), {x: [1, 2], i: 3}, error="Trying to access element 3 in a list with 3 elements.")
@@ -338,7 +338,7 @@ def stack_refusals(b):
 
 @case("v1")
 def stack_in_loops(b):
-    # A loop that pushes and one that pops what it pushed, as gradients of loops do.
+    # A loop that pushes and one that pops, like gradients of loops.
     n, x = b.feed(I), b.feed(F)
     handle = raw.StackV2(max_size=n, elem_type=F)
 

@@ -1,4 +1,4 @@
-"""Assertions that fail, values printed on their way, tensors as text."""
+"""Failing assertions, printing, tensors as text."""
 
 import numpy as np
 import tensorflow as tf

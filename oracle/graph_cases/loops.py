@@ -155,7 +155,7 @@ def while_in_cond_in_while(b):
 
 @case(*BOTH)
 def while_invariants(b):
-    # What is only read in the loop comes in once.
+    # A loop invariant enters once.
     n, w, x = b.feed(tf.int32), b.feed(tf.float32, [2, 2]), b.feed(tf.float32, [1, 2])
     k = tf.reduce_sum(w)
     out = tf.while_loop(lambda i, x: i < n, lambda i, x: [i + 1, tf.tanh(x @ w + k)], [0, x])
@@ -267,7 +267,7 @@ def while_control_dependency(b):
 
 @case("v1")
 def while_exit_unused(b):
-    # Only one of two exits is fetched; the other must not hold up the step.
+    # Only one of two exits is fetched; the other must not block the step.
     n = b.feed(tf.int32)
     i, big = v1.while_loop(lambda i, x: i < n, lambda i, x: [i + 1, tf.tile(x, [1])], [0, tf.zeros([64])])
     b.step(i, {n: 4})

@@ -67,7 +67,7 @@ def symbolic_gradient_of_nested(b):
 
 @case("v1")
 def symbolic_gradient_of_arguments(b):
-    """Results that are arguments, that are the same, and that are constant."""
+    """Results that are arguments, duplicates, or constants."""
     x, y, d = b.feed(F, [2]), b.feed(F, [2]), [b.feed(F, [2]) for _ in range(4)]
 
     @Defun(F, F)
@@ -81,7 +81,7 @@ def symbolic_gradient_of_arguments(b):
 
 @case("v1")
 def symbolic_gradient_given(b):
-    """A function that the library has the gradient of."""
+    """A function with a gradient in the library."""
     x, d = b.feed(F, [2]), b.feed(F, [2])
 
     @Defun(F, F)
@@ -140,7 +140,7 @@ def remote_call_of_state(b):
 
 @case("v1")
 def expanded_ops_in_called_functions(b):
-    """A SymbolicGradient and an op that stands for several, in functions that calls are replaced by."""
+    """A SymbolicGradient and a composite op, in inlined functions."""
     x, d = b.feed(F, [2]), b.feed(F, [2])
     image, kernel = b.feed(F, [1, 2, 2, 1]), b.feed(F, [2, 2, 1, 1])
 

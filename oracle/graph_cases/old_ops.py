@@ -1,4 +1,4 @@
-"""Ops of old graphs: temporary variables, stacks and arrays with handles of strings, references
+"""Ops of old graphs: temporary variables, stacks and arrays with string handles, references
 that go through control flow; optional values; slices of variables."""
 
 import tensorflow as tf
@@ -85,10 +85,10 @@ def string_stack_in_loop(b):
 
 
 def with_string_handles(graph, version):
-    """The graph's TensorArrays as older versions had them: no flow comes from the array itself."""
+    """Converts the graph's TensorArrays to older versions, whose creation has no flow output."""
     out = v1.GraphDef()
     out.CopyFrom(graph.as_graph_def())
-    # Before the versions that took the old ops out.
+    # Before the versions that removed the old ops.
     out.versions.producer = 0
     flow_of = {}
     for node in list(out.node):
@@ -264,7 +264,7 @@ def accumulate_n(b):
 
 @case("v1")
 def temporary_variable_names(b):
-    """A step has each name once, until the variable is destroyed."""
+    """A name is unique in a step until its variable is destroyed."""
     def variable(name, var_name=""):
         return state.temporary_variable(shape=[2], dtype=F, var_name=var_name, name=name)
 
@@ -309,7 +309,7 @@ def old_variable(value, name):
 
 @case("v1")
 def aliases_after_writes(b):
-    """The value of a reference shares the variable's buffer: a later write shows in it."""
+    """The value of a reference shares the variable's buffer: a later write is visible in it."""
     x = b.feed(F, [2])
     v = old_variable([1.0, 2.0], "v")
     w = old_variable([7.0, 8.0], "w")
@@ -328,12 +328,12 @@ def aliases_after_writes(b):
     b.step(through, {x: [10, 20]})
     b.step(other, {x: [10, 20]})
     b.step(overwritten, {x: [100, 200]})
-    # Behind a write through a data input.
+    # After a write, through a data input.
     b.step(tf.concat([before, v1.assign_sub(v, x)], 0), {x: [1, 2]})
     b.step(tf.concat([v._ref(), v1.scatter_update(v, [1], [x[0]])], 0), {x: [5, 6]})
-    # What the write itself reads is the value before it.
+    # The write itself reads the value before it.
     b.step([v1.assign(v, before * 3.0)])
-    # Ahead of the write.
+    # Before the write.
     used = tf.reduce_sum(before)
     with tf.control_dependencies([used]):
         last = v1.assign(v, x)

@@ -18,7 +18,7 @@ DTYPES = [tf.float32, tf.float64, tf.float16, tf.bfloat16]
 
 
 def optimizer(b, op_name, dtype, by_reference=False, numbers=None, **attrs):
-    """The op on fresh variables, run three times; what became of them is compared."""
+    """Runs the op three times on fresh variables, and compares their values."""
     op_def = op_def_registry.get(op_name)
     rng = np.random.default_rng(len(op_name))
     inits, reads, inputs, feeds = [], [], {}, {}
@@ -119,7 +119,7 @@ def counting(b):
 
 @case("v1")
 def optimizers_by_hand(b):
-    """What tf.compat.v1's optimizers make of a loss."""
+    """Training with tf.compat.v1's optimizers."""
     x = b.feed(tf.float32, [None, 3])
     for use_resource in (True, False):
         w = v1.Variable(tf.ones([3, 2]), use_resource=use_resource)

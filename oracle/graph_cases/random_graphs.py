@@ -25,7 +25,7 @@ class Program:
         self.budget = self.rng.randint(4, 9)
 
     def number(self, env):
-        """Any int32 scalar of the environment, or a constant."""
+        """Returns any int32 scalar of the environment, or a constant."""
         pool = [t for t in env if t.dtype == tf.int32]
         if not pool or self.rng.random() < 0.2:
             return tf.constant(self.rng.randint(-4, 9))
@@ -69,7 +69,7 @@ class Program:
         return tf.where(self.predicate(env), self.number(env), self.number(env))
 
     def effect(self, value):
-        """The value, after adding to the variable."""
+        """Returns the value, after adding to the variable."""
         with tf.control_dependencies([self.variable.assign_add(tf.math.floormod(value, 5) + 1)]):
             return tf.identity(value)
 
@@ -78,7 +78,7 @@ class Program:
         return tf.control_dependencies(values if self.with_variable else [])
 
     def results(self, env, like):
-        """Values of the dtypes of `like`, from the end of an environment."""
+        """Returns values with the dtypes of `like`, from the end of an environment."""
         rng = self.rng
         return [(self.number(env) if t.dtype == tf.int32 else self.vector(env))
                 if rng.random() < 0.5 else
@@ -179,7 +179,7 @@ class Program:
 
 
 def enter_all():
-    """One program, two forms."""
+    """Builds one program in two forms."""
     for seed in range(N_PROGRAMS):
         for form in ("v1", "v2"):
             CASES.append((f"random_{seed}/{form}", form, lambda b, seed=seed: Program(seed).build(b)))

@@ -1,4 +1,4 @@
-"""Random ops that remember where they are from step to step."""
+"""Stateful random ops, whose stream continues from step to step."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ def random_floats(b):
         outs = [op(shape=[2, 3], dtype=dtype, seed=3, seed2=i) for i, dtype in enumerate(FLOATS)]
         outs.append(op(shape=tf.constant([5], tf.int64), dtype=tf.float32, seed=0, seed2=9))
         for _ in range(3):
-            # Bits are TensorFlow's; the last bit of a double is lost by the reader of the rows.
+            # The bits are TensorFlow's; reading the rows loses the last bit of a double.
             b.step(outs, tol=1e-15)
         b.step(outs[0], tol=0)
         b.step([outs[0], outs[-1]], tol=0)
@@ -65,7 +65,7 @@ def gammas(b):
 
 @case("v1", "v2")
 def random_loop(b):
-    """The numbers of a loop's iterations follow one another."""
+    """Iterations of a loop continue the stream."""
 
     def body(i, total):
         return i + 1, total + raw.RandomUniform(shape=[2], dtype=tf.float32, seed=1, seed2=2)
@@ -195,7 +195,7 @@ def candidates(b):
 
 @case("v1")
 def sampled_losses(b):
-    """What word embeddings are trained with."""
+    """Candidate sampling, as in training of word embeddings."""
     rng = np.random.default_rng(3)
     weights, biases = rng.normal(size=(50, 8)), rng.normal(size=50)
     inputs, labels = b.feed(tf.float32, [None, 8]), b.feed(tf.int64, [None, 1])

@@ -1,5 +1,5 @@
-"""Ops by reference that TensorFlow's Python no longer makes by itself: queues whose handles are
-strings, scatters into reference variables; and ops whose V1 form old graphs hold."""
+"""Ops by reference that TensorFlow's Python does not create any more: queues whose handles are
+strings, scatters into reference variables; and V1 forms of ops in old graphs."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ def op(name, **inputs):
 
 
 def reference(value):
-    """A variable by reference, its handle and its initializer."""
+    """Returns a variable by reference, its handle and its initializer."""
     value = np.asarray(value)
     ref = op("VariableV2", shape=value.shape, dtype=tf.as_dtype(value.dtype))
     return ref, v1.assign(ref, value)

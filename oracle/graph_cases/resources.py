@@ -1,4 +1,4 @@
-"""What outlives a step: variables by handle and by reference, lookup tables."""
+"""State that outlives a step: variables by handle and by reference, lookup tables."""
 
 import numpy as np
 import tensorflow as tf
@@ -78,7 +78,7 @@ def assignments_that_do_not_fit(b):
 
 @case("v1")
 def a_read_is_a_snapshot(b):
-    """What was read before a change does not change."""
+    """A value read before a change does not change."""
     h = handle(shape=[3])
     init = raw.AssignVariableOp(resource=h, value=[1.0, 2.0, 3.0])
     before = read(h)
@@ -295,7 +295,7 @@ def references_in_branches(b):
 
 @case("v1")
 def references_through_merge(b):
-    """A reference goes through RefSwitch, RefIdentity and RefMerge and is changed behind it."""
+    """A reference passes through RefSwitch, RefIdentity and RefMerge and is changed after them."""
     p = b.feed(tf.bool, [])
     v = ref_variable(3.0)
     no, yes = raw.RefSwitch(data=v._ref(), pred=p)
@@ -511,7 +511,7 @@ def tables_of_every_dtype(b):
 
 @case("v1")
 def anonymous_tables(b):
-    """Every step has its own."""
+    """Every step has its own state."""
     t = raw.AnonymousMutableHashTable(key_dtype=tf.int64, value_dtype=tf.int64)
     with after(raw.LookupTableInsertV2(table_handle=t, keys=i64(1), values=i64(5))):
         found = raw.LookupTableFindV2(table_handle=t, keys=i64(1, 2), default_value=i64(0)[0])

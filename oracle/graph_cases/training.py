@@ -1,4 +1,4 @@
-"""Training graphs as TensorFlow makes them: losses of the first steps, and what became of weights."""
+"""Training graphs from TensorFlow: losses of the first steps, and the weights after them."""
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,7 @@ def weights(rng, name, *shape, use_resource=True):
 
 
 def train(b, loss, optimizer, feeds, n=5, watch=(), extra=()):
-    """Runs n steps on feeds(step), fetching the loss before each."""
+    """Runs n steps on feeds(step), fetching the loss before each update."""
     step = v1.train.get_or_create_global_step()
     update = optimizer.minimize(loss, global_step=step)
     with tf.control_dependencies(list(extra)):
@@ -97,7 +97,7 @@ def normalized(b):
 
 @case("v1")
 def dropped_out(b):
-    """Dropout whose random numbers are TensorFlow's own."""
+    """Dropout with TensorFlow's random numbers."""
     rng = np.random.default_rng(4)
     x = b.feed(tf.float32, [None, 6], "x")
     w = weights(rng, "w", 6, 3)
@@ -109,7 +109,7 @@ def dropped_out(b):
 
 @case("v1")
 def embedded(b):
-    """Rows of a table, which only those that were looked up learn."""
+    """An embedding table, of which only the rows that were looked up change."""
     for name, use_resource in (("momentum", True), ("adagrad", False), ("ftrl", True), ("adam", False)):
         with v1.variable_scope(name):
             rng = np.random.default_rng(5)
@@ -125,7 +125,7 @@ def embedded(b):
 
 @case("v1")
 def clipped(b):
-    """Gradients clipped by their common norm; a rate that decays."""
+    """Gradients clipped by their global norm; a decaying learning rate."""
     rng = np.random.default_rng(6)
     x = b.feed(tf.float32, [None, 4], "x")
     w, v = weights(rng, "w", 4, 4), weights(rng, "v", 4)

@@ -46,7 +46,7 @@ fn protos(root: &Path, mode: Mode) -> Res {
     let descriptors = out.join("set.bin");
     prost_build::Config::new()
         .bytes(["."])
-        // Most attrs are numbers; sessions keep all of a graph's.
+        // Boxed to keep attrs small: most are numbers, and sessions keep all of a graph's.
         .boxed(".tensorflow.AttrValue.value.tensor")
         .boxed(".tensorflow.AttrValue.value.list")
         .boxed(".tensorflow.AttrValue.value.func")
@@ -90,7 +90,7 @@ fn op_lists(root: &Path, mode: Mode) -> Res {
     splice(&ops.join("src/lib.rs"), &all, mode)
 }
 
-/// The module lines of a group's crate and its list of op files.
+/// Writes the module lines of a group's crate and its list of op files.
 fn op_list(group: &Path, mode: Mode) -> Res {
     let dir = group.join("src");
     let mut files = Vec::new();

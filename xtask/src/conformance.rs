@@ -1,10 +1,10 @@
 //! `cargo xtask conformance tfrt --suite DIR [--binary FILE] [--tests FOLDER]`: TFRT's own tests
 //! against our programs.
 //!
-//! Without a FILE the binary is built first. DIR is a checkout of TFRT; its `mlir_tests/` and
-//! `integrationtest/fizzbuzz/` run unless FOLDER says otherwise. The RUN lines of each test run as
-//! they are, with our binary under TFRT's program names and LLVM's FileCheck (or the `filecheck`
-//! package from PyPI) from the PATH.
+//! Without a FILE the binary is built first. DIR is a checkout of TFRT; by default its
+//! `mlir_tests/` and `integrationtest/fizzbuzz/` run. The RUN lines of each test run unchanged,
+//! with our binary under TFRT's program names and LLVM's FileCheck (or the `filecheck` package from
+//! PyPI) from the PATH.
 
 use crate::{Res, root};
 use std::fs;
@@ -22,7 +22,7 @@ const NAMES: &[&str] = &[
     "code_size_test_driver",
 ];
 
-/// Runs the suite; an error if tests fail.
+/// Runs the suite; returns an error if tests fail.
 pub fn run(args: &[String]) -> Res {
     let usage = "usage: cargo xtask conformance tfrt --suite DIR [--binary FILE] [--tests FOLDER]";
     let (mut suite, mut binary, mut folder) = (None, None, None);
@@ -139,7 +139,7 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
     let file = copy.display().to_string();
     let bef = copy.with_extension("bef");
     let path = std::env::var("PATH").unwrap_or_default();
-    // Streams came between the two states of TFRT that print differently.
+    // Streams were added between the two states of TFRT that print differently.
     let has_streams = suite.join("lib/compiler/stream_analysis.cc").is_file();
     let state = if has_streams { "2022" } else { "2021" };
     let shell = |line: &str| {
@@ -153,10 +153,10 @@ fn one(test: &Path, copy: &Path, programs: &Path, suite: &Path) -> Res<Option<St
             .output()
             .map_err(|e| format!("cannot start bash: {e}"))
     };
-    // TFRT's build does this; tests that expect errors have no file.
+    // TFRT's build does this; tests that expect errors have no such file.
     let bef = bef.display();
     let translated = format!("tfrt_translate -mlir-to-bef {file} -o {bef}");
-    // Later suites call the file by its whole name.
+    // Later suites use the file's full name.
     shell(&format!("{translated} && cp {bef} {file}.bef"))?;
     for line in run_lines(&text) {
         let output = shell(&line.replace("%s", &file))?;

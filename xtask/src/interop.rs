@@ -12,7 +12,7 @@ pub fn run(root: &Path) -> Res {
     compare(root, &python)
 }
 
-/// As [`run`], but prints a notice and succeeds where TensorFlow cannot be installed.
+/// Like [`run`], but prints a notice and succeeds where TensorFlow cannot be installed.
 pub fn run_if_possible(root: &Path) -> Res {
     match environment(root) {
         Ok(python) => compare(root, &python),

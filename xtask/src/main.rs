@@ -10,7 +10,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The error is a message for people.
+/// A result whose error is a message.
 type Res<T = ()> = Result<T, String>;
 
 fn root() -> PathBuf {

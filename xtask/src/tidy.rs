@@ -2,11 +2,11 @@
 //!
 //! - Crates import only the rooms that the table in ARCHITECTURE.md allows them, dev-dependencies
 //!   included, and every crate has a row and a section there, a description and a README.
-//! - Every source file starts with `//!` and has at most [`MAX_LINES`] lines, but for [`LONG`].
+//! - Every source file starts with `//!` and, except for [`LONG`], has at most [`MAX_LINES`] lines.
 //! - `unsafe` appears only in the rooms of [`UNSAFE`]; the other rooms forbid it.
-//! - No unfinished-work mark is left.
-//! - Licences and duplicate versions of dependencies are those of `deny.toml`.
-//! - Prose does without the phrases of `words.rs`.
+//! - There are no marks of unfinished work.
+//! - Licences and duplicate versions of dependencies are listed in `deny.toml`.
+//! - Prose does not contain the phrases of `words.rs`.
 
 mod dependencies;
 mod words;
@@ -19,7 +19,8 @@ use std::process::Command;
 
 const MAX_LINES: usize = 600;
 
-/// Files that are still longer. The list only shrinks: a file that is short enough has to leave it.
+/// Files that are still longer. The list only shrinks: a file that has become short must be
+/// removed.
 const LONG: &[&str] = &[
     "crates/graph/src/autodiff/loops.rs",
     "crates/opdef/src/gradient.rs",
@@ -40,13 +41,13 @@ const UNSAFE: &[&str] = &[
     "crates/plugin/src",
 ];
 
-/// What the tests of every room may import as well.
+/// Rooms that the tests of every room may import.
 const TEST_IMPORTS: &[&str] = &["testkit", "ops", "model"];
 
-/// Checks everything.
+/// Checks all rules.
 ///
 /// # Errors
-/// All offences, one a line.
+/// All offences, one per line.
 pub fn run(root: &Path) -> Res {
     let metadata = metadata(root)?;
     let packages = metadata["packages"].as_array().ok_or("no packages")?;
@@ -86,7 +87,7 @@ fn source(name: &str, text: &str) -> Vec<String> {
         _ => {}
     }
     let marks = ["TO", "FIX"].map(|m| m.to_string() + if m == "TO" { "DO" } else { "ME" });
-    // This tool has to name what it looks for.
+    // This tool contains the marks it searches for.
     let is_product = name.starts_with("crates/");
     let may_be_unsafe = !is_product || UNSAFE.iter().any(|u| name.starts_with(u));
     for (i, line) in text.lines().enumerate() {
@@ -173,7 +174,7 @@ fn metadata(root: &Path) -> Res<serde_json::Value> {
     serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
 }
 
-/// Crates without a description, a README or the workspace's oldest Rust.
+/// Finds crates without a description, a README or the workspace's `rust-version`.
 fn manifests(packages: &[&serde_json::Value]) -> Vec<String> {
     let mut offences = Vec::new();
     for package in packages {
@@ -196,7 +197,7 @@ fn manifests(packages: &[&serde_json::Value]) -> Vec<String> {
     offences
 }
 
-/// The table of ARCHITECTURE.md: room → rooms it may import.
+/// Parses the table of ARCHITECTURE.md: room → rooms it may import.
 fn allowed_edges(root: &Path) -> Res<(BTreeMap<String, BTreeSet<String>>, String)> {
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).map_err(|e| e.to_string())?;
     let mut table = BTreeMap::new();

@@ -17,9 +17,9 @@ use std::sync::{
 ///
 /// No message is lost if every thread follows the protocol: [`send`](Mailbox::send), then
 /// [`try_lock`](Mailbox::try_lock); holding the lock, process the [`messages`](Mailbox::messages),
-/// and retry if [`release`](Mailbox::release) returns true. A sender stores its message before it tries
-/// to lock, and the holder reads the inbox after it has released the state; fences order these two
-/// pairs, so at least one of the two threads sees the other.
+/// and retry if [`release`](Mailbox::release) returns true. A sender stores its message before it
+/// tries to lock, and the holder reads the inbox after it has released the state; fences order
+/// these two pairs, so at least one of the two threads sees the other.
 ///
 /// ```
 /// use ferroflow_sync::Mailbox;

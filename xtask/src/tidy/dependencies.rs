@@ -1,5 +1,5 @@
 //! Licences and duplicate versions, against `deny.toml`; the part of `cargo deny check` that needs
-//! nothing installed.
+//! no installation.
 
 use crate::Res;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ fn licences(deny: &str, packages: &[serde_json::Value]) -> Vec<String> {
     offences
 }
 
-/// The quoted items of the array `name`, on one line or several.
+/// Returns the quoted items of the array `name`, on one line or several.
 fn list<'a>(toml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let start = format!("\n{name} = [");
     let items = toml.split_once(&start).map_or("", |(_, rest)| rest);
@@ -80,7 +80,7 @@ fn one(tokens: &mut Tokens, allowed: &BTreeSet<&str>) -> bool {
     allowed.contains(format!("{id} WITH {exception}").as_str())
 }
 
-/// Packages that `Cargo.lock` has in several versions, unless `skip` in deny.toml lists all but
+/// Returns packages with several versions in `Cargo.lock`, unless `skip` in deny.toml lists all but
 /// one.
 fn duplicates(deny: &str, lock: &str) -> Vec<String> {
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

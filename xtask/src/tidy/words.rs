@@ -1,6 +1,6 @@
-//! Phrases that a reader has to translate, in comments, strings and Markdown.
+//! Banned phrases: dialect that readers have to translate, in comments, strings and Markdown.
 
-/// Each phrase with what to write instead.
+/// Each phrase with its replacement.
 const BANNED: &[(&str, &str)] = &[
     ("nobody", "name the subject, or use the passive"),
     ("somebody", "name the subject"),
@@ -47,7 +47,7 @@ const BANNED: &[(&str, &str)] = &[
 /// Idioms that contain a banned phrase.
 const ALLOWED: &[&str] = &["there is no", "there are none", "gives up", "so many that"];
 
-/// Folders that still have them. The list only shrinks.
+/// Folders that still contain banned phrases. The list only shrinks.
 const UNCLEAN: &[&str] = &[
     "crates/compile/src/",
     "crates/executor/src/",

@@ -1,5 +1,5 @@
-//! Ops that read or change shapes without moving elements: Shape, Size, Rank, Reshape, ExpandDims,
-//! Squeeze, EnsureShape, Bitcast (TensorFlow: `core/kernels/shape_ops.cc`).
+//! Ops that read or change shapes without moving elements: Shape, ShapeN, Size, Rank, ExpandDims,
+//! Squeeze, EnsureShape (TensorFlow: `core/kernels/shape_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Ints, axis_in, constant_int};

@@ -1,4 +1,4 @@
-//! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any, L2Loss (TensorFlow:
+//! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any (TensorFlow:
 //! `core/kernels/reduction_ops_common.h`).
 
 use ferroflow_base::{Result, invalid_argument};

@@ -224,7 +224,8 @@ impl AsyncValue {
         self.0.and_then(f);
     }
 
-    /// Passes the handle to `f` when the value is available: now, or by the thread that makes it so.
+    /// Passes the handle to `f` when the value is available: now, or by the thread that makes it
+    /// so.
     #[inline]
     pub fn when_available(self, f: impl FnOnce(AsyncValue) + Send + 'static) {
         if self.is_available() {
