@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
     let model = args.model.open()?;
     if let Model::Compiled(_) = model {
         let path = args.model.model.display();
-        return Err(invalid_argument!("{path} is compiled already"));
+        return Err(invalid_argument!("{path} is already compiled"));
     }
     let request = args.request(&model)?;
     model.session().compile_to(&args.out, &request)?;
@@ -86,7 +86,7 @@ impl Args {
                 feed_keys = missing;
             } else if !missing.is_empty() {
                 return Err(invalid_argument!(
-                    "the fetches need more than what is fed: add --feed {}",
+                    "the fetches need more feeds: add --feed {}",
                     missing.join(" --feed ")
                 ));
             }

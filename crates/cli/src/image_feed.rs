@@ -37,7 +37,7 @@ pub fn read(path: &Path, dtype: DType, shape: &PartialShape, range: (f32, f32)) 
         4 => resized.to_rgba8().into_raw(),
         n => {
             return Err(invalid_argument!(
-                "the placeholder wants {n} channels; images have 1, 3 or 4"
+                "the placeholder has {n} channels; images have 1, 3 or 4"
             ));
         }
     };

@@ -91,7 +91,7 @@ impl ModelArgs {
     fn open_compiled(&self, options: SessionOptions) -> Result<Model> {
         if self.no_optimize || self.lower || !self.disable_pass.is_empty() {
             return Err(invalid_argument!(
-                "{} is compiled already: --no-optimize, --lower and --disable-pass are options of \
+                "{} is already compiled: --no-optimize, --lower and --disable-pass are options of \
                  `ferroflow compile`",
                 self.model.display()
             ));

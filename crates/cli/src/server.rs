@@ -208,6 +208,6 @@ fn listen_address(host: IpAddr, address: &str) -> Result<SocketAddr> {
         .to_socket_addrs()
         .map_err(|e| invalid_argument!("the cluster's address '{address}': {e}"))?;
     let port = found.next().map(|a| a.port());
-    let port = port.ok_or_else(|| invalid_argument!("the address '{address}' means nothing"))?;
+    let port = port.ok_or_else(|| invalid_argument!("cannot resolve the address '{address}'"))?;
     Ok(SocketAddr::new(host, port))
 }

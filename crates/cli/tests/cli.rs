@@ -185,10 +185,10 @@ fn compiled_models_run_like_their_models() {
             &["run", &file, "--feed", "x=1"],
             "the model was not compiled for it",
         ),
-        (&["run", &file, "--no-optimize"], "is compiled already"),
+        (&["run", &file, "--no-optimize"], "is already compiled"),
         (&["exec", &file, "--feed", "x=1"], "was not compiled for it"),
         (&["inspect", &file, "--after", "last"], "need the graph"),
-        (&["compile", &file, "-o", "x.bef"], "is compiled already"),
+        (&["compile", &file, "-o", "x.bef"], "is already compiled"),
     ] {
         let text = fails(args);
         assert!(text.contains(part), "{args:?}: {text}");

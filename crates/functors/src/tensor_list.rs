@@ -117,7 +117,7 @@ pub fn change(
     list_input(ctx, i)?;
     let mut handle = ctx.take_input(i)?;
     let [slot] = handle.items_mut::<Variant>()? else {
-        return Err(internal!("a scalar without its element"));
+        return Err(internal!("a scalar without an element"));
     };
     change_variant(slot, 0, f)?;
     ctx.set_output(o, handle)
@@ -145,7 +145,7 @@ pub fn change_variant(
 const MAX_DEPTH: usize = 64;
 
 fn too_deep() -> Status {
-    invalid_argument!("lists are nested more than {MAX_DEPTH} deep")
+    invalid_argument!("lists are nested more than {MAX_DEPTH} levels deep")
 }
 
 /// Returns lists as long as those of `t`, with zeros for their elements.

@@ -223,7 +223,7 @@ fn once(frame: &mut KernelFrame) -> Result<()> {
     let slot = frame
         .ctx()
         .resource(&name, Once::default)
-        .ok_or_else(|| invalid_argument!("resource '{name}' is something else"))?;
+        .ok_or_else(|| invalid_argument!("resource '{name}' is of another type"))?;
     // The first call does not block others, which it may need: they get results that are set later.
     let promises = {
         let mut results = slot.lock().unwrap_or_else(PoisonError::into_inner);

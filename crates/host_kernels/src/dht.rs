@@ -348,7 +348,7 @@ fn slice_3(
         let words = bytes.chunks(8).filter_map(i64::from_bytes);
         words.collect::<Vec<i64>>()
     });
-    let wrong = || invalid_argument!("slice does not lie in its input");
+    let wrong = || invalid_argument!("slice is outside its input");
     let ([_, h, w], [d2, h2, w2], [d0, h0, w0]) = (&from.shape.0[..], &to.shape.0[..], &begin[..])
     else {
         return Err(wrong());

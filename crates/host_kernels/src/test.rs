@@ -382,7 +382,7 @@ fn invoke_sync_one(a: i32, b: i32, function: Function, ctx: Ctx) -> Result<i32> 
     match invoke_sync(a, b, &function, &ctx)?[..] {
         [x] => Ok(x),
         _ => Err(invalid_argument!(
-            "'{}' must give one result",
+            "'{}' must return one result",
             function.name()
         )),
     }
@@ -392,7 +392,7 @@ fn invoke_sync_two(a: i32, b: i32, function: Function, ctx: Ctx) -> Result<(i32,
     match invoke_sync(a, b, &function, &ctx)?[..] {
         [x, y] => Ok((x, y)),
         _ => Err(invalid_argument!(
-            "'{}' must give two results",
+            "'{}' must return two results",
             function.name()
         )),
     }

@@ -301,7 +301,7 @@ impl SliceReader {
         // A shape is only trusted as far as there is data.
         if data.tensor_content.is_empty() && !counts.contains(&shape.num_elements()) {
             return Err(data_loss!(
-                "a slice has another number of values than its shape {shape}"
+                "a slice's number of values does not match its shape {shape}"
             ));
         }
         data.dtype = dtype as i32;

@@ -259,7 +259,7 @@ impl<'a> KernelCtx<'a> {
     pub fn function(&self, name: &str) -> Result<Arc<dyn Callable>> {
         let found = self.services.functions.get(name);
         found.ok_or_else(|| {
-            unimplemented_error!("function '{name}' cannot be called where the op was run")
+            unimplemented_error!("function '{name}' is not available outside a graph")
         })
     }
 

@@ -366,7 +366,7 @@ fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
         DType::Int64 => Tensor::scalar(value as i64),
         _ => {
             return Err(invalid_argument!(
-                "the gradient needs a number of dtype {dtype}"
+                "the gradient needs a constant of dtype {dtype}"
             ));
         }
     })

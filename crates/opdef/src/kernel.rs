@@ -167,7 +167,7 @@ impl KernelBuild<'_> {
     /// Returns the error of an op that has no CPU kernel for `dtype`.
     #[cold]
     pub fn unsupported(&self, dtype: DType) -> Status {
-        let missing = format!("there is none for {dtype}");
+        let missing = format!("none for {dtype}");
         no_kernel(&self.def.name, self.node, self.attrs, &missing)
     }
 

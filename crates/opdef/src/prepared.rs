@@ -95,9 +95,7 @@ impl PreparedOp {
             .kernel(factory)?,
             None if is_forwarded(&def) => Box::new(forward),
             None => {
-                return Err(unimplemented_error!(
-                    "op {op} moves values of a graph and cannot run on its own"
-                ));
+                return Err(unimplemented_error!("op {op} cannot run outside a graph"));
             }
         };
         Ok(PreparedOp {

@@ -49,7 +49,7 @@ impl Call<'_, '_> {
         match each!(self, f => f.n_results()) {
             n if i < n => Ok(()),
             n => Err(invalid_argument!(
-                "kernel has {n} results, not one of number {i}"
+                "kernel has {n} results, none at index {i}"
             )),
         }
     }
@@ -118,7 +118,7 @@ impl Call<'_, '_> {
                 reporter: f.reporter(),
             }),
             AnyFrame::Sync(_) => Err(invalid_argument!(
-                "a kernel of a synchronous function cannot have results that come later"
+                "a kernel of a synchronous function cannot have asynchronous results"
             )),
         }
     }

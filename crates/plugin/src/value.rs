@@ -66,7 +66,7 @@ pub(crate) unsafe fn list<'a, T>(data: *const T, n: usize) -> Result<&'a [T]> {
     }
     if data.is_null() || n > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(invalid_argument!(
-            "a library speaks of {n} elements that are not there"
+            "a library passes {n} elements with a null pointer"
         ));
     }
     // SAFETY: not null and not too many, hence the contract of this function.
@@ -74,7 +74,7 @@ pub(crate) unsafe fn list<'a, T>(data: *const T, n: usize) -> Result<&'a [T]> {
 }
 
 fn unknown_type(kind: u32) -> ferroflow_base::Status {
-    invalid_argument!("a library speaks of values of the unknown type {kind}")
+    invalid_argument!("a library passes a value of the unknown type {kind}")
 }
 
 fn string(text: &str) -> Content {

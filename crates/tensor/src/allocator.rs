@@ -90,7 +90,7 @@ impl HostAllocator for FixedSizeAllocator {
                     "E Attempted to allocate {size} bytes. However current capacity is only {left}."
                 );
                 Err(resource_exhausted!(
-                    "out of memory: {size} bytes wanted, {left} left"
+                    "out of memory: {size} bytes requested, {left} left"
                 ))
             }
         }

@@ -24,7 +24,7 @@ pub fn joined(dtype: DType, shape: Shape, parts: &[(Option<&Tensor>, usize)]) ->
             if let Some(part) = part {
                 let from = part.items::<T>()?;
                 if from.len() != n {
-                    return Err(internal!("a part of {} elements, not {n}", from.len()));
+                    return Err(internal!("a part has {} elements, not {n}", from.len()));
                 }
                 to.clone_from_slice(from);
             }

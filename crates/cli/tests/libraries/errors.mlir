@@ -60,25 +60,25 @@ func @sync_kernels() -> i32 attributes {tfrt.sync} {
 
 func @sync_later() -> i32 attributes {tfrt.sync} {
   %x = tfrt.constant_s.i32 1
-  // expected-error @+1 {{a kernel of a synchronous function cannot have results that come later}}
+  // expected-error @+1 {{a kernel of a synchronous function cannot have asynchronous results}}
   %a = "my.add_later_s"(%x) : (i32) -> i32
   tfrt.return %a : i32
 }
 
 func @too_many() {
-  // expected-error @+1 {{kernel has 0 results, not one of number 7}}
+  // expected-error @+1 {{kernel has 0 results, none at index 7}}
   "my.set_too_many"() : () -> ()
   tfrt.return
 }
 
 func @null_text() -> !tfrt.string {
-  // expected-error @+1 {{a library speaks of 5 elements that are not there}}
+  // expected-error @+1 {{a library passes 5 elements with a null pointer}}
   %x = "my.null_text"() : () -> !tfrt.string
   tfrt.return %x : !tfrt.string
 }
 
 func @null_dims() -> !t.tensor {
-  // expected-error @+1 {{a library speaks of 2 elements that are not there}}
+  // expected-error @+1 {{a library passes 2 elements with a null pointer}}
   %x = "my.null_dims"() : () -> !t.tensor
   tfrt.return %x : !t.tensor
 }

@@ -163,7 +163,7 @@ impl Collective {
             None => {
                 let int = |i: usize, name: &str| -> Result<i64> {
                     let t = call.inputs.get(self.first + i);
-                    let t = t.ok_or_else(|| internal!("a collective without {name}"))?;
+                    let t = t.ok_or_else(|| internal!("a collective needs {name}"))?;
                     if !t.shape().is_scalar() {
                         return Err(invalid_argument!(
                             "Unexpected dimensions on input {name}, should be a scalar, got \
@@ -257,7 +257,7 @@ impl Kind {
 /// Returns the contributions, which all members must have.
 fn all(parts: &[Option<Tensor>]) -> Result<Vec<&Tensor>> {
     let all: Option<Vec<&Tensor>> = parts.iter().map(Option::as_ref).collect();
-    all.ok_or_else(|| internal!("members of one instance do different things"))
+    all.ok_or_else(|| internal!("members of one instance run different collectives"))
 }
 
 fn sent(parts: &[Option<Tensor>]) -> Result<Tensor> {
@@ -291,7 +291,7 @@ fn check_shapes(parts: &[&Tensor], instance: i64) -> Result<()> {
 
 fn gathered(dtype: DType, parts: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = parts.first() else {
-        return Err(internal!("a collective without members"));
+        return Err(internal!("a collective needs members"));
     };
     let Some((&n, row)) = first.shape().split_first() else {
         return Err(invalid_argument!("input should have rank > 0, received 0"));
@@ -346,7 +346,7 @@ fn fold<T: Element>(
     n: Option<usize>,
 ) -> Result<Tensor> {
     let Some((first, rest)) = parts.split_first() else {
-        return Err(internal!("a collective without members"));
+        return Err(internal!("a collective needs members"));
     };
     let mut sum = (*first).clone();
     for part in rest {

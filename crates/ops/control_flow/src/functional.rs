@@ -200,6 +200,6 @@ fn for_test(ctx: &mut KernelCtx) -> Result<()> {
 fn for_next(ctx: &mut KernelCtx) -> Result<()> {
     let int = |i| ctx.input(i).and_then(Tensor::to_scalar::<i32>);
     let next = int(0)?.checked_add(int(1)?);
-    let next = next.ok_or_else(|| internal!("the counter of a For overflows"))?;
+    let next = next.ok_or_else(|| internal!("the counter of a For loop overflows"))?;
     ctx.set_output(0, Tensor::scalar(next))
 }

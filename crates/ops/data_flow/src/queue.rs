@@ -314,7 +314,7 @@ fn answered<T>(call: AsyncCall, result: Result<T>) -> Option<(AsyncCall, T)> {
 
 fn handle_input(call: &AsyncCall) -> Result<Arc<Queue>> {
     let handle = call.inputs.first();
-    queue_of(handle.ok_or_else(|| internal!("a queue op without a handle"))?)
+    queue_of(handle.ok_or_else(|| internal!("a queue op needs a handle"))?)
 }
 
 struct Enqueue {

@@ -216,7 +216,7 @@ fn get_next(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 && shapes.get(i).is_none_or(|s| s.matches(value.shape()));
             if !fits {
                 return Err(invalid_argument!(
-                    "component {i} of the element is {} {}, which is not what was said",
+                    "component {i} of the element is {} {}, which is not the declared type",
                     value.dtype(),
                     value.shape()
                 ));

@@ -491,7 +491,7 @@ fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let sizes = u32::try_from(height).ok().zip(u32::try_from(width).ok());
         let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
         let (h, w) = sizes.ok_or_else(|| {
-            invalid_argument!("cannot encode a picture of {height} by {width} pixels")
+            invalid_argument!("cannot encode an image of {height} by {width} pixels")
         })?;
         let size = height * width * channels * image.dtype().size();
         let pictures = image.bytes()?.chunks_exact(size);
@@ -550,7 +550,7 @@ fn encode_jpeg(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let sizes = u16::try_from(height).ok().zip(u16::try_from(width).ok());
         let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
         let (h, w) = sizes.ok_or_else(|| {
-            invalid_argument!("cannot encode a picture of {height} by {width} pixels")
+            invalid_argument!("cannot encode an image of {height} by {width} pixels")
         })?;
         let mut out = Vec::new();
         JpegEncoder::new_with_quality(&mut out, quality.max(1))

@@ -182,7 +182,7 @@ fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         let out = dispatch!(t.dtype(), T in [f32, f64, i8, i32, u8] =>
             gather::<T>(ctx, &t, image, &ys, &xs)?,
-            else return Err(invalid_argument!("no images of {dtype}")));
+            else return Err(invalid_argument!("images of {dtype} are not supported")));
         let out = match out.dtype() == dtype {
             true => out,
             false => narrowed(ctx.par(), out, dtype)?,

@@ -210,7 +210,7 @@ fn contract<T: MatMulElement>(ctx: &mut KernelCtx, equation: &Equation) -> Resul
     }
     let y = if ops.len() == 2 { ops.pop() } else { None };
     let Some(x) = ops.pop() else {
-        return Err(invalid_argument!("Einsum without inputs"));
+        return Err(invalid_argument!("Einsum needs inputs"));
     };
     let result = match y {
         None => x.reduced::<T>(par, &out_labels)?,

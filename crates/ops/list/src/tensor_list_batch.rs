@@ -477,7 +477,7 @@ fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return Err(invalid_argument!("Invalid value in lengths: {bad}"));
         }
         let pieces = pieces(&lengths)
-            .ok_or_else(|| invalid_argument!("the lengths have too large a sum"))?;
+            .ok_or_else(|| invalid_argument!("the sum of the lengths is too large"))?;
         if let Some((start, end)) = pieces.iter().find(|(_, end)| *end > n) {
             return Err(invalid_argument!(
                 "Attempting to slice [{start}, {end}] from tensor with length {n}"

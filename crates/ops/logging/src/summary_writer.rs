@@ -157,7 +157,7 @@ fn with_writer(ctx: &KernelCtx, f: impl FnOnce(&mut Writer) -> Result<()>) -> Re
     let file = resource::<SummaryFile>(ctx, 0)?;
     let mut slot = file.0.lock().unwrap_or_else(PoisonError::into_inner);
     let writer = slot.as_mut().ok_or_else(|| {
-        not_found!("the summary writer was not created yet, or is closed: run its init op first")
+        not_found!("the summary writer is not created or already closed: run its init op first")
     })?;
     f(writer)
 }

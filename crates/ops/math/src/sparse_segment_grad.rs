@@ -105,7 +105,7 @@ fn kernel(build: &KernelBuild, scale: Scale) -> Result<Box<dyn OpKernel>> {
         };
         let job = job(ctx, &grad)?;
         let out = dispatch!(grad.dtype(), T in [f32, f64] => job.run::<T>(&grad, scale)?,
-            else return Err(invalid_argument!("no segments of {dtype}")));
+            else return Err(invalid_argument!("segments of {dtype} are not supported")));
         let out = match out.dtype() == dtype {
             true => out,
             false => narrowed(ctx.par(), out, dtype)?,

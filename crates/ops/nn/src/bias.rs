@@ -179,7 +179,7 @@ fn bias_add_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             _ => dispatch!(x.dtype(), T in
                 [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
                 sums::<T>(par, &x, sizes)?,
-                else return Err(invalid_argument!("no biases of {dtype}"))),
+                else return Err(invalid_argument!("biases of {dtype} are not supported"))),
         };
         let out = match out.dtype() == dtype {
             true => out,

@@ -319,7 +319,7 @@ impl OpKernel for MaxGrad {
         let grad = spec.layout.to_last(ctx, grad)?;
         let out = dispatch!(grad.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
             self.run::<T>(ctx, &s, spec.layout, &x, &grad)?,
-            else return Err(invalid_argument!("no pooling of {}", grad.dtype())));
+            else return Err(invalid_argument!("pooling of {} is not supported", grad.dtype())));
         let out = spec.layout.restored(ctx, out)?;
         let out = match self.dtype == out.dtype() {
             true => out,
@@ -400,7 +400,7 @@ fn argmax_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         let out = dispatch!(grad.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
             dispatch_index!(index, I => scatter::<T, I>(ctx, with_batch, &grad))?,
-            else return Err(invalid_argument!("no pooling of {dtype}")));
+            else return Err(invalid_argument!("pooling of {dtype} is not supported")));
         let out = match dtype == out.dtype() {
             true => out,
             false => narrowed(ctx.par(), out, dtype)?,

@@ -52,7 +52,9 @@ fn rows_of(t: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     };
     let row = Shape::from(row);
     if from > to || to > n {
-        return Err(invalid_argument!("rows {from} to {to} are not among {n}"));
+        return Err(invalid_argument!(
+            "rows {from}..{to} are out of range 0..{n}"
+        ));
     }
     t.view(from * row.num_elements(), prepended(to - from, &row)?)
 }
@@ -126,7 +128,7 @@ fn to_variant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                     .map_or(len(&values), |s| len(s).saturating_sub(1));
                 let places = checked_splits(splits, below)?;
                 let Some(range) = places.get(from..=to) else {
-                    return Err(invalid_argument!("Invalid ragged splits: too few of them"));
+                    return Err(invalid_argument!("Invalid ragged splits: too few"));
                 };
                 let first = range.first().copied().unwrap_or(0);
                 let moved = range.iter().map(|&p| (p - first) as i64);
@@ -324,7 +326,7 @@ fn values_of_all(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let n: usize = parts.iter().map(|(_, n)| n).sum();
         if n != shape.num_elements() {
             return Err(invalid_argument!(
-                "Gradient has {n} values, the values that were encoded have shape {shape}"
+                "Gradient has {n} values, the encoded values have shape {shape}"
             ));
         }
         ctx.set_output(0, joined(dtype, shape, &parts)?)

@@ -142,7 +142,7 @@ impl Floats {
             Floats::Uniform => filled::<T, _>(ctx, shape, from, &Uniform),
             Floats::Normal => filled::<T, _>(ctx, shape, from, &Normal),
             Floats::Truncated => filled::<T, _>(ctx, shape, from, &Truncated),
-        }, else Err(invalid_argument!("no random numbers of type {dtype}")))
+        }, else Err(invalid_argument!("random numbers of type {dtype} are not supported")))
     }
 }
 
@@ -204,7 +204,9 @@ pub(crate) fn integers(
         DType::Int64 => between!(i64, u64),
         DType::Uint32 => between!(u32, u32),
         DType::Uint64 => between!(u64, u64),
-        dtype => Err(invalid_argument!("no random integers of type {dtype}")),
+        dtype => Err(invalid_argument!(
+            "random integers of type {dtype} are not supported"
+        )),
     }
 }
 

@@ -103,7 +103,10 @@ impl RangeSampler {
             for class in sampled.iter_mut() {
                 loop {
                     tries = tries.checked_add(1).ok_or_else(|| {
-                        internal!("no {n} different classes were found among {}", self.range())
+                        internal!(
+                            "found fewer than {n} different classes among {}",
+                            self.range()
+                        )
                     })?;
                     if tries % (1 << 16) == 0 {
                         go_on()?;
@@ -226,7 +229,7 @@ impl Aliases {
         let sum: f64 = weights.iter().copied().map(f64::from).sum();
         if !(sum > 0.0 && sum.is_finite()) || weights.iter().any(|w| *w < 0.0) {
             return Err(invalid_argument!(
-                "the weights of classes must be finite, not negative and not all zero"
+                "the weights of classes must be finite, non-negative and not all zero"
             ));
         }
         let mut share: Vec<f64> = weights

@@ -207,7 +207,7 @@ fn fill_empty_rows_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let results = dispatch!(grads.dtype(), T in
             [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
             => empty_rows_grad::<T>(ctx, &grads)?,
-            else return Err(invalid_argument!("no gradients of type {dtype}")));
+            else return Err(invalid_argument!("gradients of type {dtype} are not supported")));
         for (i, result) in results.into_iter().enumerate() {
             let result = match is_half {
                 true => narrowed(ctx.par(), result, dtype)?,

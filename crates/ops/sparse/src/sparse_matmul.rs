@@ -49,7 +49,7 @@ fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         let out = dispatch_index!(index, I => dispatch!(values.dtype(), T in
             [f32, f64, i32, Complex32, Complex64] => product::<I, T>(ctx, &values, &b, adjoint),
-            else Err(invalid_argument!("no sparse products of type {dtype}"))))?;
+            else Err(invalid_argument!("sparse products of type {dtype} are not supported"))))?;
         let out = match is_half {
             true => narrowed(ctx.par(), out, dtype)?,
             false => out,
@@ -82,12 +82,12 @@ fn product<I: Index, T: Num + MatMulElement>(
     };
     if n != values.num_elements() {
         return Err(invalid_argument!(
-            "MatMulElement of rows of a_indices does not match number of entries in a_values"
+            "Number of rows of a_indices does not match number of entries in a_values"
         ));
     }
     if width != 2 {
         return Err(invalid_argument!(
-            "MatMulElement of columns of a_indices does not match number of entries in a_shape"
+            "Number of columns of a_indices does not match number of entries in a_shape"
         ));
     }
     let (rows, inner) = if adjoint_a {

@@ -163,7 +163,7 @@ impl Inputs {
         let gradient = names.map(|(arg, name)| named(arg).map(|i| (i, name)));
         let gradient = gradient.flatten().next();
         let (gradient, gradient_name) =
-            gradient.ok_or_else(|| internal!("an optimizer without a gradient"))?;
+            gradient.ok_or_else(|| internal!("an optimizer needs a gradient"))?;
         let factor = match named("b") {
             Some(b) => {
                 let is = |attr| build.attrs.bool(attr);
@@ -273,7 +273,7 @@ fn lock<'a>(
         let Some(var) = vars.get(i) else { continue };
         if previous.is_some_and(|p| Arc::ptr_eq(p, var)) {
             return Err(invalid_argument!(
-                "the variable {} stands for two inputs of one optimizer",
+                "the variable {} is used for two inputs of one optimizer",
                 handle(ctx, i)?.name
             ));
         }

@@ -7,7 +7,7 @@ use ferroflow_base::cancelled;
 use std::marker::PhantomData;
 
 fn abandoned() -> Diagnostic {
-    cancelled!("the value was given up before it was set").into()
+    cancelled!("the promise was dropped before the value was set").into()
 }
 
 /// The right and duty to set a value. If it is dropped unset, the value becomes an error.
