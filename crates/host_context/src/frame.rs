@@ -552,7 +552,7 @@ impl Reporter {
     }
 
     /// Sets a promise to the result of a computation.
-    pub fn settle<T: Send + Sync + 'static>(&self, promise: Promise<T>, result: Result<T>) {
+    pub fn fulfill<T: Send + Sync + 'static>(&self, promise: Promise<T>, result: Result<T>) {
         match result {
             Ok(value) => promise.emplace(value),
             Err(status) => promise.set_error(self.report(status)),

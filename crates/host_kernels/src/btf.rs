@@ -148,7 +148,7 @@ fn read_tensor(frame: &mut KernelFrame, expected: Expected) -> Result<()> {
     let host = frame.ctx().host().clone();
     super::blocking(frame.ctx(), move || {
         let tensor = read(path, index, expected, host.allocator());
-        reporter.settle(promise, tensor);
+        reporter.fulfill(promise, tensor);
     })
 }
 

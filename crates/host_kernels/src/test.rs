@@ -102,7 +102,7 @@ fn report_error_concrete(frame: &mut KernelFrame) -> Result<()> {
         } else {
             Err(bad_asynchronously())
         };
-        reporter.settle(promise, result);
+        reporter.fulfill(promise, result);
     });
     Ok(())
 }

@@ -40,25 +40,25 @@ const ALIGNMENT: usize = 64;
 /// ```
 pub struct BundleWriter {
     prefix: String,
-    place: Place,
+    place: ShardRange,
     data: AtomicFile,
     offset: usize,
     entries: BTreeMap<Vec<u8>, BundleEntryProto>,
 }
 
 /// The data files of a new checkpoint: those from `first` on, of `n_shards`.
-struct Place {
+struct ShardRange {
     first: i32,
     n_shards: i32,
 }
 
-impl Place {
+impl ShardRange {
     /// Returns a place for `n` data files that does not touch those of an existing checkpoint.
-    fn for_shards(prefix: &str, n: i32) -> Place {
+    fn for_shards(prefix: &str, n: i32) -> ShardRange {
         // An unreadable checkpoint is not worth protecting.
         let taken = TensorBundle::open(prefix).is_ok_and(|b| b.n_shards() == n);
         let first = i32::from(taken && n < i32::MAX);
-        Place {
+        ShardRange {
             first,
             n_shards: n + first,
         }
@@ -75,7 +75,7 @@ impl BundleWriter {
     /// # Errors
     /// A file system error, such as PERMISSION_DENIED.
     pub fn create(prefix: &str) -> Result<BundleWriter> {
-        let place = Place::for_shards(prefix, 1);
+        let place = ShardRange::for_shards(prefix, 1);
         let data = AtomicFile::create(&data_path(prefix, place.first, place.n_shards))?;
         Ok(BundleWriter {
             prefix: prefix.to_string(),
@@ -238,7 +238,7 @@ pub(crate) fn files_of(prefix: &str) -> Vec<PathBuf> {
 }
 
 /// Removes the data files of the replaced checkpoint.
-fn remove_old(place: &Place, before: Vec<PathBuf>) {
+fn remove_old(place: &ShardRange, before: Vec<PathBuf>) {
     let end = suffix(place.n_shards);
     let is_new = |path: &PathBuf| {
         let name = path.file_name().and_then(|n| n.to_str());
@@ -251,7 +251,7 @@ fn remove_old(place: &Place, before: Vec<PathBuf>) {
 
 fn write_index(
     prefix: &str,
-    place: &Place,
+    place: &ShardRange,
     entries: BTreeMap<Vec<u8>, BundleEntryProto>,
 ) -> Result<()> {
     let header = BundleHeaderProto {
@@ -310,7 +310,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
     let n = n
         .filter(|n| *n < i32::MAX)
         .ok_or_else(|| data_loss!("the merged checkpoints have too many data files"))?;
-    let place = Place::for_shards(prefix, n);
+    let place = ShardRange::for_shards(prefix, n);
     let before = files_of(prefix);
     let mut entries: BTreeMap<Vec<u8>, BundleEntryProto> = BTreeMap::new();
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
@@ -416,7 +416,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ferroflow-shards-{}", std::process::id()));
         let prefix = |name: &str| folder.join(name).display().to_string();
         let part = |name: &str, n_shards: i32, shard_id: i32| {
-            let place = Place { first: 0, n_shards };
+            let place = ShardRange { first: 0, n_shards };
             let entry = BundleEntryProto {
                 dtype: DType::Float as i32,
                 shape: Some(shape_to_proto(&(&Shape::scalar()).into())),

@@ -17,7 +17,7 @@ pub trait OpKernel: Send + Sync {
 
     /// Returns whether the kernel absorbed constant input `i` when it was built (for example as
     /// packed weights) and does not read it from the context.
-    fn absorbs(&self, _i: usize) -> bool {
+    fn prepacks_input(&self, _i: usize) -> bool {
         false
     }
 

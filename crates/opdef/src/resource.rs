@@ -27,19 +27,19 @@ type Shared = Arc<dyn Any + Send + Sync>;
 #[derive(Clone)]
 pub struct Resources {
     containers: Arc<Containers>,
-    own: Arc<Own>,
+    own: Arc<SessionState>,
 }
 
 impl Default for Resources {
     fn default() -> Self {
         let containers = Arc::<Containers>::default();
-        let own = Own::beside(&containers);
+        let own = SessionState::beside(&containers);
         Resources { containers, own }
     }
 }
 
 /// State of one session; sessions may share containers.
-struct Own {
+struct SessionState {
     id: u64,
     /// Resources that only this session sees.
     hidden: Mutex<Container>,
@@ -48,10 +48,10 @@ struct Own {
     private: Mutex<FxHashSet<(String, TypeId, String)>>,
 }
 
-impl Own {
-    fn beside(containers: &Arc<Containers>) -> Arc<Own> {
+impl SessionState {
+    fn beside(containers: &Arc<Containers>) -> Arc<SessionState> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Own {
+        Arc::new(SessionState {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             hidden: Mutex::default(),
             containers: containers.clone(),
@@ -60,7 +60,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for SessionState {
     fn drop(&mut self) {
         let private = self
             .private
@@ -132,7 +132,7 @@ impl Resources {
     pub fn fork_session(&self) -> Resources {
         Resources {
             containers: self.containers.clone(),
-            own: Own::beside(&self.containers),
+            own: SessionState::beside(&self.containers),
         }
     }
 

@@ -110,10 +110,12 @@ fn run(row: &rows::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
         let mut values: Vec<Value> = inputs
             .iter()
             .enumerate()
-            .map(|(i, t)| match constants.len() > i && kernel.absorbs(i) {
-                true => Value::Empty,
-                false => Value::Tensor(t.clone()),
-            })
+            .map(
+                |(i, t)| match constants.len() > i && kernel.prepacks_input(i) {
+                    true => Value::Empty,
+                    false => Value::Tensor(t.clone()),
+                },
+            )
             .collect();
         let mut outputs = vec![Value::Empty; n];
         let (cancel, info) = (CancelToken::new(), NodeInfo::default());

@@ -34,7 +34,7 @@ fn run(op: &str, attrs: Attrs, inputs: &[Tensor], constants: &[usize]) -> Result
         .iter()
         .enumerate()
         .map(|(i, t)| {
-            if kernel.absorbs(i) {
+            if kernel.prepacks_input(i) {
                 Value::Empty
             } else {
                 Value::Tensor(t.clone())

@@ -70,12 +70,12 @@ fn run(op: &str, attrs: &Attrs, inputs: &[Tensor], constants: &[usize]) -> Resul
     let mut result = None;
     for _ in 0..2 {
         let mut values: Vec<Value> = (0..inputs.len())
-            .map(|i| match kernel.absorbs(i) {
+            .map(|i| match kernel.prepacks_input(i) {
                 true => Value::Empty,
                 false => Value::Tensor(inputs[i].clone()),
             })
             .collect();
-        assert!(constants.is_empty() || constants.iter().all(|&i| kernel.absorbs(i)));
+        assert!(constants.is_empty() || constants.iter().all(|&i| kernel.prepacks_input(i)));
         let mut out = vec![Value::Empty; outputs.len()];
         kernel.compute(&mut KernelCtx::new(
             &info,

@@ -128,10 +128,12 @@ fn compute(
     })?;
     let mut inputs = Vec::new();
     for (i, t) in row.inputs.iter().enumerate() {
-        inputs.push(match variant == Variant::Constant && kernel.absorbs(i) {
-            true => Value::Empty,
-            false => input(t, variant)?,
-        });
+        inputs.push(
+            match variant == Variant::Constant && kernel.prepacks_input(i) {
+                true => Value::Empty,
+                false => input(t, variant)?,
+            },
+        );
     }
     let info = NodeInfo {
         name: "op".into(),

@@ -7,7 +7,7 @@ use super::aligned::{Plain, Scratch, SendPtr};
 use super::epilogue::Activation;
 use super::gemm::check;
 use super::math::unary_with;
-use super::table::Table;
+use super::table::DispatchTable;
 use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 
@@ -305,7 +305,7 @@ pub fn depthwise2d(
     if s.output_len() == 0 {
         return;
     }
-    let table = Table::current();
+    let table = DispatchTable::current();
     let (lo, hi) = act.limits().unwrap_or((f32::NEG_INFINITY, f32::INFINITY));
     let limits = [lo, hi];
     let fixed = (s.multiplier == 1

@@ -20,7 +20,7 @@ pub use update::{MAX_UPDATE_K, gemm_update};
 
 use super::aligned::{Plain, Scratch, SendPtr};
 use super::math::{UnaryOp, unary_in_place};
-use super::table::{GemmTable, Table};
+use super::table::{DispatchTable, GemmTable};
 use super::transpose::{STRIP, plane_strip};
 use drive::{Columns, Out, RowSource, Tiles, drive};
 use ferroflow_sync::{Inline, Parallelism, parallel_for};
@@ -44,7 +44,7 @@ pub(crate) trait Sealed: Copy + PartialOrd {
 
 impl Sealed for f32 {
     fn table() -> &'static GemmTable<f32> {
-        &Table::current().gemm
+        &DispatchTable::current().gemm
     }
 }
 impl GemmElement for f32 {
@@ -58,7 +58,7 @@ impl GemmElement for f32 {
 }
 impl Sealed for f64 {
     fn table() -> &'static GemmTable<f64> {
-        &Table::current().gemm_double
+        &DispatchTable::current().gemm_double
     }
 }
 impl GemmElement for f64 {

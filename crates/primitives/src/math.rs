@@ -5,7 +5,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::table::Table;
+use super::table::DispatchTable;
 use super::vector::Simd;
 
 /// A function of one number.
@@ -187,15 +187,15 @@ pub fn unary(op: UnaryOp, src: &[f32], dst: &mut [f32]) {
     let (code, p) = op.code();
     // SAFETY: both are valid for the same number of elements and disjoint by their borrows; the
     // table's functions are those of this CPU.
-    unsafe { Table::current().unary[code](src.as_ptr(), dst.as_mut_ptr(), dst.len(), p) }
+    unsafe { DispatchTable::current().unary[code](src.as_ptr(), dst.as_mut_ptr(), dst.len(), p) }
 }
 
 /// Computes `data[i] = op(data[i])`.
 pub fn unary_in_place(op: UnaryOp, data: &mut [f32]) {
-    unary_with(Table::current(), op, data);
+    unary_with(DispatchTable::current(), op, data);
 }
 
-pub(crate) fn unary_with(table: &Table, op: UnaryOp, data: &mut [f32]) {
+pub(crate) fn unary_with(table: &DispatchTable, op: UnaryOp, data: &mut [f32]) {
     let (code, p) = op.code();
     let ptr = data.as_mut_ptr();
     // SAFETY: valid and exclusive; each element is read before it is written. The table's
@@ -266,7 +266,7 @@ pub fn scale_offset(src: &[f32], scale: &[f32], offset: &[f32], dst: &mut [f32])
         !scale.is_empty() && dst.len().is_multiple_of(scale.len()),
         "scale_offset: rows"
     );
-    let table = Table::current();
+    let table = DispatchTable::current();
     for (s, d) in src
         .chunks_exact(scale.len())
         .zip(dst.chunks_exact_mut(scale.len()))
@@ -304,7 +304,7 @@ impl Side {
 /// as, or disjoint from, each slice.
 unsafe fn run_binary(op: BinaryOp, a: Side, b: Side, dst: *mut f32, n: usize) {
     // SAFETY: the caller's promise; the table's functions are those of this CPU.
-    unsafe { Table::current().binary[op as usize](a, b, dst, n) }
+    unsafe { DispatchTable::current().binary[op as usize](a, b, dst, n) }
 }
 
 /// A function of a vector that is always inlined, unlike a closure.

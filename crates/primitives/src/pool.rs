@@ -6,7 +6,7 @@ mod tests;
 use super::aligned::{Scratch, SendPtr};
 use super::gemm::check;
 use super::rows::{ReduceOp, reduce_middle};
-use super::table::Table;
+use super::table::DispatchTable;
 use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 
@@ -171,7 +171,7 @@ pub fn pool3d(
         let pixels = d.input * h.input * w.input;
         return global_average(par, batch, pixels, channels, input, out);
     }
-    let table = Table::current();
+    let table = DispatchTable::current();
     let kernel = if kind == PoolKind::Max {
         table.pool_max
     } else {

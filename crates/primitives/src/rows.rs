@@ -6,7 +6,7 @@ mod tests;
 
 use super::aligned::SendPtr;
 use super::functions::{EXP_MIN, exp_bounded};
-use super::table::Table;
+use super::table::DispatchTable;
 use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
 
@@ -267,14 +267,14 @@ fn code(op: ReduceOp) -> (usize, f32) {
 }
 
 /// Returns the sum (kernel 0) or the sum of squared distances from `p` (kernel 1).
-fn long_sum(table: &Table, kernel: usize, x: &[f32], p: f32) -> f64 {
+fn long_sum(table: &DispatchTable, kernel: usize, x: &[f32], p: f32) -> f64 {
     x.chunks(CHUNK)
         // SAFETY: a chunk is valid for its length, which is not zero; the table is this CPU's.
         .map(|c| f64::from(unsafe { table.reduce[kernel](c.as_ptr(), c.len(), p) }))
         .sum()
 }
 
-fn reduce_one(table: &Table, op: ReduceOp, x: &[f32]) -> f32 {
+fn reduce_one(table: &DispatchTable, op: ReduceOp, x: &[f32]) -> f32 {
     let (kernel, empty) = code(op);
     match op {
         ReduceOp::Max | ReduceOp::Min if x.is_empty() => empty,
@@ -291,7 +291,7 @@ fn reduce_one(table: &Table, op: ReduceOp, x: &[f32]) -> f32 {
 /// If `src` is not `dst.len() * cols` long.
 pub fn reduce_rows(par: &dyn Parallelism, op: ReduceOp, src: &[f32], cols: usize, dst: &mut [f32]) {
     assert_eq!(src.len(), dst.len() * cols, "reduce_rows: sizes differ");
-    let table = Table::current();
+    let table = DispatchTable::current();
     let group = (MIN_TASK / cols.max(1)).max(1);
     par_chunks_mut(par, dst, group, 1, &|i, dst| {
         for (r, d) in dst.iter_mut().enumerate() {
@@ -322,7 +322,7 @@ pub fn reduce_middle(
         return;
     }
     let (kernel, empty) = code(op);
-    let table = Table::current();
+    let table = DispatchTable::current();
     // Columns per task: a few cache lines at least, all if there are enough other tasks.
     let wanted = (outer * middle * cols / MIN_TASK).clamp(1, 4 * par.width());
     let splits = wanted.div_ceil(outer).min(cols.div_ceil(64));
@@ -373,7 +373,7 @@ pub fn softmax(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32])
 }
 
 /// Computes one row of [`softmax`]; returns its `max` and `Σ`.
-fn softmax_row(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
+fn softmax_row(table: &DispatchTable, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     let [max, sum] = exponentials(table, src, dst);
     let op = super::math::UnaryOp::Affine(1.0 / sum, 0.0);
     super::math::unary_with(table, op, dst);
@@ -381,7 +381,7 @@ fn softmax_row(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
 }
 
 /// Computes `dst = e^(src - max)`; returns `max` and the sum of `dst`.
-fn exponentials(table: &Table, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
+fn exponentials(table: &DispatchTable, src: &[f32], dst: &mut [f32]) -> [f32; 2] {
     assert_eq!(src.len(), dst.len());
     let max = reduce_one(table, ReduceOp::Max, src);
     // SAFETY: both are as long; the table is this CPU's.
@@ -402,7 +402,7 @@ pub fn softmax_then(
     f: impl Fn(usize, [f32; 2], &mut [f32]) -> f32 + Sync,
 ) {
     assert!(src.len() == dst.len() && out.len() * cols == dst.len());
-    let (table, to) = (Table::current(), SendPtr(dst.as_mut_ptr()));
+    let (table, to) = (DispatchTable::current(), SendPtr(dst.as_mut_ptr()));
     let rows_to_task = (MIN_TASK / cols.max(1)).max(1);
     par_chunks_mut(par, out, 1, rows_to_task, &|r, out| {
         let src = &src[r * cols..][..cols];
@@ -473,7 +473,7 @@ pub fn moments(
 ) {
     assert_eq!(mean.len(), variance.len(), "moments: lengths differ");
     reduce_rows(par, ReduceOp::Mean, src, cols, mean);
-    let table = Table::current();
+    let table = DispatchTable::current();
     let mean = &*mean;
     par_chunks_mut(
         par,
@@ -487,7 +487,7 @@ pub fn moments(
     );
 }
 
-type RowFn<'a> = dyn Fn(&Table, &[f32], &mut [f32]) + Sync + 'a;
+type RowFn<'a> = dyn Fn(&DispatchTable, &[f32], &mut [f32]) + Sync + 'a;
 
 /// Runs `f` on each pair of rows.
 fn each_row(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32], f: &RowFn) {
@@ -499,7 +499,7 @@ fn each_row(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32], f:
         cols > 0 && src.len().is_multiple_of(cols),
         "rows of {cols} elements"
     );
-    let table = Table::current();
+    let table = DispatchTable::current();
     par_chunks_mut(par, dst, cols, (MIN_TASK / 4 / cols).max(1), &|r, dst| {
         f(table, &src[r * cols..(r + 1) * cols], dst);
     });

@@ -26,7 +26,7 @@ pub(crate) struct GemmTable<T: 'static> {
 }
 
 /// The functions compiled for one instruction set.
-pub(crate) struct Table {
+pub(crate) struct DispatchTable {
     pub unary: [UnaryFn; 34],
     pub binary: [BinaryFn; 8],
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
@@ -47,11 +47,11 @@ pub(crate) struct Table {
     pub normalize: unsafe fn(&NormJob),
 }
 
-impl Table {
+impl DispatchTable {
     /// Returns the functions of [`Isa::current`].
     #[inline]
-    pub(crate) fn current() -> &'static Table {
-        Table::of(Isa::current())
+    pub(crate) fn current() -> &'static DispatchTable {
+        DispatchTable::of(Isa::current())
     }
 
     /// Returns the kernel of a square depthwise filter, if there is one.
@@ -67,7 +67,7 @@ impl Table {
 
     /// Returns the functions of an instruction set that the CPU has.
     #[inline]
-    fn of(isa: Isa) -> &'static Table {
+    fn of(isa: Isa) -> &'static DispatchTable {
         match isa {
             Isa::Portable => &portable::TABLE,
             #[cfg(target_arch = "x86_64")]
@@ -209,7 +209,7 @@ macro_rules! isa {
                 unsafe { pow_const(s, src, dst, n, p[0]) }
             }
 
-            pub(super) static TABLE: Table = Table {
+            pub(super) static TABLE: DispatchTable = DispatchTable {
                 unary: [
                     unary!(s, x, p, x),
                     unary!(s, x, p, s.neg(x)),

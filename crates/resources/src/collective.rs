@@ -35,7 +35,7 @@ pub struct Member {
 }
 
 /// Computes the results of all members, in the order of their ranks, from their contributions.
-pub type Answer = Box<dyn FnOnce(&[Option<Tensor>]) -> Result<Vec<Tensor>> + Send>;
+pub type CollectiveFn = Box<dyn FnOnce(&[Option<Tensor>]) -> Result<Vec<Tensor>> + Send>;
 
 struct Meeting {
     size: usize,
@@ -62,7 +62,7 @@ pub fn meet(
     part: Option<Tensor>,
     call: AsyncCall,
     timeout: Option<Duration>,
-    answer: Answer,
+    answer: CollectiveFn,
 ) {
     if let Err(error) = call.cancel.check() {
         return call.finish(Err(error));
@@ -138,7 +138,7 @@ fn given_up(reason: Option<Status>) -> Status {
     }
 }
 
-fn finish(mut members: Vec<Member>, answer: Answer) {
+fn finish(mut members: Vec<Member>, answer: CollectiveFn) {
     members.sort_by(|a, b| a.rank.cmp(&b.rank));
     let parts: Vec<Option<Tensor>> = members.iter().map(|m| m.part.clone()).collect();
     let n = members.len();

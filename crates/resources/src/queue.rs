@@ -110,11 +110,11 @@ struct Dequeue {
 /// An attempt that ended: its call and the answer.
 struct Finished {
     call: AsyncCall,
-    answer: Answer,
+    answer: Outcome,
     _registration: Option<Registration>,
 }
 
-enum Answer {
+enum Outcome {
     Nothing,
     Elements(DequeueMode, Vec<Tuple>),
     Error(Status),
@@ -124,11 +124,11 @@ enum Progress {
     /// Nothing to do now.
     None,
     Some,
-    Complete(Answer),
+    Complete(Outcome),
 }
 
 impl<W> Attempt<W> {
-    fn ended(self, answer: Answer) -> Finished {
+    fn ended(self, answer: Outcome) -> Finished {
         Finished {
             call: self.call,
             answer,
@@ -244,7 +244,7 @@ impl Queue {
         };
         for pending in std::mem::take(&mut state.puts) {
             let error = cancelled!("Enqueue operation was cancelled");
-            ended.push(pending.ended(Answer::Error(error)));
+            ended.push(pending.ended(Outcome::Error(error)));
         }
         state.serve(self, &mut ended);
         drop(state);
@@ -293,7 +293,7 @@ impl Queue {
         let mut ended = Vec::new();
         let mut state = self.lock();
         let error = |what: &str| {
-            Answer::Error(match &reason {
+            Outcome::Error(match &reason {
                 Some(e) if e.code() == ferroflow_base::Code::DeadlineExceeded => e.clone(),
                 _ => cancelled!("{what} operation was cancelled"),
             })
@@ -316,12 +316,12 @@ impl Queue {
     fn finish(&self, ended: Vec<Finished>) {
         for Finished { call, answer, .. } in ended {
             call.finish(match answer {
-                Answer::Nothing => Ok(Vec::new()),
-                Answer::Error(error) => Err(error),
-                Answer::Elements(DequeueMode::One, mut taken) => {
+                Outcome::Nothing => Ok(Vec::new()),
+                Outcome::Error(error) => Err(error),
+                Outcome::Elements(DequeueMode::One, mut taken) => {
                     Ok(taken.pop().unwrap_or_default())
                 }
-                Answer::Elements(_, taken) => self.batch(taken),
+                Outcome::Elements(_, taken) => self.batch(taken),
             });
         }
     }
@@ -408,22 +408,22 @@ impl QueueState {
     fn try_put(&mut self, queue: &Queue, put: &mut Enqueue) -> Progress {
         let elements = match put {
             Enqueue::Close if self.closed => {
-                return Progress::Complete(Answer::Error(queue.already_closed()));
+                return Progress::Complete(Outcome::Error(queue.already_closed()));
             }
             Enqueue::Close => {
                 self.closed = true;
-                return Progress::Complete(Answer::Nothing);
+                return Progress::Complete(Outcome::Nothing);
             }
             Enqueue::Elements(elements) => elements,
         };
         if self.closed {
-            return Progress::Complete(Answer::Error(queue.closed_error()));
+            return Progress::Complete(Outcome::Error(queue.closed_error()));
         }
         let room = queue.capacity.saturating_sub(self.elements.len());
         let n = room.min(elements.len());
         self.elements.extend(elements.drain(..n));
         match (elements.is_empty(), n) {
-            (true, _) => Progress::Complete(Answer::Nothing),
+            (true, _) => Progress::Complete(Outcome::Nothing),
             (false, 0) => Progress::None,
             (false, _) => Progress::Some,
         }
@@ -442,7 +442,7 @@ impl QueueState {
             if !matches!(take.want, DequeueMode::UpTo(_)) || left + take.taken.len() == 0 {
                 let error = queue.insufficient(take.missing, left);
                 self.restore(&mut take.taken);
-                return Progress::Complete(Answer::Error(error));
+                return Progress::Complete(Outcome::Error(error));
             }
             take.missing = left;
         }
@@ -456,7 +456,7 @@ impl QueueState {
         match (take.missing, n) {
             (0, _) => {
                 let want = std::mem::replace(&mut take.want, DequeueMode::One);
-                Progress::Complete(Answer::Elements(want, std::mem::take(&mut take.taken)))
+                Progress::Complete(Outcome::Elements(want, std::mem::take(&mut take.taken)))
             }
             (_, 0) => Progress::None,
             _ => Progress::Some,

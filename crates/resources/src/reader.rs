@@ -219,7 +219,7 @@ impl Resource for Reader {
 }
 
 /// The state of a job that waits for a file name.
-enum Answer {
+enum PendingName {
     /// No name yet; the job's thread still checks for one.
     Open,
     Came(Result<Vec<Tensor>>),
@@ -311,25 +311,25 @@ impl Reader {
 
     /// Dequeues a name; returns it with the job if one is available at once.
     fn wait(self: &Arc<Self>, job: Job) -> Option<(Job, Result<Vec<Tensor>>)> {
-        let cell = Arc::new(Mutex::new(Answer::Open));
+        let cell = Arc::new(Mutex::new(PendingName::Open));
         let (reader, theirs) = (self.clone(), cell.clone());
         let (queue, cancel) = (job.queue.clone(), job.call.cancel.clone());
         let done = move |result: Result<Vec<Tensor>>| {
             let mut answer = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-            match std::mem::replace(&mut *answer, Answer::Open) {
-                Answer::Left(job) => {
+            match std::mem::replace(&mut *answer, PendingName::Open) {
+                PendingName::Left(job) => {
                     drop(answer);
                     reader.serve(Some((job, result)));
                 }
-                _ => *answer = Answer::Came(result),
+                _ => *answer = PendingName::Came(result),
             }
         };
         queue.take(DequeueMode::One, AsyncCall::new(Vec::new(), cancel, done));
         let mut answer = cell.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *answer, Answer::Open) {
-            Answer::Came(result) => Some((job, result)),
+        match std::mem::replace(&mut *answer, PendingName::Open) {
+            PendingName::Came(result) => Some((job, result)),
             _ => {
-                *answer = Answer::Left(job);
+                *answer = PendingName::Left(job);
                 drop(answer);
                 None
             }

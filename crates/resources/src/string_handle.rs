@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 type Shared = dyn Any + Send + Sync;
-type Table = FxHashMap<Vec<u8>, Weak<Shared>>;
+type HandleTable = FxHashMap<Vec<u8>, Weak<Shared>>;
 
-fn table() -> MutexGuard<'static, Table> {
-    static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+fn table() -> MutexGuard<'static, HandleTable> {
+    static TABLE: LazyLock<Mutex<HandleTable>> = LazyLock::new(Mutex::default);
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How long an idle thread waits for work before it exits.
 const IDLE: Duration = Duration::from_secs(1);
 
-struct State {
+struct PoolState {
     tasks: VecDeque<Task>,
     n_threads: usize,
     n_idle: usize,
@@ -17,7 +17,7 @@ struct State {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Idle threads wait for tasks here.
     wake: Condvar,
     /// Callers of `quiesce` wait here.
@@ -31,7 +31,7 @@ pub(crate) struct BlockingPool(Arc<Shared>);
 impl BlockingPool {
     pub(crate) fn new(max_threads: usize) -> Self {
         BlockingPool(Arc::new(Shared {
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 tasks: VecDeque::new(),
                 n_threads: 0,
                 n_idle: 0,
@@ -86,14 +86,14 @@ impl BlockingPool {
     }
 }
 
-impl State {
+impl PoolState {
     fn is_quiet(&self) -> bool {
         self.tasks.is_empty() && self.n_running == 0
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

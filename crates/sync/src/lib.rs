@@ -25,7 +25,7 @@ mod work_queue;
 
 pub use async_value::{
     AsyncValue, AsyncValueRef, Chain, Constructed, Diagnostic, IndirectPromise, Location, Promise,
-    Ready, RefBatch, State,
+    Ready, RefBatch, ValueState,
 };
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;

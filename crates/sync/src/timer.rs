@@ -13,10 +13,10 @@ struct Queue {
 
 struct Entry {
     at: Instant,
-    what: What,
+    what: Action,
 }
 
-enum What {
+enum Action {
     /// Expires the token, if it still exists.
     Token(Weak<Shared>),
     /// Runs the task unless it was cancelled.
@@ -29,15 +29,15 @@ fn take(slot: &Slot) -> Option<Box<dyn FnOnce() + Send>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-impl What {
+impl Action {
     fn run(self, now: Instant) {
         match self {
-            What::Token(token) => {
+            Action::Token(token) => {
                 if let Some(token) = token.upgrade() {
                     token.expire(now);
                 }
             }
-            What::Task(slot) => {
+            Action::Task(slot) => {
                 if let Some(task) = take(&slot) {
                     task();
                 }
@@ -68,7 +68,7 @@ impl Timer {
     /// wait for it, so long or blocking tasks belong in a work queue.
     pub fn schedule(at: Instant, task: impl FnOnce() + Send + 'static) -> Timer {
         let slot = Arc::new(Mutex::new(Some(Box::new(task) as Box<dyn FnOnce() + Send>)));
-        add(at, What::Task(slot.clone()));
+        add(at, Action::Task(slot.clone()));
         Timer(slot)
     }
 
@@ -101,10 +101,10 @@ impl Eq for Entry {}
 
 /// Expires the token at `at`, if it still exists.
 pub(crate) fn at(at: Instant, token: Weak<Shared>) {
-    add(at, What::Token(token));
+    add(at, Action::Token(token));
 }
 
-fn add(at: Instant, what: What) {
+fn add(at: Instant, what: Action) {
     static TIMER: OnceLock<&'static Queue> = OnceLock::new();
     let timer = TIMER.get_or_init(|| {
         let timer: &'static Queue = Box::leak(Box::new(Queue {

@@ -21,10 +21,10 @@ const N_CLASSES: usize = 4 * usize::BITS as usize;
 pub struct Buffer {
     ptr: NonNull<u8>,
     len: usize,
-    source: Source,
+    source: Backing,
 }
 
-enum Source {
+enum Backing {
     Heap { capacity: usize },
     Mapped { _file: Arc<MappedFile> },
 }
@@ -90,7 +90,7 @@ impl Buffer {
                 return Ok(Buffer {
                     ptr,
                     len,
-                    source: Source::Heap { capacity },
+                    source: Backing::Heap { capacity },
                 });
             }
             capacity
@@ -101,7 +101,7 @@ impl Buffer {
         Ok(Buffer {
             ptr,
             len,
-            source: Source::Heap { capacity },
+            source: Backing::Heap { capacity },
         })
     }
 
@@ -111,7 +111,7 @@ impl Buffer {
         Buffer {
             ptr: NonNull::from(bytes).cast(),
             len: bytes.len(),
-            source: Source::Mapped {
+            source: Backing::Mapped {
                 _file: file.clone(),
             },
         }
@@ -129,7 +129,7 @@ impl Buffer {
 
     /// Returns whether a sole owner may write the bytes.
     pub(crate) fn is_writable(&self) -> bool {
-        matches!(self.source, Source::Heap { .. })
+        matches!(self.source, Backing::Heap { .. })
     }
 
     #[inline]
@@ -146,7 +146,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Source::Heap { capacity } = self.source else {
+        let Backing::Heap { capacity } = self.source else {
             return;
         };
         if capacity >= MIN_CACHED

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// A finished step.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct StepReport {
     /// Index of the epoch, from 0.
     pub epoch: usize,
     /// The global step, counted over all runs of training.
@@ -22,7 +22,7 @@ pub struct Step {
 
 /// A finished pass over the data.
 #[derive(Clone, Debug)]
-pub struct Epoch {
+pub struct EpochReport {
     /// Index of the epoch, from 0.
     pub epoch: usize,
     /// The global step.
@@ -51,7 +51,7 @@ pub trait Callback {
     ///
     /// # Errors
     /// Any error; it ends training.
-    fn step(&mut self, _step: &Step) -> Result<Goal> {
+    fn step(&mut self, _step: &StepReport) -> Result<Goal> {
         Ok(Goal::Continue)
     }
 
@@ -59,7 +59,7 @@ pub trait Callback {
     ///
     /// # Errors
     /// Any error; it ends training.
-    fn epoch(&mut self, _epoch: &Epoch) -> Result<Goal> {
+    fn epoch(&mut self, _epoch: &EpochReport) -> Result<Goal> {
         Ok(Goal::Continue)
     }
 }
@@ -71,7 +71,7 @@ pub struct ProgressLine {
 }
 
 impl Callback for ProgressLine {
-    fn step(&mut self, s: &Step) -> Result<Goal> {
+    fn step(&mut self, s: &StepReport) -> Result<Goal> {
         let (total, done) = s.of_epoch;
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::new(total as u64);
@@ -87,7 +87,7 @@ impl Callback for ProgressLine {
         Ok(Goal::Continue)
     }
 
-    fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
+    fn epoch(&mut self, e: &EpochReport) -> Result<Goal> {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -134,7 +134,7 @@ impl Callback for EarlyStop {
         (self.best, self.worse) = (None, 0);
     }
 
-    fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
+    fn epoch(&mut self, e: &EpochReport) -> Result<Goal> {
         let found = e.metrics.iter().find(|(n, _)| *n == self.metric);
         let value = match found {
             Some((_, value)) => *value,

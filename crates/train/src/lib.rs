@@ -49,7 +49,7 @@ mod tensorboard;
 mod trainer;
 mod update;
 
-pub use callbacks::{Callback, EarlyStop, Epoch, Goal, ProgressLine, Step};
+pub use callbacks::{Callback, EarlyStop, EpochReport, Goal, ProgressLine, StepReport};
 pub use dataset::{Batches, Dataset, Examples};
 pub use export::Signature;
 pub use layers::{Activation, Conv};

@@ -1,6 +1,6 @@
 //! [`Optimizer`]: update rules of variables by their gradients.
 
-use super::update::Update;
+use super::update::UpdateBuilder;
 use super::{LearningRateSchedule, Network, Variable};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Gradient, GradientOptions, NodeId, Output};
@@ -254,7 +254,7 @@ impl Optimizer {
         }
         let rate = self.rate.build(net)?;
         let rate = net.name("learning_rate", rate)?;
-        let mut update = Update::new(net, self.rule, rate)?;
+        let mut update = UpdateBuilder::new(net, self.rule, rate)?;
         let mut done = Vec::new();
         for (variable, gradient) in &pairs {
             done.push(update.variable(variable, gradient)?);

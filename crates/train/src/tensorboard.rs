@@ -1,6 +1,6 @@
 //! [`TensorBoard`]: writes the events of a run.
 
-use super::{Callback, Epoch, Goal, Step, Trainer};
+use super::{Callback, EpochReport, Goal, StepReport, Trainer};
 use ferroflow_base::Result;
 use ferroflow_graph::export_graph;
 use ferroflow_model::EventWriter;
@@ -56,7 +56,7 @@ impl TensorBoard {
 }
 
 impl Callback for TensorBoard {
-    fn step(&mut self, s: &Step) -> Result<Goal> {
+    fn step(&mut self, s: &StepReport) -> Result<Goal> {
         if s.step % self.every == 0 {
             let values = [
                 ("loss", s.loss),
@@ -68,7 +68,7 @@ impl Callback for TensorBoard {
         Ok(Goal::Continue)
     }
 
-    fn epoch(&mut self, e: &Epoch) -> Result<Goal> {
+    fn epoch(&mut self, e: &EpochReport) -> Result<Goal> {
         let mut values = vec![("epoch_loss".to_string(), e.loss)];
         let metrics = e.metrics.iter();
         values.extend(metrics.map(|(name, value)| (format!("epoch_{name}"), *value)));

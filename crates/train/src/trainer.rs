@@ -1,6 +1,6 @@
 //! [`Trainer`]: a session over a network, the training loop, checkpoints.
 
-use super::callbacks::{Callback, Epoch, Goal, Step};
+use super::callbacks::{Callback, EpochReport, Goal, StepReport};
 use super::network::Variable;
 use super::{Dataset, Examples, Network, saver};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
@@ -161,7 +161,7 @@ impl Trainer {
         data: &(impl Examples + ?Sized),
         options: &FitOptions,
         callbacks: &mut [&mut dyn Callback],
-    ) -> Result<Vec<Epoch>> {
+    ) -> Result<Vec<EpochReport>> {
         if data.is_empty() {
             return Err(invalid_argument!("there are no examples to train on"));
         }
@@ -191,7 +191,7 @@ impl Trainer {
                     ));
                 }
                 losses += f64::from(loss);
-                let now = Step {
+                let now = StepReport {
                     epoch,
                     step,
                     of_epoch: (of_epoch, i + 1),
@@ -204,7 +204,7 @@ impl Trainer {
                 }
             }
             self.epochs_done += 1;
-            let now = Epoch {
+            let now = EpochReport {
                 epoch,
                 step,
                 loss: (losses / of_epoch as f64) as f32,

@@ -19,7 +19,7 @@ struct OpInputs {
 }
 
 /// Builds the updates of one optimizer.
-pub(super) struct Update<'n> {
+pub(super) struct UpdateBuilder<'n> {
     net: &'n mut Network,
     rule: Rule,
     rate: Output,
@@ -27,7 +27,7 @@ pub(super) struct Update<'n> {
     powers: Vec<(Variable, Output)>,
 }
 
-impl<'n> Update<'n> {
+impl<'n> UpdateBuilder<'n> {
     pub(super) fn new(net: &'n mut Network, rule: Rule, rate: Output) -> Result<Self> {
         let decays: &[(&str, f32)] = match &rule {
             Rule::Adam { beta1, beta2, .. } => &[("beta1_power", *beta1), ("beta2_power", *beta2)],
@@ -39,7 +39,7 @@ impl<'n> Update<'n> {
             let variable = net.state(name, Tensor::scalar(*decay))?;
             powers.push((variable, net.scalar(*decay)?));
         }
-        Ok(Update {
+        Ok(UpdateBuilder {
             net,
             rule,
             rate,
@@ -309,7 +309,7 @@ impl<'n> Update<'n> {
 
     /// Updates the decay powers after all variables.
     pub(super) fn finish(self, done: &mut Vec<NodeId>) -> Result<()> {
-        let Update { net, powers, .. } = self;
+        let UpdateBuilder { net, powers, .. } = self;
         let variables = done.clone();
         for (power, decay) in powers {
             let next = net.apply("Mul", &[power.value, decay])?;

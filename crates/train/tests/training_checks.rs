@@ -9,8 +9,8 @@ use ferroflow_model::proto::{
 use ferroflow_model::{RecordCompression, RecordWriter, encode};
 use ferroflow_runtime::{Code, DType, SessionOptions, Shape, Tensor};
 use ferroflow_train::{
-    Callback, Clip, EarlyStop, Epoch, Examples, FitOptions, Goal, LearningRateSchedule, Network,
-    Optimizer, Records, Rule, Trainer,
+    Callback, Clip, EarlyStop, EpochReport, Examples, FitOptions, Goal, LearningRateSchedule,
+    Network, Optimizer, Records, Rule, Trainer,
 };
 use plane::{Folder, fit, line, plane};
 use std::path::PathBuf;
@@ -158,7 +158,7 @@ fn a_metric_that_is_not_there_or_no_number() {
     let mut goals = Vec::new();
     let values = [f32::NAN, 3.0, 2.0, f32::NAN, f32::NAN, 1.0];
     for (epoch, value) in values.into_iter().enumerate() {
-        let epoch = Epoch {
+        let epoch = EpochReport {
             epoch,
             step: 0,
             loss: 0.0,
@@ -169,7 +169,7 @@ fn a_metric_that_is_not_there_or_no_number() {
     assert_eq!(goals, [false, false, false, true, true, false]);
     // Another call of `fit` starts anew.
     stop.begin();
-    let worse = Epoch {
+    let worse = EpochReport {
         epoch: 9,
         step: 0,
         loss: 0.0,

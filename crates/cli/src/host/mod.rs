@@ -125,31 +125,33 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 }
 
 /// A BEF file: mapped, unless it is a pipe.
-enum Source {
+enum BefFile {
     Mapped(Arc<MappedFile>),
     Read(Arc<Vec<u8>>),
 }
 
-impl Source {
-    fn open(file: &str) -> Result<Source, String> {
+impl BefFile {
+    fn open(file: &str) -> Result<BefFile, String> {
         if file == "-" || !Path::new(file).is_file() {
-            return Ok(Source::Read(Arc::new(read(file)?)));
+            return Ok(BefFile::Read(Arc::new(read(file)?)));
         }
         let mapped = MappedFile::open(file.as_ref());
-        Ok(Source::Mapped(Arc::new(mapped.map_err(|e| e.to_string())?)))
+        Ok(BefFile::Mapped(Arc::new(
+            mapped.map_err(|e| e.to_string())?,
+        )))
     }
 
     fn bytes(&self) -> FileBytes {
         match self {
-            Source::Mapped(mapping) => mapping.clone(),
-            Source::Read(bytes) => bytes.clone(),
+            BefFile::Mapped(mapping) => mapping.clone(),
+            BefFile::Read(bytes) => bytes.clone(),
         }
     }
 
     fn mapping(&self) -> Option<&Arc<MappedFile>> {
         match self {
-            Source::Mapped(mapping) => Some(mapping),
-            Source::Read(_) => None,
+            BefFile::Mapped(mapping) => Some(mapping),
+            BefFile::Read(_) => None,
         }
     }
 }
@@ -303,7 +305,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
         );
     }
     let threads = work_queue(&config.work_queue).map_or(1, |queue| queue.parallelism_level());
-    let source = Source::open(options.file())?;
+    let source = BefFile::open(options.file())?;
     let model = model_call(&source, &options, threads).map_err(|e| e.to_string())?;
     let driver = Driver::new(config, registry).with_model(model);
     let status = driver.run(source.bytes(), Box::new(std::io::stdout()));
@@ -312,7 +314,7 @@ pub fn exec(args: &[String]) -> Result<u8, String> {
 
 /// Returns the compiled model in the file, if any, with its feeds.
 fn model_call(
-    source: &Source,
+    source: &BefFile,
     options: &Options,
     threads: usize,
 ) -> Result<Option<ModelCall>, Status> {

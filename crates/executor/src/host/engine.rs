@@ -15,7 +15,7 @@ use ferroflow_host_context::{
     ExecutionContext, HostKernel, HostProgram, KernelFrame, Operand, Register, TraceLevel, Values,
 };
 use ferroflow_program::bef::{Body, Kernel};
-use ferroflow_sync::{AsyncValue, DepthGuard, IndirectPromise, State};
+use ferroflow_sync::{AsyncValue, DepthGuard, IndirectPromise, ValueState};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -143,8 +143,8 @@ fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Valu
                 continue;
             };
             match register.as_ref().map(AsyncValue::state) {
-                Some(State::Concrete) => {}
-                Some(State::Error) => has_errors = true,
+                Some(ValueState::Concrete) => {}
+                Some(ValueState::Error) => has_errors = true,
                 Some(_) => {
                     is_pending = true;
                     continue;

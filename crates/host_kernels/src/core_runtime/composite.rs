@@ -1,7 +1,7 @@
 //! Composite ops: functions of the program, from a chain and handles to a chain and handles.
 
 use super::attrs::OpAttrs;
-use super::handle::{Args, Functions, Known, OpHandler, Results, TensorHandle};
+use super::handle::{Args, Functions, KnownMetadata, OpHandler, Results, TensorHandle};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_host_context::{
     ExecutionContext, Frame, Function, KernelFrame, KernelRegistry, Values,
@@ -22,7 +22,7 @@ fn later(handle: AsyncValue) -> TensorHandle {
     });
     TensorHandle {
         tensor,
-        known: Known::Nothing,
+        known: KnownMetadata::Nothing,
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) type MetadataRef<'a> = (HostDType, &'a TensorShape);
 
 /// What is known of a tensor when its op is called.
 #[derive(Clone)]
-pub(super) enum Known {
+pub(super) enum KnownMetadata {
     /// Nothing.
     Nothing,
     /// The tensor is available and has its metadata.
@@ -32,9 +32,11 @@ pub(super) enum Known {
     Metadata(Box<Metadata>),
 }
 
-impl Known {
-    pub(super) fn new(metadata: Option<Metadata>) -> Known {
-        metadata.map_or(Known::Nothing, |m| Known::Metadata(Box::new(m)))
+impl KnownMetadata {
+    pub(super) fn new(metadata: Option<Metadata>) -> KnownMetadata {
+        metadata.map_or(KnownMetadata::Nothing, |m| {
+            KnownMetadata::Metadata(Box::new(m))
+        })
     }
 }
 
@@ -43,7 +45,7 @@ impl Known {
 pub(super) struct TensorHandle {
     /// A [`HostTensor`], or an error.
     pub(super) tensor: AsyncValue,
-    pub(super) known: Known,
+    pub(super) known: KnownMetadata,
 }
 
 impl HostValue for TensorHandle {}
@@ -52,7 +54,7 @@ impl TensorHandle {
     pub(super) fn new(tensor: HostTensor) -> Self {
         TensorHandle {
             tensor: AsyncValue::new(tensor),
-            known: Known::OfTensor,
+            known: KnownMetadata::OfTensor,
         }
     }
 
@@ -67,9 +69,9 @@ impl TensorHandle {
         tensor: Option<&'a HostTensor>,
     ) -> Option<MetadataRef<'a>> {
         match &self.known {
-            Known::Nothing => None,
-            Known::Metadata(metadata) => Some((metadata.0, &metadata.1)),
-            Known::OfTensor => tensor.map(|t| (t.dtype(), t.shape())),
+            KnownMetadata::Nothing => None,
+            KnownMetadata::Metadata(metadata) => Some((metadata.0, &metadata.1)),
+            KnownMetadata::OfTensor => tensor.map(|t| (t.dtype(), t.shape())),
         }
     }
 }
@@ -302,7 +304,7 @@ fn run(
     let mut metadata = metadata.into_iter();
     let handle = |tensor| TensorHandle {
         tensor,
-        known: Known::new(metadata.next().flatten()),
+        known: KnownMetadata::new(metadata.next().flatten()),
     };
     let handles = values.into_iter().map(handle).collect();
     let dispatch = Dispatch {
@@ -354,7 +356,7 @@ fn available(
         handles.push(match (outputs.next(), &done) {
             (Some(tensor), _) => TensorHandle {
                 tensor,
-                known: metadata.map_or(Known::Nothing, |_| Known::OfTensor),
+                known: metadata.map_or(KnownMetadata::Nothing, |_| KnownMetadata::OfTensor),
             },
             (None, error) => TensorHandle {
                 tensor: match error {
@@ -362,7 +364,7 @@ fn available(
                     // A missing result is a dropped promise.
                     None => IndirectPromise::new().1,
                 },
-                known: Known::new(metadata),
+                known: KnownMetadata::new(metadata),
             },
         });
     }

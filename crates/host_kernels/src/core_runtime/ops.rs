@@ -9,7 +9,7 @@ use super::super::dht::coo_to_dense;
 use super::super::shape::{Dims, TensorShape};
 use super::attrs::{OpAttr, OpAttrs};
 use super::handle::{Metadata, MetadataRef};
-use super::transfer::{Form, convert};
+use super::transfer::{TensorFormat, convert};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_host_context::{AttrNumber, ExecutionContext, HostDType};
 use ferroflow_sync::AsyncValue;
@@ -398,11 +398,11 @@ fn zeros_like(inputs: &[&HostTensor], _: &OpAttrs, _: &ExecutionContext) -> Resu
 }
 
 fn dense_only(inputs: &[&HostTensor], _: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
-    output(convert(one(inputs)?, Form::Dense, ctx)?)
+    output(convert(one(inputs)?, TensorFormat::Dense, ctx)?)
 }
 
 fn add_dense(inputs: &[&HostTensor], attrs: &OpAttrs, ctx: &ExecutionContext) -> Result<Outputs> {
-    let dense = inputs.iter().map(|t| convert(t, Form::Dense, ctx));
+    let dense = inputs.iter().map(|t| convert(t, TensorFormat::Dense, ctx));
     let dense = dense.collect::<Result<Vec<_>>>()?;
     add(&dense.iter().collect::<Vec<_>>(), attrs, ctx)
 }

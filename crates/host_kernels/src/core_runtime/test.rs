@@ -2,7 +2,7 @@
 
 use super::super::dense::HostTensor;
 use super::attrs::{OpAttr, OpAttrs};
-use super::handle::{Known, TensorHandle};
+use super::handle::{KnownMetadata, TensorHandle};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_host_context::{
     Arg, Attribute, Ctx, Frame, HostDType, HostValue, KernelFrame, KernelRegistry,
@@ -71,7 +71,7 @@ fn give_error(frame: &mut KernelFrame, status: Status) -> Result<()> {
     let error = AsyncValue::new_error(frame.reporter().report(status));
     let handle = TensorHandle {
         tensor: error,
-        known: Known::Nothing,
+        known: KnownMetadata::Nothing,
     };
     frame.emplace(0, handle);
     Ok(())

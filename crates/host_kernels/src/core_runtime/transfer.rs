@@ -3,7 +3,7 @@
 
 use super::super::dense::{DenseHostTensor, HostTensor};
 use super::super::dht::{coo_to_dense, dense_to_coo};
-use super::handle::{Known, TensorHandle};
+use super::handle::{KnownMetadata, TensorHandle};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_host_context::{
     Arg, Ctx, ExecutionContext, Frame, HostValue, KernelFrame, KernelRegistry, StrAttr,
@@ -17,29 +17,29 @@ impl HostValue for Device {}
 
 /// The format of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(super) enum TensorFormat {
     Dense,
     Scalar,
     Coo,
     String,
 }
 
-impl HostValue for Form {}
+impl HostValue for TensorFormat {}
 
-const FORMS: &[(&str, Form)] = &[
-    ("DenseHost", Form::Dense),
-    ("ScalarHost", Form::Scalar),
-    ("CooHost", Form::Coo),
-    ("StringHost", Form::String),
+const FORMS: &[(&str, TensorFormat)] = &[
+    ("DenseHost", TensorFormat::Dense),
+    ("ScalarHost", TensorFormat::Scalar),
+    ("CooHost", TensorFormat::Coo),
+    ("StringHost", TensorFormat::String),
 ];
 
-impl Form {
-    fn of(tensor: &HostTensor) -> Form {
+impl TensorFormat {
+    fn of(tensor: &HostTensor) -> TensorFormat {
         match tensor {
-            HostTensor::Dense(_) => Form::Dense,
-            HostTensor::Scalar(_) => Form::Scalar,
-            HostTensor::Coo(_) => Form::Coo,
-            HostTensor::String(_) => Form::String,
+            HostTensor::Dense(_) => TensorFormat::Dense,
+            HostTensor::Scalar(_) => TensorFormat::Scalar,
+            HostTensor::Coo(_) => TensorFormat::Coo,
+            HostTensor::String(_) => TensorFormat::String,
         }
     }
 
@@ -52,16 +52,16 @@ impl Form {
 type Conversion = fn(&HostTensor, &ExecutionContext) -> Result<HostTensor>;
 
 /// Conversions between formats.
-const CONVERSIONS: &[(Form, Form, Conversion)] = &[
-    (Form::Scalar, Form::Dense, |tensor, ctx| {
+const CONVERSIONS: &[(TensorFormat, TensorFormat, Conversion)] = &[
+    (TensorFormat::Scalar, TensorFormat::Dense, |tensor, ctx| {
         let t = tensor.scalar()?;
         let (allocator, shape) = (ctx.host().allocator(), t.shape.clone());
         DenseHostTensor::filled(allocator, t.dtype, shape, &t.value).map(HostTensor::Dense)
     }),
-    (Form::Coo, Form::Dense, |tensor, ctx| {
+    (TensorFormat::Coo, TensorFormat::Dense, |tensor, ctx| {
         coo_to_dense(tensor.coo()?, ctx.host().allocator()).map(HostTensor::Dense)
     }),
-    (Form::Dense, Form::Coo, |tensor, _| {
+    (TensorFormat::Dense, TensorFormat::Coo, |tensor, _| {
         Ok(HostTensor::Coo(dense_to_coo(tensor.dense()?)))
     }),
 ];
@@ -69,10 +69,10 @@ const CONVERSIONS: &[(Form, Form, Conversion)] = &[
 /// Returns the tensor in another format; the tensor itself if it already has it.
 pub(super) fn convert(
     tensor: &HostTensor,
-    form: Form,
+    form: TensorFormat,
     ctx: &ExecutionContext,
 ) -> Result<HostTensor> {
-    let own = Form::of(tensor);
+    let own = TensorFormat::of(tensor);
     if own == form {
         return Ok(tensor.clone());
     }
@@ -94,10 +94,10 @@ fn get_device(_: Chain, name: StrAttr) -> Result<Device> {
 }
 
 /// Returns a tensor's format on the device: dense, unless only another can hold it.
-fn preferred(tensor: &HostTensor) -> Form {
+fn preferred(tensor: &HostTensor) -> TensorFormat {
     match tensor {
-        HostTensor::String(_) => Form::String,
-        _ => Form::Dense,
+        HostTensor::String(_) => TensorFormat::String,
+        _ => TensorFormat::Dense,
     }
 }
 
@@ -114,7 +114,7 @@ fn destination_form(frame: &mut KernelFrame) -> Result<()> {
 }
 
 fn transfer(frame: &mut KernelFrame) -> Result<()> {
-    let form = *frame.arg::<Form>(2)?;
+    let form = *frame.arg::<TensorFormat>(2)?;
     transfer_to(frame, move |_| form)
 }
 
@@ -125,7 +125,7 @@ fn transfer_inferred(frame: &mut KernelFrame) -> Result<()> {
 
 fn transfer_to(
     frame: &mut KernelFrame,
-    form: impl FnOnce(&HostTensor) -> Form + Send + 'static,
+    form: impl FnOnce(&HostTensor) -> TensorFormat + Send + 'static,
 ) -> Result<()> {
     let handle = frame.arg::<TensorHandle>(0)?.clone();
     frame.arg::<Device>(1)?;
@@ -134,14 +134,14 @@ fn transfer_to(
     let known = handle
         .metadata(handle.get())
         .map(|(dtype, shape)| (dtype, shape.clone()));
-    let (source, known) = (handle.tensor, Known::new(known));
+    let (source, known) = (handle.tensor, KnownMetadata::new(known));
     let waiting = source.clone();
     waiting.and_then(move || {
         let Some(value) = source.get::<HostTensor>() else {
             return promise.forward_to(source);
         };
         let form = form(value);
-        if Form::of(value) == form {
+        if TensorFormat::of(value) == form {
             return promise.forward_to(source);
         }
         match convert(value, form, &ctx) {
@@ -153,13 +153,13 @@ fn transfer_to(
     Ok(())
 }
 
-fn form(name: StrAttr) -> Result<Form> {
+fn form(name: StrAttr) -> Result<TensorFormat> {
     let row = FORMS.iter().find(|(n, _)| *n == name.0);
     row.map(|(_, form)| *form)
         .ok_or_else(|| not_found!("unknown tensor type {}", name.0))
 }
 
-fn print_form(form: Arg<Form>, ctx: Ctx) -> Chain {
+fn print_form(form: Arg<TensorFormat>, ctx: Ctx) -> Chain {
     let text = format!("tensor_type = {}\n", form.name());
     ctx.host().print(&text);
     Chain

@@ -60,7 +60,7 @@ pub(crate) const OPS: &[Op] = &[
          narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 0, 1))
-    .kernel(|build| by_inputs(build, Limits::Scalar))
+    .kernel(|build| by_inputs(build, LimitScope::Scalar))
     .gradient(|g| by_inputs_gradient(g, "FakeQuantWithMinMaxVarsGradient")),
     Op::new(
         "FakeQuantWithMinMaxVarsGradient",
@@ -69,7 +69,7 @@ pub(crate) const OPS: &[Op] = &[
          | num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 0, 3))
-    .kernel(|build| backprops(build, Limits::Scalar))
+    .kernel(|build| backprops(build, LimitScope::Scalar))
     .not_differentiable(),
     Op::new(
         "FakeQuantWithMinMaxVarsPerChannel",
@@ -77,7 +77,7 @@ pub(crate) const OPS: &[Op] = &[
          narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 1, 1))
-    .kernel(|build| by_inputs(build, Limits::Channels))
+    .kernel(|build| by_inputs(build, LimitScope::Channels))
     .gradient(|g| by_inputs_gradient(g, "FakeQuantWithMinMaxVarsPerChannelGradient")),
     Op::new(
         "FakeQuantWithMinMaxVarsPerChannelGradient",
@@ -86,7 +86,7 @@ pub(crate) const OPS: &[Op] = &[
          | num_bits: int = 8; narrow_range: bool = false",
     )
     .shape(|ctx| limited(ctx, 1, 3))
-    .kernel(|build| backprops(build, Limits::Channels))
+    .kernel(|build| backprops(build, LimitScope::Channels))
     .not_differentiable(),
 ];
 
@@ -95,7 +95,7 @@ const CHUNK: usize = 16 * 1024;
 
 /// The scope of the limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Limits {
+enum LimitScope {
     /// All numbers.
     Scalar,
     /// The numbers of a channel, which is the last dimension.
@@ -210,12 +210,12 @@ fn steps(
     ctx: &KernelCtx,
     input: usize,
     at: usize,
-    limits: Limits,
+    limits: LimitScope,
     range: Range,
 ) -> Result<Vec<Steps>> {
     let n = match limits {
-        Limits::Scalar => None,
-        Limits::Channels => {
+        LimitScope::Scalar => None,
+        LimitScope::Channels => {
             let shape = ctx.shape(input)?;
             let last = shape.dims().last().copied();
             let last = last.ok_or_else(|| invalid_argument!("a scalar has no channels"))?;
@@ -248,7 +248,7 @@ fn steps(
         .collect())
 }
 
-fn by_inputs(build: &KernelBuild, limits: Limits) -> Result<Box<dyn OpKernel>> {
+fn by_inputs(build: &KernelBuild, limits: LimitScope) -> Result<Box<dyn OpKernel>> {
     let range = Range::of(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let steps = steps(ctx, 0, 1, limits, range)?;
@@ -256,14 +256,14 @@ fn by_inputs(build: &KernelBuild, limits: Limits) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn backprops(build: &KernelBuild, limits: Limits) -> Result<Box<dyn OpKernel>> {
+fn backprops(build: &KernelBuild, limits: LimitScope) -> Result<Box<dyn OpKernel>> {
     let range = Range::of(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let steps = steps(ctx, 1, 2, limits, range)?;
         for (i, part) in gradient(ctx, &steps)?.into_iter().enumerate() {
             // The gradients of the limits have the limits' shape.
             let part = match (i, limits) {
-                (1.., Limits::Scalar) => part.with_shape(Shape::scalar())?,
+                (1.., LimitScope::Scalar) => part.with_shape(Shape::scalar())?,
                 _ => part,
             };
             ctx.set_output(i, part)?;

@@ -97,7 +97,7 @@ fn pack_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Outputs `lens.len()` consecutive pieces of `value` along dimension `at`, each reshaped by `f`.
-pub(crate) fn take_apart<T: Item>(
+pub(crate) fn split_along<T: Item>(
     ctx: &mut KernelCtx,
     value: &Tensor,
     at: usize,
@@ -146,7 +146,7 @@ fn unpack(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             if shape[at] != n {
                 return Err(wrong_num(at, n, shape));
             }
-            take_apart::<T>(ctx, &value, at, std::iter::repeat_n(1, n), |_| {
+            split_along::<T>(ctx, &value, at, std::iter::repeat_n(1, n), |_| {
                 shape.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, &d)| d).collect()
             })
         })),

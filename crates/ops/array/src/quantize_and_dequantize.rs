@@ -104,7 +104,7 @@ trait RoundedFloat: Promote<Wide = f64> + PartialOrd {
 rounded_floats!(f32, f64, f16, bf16);
 
 #[derive(Clone, Copy)]
-struct Spec {
+struct QuantizeSpec {
     signed: bool,
     narrow: bool,
     given: bool,
@@ -114,7 +114,7 @@ struct Spec {
 
 fn quantize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
-    let spec = Spec {
+    let spec = QuantizeSpec {
         signed: attrs.bool("signed_input")?,
         narrow: attrs.bool("narrow_range")?,
         given: attrs.bool("range_given")?,
@@ -213,7 +213,7 @@ fn limits<T: RoundedFloat>(
     Ok([min, max])
 }
 
-fn quantized<T: RoundedFloat>(ctx: &mut KernelCtx, spec: Spec, bits: i64) -> Result<()> {
+fn quantized<T: RoundedFloat>(ctx: &mut KernelCtx, spec: QuantizeSpec, bits: i64) -> Result<()> {
     let shape = ctx.shape(0)?.clone();
     let [before, depth, after] = channels(&shape, spec.axis)?;
     let ranges: Vec<(T, T)> = if spec.given {
@@ -264,7 +264,7 @@ struct Steps<T> {
 }
 
 impl<T: RoundedFloat> Steps<T> {
-    fn new(min: T, max: T, spec: Spec, bits: i64) -> Self {
+    fn new(min: T, max: T, spec: QuantizeSpec, bits: i64) -> Self {
         let (lowest, highest) = match spec.signed {
             true => {
                 let half = 1i64 << (bits - 1);
@@ -299,7 +299,7 @@ impl<T: RoundedFloat> Steps<T> {
         }
     }
 
-    fn round(&self, x: T, spec: Spec) -> T {
+    fn round(&self, x: T, spec: QuantizeSpec) -> T {
         let x = match spec.given {
             true if x > self.max => self.max,
             true if x < self.min => self.min,

@@ -1,6 +1,6 @@
 //! Split and SplitV (TensorFlow: `core/kernels/split_op.cc` and `split_v_op.cc`).
 
-use crate::pack::take_apart;
+use crate::pack::split_along;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, axis_in, constant};
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -67,7 +67,7 @@ fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, value);
         }
         let lens = std::iter::repeat_n(size / n, n);
-        take_apart::<T>(ctx, &value, at, lens, |len| with_dim(value.shape(), at, len))
+        split_along::<T>(ctx, &value, at, lens, |len| with_dim(value.shape(), at, len))
     })))
 }
 
@@ -164,7 +164,7 @@ fn split_v(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, value);
         }
         let lens = sizes.into_iter().flatten();
-        take_apart::<T>(ctx, &value, at, lens, |len| with_dim(value.shape(), at, len))
+        split_along::<T>(ctx, &value, at, lens, |len| with_dim(value.shape(), at, len))
     })))
 }
 

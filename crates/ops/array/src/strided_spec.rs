@@ -37,7 +37,7 @@ impl Masks {
 
 /// One input dimension of a resolved spec: elements `begin`, `begin + stride`, … as many as `len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct DimSpan {
     /// The first element; meaningful only when `len` is known and not 0.
     pub begin: i64,
     /// Distance between elements.
@@ -50,14 +50,14 @@ pub struct Span {
 #[derive(Clone, Debug)]
 pub struct Resolved {
     /// One for every input dimension.
-    pub spans: SmallVec<[Span; 4]>,
+    pub spans: SmallVec<[DimSpan; 4]>,
     /// The output's dimensions: with new axes, without shrunk ones.
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
 /// The slice of one input dimension.
 #[derive(Clone, Copy)]
-struct Dense {
+struct DimSlice {
     begin: Option<i64>,
     end: Option<i64>,
     stride: i64,
@@ -66,7 +66,7 @@ struct Dense {
     shrink: bool,
 }
 
-const WHOLE: Dense = Dense {
+const WHOLE: DimSlice = DimSlice {
     begin: Some(0),
     end: Some(0),
     stride: 1,
@@ -104,7 +104,7 @@ pub fn resolve(
         New,
         Input(usize),
     }
-    let mut dense: SmallVec<[Dense; 4]> = SmallVec::new();
+    let mut dense: SmallVec<[DimSlice; 4]> = SmallVec::new();
     let mut gather: SmallVec<[From; 6]> = SmallVec::new();
     for i in 0..n.max(ellipsis + 1) {
         if i == ellipsis {
@@ -131,7 +131,7 @@ pub fn resolve(
             if !shrink {
                 gather.push(From::Input(dense.len()));
             }
-            dense.push(Dense {
+            dense.push(DimSlice {
                 begin: begin.map(|b| b[i]),
                 end: end.map(|e| e[i]),
                 stride: strides[i],
@@ -146,7 +146,7 @@ pub fn resolve(
         .zip(dims)
         .enumerate()
         .map(|(i, (d, &dim))| span(i, d, dim))
-        .collect::<Result<SmallVec<[Span; 4]>>>()?;
+        .collect::<Result<SmallVec<[DimSpan; 4]>>>()?;
     let shape = gather
         .iter()
         .map(|g| match g {
@@ -157,7 +157,7 @@ pub fn resolve(
     Ok(Resolved { spans, shape })
 }
 
-fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
+fn span(i: usize, d: &DimSlice, dim: Option<usize>) -> Result<DimSpan> {
     if d.stride == 0 {
         return Err(invalid_argument!("strides[{i}] must be non-zero"));
     }
@@ -167,7 +167,7 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
         ));
     }
     let Some(dim) = dim else {
-        return Ok(Span {
+        return Ok(DimSpan {
             begin: 0,
             stride: d.stride,
             len: d.shrink.then_some(1),
@@ -176,7 +176,7 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
     let dim = dim as i64;
     if d.shrink {
         let Some(begin) = d.begin else {
-            return Ok(Span {
+            return Ok(DimSpan {
                 begin: 0,
                 stride: 1,
                 len: Some(1),
@@ -192,7 +192,7 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
                 "slice index {begin} of dimension {i} out of bounds."
             ));
         }
-        return Ok(Span {
+        return Ok(DimSpan {
             begin: at,
             stride: 1,
             len: Some(1),
@@ -218,7 +218,7 @@ fn span(i: usize, d: &Dense, dim: Option<usize>) -> Result<Span> {
         (Some(_), Some(_)) => Some(0),
         _ => None,
     };
-    Ok(Span {
+    Ok(DimSpan {
         begin: begin.unwrap_or(0),
         stride: d.stride,
         len,
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(r.shape[..], [Some(4), Some(5), Some(1), Some(3)]);
         assert_eq!(
             r.spans[3],
-            Span {
+            DimSpan {
                 begin: 5,
                 stride: -2,
                 len: Some(3)

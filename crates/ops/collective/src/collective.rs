@@ -65,7 +65,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::from_shape_attr)
     .cost(Cost::Async)
-    .kernel(|build| Collective::boxed(build, Kind::Send, Some(1))),
+    .kernel(|build| Collective::boxed(build, CollectiveKind::Send, Some(1))),
     Op::new(
         "CollectiveBcastSendV2",
         "input: T, group_size: int32, group_key: int32, instance_key: int32 -> data: T \
@@ -74,7 +74,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(same_as_first)
     .cost(Cost::Async)
-    .kernel(|build| Collective::boxed(build, Kind::Send, Some(1))),
+    .kernel(|build| Collective::boxed(build, CollectiveKind::Send, Some(1))),
     Op::new(
         "CollectiveBcastRecv",
         "-> data: T | T: type {bool,float,half,double,int32,int64}; group_size: int; \
@@ -83,7 +83,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::from_shape_attr)
     .cost(Cost::Async)
-    .kernel(|build| Collective::boxed(build, Kind::Receive, None)),
+    .kernel(|build| Collective::boxed(build, CollectiveKind::Receive, None)),
     Op::new(
         "CollectiveBcastRecvV2",
         "group_size: int32, group_key: int32, instance_key: int32, shape: Tshape -> \
@@ -97,7 +97,7 @@ pub(crate) const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Async)
-    .kernel(|build| Collective::boxed(build, Kind::Receive, Some(0))),
+    .kernel(|build| Collective::boxed(build, CollectiveKind::Receive, Some(0))),
 ];
 
 fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
@@ -107,7 +107,7 @@ fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
 
 /// The operation of a collective.
 #[derive(Clone, Copy)]
-enum Kind {
+enum CollectiveKind {
     Reduce { merge: Merge, divide: bool },
     Gather,
     Send,
@@ -123,7 +123,7 @@ enum Merge {
 }
 
 struct Collective {
-    kind: Kind,
+    kind: CollectiveKind,
     dtype: DType,
     /// Size, group key and instance key, if they are attrs.
     fixed: Option<[i64; 3]>,
@@ -134,7 +134,11 @@ struct Collective {
 }
 
 impl Collective {
-    fn boxed(build: &KernelBuild, kind: Kind, first: Option<usize>) -> Result<Box<dyn OpKernel>> {
+    fn boxed(
+        build: &KernelBuild,
+        kind: CollectiveKind,
+        first: Option<usize>,
+    ) -> Result<Box<dyn OpKernel>> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let attrs = build.attrs;
         let fixed = match attrs.get("group_size") {
@@ -217,7 +221,7 @@ impl OpKernel for Collective {
             Err(error) => return call.finish(Err(error)),
         };
         let part = match self.kind {
-            Kind::Receive => None,
+            CollectiveKind::Receive => None,
             _ => call.inputs.first().cloned(),
         };
         let (kind, dtype) = (self.kind, self.dtype);
@@ -235,16 +239,16 @@ impl OpKernel for Collective {
     }
 }
 
-impl Kind {
+impl CollectiveKind {
     fn answer(self, instance: i64, dtype: DType, parts: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
         let one = match self {
-            Kind::Send | Kind::Receive => sent(parts)?,
-            Kind::Reduce { merge, divide } => {
+            CollectiveKind::Send | CollectiveKind::Receive => sent(parts)?,
+            CollectiveKind::Reduce { merge, divide } => {
                 let parts = all(parts)?;
                 check_shapes(&parts, instance)?;
                 reduced(dtype, &parts, merge, divide)?
             }
-            Kind::Gather => {
+            CollectiveKind::Gather => {
                 let parts = all(parts)?;
                 check_shapes(&parts, instance)?;
                 gathered(dtype, &parts)?
@@ -371,9 +375,9 @@ fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         _ => Merge::Max,
     };
     let divide = build.attrs.str("final_op")? == "Div";
-    Collective::boxed(build, Kind::Reduce { merge, divide }, Some(1))
+    Collective::boxed(build, CollectiveKind::Reduce { merge, divide }, Some(1))
 }
 
 fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Collective::boxed(build, Kind::Gather, Some(1))
+    Collective::boxed(build, CollectiveKind::Gather, Some(1))
 }

@@ -129,7 +129,7 @@ pub(crate) fn is_closed(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 /// The attrs of a queue's node.
 #[derive(Clone)]
-struct Spec {
+struct QueueSpec {
     op: &'static str,
     name: String,
     dtypes: Vec<DType>,
@@ -155,7 +155,7 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
             seeds = (fresh(), fresh());
         }
     }
-    let spec = Spec {
+    let spec = QueueSpec {
         op,
         name: attrs.str("shared_name")?.to_string(),
         dtypes: attrs.dtypes("component_types")?,
@@ -170,7 +170,7 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (name, queue) = place.find(ctx.resources(), |name| {
             let name = name.to_string();
-            Ok(new_queue(&Spec {
+            Ok(new_queue(&QueueSpec {
                 name,
                 ..spec.clone()
             }))
@@ -189,7 +189,7 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
     }))
 }
 
-fn check_spec(spec: &Spec, min: i64) -> Result<()> {
+fn check_spec(spec: &QueueSpec, min: i64) -> Result<()> {
     let (op, n) = (spec.op, spec.dtypes.len());
     if min < 0 {
         return Err(invalid_argument!("min_after_dequeue {min} must be >= 0"));
@@ -229,7 +229,7 @@ fn check_spec(spec: &Spec, min: i64) -> Result<()> {
     Ok(())
 }
 
-fn new_queue(spec: &Spec) -> Queue {
+fn new_queue(spec: &QueueSpec) -> Queue {
     let kind = match spec.op {
         "PaddingFIFOQueue" => QueueKind::Padding,
         "RandomShuffleQueue" => QueueKind::Shuffle {
@@ -252,7 +252,7 @@ fn new_queue(spec: &Spec) -> Queue {
 }
 
 /// Checks that an existing queue matches the node.
-fn check_shared(spec: &Spec, queue: &Queue) -> Result<()> {
+fn check_shared(spec: &QueueSpec, queue: &Queue) -> Result<()> {
     let name = &spec.name;
     if queue.kind.name() != spec.op {
         return Err(invalid_argument!(

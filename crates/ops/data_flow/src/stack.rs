@@ -80,21 +80,21 @@ struct Stack {
     name: String,
     dtype: DType,
     max: Option<usize>,
-    state: Mutex<State>,
+    state: Mutex<StackState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StackState {
     closed: bool,
     elements: Vec<Tensor>,
 }
 
 impl Stack {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StackState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, State>> {
+    fn open(&self) -> Result<MutexGuard<'_, StackState>> {
         let state = self.lock();
         match state.closed {
             false => Ok(state),

@@ -24,10 +24,10 @@ pub struct TensorArray {
     adds_up: bool,
     /// The arrays of gradients, by the `source` of the request.
     gradients: Mutex<FxHashMap<String, Arc<TensorArray>>>,
-    state: Mutex<State>,
+    state: Mutex<ArrayState>,
 }
 
-struct State {
+struct ArrayState {
     closed: bool,
     element_shape: PartialShape,
     slots: Vec<Slot>,
@@ -73,7 +73,7 @@ impl TensorArray {
             clear_after_read: options.clear_after_read,
             adds_up: false,
             gradients: Mutex::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(ArrayState {
                 closed: false,
                 element_shape: options.element_shape.clone(),
                 slots,
@@ -115,7 +115,7 @@ impl TensorArray {
             clear_after_read: true,
             adds_up: true,
             gradients: Mutex::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(ArrayState {
                 closed: false,
                 element_shape,
                 slots: state.slots.iter().map(of_slot).collect(),
@@ -140,7 +140,7 @@ impl TensorArray {
         Tensor::from_resources(Shape::scalar(), vec![handle])
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+    fn lock(&self) -> Result<MutexGuard<'_, ArrayState>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.closed {
             false => Ok(state),
@@ -242,7 +242,7 @@ impl TensorArray {
     }
 }
 
-impl State {
+impl ArrayState {
     fn write(&mut self, array: &TensorArray, index: i64, value: Tensor) -> Result<()> {
         let at = usize::try_from(index)
             .ok()

@@ -206,7 +206,7 @@ fn jpeg_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// An image with 16 bits per sample.
-struct Picture {
+struct Image16 {
     width: usize,
     height: usize,
     channels: usize,
@@ -239,7 +239,7 @@ impl Decode {
             ImageFormat::Jpeg => invalid_jpeg(e),
             _ => self.invalid(&format!("Invalid image data: {e}")),
         })?;
-        let mut picture = Picture::of(&decoded);
+        let mut picture = Image16::of(&decoded);
         let has_opacity = picture.channels.is_multiple_of(2);
         if self.channels == 0 && has_opacity && has_transparent_color(contents) {
             let colors = picture.channels - 1;
@@ -290,8 +290,8 @@ impl Decode {
     }
 }
 
-impl Picture {
-    fn of(image: &DynamicImage) -> Picture {
+impl Image16 {
+    fn of(image: &DynamicImage) -> Image16 {
         let wide = |v: &u8| u16::from(*v) << 8 | u16::from(*v);
         let samples: Vec<u16> = match image {
             DynamicImage::ImageLuma16(p) => p.as_raw().clone(),
@@ -300,7 +300,7 @@ impl Picture {
             DynamicImage::ImageRgba16(p) => p.as_raw().clone(),
             other => other.as_bytes().iter().map(wide).collect(),
         };
-        Picture {
+        Image16 {
             width: image.width() as usize,
             height: image.height() as usize,
             channels: usize::from(image.color().channel_count()),
@@ -309,7 +309,7 @@ impl Picture {
     }
 
     /// Returns the averages of squares of pixels.
-    fn smaller(&self, ratio: usize) -> Picture {
+    fn smaller(&self, ratio: usize) -> Image16 {
         let (width, height) = (self.width.div_ceil(ratio), self.height.div_ceil(ratio));
         let mut samples = Vec::with_capacity(width * height * self.channels);
         for y in 0..height {
@@ -328,7 +328,7 @@ impl Picture {
                 }
             }
         }
-        Picture {
+        Image16 {
             width,
             height,
             channels: self.channels,
@@ -337,7 +337,7 @@ impl Picture {
     }
 
     /// Crops to a window: first row and column, height and width.
-    fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Picture> {
+    fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Image16> {
         let fits = |from: usize, n, size| from.checked_add(n).is_some_and(|end| end <= size);
         if !fits(y, height, self.height) || !fits(x, width, self.width) {
             return Err(invalid_jpeg("the window goes beyond the picture"));
@@ -346,7 +346,7 @@ impl Picture {
         let rows = self.samples.chunks_exact(line.max(1)).skip(y).take(height);
         let (from, to) = (x * self.channels, (x + width) * self.channels);
         let samples = rows.flat_map(|row| row.get(from..to).unwrap_or_default());
-        Ok(Picture {
+        Ok(Image16 {
             samples: samples.copied().collect(),
             width,
             height,
@@ -355,7 +355,7 @@ impl Picture {
     }
 
     /// Converts the number of channels: gray, gray and alpha, RGB, RGBA.
-    fn with_channels(self, channels: usize, gray: Gray) -> Picture {
+    fn with_channels(self, channels: usize, gray: Gray) -> Image16 {
         if channels == self.channels || self.channels == 0 {
             return self;
         }
@@ -382,7 +382,7 @@ impl Picture {
                 samples.push(opacity);
             }
         }
-        Picture {
+        Image16 {
             channels,
             samples,
             ..self

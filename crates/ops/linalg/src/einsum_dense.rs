@@ -139,7 +139,7 @@ impl<T: MatMulElement + gemm::GemmElement> OpKernel for EinsumDense<T> {
         ctx.set_output(0, out)
     }
 
-    fn absorbs(&self, i: usize) -> bool {
+    fn prepacks_input(&self, i: usize) -> bool {
         i == 1
     }
 

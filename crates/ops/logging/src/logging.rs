@@ -76,7 +76,7 @@ fn print(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// The output stream of PrintV2.
-enum Stream {
+enum OutputStream {
     Out,
     Err,
     File(String),
@@ -84,10 +84,10 @@ enum Stream {
 
 fn print_v2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let stream = match build.attrs.str("output_stream")? {
-        "stdout" => Stream::Out,
-        "stderr" | "log(info)" | "log(warning)" | "log(error)" => Stream::Err,
+        "stdout" => OutputStream::Out,
+        "stderr" | "log(info)" | "log(warning)" | "log(error)" => OutputStream::Err,
         other => match other.strip_prefix("file://") {
-            Some(path) => Stream::File(path.to_string()),
+            Some(path) => OutputStream::File(path.to_string()),
             None => {
                 return Err(invalid_argument!(
                     "Unknown output stream: {other}, Valid streams are: stdout, stderr, \
@@ -107,9 +107,9 @@ fn print_v2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         let line = [&text[..], &end].concat();
         match &stream {
-            Stream::Out => say(&line, std::io::stdout()),
-            Stream::Err => say(&line, std::io::stderr()),
-            Stream::File(path) => {
+            OutputStream::Out => say(&line, std::io::stdout()),
+            OutputStream::Err => say(&line, std::io::stderr()),
+            OutputStream::File(path) => {
                 let file = std::fs::File::options()
                     .append(true)
                     .create(true)

@@ -22,7 +22,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Static))
+    .kernel(|b| table(b, TableClass::Static))
     .not_differentiable(),
     Op::new(
         "AnonymousHashTable",
@@ -30,7 +30,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Static)),
+    .kernel(|b| table(b, TableClass::Static)),
     Op::new(
         "MutableHashTableV2",
         "-> table_handle: resource | container: string = ''; shared_name: string = ''; \
@@ -39,7 +39,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Mutable))
+    .kernel(|b| table(b, TableClass::Mutable))
     .not_differentiable(),
     Op::new(
         "AnonymousMutableHashTable",
@@ -47,7 +47,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Mutable)),
+    .kernel(|b| table(b, TableClass::Mutable)),
     Op::new(
         "MutableHashTableOfTensorsV2",
         "-> table_handle: resource | container: string = ''; shared_name: string = ''; \
@@ -56,7 +56,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::OfTensors))
+    .kernel(|b| table(b, TableClass::OfTensors))
     .not_differentiable(),
     Op::new(
         "AnonymousMutableHashTableOfTensors",
@@ -65,7 +65,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::OfTensors)),
+    .kernel(|b| table(b, TableClass::OfTensors)),
     Op::new(
         "MutableDenseHashTableV2",
         "empty_key: key_dtype, deleted_key: key_dtype -> table_handle: resource | \
@@ -75,7 +75,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Dense))
+    .kernel(|b| table(b, TableClass::Dense))
     .not_differentiable(),
     Op::new(
         "AnonymousMutableDenseHashTable",
@@ -85,7 +85,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|b| table(b, Kind::Dense)),
+    .kernel(|b| table(b, TableClass::Dense)),
     Op::new(
         "InitializeTableV2",
         "table_handle: resource, keys: Tkey, values: Tval -> | Tkey: type; Tval: type \
@@ -159,7 +159,7 @@ pub(crate) const OPS: &[Op] = &[
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TableClass {
     Static,
     Mutable,
     OfTensors,
@@ -167,20 +167,20 @@ enum Kind {
 }
 
 /// Returns whether TensorFlow has a CPU table of this kind for the dtypes.
-fn is_supported(kind: Kind, key: DType, value: DType) -> bool {
+fn is_supported(kind: TableClass, key: DType, value: DType) -> bool {
     use DType::*;
     match (key, value) {
         (Int32 | Int64 | String, Float | Double | Int32) => true,
         (Int64 | String, Int64) => true,
         (String, Bool) => true,
-        (Int64, Bool) => kind == Kind::Dense,
-        (Int32 | String, String) => kind == Kind::Static,
-        (Int64, String) => kind != Kind::Dense,
+        (Int64, Bool) => kind == TableClass::Dense,
+        (Int32 | String, String) => kind == TableClass::Static,
+        (Int64, String) => kind != TableClass::Dense,
         _ => false,
     }
 }
 
-fn table(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
+fn table(build: &KernelBuild, kind: TableClass) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
     let (key, value) = (attrs.dtype("key_dtype")?, attrs.dtype("value_dtype")?);
     if !is_supported(kind, key, value) {
@@ -191,10 +191,10 @@ fn table(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
         None => ContainerInfo::anonymous(),
     };
     let value_shape = match kind {
-        Kind::OfTensors | Kind::Dense => attrs.shape("value_shape")?.clone(),
+        TableClass::OfTensors | TableClass::Dense => attrs.shape("value_shape")?.clone(),
         _ => PartialShape::scalar(),
     };
-    if kind == Kind::OfTensors && value_shape.rank() != Some(1) {
+    if kind == TableClass::OfTensors && value_shape.rank() != Some(1) {
         let shown = if value_shape.rank().is_none() {
             PartialShape::scalar()
         } else {
@@ -205,11 +205,11 @@ fn table(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
         ));
     }
     let value_shape = full_shape(&value_shape)?;
-    if kind == Kind::Dense {
+    if kind == TableClass::Dense {
         return dense(build, place, key, value, value_shape);
     }
     let make = move |_: &KernelCtx| {
-        let form = if kind == Kind::Static {
+        let form = if kind == TableClass::Static {
             TableKind::Static
         } else {
             TableKind::Mutable

@@ -128,7 +128,7 @@ impl<T: gemm::GemmElement + Element> OpKernel for Flattened<T> {
         self.0.packed()
     }
 
-    fn absorbs(&self, i: usize) -> bool {
+    fn prepacks_input(&self, i: usize) -> bool {
         i == 1
     }
 }

@@ -118,7 +118,7 @@ impl<T: gemm::GemmElement + Element> Tail<T> {
         Ok(Epilogue::new(bias, self.act))
     }
 
-    fn absorbs(&self, i: usize) -> bool {
+    fn prepacks_input(&self, i: usize) -> bool {
         i == 2 && matches!(self.bias, Bias::Constant(_))
     }
 }
@@ -174,8 +174,8 @@ impl<T: gemm::GemmElement + Element> OpKernel for Packed<T> {
         ctx.set_output(0, out)
     }
 
-    fn absorbs(&self, i: usize) -> bool {
-        i == 1 || self.tail.absorbs(i)
+    fn prepacks_input(&self, i: usize) -> bool {
+        i == 1 || self.tail.prepacks_input(i)
     }
 
     fn packed(&self) -> Result<Vec<Tensor>> {
@@ -199,8 +199,8 @@ impl<T: gemm::GemmElement + Num> OpKernel for Unpacked<T> {
         ctx.set_output(0, out)
     }
 
-    fn absorbs(&self, i: usize) -> bool {
-        self.tail.absorbs(i)
+    fn prepacks_input(&self, i: usize) -> bool {
+        self.tail.prepacks_input(i)
     }
 }
 

@@ -83,20 +83,20 @@ fn lowest(dtype: DType) -> f64 {
 }
 
 /// A function of the running value and the next element.
-trait Step<T>: Fn(T, T) -> T + Copy + Send + Sync + 'static {}
-impl<T, F: Fn(T, T) -> T + Copy + Send + Sync + 'static> Step<T> for F {}
+trait ScanFn<T>: Fn(T, T) -> T + Copy + Send + Sync + 'static {}
+impl<T, F: Fn(T, T) -> T + Copy + Send + Sync + 'static> ScanFn<T> for F {}
 
 /// The direction and extent of a scan.
 #[derive(Clone, Copy)]
-struct Way {
+struct ScanAxis {
     exclusive: bool,
     reverse: bool,
 }
 
-impl Way {
-    fn of(build: &KernelBuild) -> Result<Way> {
+impl ScanAxis {
+    fn of(build: &KernelBuild) -> Result<ScanAxis> {
         let exclusive = build.attrs.bool("exclusive")?;
-        Ok(Way {
+        Ok(ScanAxis {
             exclusive,
             reverse: build.attrs.bool("reverse")?,
         })
@@ -127,8 +127,12 @@ fn sizes(ctx: &KernelCtx) -> Result<(usize, usize)> {
     Ok((shape[at], shape[at + 1..].iter().product()))
 }
 
-fn kernel<T: Element>(build: &KernelBuild, start: T, f: impl Step<T>) -> Result<Box<dyn OpKernel>> {
-    let way = Way::of(build)?;
+fn kernel<T: Element>(
+    build: &KernelBuild,
+    start: T,
+    f: impl ScanFn<T>,
+) -> Result<Box<dyn OpKernel>> {
+    let way = ScanAxis::of(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (n, cols) = sizes(ctx)?;
         let shape = ctx.shape(0)?.clone();
@@ -145,7 +149,7 @@ fn kernel<T: Element>(build: &KernelBuild, start: T, f: impl Step<T>) -> Result<
 fn half_kernel<H: Half>(
     build: &KernelBuild,
     start: f32,
-    f: impl Step<f32>,
+    f: impl ScanFn<f32>,
 ) -> Result<Box<dyn OpKernel>> {
     // Rounds after every step, like arithmetic on the type itself.
     kernel::<H>(build, H::narrow(start), move |a, x| {
@@ -158,9 +162,9 @@ fn scan<T: Element>(
     values: &mut [T],
     n: usize,
     cols: usize,
-    way: Way,
+    way: ScanAxis,
     start: T,
-    f: impl Step<T>,
+    f: impl ScanFn<T>,
 ) {
     if values.is_empty() {
         return;

@@ -26,11 +26,11 @@ macro_rules! number_segments {
 macro_rules! ordered_segments {
     ($form:expr, $reduce:ty, $gap:ident) => {
         |build| match build.input(0)? {
-            DType::Half => half_kernel::<f16, $reduce>($form, <f16 as Limits>::$gap.wide(), Scale::None),
-            DType::Bfloat16 => half_kernel::<bf16, $reduce>($form, <bf16 as Limits>::$gap.wide(), Scale::None),
+            DType::Half => half_kernel::<f16, $reduce>($form, <f16 as EmptyValue>::$gap.wide(), Scale::None),
+            DType::Bfloat16 => half_kernel::<bf16, $reduce>($form, <bf16 as EmptyValue>::$gap.wide(), Scale::None),
             dtype => dispatch!(dtype, T in [
                 f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-            ] => kernel::<T, $reduce>($form, <T as Limits>::$gap, Scale::None),
+            ] => kernel::<T, $reduce>($form, <T as EmptyValue>::$gap, Scale::None),
             else Err(build.unsupported(dtype))),
         }
     };
@@ -38,7 +38,7 @@ macro_rules! ordered_segments {
 
 macro_rules! limits {
     ($($ty:ty = $zero:expr;)*) => {$(
-        impl Limits for $ty {
+        impl EmptyValue for $ty {
             const ZERO: Self = $zero;
             const LOWEST: Self = <$ty>::MIN;
             const HIGHEST: Self = <$ty>::MAX;
@@ -50,45 +50,45 @@ macro_rules! limits {
 pub(crate) const OPS: &[Op] = &[
     Op::new("SegmentSum", SORTED)
         .shape(sorted_shape)
-        .kernel(number_segments!(Form::Sorted, Sum, ZERO, Scale::None))
+        .kernel(number_segments!(IdLayout::Sorted, Sum, ZERO, Scale::None))
         .gradient(sum_gradient),
     Op::new("SegmentMean", SORTED)
         .shape(sorted_shape)
-        .kernel(number_segments!(Form::Sorted, Sum, ZERO, Scale::Mean))
+        .kernel(number_segments!(IdLayout::Sorted, Sum, ZERO, Scale::Mean))
         .gradient(mean_gradient),
     Op::new("SegmentProd", SORTED)
         .shape(sorted_shape)
-        .kernel(number_segments!(Form::Sorted, Prod, ONE, Scale::None))
+        .kernel(number_segments!(IdLayout::Sorted, Prod, ONE, Scale::None))
         .gradient(prod_gradient),
     Op::new("SegmentMax", SORTED_ORDERED)
         .shape(sorted_shape)
-        .kernel(ordered_segments!(Form::Sorted, Max, ZERO))
+        .kernel(ordered_segments!(IdLayout::Sorted, Max, ZERO))
         .gradient(extreme_gradient),
     Op::new("SegmentMin", SORTED_ORDERED)
         .shape(sorted_shape)
-        .kernel(ordered_segments!(Form::Sorted, Min, ZERO))
+        .kernel(ordered_segments!(IdLayout::Sorted, Min, ZERO))
         .gradient(extreme_gradient),
     Op::new("UnsortedSegmentSum", UNSORTED_SUM)
         .shape(unsorted_shape)
-        .kernel(number_segments!(Form::Unsorted, Sum, ZERO, Scale::None))
+        .kernel(number_segments!(IdLayout::Unsorted, Sum, ZERO, Scale::None))
         .gradient(sum_gradient),
     Op::new("UnsortedSegmentProd", UNSORTED)
         .shape(unsorted_shape)
-        .kernel(number_segments!(Form::Unsorted, Prod, ONE, Scale::None))
+        .kernel(number_segments!(IdLayout::Unsorted, Prod, ONE, Scale::None))
         .gradient(prod_gradient),
     Op::new("UnsortedSegmentMax", UNSORTED_ORDERED)
         .shape(unsorted_shape)
-        .kernel(ordered_segments!(Form::Unsorted, Max, LOWEST))
+        .kernel(ordered_segments!(IdLayout::Unsorted, Max, LOWEST))
         .gradient(extreme_gradient),
     Op::new("UnsortedSegmentMin", UNSORTED_ORDERED)
         .shape(unsorted_shape)
-        .kernel(ordered_segments!(Form::Unsorted, Min, HIGHEST))
+        .kernel(ordered_segments!(IdLayout::Unsorted, Min, HIGHEST))
         .gradient(extreme_gradient),
 ];
 
 /// How the ids of an op map rows to segments.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Form {
+pub(crate) enum IdLayout {
     /// `data, segment_ids`: ascending, a row each.
     Sorted,
     /// `data, segment_ids, num_segments`: any order; negative ids drop rows.
@@ -155,7 +155,7 @@ fn unsorted_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// The values of empty segments: finite, unlike the limits of reductions.
-trait Limits {
+trait EmptyValue {
     const ZERO: Self;
     const LOWEST: Self;
     const HIGHEST: Self;
@@ -174,11 +174,13 @@ struct Job {
     row_len: usize,
 }
 
-fn job(ctx: &KernelCtx, form: Form) -> Result<Job> {
+fn job(ctx: &KernelCtx, form: IdLayout) -> Result<Job> {
     match form {
-        Form::Sorted => sorted_job(ctx),
-        Form::Unsorted => unsorted_job(ctx),
-        Form::Sparse | Form::SparseCounted => sparse_job(ctx, form == Form::SparseCounted),
+        IdLayout::Sorted => sorted_job(ctx),
+        IdLayout::Unsorted => unsorted_job(ctx),
+        IdLayout::Sparse | IdLayout::SparseCounted => {
+            sparse_job(ctx, form == IdLayout::SparseCounted)
+        }
     }
 }
 
@@ -371,7 +373,7 @@ fn gather<T: Num, R: Reduce<T>>(job: &Job, x: &[T], out: &mut [T], gap: T, scale
 }
 
 pub(crate) fn kernel<T: Num, R: Reduce<T>>(
-    form: Form,
+    form: IdLayout,
     gap: T,
     scale: Scale,
 ) -> Result<Box<dyn OpKernel>> {
@@ -384,7 +386,7 @@ pub(crate) fn kernel<T: Num, R: Reduce<T>>(
 }
 
 pub(crate) fn half_kernel<H: Half, R: Reduce<f32>>(
-    form: Form,
+    form: IdLayout,
     gap: f32,
     scale: Scale,
 ) -> Result<Box<dyn OpKernel>> {

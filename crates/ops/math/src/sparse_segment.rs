@@ -1,7 +1,7 @@
 //! SparseSegmentSum, SparseSegmentMean, and SparseSegmentSqrtN, with and without a number of
 //! segments (TensorFlow: `core/kernels/segment_reduction_ops_impl.h`).
 
-use crate::segment::{Form, Scale, half_kernel, kernel, num_segments, ones_behind, rows_shape};
+use crate::segment::{IdLayout, Scale, half_kernel, kernel, num_segments, ones_behind, rows_shape};
 use ferroflow_base::Result;
 use ferroflow_functors::indices::constant_int;
 use ferroflow_functors::numeric::Num;
@@ -26,27 +26,27 @@ macro_rules! ordered_sum {
 pub(crate) const OPS: &[Op] = &[
     Op::new("SparseSegmentSum", SPARSE_SUM)
         .shape(sparse_shape)
-        .kernel(ordered_sum!(Form::Sparse, Scale::None))
+        .kernel(ordered_sum!(IdLayout::Sparse, Scale::None))
         .gradient(sparse_gradient),
     Op::new("SparseSegmentMean", SPARSE)
         .shape(sparse_shape)
-        .kernel(ordered_sum!(Form::Sparse, Scale::Mean))
+        .kernel(ordered_sum!(IdLayout::Sparse, Scale::Mean))
         .gradient(sparse_gradient),
     Op::new("SparseSegmentSqrtN", SPARSE)
         .shape(sparse_shape)
-        .kernel(ordered_sum!(Form::Sparse, Scale::SqrtN))
+        .kernel(ordered_sum!(IdLayout::Sparse, Scale::SqrtN))
         .gradient(sparse_gradient),
     Op::new("SparseSegmentSumWithNumSegments", COUNTED_SUM)
         .shape(counted_shape)
-        .kernel(ordered_sum!(Form::SparseCounted, Scale::None))
+        .kernel(ordered_sum!(IdLayout::SparseCounted, Scale::None))
         .gradient(sparse_gradient),
     Op::new("SparseSegmentMeanWithNumSegments", COUNTED)
         .shape(counted_shape)
-        .kernel(ordered_sum!(Form::SparseCounted, Scale::Mean))
+        .kernel(ordered_sum!(IdLayout::SparseCounted, Scale::Mean))
         .gradient(sparse_gradient),
     Op::new("SparseSegmentSqrtNWithNumSegments", COUNTED)
         .shape(counted_shape)
-        .kernel(ordered_sum!(Form::SparseCounted, Scale::SqrtN))
+        .kernel(ordered_sum!(IdLayout::SparseCounted, Scale::SqrtN))
         .gradient(sparse_gradient),
 ];
 

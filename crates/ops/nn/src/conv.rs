@@ -137,11 +137,11 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     match plan.dtype {
         DType::Float | DType::Half | DType::Bfloat16 => Conv::build(build, plan),
-        DType::Double if !plan.fused.has_factor() => Ok(Box::new(Plain::<f64> {
+        DType::Double if !plan.fused.has_factor() => Ok(Box::new(PlainConv::<f64> {
             plan,
             finish: finish_double,
         })),
-        DType::Int32 => Ok(Box::new(Plain::<i32> {
+        DType::Int32 => Ok(Box::new(PlainConv::<i32> {
             plan,
             finish: |_, _, _, _| Ok(()),
         })),
@@ -297,7 +297,7 @@ impl ConstFilter {
 }
 
 impl OpKernel for Conv {
-    fn absorbs(&self, i: usize) -> bool {
+    fn prepacks_input(&self, i: usize) -> bool {
         match i {
             1 => self.filter.is_some(),
             _ => i >= 2 && self.scaled.is_some() && i < 2 + self.plan.fused.n_channel_args(),
@@ -397,12 +397,12 @@ fn in_layout(layout: Layout, dims: &Shape) -> Shape {
 type Finish<T> = fn(&KernelCtx, &Plan, &Conv3dShape, &mut [T]) -> Result<()>;
 
 /// A convolution by plain loops.
-struct Plain<T> {
+struct PlainConv<T> {
     plan: Plan,
     finish: Finish<T>,
 }
 
-impl<T: Num> OpKernel for Plain<T> {
+impl<T: Num> OpKernel for PlainConv<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (par, layout) = (ctx.par(), self.plan.layout);
         let s = geometry(layout, &self.plan.rules, ctx.shape(0)?, ctx.shape(1)?)?;
@@ -456,19 +456,19 @@ const WINDOW: [&str; 5] = [
 ];
 
 /// The three ops of a kind of convolution: output, gradient of the input, of the filter.
-struct Family(&'static str, &'static str, &'static str);
+struct ConvFamily(&'static str, &'static str, &'static str);
 
-const FULL: Family = Family("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter");
+const FULL: ConvFamily = ConvFamily("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter");
 
-const VOLUME: Family = Family("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2");
+const VOLUME: ConvFamily = ConvFamily("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2");
 
-const DEPTHWISE: Family = Family(
+const DEPTHWISE: ConvFamily = ConvFamily(
     "DepthwiseConv2dNative",
     "DepthwiseConv2dNativeBackpropInput",
     "DepthwiseConv2dNativeBackpropFilter",
 );
 
-fn family(op: &str) -> Family {
+fn family(op: &str) -> ConvFamily {
     if op.starts_with("Conv3D") {
         VOLUME
     } else if op.starts_with("Depthwise") {
@@ -483,7 +483,7 @@ fn attrs(g: &GradientCtx) -> Vec<(&'static str, AttrValue)> {
     given.map(|name| g.attr(name)).collect()
 }
 
-fn of_output(g: &mut GradientCtx, family: &Family) -> Result<()> {
+fn of_output(g: &mut GradientCtx, family: &ConvFamily) -> Result<()> {
     let (x, filter, d, attrs) = (g.x(0), g.x(1), g.dy(0), attrs(g));
     if g.needs(0) {
         g.set(0, x.make(family.1, &[x.shape_of(), filter, d], &attrs))?;

@@ -30,7 +30,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shape_input)
     .cost(Cost::Expensive)
-    .kernel(|build| build_input(build, conv_rules, Kind::Full))
+    .kernel(|build| build_input(build, conv_rules, ConvKind::Full))
     .gradient(of_input_gradient),
     Op::new(
         "Conv2DBackpropFilter",
@@ -42,7 +42,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shape_filter)
     .cost(Cost::Expensive)
-    .kernel(|build| build_filter(build, conv_rules, Kind::Full))
+    .kernel(|build| build_filter(build, conv_rules, ConvKind::Full))
     .gradient(of_filter_gradient),
     Op::new(
         "Conv3DBackpropInputV2",
@@ -53,7 +53,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shape_input)
     .cost(Cost::Expensive)
-    .kernel(|build| build_input(build, conv_rules, Kind::Full))
+    .kernel(|build| build_input(build, conv_rules, ConvKind::Full))
     .gradient(of_input_gradient),
     Op::new(
         "Conv3DBackpropFilterV2",
@@ -64,7 +64,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shape_filter)
     .cost(Cost::Expensive)
-    .kernel(|build| build_filter(build, conv_rules, Kind::Full))
+    .kernel(|build| build_filter(build, conv_rules, ConvKind::Full))
     .gradient(of_filter_gradient),
     Op::new(
         "DepthwiseConv2dNativeBackpropInput",
@@ -75,7 +75,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shape_input)
     .cost(Cost::Expensive)
-    .kernel(|build| build_input(build, depthwise_rules, Kind::Depthwise))
+    .kernel(|build| build_input(build, depthwise_rules, ConvKind::Depthwise))
     .gradient(of_input_gradient),
     Op::new(
         "DepthwiseConv2dNativeBackpropFilter",
@@ -86,7 +86,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shape_filter)
     .cost(Cost::Expensive)
-    .kernel(|build| build_filter(build, depthwise_rules, Kind::Depthwise))
+    .kernel(|build| build_filter(build, depthwise_rules, ConvKind::Depthwise))
     .gradient(of_filter_gradient),
 ];
 
@@ -135,7 +135,7 @@ fn shape_filter(ctx: &mut ShapeCtx) -> Result<()> {
 
 /// Whether an output channel depends on all input channels (of its group), or on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ConvKind {
     Full,
     Depthwise,
 }
@@ -143,7 +143,7 @@ enum Kind {
 struct Gradient {
     layout: Layout,
     rules: Rules,
-    kind: Kind,
+    kind: ConvKind,
     dtype: DType,
     op: String,
     /// A constant filter.
@@ -155,7 +155,7 @@ impl Gradient {
     fn new(
         build: &KernelBuild,
         rules: fn(&Attrs, Layout) -> Result<Rules>,
-        kind: Kind,
+        kind: ConvKind,
     ) -> Result<Gradient> {
         let layout = Layout::of(build.attrs)?;
         let dtype = build.output(0)?;
@@ -177,8 +177,8 @@ impl Gradient {
     /// Returns the sizes of the convolution whose gradient this is.
     fn geometry(&self, input: &Shape, filter: &Shape, dy: &Shape) -> Result<Conv3dShape> {
         let s = match self.kind {
-            Kind::Full => geometry(self.layout, &self.rules, input, filter)?,
-            Kind::Depthwise => depthwise_geometry(self.layout, &self.rules, input, filter)?,
+            ConvKind::Full => geometry(self.layout, &self.rules, input, filter)?,
+            ConvKind::Depthwise => depthwise_geometry(self.layout, &self.rules, input, filter)?,
         };
         let (op, rank) = (&self.op, self.layout.rank());
         if dy.rank() != rank {
@@ -256,7 +256,7 @@ struct ByInput(Gradient);
 fn build_input(
     build: &KernelBuild,
     rules: fn(&Attrs, Layout) -> Result<Rules>,
-    kind: Kind,
+    kind: ConvKind,
 ) -> Result<Box<dyn OpKernel>> {
     let mut gradient = Gradient::new(build, rules, kind)?;
     gradient.filter = build.constant(1).map(|f| f.get()).transpose()?;
@@ -264,7 +264,7 @@ fn build_input(
 }
 
 impl OpKernel for ByInput {
-    fn absorbs(&self, i: usize) -> bool {
+    fn prepacks_input(&self, i: usize) -> bool {
         i == 1 && self.0.filter.is_some()
     }
 
@@ -277,7 +277,7 @@ impl OpKernel for ByInput {
         };
         let dy = ctx.input(2)?;
         let sizes = sizes_input(ctx, 0, &k.op)?;
-        let shape = if sizes.len() == layout.spatial && k.kind == Kind::Full {
+        let shape = if sizes.len() == layout.spatial && k.kind == ConvKind::Full {
             if dy.shape().rank() != layout.rank() || filter.shape().rank() != layout.rank() {
                 return Err(invalid_argument!(
                     "{}: out_backprop must be {}-dimensional",
@@ -319,7 +319,7 @@ impl Gradient {
         dy: &Tensor,
         out: &mut Tensor,
     ) -> Result<()> {
-        if self.kind == Kind::Full && dy.num_elements() > 0 {
+        if self.kind == ConvKind::Full && dy.num_elements() > 0 {
             let kept = |slot: &Option<Arc<TransposedFilter>>| {
                 slot.as_ref().filter(|p| p.serves(s)).cloned()
             };
@@ -346,7 +346,7 @@ impl Gradient {
 
 fn by_input<T: Num>(
     par: &dyn Parallelism,
-    kind: Kind,
+    kind: ConvKind,
     s: &Conv3dShape,
     filter: &Tensor,
     dy: &Tensor,
@@ -363,7 +363,7 @@ fn by_input<T: Num>(
         out.fill(T::ZERO);
         each_origin(s, input_pixel(s, i), |tap, to| {
             let dy = &dy[to * out_c..][..out_c];
-            if kind == Kind::Depthwise {
+            if kind == ConvKind::Depthwise {
                 let m = out_c / in_c;
                 let filter = &filter[tap * out_c..][..out_c];
                 if m == 1 {
@@ -393,7 +393,7 @@ struct ByFilter(Gradient);
 fn build_filter(
     build: &KernelBuild,
     rules: fn(&Attrs, Layout) -> Result<Rules>,
-    kind: Kind,
+    kind: ConvKind,
 ) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(ByFilter(Gradient::new(build, rules, kind)?)))
 }
@@ -409,13 +409,13 @@ impl OpKernel for ByFilter {
         let dy = k.layout.to_last(ctx, k.operand(ctx, dy)?)?;
         let mut out = ctx.alloc(dy.dtype(), filter)?;
         match dy.dtype() {
-            DType::Float if k.kind == Kind::Full && s.plane.groups == 1 => {
+            DType::Float if k.kind == ConvKind::Full && s.plane.groups == 1 => {
                 conv_filter::by_filter(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
             }
-            DType::Float if k.kind == Kind::Full && suits_filter_gradient(&s) => {
+            DType::Float if k.kind == ConvKind::Full && suits_filter_gradient(&s) => {
                 conv3d_filter_gradient::<f32>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
             }
-            DType::Double if k.kind == Kind::Full && suits_filter_gradient(&s) => {
+            DType::Double if k.kind == ConvKind::Full && suits_filter_gradient(&s) => {
                 conv3d_filter_gradient::<f64>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
             }
             DType::Float => by_filter::<f32>(par, k.kind, &s, &x, &dy, &mut out)?,
@@ -428,7 +428,7 @@ impl OpKernel for ByFilter {
 
 fn by_filter<T: Num>(
     par: &dyn Parallelism,
-    kind: Kind,
+    kind: ConvKind,
     s: &Conv3dShape,
     x: &Tensor,
     dy: &Tensor,
@@ -436,7 +436,7 @@ fn by_filter<T: Num>(
 ) -> Result<()> {
     let (x, dy) = (x.slice::<T>()?, dy.slice::<T>()?);
     let (in_c, out_c, groups) = (s.plane.in_c, s.plane.out_c, s.plane.groups);
-    if kind == Kind::Depthwise {
+    if kind == ConvKind::Depthwise {
         // One filter pixel at a time, with all of its channels contiguous.
         let m = out_c / in_c.max(1);
         par_chunks_mut(par, out.slice_mut::<T>()?, out_c, 1, &|tap, out| {

@@ -37,7 +37,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-struct Dense {
+struct DenseKernel {
     weights: Option<PackedB>,
     bias: Option<Tensor>,
     fused: FusedOps,
@@ -62,7 +62,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         Some(b) if fused.bias => Some(b.get()?),
         _ => None,
     };
-    Ok(Box::new(Dense {
+    Ok(Box::new(DenseKernel {
         weights,
         bias,
         fused,
@@ -70,8 +70,8 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-impl OpKernel for Dense {
-    fn absorbs(&self, i: usize) -> bool {
+impl OpKernel for DenseKernel {
+    fn prepacks_input(&self, i: usize) -> bool {
         (i == 1 && self.weights.is_some()) || (i == 2 && self.bias.is_some())
     }
 

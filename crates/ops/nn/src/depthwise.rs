@@ -127,7 +127,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let fused = Fused::of(attrs, build.inputs.len().saturating_sub(2))?;
     let dtype = build.input(0)?;
     if dtype == DType::Double && !fused.has_factor() {
-        return Ok(Box::new(Double {
+        return Ok(Box::new(DepthwiseDouble {
             layout,
             rules,
             fused,
@@ -172,7 +172,7 @@ fn scale(scaled: &Scaled, filter: Tensor) -> Result<Tensor> {
 }
 
 impl OpKernel for Depthwise {
-    fn absorbs(&self, i: usize) -> bool {
+    fn prepacks_input(&self, i: usize) -> bool {
         match i {
             1 => self.filter.is_some(),
             _ => i >= 2 && self.scaled.is_some() && i < 2 + self.fused.n_channel_args(),
@@ -262,13 +262,13 @@ fn simd_sizes(s: &Conv3dShape) -> DepthwiseShape {
 }
 
 /// A depthwise convolution in double precision.
-struct Double {
+struct DepthwiseDouble {
     layout: Layout,
     rules: Rules,
     fused: Fused,
 }
 
-impl OpKernel for Double {
+impl OpKernel for DepthwiseDouble {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let s = depthwise_geometry(self.layout, &self.rules, ctx.shape(0)?, ctx.shape(1)?)?;
         let x = self.layout.to_last(ctx, ctx.input(0)?.clone())?;

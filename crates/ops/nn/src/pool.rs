@@ -88,7 +88,7 @@ pub(crate) const OPS: &[Op] = &[
 
 /// The windows of a pooling.
 #[derive(Clone, Debug)]
-pub(crate) struct Spec {
+pub(crate) struct PoolSpec {
     pub layout: Layout,
     pub windows: SmallVec<[usize; 3]>,
     pub rules: Rules,
@@ -96,15 +96,15 @@ pub(crate) struct Spec {
     depth: usize,
 }
 
-impl Spec {
+impl PoolSpec {
     /// Returns the windows of the attrs.
-    pub fn of(attrs: &Attrs, kind: PoolKind) -> Result<Spec> {
+    pub fn of(attrs: &Attrs, kind: PoolKind) -> Result<PoolSpec> {
         let ksize = ints32(attrs, "ksize")?;
         let strides = ints32(attrs, "strides")?;
-        Spec::new(attrs, kind, &ksize, &strides)
+        PoolSpec::new(attrs, kind, &ksize, &strides)
     }
 
-    pub fn new(attrs: &Attrs, kind: PoolKind, ksize: &[i64], strides: &[i64]) -> Result<Spec> {
+    pub fn new(attrs: &Attrs, kind: PoolKind, ksize: &[i64], strides: &[i64]) -> Result<PoolSpec> {
         let layout = Layout::of(attrs)?;
         let layout = if ksize.len() == 5 && attrs.get("data_format").is_none() {
             Layout {
@@ -153,7 +153,7 @@ impl Spec {
                 ));
             }
         }
-        Ok(Spec {
+        Ok(PoolSpec {
             layout,
             windows: axes().map(|i| ksize[i] as usize).collect(),
             rules: axes()
@@ -213,18 +213,18 @@ impl Spec {
 }
 
 fn shape_max(ctx: &mut ShapeCtx) -> Result<()> {
-    Spec::of(ctx.attrs(), PoolKind::Max)?.shape(ctx)
+    PoolSpec::of(ctx.attrs(), PoolKind::Max)?.shape(ctx)
 }
 
 fn shape_average(ctx: &mut ShapeCtx) -> Result<()> {
-    Spec::of(ctx.attrs(), PoolKind::Average)?.shape(ctx)
+    PoolSpec::of(ctx.attrs(), PoolKind::Average)?.shape(ctx)
 }
 
 fn shape_v2(ctx: &mut ShapeCtx) -> Result<()> {
     let layout = Layout::of(ctx.attrs())?;
     ctx.with_rank(0, layout.rank())?;
     match (ctx.constant_ints(1), ctx.constant_ints(2)) {
-        (Some(k), Some(s)) => Spec::new(ctx.attrs(), PoolKind::Max, &k, &s)?.shape(ctx),
+        (Some(k), Some(s)) => PoolSpec::new(ctx.attrs(), PoolKind::Max, &k, &s)?.shape(ctx),
         _ => {
             ctx.set(0, PartialShape::of_rank(layout.rank()));
             Ok(())
@@ -234,7 +234,7 @@ fn shape_v2(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn shape_of_argmax(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
-    let spec = Spec::of(ctx.attrs(), PoolKind::Max)?;
+    let spec = PoolSpec::of(ctx.attrs(), PoolKind::Max)?;
     let dims = (0..4).map(|i| match i {
         1 | 2 => spec.rules[i - 1].output(input.dim(i as isize), Some(spec.windows[i - 1])),
         _ => Ok(input.dim(i as isize)),
@@ -245,12 +245,13 @@ fn shape_of_argmax(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Runs a pooling op of one dtype.
-type Run = fn(&dyn Parallelism, PoolKind, &Spec, &Conv3dShape, &Tensor, &mut Tensor) -> Result<()>;
+type Run =
+    fn(&dyn Parallelism, PoolKind, &PoolSpec, &Conv3dShape, &Tensor, &mut Tensor) -> Result<()>;
 
 struct Pool {
     kind: PoolKind,
     /// `None` if window and strides are inputs.
-    spec: Option<Spec>,
+    spec: Option<PoolSpec>,
     attrs: Attrs,
     dtype: DType,
     run: Run,
@@ -272,7 +273,7 @@ fn build_pool(build: &KernelBuild, kind: PoolKind) -> Result<Box<dyn OpKernel>> 
         spec: if from_inputs {
             None
         } else {
-            Some(Spec::of(build.attrs, kind)?)
+            Some(PoolSpec::of(build.attrs, kind)?)
         },
         attrs: if from_inputs {
             build.attrs.clone()
@@ -291,7 +292,7 @@ impl OpKernel for Pool {
             Some(spec) => spec,
             None => {
                 let (k, s) = (indices::ints(ctx.input(1)?)?, indices::ints(ctx.input(2)?)?);
-                own = Spec::new(&self.attrs, self.kind, &k, &s)?;
+                own = PoolSpec::new(&self.attrs, self.kind, &k, &s)?;
                 &own
             }
         };
@@ -323,7 +324,7 @@ impl OpKernel for Pool {
 fn run_float(
     par: &dyn Parallelism,
     kind: PoolKind,
-    spec: &Spec,
+    spec: &PoolSpec,
     s: &Conv3dShape,
     x: &Tensor,
     out: &mut Tensor,
@@ -359,7 +360,7 @@ fn run_float(
 fn run_average(
     par: &dyn Parallelism,
     _: PoolKind,
-    _: &Spec,
+    _: &PoolSpec,
     s: &Conv3dShape,
     x: &Tensor,
     out: &mut Tensor,
@@ -381,7 +382,7 @@ fn run_average(
 fn run_max<T: Ordered>(
     par: &dyn Parallelism,
     _: PoolKind,
-    spec: &Spec,
+    spec: &PoolSpec,
     s: &Conv3dShape,
     x: &Tensor,
     out: &mut Tensor,
@@ -406,7 +407,7 @@ fn run_max<T: Ordered>(
 }
 
 struct Argmax {
-    spec: Spec,
+    spec: PoolSpec,
     with_batch: bool,
     index: DType,
     run: fn(&Argmax, &mut KernelCtx) -> Result<()>,
@@ -417,7 +418,7 @@ fn build_argmax(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let run = dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
         run_argmax::<T> as fn(&Argmax, &mut KernelCtx) -> Result<()>,
         else return Err(build.unsupported(dtype)));
-    let spec = Spec::of(build.attrs, PoolKind::Max)?;
+    let spec = PoolSpec::of(build.attrs, PoolKind::Max)?;
     if spec.depth > 1 {
         return Err(unimplemented_error!(
             "Depthwise max pooling is not supported by MaxPoolWithArgmax"

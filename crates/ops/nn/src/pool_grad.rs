@@ -2,7 +2,7 @@
 //! (TensorFlow: `core/kernels/maxpooling_op.cc`, `avgpooling_op.cc` and `pooling_ops_3d.cc`).
 
 use crate::conv_reference::{each_offset, output_dims, pixel};
-use crate::pool::{Spec, window};
+use crate::pool::{PoolSpec, window};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices::{self, Index, dispatch_index};
@@ -144,7 +144,7 @@ enum Order {
 }
 
 /// Returns the windows over `input`, whose pooling must have the shape `output`.
-fn placed(spec: &Spec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
+fn placed(spec: &PoolSpec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
     let rank = spec.layout.rank();
     if input.rank() != rank {
         return Err(invalid_argument!("tensor_in must be {rank}-dimensional"));
@@ -267,7 +267,7 @@ fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
 struct MaxGrad {
     order: Order,
     /// `None` if window and strides are inputs.
-    spec: Option<Spec>,
+    spec: Option<PoolSpec>,
     attrs: Attrs,
     dtype: DType,
 }
@@ -278,7 +278,7 @@ fn max_grad(build: &KernelBuild, order: Order) -> Result<Box<dyn OpKernel>> {
         return Err(build.unsupported(dtype));
     }
     let spec = match build.inputs.len() {
-        3 => Some(Spec::of(build.attrs, PoolKind::Max)?),
+        3 => Some(PoolSpec::of(build.attrs, PoolKind::Max)?),
         _ => None,
     };
     Ok(Box::new(MaxGrad {
@@ -296,7 +296,7 @@ impl OpKernel for MaxGrad {
             Some(spec) => spec,
             None => {
                 let (k, s) = (indices::ints(ctx.input(3)?)?, indices::ints(ctx.input(4)?)?);
-                own = Spec::new(&self.attrs, PoolKind::Max, &k, &s)?;
+                own = PoolSpec::new(&self.attrs, PoolKind::Max, &k, &s)?;
                 &own
             }
         };
@@ -382,7 +382,7 @@ impl MaxGrad {
 }
 
 fn argmax_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let spec = Spec::of(build.attrs, PoolKind::Max)?;
+    let spec = PoolSpec::of(build.attrs, PoolKind::Max)?;
     let with_batch = build.attrs.bool("include_batch_in_index")?;
     let (dtype, index) = (build.output(0)?, build.input(2)?);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -441,7 +441,7 @@ fn scatter<T: Ordered, I: Index>(
 }
 
 fn average_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let spec = Spec::of(build.attrs, PoolKind::Average)?;
+    let spec = PoolSpec::of(build.attrs, PoolKind::Average)?;
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (sizes, rank) = (ctx.input(0)?, spec.layout.rank());

@@ -24,7 +24,7 @@ pub(crate) const OPS: &[Op] = &[
         shape(ctx, 2, &records)
     })
     .cost(Cost::Expensive)
-    .kernel(|b| build(b, Form::V1)),
+    .kernel(|b| build(b, OpVersion::V1)),
     Op::new(
         "ParseExampleV2",
         "serialized: string, names: string, sparse_keys: string, dense_keys: string, \
@@ -49,7 +49,7 @@ pub(crate) const OPS: &[Op] = &[
         }
     })
     .cost(Cost::Expensive)
-    .kernel(|b| build(b, Form::V2)),
+    .kernel(|b| build(b, OpVersion::V2)),
     Op::new(
         "ParseSingleExample",
         "serialized: string, dense_defaults: list(Tdense) -> sparse_indices: \
@@ -64,11 +64,11 @@ pub(crate) const OPS: &[Op] = &[
         shape(ctx, 1, &records)
     })
     .cost(Cost::Expensive)
-    .kernel(|b| build(b, Form::Single)),
+    .kernel(|b| build(b, OpVersion::Single)),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum OpVersion {
     V1,
     V2,
     Single,
@@ -105,23 +105,23 @@ fn shape(ctx: &mut ShapeCtx, coordinates: usize, records: &PartialShape) -> Resu
 }
 
 /// A feature with values in every record.
-struct Dense {
+struct DenseFeature {
     dtype: DType,
     /// The shape of one record's values; the first dimension may depend on the record.
     shape: PartialShape,
 }
 
 struct Parser {
-    form: Form,
+    form: OpVersion,
     sparse: Vec<DType>,
-    dense: Vec<Dense>,
+    dense: Vec<DenseFeature>,
     /// Dtypes of values and of row splits.
     ragged: Vec<(DType, DType)>,
     /// The keys, if they are attrs.
     keys: Option<[Vec<String>; 2]>,
 }
 
-fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
+fn build(build: &KernelBuild, form: OpVersion) -> Result<Box<dyn OpKernel>> {
     let attrs: &Attrs = build.attrs;
     let owned = |name: &str| -> Result<Vec<String>> {
         Ok(attrs.strs(name)?.into_iter().map(str::to_string).collect())
@@ -144,7 +144,7 @@ fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
     }
     let dense = dtypes.into_iter().zip(shapes);
     let ragged = match form {
-        Form::V2 => {
+        OpVersion::V2 => {
             let splits = attrs.dtypes("ragged_split_types")?;
             let values = attrs.dtypes("ragged_value_types")?;
             if splits.len() != values.len() {
@@ -159,10 +159,12 @@ fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
     let parser = Parser {
         form,
         sparse: attrs.dtypes("sparse_types")?,
-        dense: dense.map(|(dtype, shape)| Dense { dtype, shape }).collect(),
+        dense: dense
+            .map(|(dtype, shape)| DenseFeature { dtype, shape })
+            .collect(),
         ragged,
         keys: match form {
-            Form::Single => Some([owned("sparse_keys")?, owned("dense_keys")?]),
+            OpVersion::Single => Some([owned("sparse_keys")?, owned("dense_keys")?]),
             _ => None,
         },
     };
@@ -286,14 +288,14 @@ impl Parser {
         let serialized = ctx.input(0)?;
         let single = serialized.shape().is_scalar();
         let fits = match self.form {
-            Form::V1 => serialized.shape().rank() == 1,
-            Form::V2 => serialized.shape().rank() <= 1,
-            Form::Single => single,
+            OpVersion::V1 => serialized.shape().rank() == 1,
+            OpVersion::V2 => serialized.shape().rank() <= 1,
+            OpVersion::Single => single,
         };
         if !fits {
             return Err(invalid_argument!(
                 "Expected serialized to be a {}, got shape: {}",
-                if self.form == Form::Single {
+                if self.form == OpVersion::Single {
                     "scalar"
                 } else {
                     "vector"
@@ -320,7 +322,7 @@ impl Parser {
         let none: &[Bytes] = &[];
         let (names, sparse, dense, ragged, defaults) = match (&self.keys, self.form) {
             (Some([sparse, dense]), _) => (none, sparse.clone(), dense.clone(), Vec::new(), 1),
-            (None, Form::V2) => (ctx.input(1)?.strings()?, words(2)?, words(3)?, words(4)?, 5),
+            (None, OpVersion::V2) => (ctx.input(1)?.strings()?, words(2)?, words(3)?, words(4)?, 5),
             (None, _) => {
                 let dense = list(2 + n_sparse, n_dense)?;
                 let defaults = 2 + n_sparse + n_dense;
@@ -425,8 +427,8 @@ impl Batch<'_> {
         ])
     }
 
-    fn dense(&self, key: &str, dense: &Dense, default: &Tensor) -> Result<Tensor> {
-        let Dense { dtype, shape } = dense;
+    fn dense(&self, key: &str, dense: &DenseFeature, default: &Tensor) -> Result<Tensor> {
+        let DenseFeature { dtype, shape } = dense;
         if default.dtype() != *dtype {
             return Err(invalid_argument!(
                 "dense_defaults[{key}].dtype() == {} != dense_types == {dtype}",
@@ -476,7 +478,7 @@ impl Batch<'_> {
     fn padded(
         &self,
         key: &str,
-        dense: &Dense,
+        dense: &DenseFeature,
         default: &Tensor,
         batch: &[usize],
         rest: &[usize],

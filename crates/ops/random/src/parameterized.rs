@@ -1,7 +1,7 @@
 //! Shapes and streams of the ops whose parameters are tensors.
 
 use crate::random_ops::{Seeded, shape_from_input, wanted_shape};
-use crate::stateless::{Source, check_seed};
+use crate::stateless::{StreamSource, check_seed};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_tensor;
 use ferroflow_functors::indices::{shape_input, shape_of};
@@ -34,14 +34,14 @@ drawn! {
 }
 
 /// Returns a stream with the requested count of numbers.
-pub(crate) type Stream = Box<dyn Fn(&KernelCtx, usize) -> Result<Philox> + Send + Sync>;
+pub(crate) type StreamFn = Box<dyn Fn(&KernelCtx, usize) -> Result<Philox> + Send + Sync>;
 
-pub(crate) fn of_node(build: &KernelBuild) -> Result<Stream> {
+pub(crate) fn of_node(build: &KernelBuild) -> Result<StreamFn> {
     let node = Seeded::new(build)?;
     Ok(Box::new(move |ctx, n| node.outputs(ctx, n)))
 }
 
-pub(crate) fn of_input(source: Source) -> Stream {
+pub(crate) fn of_input(source: StreamSource) -> StreamFn {
     Box::new(move |ctx, _| source(ctx))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn samples_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 /// The meaning of the shape in input 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum ShapeMeaning {
     /// The numbers for each parameter.
     Samples,
     /// All numbers; its last dimensions are the parameters'.
@@ -67,9 +67,9 @@ pub(crate) enum Asked {
 }
 
 /// Returns the shape of all numbers for the parameters in input `at`.
-pub(crate) fn full_shape(ctx: &KernelCtx, at: usize, asked: Asked) -> Result<Shape> {
+pub(crate) fn full_shape(ctx: &KernelCtx, at: usize, asked: ShapeMeaning) -> Result<Shape> {
     let (shape, of) = (wanted_shape(ctx)?, ctx.shape(at)?);
-    if asked == Asked::Samples {
+    if asked == ShapeMeaning::Samples {
         return shape_of(shape.dims().iter().chain(of.dims()).copied());
     }
     check_end(&shape, of)?;

@@ -5,7 +5,7 @@ use crate::distributions::{Distribution, Normal, Uniform};
 use crate::parameterized::{broadcast, check_end, stateless_shape};
 use crate::random_ops::{Seeded, shape_from_input, wanted_shape};
 use crate::stateless::seeded;
-use crate::truncated::{Cuts, MAX_TRIES};
+use crate::truncated::{MAX_TRIES, TruncatedNormals};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_shape;
 use ferroflow_opdef::{Expr, GradientCtx, KernelCtx, Op};
@@ -87,7 +87,7 @@ where
     let blocks = (batches as u128) * 2 * (MAX_TRIES as u128) * (size as u128 + 3) / 4;
     let mut random = node.reserve(ctx, blocks)?;
     let mut out = ctx.alloc(T::DTYPE, shape)?;
-    let cuts = Cuts::new(inputs)?;
+    let cuts = TruncatedNormals::new(inputs)?;
     for (i, out) in out.slice_mut::<T>()?.chunks_mut(size.max(1)).enumerate() {
         cuts.at(i).draw(&mut random, out.len(), |i, x| {
             if let Some(out) = out.get_mut(i) {
@@ -121,7 +121,7 @@ where
     let n = of.num_elements();
     let [mean, deviation, min, max] = inputs.map(|t| broadcast(ctx, t, &of));
     let all = [mean?, deviation?, min?, max?];
-    let cuts = Cuts::new(all.each_ref())?;
+    let cuts = TruncatedNormals::new(all.each_ref())?;
     let mut out = ctx.alloc(T::DTYPE, shape)?;
     let samples = out.num_elements() / n.max(1);
     let to = out.slice_mut::<T>()?;

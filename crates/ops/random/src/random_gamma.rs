@@ -5,7 +5,8 @@ use crate::distributions::RESERVED;
 use crate::draws;
 use crate::multinomial::as_doubles;
 use crate::parameterized::{
-    Asked, Drawn, Stream, full_shape, of_input, of_node, samples_shape, spread, stateless_shape,
+    Drawn, ShapeMeaning, StreamFn, full_shape, of_input, of_node, samples_shape, spread,
+    stateless_shape,
 };
 use crate::random_ops::shape_from_input;
 use crate::stateless::{check_key, keyed, seeded};
@@ -24,7 +25,7 @@ pub(crate) const OPS: &[Op] = &[
          {int32,int64}; T: type {half,float,double} | stateful",
     )
     .shape(samples_shape)
-    .kernel(|build| gamma(build, (1, Asked::Samples), of_node(build)?))
+    .kernel(|build| gamma(build, (1, ShapeMeaning::Samples), of_node(build)?))
     .gradient(|g| gamma_gradient(g, 1)),
     Op::new(
         "StatelessRandomGammaV2",
@@ -32,7 +33,7 @@ pub(crate) const OPS: &[Op] = &[
          {half,float,double}; T: type {int32,int64}; Tseed: type {int32,int64} = int64",
     )
     .shape(stateless_shape)
-    .kernel(|build| gamma(build, (2, Asked::All), of_input(seeded)))
+    .kernel(|build| gamma(build, (2, ShapeMeaning::All), of_input(seeded)))
     .gradient(|g| gamma_gradient(g, 2)),
     Op::new(
         "StatelessRandomGammaV3",
@@ -44,7 +45,7 @@ pub(crate) const OPS: &[Op] = &[
         check_key(ctx)?;
         shape_from_input(ctx)
     })
-    .kernel(|build| gamma(build, (4, Asked::All), of_input(keyed)))
+    .kernel(|build| gamma(build, (4, ShapeMeaning::All), of_input(keyed)))
     .gradient(|g| gamma_gradient(g, 4)),
     Op::new(
         "RandomGammaGrad",
@@ -62,8 +63,8 @@ pub(crate) const OPS: &[Op] = &[
 
 fn gamma(
     build: &KernelBuild,
-    (at, asked): (usize, Asked),
-    stream: Stream,
+    (at, asked): (usize, ShapeMeaning),
+    stream: StreamFn,
 ) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     dispatch!(dtype, T in [f16, f32, f64] => Ok(Box::new(move |ctx: &mut KernelCtx| {

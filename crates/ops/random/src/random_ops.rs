@@ -51,7 +51,7 @@ pub(crate) const OPS: &[Op] = &[
 
 /// The position of a node's stream, local to the session, so that every plan with the node
 /// continues after the last step.
-struct Stream(Mutex<Philox>);
+struct NodeStream(Mutex<Philox>);
 
 /// The stream of a node, identified by its name and seeds.
 pub(crate) struct Seeded {
@@ -78,7 +78,7 @@ impl Seeded {
                 }
                 seeds => seeds,
             };
-            Ok(Stream(Mutex::new(Philox::new(seed, seed2))))
+            Ok(NodeStream(Mutex::new(Philox::new(seed, seed2))))
         })?;
         let mut next = stream.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = *next;

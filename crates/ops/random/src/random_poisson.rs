@@ -5,7 +5,8 @@ use crate::distributions::RESERVED;
 use crate::draws;
 use crate::multinomial::as_doubles;
 use crate::parameterized::{
-    Asked, Drawn, Stream, full_shape, of_input, of_node, samples_shape, spread, stateless_shape,
+    Drawn, ShapeMeaning, StreamFn, full_shape, of_input, of_node, samples_shape, spread,
+    stateless_shape,
 };
 use crate::stateless::seeded;
 use ferroflow_base::Result;
@@ -20,7 +21,7 @@ pub(crate) const OPS: &[Op] = &[
          S: type {int32,int64}; dtype: type {half,float,double} | stateful",
     )
     .shape(samples_shape)
-    .kernel(|build| poisson(build, (1, Asked::Samples), of_node(build)?)),
+    .kernel(|build| poisson(build, (1, ShapeMeaning::Samples), of_node(build)?)),
     Op::new(
         "RandomPoissonV2",
         "shape: S, rate: R -> output: dtype | seed: int = 0; seed2: int = 0; S: type \
@@ -28,7 +29,7 @@ pub(crate) const OPS: &[Op] = &[
          {half,float,double,int32,int64} = int64 | stateful",
     )
     .shape(samples_shape)
-    .kernel(|build| poisson(build, (1, Asked::Samples), of_node(build)?)),
+    .kernel(|build| poisson(build, (1, ShapeMeaning::Samples), of_node(build)?)),
     Op::new(
         "StatelessRandomPoisson",
         "shape: T, seed: Tseed, lam: Rtype -> output: dtype | \
@@ -37,14 +38,14 @@ pub(crate) const OPS: &[Op] = &[
          Tseed: type {int32,int64} = int64 |",
     )
     .shape(stateless_shape)
-    .kernel(|build| poisson(build, (2, Asked::All), of_input(seeded)))
+    .kernel(|build| poisson(build, (2, ShapeMeaning::All), of_input(seeded)))
     .not_differentiable(),
 ];
 
 fn poisson(
     build: &KernelBuild,
-    (at, asked): (usize, Asked),
-    stream: Stream,
+    (at, asked): (usize, ShapeMeaning),
+    stream: StreamFn,
 ) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     dispatch!(dtype, T in [f16, f32, f64, i32, i64] => Ok(Box::new(move |ctx: &mut KernelCtx| {

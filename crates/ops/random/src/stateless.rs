@@ -171,7 +171,7 @@ pub(crate) const OPS: &[Op] = &[
 const PHILOX: i32 = 1;
 
 /// Returns the stream of an op, from its inputs.
-pub(crate) type Source = fn(&KernelCtx) -> Result<Philox>;
+pub(crate) type StreamSource = fn(&KernelCtx) -> Result<Philox>;
 
 pub(crate) fn check_seed(ctx: &ShapeCtx, i: usize) -> Result<()> {
     match ctx.with_rank(i, 1)?.dim(0) {
@@ -274,7 +274,7 @@ pub(crate) fn check_algorithm(number: &Tensor) -> Result<()> {
     }
 }
 
-fn floats(build: &KernelBuild, kind: Floats, source: Source) -> Result<Box<dyn OpKernel>> {
+fn floats(build: &KernelBuild, kind: Floats, source: StreamSource) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let out = kind.fill(ctx, dtype, wanted_shape(ctx)?, &source(ctx)?)?;
@@ -282,7 +282,7 @@ fn floats(build: &KernelBuild, kind: Floats, source: Source) -> Result<Box<dyn O
     }))
 }
 
-fn uniform_int(at: usize, source: Source) -> Result<Box<dyn OpKernel>> {
+fn uniform_int(at: usize, source: StreamSource) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let from = source(ctx)?;
         let out = integers(ctx, at, wanted_shape(ctx)?, |_| Ok(from))?;
@@ -290,7 +290,7 @@ fn uniform_int(at: usize, source: Source) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn full_int(build: &KernelBuild, source: Source) -> Result<Box<dyn OpKernel>> {
+fn full_int(build: &KernelBuild, source: StreamSource) -> Result<Box<dyn OpKernel>> {
     dispatch!(build.output(0)?, T in [i32, i64, u32, u64] => Ok(Box::new(move |ctx: &mut KernelCtx| {
         let all = Integers { low: 0 as T, range: 0 };
         let out = filled::<T, _>(ctx, wanted_shape(ctx)?, &source(ctx)?, &all)?;

@@ -11,7 +11,7 @@ use num_traits::Float;
 pub(crate) const MAX_TRIES: usize = 1000;
 
 /// A truncated normal distribution.
-pub(crate) struct Cut<T> {
+pub(crate) struct TruncatedNormal<T> {
     mean: T,
     deviation: T,
     min: T,
@@ -19,17 +19,17 @@ pub(crate) struct Cut<T> {
 }
 
 /// Distributions whose parameters are one each, or the same for all.
-pub(crate) struct Cuts<'a, T> {
+pub(crate) struct TruncatedNormals<'a, T> {
     mean: &'a [T],
     deviation: &'a [T],
     min: &'a [T],
     max: &'a [T],
 }
 
-impl<'a, T: Element + Float> Cuts<'a, T> {
+impl<'a, T: Element + Float> TruncatedNormals<'a, T> {
     /// Reads the tensors of means, deviations and both bounds.
     pub(crate) fn new([mean, deviation, min, max]: [&'a Tensor; 4]) -> Result<Self> {
-        Ok(Cuts {
+        Ok(TruncatedNormals {
             mean: mean.slice()?,
             deviation: deviation.slice()?,
             min: min.slice()?,
@@ -38,12 +38,12 @@ impl<'a, T: Element + Float> Cuts<'a, T> {
     }
 
     /// Returns the `i`-th one.
-    pub(crate) fn at(&self, i: usize) -> Cut<T> {
+    pub(crate) fn at(&self, i: usize) -> TruncatedNormal<T> {
         let of = |values: &[T]| match values {
             [one] => *one,
             several => several.get(i).copied().unwrap_or_else(T::nan),
         };
-        Cut {
+        TruncatedNormal {
             mean: of(self.mean),
             deviation: of(self.deviation),
             min: of(self.min),
@@ -96,7 +96,7 @@ impl<F> Accepted<F> {
     }
 }
 
-impl<T: Float + Default> Cut<T>
+impl<T: Float + Default> TruncatedNormal<T>
 where
     Uniform: Distribution<T>,
     Normal: Distribution<T>,
@@ -116,7 +116,7 @@ where
         }
         let of = |x: f64| T::from(x).unwrap_or_else(T::nan);
         let (zero, two) = (T::zero(), of(2.0));
-        let Cut {
+        let TruncatedNormal {
             mean,
             mut deviation,
             mut min,

@@ -20,7 +20,7 @@ const TURNED: usize = 1 << 18;
 /// The transposed input of some images: `[channel][image][depth][height][phase][column]`, where
 /// column `q` of phase `r` is position `q * stride_w + r` of the padded line.
 #[derive(Clone, Copy)]
-struct Turned {
+struct TransposedInput {
     s: Conv3dShape,
     /// Output rows of a piece.
     band: usize,
@@ -38,7 +38,7 @@ fn extent(outputs: usize, stride: usize, filter: usize, dilation: usize) -> usiz
     (outputs - 1) * stride + (filter - 1) * dilation + 1
 }
 
-impl Turned {
+impl TransposedInput {
     fn new(s: &Conv3dShape, images: usize, band: usize) -> Self {
         let p = &s.plane;
         let depth = extent(s.out_d, s.stride_d, s.filter_d, s.dil_d);
@@ -48,7 +48,7 @@ impl Turned {
         let line = columns * p.stride_w;
         // An odd number of cache lines, so that channels do not compete for the same sets.
         let channel = (images * depth * height * line).div_ceil(16) | 1;
-        Turned {
+        TransposedInput {
             s: *s,
             band,
             depth,
@@ -113,15 +113,15 @@ impl Turned {
 }
 
 /// The channels `first..first + in_c` of a transposed input under every filter position.
-struct Lines<'a, T> {
-    turned: Turned,
+struct InputLines<'a, T> {
+    turned: TransposedInput,
     planes: &'a [T],
     images: usize,
     first: usize,
     in_c: usize,
 }
 
-impl<T: GemmElement> RowSource<T> for Lines<'_, T> {
+impl<T: GemmElement> RowSource<T> for InputLines<'_, T> {
     fn n_offsets(&self) -> usize {
         self.images * self.turned.s.out_d * self.turned.band
     }
@@ -212,7 +212,7 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
         return;
     }
     // A piece is several images, or some rows of one.
-    let whole = p.in_c * Turned::new(s, 1, p.out_h).channel;
+    let whole = p.in_c * TransposedInput::new(s, 1, p.out_h).channel;
     let room = TURNED.max(size);
     let images = (LINES / lines).min(room / whole).clamp(1, p.batch);
     let band = match images == 1 && s.out_d == 1 {
@@ -226,7 +226,7 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
     let inner: &dyn Parallelism = if lanes > 1 { &Inline } else { par };
     let mut sums = vec![T::ZERO; size * lanes];
     par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
-        let mut turned = Turned::new(s, images, band);
+        let mut turned = TransposedInput::new(s, images, band);
         let mut planes = vec![T::ZERO; p.in_c * turned.channel];
         for piece in (lane..pieces).step_by(lanes) {
             let (first, row) = (piece / bands * images, piece % bands * band);
@@ -237,7 +237,7 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
             let right = &dy[(first * lines + row) * p.out_w * p.out_c..];
             let to = SendPtr(sum.as_mut_ptr());
             for g in 0..p.groups {
-                let source = Lines {
+                let source = InputLines {
                     turned,
                     planes: &planes,
                     images: images.len(),
@@ -248,7 +248,7 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
                 PackedB::with_scratch(inner, right, k, out_c, |b| {
                     let to = Out::Matrix(SendPtr(to.get().wrapping_add(g * out_c)), p.out_c);
                     let (ep, add) = (Epilogue::none(), piece != lane);
-                    // SAFETY: `Lines` points into `planes`, which hold every position that a window
+                    // SAFETY: `InputLines` points into `planes`, which hold every position that a window
                     // of these outputs covers; `to` has `rows` rows of stride `p.out_c`,
                     // initialized, no other thread accesses it, and a group's columns are its own.
                     unsafe { drive(inner, rows, &source, b.into(), to, &ep, add) };

@@ -20,7 +20,7 @@ use crate::aligned::{Scratch, SendPtr};
 use crate::gemm::drive::{Planes, drive_planes};
 use crate::gemm::{Epilogue, PackedB};
 use crate::math::unary_with;
-use crate::table::Table;
+use crate::table::DispatchTable;
 use ferroflow_sync::{Inline, Parallelism, parallel_for};
 use tile::{GradientJob, InputJob, OutputJob};
 
@@ -264,7 +264,14 @@ impl<'a> Grid<'a> {
     ///
     /// # Safety
     /// `dst` is valid for the input channels in each plane, which are `plane` elements apart.
-    unsafe fn input(&self, table: &Table, tile: usize, input: &[f32], dst: *mut f32, plane: usize) {
+    unsafe fn input(
+        &self,
+        table: &DispatchTable,
+        tile: usize,
+        input: &[f32],
+        dst: *mut f32,
+        plane: usize,
+    ) {
         let ([image, y, x], s, transform) = (self.corner(tile), self.s, self.transform);
         let pixels: [SendPtr<f32>; 64] = std::array::from_fn(|i| {
             if i >= transform.planes() {
@@ -295,7 +302,7 @@ impl<'a> Grid<'a> {
     /// `dst` is valid for a row of each panel of each plane, at these distances.
     unsafe fn gradient(
         &self,
-        table: &Table,
+        table: &DispatchTable,
         tile: usize,
         dy: &[f32],
         dst: *mut f32,
@@ -347,7 +354,7 @@ pub(super) unsafe fn run(
     } else {
         (par, &Inline)
     };
-    let table = Table::current();
+    let table = DispatchTable::current();
     let (lo, hi) = ep
         .act
         .limits()

@@ -31,7 +31,7 @@ pub fn gemm_update<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize>
     for v in &values {
         check(v.len(), s.m, s.n, s.n, "values");
     }
-    let update = Update {
+    let update = TileUpdate {
         values: values.map(|v| SendPtr(v.as_mut_ptr())),
         ld: s.n,
         rule,
@@ -42,7 +42,7 @@ pub fn gemm_update<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize>
 }
 
 /// Values updated tile by tile.
-struct Update<'a, T, F, const N: usize> {
+struct TileUpdate<'a, T, F, const N: usize> {
     values: [SendPtr<T>; N],
     ld: usize,
     rule: &'a F,
@@ -50,7 +50,7 @@ struct Update<'a, T, F, const N: usize> {
 }
 
 impl<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize> TileSink<T>
-    for Update<'_, T, F, N>
+    for TileUpdate<'_, T, F, N>
 {
     fn bring(&self, row: usize, col: usize, [rows, cols]: [usize; 2]) {
         let line = 64 / size_of::<T>();

@@ -167,7 +167,9 @@ impl Loader<'_> {
         let mut kernels = Vec::new();
         body.each_kernel(&mut |_, entry, constants| {
             let kernel = (self.make)(entry, constants)?;
-            let absorbed = (0..).zip(constants).filter(|(i, _)| kernel.absorbs(*i));
+            let absorbed = (0..)
+                .zip(constants)
+                .filter(|(i, _)| kernel.prepacks_input(*i));
             let absorbed = absorbed.filter_map(|(i, constant)| {
                 constant.as_ref()?.release();
                 Some(i)

@@ -16,7 +16,7 @@ mod writer;
 mod tests;
 
 pub use ref_batch::RefBatch;
-pub use value::{AsyncValue, AsyncValueRef, Ready, State};
+pub use value::{AsyncValue, AsyncValueRef, Ready, ValueState};
 pub use writer::{Constructed, IndirectPromise, Promise};
 
 use ferroflow_base::Status;

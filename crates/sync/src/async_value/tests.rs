@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 fn a_value_becomes_available_once() {
     let (promise, value) = Promise::<String>::new();
     let value: AsyncValue = value.into();
-    assert_eq!(value.state(), State::Unconstructed);
+    assert_eq!(value.state(), ValueState::Unconstructed);
     let mut constructed = promise.construct("a".to_string());
     assert_eq!(
         (value.state(), value.get::<String>()),
-        (State::Constructed, None)
+        (ValueState::Constructed, None)
     );
     constructed.get_mut().expect("ours").push('b');
     constructed.set_state_concrete();

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 /// The state of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum ValueState {
     /// Not written yet.
     Unconstructed,
     /// Written, but may still change.
@@ -70,12 +70,12 @@ impl AsyncValue {
 
     /// Returns the state of the value.
     #[inline]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ValueState {
         match self.0.state() {
-            UNCONSTRUCTED => State::Unconstructed,
-            CONSTRUCTED => State::Constructed,
-            CONCRETE => State::Concrete,
-            _ => State::Error,
+            UNCONSTRUCTED => ValueState::Unconstructed,
+            CONSTRUCTED => ValueState::Constructed,
+            CONCRETE => ValueState::Concrete,
+            _ => ValueState::Error,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::aligned::{Scratch, SendPtr};
 use crate::conv::Conv2dShape;
 use crate::gemm::drive::{Planes, Right, drive_planes};
 use crate::gemm::{PackedB, check, turn};
-use crate::table::Table;
+use crate::table::DispatchTable;
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut, parallel_for};
 use std::ops::Range;
 
@@ -103,7 +103,7 @@ fn add_block(
         grid.s,
         block.len(),
         grid.transform.planes(),
-        Table::current(),
+        DispatchTable::current(),
     );
     let row = 2 * table.gemm.lanes;
     let (panels, panel) = (s.out_c.div_ceil(row), row * n);
