@@ -251,6 +251,9 @@ pub struct BinaryKernel<A, R> {
 }
 
 /// Returns the kernel that applies `functor` to inputs 0 and 1 broadcast together.
+///
+/// # Errors
+/// None; the type is that of kernel factories.
 pub fn binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
@@ -283,6 +286,9 @@ impl<A: Element, R: Element, Z: BinaryFunctor<A, R>> OpKernel for ScalarsFirst<A
 }
 
 /// Returns the kernel of an `f32` function for a 16-bit float.
+///
+/// # Errors
+/// None; the type is that of kernel factories.
 pub fn half_binary_kernel<H: Half>(
     functor: impl BinaryFunctor<f32, f32> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
@@ -290,6 +296,9 @@ pub fn half_binary_kernel<H: Half>(
 }
 
 /// Like [`binary_kernel`], with a check of input 1 if the output is not empty.
+///
+/// # Errors
+/// None; the type is that of kernel factories.
 pub fn checked_binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
     check: Check<A>,
@@ -300,7 +309,7 @@ pub fn checked_binary_kernel<A: Element, R: Element>(
     }))
 }
 
-/// Returns the shape of two tensors broadcast together; an error if it is too large for a tensor.
+/// Returns the shape of two tensors broadcast together.
 pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
     if a == b {
         return Ok(a.clone());
@@ -343,6 +352,9 @@ impl<A: Element, R: Element> BinaryKernel<A, R> {
     }
 
     /// Computes output 0 of shape `shape` by `plan`, which must fit the inputs' element counts.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the output does not fit into memory; those of the check.
     pub fn run(&self, ctx: &mut KernelCtx, shape: Shape, plan: &BroadcastPlan) -> Result<()> {
         let (functor, n, par) = (&*self.functor, shape.num_elements(), ctx.par());
         if n == 0 {

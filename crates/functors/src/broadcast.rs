@@ -15,6 +15,9 @@ use smallvec::SmallVec;
 /// assert_eq!(s, Shape::from([2, 4, 3]));
 /// assert!(broadcast_shape(&Shape::from([2]), &Shape::from([3])).is_err());
 /// ```
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shapes are not compatible.
 pub fn broadcast_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     let rank = a.rank().max(b.rank());
     let at = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(1, |j| s[j]);
@@ -29,6 +32,9 @@ pub fn broadcast_shape(a: &Shape, b: &Shape) -> Result<Shape> {
 }
 
 /// Returns the shape of two partial shapes broadcast together, as far as it is known.
+///
+/// # Errors
+/// INVALID_ARGUMENT if known dimensions are not compatible.
 pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     let (Some(x), Some(y)) = (a.dims(), b.dims()) else {
         return Ok(PartialShape::unknown());
@@ -52,6 +58,9 @@ pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialSh
 }
 
 /// Returns `value` broadcast to `shape`, which it must fit.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if the result does not fit into memory.
 pub fn broadcast_tensor<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: Shape) -> Result<Tensor> {
     let from = value.shape();
     let lead = shape.rank().saturating_sub(from.rank());

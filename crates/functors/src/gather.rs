@@ -22,6 +22,10 @@ pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> S
 }
 
 /// Returns the rows of `params` along `axis` at `indices`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if an index is out of range or the result is too large; RESOURCE_EXHAUSTED
+/// if it does not fit into memory.
 pub fn gather_rows<T: Item, I: Index>(
     ctx: &KernelCtx,
     params: &Tensor,
@@ -86,6 +90,9 @@ pub fn gather_rows<T: Item, I: Index>(
 }
 
 /// Returns the shape of the rows of `params` that input 1 selects.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shapes, the axis or the batch dimensions do not fit.
 pub fn gather_shape_of(
     ctx: &mut ShapeCtx,
     params: &PartialShape,
@@ -120,6 +127,9 @@ pub fn gather_shape_of(
 }
 
 /// Returns whether an out-of-range index is ignored.
+///
+/// # Errors
+/// INVALID_ARGUMENT for an unknown policy.
 pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
     match attrs.str("bad_indices_policy")? {
         "" | "DEFAULT" | "ERROR" => Ok(false),
@@ -166,6 +176,10 @@ fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
 }
 
 /// Returns the rows of `params` at the leading coordinates `indices`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if an index is out of range or the shapes do not fit; RESOURCE_EXHAUSTED if
+/// the result does not fit into memory.
 pub fn gather_nd_rows<T: Item, I: Index>(
     ctx: &KernelCtx,
     params: &Tensor,
@@ -214,6 +228,9 @@ pub fn gather_nd_rows<T: Item, I: Index>(
 }
 
 /// Returns the shape of coordinates in input 1 looked up in `params`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shapes do not fit.
 pub fn gather_nd_shape_of(ctx: &mut ShapeCtx, params: &PartialShape) -> Result<()> {
     let indices = ctx.with_rank_at_least(1, 1)?;
     let (Some(dims), Some(index_dims)) = (params.dims(), indices.dims()) else {

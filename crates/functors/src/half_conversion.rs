@@ -12,6 +12,10 @@ const BLOCK: usize = 16 * 1024;
 pub const HALF_BLOCK: usize = 512;
 
 /// Returns `t` in single precision; `t` itself if it already is.
+///
+/// # Errors
+/// INTERNAL for other dtypes than 16-bit floats and `float`; RESOURCE_EXHAUSTED if the result
+/// does not fit into memory.
 pub fn widened(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     match t.dtype() {
         DType::Float => Ok(t.clone()),
@@ -22,6 +26,10 @@ pub fn widened(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
 }
 
 /// Converts `t` from single precision to `dtype`.
+///
+/// # Errors
+/// INTERNAL for other dtypes than 16-bit floats and `float`; RESOURCE_EXHAUSTED if the result
+/// does not fit into memory.
 pub fn narrowed(par: &dyn Parallelism, t: Tensor, dtype: DType) -> Result<Tensor> {
     match dtype {
         DType::Float => Ok(t),
@@ -42,6 +50,9 @@ fn narrow<H: Half>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns a vector of the elements in single precision.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if the result does not fit into memory.
 pub fn widened_slice<H: Half>(par: &dyn Parallelism, x: &[H]) -> Result<Tensor> {
     let mut out = Tensor::for_overwrite(DType::Float, [x.len()].into())?;
     par_chunks_mut(par, out.slice_mut::<f32>()?, BLOCK, 1, &|i, out| {
@@ -72,6 +83,10 @@ pub fn convert<A: Copy + Sync, B: Send>(
 }
 
 /// Returns `t`, of any real dtype, in single precision.
+///
+/// # Errors
+/// INTERNAL for dtypes that are not real floats; RESOURCE_EXHAUSTED if the result does not fit
+/// into memory.
 pub fn floats(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     macro_rules! convert {
         ($($dtype:ident: $ty:ty),*) => {

@@ -45,6 +45,9 @@ macro_rules! dispatch_index {
 }
 
 /// Returns the values of an integer tensor as 64-bit numbers.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the tensor is not of an integer type.
 #[inline]
 pub fn ints(t: &Tensor) -> Result<Ints> {
     match t.dtype() {
@@ -57,6 +60,9 @@ pub fn ints(t: &Tensor) -> Result<Ints> {
 }
 
 /// Converts a tensor of 64-bit numbers to `dtype`, truncating.
+///
+/// # Errors
+/// INVALID_ARGUMENT if `dtype` is not an index type.
 pub fn narrowed(t: Tensor, dtype: DType) -> Result<Tensor> {
     if dtype == t.dtype() {
         return Ok(t);
@@ -84,6 +90,9 @@ pub fn int(t: &Tensor) -> Option<i64> {
 }
 
 /// Returns a 1-D integer tensor of `dtype`, which is int32 or int64.
+///
+/// # Errors
+/// INVALID_ARGUMENT for other dtypes, and if a number does not fit.
 #[inline]
 pub fn int_vector(dtype: DType, values: impl ExactSizeIterator<Item = i64>) -> Result<Tensor> {
     let mut out = Tensor::for_overwrite(dtype, Shape::from([values.len()]))?;
@@ -96,6 +105,9 @@ pub fn int_vector(dtype: DType, values: impl ExactSizeIterator<Item = i64>) -> R
 }
 
 /// Returns an integer scalar of `dtype`, which is int32 or int64.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the number does not fit.
 #[inline]
 pub fn int_scalar(dtype: DType, v: i64) -> Result<Tensor> {
     match dtype {
@@ -139,11 +151,17 @@ pub fn partial(rank: usize, f: impl FnMut(usize) -> Option<usize>) -> PartialSha
 
 /// Returns the shape that a vector of sizes describes; unlike attrs, tensors have no unknown
 /// dimensions.
+///
+/// # Errors
+/// INVALID_ARGUMENT for negative sizes.
 pub fn sizes(dims: &[i64]) -> Result<PartialShape> {
     Ok((&Shape::checked(dims)?).into())
 }
 
 /// Returns the shape that input `i` of a shape function holds as its value, as far as it is known.
+///
+/// # Errors
+/// INVALID_ARGUMENT for negative sizes.
 pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     match (constant(ctx, i), ctx.shape_value(i)) {
         (Some(dims), _) => sizes(&dims),
@@ -172,7 +190,10 @@ pub fn coordinates(values: impl IntoIterator<Item = i64>) -> String {
     format!("[{}]", texts.join(", "))
 }
 
-/// Returns a shape from dimensions; an error if their product is too large.
+/// Returns a shape from dimensions.
+///
+/// # Errors
+/// INVALID_ARGUMENT if their product is too large.
 #[inline]
 pub fn shape_of(dims: impl IntoIterator<Item = usize>) -> Result<Shape> {
     let dims: Ints = dims

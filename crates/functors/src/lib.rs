@@ -7,6 +7,7 @@
 //!
 //! Does not know: which ops exist, resources, graphs, engines.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod binary;
 pub mod broadcast;

@@ -9,6 +9,9 @@ use ferroflow_tensor::{DType, Element, Shape, Tensor};
 
 /// Checks that both inputs are matrices. TensorFlow's message depends on whether oneDNN has a
 /// kernel for the dtype.
+///
+/// # Errors
+/// INVALID_ARGUMENT if they are not.
 pub fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
     let (m, n) = (a.rank(), b.rank());
     if (m, n) == (2, 2) {
@@ -24,6 +27,9 @@ pub fn check_matrices(dtype: DType, a: &Shape, b: &Shape) -> Result<()> {
 }
 
 /// Returns the sizes of `op(a) · op(b)`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the matrices do not fit.
 pub fn sizes(a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Result<GemmShape> {
     check_matrices(a.dtype(), a.shape(), b.shape())?;
     let (a, b) = (a.shape(), b.shape());
@@ -45,6 +51,9 @@ pub fn incompatible(
 }
 
 /// Returns the product of two matrices whose sizes are `s`, as [`sizes`] returns them.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if the product does not fit into memory.
 pub fn product<T: gemm::GemmElement + Num>(
     ctx: &KernelCtx,
     s: &GemmShape,

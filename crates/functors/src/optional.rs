@@ -11,6 +11,9 @@ pub struct Optional(pub Option<Vec<Tensor>>);
 
 impl Optional {
     /// Returns the optional as a variant scalar.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::from_variants`], which do not occur here.
     pub fn into_tensor(self) -> Result<Tensor> {
         Tensor::from_variants(Shape::scalar(), vec![self.into_variant()])
     }
@@ -26,6 +29,9 @@ impl Optional {
     }
 
     /// Returns the optional of input `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the input is not a scalar that holds an optional.
     pub fn input<'c>(ctx: &'c KernelCtx, i: usize, op: &str) -> Result<&'c Optional> {
         let t = ctx.input(i)?;
         if !t.shape().is_scalar() {
@@ -40,12 +46,18 @@ impl Optional {
     }
 
     /// Returns the optional with `f` applied to every tensor.
+    ///
+    /// # Errors
+    /// Those of `f`.
     pub fn map(&self, f: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<Optional> {
         let values = self.0.as_ref().map(|v| v.iter().map(f).collect());
         Ok(Optional(values.transpose()?))
     }
 
     /// Returns the tensors of both combined by `f`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if only one has tensors or their numbers differ; those of `f`.
     pub fn zip(
         &self,
         other: &Optional,

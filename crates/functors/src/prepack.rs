@@ -35,6 +35,9 @@ impl AsRef<[u8]> for Owner {
 }
 
 /// Returns the packed blocks of an earlier build of this node's kernel, if any.
+///
+/// # Errors
+/// DATA_LOSS if the attr does not hold packed tensors.
 pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
     let Some(blocks) = build.packed().transpose()? else {
         return Ok(None);
@@ -44,6 +47,9 @@ pub fn blocks(build: &KernelBuild) -> Result<Option<Vec<Bytes>>> {
 }
 
 /// Returns the packed matrix of an earlier build.
+///
+/// # Errors
+/// DATA_LOSS if the packed size is wrong.
 pub fn matrix<T: GemmElement>(
     build: &KernelBuild,
     k: usize,
@@ -62,6 +68,9 @@ pub fn matrix<T: GemmElement>(
 
 /// Returns a constant matrix as the right-hand side of products: packed by an earlier build, or
 /// packed now.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the constant is not a matrix; DATA_LOSS if packed weights are damaged.
 pub fn weights<T: GemmElement + Element>(
     build: &KernelBuild,
     weights: &LazyTensor,
@@ -75,6 +84,9 @@ pub fn weights<T: GemmElement + Element>(
 }
 
 /// Packs a matrix as the right-hand side of products.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the tensor is not a matrix of `T`.
 pub fn pack<T: GemmElement + Element>(weights: &Tensor, transposed: bool) -> Result<PackedB<T>> {
     let (k, n) = sizes(weights.shape(), transposed)?;
     let data = weights.slice::<T>()?;
@@ -95,6 +107,9 @@ fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {
 }
 
 /// Returns the part of a packed matrix that is stored in a file.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if a copy does not fit into memory.
 pub fn tensor<T: GemmElement + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
     let packed = matrix.packed();
     Tensor::from_slice(Shape::from([packed.len()]), packed)

@@ -222,6 +222,9 @@ pub fn layout(dims: &[usize], reduced: &[bool]) -> Layout {
 }
 
 /// Reduces `x` to `out`, which has as many elements as the remaining dimensions.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if intermediate results do not fit into memory.
 pub fn reduce<T: Element, R: Reduce<T>>(
     par: &dyn Parallelism,
     layout: &Layout,

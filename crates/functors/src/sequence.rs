@@ -6,6 +6,9 @@ use ferroflow_opdef::ShapeCtx;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, memory_limit};
 
 /// Merges two element shapes.
+///
+/// # Errors
+/// INVALID_ARGUMENT if they are not compatible.
 pub fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     a.merge(b).ok_or_else(|| incompatible(a, b))
 }
@@ -22,6 +25,9 @@ fn incompatible(a: &PartialShape, b: &PartialShape) -> Status {
 
 /// Returns the shape that a tensor of sizes describes: −1 is an unknown dimension, the scalar −1 an
 /// unknown rank.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the tensor is not a vector of sizes or the scalar −1.
 pub fn shape_from_tensor(t: &Tensor) -> Result<PartialShape> {
     if !matches!(t.dtype(), DType::Int32 | DType::Int64) {
         return Err(invalid_argument!(
@@ -48,6 +54,9 @@ pub fn shape_from_tensor(t: &Tensor) -> Result<PartialShape> {
 }
 
 /// Returns [`shape_from_tensor`] of input `i` of a shape function, as far as its value is known.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the value is not a shape.
 pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
     match (ctx.constant(i), ctx.shape_value(i)) {
         (Some(t), _) => shape_from_tensor(t),
@@ -57,6 +66,9 @@ pub fn shape_input(ctx: &ShapeCtx, i: usize) -> Result<PartialShape> {
 }
 
 /// Returns a shape as a tensor of sizes; the reverse of [`shape_from_tensor`].
+///
+/// # Errors
+/// INVALID_ARGUMENT if a dimension does not fit `dtype`.
 pub fn shape_to_tensor(shape: &PartialShape, dtype: DType) -> Result<Tensor> {
     let size = |d: &Option<usize>| d.map_or(-1, |d| d as i64);
     match shape.dims() {
@@ -81,7 +93,10 @@ pub fn without_leading(shape: &PartialShape) -> PartialShape {
     }
 }
 
-/// Extends a vector of slots to at least `n`; RESOURCE_EXHAUSTED if they do not fit into memory.
+/// Extends a vector of slots to at least `n`.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if they do not fit into memory.
 pub fn grow<T: Default>(slots: &mut Vec<T>, n: usize) -> Result<()> {
     if n <= slots.len() {
         return Ok(());

@@ -124,6 +124,9 @@ impl Strided {
     }
 
     /// Copies the elements of the view of `src` to `out`, row-major.
+    ///
+    /// # Errors
+    /// INTERNAL if an element is outside `src`, or `out` has another length.
     pub fn copy_to<T: Item>(&self, par: &dyn Parallelism, src: &[T], out: &mut [T]) -> Result<()> {
         if out.len() != self.len() {
             return Err(internal!(
@@ -208,6 +211,9 @@ impl Strided {
     }
 
     /// Writes the dense `src`, row-major, to the elements of the view of `out`.
+    ///
+    /// # Errors
+    /// INTERNAL if an element is outside `out`, or `src` has another length.
     pub fn copy_from<T: Item>(&self, src: &[T], out: &mut [T]) -> Result<()> {
         if src.len() != self.len() {
             return Err(internal!(

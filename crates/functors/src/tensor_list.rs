@@ -38,6 +38,9 @@ impl TensorList {
     }
 
     /// Returns the list as a variant scalar.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::from_variants`], which do not occur here.
     pub fn into_tensor(self) -> Result<Tensor> {
         Tensor::from_variants(Shape::scalar(), vec![self.into_variant()])
     }
@@ -48,6 +51,9 @@ impl TensorList {
     }
 
     /// Checks that the elements have the dtype that an op expects.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it differs.
     pub fn expect_dtype(&self, dtype: DType) -> Result<()> {
         if dtype == self.dtype {
             return Ok(());
@@ -59,11 +65,17 @@ impl TensorList {
     }
 
     /// Returns the element shape merged with the shape in input `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes are not compatible.
     pub fn shape_with(&self, ctx: &KernelCtx, i: usize) -> Result<PartialShape> {
         merged(&shape_from_tensor(ctx.input(i)?)?, &self.element_shape)
     }
 
     /// Returns `shape` merged with the shapes of `elements`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes are not compatible.
     pub fn shape_of<'a>(
         mut shape: PartialShape,
         elements: impl IntoIterator<Item = &'a Option<Tensor>>,
@@ -87,11 +99,17 @@ fn list_in(variant: &Variant) -> Option<&TensorList> {
 }
 
 /// Returns the list of a variant that is element `i` of a batch.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the variant is not a list.
 pub fn list_at(variant: &Variant, i: usize) -> Result<&TensorList> {
     list_in(variant).ok_or_else(|| no_list(&format!(" at index {i}")))
 }
 
 /// Returns the list of input `i`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the input is not a scalar that holds a list.
 pub fn list_input<'c>(ctx: &'c KernelCtx, i: usize) -> Result<&'c TensorList> {
     let t = ctx.input(i)?;
     if !t.shape().is_scalar() {
@@ -108,6 +126,9 @@ pub fn list_input<'c>(ctx: &'c KernelCtx, i: usize) -> Result<&'c TensorList> {
 
 /// Changes the list of input `i` and makes it output `o`: in place if this node has the last
 /// reference, else on a copy.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the input is not a list; those of `f`.
 pub fn change(
     ctx: &mut KernelCtx,
     i: usize,
@@ -124,6 +145,9 @@ pub fn change(
 }
 
 /// Changes the list of a variant, in place if it is not shared.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the variant is not a list; those of `f`.
 pub fn change_variant(
     slot: &mut Variant,
     i: usize,
@@ -149,6 +173,10 @@ fn too_deep() -> Status {
 }
 
 /// Returns lists as long as those of `t`, with zeros for their elements.
+///
+/// # Errors
+/// INVALID_ARGUMENT if lists are nested too deeply; RESOURCE_EXHAUSTED if the zeros do not fit
+/// into memory.
 pub fn zeros(t: &Tensor) -> Result<Tensor> {
     zeros_at(t, MAX_DEPTH)
 }
@@ -246,6 +274,10 @@ fn check_addable(a: &TensorList, b: &TensorList) -> Result<PartialShape> {
 }
 
 /// Adds two tensors, or the lists that they hold, element by element.
+///
+/// # Errors
+/// INVALID_ARGUMENT if dtypes, shapes or lengths differ, the dtype has no sum, or lists are
+/// nested too deeply.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     add_at(a, b, MAX_DEPTH)
 }

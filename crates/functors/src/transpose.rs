@@ -6,6 +6,9 @@ use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{Shape, Tensor, dispatch_items};
 
 /// Returns `value` with its dimensions in the order `perm`.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if the result does not fit into memory.
 pub fn transposed(ctx: &KernelCtx, value: Tensor, perm: &[usize]) -> Result<Tensor> {
     let shape = value.shape();
     let strides = shape.strides();

@@ -24,6 +24,9 @@ pub const fn unary_op(name: &'static str, signature: &'static str, kernel: Kerne
 }
 
 /// Returns the dtype of the first input of an op whose kernel supports floats.
+///
+/// # Errors
+/// INVALID_ARGUMENT if there is no kernel for the dtype.
 pub fn float_input(build: &KernelBuild) -> Result<DType> {
     match build.input(0)? {
         dtype @ (DType::Float | DType::Half | DType::Bfloat16 | DType::Double) => Ok(dtype),
@@ -156,6 +159,9 @@ struct UnaryKernel<A, R> {
 }
 
 /// Returns the kernel that applies `functor` to input 0, in blocks of `block` elements.
+///
+/// # Errors
+/// None; the type is that of kernel factories.
 pub fn unary_kernel<A: Element, R: Element>(
     block: usize,
     functor: impl UnaryFunctor<A, R> + 'static,
@@ -188,6 +194,9 @@ impl<A: Element, R: Element, M: UnaryFunctor<A, R>> OpKernel for ScalarFirst<A, 
 }
 
 /// Returns the kernel of an `f32` function for a 16-bit float.
+///
+/// # Errors
+/// None; the type is that of kernel factories.
 pub fn half_unary_kernel<H: Half>(
     block: usize,
     functor: impl UnaryFunctor<f32, f32> + 'static,

@@ -23,6 +23,9 @@ pub const NHWC: Layout = Layout {
 
 impl Layout {
     /// Returns the layout of the attr `data_format`; channels-last images if there is none.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for an unknown format, UNIMPLEMENTED for one without a CPU kernel.
     pub fn of(attrs: &Attrs) -> Result<Layout> {
         if attrs.get("data_format").is_none() {
             return Ok(NHWC);
@@ -90,6 +93,9 @@ impl Layout {
     }
 
     /// Converts `t` from this layout to channels last.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the result does not fit into memory.
     pub fn to_last(self, ctx: &KernelCtx, t: Tensor) -> Result<Tensor> {
         match (self.channels_last, self.spatial) {
             (true, _) => Ok(t),
@@ -99,6 +105,9 @@ impl Layout {
     }
 
     /// Converts `t` from channels last to this layout.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the result does not fit into memory.
     pub fn restored(self, ctx: &KernelCtx, t: Tensor) -> Result<Tensor> {
         match (self.channels_last, self.spatial) {
             (true, _) => Ok(t),
@@ -164,6 +173,9 @@ impl Placed {
 
 impl Rule {
     /// Places windows on an axis of `input` positions.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the output would be negative or the numbers are too large.
     pub fn place(&self, input: usize, window: usize) -> Result<Placed> {
         if self.stride <= 0 {
             return Err(invalid_argument!(
@@ -213,6 +225,9 @@ impl Rule {
     }
 
     /// Returns the output size as far as it is known.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the output would be negative or the numbers are too large.
     pub fn output(&self, input: Option<usize>, window: Option<usize>) -> Result<Option<usize>> {
         let window = match (self.pad, window) {
             (Pad::Same, None) => 1,
@@ -224,6 +239,9 @@ impl Rule {
 }
 
 /// Returns a list attr of numbers that TensorFlow stores in 32 bits.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the attr is missing or a number does not fit.
 pub fn ints32(attrs: &Attrs, name: &str) -> Result<Vec<i64>> {
     let values = attrs.ints(name)?;
     match values.iter().find(|&&v| i32::try_from(v).is_err()) {
@@ -235,6 +253,9 @@ pub fn ints32(attrs: &Attrs, name: &str) -> Result<Vec<i64>> {
 }
 
 /// Returns the padding of each spatial axis from the attrs `padding` and `explicit_paddings`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the attrs are missing or do not fit each other.
 pub fn pads(attrs: &Attrs, layout: Layout) -> Result<SmallVec<[Pad; 3]>> {
     let explicit = match attrs.get("explicit_paddings") {
         Some(_) => ints32(attrs, "explicit_paddings")?,
@@ -279,6 +300,9 @@ pub fn pads(attrs: &Attrs, layout: Layout) -> Result<SmallVec<[Pad; 3]>> {
 }
 
 /// Returns the rules of a convolution from its attrs.
+///
+/// # Errors
+/// INVALID_ARGUMENT or UNIMPLEMENTED, as in TensorFlow, if the attrs are missing or not valid.
 pub fn conv_rules(attrs: &Attrs, layout: Layout) -> Result<Rules> {
     let list = |name: &str, unit: bool| -> Result<Vec<i64>> {
         let missing = attrs
@@ -334,7 +358,10 @@ fn outer(name: &str) -> Status {
     }
 }
 
-/// Returns a shape from dimensions; an error if their product is too large.
+/// Returns a shape from dimensions.
+///
+/// # Errors
+/// INVALID_ARGUMENT if their product is too large.
 pub fn shape(dims: &[usize]) -> Result<Shape> {
     crate::indices::shape_of(dims.iter().copied())
 }

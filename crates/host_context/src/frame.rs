@@ -134,7 +134,8 @@ impl<'a> CallSite<'a> {
     /// Returns the data that `make` computes from the kernel's attributes, computed on first use.
     ///
     /// # Errors
-    /// Those of `make`; INTERNAL if the type differs from the first use.
+    /// Those of `make`; INTERNAL if the kernel has no attributes, or the type differs from the
+    /// first use.
     #[inline]
     pub(super) fn data<T: Send + Sync + 'static>(
         &self,
@@ -316,7 +317,8 @@ impl<'a> KernelFrame<'a> {
     /// first run.
     ///
     /// # Errors
-    /// Those of `make`; INTERNAL if the type differs from the first use.
+    /// Those of `make`; INTERNAL if the kernel has no attributes, or the type differs from the
+    /// first use.
     #[inline]
     pub fn site_data<T: Send + Sync + 'static>(
         &self,

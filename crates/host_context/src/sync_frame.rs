@@ -41,7 +41,8 @@ impl<'a> SyncKernelFrame<'a> {
     /// first run.
     ///
     /// # Errors
-    /// Those of `make`; INTERNAL if the type differs from the first use.
+    /// Those of `make`; INTERNAL if the kernel has no attributes, or the type differs from the
+    /// first use.
     #[inline]
     pub fn site_data<T: Send + Sync + 'static>(
         &self,

@@ -55,6 +55,9 @@ impl HostValue for SharedBuffer {}
 
 impl SharedBuffer {
     /// Allocates zeroed bytes.
+    ///
+    /// # Errors
+    /// Those of the allocator.
     pub fn new(allocator: &Arc<dyn HostAllocator>, size: usize) -> Result<Self> {
         Self::build(allocator, size, |_| {})
     }
@@ -201,6 +204,9 @@ impl HostValue for HostTensor {}
 impl CooHostTensor {
     /// Creates a tensor with these elements at these coordinates, which must be inside the shape.
     /// The last dimension is innermost.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if coordinates or elements do not fit the shape.
     pub fn new(
         dtype: HostDType,
         shape: TensorShape,
@@ -226,6 +232,9 @@ impl CooHostTensor {
 
 impl DenseHostTensor {
     /// Creates a tensor of zeros.
+    ///
+    /// # Errors
+    /// As for [`DenseHostTensor::build`].
     pub fn new(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -235,6 +244,9 @@ impl DenseHostTensor {
     }
 
     /// Returns a tensor whose elements are all equal.
+    ///
+    /// # Errors
+    /// As for [`DenseHostTensor::build`].
     pub fn filled(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -255,6 +267,10 @@ impl DenseHostTensor {
     }
 
     /// Returns a tensor with these elements; a single one stands for all.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the number of elements does not fit the shape; as for
+    /// [`DenseHostTensor::build`].
     pub fn of_values(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -274,6 +290,9 @@ impl DenseHostTensor {
     }
 
     /// Creates a tensor with these bytes.
+    ///
+    /// # Errors
+    /// As for [`DenseHostTensor::build`].
     pub fn from_bytes(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,
@@ -288,8 +307,7 @@ impl DenseHostTensor {
     /// Returns a tensor whose bytes `fill` writes; they are zero at first.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for dtypes without a fixed size; RESOURCE_EXHAUSTED if the allocation
-    /// fails.
+    /// INVALID_ARGUMENT for dtypes without a fixed size, and, as in TFRT, if the allocation fails.
     pub fn build(
         allocator: &Arc<dyn HostAllocator>,
         dtype: HostDType,

@@ -3,6 +3,7 @@
 //! Entry point: [`registry`].
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod basic;
 mod benchmark;

@@ -39,7 +39,7 @@ impl TensorBundle {
     ///
     /// # Errors
     /// NOT_FOUND if there is no such checkpoint; DATA_LOSS if the index is damaged;
-    /// INVALID_ARGUMENT or UNIMPLEMENTED if its version or byte order is not supported.
+    /// INVALID_ARGUMENT if its version is not supported, UNIMPLEMENTED if its byte order is not.
     pub fn open(prefix: &str) -> Result<TensorBundle> {
         let path = PathBuf::from(format!("{prefix}.index"));
         if !path.is_file() {

@@ -250,12 +250,10 @@ impl<'a> KernelCtx<'a> {
         self.services.resources
     }
 
-    /// Returns the function that an attr of the node names; it may be kept and called in later
-    /// steps.
+    /// Returns the function `name`; it may be kept and called in later steps.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the attr is missing or not a function; NOT_FOUND if the function is not
-    /// defined.
+    /// UNIMPLEMENTED if there is none, as outside a graph.
     pub fn function(&self, name: &str) -> Result<Arc<dyn Callable>> {
         let found = self.services.functions.get(name);
         found.ok_or_else(|| {

@@ -58,7 +58,7 @@ impl PreparedOp {
     ///
     /// # Errors
     /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if attrs or dtypes do not fit its
-    /// schema or there is no kernel for them.
+    /// schema or there is no kernel for them; UNIMPLEMENTED for ops that only run in graphs.
     pub fn new(
         registry: &Registry,
         op: &str,

@@ -170,7 +170,7 @@ impl Network {
     /// Adds an embedding table and returns its rows `ids`; its gradient is sparse.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the table would be empty; ALREADY_EXISTS if the name is taken.
+    /// INVALID_ARGUMENT if the table is too large; ALREADY_EXISTS if the name is taken.
     pub fn embedding(&mut self, name: &str, ids: Output, n: usize, width: usize) -> Result<Output> {
         let shape = Shape::from([n, width]);
         let initial = self.uniform(&shape, 0.05)?;

@@ -301,7 +301,7 @@ impl Network {
     /// of the file.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the path is not valid UTF-8.
+    /// Those of adding a constant, which do not occur here.
     pub fn asset(&mut self, path: &Path) -> Result<Output> {
         let text = Tensor::string(path.display().to_string().into_bytes());
         let asset = self.builder.constant("asset_path", text)?;

@@ -248,8 +248,8 @@ pub fn conv3d_filter_gradient<T: GemmElement + AddAssign>(
                 PackedB::with_scratch(inner, right, k, out_c, |b| {
                     let to = Out::Matrix(SendPtr(to.get().wrapping_add(g * out_c)), p.out_c);
                     let (ep, add) = (Epilogue::none(), piece != lane);
-                    // SAFETY: `InputLines` points into `planes`, which hold every position that a window
-                    // of these outputs covers; `to` has `rows` rows of stride `p.out_c`,
+                    // SAFETY: `InputLines` points into `planes`, which hold every position that a
+                    // window of these outputs covers; `to` has `rows` rows of stride `p.out_c`,
                     // initialized, no other thread accesses it, and a group's columns are its own.
                     unsafe { drive(inner, rows, &source, b.into(), to, &ep, add) };
                 });
