@@ -33,7 +33,7 @@ const LONG: &[&str] = &[
     "crates/runtime/tests/host_programs.rs",
 ];
 
-/// Where unsafe code is allowed.
+/// Folders in which unsafe code is allowed.
 const UNSAFE: &[&str] = &[
     "crates/sync/src",
     "crates/tensor/src",

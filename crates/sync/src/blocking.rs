@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long an idle thread waits for work before it exits.
+/// Time that an idle thread waits for work before it exits.
 const IDLE: Duration = Duration::from_secs(1);
 
 struct PoolState {

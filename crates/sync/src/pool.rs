@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long an idle thread looks for work before it sleeps. Kernels of one step follow each other
+/// Time that an idle thread spins before it sleeps. Kernels of one step follow each other
 /// within microseconds; waking a sleeper takes tens.
 pub(crate) const SPIN: Duration = Duration::from_micros(150);
 

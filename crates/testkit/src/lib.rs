@@ -1,4 +1,4 @@
-//! What the tests of several rooms share: golden rows, cases and tensors as JSON, temporary
+//! Shared by the tests of several rooms: golden rows, cases and tensors as JSON, temporary
 //! folders, memory, repeatable random numbers.
 //!
 //! A dev-dependency only. Tests fail by panicking, so these functions may panic.

@@ -21,7 +21,7 @@ pub(super) type Metadata = (HostDType, TensorShape);
 /// Borrowed data type and shape.
 pub(super) type MetadataRef<'a> = (HostDType, &'a TensorShape);
 
-/// What is known of a tensor when its op is called.
+/// The metadata of a tensor that is known when its op is called.
 #[derive(Clone)]
 pub(super) enum KnownMetadata {
     /// Nothing.
