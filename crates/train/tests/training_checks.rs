@@ -439,7 +439,7 @@ fn records_that_do_not_fit() {
     assert!(error.to_string().contains("cannot be double"), "{error}");
     let twice = open().feature("x", DType::Float, &[2]).unwrap();
     let error = twice.feature("x", DType::Float, &[2]).err().unwrap();
-    assert!(error.to_string().contains("named twice"), "{error}");
+    assert!(error.to_string().contains("selected twice"), "{error}");
     // A flipped bit, a truncated file, a missing file.
     let bytes = std::fs::read(&files[2]).unwrap();
     let mut flipped = bytes.clone();
