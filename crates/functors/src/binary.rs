@@ -310,6 +310,9 @@ pub fn checked_binary_kernel<A: Element, R: Element>(
 }
 
 /// Returns the shape of two tensors broadcast together.
+///
+/// # Errors
+/// INVALID_ARGUMENT if they are not compatible or the shape is too large.
 pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
     if a == b {
         return Ok(a.clone());

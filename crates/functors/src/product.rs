@@ -14,6 +14,9 @@ pub trait MatMulElement: Element {
     const ZERO: Self;
     /// Writes `batch` dense `m × n` products one after another to `out`; `item(i)` returns the
     /// offsets of the `i`-th operands.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if packed operands do not fit into memory.
     fn products(
         par: &dyn Parallelism,
         batch: usize,
