@@ -1,4 +1,4 @@
-//! Calls under way, and the threads on which they may block.
+//! Calls in progress, and the threads on which they may block.
 
 use ferroflow_base::{Result, resource_exhausted};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Calls {
         UnderWay(self.under_way.clone())
     }
 
-    /// The number of calls under way.
+    /// The number of calls in progress.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Acquire)
     }
@@ -74,7 +74,7 @@ impl Drop for Calls {
     }
 }
 
-/// A call under way.
+/// A call in progress.
 pub(crate) struct UnderWay(Arc<AtomicUsize>);
 
 impl Drop for UnderWay {

@@ -39,7 +39,7 @@ impl Default for Metrics {
             "Time that a step took, without the transfer of its tensors",
             latency.clone(),
         );
-        registry.register("steps_running", "Steps under way", running.clone());
+        registry.register("steps_running", "Steps in progress", running.clone());
         registry.register("sessions", "Open sessions", sessions.clone());
         registry.register(
             "requests_queued",

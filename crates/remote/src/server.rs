@@ -181,7 +181,7 @@ async fn collect_garbage(master: Arc<Master>, idle: Option<Duration>) {
     }
 }
 
-/// Waits for the calls under way, at most [`GRACE`], and then [`LINGER`] for connections to send their last
+/// Waits for the calls in progress, at most [`GRACE`], and then [`LINGER`] for connections to send their last
 /// responses.
 async fn finish(calls: &Calls) {
     let give_up = tokio::time::Instant::now() + GRACE;

@@ -111,7 +111,7 @@ impl Compiled {
         compiled.insert(callable.signature.clone(), callable.clone());
     }
 
-    /// Waits for the compilation under way; the next one waits for the guard.
+    /// Waits for the compilation in progress; the next one waits for the guard.
     pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
         self.compiling
             .lock()

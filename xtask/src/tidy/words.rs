@@ -53,8 +53,6 @@ const UNCLEAN: &[&str] = &[
     "crates/executor/src/",
     "crates/graph/src/",
     "crates/program/src/",
-    "crates/remote/src/",
-    "crates/runtime/src/",
 ];
 
 /// Returns whether the file's words are checked.

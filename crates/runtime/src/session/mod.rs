@@ -339,7 +339,7 @@ impl Session {
         results.map_err(|e| step.cause(e))
     }
 
-    /// Cancels the steps under way and waits for them; later calls fail with FAILED_PRECONDITION.
+    /// Cancels the steps in progress and waits for them; later calls fail with FAILED_PRECONDITION.
     pub fn close(&self) {
         self.steps.close(cancelled!(
             "Step was cancelled by an explicit call to `Session::Close()`."

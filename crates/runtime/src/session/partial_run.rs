@@ -85,7 +85,7 @@ impl Session {
         result.map(|(fetched, _)| fetched)
     }
 
-    /// Steps under way, without those that wait for their next partial run, which may never come.
+    /// Steps in progress, without those that wait for their next partial run, which may never come.
     pub fn num_running(&self) -> usize {
         let waiting = |run: &&Arc<PartialRun>| !run.has_ended();
         let waiting = lock(&self.partial_runs)
@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// One step under way.
+/// One step in progress.
 struct PartialRun {
     signature: Signature,
     /// For each fetch, the feeds that it depends on, by position.

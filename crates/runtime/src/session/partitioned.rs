@@ -46,7 +46,7 @@ impl Engine {
     }
 }
 
-/// The argument that gives a graph its rendezvous.
+/// The argument through which a graph receives its rendezvous.
 pub(super) fn rendezvous_arg(rendezvous: &Arc<Rendezvous>) -> Result<Tensor> {
     let handle = ResourceHandle {
         value: Some(rendezvous.clone()),

@@ -1,4 +1,4 @@
-//! [`RunningSteps`]: the steps of a session under way, for closing it.
+//! [`RunningSteps`]: the steps of a session in progress, for closing it.
 
 use ferroflow_base::{Code, Result, Status, failed_precondition};
 use ferroflow_sync::{CancelToken, Registration};
@@ -55,7 +55,7 @@ impl RunningSteps {
         Ok(guard)
     }
 
-    /// Cancels the steps under way and refuses new ones. The first reason counts.
+    /// Cancels the steps in progress and refuses new ones. The first reason counts.
     pub(crate) fn close(&self, reason: Status) {
         let _ = self.reason.set(reason);
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
@@ -71,13 +71,13 @@ impl RunningSteps {
         }
     }
 
-    /// Steps under way.
+    /// Steps in progress.
     pub(crate) fn len(&self) -> usize {
         self.state.load(Ordering::Acquire) / STEP
     }
 }
 
-/// A step under way.
+/// A step in progress.
 pub(crate) struct StepGuard<R: Deref<Target = RunningSteps>> {
     steps: R,
     registration: Option<Registration>,
