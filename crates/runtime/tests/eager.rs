@@ -243,7 +243,7 @@ const ERRORS: &[(&str, Program, Code, &str)] = &[
             )
         },
         Code::Unimplemented,
-        "on its own",
+        "outside a graph",
     ),
 ];
 
