@@ -1,15 +1,15 @@
 //! Nodes that the engine runs itself, and calls.
 
-use crate::emit::{Emitter, NodeAction};
+use crate::emit::Emitter;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Node, NodeClass};
 use ferroflow_opdef::{AttrValue, Cost, NodeInfo};
-use ferroflow_program::{Action, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source};
+use ferroflow_program::{Action, BodyAction, BodyNode, FrameIdx, KernelEntry, NodeIdx, Source};
 use ferroflow_tensor::DType;
 
 /// The action of a node that moves values and has no kernel; Enter, which needs its loop, is not
 /// among them.
-pub(crate) fn dataflow_action(node: &Node) -> Option<NodeAction> {
+pub(crate) fn dataflow_action(node: &Node) -> Option<BodyAction> {
     Some(match node.class() {
         NodeClass::Switch if node.op() == "_SwitchN" => Action::SwitchN,
         NodeClass::Switch => Action::Switch,
@@ -61,7 +61,7 @@ impl<'a> Callee<'a> {
         }))
     }
 
-    pub(crate) fn action(&self, emitter: &mut Emitter, node: &Node) -> Result<NodeAction> {
+    pub(crate) fn action(&self, emitter: &mut Emitter, node: &Node) -> Result<BodyAction> {
         Ok(match self {
             Callee::Call(f) => Action::Call(emitter.function(f)?),
             Callee::Branch(names, is_if) => {
@@ -82,7 +82,7 @@ impl<'a> Callee<'a> {
             Callee::For(body) => {
                 let (n_vars, body) = (node.outputs.len(), emitter.function(body)?);
                 let name = format!("{}/for", node.name);
-                let whole = emitter.builder.function(&name, n_vars + 3, n_vars);
+                let whole = emitter.out.function(&name, n_vars + 3, n_vars);
                 emitter.fors.push(ForLoop {
                     node: node.name.clone(),
                     whole,
@@ -105,7 +105,7 @@ pub(crate) struct ForLoop {
 }
 
 /// A kernel of a For: `op` takes `n_inputs` integers.
-fn for_kernel(node: &str, op: &str, n_inputs: usize, output: DType) -> NodeAction {
+fn for_kernel(node: &str, op: &str, n_inputs: usize, output: DType) -> BodyAction {
     Action::Kernel(Box::new(KernelEntry {
         op: op.to_string(),
         node: node.to_string(),
@@ -118,7 +118,7 @@ fn for_kernel(node: &str, op: &str, n_inputs: usize, output: DType) -> NodeActio
 /// Makes the nodes of a For.
 pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
     let (n_vars, n, whole) = (this.n_vars, this.n_vars + 3, this.whole);
-    let builder = &mut emitter.builder;
+    let builder = &mut emitter.out;
     let name = |part: &str| format!("{}/{part}", this.node);
     let cond = builder.function(&name("for_cond"), n, 1);
     let step = builder.function(&name("for_body"), n, n);
@@ -133,7 +133,7 @@ pub(crate) fn emit_for(emitter: &mut Emitter, this: &ForLoop) -> Result<()> {
         };
         builder.add(
             frame,
-            BuildNode {
+            BodyNode {
                 info,
                 action,
                 inputs,

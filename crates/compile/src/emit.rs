@@ -11,16 +11,13 @@ use ferroflow_graph::{
 };
 use ferroflow_opdef::{Cost, NodeInfo, Registry};
 use ferroflow_program::{
-    Action, Body, BodyBuilder, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source,
+    Action, Body, BodyAction, BodyNode, FrameIdx, KernelEntry, NodeIdx, Source,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// Levels of functions that are called by kernels of functions that are.
 const MAX_CALLEE_DEPTH: usize = 32;
-
-/// What the engine does with a node of a body.
-pub(crate) type NodeAction = Action<Box<KernelEntry>>;
 
 /// Emits the body of a pruned, optimized graph and of the functions that it calls, which are
 /// optimized on the way. No kernel is built.
@@ -75,7 +72,7 @@ fn emit_with(
 ) -> Result<Body> {
     let mut emitter = Emitter {
         registry,
-        builder: BodyBuilder::new(),
+        out: Body::default(),
         library: graph.library().clone(),
         functions: FxHashMap::default(),
         queue: Vec::new(),
@@ -94,18 +91,18 @@ fn emit_with(
     while let Some(name) = emitter.called_by_kernels.pop() {
         let body = callees.body(&name, &emitter.library, registry, options);
         let body = body.map_err(|e| e.note(format!("in function '{name}'")))?;
-        emitter.builder.called_by_kernels(&name, body);
+        emitter.out.functions.insert(name, body);
     }
     for this in std::mem::take(&mut emitter.fors) {
         control::emit_for(&mut emitter, &this)?;
     }
-    emitter.builder.finish()
+    Ok(emitter.out)
 }
 
 /// What all functions of a body share.
 pub(crate) struct Emitter<'a> {
     pub(crate) registry: &'a Registry,
-    pub(crate) builder: BodyBuilder,
+    pub(crate) out: Body,
     library: Arc<Library>,
     functions: FxHashMap<String, FrameIdx>,
     queue: Vec<(String, FrameIdx)>,
@@ -123,7 +120,7 @@ impl Emitter<'_> {
             Ok(n)
         };
         Ok(self
-            .builder
+            .out
             .function(name, count(NodeClass::Arg)?, count(NodeClass::Retval)?))
     }
 
@@ -134,7 +131,7 @@ impl Emitter<'_> {
         }
         let function = self.library.get(name)?.clone();
         let (args, results) = (function.args.len(), function.results.len());
-        let frame = self.builder.function(name, args, results);
+        let frame = self.out.function(name, args, results);
         self.functions.insert(name.to_string(), frame);
         self.queue.push((name.to_string(), frame));
         Ok(frame)
@@ -155,7 +152,7 @@ impl Emitter<'_> {
                         l.parallel_iterations
                     )
                 })?;
-            loops.push(self.builder.loop_frame(&l.name, parent, parallel));
+            loops.push(self.out.loop_frame(&l.name, parent, parallel));
         }
         let mut body = GraphEmitter {
             emitter: self,
@@ -175,7 +172,7 @@ impl Emitter<'_> {
         let order = topological_order(graph)?;
         // Indices first, since loops make nodes read later ones.
         let needed = body.const_nodes();
-        let mut next = body.emitter.builder.next_node().index();
+        let mut next = body.emitter.out.next_node().index();
         for &id in &order {
             let node = graph.node(id);
             let is_node = match node.class() {
@@ -270,7 +267,7 @@ impl GraphEmitter<'_, '_> {
     fn add(
         &mut self,
         id: NodeId,
-        action: NodeAction,
+        action: BodyAction,
         inputs: Vec<Source>,
         cost: Cost,
     ) -> Result<()> {
@@ -290,9 +287,9 @@ impl GraphEmitter<'_, '_> {
             Action::Forward => inputs.len(),
             _ => node.outputs.len(),
         };
-        let added = self.emitter.builder.add(
+        let added = self.emitter.out.add(
             self.frame(id),
-            BuildNode {
+            BodyNode {
                 info: NodeInfo {
                     // Messages name the node of the source graph.
                     name: match node.attrs.str(ORIGIN) {
@@ -328,10 +325,10 @@ impl GraphEmitter<'_, '_> {
             self.add(id, Action::Forward, vec![source], Cost::Cheap)?;
             source = Source::Node(self.emitted(id)?, 0);
         }
-        self.emitter.builder.result(function, index(node)?, source)
+        self.emitter.out.result(function, index(node)?, source)
     }
 
-    fn action(&mut self, id: NodeId) -> Result<NodeAction> {
+    fn action(&mut self, id: NodeId) -> Result<BodyAction> {
         let graph = self.graph;
         let node = graph.node(id);
         if node.class() == NodeClass::Arg {
@@ -372,7 +369,7 @@ impl GraphEmitter<'_, '_> {
             return Ok(c);
         }
         let value = self.graph.node(id).attrs.tensor("value")?.clone();
-        let c = self.emitter.builder.constant(value);
+        let c = self.emitter.out.constant(value);
         self.consts.insert(id, c);
         Ok(c)
     }

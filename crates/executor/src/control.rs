@@ -2,10 +2,10 @@
 
 use crate::calls::is_true;
 use crate::kernel::Env;
-use crate::state::{PlanNode, StepState, TaggedNode};
+use crate::state::{StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::Value;
-use ferroflow_program::{Action, Edge, FrameIdx, MergeEvent, MergeState, Plan};
+use ferroflow_program::{Action, Edge, FrameIdx, MergeEvent, MergeState, Node, Plan};
 use ferroflow_tensor::Tensor;
 
 impl StepState {
@@ -157,7 +157,7 @@ impl StepState {
         .ok_or_else(|| internal!("an input is missing"))
     }
 
-    fn chosen_output(&self, plan: &Plan, node: &PlanNode, first: usize) -> Result<usize> {
+    fn chosen_output(&self, plan: &Plan, node: &Node, first: usize) -> Result<usize> {
         let choice = self.peek(plan, first + 1)?;
         let scalar = |e: &Tensor| {
             invalid_argument!(
@@ -178,7 +178,7 @@ impl StepState {
     fn take_args(
         &mut self,
         plan: &Plan,
-        node: &PlanNode,
+        node: &Node,
         first: usize,
         from: usize,
     ) -> Vec<Option<Tensor>> {

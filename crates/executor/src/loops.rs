@@ -59,9 +59,6 @@ impl StepState {
             return Ok(*id);
         }
         self.check_size()?;
-        let FrameKind::Loop { n_enters, .. } = env.plan.frames[frame.index()].kind else {
-            return Err(internal!("an Enter leads into a function"));
-        };
         let id = self.loops.free.pop().unwrap_or_else(|| {
             self.loops.all.push(Loop::default());
             (self.loops.all.len() - 1) as u32
@@ -69,7 +66,7 @@ impl StepState {
         let first = self.new_iteration(env.plan, frame, Owner::Loop(id), 0);
         let new = self.loop_mut(id);
         (new.frame, new.parent) = (Some(frame), parent);
-        (new.first, new.pending_enters) = (0, n_enters);
+        (new.first, new.pending_enters) = (0, env.plan.frames[frame.index()].n_enters);
         new.window.push_back(first);
         let parent = &mut self.iterations[parent as usize];
         parent.children.push((frame, id));

@@ -87,8 +87,6 @@ pub(crate) struct StepState {
 /// The iteration of the root call.
 pub(crate) const ROOT: u32 = 0;
 
-pub(crate) type PlanNode = Node<Box<dyn OpKernel>>;
-
 impl StepState {
     /// The state before the first step.
     pub(crate) fn new(plan: &Plan) -> Self {
@@ -256,7 +254,7 @@ impl StepState {
         &mut self,
         env: &Env,
         item: TaggedNode,
-        node: &PlanNode,
+        node: &Node,
         kernel: &dyn OpKernel,
     ) -> Result<()> {
         let it = &self.iterations[item.iter as usize];
@@ -326,7 +324,7 @@ impl StepState {
         }
     }
 
-    fn is_expensive(&self, node: &PlanNode, iter: u32) -> bool {
+    fn is_expensive(&self, node: &Node, iter: u32) -> bool {
         match (&node.action, node.cost) {
             (Action::Kernel(_), Cost::Expensive | Cost::Async) => true,
             (Action::Kernel(_), Cost::BySize) => {

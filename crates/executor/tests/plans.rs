@@ -3,9 +3,7 @@
 use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_executor::{Executor, RunArgs};
 use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, NodeInfo, OpKernel, Resources};
-use ferroflow_program::{
-    Action, Body, BodyBuilder, BuildNode, FrameIdx, KernelEntry, NodeIdx, Source,
-};
+use ferroflow_program::{Action, Body, BodyNode, FrameIdx, KernelEntry, NodeIdx, Source};
 use ferroflow_sync::{CancelToken, Pool, Registration};
 use ferroflow_tensor::{DType, Tensor};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +27,8 @@ fn run(
 }
 
 /// A node of one output; kernels are named by their op.
-fn node(name: &str, action: Action<Box<KernelEntry>>, inputs: Vec<Source>) -> BuildNode {
-    BuildNode {
+fn node(name: &str, action: Action<Box<KernelEntry>>, inputs: Vec<Source>) -> BodyNode {
+    BodyNode {
         info: NodeInfo {
             name: name.to_string(),
             op: "Test".to_string(),
@@ -43,7 +41,7 @@ fn node(name: &str, action: Action<Box<KernelEntry>>, inputs: Vec<Source>) -> Bu
     }
 }
 
-fn kernel(name: &str, op: &str, inputs: Vec<Source>, cost: Cost) -> BuildNode {
+fn kernel(name: &str, op: &str, inputs: Vec<Source>, cost: Cost) -> BodyNode {
     let entry = KernelEntry {
         op: op.to_string(),
         node: name.to_string(),
@@ -52,7 +50,7 @@ fn kernel(name: &str, op: &str, inputs: Vec<Source>, cost: Cost) -> BuildNode {
         ..KernelEntry::default()
     };
     let action = Action::Kernel(Box::new(entry));
-    BuildNode {
+    BodyNode {
         cost,
         ..node(name, action, inputs)
     }
@@ -97,7 +95,7 @@ fn random_graph(
 ) -> (Arc<Executor>, Arc<AtomicUsize>, impl Fn(i64, i64) -> i64) {
     let mut r = Random(seed);
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut builder = BodyBuilder::new();
+    let mut builder = Body::default();
     let root = builder.function("", 2, 1);
     let constant = builder.constant(Tensor::scalar(7i64).into());
     let mut wiring: Vec<Vec<usize>> = Vec::new();
@@ -123,8 +121,7 @@ fn random_graph(
     builder
         .result(root, 0, Source::Node(NodeIdx::new(n - 1), 0))
         .expect("one result");
-    let body = builder.finish().expect("a valid body");
-    let executor = load(&body, &|_| sum(calls.clone()));
+    let executor = load(&builder, &|_| sum(calls.clone()));
     let expected = move |a: i64, b: i64| {
         let mut values = vec![a, b];
         for (i, from) in wiring.iter().enumerate() {
@@ -199,7 +196,7 @@ fn control_flow() {
 
 /// A function that adds 1 twice; called with an argument plus 1, or only if that is true.
 fn calls(conditional: bool) -> Body {
-    let mut b = BodyBuilder::new();
+    let mut b = Body::default();
     let main = b.function("", 1, 1);
     let twice = b.function("twice", 1, 1);
     let once = b.function("once", 1, 1);
@@ -227,12 +224,12 @@ fn calls(conditional: bool) -> Body {
     add(main, 1, Some(twice));
     add(twice, 2, None);
     add(once, 0, None);
-    b.finish().expect("valid")
+    b
 }
 
 /// `x + 1`, by way of both branches of a Switch on whether `x` is not zero.
 fn switch() -> Body {
-    let mut b = BodyBuilder::new();
+    let mut b = Body::default();
     let main = b.function("", 1, 1);
     let of = |n, output| Source::Node(n, output);
     let x = b.add(main, node("x", Action::Arg(0), Vec::new()));
@@ -248,12 +245,12 @@ fn switch() -> Body {
     let inputs = vec![of(branch(0), 0), of(branch(1), 0)];
     let merge = b.add(main, node("merge", Action::Merge, inputs));
     b.result(main, 0, of(merge, 0)).expect("one result");
-    b.finish().expect("valid")
+    b
 }
 
 /// `width` expensive nodes that fail when told to.
 fn failing(width: usize, panics: bool) -> Arc<Executor> {
-    let mut builder = BodyBuilder::new();
+    let mut builder = Body::default();
     let root = builder.function("", 1, width);
     let arg = builder.add(root, node("arg", Action::Arg(0), vec![]));
     for i in 0..width {
@@ -264,7 +261,7 @@ fn failing(width: usize, panics: bool) -> Arc<Executor> {
             .result(root, i, Source::Node(n, 0))
             .expect("width results");
     }
-    load(&builder.finish().expect("valid"), &|entry| {
+    load(&builder, &|entry| {
         let number: i64 = entry.op.parse().expect("a number");
         Box::new(move |ctx: &mut KernelCtx| {
             if ctx.slice::<i64>(0)?[0] == number {
@@ -391,7 +388,7 @@ fn asynchronous_kernels_end_in_every_way() {
     let (sender, receiver) = mpsc::channel();
     let receiver = Mutex::new(receiver);
     let body = {
-        let mut builder = BodyBuilder::new();
+        let mut builder = Body::default();
         let root = builder.function("", 1, 1);
         let arg = builder.add(root, node("arg", Action::Arg(0), vec![]));
         let late = kernel("late", "Waits", vec![Source::Node(arg, 0)], Cost::Async);
@@ -400,7 +397,7 @@ fn asynchronous_kernels_end_in_every_way() {
         let after = builder.add(root, after);
         let result = builder.result(root, 0, Source::Node(after, 0));
         result.expect("one result");
-        builder.finish().expect("valid")
+        builder
     };
     let executor = load(&body, &|entry| match &*entry.op {
         "Waits" => Box::new(Waits {

@@ -1,6 +1,6 @@
 //! Programs: what a compiled function looks like, independent of compilers and engines.
 //!
-//! Entry points: [`Body`], built by [`BodyBuilder`], and [`Plan`], its loaded form; [`mlir`] and [`bef`],
+//! Entry points: [`Body`], and [`Plan`], its loaded form; [`mlir`] and [`bef`],
 //! the text and the binary form of programs.
 //!
 //! Does not know: graphs, passes, engines.
@@ -11,7 +11,7 @@ mod dataflow;
 pub mod mlir;
 
 pub use dataflow::{
-    Action, Body, BodyBuilder, BuildNode, DEAD, Dataflow, Edge, EdgeKind, ForwardSlot, Frame,
+    Action, Body, BodyAction, BodyFrame, BodyNode, DEAD, Edge, EdgeKind, ForwardSlot, Frame,
     FrameIdx, FrameKind, KernelEntry, MakeKernel, MergeEvent, MergeState, Node, NodeIdx, Plan,
     Source,
 };

@@ -87,8 +87,8 @@ impl ModelSummary {
 
     fn add(&mut self, body: &Body) {
         self.n_nodes += body.nodes.len();
-        for info in &body.info {
-            *self.ops.entry(info.op.clone()).or_default() += 1;
+        for node in &body.nodes {
+            *self.ops.entry(node.info.op.clone()).or_default() += 1;
         }
         for constant in body.consts.iter().filter(|c| c.dtype().is_floating()) {
             self.n_parameters += constant.shape().num_elements();

@@ -6,9 +6,9 @@
 //! constants are left out.
 
 use super::model::{MAIN, symbol};
-use crate::dataflow::{Action, Body, EdgeKind, FrameIdx, FrameKind, KernelEntry, Node};
+use crate::dataflow::{Action, Body, BodyAction, BodyFrame, FrameIdx, FrameKind, NodeIdx, Source};
 use crate::mlir::{Attr, Dense, FunctionType, Loc, Module, Op, Region, Type, Value};
-use ferroflow_opdef::{AttrValue, PACKED, Value as Slot};
+use ferroflow_opdef::{AttrValue, PACKED};
 use ferroflow_tensor::{DType, LazyTensor};
 use std::collections::{HashMap, HashSet};
 
@@ -24,9 +24,12 @@ pub(super) fn functions(module: &mut Module, main: &Body) -> Vec<Op> {
     while let Some((name, body)) = queue.pop() {
         if seen.insert(body as *const Body) {
             let mut printer = Printer::new(module, body, name, &mut taken);
+            let function_of = body.functions_of_frames();
             for (f, frame) in body.frames.iter().enumerate() {
                 if frame.kind == FrameKind::Function {
-                    ops.push(printer.function(f));
+                    let inside = (f..).zip(&body.frames[f..]);
+                    let inside = inside.filter(|(g, _)| function_of[*g] == f);
+                    ops.push(printer.function(f, inside.map(|(_, frame)| frame)));
                 }
             }
             queue.extend(body.functions.iter().map(|(name, f)| (&**name, &**f)));
@@ -40,15 +43,10 @@ struct Printer<'a> {
     body: &'a Body,
     /// Symbols of the frames.
     names: Vec<String>,
-    /// The frames of each function.
-    frames: Vec<Vec<usize>>,
-    /// By node and output, and the control result of a node.
-    outputs: HashMap<(usize, u16), Value>,
-    controls: HashMap<usize, Value>,
-    /// Producers of data and control inputs, by node; of slots and results by frame.
-    waits: Vec<Vec<usize>>,
-    slots: HashMap<(usize, u32), (usize, u16)>,
-    results: HashMap<(usize, u32), (usize, u16)>,
+    /// The outputs of each node.
+    outputs: Vec<Vec<Value>>,
+    /// The control results of nodes that others wait for.
+    controls: HashMap<NodeIdx, Value>,
 }
 
 fn tensor() -> Type {
@@ -64,167 +62,97 @@ impl<'a> Printer<'a> {
     ) -> Self {
         let frames = body.frames.iter().enumerate();
         let names = frames.map(|(i, f)| symbol(if i == 0 { name } else { &f.name }, taken));
-        let mut by_function = vec![Vec::new(); body.frames.len()];
-        for (f, function) in body.functions_of_frames().into_iter().enumerate() {
-            if let Some(list) = by_function.get_mut(function) {
-                list.push(f);
-            }
+        let names = names.collect();
+        let mut value = |ty: Type| module.add_value(ty, Loc::default());
+        let outputs = body.nodes.iter();
+        let outputs = outputs.map(|n| (0..n.n_outputs).map(|_| value(tensor())).collect());
+        let outputs = outputs.collect();
+        let mut controls = HashMap::new();
+        for from in body.nodes.iter().flat_map(|node| &node.controls) {
+            let control = || value(Type::new("!tf.control"));
+            controls.entry(*from).or_insert_with(control);
         }
-        let mut printer = Printer {
+        Printer {
             module,
             body,
-            names: names.collect(),
-            frames: by_function,
-            outputs: HashMap::new(),
-            controls: HashMap::new(),
-            waits: vec![Vec::new(); body.nodes.len()],
-            slots: HashMap::new(),
-            results: HashMap::new(),
-        };
-        for (f, frame) in body.frames.iter().enumerate() {
-            for i in frame.nodes() {
-                printer.producer(f, i);
-            }
-        }
-        printer
-    }
-
-    /// Makes the values of node `i` in frame `f` and takes note of its consumers.
-    fn producer(&mut self, f: usize, i: usize) {
-        let body = self.body;
-        let Some(node) = body.nodes.get(i) else {
-            return;
-        };
-        for output in 0..node.n_outputs {
-            let value = self.module.add_value(tensor(), Loc::default());
-            self.outputs.insert((i, output), value);
-        }
-        let arrival = match (&node.action, body.frames.get(f).map(|f| f.kind)) {
-            (Action::Enter { frame, .. }, _) => frame.index(),
-            (Action::Exit, Some(FrameKind::Loop { parent, .. })) => parent.index(),
-            _ => f,
-        };
-        for edge in body.edges_of(node) {
-            let to = edge.node.index();
-            match edge.kind {
-                EdgeKind::Result => {
-                    self.results.insert((arrival, edge.slot), (i, edge.output));
-                }
-                EdgeKind::Data | EdgeKind::MergeData => {
-                    self.slots.insert((arrival, edge.slot), (i, edge.output));
-                }
-                _ => {
-                    if let Some(waits) = self.waits.get_mut(to) {
-                        waits.push(i);
-                    }
-                    if !self.controls.contains_key(&i) {
-                        let ty = Type::new("!tf.control");
-                        let value = self.module.add_value(ty, Loc::default());
-                        self.controls.insert(i, value);
-                    }
-                }
-            }
+            names,
+            outputs,
+            controls,
         }
     }
 
-    fn function(&mut self, f: usize) -> Op {
-        let body = self.body;
+    /// The function of frame `f`; `frames` are it and the loops inside.
+    fn function(&mut self, f: usize, frames: impl Iterator<Item = &'a BodyFrame>) -> Op {
+        let frame = &self.body.frames[f];
         let mut region = Region {
             n_blocks: 1,
             ..Region::default()
         };
-        let Some(frame) = body.frames.get(f) else {
-            return Op::default();
-        };
-        for arg in &frame.args {
-            let known = arg.and_then(|n| self.outputs.get(&(n.index(), 0)).copied());
-            let value = known.unwrap_or_else(|| self.module.add_value(tensor(), Loc::default()));
-            region.args.push(value);
-        }
-        let inner = self.frames.get_mut(f).map(std::mem::take);
-        for g in inner.unwrap_or_default() {
-            let nodes = body.frames.get(g).map(|frame| frame.nodes());
-            for i in nodes.into_iter().flatten() {
-                self.node(g, i, &mut region);
+        let unused = |_| self.module.add_value(tensor(), Loc::default());
+        region.args = (0..frame.n_args).map(unused).collect();
+        for inner in frames {
+            for i in &inner.nodes {
+                match self.body.nodes[i.index()].action {
+                    Action::Arg(a) => region.args[a as usize] = self.outputs[i.index()][0],
+                    _ => self.node(inner, *i, &mut region),
+                }
             }
         }
-        let constants: HashMap<u32, u32> = frame.const_results.iter().copied().collect();
-        let mut results = Vec::new();
-        for r in 0..frame.n_results as u32 {
-            let producer = self.results.get(&(f, r));
-            results.push(match (producer, constants.get(&r)) {
-                (Some(output), _) => self.outputs.get(output).copied(),
-                (None, Some(c)) => Some(self.constant(*c, &mut region)),
-                (None, None) => None,
-            });
+        let mut end = Op::new("tfrt.return", &Loc::default());
+        for source in frame.results.iter().flatten() {
+            let result = self.source(*source, &mut region);
+            end.operands.push(result);
         }
-        let results: Vec<Value> = results.into_iter().flatten().collect();
         let ty = FunctionType {
             inputs: self.module.types(&region.args),
-            results: self.module.types(&results),
+            results: self.module.types(&end.operands),
         };
-        let mut end = Op::new("tfrt.return", &Loc::default());
-        end.operands = results;
         region.ops.push(end);
         let mut op = Op::new("func", &Loc::default());
-        let name = self.names.get(f).map_or("", String::as_str);
-        op.set_attr("sym_name", Attr::string(name));
+        op.set_attr("sym_name", Attr::string(&self.names[f]));
         op.set_attr("type", Attr::Type(Type::Function(ty.into())));
         op.set_attr("tfrt.dataflow", Attr::Unit);
         op.regions.push(region);
         op
     }
 
-    fn constant(&mut self, constant: u32, region: &mut Region) -> Value {
-        let mut op = Op::new("tf.Const", &Loc::default());
-        let value = self.module.add_value(tensor(), Loc::default());
-        op.results.push(value);
-        if let Some(tensor) = self.body.consts.get(constant as usize) {
-            op.set_attr("value", tensor_attr(tensor));
+    /// The value of a source; adds a constant to the region.
+    fn source(&mut self, source: Source, region: &mut Region) -> Value {
+        match source {
+            Source::Node(from, output) => self.outputs[from.index()][usize::from(output)],
+            Source::Const(c) => {
+                let mut op = Op::new("tf.Const", &Loc::default());
+                let value = self.module.add_value(tensor(), Loc::default());
+                op.results.push(value);
+                op.set_attr("value", tensor_attr(&self.body.consts[c as usize]));
+                region.ops.push(op);
+                value
+            }
         }
-        region.ops.push(op);
-        value
     }
 
-    fn node(&mut self, f: usize, i: usize, region: &mut Region) {
-        let body = self.body;
-        let (Some(node), Some(info), Some(frame)) =
-            (body.nodes.get(i), body.info.get(i), body.frames.get(f))
-        else {
-            return;
-        };
-        if let Action::Arg(_) = node.action {
-            return;
+    fn node(&mut self, frame: &BodyFrame, i: NodeIdx, region: &mut Region) {
+        let node = &self.body.nodes[i.index()];
+        let mut op = Op::new(&format!("tf.{}", node.info.op), &Loc::default());
+        for source in &node.inputs {
+            let input = self.source(*source, region);
+            op.operands.push(input);
         }
-        let mut op = Op::new(&format!("tf.{}", info.op), &Loc::default());
-        for slot in node.slots() {
-            let producer = self.slots.get(&(f, slot as u32));
-            let value = match (producer, frame.slots.get(slot)) {
-                (Some(output), _) => self.outputs.get(output).copied(),
-                (None, Some(Slot::Const(c))) => Some(self.constant(*c, region)),
-                _ => None,
-            };
-            op.operands.extend(value);
-        }
-        let waits = self.waits.get(i).into_iter().flatten();
-        let controls = waits.filter_map(|from| self.controls.get(from));
-        op.operands.extend(controls.copied());
-        let outputs = (0..node.n_outputs).filter_map(|o| self.outputs.get(&(i, o)));
-        op.results = outputs.chain(self.controls.get(&i)).copied().collect();
-        op.set_attr("name", Attr::string(&info.name));
+        let controls = node.controls.iter().map(|from| self.controls[from]);
+        op.operands.extend(controls);
+        op.results.clone_from(&self.outputs[i.index()]);
+        op.results.extend(self.controls.get(&i));
+        op.set_attr("name", Attr::string(&node.info.name));
         if frame.kind != FrameKind::Function {
             op.set_attr("frame", Attr::string(&frame.name));
         }
-        self.action(node, &mut op);
+        self.action(&node.action, &mut op);
         region.ops.push(op);
     }
 
-    fn action(&self, node: &Node<Box<KernelEntry>>, op: &mut Op) {
-        let symbol = |f: &FrameIdx| {
-            let name = self.names.get(f.index());
-            Attr::Symbol(vec![name.cloned().unwrap_or_default()])
-        };
-        match &node.action {
+    fn action(&self, action: &BodyAction, op: &mut Op) {
+        let symbol = |f: &FrameIdx| Attr::Symbol(vec![self.names[f.index()].clone()]);
+        match action {
             Action::Kernel(entry) => {
                 for (name, value) in entry.attrs.iter() {
                     match value {
@@ -235,14 +163,10 @@ impl<'a> Printer<'a> {
                     }
                 }
             }
-            Action::Const(c) => {
-                if let Some(tensor) = self.body.consts.get(*c as usize) {
-                    op.set_attr("value", tensor_attr(tensor));
-                }
-            }
+            Action::Const(c) => op.set_attr("value", tensor_attr(&self.body.consts[*c as usize])),
             Action::Enter { frame, is_constant } => {
-                let name = self.body.frames.get(frame.index()).map(|f| &*f.name);
-                op.set_attr("frame_name", Attr::string(name.unwrap_or_default()));
+                let name = &self.body.frames[frame.index()].name;
+                op.set_attr("frame_name", Attr::string(name));
                 op.set_attr("is_constant", Attr::Bool(*is_constant));
             }
             Action::Call(f) => op.set_attr("callee", symbol(f)),

@@ -183,13 +183,6 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.raw()?).ok().map(str::to_string)
     }
 
-    /// A little-endian word.
-    pub(super) fn u32(&mut self) -> Option<u32> {
-        let word = self.bytes.get(self.at..)?.first_chunk()?;
-        self.at += 4;
-        Some(u32::from_le_bytes(*word))
-    }
-
     pub(super) fn ints(&mut self) -> Option<Vec<usize>> {
         let n = self.count()?;
         (0..n).map(|_| self.int()).collect()

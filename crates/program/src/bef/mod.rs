@@ -1,6 +1,7 @@
 //! BEF, the binary form of programs: written, opened, checked, and turned back into text.
 
 mod body;
+pub(crate) mod codec;
 mod dataflow_text;
 mod format;
 mod model;
@@ -8,6 +9,7 @@ mod model;
 mod model_tests;
 mod read;
 mod static_schedule;
+mod tensors;
 mod to_mlir;
 mod write;
 mod write_attrs;

@@ -3,7 +3,7 @@
 use super::format::Section;
 use super::model::{LAYOUT, Model, Port, write_model};
 use super::read::File;
-use crate::dataflow::{Action, BodyBuilder, BuildNode, Source};
+use crate::dataflow::{Action, Body, BodyNode, Source};
 use ferroflow_base::Result;
 use ferroflow_opdef::{Cost, NodeInfo};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// A model that returns its argument and a large constant.
 fn file() -> Vec<u8> {
-    let mut b = BodyBuilder::new();
+    let mut b = Body::default();
     let main = b.function("", 1, 2);
-    let node = BuildNode {
+    let node = BodyNode {
         info: NodeInfo::default(),
         action: Action::Arg(0),
         inputs: Vec::new(),
@@ -33,7 +33,7 @@ fn file() -> Vec<u8> {
         shape: PartialShape::unknown(),
     };
     let model = Model {
-        main: b.finish().expect("valid"),
+        main: b,
         feeds: vec![port("x")],
         fetches: vec![port("y"), port("z")],
         targets: vec!["t".to_string()],
@@ -73,7 +73,8 @@ fn other_layouts_are_refused() {
             .map(|_| ())
             .expect_err("another layout")
             .to_string();
-        let expect = format!("has layout {layout}, and this version of Ferroflow reads layout 2");
+        let expect =
+            format!("has layout {layout}, and this version of Ferroflow reads layout {LAYOUT}");
         assert!(error.contains(&expect), "{error}");
         assert!(error.contains("compile the model again"), "{error}");
     };
@@ -82,11 +83,9 @@ fn other_layouts_are_refused() {
     old.extend([Section::Graph as u8, 0]);
     check(old, 1);
     let mut newer = file();
-    let words = [LAYOUT.to_le_bytes(), 1u32.to_le_bytes()].concat();
-    let at = newer
-        .windows(8)
-        .position(|w| w == words)
-        .expect("the section");
+    let words = [0xcc, LAYOUT as u8, 0, 0, 0];
+    let mut windows = newer.windows(words.len());
+    let at = 1 + windows.position(|w| w == words).expect("the section");
     newer[at] = 9;
     check(newer, 9);
 }

@@ -1,7 +1,7 @@
-//! The flat form of a dataflow function: arrays, no pointers between nodes.
+//! The executable form of a dataflow function, as compilers make it and files hold it.
 
-use ferroflow_base::define_id;
-use ferroflow_opdef::{Attrs, Cost, NodeInfo, Value};
+use ferroflow_base::{Result, define_id, internal};
+use ferroflow_opdef::{Attrs, Cost, NodeInfo};
 use ferroflow_tensor::{DType, LazyTensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,34 +63,8 @@ pub enum Action<K> {
     },
 }
 
-impl<K> Action<K> {
-    /// The same action with another form of kernel.
-    pub(super) fn try_map<L, E>(&self, f: impl FnOnce(&K) -> Result<L, E>) -> Result<Action<L>, E> {
-        Ok(match self {
-            Action::Kernel(kernel) => Action::Kernel(f(kernel)?),
-            Action::Arg(index) => Action::Arg(*index),
-            Action::Const(index) => Action::Const(*index),
-            Action::Forward => Action::Forward,
-            Action::Switch => Action::Switch,
-            Action::SwitchN => Action::SwitchN,
-            Action::Merge => Action::Merge,
-            &Action::Enter { frame, is_constant } => Action::Enter { frame, is_constant },
-            Action::Exit => Action::Exit,
-            Action::NextIteration => Action::NextIteration,
-            Action::Trigger => Action::Trigger,
-            Action::Call(frame) => Action::Call(*frame),
-            &Action::If {
-                then_branch,
-                else_branch,
-            } => Action::If {
-                then_branch,
-                else_branch,
-            },
-            Action::Case(branches) => Action::Case(branches.clone()),
-            &Action::While { cond, body } => Action::While { cond, body },
-        })
-    }
-}
+/// The action of a node whose kernel is not built yet.
+pub type BodyAction = Action<Box<KernelEntry>>;
 
 /// What building the kernel of a node needs.
 #[derive(Clone, Debug, Default)]
@@ -109,105 +83,30 @@ pub struct KernelEntry {
     pub outputs: Vec<DType>,
 }
 
-/// What an edge carries, and what its consumer makes of it.
+/// The producer of an input or result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EdgeKind {
-    /// A value for input slot `slot` of an ordinary node.
-    Data,
-    /// Nothing; the consumer only waits.
-    Control,
-    /// A value for result `slot` of the call; there is no consumer node.
-    Result,
-    /// A value for input slot `slot` of a Merge.
-    MergeData,
-    /// Nothing; a Merge waits.
-    MergeControl,
-    /// Nothing; a node waits that runs even if the producer is dead.
-    Trigger,
+pub enum Source {
+    /// Output `1` of node `0`.
+    Node(NodeIdx, u16),
+    /// A constant.
+    Const(u32),
 }
 
-impl EdgeKind {
-    /// Whether the edge carries a value.
-    pub(crate) fn is_data(self) -> bool {
-        matches!(
-            self,
-            EdgeKind::Data | EdgeKind::MergeData | EdgeKind::Result
-        )
-    }
-}
-
-/// An edge to one consumer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Edge {
-    /// The consumer; node 0 for results.
-    pub node: NodeIdx,
-    /// Input slot in the consumer's frame, or position of the result.
-    pub slot: u32,
-    /// The producer's output; 0 for edges that carry nothing.
-    pub output: u16,
-    /// What arrives.
-    pub kind: EdgeKind,
-    /// Whether no later edge carries the same output, so that the value may be moved.
-    pub last: bool,
-}
-
-/// The slot that a node's only output is written to directly, if any.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ForwardSlot(pub(super) u32);
-
-impl ForwardSlot {
-    /// The output goes through the engine's output buffer.
-    pub const NONE: ForwardSlot = ForwardSlot(u32::MAX);
-
-    /// The slot.
-    #[inline]
-    pub fn get(self) -> Option<u32> {
-        (self.0 != u32::MAX).then_some(self.0)
-    }
-}
-
-/// The hot part of a node; names are in [`Dataflow::info`].
-pub struct Node<K> {
-    /// What to do.
-    pub action: Action<K>,
-    /// First input slot in the frame; the inputs are consecutive.
-    pub first_slot: u32,
-    /// Number of inputs.
-    pub n_inputs: u32,
-    /// First edge in [`Dataflow::edges`]; a node's edges are consecutive.
-    pub first_edge: u32,
-    /// Number of edges.
-    pub n_edges: u32,
-    /// The input slot of the last reader of the only output, when the output can be written right
-    /// there: all edges are `Data` or `Control`.
-    pub forward_slot: ForwardSlot,
+/// A node of a [`Body`].
+#[derive(Clone)]
+pub struct BodyNode {
+    /// Name and op, for messages.
+    pub info: NodeInfo,
+    /// What it does.
+    pub action: BodyAction,
+    /// Inputs in order.
+    pub inputs: Vec<Source>,
+    /// Nodes to wait for.
+    pub controls: Vec<NodeIdx>,
     /// Number of outputs.
-    pub n_outputs: u16,
+    pub n_outputs: usize,
     /// Scheduling cost.
     pub cost: Cost,
-}
-
-impl<K> Node<K> {
-    /// The node's input slots, by position in its frame.
-    #[inline]
-    pub fn slots(&self) -> std::ops::Range<usize> {
-        let first = self.first_slot as usize;
-        first..first + self.n_inputs as usize
-    }
-
-    /// The same node with another action.
-    pub(super) fn with_action<L>(&self, action: Action<L>) -> Node<L> {
-        Node {
-            action,
-            first_slot: self.first_slot,
-            n_inputs: self.n_inputs,
-            first_edge: self.first_edge,
-            n_edges: self.n_edges,
-            forward_slot: self.forward_slot,
-            n_outputs: self.n_outputs,
-            cost: self.cost,
-        }
-    }
 }
 
 /// What makes iterations of a frame.
@@ -221,85 +120,144 @@ pub enum FrameKind {
         parent: FrameIdx,
         /// Most iterations that may be under way at the same time.
         parallel_iterations: u32,
-        /// Enter nodes that lead into it.
-        n_enters: u32,
     },
 }
 
-/// Set in a pending count as soon as a dead input has arrived.
-pub const DEAD: u32 = 1 << 31;
-
-/// What one iteration of a frame starts from.
+/// A frame of a [`Body`].
 #[derive(Clone)]
-pub struct Frame {
+pub struct BodyFrame {
     /// Name of the function or of the loop's frame.
     pub name: String,
     /// Function or loop.
     pub kind: FrameKind,
-    /// Its first node; a frame's nodes are consecutive.
-    pub first_node: u32,
-    /// Input slots: constants in place, all else empty.
-    pub slots: Vec<Value>,
-    /// For every node, how many edges must arrive before it runs; for a Merge the bits of its
-    /// initial [`MergeState`](super::MergeState).
-    pub pending: Vec<u32>,
-    /// Nodes that wait for nothing.
-    pub roots: Vec<NodeIdx>,
-    /// The Arg node of each argument that is used.
-    pub args: Vec<Option<NodeIdx>>,
-    /// Number of results of a call.
-    pub n_results: usize,
-    /// Results that are constants: (result, constant).
-    pub const_results: Vec<(u32, u32)>,
+    /// Number of arguments.
+    pub n_args: usize,
+    /// The source of each result; all must be set when the body is loaded.
+    pub results: Vec<Option<Source>>,
+    /// Its nodes.
+    pub nodes: Vec<NodeIdx>,
 }
 
-impl Frame {
-    /// The frame's nodes, by position.
-    pub fn nodes(&self) -> std::ops::Range<usize> {
-        let first = self.first_node as usize;
-        first..first + self.pending.len()
-    }
-}
-
-/// A function for the engine `dataflow` with all functions that it calls: a [`Body`] as it is in a
-/// file, a [`Plan`](super::Plan) once it is loaded.
-pub struct Dataflow<K, C> {
-    /// Nodes, grouped by frame.
-    pub nodes: Vec<Node<K>>,
-    /// Names and op types for messages, by node.
-    pub info: Vec<NodeInfo>,
-    /// Edges, grouped by producer.
-    pub edges: Vec<Edge>,
-    /// Frames; the first is the function that a step calls.
-    pub frames: Vec<Frame>,
-    /// Constants that slots, nodes and results refer to.
-    pub consts: Vec<C>,
+/// A function with all functions that it calls: pure data, self-contained but for the table of ops.
+/// Frames and nodes may be added in any order; the first frame is the function that a step calls.
+///
+/// ```
+/// use ferroflow_opdef::{Cost, NodeInfo};
+/// use ferroflow_program::{Action, Body, BodyNode, Source};
+/// let mut body = Body::default();
+/// let main = body.function("", 1, 1);
+/// let x = body.add(main, BodyNode {
+///     info: NodeInfo { name: "x".into(), op: "_Arg".into() },
+///     action: Action::Arg(0),
+///     inputs: vec![],
+///     controls: vec![],
+///     n_outputs: 1,
+///     cost: Cost::Cheap,
+/// });
+/// body.result(main, 0, Source::Node(x, 0))?;
+/// body.verify()?;
+/// # Ok::<(), ferroflow_base::Status>(())
+/// ```
+#[derive(Default)]
+pub struct Body {
+    /// Nodes, in the order of adding.
+    pub nodes: Vec<BodyNode>,
+    /// Frames.
+    pub frames: Vec<BodyFrame>,
+    /// Constants that inputs, nodes and results refer to.
+    pub consts: Vec<LazyTensor>,
     /// Functions that kernels call themselves, by name.
-    pub functions: BTreeMap<String, Arc<Dataflow<K, C>>>,
-    /// The largest number of outputs of any node, at least 1.
-    pub(super) max_outputs: usize,
+    pub functions: BTreeMap<String, Arc<Body>>,
 }
 
-/// A function body: pure data, self-contained but for the table of ops.
-pub type Body = Dataflow<Box<KernelEntry>, LazyTensor>;
-
-impl<K, C> Dataflow<K, C> {
-    /// The edges that leave `node`.
-    #[inline]
-    pub fn edges_of(&self, node: &Node<K>) -> &[Edge] {
-        let first = node.first_edge as usize;
-        &self.edges[first..first + node.n_edges as usize]
+impl Body {
+    /// Adds a constant that inputs and results can refer to.
+    pub fn constant(&mut self, value: LazyTensor) -> u32 {
+        self.consts.push(value);
+        (self.consts.len() - 1) as u32
     }
 
-    /// The frame that a step starts in.
-    #[inline]
-    pub fn root(&self) -> &Frame {
-        &self.frames[0]
+    /// Adds a function of `n_args` arguments and `n_results` results.
+    pub fn function(&mut self, name: &str, n_args: usize, n_results: usize) -> FrameIdx {
+        self.frame(name, FrameKind::Function, n_args, n_results)
     }
 
-    /// The largest number of outputs of any node, at least 1.
-    pub fn max_outputs(&self) -> usize {
-        self.max_outputs
+    /// Adds the inside of a loop that is entered from `parent`.
+    pub fn loop_frame(
+        &mut self,
+        name: &str,
+        parent: FrameIdx,
+        parallel_iterations: u32,
+    ) -> FrameIdx {
+        let kind = FrameKind::Loop {
+            parent,
+            parallel_iterations: parallel_iterations.max(1),
+        };
+        self.frame(name, kind, 0, 0)
+    }
+
+    fn frame(&mut self, name: &str, kind: FrameKind, n_args: usize, n_results: usize) -> FrameIdx {
+        self.frames.push(BodyFrame {
+            name: name.to_string(),
+            kind,
+            n_args,
+            results: vec![None; n_results],
+            nodes: Vec::new(),
+        });
+        FrameIdx::new(self.frames.len() - 1)
+    }
+
+    /// Adds a node to a frame.
+    pub fn add(&mut self, frame: FrameIdx, node: BodyNode) -> NodeIdx {
+        let index = self.next_node();
+        self.nodes.push(node);
+        self.frames[frame.index()].nodes.push(index);
+        index
+    }
+
+    /// The index that the next node will get.
+    pub fn next_node(&self) -> NodeIdx {
+        NodeIdx::new(self.nodes.len())
+    }
+
+    /// Sets the source of result `index` of a function.
+    ///
+    /// # Errors
+    /// The result is out of range or already set.
+    pub fn result(&mut self, function: FrameIdx, index: usize, source: Source) -> Result<()> {
+        let frame = &mut self.frames[function.index()];
+        let slot = frame.results.get_mut(index).filter(|r| r.is_none());
+        *slot.ok_or_else(|| {
+            let name = &frame.name;
+            internal!("result {index} of '{name}' is out of range or already set")
+        })? = Some(source);
+        Ok(())
+    }
+
+    /// The kernel entries with their nodes.
+    pub fn kernels(&self) -> impl Iterator<Item = (&BodyNode, &KernelEntry)> {
+        self.nodes.iter().filter_map(|node| match &node.action {
+            Action::Kernel(entry) => Some((node, &**entry)),
+            _ => None,
+        })
+    }
+
+    /// The numbers of arguments and results of the function that a step calls.
+    pub(crate) fn arity(&self) -> (usize, usize) {
+        let root = self.frames.first();
+        root.map_or((0, 0), |root| (root.n_args, root.results.len()))
+    }
+
+    /// The frame that the outputs of node `i`, a node of frame `own`, arrive in.
+    pub(crate) fn arrives_in(&self, i: NodeIdx, own: FrameIdx) -> Option<FrameIdx> {
+        match self.nodes.get(i.index())?.action {
+            Action::Enter { frame, .. } => Some(frame),
+            Action::Exit => match self.frames.get(own.index())?.kind {
+                FrameKind::Loop { parent, .. } => Some(parent),
+                FrameKind::Function => None,
+            },
+            _ => Some(own),
+        }
     }
 
     /// The function that each frame belongs to: itself, or the one around a loop.
@@ -314,16 +272,5 @@ impl<K, C> Dataflow<K, C> {
             functions.push(outer.unwrap_or(f));
         }
         functions
-    }
-}
-
-impl Body {
-    /// The kernel entries with the numbers of their nodes.
-    pub fn kernels(&self) -> impl Iterator<Item = (usize, &KernelEntry)> {
-        let nodes = self.nodes.iter().enumerate();
-        nodes.filter_map(|(i, node)| match &node.action {
-            Action::Kernel(entry) => Some((i, &**entry)),
-            _ => None,
-        })
     }
 }

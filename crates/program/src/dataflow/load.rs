@@ -1,16 +1,13 @@
 //! Loading: a [`Body`] with its kernels built is a [`Plan`].
 
-use super::body::{Action, Body, Dataflow, Frame, KernelEntry, Node};
+use super::body::{Action, Body, BodyFrame, BodyNode, KernelEntry, NodeIdx, Source};
+use super::merge::MergeState;
+use super::plan::{Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};
 use ferroflow_base::{Result, Status, data_loss, internal};
 use ferroflow_opdef::{AttrValue, KernelBuild, OpKernel, PACKED, Registry, Value, no_kernel};
 use ferroflow_tensor::{LazyTensor, Tensor};
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-
-/// A loaded function: verified, its kernels built, its constants at hand. Only [`Body::load`] makes
-/// one.
-pub type Plan = Dataflow<Box<dyn OpKernel>, Tensor>;
 
 /// Builds the kernel of an entry, given the inputs that are constants.
 pub type MakeKernel<'a> =
@@ -74,25 +71,25 @@ impl Body {
     /// # Errors
     /// As [`Body::load`].
     pub fn load_with(&self, make: &MakeKernel) -> Result<Plan> {
-        let mut loader = Loader {
+        Loader {
             make,
             loaded: HashMap::new(),
-        };
-        loader.load(self)
+        }
+        .load(self)
     }
 
     /// Checks kernel entries that come from a file against the table of ops, which also has their
     /// costs. Prepacked tensors are dropped unless `keep_packed`.
     ///
     /// # Errors
-    /// An op is not registered, or attrs or dtypes are not as its schema says.
+    /// An op is not registered, or attrs or dtypes do not match its schema.
     pub fn check_ops(&mut self, registry: &Registry, keep_packed: bool) -> Result<()> {
-        for (node, info) in self.nodes.iter_mut().zip(&self.info) {
+        for node in &mut self.nodes {
             if let Action::Kernel(entry) = &mut node.action {
                 if !keep_packed {
                     entry.attrs.remove(PACKED);
                 }
-                let at = |e: Status| e.at_node(&info.name, &info.op);
+                let at = |e: Status| e.at_node(&node.info.name, &node.info.op);
                 entry.check(registry).map_err(at)?;
                 node.cost = registry.op(&entry.op).map_or(node.cost, |op| op.cost);
             }
@@ -101,58 +98,59 @@ impl Body {
     }
 
     /// Prepacks constants: stores in every kernel entry what its kernel made of its constants, so that
-    /// a later load need not make it again. Functions that kernels call are left as they are.
+    /// a later load need not make it again. Does not prepack those of functions that kernels call.
     ///
     /// # Errors
     /// As [`Body::load`].
     pub fn prepack(&mut self, registry: &Registry) -> Result<()> {
         self.verify()?;
-        let mut packed = Vec::new();
-        self.each_kernel(&mut |i, entry, constants| {
-            let tensors = entry.build(registry, constants)?.packed()?;
-            if !tensors.is_empty() {
-                packed.push((i, tensors));
-            }
-            Ok(())
-        })?;
-        for (i, tensors) in packed {
-            if let Action::Kernel(entry) = &mut self.nodes[i].action {
-                let tensors = tensors.into_iter().map(|t| AttrValue::Tensor(t.into()));
-                entry.attrs.set(PACKED, AttrValue::List(tensors.collect()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Visits the kernel entries of a verified body: node, entry and constant inputs.
-    fn each_kernel(&self, visit: &mut VisitKernel) -> Result<()> {
         let functions = self.functions_of_frames();
-        let mut constants = Vec::new();
-        for (f, frame) in self.frames.iter().enumerate() {
-            for i in frame.nodes() {
-                let node = &self.nodes[i];
+        for (f, function) in functions.into_iter().enumerate() {
+            for i in self.frames[f].nodes.clone() {
+                let node = &self.nodes[i.index()];
                 let Action::Kernel(entry) = &node.action else {
                     continue;
                 };
-                constants.clear();
-                constants.extend(frame.slots[node.slots()].iter().map(|slot| match slot {
-                    Value::Const(c) => self.consts.get(*c as usize).cloned(),
-                    _ => None,
-                }));
-                visit(i, entry, &constants).map_err(|e| {
-                    let e = e.at_node(&entry.node, &self.info[i].op);
-                    match &self.frames[functions[f]].name {
-                        name if name.is_empty() => e,
-                        name => e.note(format!("in function '{name}'")),
-                    }
-                })?;
+                let packed = entry
+                    .build(registry, &self.constant_inputs(node))
+                    .and_then(|kernel| kernel.packed())
+                    .map_err(|e| self.at_kernel(e, node, entry, function))?;
+                if let Action::Kernel(entry) = &mut self.nodes[i.index()].action
+                    && !packed.is_empty()
+                {
+                    let packed = packed.into_iter().map(|t| AttrValue::Tensor(t.into()));
+                    entry.attrs.set(PACKED, AttrValue::List(packed.collect()));
+                }
             }
         }
         Ok(())
     }
-}
 
-type VisitKernel<'a> = dyn FnMut(usize, &KernelEntry, &[Option<LazyTensor>]) -> Result<()> + 'a;
+    /// The inputs of a node that are constants.
+    fn constant_inputs(&self, node: &BodyNode) -> Vec<Option<LazyTensor>> {
+        let constant = |source: &Source| match source {
+            Source::Const(c) => self.consts.get(*c as usize).cloned(),
+            Source::Node(..) => None,
+        };
+        node.inputs.iter().map(constant).collect()
+    }
+
+    /// The error of a kernel in function `function`.
+    #[cold]
+    fn at_kernel(
+        &self,
+        e: Status,
+        node: &BodyNode,
+        entry: &KernelEntry,
+        function: usize,
+    ) -> Status {
+        let e = e.at_node(&entry.node, &node.info.op);
+        match &self.frames[function].name {
+            name if name.is_empty() => e,
+            name => e.note(format!("in function '{name}'")),
+        }
+    }
+}
 
 /// Loads a body and the functions that its kernels call.
 struct Loader<'a> {
@@ -164,100 +162,178 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn load(&mut self, body: &Body) -> Result<Plan> {
         body.verify()?;
-        let mut kernels = Vec::new();
-        body.each_kernel(&mut |_, entry, constants| {
-            let kernel = (self.make)(entry, constants)?;
-            let absorbed = (0..)
-                .zip(constants)
-                .filter(|(i, _)| kernel.prepacks_input(*i));
-            let absorbed = absorbed.filter_map(|(i, constant)| {
-                constant.as_ref()?.release();
-                Some(i)
-            });
-            let absorbed: SmallVec<[usize; 4]> = absorbed.collect();
-            kernels.push((kernel, absorbed));
-            Ok(())
-        })?;
-        let mut frames = body.frames.clone();
-        let mut nodes = Vec::with_capacity(body.nodes.len());
-        let mut kernels = kernels.into_iter();
-        for frame in &mut frames {
-            for node in &body.nodes[frame.nodes()] {
-                let slots = &mut frame.slots[node.slots()];
-                let action = node.action.try_map(|_| {
-                    let (kernel, absorbed) = kernels
-                        .next()
-                        .ok_or_else(|| internal!("a kernel is missing"))?;
-                    for i in absorbed {
-                        slots[i] = Value::Empty;
-                    }
-                    Result::Ok(kernel)
-                })?;
-                nodes.push(node.with_action(action));
-            }
+        let mut layout = Layout::new(body, self.make);
+        let functions = body.functions_of_frames();
+        for (f, frame) in body.frames.iter().enumerate() {
+            layout.frame(frame, functions[f])?;
         }
-        let consts = read_constants(&body.consts, &mut frames, &mut nodes)?;
-        let mut functions = BTreeMap::new();
+        let mut plan = layout.plan;
+        plan.set_edges(layout.edges);
+        plan.count_enters();
         for (name, function) in &body.functions {
-            let plan = match self.loaded.get(&Arc::as_ptr(function)) {
-                Some(plan) => plan.clone(),
+            let loaded = match self.loaded.get(&Arc::as_ptr(function)) {
+                Some(loaded) => loaded.clone(),
                 None => {
                     let note = |e: Status| e.note(format!("in function '{name}'"));
-                    let plan = Arc::new(self.load(function).map_err(note)?);
-                    self.loaded.insert(Arc::as_ptr(function), plan.clone());
-                    plan
+                    let loaded = Arc::new(self.load(function).map_err(note)?);
+                    self.loaded.insert(Arc::as_ptr(function), loaded.clone());
+                    loaded
                 }
             };
-            functions.insert(name.clone(), plan);
+            plan.functions.insert(name.clone(), loaded);
         }
-        Ok(Plan {
-            nodes,
-            info: body.info.clone(),
-            edges: body.edges.clone(),
-            frames,
-            consts,
-            functions,
-            max_outputs: body.max_outputs,
-        })
+        Ok(plan)
     }
 }
 
-/// Reads the constants that are still referred to, and renumbers them.
-fn read_constants(
-    all: &[LazyTensor],
-    frames: &mut [Frame],
-    nodes: &mut [Node<Box<dyn OpKernel>>],
-) -> Result<Vec<Tensor>> {
-    let mut numbers: Vec<Option<u32>> = vec![None; all.len()];
-    let mut values = Vec::new();
-    let mut renumber = |constant: &mut u32| {
-        let at = *constant as usize;
-        let (Some(number), Some(tensor)) = (numbers.get_mut(at), all.get(at)) else {
-            return Err(internal!("constant {at} does not exist"));
+/// Lays a verified body out, frame by frame.
+struct Layout<'a> {
+    body: &'a Body,
+    make: &'a MakeKernel<'a>,
+    plan: Plan,
+    /// The index in the plan of each node.
+    position: Vec<NodeIdx>,
+    /// Edges behind their producers, in the order of their consumers.
+    edges: Vec<(NodeIdx, Edge)>,
+    /// The number in the plan of each constant that is still referred to.
+    constants: Vec<Option<u32>>,
+}
+
+impl<'a> Layout<'a> {
+    fn new(body: &'a Body, make: &'a MakeKernel) -> Layout<'a> {
+        let n = body.nodes.len();
+        let mut position = vec![NodeIdx::new(0); n];
+        for (at, i) in body.frames.iter().flat_map(|f| &f.nodes).enumerate() {
+            position[i.index()] = NodeIdx::new(at);
+        }
+        Layout {
+            body,
+            make,
+            plan: Plan {
+                nodes: Vec::with_capacity(n),
+                info: Vec::with_capacity(n),
+                edges: Vec::new(),
+                frames: Vec::with_capacity(body.frames.len()),
+                consts: Vec::new(),
+                functions: BTreeMap::new(),
+                max_outputs: 1,
+            },
+            position,
+            edges: Vec::new(),
+            constants: vec![None; body.consts.len()],
+        }
+    }
+
+    /// The number in the plan of a constant, which is read.
+    fn constant(&mut self, constant: u32) -> Result<u32> {
+        let number = &mut self.constants[constant as usize];
+        if let Some(number) = *number {
+            return Ok(number);
+        }
+        let value: Tensor = self.body.consts[constant as usize].get()?;
+        self.plan.consts.push(value);
+        Ok(*number.insert((self.plan.consts.len() - 1) as u32))
+    }
+
+    fn edge(&mut self, from: NodeIdx, node: NodeIdx, slot: u32, output: u16, kind: EdgeKind) {
+        let edge = Edge {
+            node,
+            slot,
+            output,
+            kind,
+            last: false,
         };
-        *constant = match *number {
-            Some(number) => number,
-            None => {
-                values.push(tensor.get()?);
-                *number.insert((values.len() - 1) as u32)
+        self.edges.push((self.position[from.index()], edge));
+    }
+
+    fn frame(&mut self, source: &BodyFrame, function: usize) -> Result<()> {
+        let mut frame = Frame {
+            name: source.name.clone(),
+            kind: source.kind,
+            n_enters: 0,
+            first_node: self.plan.nodes.len() as u32,
+            slots: Vec::new(),
+            pending: Vec::with_capacity(source.nodes.len()),
+            roots: Vec::new(),
+            args: vec![None; source.n_args],
+            n_results: source.results.len(),
+            const_results: Vec::new(),
+        };
+        for &i in &source.nodes {
+            self.node(i, &mut frame, function)?;
+        }
+        for (r, source) in (0..).zip(&source.results) {
+            match *source {
+                Some(Source::Const(c)) => frame.const_results.push((r, self.constant(c)?)),
+                Some(Source::Node(from, output)) => {
+                    self.edge(from, NodeIdx::new(0), r, output, EdgeKind::Result);
+                }
+                None => return Err(internal!("result {r} of '{}' is not set", frame.name)),
             }
-        };
+        }
+        self.plan.frames.push(frame);
         Ok(())
-    };
-    for frame in frames {
-        for slot in &mut frame.slots {
-            if let Value::Const(constant) = slot {
-                renumber(constant)?;
+    }
+
+    /// Adds node `i` to its frame, with its kernel built.
+    fn node(&mut self, i: NodeIdx, frame: &mut Frame, function: usize) -> Result<()> {
+        let body = self.body;
+        let (node, me) = (&body.nodes[i.index()], self.position[i.index()]);
+        let first_slot = frame.slots.len();
+        frame
+            .slots
+            .resize(first_slot + node.inputs.len(), Value::Empty);
+        let (data, control) = match node.action {
+            Action::Merge => (EdgeKind::MergeData, EdgeKind::MergeControl),
+            Action::Trigger => (EdgeKind::Data, EdgeKind::Trigger),
+            _ => (EdgeKind::Data, EdgeKind::Control),
+        };
+        let mut action = node.action.try_map(|entry| {
+            let kernel = (self.make)(entry, &body.constant_inputs(node));
+            kernel.map_err(|e| body.at_kernel(e, node, entry, function))
+        })?;
+        let mut n_edges = node.controls.len();
+        for (input, source) in node.inputs.iter().enumerate() {
+            let slot = first_slot + input;
+            match (*source, &action) {
+                (Source::Node(from, output), _) => {
+                    n_edges += 1;
+                    self.edge(from, me, slot as u32, output, data);
+                }
+                (Source::Const(c), Action::Kernel(kernel)) if kernel.prepacks_input(input) => {
+                    body.consts[c as usize].release();
+                }
+                (Source::Const(c), _) => frame.slots[slot] = Value::Const(self.constant(c)?),
             }
         }
-        for (_, constant) in &mut frame.const_results {
-            renumber(constant)?;
+        for &from in &node.controls {
+            self.edge(from, me, 0, 0, control);
         }
-    }
-    for node in nodes {
-        if let Action::Const(constant) = &mut node.action {
-            renumber(constant)?;
+        match &mut action {
+            Action::Arg(a) => frame.args[*a as usize] = Some(me),
+            Action::Merge => {}
+            _ if n_edges == 0 => frame.roots.push(me),
+            _ => {}
         }
+        if let Action::Const(constant) = &mut action {
+            *constant = self.constant(*constant)?;
+        }
+        frame.pending.push(match action {
+            Action::Merge => MergeState::new(node.controls.len()).bits(),
+            _ => n_edges as u32,
+        });
+        self.plan.max_outputs = self.plan.max_outputs.max(node.n_outputs);
+        self.plan.info.push(node.info.clone());
+        self.plan.nodes.push(Node {
+            action,
+            first_slot: first_slot as u32,
+            n_inputs: node.inputs.len() as u32,
+            first_edge: 0,
+            n_edges: 0,
+            forward_slot: ForwardSlot::NONE,
+            n_outputs: node.n_outputs as u16,
+            cost: node.cost,
+        });
+        Ok(())
     }
-    Ok(values)
 }

@@ -1,21 +1,18 @@
 //! Functions for the engine `dataflow`: [`Body`] is the executable form, in files and between compiler
-//! and loader; [`Plan`] is the same with its kernels built.
+//! and loader; [`Plan`] is its loaded form.
 
-mod attrs;
 mod body;
-mod builder;
-pub(crate) mod codec;
-mod derive;
 mod load;
 mod merge;
+mod plan;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 pub use body::{
-    Action, Body, DEAD, Dataflow, Edge, EdgeKind, ForwardSlot, Frame, FrameIdx, FrameKind,
-    KernelEntry, Node, NodeIdx,
+    Action, Body, BodyAction, BodyFrame, BodyNode, FrameIdx, FrameKind, KernelEntry, NodeIdx,
+    Source,
 };
-pub use builder::{BodyBuilder, BuildNode, Source};
-pub use load::{MakeKernel, Plan};
+pub use load::MakeKernel;
 pub use merge::{MergeEvent, MergeState};
+pub use plan::{DEAD, Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};
