@@ -38,21 +38,11 @@ impl PassCtx<'_> {
         &self,
         name: String,
         op: &str,
-        mut attrs: Attrs,
+        attrs: Attrs,
         inputs: &[Output],
         controls: &[NodeId],
     ) -> Result<Node> {
-        let def = self.def(op)?;
-        def.complete_attrs(&mut attrs)?;
-        Ok(Node {
-            name,
-            outputs: def.output_dtypes(&attrs)?,
-            def,
-            attrs,
-            inputs: inputs.into(),
-            controls: controls.into(),
-            device: String::new(),
-        })
+        Node::new(self.registry, name, op, attrs, inputs, controls)
     }
 
     /// Shapes of the graph as it is now.

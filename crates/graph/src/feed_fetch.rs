@@ -1,12 +1,11 @@
 //! Feeds and fetches that a step exchanges with its client while it runs.
 
+use crate::graph::def_of;
 use crate::prune::boundary_attrs;
 use crate::{ARG, Graph, Node, NodeId, Output, PrunedGraph, Signature};
 use ferroflow_base::{Result, internal};
-use ferroflow_opdef::{AttrValue, Attrs, NodeClass, OpDef, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
 use ferroflow_tensor::DType;
-use smallvec::smallvec;
-use std::sync::Arc;
 
 /// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send`. Their keys are the names of
 /// `signature`; the rendezvous is the only argument that is left.
@@ -44,7 +43,7 @@ pub fn args_to_send_recv(
         if let Some(shape) = node.attrs.get("_shape") {
             attrs.set("_shape", shape.clone());
         }
-        node.def = internal_op(registry, op)?;
+        node.def = def_of(registry, op)?;
         node.attrs = attrs;
         node.inputs.insert(0, Output::new(rendezvous, 0));
         graph.replace(id, node);
@@ -62,18 +61,6 @@ pub(crate) fn add_rendezvous(
     name: String,
     registry: &Registry,
 ) -> Result<NodeId> {
-    graph.add(Node {
-        name,
-        def: internal_op(registry, ARG)?,
-        attrs: boundary_attrs(DType::Resource, 0),
-        inputs: smallvec![],
-        controls: smallvec![],
-        device: String::new(),
-        outputs: smallvec![DType::Resource],
-    })
-}
-
-/// The schema of an op that every registry has.
-pub(crate) fn internal_op(registry: &Registry, op: &str) -> Result<Arc<OpDef>> {
-    registry.def(op)?.ok_or_else(|| internal!("no op {op}"))
+    let attrs = boundary_attrs(DType::Resource, 0);
+    graph.add(Node::new(registry, name, ARG, attrs, &[], &[])?)
 }

@@ -1,8 +1,8 @@
 //! The graph itself.
 
 use crate::Library;
-use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_opdef::{Attrs, NodeClass, NodeId, OpDef, Output};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_opdef::{Attrs, NodeClass, NodeId, OpDef, Output, Registry};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -27,7 +27,40 @@ pub struct Node {
     pub outputs: SmallVec<[DType; 4]>,
 }
 
+/// The schema of an op that must be registered.
+pub(crate) fn def_of(registry: &Registry, op: &str) -> Result<Arc<OpDef>> {
+    let def = registry.def(op)?;
+    def.ok_or_else(|| internal!("op {op} is needed and not registered"))
+}
+
 impl Node {
+    /// A node of an op that must be registered, on no device in particular. Attrs that are not given have
+    /// their defaults.
+    ///
+    /// # Errors
+    ///
+    /// An attr is missing or has a wrong type.
+    pub fn new(
+        registry: &Registry,
+        name: String,
+        op: &str,
+        mut attrs: Attrs,
+        inputs: &[Output],
+        controls: &[NodeId],
+    ) -> Result<Node> {
+        let def = def_of(registry, op)?;
+        def.complete_attrs(&mut attrs)?;
+        Ok(Node {
+            name,
+            outputs: def.output_dtypes(&attrs)?,
+            def,
+            attrs,
+            inputs: inputs.into(),
+            controls: controls.into(),
+            device: String::new(),
+        })
+    }
+
     /// The op type.
     pub fn op(&self) -> &str {
         &self.def.name

@@ -2,6 +2,7 @@
 
 use crate::import::connect;
 use crate::import_attrs::AttrScope;
+use crate::prune::boundary_attrs;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_model::proto::{
@@ -10,7 +11,7 @@ use ferroflow_model::proto::{
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass, Registry};
 use ferroflow_tensor::{DType, MappedFile};
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Most instances of functions with attrs.
@@ -277,21 +278,9 @@ impl<'a> Importer<'a> {
         dtype: DType,
         from: Option<Output>,
     ) -> Result<NodeId> {
-        let outputs = match from {
-            None => smallvec![dtype],
-            Some(_) => smallvec![],
-        };
-        graph.add(Node {
-            name: name.to_string(),
-            def: crate::feed_fetch::internal_op(self.registry, op)?,
-            attrs: Attrs::default()
-                .with("T", AttrValue::Type(dtype))
-                .with("index", AttrValue::Int(index as i64)),
-            inputs: from.into_iter().collect(),
-            controls: SmallVec::new(),
-            device: String::new(),
-            outputs,
-        })
+        let (name, attrs) = (name.to_string(), boundary_attrs(dtype, index));
+        let node = Node::new(self.registry, name, op, attrs, from.as_slice(), &[])?;
+        graph.add(node)
     }
 
     fn connect(&self, body: &mut Body, id: NodeId, def: &NodeDef) -> Result<()> {

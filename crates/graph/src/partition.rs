@@ -1,12 +1,11 @@
 //! Partitions a graph into one for each device.
 
-use crate::feed_fetch::{add_rendezvous, internal_op};
+use crate::feed_fetch::add_rendezvous;
 use crate::{Graph, Node, NodeId, Output, ShapeMap, infer_shapes, loop_frames};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
 use rustc_hash::FxHashMap;
-use smallvec::smallvec;
 
 /// A graph that one device runs.
 #[derive(Clone)]
@@ -242,17 +241,12 @@ impl Cut<'_> {
             Carried::Value(_) => Output::new(new_id[source.index()], slot),
             Carried::Done(_) => {
                 let nothing: LazyTensor = Tensor::vector::<f32>(&[])?.into();
-                let node = Node {
-                    name: self.graph.unique_name(&format!("{name}/_ctrl_{serial}")),
-                    def: internal_op(self.registry, "Const")?,
-                    attrs: Attrs::default()
-                        .with("dtype", AttrValue::Type(dtype))
-                        .with("value", AttrValue::Tensor(nothing)),
-                    inputs: smallvec![],
-                    controls: smallvec![new_id[source.index()]],
-                    device: String::new(),
-                    outputs: smallvec![dtype],
-                };
+                let attrs = Attrs::default()
+                    .with("dtype", AttrValue::Type(dtype))
+                    .with("value", AttrValue::Tensor(nothing));
+                let name = self.graph.unique_name(&format!("{name}/_ctrl_{serial}"));
+                let after = [new_id[source.index()]];
+                let node = Node::new(self.registry, name, "Const", attrs, &[], &after)?;
                 Output::new(parts[from].push(node), 0)
             }
         };
@@ -267,30 +261,24 @@ impl Cut<'_> {
             .with("send_device_incarnation", AttrValue::Int(1))
             .with("recv_device", device(to))
             .with("client_terminated", AttrValue::Bool(false));
-        let send = Node {
-            name: self.graph.unique_name(&format!("{name}/_send_{serial}")),
-            def: internal_op(self.registry, "_Send")?,
-            attrs: attrs.clone().with("T", AttrValue::Type(dtype)),
-            inputs: smallvec![Output::new(parts[from].table, 0), value],
-            controls: smallvec![],
-            device: String::new(),
-            outputs: smallvec![],
+        let made = |op: &str, attrs: Attrs, inputs: &[Output]| {
+            let name = format!("{name}/{}_{serial}", op.to_lowercase());
+            let name = self.graph.unique_name(&name);
+            Node::new(self.registry, name, op, attrs, inputs, &[])
         };
+        let of_type = attrs.clone().with("T", AttrValue::Type(dtype));
+        let send = made(
+            "_Send",
+            of_type,
+            &[Output::new(parts[from].table, 0), value],
+        )?;
         let id = parts[from].push(send);
         parts[from].targets.push(id);
         let mut attrs = attrs.with("tensor_type", AttrValue::Type(dtype));
         if let Carried::Value(o) = carried {
             attrs.set("_shape", AttrValue::Shape(self.shapes.get(o)));
         }
-        let recv = Node {
-            name: self.graph.unique_name(&format!("{name}/_recv_{serial}")),
-            def: internal_op(self.registry, "_Recv")?,
-            attrs,
-            inputs: smallvec![Output::new(parts[to].table, 0)],
-            controls: smallvec![],
-            device: String::new(),
-            outputs: smallvec![dtype],
-        };
+        let recv = made("_Recv", attrs, &[Output::new(parts[to].table, 0)])?;
         let id = parts[to].push(recv);
         parts[to].received.insert(carried, id);
         Ok(id)

@@ -1,12 +1,10 @@
 //! The subgraph that a run needs: feeds become arguments, fetches become results.
 
-use crate::feed_fetch::internal_op;
 use crate::{Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, NodeClass, Registry};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
-use smallvec::smallvec;
 
 /// The op that stands for a fed tensor.
 pub const ARG: &str = "_Arg";
@@ -355,15 +353,15 @@ impl<'a> Cut<'a> {
             let source = graph.node(fetch.node);
             let dtype = source.outputs[fetch.slot as usize];
             let name = format!("_retval_{}_{index}", source.name);
-            out.add(Node {
-                name: out.unique_name(&name),
-                def: internal_op(registry, RETVAL)?,
-                attrs: boundary_attrs(dtype, index),
-                inputs: smallvec![map(fetch)],
-                controls: smallvec![],
-                device: String::new(),
-                outputs: smallvec![],
-            })?;
+            let (name, attrs) = (out.unique_name(&name), boundary_attrs(dtype, index));
+            out.add(Node::new(
+                registry,
+                name,
+                RETVAL,
+                attrs,
+                &[map(fetch)],
+                &[],
+            )?)?;
         }
         let targets = self.targets.iter().filter_map(|t| new_id[t.index()]);
         out.set_targets(targets.collect());
@@ -385,15 +383,8 @@ impl<'a> Cut<'a> {
             attrs.set("_shape", shape.clone());
         }
         let name = format!("_arg_{}_{index}", source.name);
-        Ok(Node {
-            name: self.graph.unique_name(&name),
-            def: internal_op(registry, ARG)?,
-            attrs,
-            inputs: smallvec![],
-            controls: smallvec![],
-            device: String::new(),
-            outputs: smallvec![dtype],
-        })
+        let name = self.graph.unique_name(&name);
+        Node::new(registry, name, ARG, attrs, &[], &[])
     }
 }
 

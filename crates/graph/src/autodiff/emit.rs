@@ -163,14 +163,6 @@ impl<'a, 'r> Emit<'a, 'r> {
         self.builder.graph.replace(id, node);
     }
 
-    /// The place of nodes that are added now.
-    pub(super) fn here(&self) -> Place {
-        match self.region {
-            0 => Place::Forward(self.regions[0].of),
-            r => Place::Backward(r),
-        }
-    }
-
     /// Adds a node here; inputs from elsewhere are brought in.
     fn add_here(
         &mut self,
@@ -188,7 +180,7 @@ impl<'a, 'r> Emit<'a, 'r> {
         if brought.iter().all(floats) && controls.is_empty() && op != "Const" {
             controls.extend(self.regions[self.region].pivot);
         }
-        self.add_at(self.here(), op, &brought, attrs, &controls)
+        self.add_at(self.place_of(self.region), op, &brought, attrs, &controls)
     }
 
     pub(super) fn add_constant(&mut self, value: Tensor) -> Result<Output> {

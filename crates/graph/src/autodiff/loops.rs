@@ -45,6 +45,7 @@ pub(super) struct Loops {
 }
 
 /// A loop in the making: where its nodes are and what their attrs say.
+#[derive(Clone)]
 pub(super) struct Frame {
     pub(super) place: Place,
     pub(super) name: String,
@@ -134,11 +135,7 @@ impl Emit<'_, '_> {
     /// `value` as `region` sees it.
     pub(super) fn bring(&mut self, value: Output, region: usize) -> Result<Output> {
         let place = self.place(value);
-        let here = match region {
-            0 => Place::Forward(self.regions[0].of),
-            r => Place::Backward(r),
-        };
-        if place == here || place == Place::Anywhere {
+        if place == self.place_of(region) || place == Place::Anywhere {
             return Ok(value);
         }
         if let Some(known) = self.regions[region].inside.get(&value) {
@@ -170,24 +167,16 @@ impl Emit<'_, '_> {
     }
 
     fn enter(&mut self, outer: Output, region: usize, constant: bool) -> Result<Output> {
-        let frame = self.frame_of(region)?;
-        let (place, name, parallel) = (frame.place, frame.name.clone(), frame.parallel);
-        self.enter_at(place, &name, parallel, outer, constant)
+        let frame = self.frame_of(region)?.clone();
+        self.enter_at(&frame, outer, constant)
     }
 
-    fn enter_at(
-        &mut self,
-        place: Place,
-        frame: &str,
-        parallel: i64,
-        outer: Output,
-        constant: bool,
-    ) -> Result<Output> {
+    fn enter_at(&mut self, frame: &Frame, outer: Output, constant: bool) -> Result<Output> {
         let attrs = typed(self.builder.dtype(outer)?)
-            .with("frame_name", AttrValue::str(frame))
+            .with("frame_name", AttrValue::str(&frame.name))
             .with("is_constant", AttrValue::Bool(constant))
-            .with("parallel_iterations", AttrValue::Int(parallel));
-        let id = self.add_at(place, "Enter", &[outer], attrs, &[])?;
+            .with("parallel_iterations", AttrValue::Int(frame.parallel));
+        let id = self.add_at(frame.place, "Enter", &[outer], attrs, &[])?;
         Ok(Output::new(id, 0))
     }
 
@@ -275,7 +264,7 @@ impl Emit<'_, '_> {
             .with("dtype", AttrValue::Type(DType::Int32))
             .with("value", AttrValue::Tensor(Tensor::scalar(0i32).into()));
         let zero = self.beside(of, "Const", &[], attrs)?;
-        let entered = self.enter_at(frame.place, &frame.name, frame.parallel, zero, false)?;
+        let entered = self.enter_at(&frame, zero, false)?;
         let (merge, value, last) = self.begin(&frame, entered)?;
         let one = self.scalar(1)?;
         let next = self.one(frame.place, "AddV2", &[value, one])?;
@@ -418,7 +407,7 @@ impl Emit<'_, '_> {
         let dtype = self.builder.dtype(value)?;
         let attrs = Attrs::default().with("element_dtype", AttrValue::Type(dtype));
         let empty = self.beside(of, "EmptyTensorList", &[any, any], attrs)?;
-        let entered = self.enter_at(frame.place, &frame.name, frame.parallel, empty, false)?;
+        let entered = self.enter_at(&frame, empty, false)?;
         let (merge, list, last) = self.begin(&frame, entered)?;
         let path: Vec<(Output, Side)> = path.iter().map(|s| (s.pred, *s)).collect();
         let (inner, switches) = self.enter_branches(frame.place, list, &path)?;
@@ -439,12 +428,7 @@ impl Emit<'_, '_> {
             brought.push((self.bring(side.pred, region)?, *side));
         }
         let place = Place::Backward(region);
-        let frame = Frame {
-            place,
-            cond: self.frame_of(region)?.cond,
-            name: String::new(),
-            parallel: 1,
-        };
+        let frame = self.frame_of(region)?.clone();
         let (merge, list, _) = self.begin(&frame, entered)?;
         let (inner, switches) = self.enter_branches(place, list, &brought)?;
         let any = self.scalar(-1)?;
@@ -464,13 +448,18 @@ impl Emit<'_, '_> {
         let n = self.count(of)?;
         let n = self.bring(n, parent)?;
         let place = Place::Backward(region);
-        let name = format!("{}/{}", self.scope, forward.name);
-        let entered = self.enter_at(place, &name, forward.parallel, n, false)?;
+        let mut frame = Frame {
+            place,
+            name: format!("{}/{}", self.scope, forward.name),
+            parallel: forward.parallel,
+            cond: n,
+        };
+        let entered = self.enter_at(&frame, n, false)?;
         let merge = self.one(place, "Merge", &[entered, entered])?;
         let zero = self.scalar(0)?;
         let goes_on = self.one(place, "Greater", &[merge, zero])?;
-        let cond = self.one(place, "LoopCond", &[goes_on])?;
-        let switch = self.one(place, "Switch", &[merge, cond])?;
+        frame.cond = self.one(place, "LoopCond", &[goes_on])?;
+        let switch = self.one(place, "Switch", &[merge, frame.cond])?;
         let left = self.one(place, "Identity", &[Output::new(switch.node, 1)])?;
         let one = self.scalar(1)?;
         let next = self.one(place, "Sub", &[left, one])?;
@@ -480,18 +469,14 @@ impl Emit<'_, '_> {
             parent,
             of: Some(of),
             pivot: Some(left.node),
-            frame: Some(Frame {
-                place,
-                name,
-                parallel: forward.parallel,
-                cond,
-            }),
+            frame: Some(frame),
             inside: FxHashMap::default(),
         });
         Ok(region)
     }
 
-    fn place_of(&self, region: usize) -> Place {
+    /// The place of nodes in a region.
+    pub(super) fn place_of(&self, region: usize) -> Place {
         match region {
             0 => Place::Forward(self.regions[0].of),
             r => Place::Backward(r),
@@ -506,12 +491,7 @@ impl Emit<'_, '_> {
     ) -> Result<(Output, Output, Output)> {
         let first = self.bring(first, self.regions[region].parent)?;
         let entered = self.enter(first, region, false)?;
-        let frame = Frame {
-            place: Place::Backward(region),
-            cond: self.frame_of(region)?.cond,
-            name: String::new(),
-            parallel: 1,
-        };
+        let frame = self.frame_of(region)?.clone();
         self.begin(&frame, entered)
     }
 
@@ -524,12 +504,7 @@ impl Emit<'_, '_> {
     ) -> Result<Output> {
         let outside = self.place_of(self.regions[region].parent);
         let next = self.bring(next, region)?;
-        let frame = Frame {
-            place: Place::Backward(region),
-            cond: self.frame_of(region)?.cond,
-            name: String::new(),
-            parallel: 1,
-        };
+        let frame = self.frame_of(region)?.clone();
         self.end(&frame, merge, next, last, outside)
     }
 }

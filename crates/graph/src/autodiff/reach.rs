@@ -2,7 +2,7 @@
 
 use super::is_differentiable;
 use crate::{Frames, Graph, Node, NodeId, Output};
-use ferroflow_base::{Result, internal};
+use ferroflow_base::{Result, internal, topological_order};
 use ferroflow_opdef::NodeClass;
 use rustc_hash::FxHashSet;
 
@@ -143,11 +143,14 @@ impl Reach {
             }
         }
         edges.sort_unstable();
-        let mut ready: Vec<usize> = (0..n).filter(|&u| exists[u] && pending[u] == 0).collect();
+        let readers = |u: usize| {
+            let first = edges.partition_point(|e| (e.0 as usize) < u);
+            let edges = edges[first..].iter().take_while(move |e| e.0 as usize == u);
+            edges.map(|e| e.1 as usize)
+        };
+        let nodes = (0..n).filter(|u| exists[*u]);
         let mut units = vec![Vec::new(); frames.loops.len() + 1];
-        let mut done = 0;
-        while let Some(&u) = ready.get(done) {
-            done += 1;
+        for u in topological_order(nodes, &mut pending, readers) {
             let (frame, unit) = match u.checked_sub(n_nodes) {
                 Some(l) => (frames.loops[l].parent, Unit::Loop(l)),
                 None => (
@@ -156,13 +159,6 @@ impl Reach {
                 ),
             };
             units[frame.map_or(0, |f| f + 1)].push(unit);
-            let first = edges.partition_point(|e| (e.0 as usize) < u);
-            for &(_, to) in edges[first..].iter().take_while(|e| e.0 as usize == u) {
-                pending[to as usize] -= 1;
-                if pending[to as usize] == 0 {
-                    ready.push(to as usize);
-                }
-            }
         }
         Ok(units)
     }

@@ -7,7 +7,6 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
-use smallvec::smallvec;
 
 /// Builds a branch; returns its results.
 pub(crate) type Branch<'f, 'r> = Box<dyn FnOnce(&mut GraphBuilder<'r>) -> Result<Vec<Output>> + 'f>;
@@ -44,39 +43,21 @@ impl<'r> GraphBuilder<'r> {
         }
         let of_bool = || Attrs::default().with("T", AttrValue::Type(DType::Bool));
         let named = |part: &str| format!("{path}{part}");
-        let switch = self.add_plain(
-            "Switch",
-            &named("Switch"),
-            smallvec![pred, pred],
-            of_bool(),
-            outer,
-        )?;
-        let pred_id = Output::new(
-            self.add_plain(
-                "Identity",
-                &named("pred_id"),
-                smallvec![pred],
-                of_bool(),
-                outer,
-            )?,
-            0,
-        );
+        let (inputs, name) = ([pred, pred], named("Switch"));
+        let switch = self.add_plain("Switch", &name, &inputs, of_bool(), outer)?;
+        let pred_id = self.add_plain("Identity", &named("pred_id"), &[pred], of_bool(), outer)?;
         let branch = |this: &mut Self, side: bool| -> Result<usize> {
             let context = this.contexts.len();
-            let pivot = this.add_plain(
-                "Identity",
-                &named(if side { "switch_t" } else { "switch_f" }),
-                smallvec![Output::new(switch, usize::from(side))],
-                of_bool(),
-                Some(context),
-            )?;
+            let name = named(if side { "switch_t" } else { "switch_f" });
+            let from = [Output::new(switch.node, usize::from(side))];
+            let pivot = this.add_plain("Identity", &name, &from, of_bool(), Some(context))?;
             this.contexts.push(Context {
                 kind: Kind::Branch {
                     pred: pred_id,
                     side,
                 },
                 parent: outer,
-                pivot,
+                pivot: pivot.node,
                 inside: FxHashMap::default(),
             });
             Ok(context)
@@ -102,8 +83,7 @@ impl<'r> GraphBuilder<'r> {
             let attrs = Attrs::default()
                 .with("T", AttrValue::Type(dtype))
                 .with("N", AttrValue::Int(2));
-            let id = self.add_plain("Merge", &named("Merge"), smallvec![f, t], attrs, outer)?;
-            merged.push(Output::new(id, 0));
+            merged.push(self.add_plain("Merge", &named("Merge"), &[f, t], attrs, outer)?);
         }
         Ok(merged)
     }

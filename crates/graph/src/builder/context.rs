@@ -5,7 +5,6 @@ use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{AttrValue, Attrs};
 use rustc_hash::FxHashMap;
-use smallvec::{SmallVec, smallvec};
 
 pub(super) enum Kind {
     /// One side of a conditional.
@@ -75,9 +74,9 @@ impl GraphBuilder<'_> {
         let inside = match &self.contexts[context].kind {
             Kind::Branch { pred, side } => {
                 let (pred, slot) = (*pred, usize::from(*side));
-                let inputs = smallvec![outer, pred];
                 let name = format!("{base}/Switch");
-                Output::new(self.add_plain("Switch", &name, inputs, of_type, to)?, slot)
+                let switch = self.add_plain("Switch", &name, &[outer, pred], of_type, to)?;
+                Output::new(switch.node, slot)
             }
             Kind::Loop { frame, parallel } => {
                 let attrs = of_type
@@ -85,8 +84,7 @@ impl GraphBuilder<'_> {
                     .with("is_constant", AttrValue::Bool(true))
                     .with("parallel_iterations", AttrValue::Int(*parallel));
                 let name = format!("{base}/Enter");
-                let id = self.add_plain("Enter", &name, smallvec![outer], attrs, to)?;
-                Output::new(id, 0)
+                self.add_plain("Enter", &name, &[outer], attrs, to)?
             }
         };
         self.contexts[context].inside.insert(value, inside);
@@ -109,28 +107,19 @@ impl GraphBuilder<'_> {
         }
     }
 
-    /// Adds a node without routing; its outputs live in `home`.
+    /// Adds a node without routing, whose outputs are in `home`; returns the first.
     pub(super) fn add_plain(
         &mut self,
         op: &str,
         name: &str,
-        inputs: SmallVec<[Output; 4]>,
-        mut attrs: Attrs,
+        inputs: &[Output],
+        attrs: Attrs,
         home: Option<usize>,
-    ) -> Result<NodeId> {
-        let def = self.def(op)?;
-        def.complete_attrs(&mut attrs)?;
-        let outputs = def.output_dtypes(&attrs)?;
-        let node = Node {
-            name: self.graph.unique_name(name),
-            def,
-            attrs,
-            inputs,
-            controls: SmallVec::new(),
-            device: self.device.clone(),
-            outputs,
-        };
-        self.add_raw(node, home)
+    ) -> Result<Output> {
+        let name = self.graph.unique_name(name);
+        let mut node = Node::new(self.registry, name, op, attrs, inputs, &[])?;
+        node.device = self.device.clone();
+        Ok(Output::new(self.add_raw(node, home)?, 0))
     }
 
     /// Runs `f` inside a context.

@@ -2,12 +2,11 @@
 
 use super::GraphBuilder;
 use super::context::{Context, Kind};
-use crate::{NodeId, Output};
+use crate::Output;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
-use smallvec::smallvec;
 
 /// How a loop runs.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +55,12 @@ impl GraphBuilder<'_> {
         let outer = self.current;
         let frame = format!("{path}while_context");
         let parallel = options.parallel_iterations;
-        let named = |part: &str| format!("{path}{part}");
-        let typed = |dtype: DType| Attrs::default().with("T", AttrValue::Type(dtype));
         let context = self.contexts.len();
+        let typed = |dtype: DType| Attrs::default().with("T", AttrValue::Type(dtype));
+        let add = |this: &mut Self, op: &str, inputs: &[Output], attrs| {
+            let home = if op == "Exit" { outer } else { Some(context) };
+            this.add_plain(op, &format!("{path}{op}"), inputs, attrs, home)
+        };
         let mut merges: Vec<Output> = Vec::with_capacity(vars.len());
         let mut dtypes = Vec::with_capacity(vars.len());
         for var in vars {
@@ -69,19 +71,10 @@ impl GraphBuilder<'_> {
                 .with("frame_name", AttrValue::str(&frame))
                 .with("is_constant", AttrValue::Bool(false))
                 .with("parallel_iterations", AttrValue::Int(parallel));
-            let enter = self.add_plain(
-                "Enter",
-                &named("Enter"),
-                smallvec![var],
-                attrs,
-                Some(context),
-            )?;
-            let enter = Output::new(enter, 0);
+            let enter = add(self, "Enter", &[var], attrs)?;
             // The second input becomes the NextIteration.
             let attrs = typed(dtype).with("N", AttrValue::Int(2));
-            let inputs = smallvec![enter, enter];
-            let merge = self.add_plain("Merge", &named("Merge"), inputs, attrs, Some(context))?;
-            merges.push(Output::new(merge, 0));
+            merges.push(add(self, "Merge", &[enter, enter], attrs)?);
         }
         self.contexts.push(Context {
             kind: Kind::Loop { frame, parallel },
@@ -96,37 +89,14 @@ impl GraphBuilder<'_> {
                 "the condition of '{path}' must be a bool"
             ));
         }
-        let go_on = self.add_plain(
-            "LoopCond",
-            &named("LoopCond"),
-            smallvec![pred],
-            Attrs::default(),
-            Some(context),
-        )?;
-        let go_on = Output::new(go_on, 0);
+        let go_on = add(self, "LoopCond", &[pred], Attrs::default())?;
         let mut inner = Vec::with_capacity(vars.len());
         let mut exits = Vec::with_capacity(vars.len());
         for (merge, dtype) in merges.iter().zip(&dtypes) {
-            let inputs = smallvec![*merge, go_on];
-            let switch = self.add_plain(
-                "Switch",
-                &named("Switch"),
-                inputs,
-                typed(*dtype),
-                Some(context),
-            )?;
-            let exit = smallvec![Output::new(switch, 0)];
-            let exit = self.add_plain("Exit", &named("Exit"), exit, typed(*dtype), outer)?;
-            exits.push(Output::new(exit, 0));
-            let on = smallvec![Output::new(switch, 1)];
-            let on = self.add_plain(
-                "Identity",
-                &named("Identity"),
-                on,
-                typed(*dtype),
-                Some(context),
-            )?;
-            inner.push(Output::new(on, 0));
+            let switch = add(self, "Switch", &[*merge, go_on], typed(*dtype))?;
+            exits.push(add(self, "Exit", &[switch], typed(*dtype))?);
+            let on = Output::new(switch.node, 1);
+            inner.push(add(self, "Identity", &[on], typed(*dtype))?);
         }
         self.contexts[context].pivot = inner[0].node;
         let next = self.inside(context, |b| body(b, &inner))?;
@@ -145,14 +115,8 @@ impl GraphBuilder<'_> {
                     "the body of '{path}' returns {got} for a variable of dtype {dtype}"
                 ));
             }
-            let id: NodeId = self.add_plain(
-                "NextIteration",
-                &named("NextIteration"),
-                smallvec![value],
-                typed(*dtype),
-                Some(context),
-            )?;
-            self.graph.set_input(merge.node, 1, Output::new(id, 0));
+            let next = add(self, "NextIteration", &[value], typed(*dtype))?;
+            self.graph.set_input(merge.node, 1, next);
         }
         Ok(exits)
     }

@@ -9,7 +9,7 @@ use super::format::{
 };
 use super::read::File;
 use super::static_schedule::StaticSchedule;
-use ferroflow_base::Result;
+use ferroflow_base::{Result, topological_order};
 use ferroflow_host_context::{
     AttrKind, AttrSlot, CallSite, HostProgram, Operand, References, SiteTables, Span,
 };
@@ -497,30 +497,16 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
             .iter()
             .all(|(_, k)| *k >= 1 && *k as usize <= n_kernels),
     )?;
-    // Everything can run: what is ready, and then what that makes ready.
-    let mut waits: Vec<usize> = body.kernels.iter().map(|k| k.n_args()).collect();
-    let mut ready = sources;
-    let mut n_run = 0;
-    let arguments = (0..body.n_arguments()).flat_map(|i| body.argument_used_by(i));
-    let mut arrived: Vec<u32> = arguments.copied().collect();
-    loop {
-        for id in arrived.drain(..) {
-            let n = waits.get_mut(id as usize - 1)?;
-            *n = n.checked_sub(1)?;
-            if *n == 0 {
-                ready.push(id);
-            }
-        }
-        let Some(id) = ready.pop() else {
-            break;
-        };
-        n_run += 1;
-        let kernel = body.kernels.get(id as usize - 1)?;
-        for i in 0..kernel.refers.n_results as usize {
-            arrived.extend(body.used_by(kernel, i));
-        }
-    }
-    ensure(n_run == n_kernels)?;
+    // Everything can run.
+    let readers = |k: usize| {
+        let kernel = &body.kernels[k];
+        let results = 0..kernel.refers.n_results as usize;
+        let readers = results.flat_map(|i| body.used_by(kernel, i));
+        readers.map(|id| *id as usize - 1)
+    };
+    let mut pending = vec![0; n_kernels];
+    (0..n_kernels).for_each(|k| readers(k).for_each(|reader| pending[reader] += 1));
+    ensure(topological_order(0..n_kernels, &mut pending, readers).len() == n_kernels)?;
     if file.functions().get(index)?.kind == FunctionKind::Sync {
         let mut defined = vec![false; n_registers];
         for slot in defined.iter_mut().take(body.n_arguments()) {

@@ -7,7 +7,9 @@ use crate::mlir::{
     Attr, COST, Diagnostic, FunctionType, Loc, Module, Op, Region, Streams, Type, Value,
     has_typed_attributes, is_compiled, says_costs,
 };
+use indexmap::IndexSet;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 /// Writes `module` as a BEF file. Without `optional_sections` the file still runs, but names and
 /// types of attributes and registers are lost.
@@ -109,18 +111,15 @@ struct Function<'m> {
 
 #[derive(Default)]
 pub(super) struct Entities<'m> {
-    attributes: Vec<Attr>,
-    typed_attributes: Vec<Attr>,
-    attribute_set: HashSet<(Attr, bool)>,
-    kernels: Vec<String>,
-    pub(super) kernel_ids: HashMap<String, usize>,
+    /// Attributes, and whether they are typed.
+    attributes: IndexSet<(Attr, bool)>,
+    pub(super) kernels: IndexSet<String>,
     functions: Vec<Function<'m>>,
     pub(super) named_functions: HashMap<String, usize>,
     pub(super) region_functions: HashMap<*const Region, usize>,
-    types: Vec<Type>,
-    type_ids: HashMap<Type, usize>,
+    types: IndexSet<Type>,
     pub(super) strings: BTreeMap<String, usize>,
-    files: Vec<String>,
+    files: IndexSet<Arc<str>>,
     positions: Vec<&'m Op>,
 }
 
@@ -157,18 +156,14 @@ impl<'m> Entities<'m> {
     }
 
     fn add_type(&mut self, ty: &Type) {
-        if !self.type_ids.contains_key(ty) {
-            self.type_ids.insert(ty.clone(), self.types.len());
-            self.types.push(ty.clone());
+        if self.types.insert(ty.clone()) {
             self.add_string(&ty.to_string());
         }
     }
 
-    /// Every operation has a position of its own, even if nobody knows where that is.
+    /// Every operation has a position of its own, even an unknown one.
     fn add_location(&mut self, op: &'m Op) {
-        if !self.files.iter().any(|f| **f == *op.loc.file) {
-            self.files.push(op.loc.file.to_string());
-        }
+        self.files.insert(op.loc.file.clone());
         self.positions.push(op);
     }
 }
@@ -320,10 +315,7 @@ impl<'m> Collector<'m> {
 
     fn kernel(&mut self, op: &'m Op) {
         let name = op.name.to_string();
-        if !self.entities.kernel_ids.contains_key(&name) {
-            let id = self.entities.kernels.len();
-            self.entities.kernel_ids.insert(name.clone(), id);
-            self.entities.kernels.push(name.clone());
+        if self.entities.kernels.insert(name.clone()) {
             self.entities.add_string(&name);
         }
         let typed = has_typed_attributes(&name);
@@ -355,12 +347,7 @@ impl<'m> Collector<'m> {
                 self.entities.add_string(attr_name);
                 self.add_attribute_types(attr);
             }
-            if self.entities.attribute_set.insert((attr.clone(), typed)) {
-                match typed {
-                    true => self.entities.typed_attributes.push(attr.clone()),
-                    false => self.entities.attributes.push(attr.clone()),
-                }
-            }
+            self.entities.attributes.insert((attr.clone(), typed));
         }
         for region in &op.regions {
             self.region(region, String::new(), FunctionKind::Async, op);
@@ -407,21 +394,17 @@ impl<'m> Emitter<'m> {
         self.locations(&mut out);
         self.strings(&mut out);
         let attribute_types = self.attributes(&mut out);
-        let names = |strings: &BTreeMap<String, usize>, names: &mut dyn Iterator<Item = String>| {
-            let offsets: Vec<usize> = names.filter_map(|n| strings.get(&n).copied()).collect();
+        let names = |names: Vec<String>| {
             let mut table = Writer::default();
-            table.int(offsets.len());
-            offsets.iter().for_each(|o| table.int(*o));
+            table.int(names.len());
+            let offsets = names.iter().map(|name| self.entities.strings.get(name));
+            offsets.for_each(|offset| table.int(offset.copied().unwrap_or(0)));
             table
         };
-        let strings = &self.entities.strings;
-        let kernels = names(strings, &mut self.entities.kernels.iter().cloned());
-        let types = names(
-            strings,
-            &mut self.entities.types.iter().map(Type::to_string),
-        );
-        out.section(Section::Kernels, &kernels);
-        out.section(Section::Types, &types);
+        let kernels = self.entities.kernels.iter().cloned();
+        out.section(Section::Kernels, &names(kernels.collect()));
+        let types = self.entities.types.iter().map(Type::to_string);
+        out.section(Section::Types, &names(types.collect()));
         let (attribute_names, register_types) = self.functions(&mut out);
         if options.optional_sections {
             out.section(Section::AttributeTypes, &attribute_types);
@@ -445,7 +428,7 @@ impl<'m> Emitter<'m> {
         for op in &self.entities.positions {
             self.position_offsets
                 .insert(*op as *const Op, positions.bytes.len());
-            let file = self.entities.files.iter().position(|f| **f == *op.loc.file);
+            let file = self.entities.files.get_index_of(&op.loc.file);
             positions.int(file.unwrap_or(0));
             positions.int(op.loc.line);
             positions.int(op.loc.column);
@@ -508,15 +491,14 @@ impl<'m> Emitter<'m> {
     fn attributes(&mut self, out: &mut Writer) -> Writer {
         let mut section = Writer::default();
         let mut types = Writer::default();
-        let untyped = self.entities.attributes.iter().map(|a| (a, false));
-        let typed = self.entities.typed_attributes.iter().map(|a| (a, true));
-        types.int(self.entities.attribute_set.len());
-        for (attr, typed) in untyped.chain(typed) {
-            let offset = write_attrs::emit(&mut section, attr, typed, self.module);
-            self.attribute_offsets.insert((attr.clone(), typed), offset);
+        self.entities.attributes.sort_by_key(|(_, typed)| *typed);
+        types.int(self.entities.attributes.len());
+        for entry @ (attr, typed) in &self.entities.attributes {
+            let offset = write_attrs::emit(&mut section, attr, *typed, self.module);
+            self.attribute_offsets.insert(entry.clone(), offset);
             let kind = write_attrs::kind(attr).map_or(0, |k| k.0);
             types.int(offset);
-            types.int(usize::from(kind) << 1 | usize::from(typed));
+            types.int(usize::from(kind) << 1 | usize::from(*typed));
         }
         out.section(Section::Attributes, &section);
         types
@@ -530,7 +512,7 @@ impl<'m> Emitter<'m> {
     }
 
     pub(super) fn type_id(&self, ty: &Type) -> usize {
-        let id = self.entities.type_ids.get(ty).copied();
+        let id = self.entities.types.get_index_of(ty);
         id.unwrap_or(INVALID_INDEX)
     }
 

@@ -190,7 +190,10 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
             }
         }
         Attr::Dense(dense) => {
-            let (shape, element) = dense.ty.as_ranked_tensor().unwrap_or_default_pair();
+            let (shape, element) = dense
+                .ty
+                .as_ranked_tensor()
+                .unwrap_or_else(|| (Vec::new(), Type::new("i8")));
             pad(&mut out, 20);
             out.align(8);
             let shape_at = out.bytes.len() as u16;
@@ -219,14 +222,4 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
     }
     header(&mut out, 0, kind);
     out
-}
-
-trait PairOrDefault {
-    fn unwrap_or_default_pair(self) -> (Vec<i64>, Type);
-}
-
-impl PairOrDefault for Option<(Vec<i64>, Type)> {
-    fn unwrap_or_default_pair(self) -> (Vec<i64>, Type) {
-        self.unwrap_or_else(|| (Vec::new(), Type::new("i8")))
-    }
 }

@@ -142,7 +142,7 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
             let id = entities.region_functions.get(&(region as *const Region));
             functions.push(id.copied().unwrap_or(0));
         }
-        let code = entities.kernel_ids.get(&*op.name).copied().unwrap_or(0);
+        let code = entities.kernels.get_index_of(&*op.name).unwrap_or(0);
         let counts = [
             code,
             self.emitter.position(op),

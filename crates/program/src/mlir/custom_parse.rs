@@ -30,48 +30,165 @@ pub(super) fn operation(p: &mut Parser, name: &str) -> Res<Op> {
     };
     p.bump()?;
     let mut op = Op::new(if is_return { "std.return" } else { name }, &loc);
-    if let [Part::Special(special), ..] = &spec.form[..] {
-        parse_special(p, special, &mut op)?;
-    } else {
-        parse_sequence(p, spec, &mut op)?;
+    let mut form = FormParser {
+        spec,
+        loc: p.loc.clone(),
+        operands: Vec::new(),
+        types: None,
+    };
+    for part in &spec.form {
+        form.part(p, part, &mut op)?;
+    }
+    if form.types.is_none() && spec.form != [Part::ExecuteOp] {
+        form.resolve(p, &mut op, &[], &[])?;
     }
     Ok(op)
 }
 
-fn parse_sequence(p: &mut Parser, spec: &Spec, op: &mut Op) -> Res {
-    let loc = p.loc.clone();
-    let mut operands: Vec<Operand> = Vec::new();
-    for part in &spec.form {
+/// The state of reading an operation.
+struct FormParser<'s> {
+    spec: &'s Spec,
+    /// Where the operands begin.
+    loc: Loc,
+    operands: Vec<Operand>,
+    /// The types of the rest of the operands, once they are known.
+    types: Option<Vec<Type>>,
+}
+
+impl FormParser<'_> {
+    fn part(&mut self, p: &mut Parser, part: &Part, op: &mut Op) -> Res {
         match part {
-            Part::Operands => operands = p.operand_list()?,
-            Part::Operand(_) => operands.push(p.operand()?),
-            Part::Comma => p.expect(",")?,
+            Part::Operands => self.operands = p.operand_list()?,
+            Part::Operand => self.operands.push(p.operand()?),
+            Part::Parenthesized => self.operands.extend(parenthesized_operands(p)?),
+            Part::CommaRest => {
+                if p.eat(",")? {
+                    self.operands.extend(p.operand_list()?);
+                }
+            }
+            Part::TypedOperands => {
+                p.expect("(")?;
+                let typed = p.comma_list(")", |p| {
+                    let operand = p.operand()?;
+                    p.expect(":")?;
+                    Ok((operand, p.ty()?))
+                })?;
+                let (operands, types): (_, Vec<Type>) = typed.into_iter().unzip();
+                self.operands = operands;
+                self.resolve(p, op, &types, &[])?;
+            }
             Part::AttrDict => attributes(p, op)?,
+            Part::KeywordAttrDict => {
+                if p.eat_word("attributes")? {
+                    attributes(p, op)?;
+                }
+            }
+            Part::Numbers => numbers(p, op)?,
             Part::Attr { name, ty } => {
+                let loc = p.loc.clone();
                 let value = p.attribute(ty.as_ref())?;
+                if op.attr(name).is_some() {
+                    let message = format!("attribute '{name}' occurs more than once");
+                    return p.error_at(&loc, message);
+                }
                 op.set_attr(name, value);
             }
-            Part::Special(_) => return p.error("a form cannot be both"),
+            Part::Symbol(name) => {
+                let loc = p.loc.clone();
+                let value = p.attribute(None)?;
+                if !matches!(value, Attr::Symbol(_)) {
+                    return p.error_at(&loc, "invalid kind of attribute specified");
+                }
+                op.set_attr(name, value);
+            }
+            Part::NonStrict => op.set_attr(forms::NON_STRICT, Attr::Unit),
+            Part::Types | Part::SameTypes | Part::ChainTypes => {
+                let n_rest = self.rest().len();
+                let types = match part {
+                    // Earlier text merges chains only, and does not say so.
+                    Part::ChainTypes if !p.is(":") => vec![Type::new(CHAIN); n_rest],
+                    _ if n_rest == 0 => Vec::new(),
+                    _ => {
+                        p.expect(":")?;
+                        p.open_type_list()?
+                    }
+                };
+                let results = if *part == Part::SameTypes {
+                    &types[..]
+                } else {
+                    &[]
+                };
+                self.resolve(p, op, &types, results)?;
+            }
+            Part::Functional | Part::FunctionType => {
+                let types = function_type(p)?;
+                self.resolve(p, op, &types.inputs, &types.results)?;
+            }
+            Part::Handles => {
+                p.expect(":")?;
+                p.expect("(")?;
+                let mut results = p.comma_list(")", Parser::ty)?;
+                // Earlier text only has the types of the results: the operands are handles.
+                let mut inputs = vec![Type::new(HANDLE); self.rest().len()];
+                if p.eat("->")? {
+                    p.expect("(")?;
+                    inputs = std::mem::replace(&mut results, p.comma_list(")", Parser::ty)?);
+                }
+                self.resolve(p, op, &inputs, &results)?;
+            }
+            Part::Region(n) => {
+                let region = self.region(p, *n)?;
+                op.regions.push(region);
+            }
+            Part::Else => {
+                let region = if p.eat_word("else")? {
+                    self.region(p, 0)?
+                } else if op.results.is_empty() {
+                    empty_region(p, self.types.as_deref().unwrap_or_default(), &op.loc)
+                } else {
+                    return p.error("expected 'else' in 'tfrt.if' with result values");
+                };
+                op.regions.push(region);
+            }
+            Part::ExecuteOp => execute_op(p, op)?,
+            Part::Literal(text) if matches!(&**text, "(" | ")" | ",") => p.expect(text)?,
+            Part::Literal(word) => p.expect_word(word)?,
         }
+        Ok(())
     }
-    let n_fixed = spec.operands.fixed.len();
-    let may_repeat = spec.operands.repeats.is_some();
-    if operands.len() < n_fixed || (operands.len() > n_fixed && !may_repeat) {
-        let message = format!(
-            "{} operands present, but expected {n_fixed}",
-            operands.len()
-        );
-        return p.error_at(&loc, message);
+
+    /// The operands behind those of fixed types.
+    fn rest(&self) -> &[Operand] {
+        let n_fixed = self.spec.operands.fixed.len();
+        self.operands.get(n_fixed..).unwrap_or_default()
     }
-    for (i, operand) in operands.iter().enumerate() {
-        let value = match spec.operands.at(i) {
-            Some(ty) => p.resolve_one(operand, ty)?,
-            None => operand.value,
-        };
-        op.operands.push(value);
+
+    /// Sets the operands and results, given the types of the rest of both.
+    fn resolve(&mut self, p: &mut Parser, op: &mut Op, types: &[Type], results: &[Type]) -> Res {
+        let fixed = &self.spec.operands.fixed[..];
+        let n = self.operands.len();
+        if n < fixed.len() || (n > fixed.len() && self.spec.operands.repeats.is_none()) {
+            let message = format!("{n} operands present, but expected {}", fixed.len());
+            return p.error_at(&self.loc, message);
+        }
+        for (operand, ty) in self.operands.iter().zip(fixed) {
+            op.operands.push(p.resolve_one(operand, ty)?);
+        }
+        op.operands
+            .extend(p.resolve(self.rest(), types, &self.loc)?);
+        op.results = p.new_results(&[&self.spec.results.fixed, results].concat());
+        self.types = Some(types.to_vec());
+        Ok(())
     }
-    op.results = p.new_results(&spec.results.fixed);
-    Ok(())
+
+    /// A region whose arguments have the names of the first `n` operands and of the rest.
+    fn region(&self, p: &mut Parser, n: usize) -> Res<Region> {
+        let first = self.operands.get(..n).unwrap_or_default();
+        let fixed = self.spec.operands.fixed.get(..n).unwrap_or_default();
+        let operands = [first, self.rest()].concat();
+        let types = [fixed, self.types.as_deref().unwrap_or_default()].concat();
+        p.shadowing_region(&operands, &types)
+    }
 }
 
 fn function_type(p: &mut Parser) -> Res<FunctionType> {
@@ -95,189 +212,9 @@ fn attributes(p: &mut Parser, op: &mut Op) -> Res {
     Ok(())
 }
 
-fn keyword_attributes(p: &mut Parser, op: &mut Op) -> Res {
-    if p.eat_word("attributes")? {
-        attributes(p, op)?;
-    }
-    Ok(())
-}
-
-fn symbol(p: &mut Parser, op: &mut Op, name: &str) -> Res {
-    let loc = p.loc.clone();
-    let value = p.attribute(None)?;
-    if !matches!(value, Attr::Symbol(_)) {
-        return p.error_at(&loc, "invalid kind of attribute specified");
-    }
-    op.set_attr(name, value);
-    Ok(())
-}
-
 fn parenthesized_operands(p: &mut Parser) -> Res<Vec<Operand>> {
     p.expect("(")?;
     p.comma_list(")", Parser::operand)
-}
-
-fn split_first<'o>(
-    p: &Parser,
-    operands: &'o [Operand],
-    what: &str,
-) -> Res<(&'o Operand, &'o [Operand])> {
-    match operands.split_first() {
-        Some(split) => Ok(split),
-        None => p.error(format!("expected {what}")),
-    }
-}
-
-fn parse_special(p: &mut Parser, special: &str, op: &mut Op) -> Res {
-    let i32_type = Type::new("i32");
-    let loc = p.loc.clone();
-    match special {
-        "return" => {
-            let operands = p.operand_list()?;
-            if !operands.is_empty() {
-                p.expect(":")?;
-                let types = p.open_type_list()?;
-                op.operands = p.resolve(&operands, &types, &loc)?;
-            }
-        }
-        "typed_operands" | "merge_chains" => {
-            let operands = p.operand_list()?;
-            attributes(p, op)?;
-            // Earlier text merges chains only, and does not say so.
-            let types = match special == "merge_chains" && !p.is(":") {
-                true => vec![Type::new(CHAIN); operands.len()],
-                false => {
-                    p.expect(":")?;
-                    p.open_type_list()?
-                }
-            };
-            op.operands = p.resolve(&operands, &types, &loc)?;
-            let result = if special == "merge_chains" {
-                CHAIN
-            } else {
-                "i32"
-            };
-            op.results = p.new_results(&[Type::new(result)]);
-        }
-        "call" => {
-            op.set_attr("bef.nonstrict", Attr::Unit);
-            symbol(p, op, "callee")?;
-            let operands = parenthesized_operands(p)?;
-            attributes(p, op)?;
-            let types = function_type(p)?;
-            op.operands = p.resolve(&operands, &types.inputs, &loc)?;
-            op.results = p.new_results(&types.results);
-        }
-        "if" => {
-            let operands = p.operand_list()?;
-            op.set_attr("bef.nonstrict", Attr::Unit);
-            keyword_attributes(p, op)?;
-            let types = function_type(p)?;
-            let (condition, rest) = split_first(p, &operands, "condition")?;
-            op.operands = vec![p.resolve_one(condition, &Type::new("i1"))?];
-            op.operands.extend(p.resolve(rest, &types.inputs, &loc)?);
-            op.results = p.new_results(&types.results);
-            op.regions.push(p.shadowing_region(rest, &types.inputs)?);
-            if p.eat_word("else")? {
-                op.regions.push(p.shadowing_region(rest, &types.inputs)?);
-            } else if !types.results.is_empty() {
-                return p.error("expected 'else' in 'tfrt.if' with result values");
-            } else {
-                let region = empty_region(p, &types.inputs, &op.loc);
-                op.regions.push(region);
-            }
-        }
-        "repeat" => {
-            let operands = p.operand_list()?;
-            op.set_attr("bef.nonstrict", Attr::Unit);
-            keyword_attributes(p, op)?;
-            let types = match p.eat(":")? {
-                true => p.open_type_list()?,
-                false => Vec::new(),
-            };
-            let (count, rest) = split_first(p, &operands, "trip count")?;
-            op.operands = vec![p.resolve_one(count, &i32_type)?];
-            op.operands.extend(p.resolve(rest, &types, &loc)?);
-            op.results = p.new_results(&types);
-            op.regions.push(p.shadowing_region(rest, &types)?);
-        }
-        "parallel_for" | "parallel_call" => parallel(p, special, op)?,
-        "do_async" => {
-            let operands = p.operand_list()?;
-            keyword_attributes(p, op)?;
-            let types = function_type(p)?;
-            op.operands = p.resolve(&operands, &types.inputs, &loc)?;
-            op.results = p.new_results(&types.results);
-            op.regions
-                .push(p.shadowing_region(&operands, &types.inputs)?);
-        }
-        "benchmark" | "sync_benchmark" => benchmark(p, special, op)?,
-        "cond" | "case" => {
-            let selector = p.operand()?;
-            let ty = Type::new(if special == "cond" { "i1" } else { "i32" });
-            op.operands = vec![p.resolve_one(&selector, &ty)?];
-            if special == "cond" {
-                symbol(p, op, "a_true_fn")?;
-                symbol(p, op, "b_false_fn")?;
-            } else {
-                let branches = p.attribute(None)?;
-                op.set_attr("branches", branches);
-            }
-            call_with_types(p, op, special == "case")?;
-        }
-        "while" => {
-            let condition = p.operand()?;
-            op.operands = vec![p.resolve_one(&condition, &Type::new("i1"))?];
-            symbol(p, op, "body_fn")?;
-            let operands = parenthesized_operands(p)?;
-            attributes(p, op)?;
-            p.expect_word("parallel_iterations")?;
-            p.expect("(")?;
-            let limit = p.attribute(Some(&Type::new("i64")))?;
-            if op.attr("parallel_iterations").is_some() {
-                let message = "attribute 'parallel_iterations' occurs more than once";
-                return p.error_at(&loc, message);
-            }
-            op.set_attr("parallel_iterations", limit);
-            p.expect(")")?;
-            types_of_call(p, op, &operands, &[])?;
-        }
-        "once" => {
-            symbol(p, op, "function")?;
-            call_with_types(p, op, false)?;
-        }
-        "corert_cond" | "corert_while" => {
-            if special == "corert_cond" {
-                let condition = p.operand()?;
-                op.operands = vec![p.resolve_one(&condition, &Type::new(HANDLE))?];
-                symbol(p, op, "a_true_fn")?;
-                symbol(p, op, "b_false_fn")?;
-            } else {
-                symbol(p, op, "a_cond_fn")?;
-                symbol(p, op, "b_body_fn")?;
-            }
-            let operands = parenthesized_operands(p)?;
-            attributes(p, op)?;
-            p.expect(":")?;
-            p.expect("(")?;
-            let mut results = p.comma_list(")", Parser::ty)?;
-            let (chain, rest) = split_first(p, &operands, "a chain")?;
-            op.operands.push(p.resolve_one(chain, &Type::new(CHAIN))?);
-            // Earlier text only has the types of the results: the operands are handles.
-            let mut inputs = vec![Type::new(HANDLE); rest.len()];
-            if p.eat("->")? {
-                p.expect("(")?;
-                inputs = std::mem::replace(&mut results, p.comma_list(")", Parser::ty)?);
-            }
-            op.operands.extend(p.resolve(rest, &inputs, &loc)?);
-            let mut types = vec![Type::new(CHAIN)];
-            types.extend(results);
-            op.results = p.new_results(&types);
-        }
-        "executeop" => execute_op(p, op)?,
-        _ => return p.error("unknown form"),
-    }
-    Ok(())
 }
 
 /// The body of an `else` that was left out.
@@ -292,76 +229,8 @@ fn empty_region(p: &mut Parser, types: &[Type], loc: &Loc) -> Region {
     }
 }
 
-/// `(operands) attr-dict : (types) -> (types)`; with `chain`, the first operand and the first
-/// result are chains whose types are not written.
-fn call_with_types(p: &mut Parser, op: &mut Op, chain: bool) -> Res {
-    let operands = parenthesized_operands(p)?;
-    attributes(p, op)?;
-    let chains = [Type::new(CHAIN)];
-    types_of_call(p, op, &operands, if chain { &chains } else { &[] })
-}
-
-fn types_of_call(p: &mut Parser, op: &mut Op, operands: &[Operand], chains: &[Type]) -> Res {
-    let loc = p.loc.clone();
-    let types = function_type(p)?;
-    let with_chains = |types: &[Type]| [chains, types].concat();
-    let values = p.resolve(operands, &with_chains(&types.inputs), &loc)?;
-    op.operands.extend(values);
-    op.results = p.new_results(&with_chains(&types.results));
-    Ok(())
-}
-
-/// `%start to %end fixed %size, %operands : types` and a region or a callee
-fn parallel(p: &mut Parser, special: &str, op: &mut Op) -> Res {
-    let i32_type = Type::new("i32");
-    let start = p.operand()?;
-    p.expect_word("to")?;
-    let end = p.operand()?;
-    p.expect_word("fixed")?;
-    let size = p.operand()?;
-    let operands = if special == "parallel_call" {
-        symbol(p, op, "callee")?;
-        parenthesized_operands(p)?
-    } else if p.eat(",")? {
-        p.operand_list()?
-    } else {
-        Vec::new()
-    };
-    let loc = p.loc.clone();
-    let types = match p.eat(":")? {
-        true => p.open_type_list()?,
-        false => Vec::new(),
-    };
-    for operand in [&start, &end, &size] {
-        op.operands.push(p.resolve_one(operand, &i32_type)?);
-    }
-    op.operands.extend(p.resolve(&operands, &types, &loc)?);
-    op.results = p.new_results(&[Type::new(CHAIN)]);
-    if special == "parallel_for" {
-        let args = [vec![start, end], operands].concat();
-        let types = [vec![i32_type.clone(), i32_type], types].concat();
-        op.regions.push(p.shadowing_region(&args, &types)?);
-    }
-    Ok(())
-}
-
-/// `"name"(%a : i32) max_count = 100, duration_secs = 1 { ... }`
-fn benchmark(p: &mut Parser, special: &str, op: &mut Op) -> Res {
-    if special == "benchmark" {
-        let name = p.attribute(Some(&Type::new("string")))?;
-        op.set_attr("name", name);
-    } else {
-        symbol(p, op, "target_fn")?;
-    }
-    p.expect("(")?;
-    let operands = p.comma_list(")", |p| {
-        let operand = p.operand()?;
-        p.expect(":")?;
-        Ok((operand, p.ty()?))
-    })?;
-    let (operands, types): (Vec<_>, Vec<_>) = operands.into_iter().unzip();
-    let loc = p.loc.clone();
-    op.operands = p.resolve(&operands, &types, &loc)?;
+/// `max_count = 100, duration_secs = 1`
+fn numbers(p: &mut Parser, op: &mut Op) -> Res {
     loop {
         let Tok::Bare(name) = p.tok else {
             return p.error("expected valid keyword");
@@ -376,10 +245,6 @@ fn benchmark(p: &mut Parser, special: &str, op: &mut Op) -> Res {
     }
     if op.attr("num_warmup_runs").is_none() {
         op.set_attr("num_warmup_runs", Attr::i32(1));
-    }
-    if special == "benchmark" {
-        op.results = p.new_results(&[Type::new(CHAIN)]);
-        op.regions.push(p.shadowing_region(&operands, &types)?);
     }
     Ok(())
 }

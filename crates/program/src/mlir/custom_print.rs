@@ -1,7 +1,10 @@
-//! How operations are written that have a form of their own.
+//! How operations are written that have a form of their own, and whether that says all of them: where
+//! it does not, the operation is written in the generic form.
 
-use super::ir::{Attr, Op, Value};
-use super::printer::{Printer, attr_text, named_attr};
+use super::forms::{Part, Spec};
+use super::ir::{Attr, FunctionType, Module, Op, Region, Type, Value};
+use super::printer::{Printer, attr_text, is_bare, named_attr};
+use std::collections::HashSet;
 use std::fmt::Write;
 
 fn attr(op: &Op, name: &str) -> String {
@@ -10,189 +13,177 @@ fn attr(op: &Op, name: &str) -> String {
         .unwrap_or_default()
 }
 
-fn tail(values: &[Value], n: usize) -> &[Value] {
-    values.get(n..).unwrap_or(&[])
+fn rest<'o>(values: &'o [Value], fixed: &[Type]) -> &'o [Value] {
+    values.get(fixed.len()..).unwrap_or(&[])
 }
 
-/// Writes `op`, of which its form says all.
-pub(super) fn special(p: &mut Printer, special: &str, op: &Op) {
-    let operands = &op.operands[..];
-    let all = p.operands(operands);
-    let first = p.operands(operands.get(..1).unwrap_or(operands));
-    let rest = tail(operands, 1);
-    let rest_types = p.types(rest);
-    let results = p.types(&op.results);
-    let name = op.name.clone();
-    match special {
-        "return" => {
-            p.push(&name);
-            if !operands.is_empty() {
-                let types = p.types(operands);
-                let _ = write!(p.out, " {all} : {types}");
+fn others<'o>(op: &'o Op, spec: &Spec) -> impl Iterator<Item = &'o (String, Attr)> {
+    op.attrs.iter().filter(|(name, _)| !spec.has_attr(name))
+}
+
+/// Writes `op` in its form.
+pub(super) fn custom(p: &mut Printer, spec: &Spec, op: &Op) {
+    if spec.form == [Part::ExecuteOp] {
+        return execute_op(p, op);
+    }
+    p.push(&op.name);
+    let mut regions = op.regions.iter();
+    let mut n_written = 0;
+    for part in &spec.form {
+        part_text(p, part, spec, op, &mut n_written, &mut regions);
+    }
+}
+
+fn part_text<'o>(
+    p: &mut Printer,
+    part: &Part,
+    spec: &Spec,
+    op: &'o Op,
+    n_written: &mut usize,
+    regions: &mut impl Iterator<Item = &'o Region>,
+) {
+    let left = op.operands.get(*n_written..).unwrap_or(&[]);
+    let (operands, fixed) = (
+        rest(&op.operands, &spec.operands.fixed),
+        &spec.operands.fixed,
+    );
+    let types = p.types(operands);
+    let results = rest(&op.results, &spec.results.fixed);
+    let _ = match part {
+        Part::Operands | Part::CommaRest if left.is_empty() => Ok(()),
+        Part::Operands => write!(p.out, " {}", p.operands(left)),
+        Part::CommaRest => write!(p.out, ", {}", p.operands(left)),
+        Part::Parenthesized => write!(p.out, "({})", p.operands(left)),
+        Part::Operand => {
+            *n_written += 1;
+            write!(p.out, " {}", p.operands(left.get(..1).unwrap_or(&[])))
+        }
+        Part::TypedOperands => {
+            let typed = |v: &Value| format!("{} : {}", p.name(*v), p.module.ty(*v));
+            let typed: Vec<String> = left.iter().map(typed).collect();
+            write!(p.out, "({})", typed.join(", "))
+        }
+        Part::AttrDict | Part::KeywordAttrDict => {
+            let others: Vec<String> = others(op, spec).map(|(n, a)| named_attr(n, a)).collect();
+            let keyword = match part {
+                Part::KeywordAttrDict => " attributes",
+                _ => "",
+            };
+            match others.is_empty() {
+                true => Ok(()),
+                false => write!(p.out, "{keyword} {{{}}}", others.join(", ")),
             }
         }
-        "typed_operands" | "merge_chains" => {
-            let _ = write!(p.out, "{name} {all}");
-            p.attr_dict(op, &[]);
-            let types = p.module.types(operands);
-            if special == "typed_operands" || !types.iter().all(|t| t.is("!tfrt.chain")) {
-                let types = p.types(operands);
-                let _ = write!(p.out, " : {types}");
-            }
+        Part::Numbers => {
+            let number = |(n, a): &(String, Attr)| format!("{n} = {}", attr_text(a, false));
+            let numbers: Vec<String> = others(op, spec).map(number).collect();
+            write!(p.out, " {}", numbers.join(", "))
         }
-        "call" => {
-            let _ = write!(p.out, "{name} {}({all})", attr(op, "callee"));
-            p.attr_dict(op, &["callee", "bef.nonstrict"]);
-            let (inputs, results) = (p.module.types(operands), p.module.types(&op.results));
-            let ty = super::ir::FunctionType { inputs, results };
+        Part::Attr { name, ty } => {
+            let text = match op.attr(name) {
+                // A list writes the types of its elements in any case.
+                Some(attr @ (Attr::Int(..) | Attr::Float(..))) => attr_text(attr, ty.is_none()),
+                _ => attr(op, name),
+            };
+            let space = if p.out.ends_with('(') { "" } else { " " };
+            write!(p.out, "{space}{text}")
+        }
+        Part::Symbol(name) => write!(p.out, " {}", attr(op, name)),
+        Part::ChainTypes if is_all(p.module, operands, "!tfrt.chain") => Ok(()),
+        Part::Types | Part::SameTypes | Part::ChainTypes if operands.is_empty() => Ok(()),
+        Part::Types | Part::SameTypes | Part::ChainTypes => write!(p.out, " : {types}"),
+        Part::Handles if is_all(p.module, operands, "!corert.tensorhandle") => {
+            write!(p.out, " : ({})", p.types(results))
+        }
+        Part::Functional | Part::Handles => {
+            write!(p.out, " : ({types}) -> ({})", p.types(results))
+        }
+        Part::FunctionType => {
+            let (inputs, results) = (p.module.types(operands), p.module.types(results));
             // TFRT writes two spaces here.
-            let _ = write!(p.out, "  : {ty}");
+            write!(p.out, "  : {}", FunctionType { inputs, results })
         }
-        "if" => {
-            let [then, otherwise] = &op.regions[..] else {
-                return;
-            };
-            let _ = write!(p.out, "{name} {all}");
-            p.keyword_attr_dict(op, &["bef.nonstrict"]);
-            let _ = write!(p.out, " : ({rest_types}) -> ({results}) ");
-            p.region(then, Some(rest));
-            p.push(" else ");
-            p.region(otherwise, Some(rest));
+        Part::Region(_) | Part::Else => {
+            p.push(if *part == Part::Else { " else " } else { " " });
+            if let Some(region) = regions.next() {
+                let shadow = shadow(part, op, fixed);
+                p.region(region, Some(&shadow));
+            }
+            Ok(())
         }
-        "repeat" => {
-            let [body] = &op.regions[..] else {
-                return;
+        Part::Literal(text) if matches!(&**text, "(" | ")" | ",") => write!(p.out, "{text}"),
+        Part::Literal(word) => write!(p.out, " {word}"),
+        Part::NonStrict | Part::ExecuteOp => Ok(()),
+    };
+}
+
+fn is_all(module: &Module, values: &[Value], ty: &str) -> bool {
+    values.iter().all(|v| module.ty(*v).is(ty))
+}
+
+/// The operands whose names the arguments of a region have.
+fn shadow(part: &Part, op: &Op, fixed: &[Type]) -> Vec<Value> {
+    let n = match part {
+        Part::Region(n) => *n,
+        _ => 0,
+    };
+    let first = op.operands.get(..n).unwrap_or(&[]);
+    [first, rest(&op.operands, fixed)].concat()
+}
+
+/// Whether `op` can be written in its form.
+pub(super) fn fits(module: &Module, spec: &Spec, op: &Op) -> bool {
+    let mut other_attrs = others(op, spec);
+    let form = &spec.form;
+    op.regions.len() == spec.n_regions()
+        && op.operands.len() >= spec.operands.fixed.len()
+        && op.results.len() >= spec.results.fixed.len()
+        && form.iter().all(|part| part_fits(module, part, spec, op))
+        && (form.iter().any(Part::writes_attrs) || other_attrs.next().is_none())
+}
+
+impl Part {
+    /// Whether attributes are written here that the form does not mention.
+    fn writes_attrs(&self) -> bool {
+        let dicts = [
+            Part::AttrDict,
+            Part::KeywordAttrDict,
+            Part::Numbers,
+            Part::ExecuteOp,
+        ];
+        dicts.contains(self)
+    }
+}
+
+fn part_fits(module: &Module, part: &Part, spec: &Spec, op: &Op) -> bool {
+    match part {
+        Part::Attr { name, ty } => match (op.attr(name), ty) {
+            (None, _) => false,
+            (Some(Attr::Int(_, found) | Attr::Float(_, found)), Some(ty)) => found == ty,
+            (Some(Attr::TypedString(..)), Some(_)) => false,
+            (Some(value), Some(ty)) if ty.is("string") => matches!(value, Attr::String(_)),
+            _ => true,
+        },
+        Part::Symbol(name) => matches!(op.attr(name), Some(Attr::Symbol(_))),
+        Part::NonStrict => op.attr(super::forms::NON_STRICT) == Some(&Attr::Unit),
+        Part::Numbers => {
+            let is_number = |(name, value): &(String, Attr)| {
+                matches!(value, Attr::Int(_, ty) if ty.is("i32")) && is_bare(name)
             };
-            let _ = write!(p.out, "{name} {all}");
-            p.keyword_attr_dict(op, &["bef.nonstrict"]);
-            if !rest.is_empty() {
-                let _ = write!(p.out, " : {rest_types}");
-            }
-            p.push(" ");
-            p.region(body, Some(rest));
+            op.attr("num_warmup_runs").is_some() && others(op, spec).all(is_number)
         }
-        "parallel_for" | "parallel_call" => {
-            let [start, end, size, extra @ ..] = operands else {
-                return;
+        Part::Region(_) | Part::Else => {
+            let shadow = shadow(part, op, &spec.operands.fixed);
+            let (distinct, types) = (shadow.iter().collect::<HashSet<_>>(), module.types(&shadow));
+            let fits = |region: &Region| {
+                region.n_blocks == 1
+                    && region.others.is_empty()
+                    && module.types(&region.args) == types
             };
-            let [start_name, end_name, size_name] = [start, end, size].map(|v| p.name(*v));
-            let _ = write!(p.out, "{name} {start_name} to {end_name} fixed {size_name}");
-            let (names, types) = (p.operands(extra), p.types(extra));
-            if special == "parallel_call" {
-                let _ = write!(p.out, " {}({names})", attr(op, "callee"));
-            } else if !extra.is_empty() {
-                let _ = write!(p.out, ", {names}");
-            }
-            if !extra.is_empty() {
-                let _ = write!(p.out, " : {types}");
-            }
-            if let [body] = &op.regions[..] {
-                let shadow = [&[*start, *end], extra].concat();
-                p.push(" ");
-                p.region(body, Some(&shadow));
-            }
+            distinct.len() == shadow.len() && op.regions.iter().all(fits)
         }
-        "do_async" => {
-            let [body] = &op.regions[..] else {
-                return;
-            };
-            let _ = write!(p.out, "{name} {all}");
-            p.keyword_attr_dict(op, &[]);
-            let _ = write!(p.out, " : ({}) -> ({results}) ", p.types(operands));
-            p.region(body, Some(operands));
-        }
-        "benchmark" | "sync_benchmark" => {
-            let head = match special {
-                "benchmark" => "name",
-                _ => "target_fn",
-            };
-            let typed: Vec<String> = operands
-                .iter()
-                .map(|v| format!("{} : {}", p.name(*v), p.module.ty(*v)))
-                .collect();
-            let numbers: Vec<String> = op
-                .attrs
-                .iter()
-                .filter(|(n, _)| n != head)
-                .map(|(n, a)| format!("{n} = {}", attr_text(a, false)))
-                .collect();
-            let _ = write!(
-                p.out,
-                "{name} {}({}) {}",
-                attr(op, head),
-                typed.join(", "),
-                numbers.join(", ")
-            );
-            if let [body] = &op.regions[..] {
-                p.push(" ");
-                p.region(body, Some(operands));
-            }
-        }
-        "cond" | "case" | "while" | "once" => {
-            let functions: &[&str] = match special {
-                "cond" => &["a_true_fn", "b_false_fn"],
-                "case" => &["branches"],
-                "while" => &["body_fn"],
-                _ => &["function"],
-            };
-            p.push(&name);
-            let (call, n_chains) = match special {
-                "once" => (operands, 0),
-                "case" => (rest, 1),
-                _ => (rest, 0),
-            };
-            if special != "once" {
-                let _ = write!(p.out, " {first}");
-            }
-            for function in functions {
-                let _ = write!(p.out, " {}", attr(op, function));
-            }
-            let names = p.operands(call);
-            let _ = write!(p.out, "({names})");
-            let limit: &[&str] = match special {
-                "while" => &["parallel_iterations"],
-                _ => &[],
-            };
-            p.attr_dict(op, &[functions, limit].concat());
-            if special == "while" {
-                let limit = op.attr("parallel_iterations");
-                let limit = limit.map(|a| attr_text(a, false)).unwrap_or_default();
-                let _ = write!(p.out, " parallel_iterations({limit})");
-            }
-            let (inputs, outputs) = (
-                p.types(tail(call, n_chains)),
-                p.types(tail(&op.results, n_chains)),
-            );
-            let _ = write!(p.out, " : ({inputs}) -> ({outputs})");
-        }
-        "corert_cond" | "corert_while" => {
-            p.push(&name);
-            let (call, functions) = match special {
-                "corert_cond" => (rest, ["a_true_fn", "b_false_fn"]),
-                _ => (operands, ["a_cond_fn", "b_body_fn"]),
-            };
-            if special == "corert_cond" {
-                let _ = write!(p.out, " {first}");
-            }
-            for function in functions {
-                let _ = write!(p.out, " {}", attr(op, function));
-            }
-            let names = p.operands(call);
-            let _ = write!(p.out, "({names})");
-            p.attr_dict(op, &functions);
-            let types = p.types(tail(&op.results, 1));
-            let inputs = tail(call, 1);
-            let is_handle = |v: &Value| p.module.ty(*v).is("!corert.tensorhandle");
-            match inputs.iter().all(is_handle) {
-                true => drop(write!(p.out, " : ({types})")),
-                false => {
-                    let inputs = p.types(inputs);
-                    let _ = write!(p.out, " : ({inputs}) -> ({types})");
-                }
-            }
-        }
-        "executeop" => execute_op(p, op),
-        _ => {}
+        Part::ExecuteOp => execute_op_fits(op),
+        _ => true,
     }
 }
 
@@ -231,4 +222,38 @@ fn execute_op(p: &mut Printer, op: &Op) {
     if n_results > 0 {
         let _ = write!(p.out, " : {n_results}");
     }
+}
+
+fn execute_op_fits(op: &Op) -> bool {
+    let is_seq = op.name.ends_with(".seq");
+    let has_functions = !op.name.starts_with("corert_sync.");
+    let is_pairs = |attr: Option<&Attr>| {
+        let Some(Attr::Array(items)) = attr else {
+            return false;
+        };
+        let key = |item: &Attr| match item {
+            Attr::Array(pair) => match &pair[..] {
+                [key, _] => key.as_str().map(str::to_string),
+                _ => None,
+            },
+            _ => None,
+        };
+        let keys: Option<Vec<String>> = items.iter().map(key).collect();
+        // The form has them in order, and none twice.
+        let in_order = |keys: Vec<String>| keys.windows(2).all(|w| w.first() < w.last());
+        keys.is_some_and(in_order)
+    };
+    let functions = match has_functions {
+        true => is_pairs(op.attr("op_func_attrs")),
+        false => op.attr("op_func_attrs").is_none(),
+    };
+    functions
+        && is_pairs(op.attr("op_attrs"))
+        && matches!(op.attr("op_name"), Some(Attr::String(_)))
+        && op
+            .attrs
+            .iter()
+            .all(|(name, _)| matches!(&**name, "op_attrs" | "op_func_attrs" | "op_name"))
+        && op.operands.len() > usize::from(is_seq)
+        && op.results.len() >= usize::from(is_seq)
 }

@@ -2,11 +2,8 @@
 //!
 //! A row is `names : (operand types) -> (result types) = form`. `{a,b}` in a name makes one row of
 //! each, whose types and attributes may call it `$T`; a trailing `*` in a name stands for anything.
-//! A type with `*` behind it repeats. The form is a sequence of:
-//! `operands` all operands with commas, `%N` one operand, `attr-dict` the attributes that the form
-//! does not mention, `NAME:TYPE` an attribute (of that type, so that the type is not written; `any`
-//! writes it), or `@special`: written by a function of its own. `typed` at the end: attributes are
-//! stored with their types.
+//! A type with `*` behind it repeats: it is that of the *rest* of the operands or results. The form is a
+//! sequence of the words that [`Part`] lists. `typed` at the end: attributes are stored with their types.
 
 use super::ir::Type;
 use std::collections::HashMap;
@@ -18,7 +15,7 @@ tfrt.constant_s.{i32,i64,f32,f64} : () -> ($T) = value:$T attr-dict
 tfrt.constant.complex64 : () -> (complex<f32>) = real:f32 , imaginary:f32 attr-dict
 tfrt.constant.complex128 : () -> (complex<f64>) = real:f64 , imaginary:f64 attr-dict
 tfrt.new.chain : () -> (!tfrt.chain) = attr-dict
-tfrt.merge.chains : (any*) -> (!tfrt.chain) = @merge_chains
+tfrt.merge.chains : (any*) -> (!tfrt.chain) = operands attr-dict chain-types
 tfrt.{add.i32,mul.i32,add_s.i32,mul_s.i32,minus_s.i32} : (i32, i32) -> (i32) = operands attr-dict
 tfrt.{add.i64,mul.i64,add_s.i64,mul_s.i64} : (i64, i64) -> (i64) = operands attr-dict
 tfrt.add.{f32,f64} : ($T, $T) -> ($T) = operands attr-dict
@@ -27,20 +24,20 @@ tfrt.equal.{i32,i64} : ($T, $T) -> (i1) = operands attr-dict
 tfrt.div.{i32,i64} : ($T, $T) -> ($T, $T) = operands attr-dict
 tfrt.print.{i1,i32,i64,f32,f64} : ($T, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
 tfrt.get_device : (!tfrt.chain) -> (!tfrt.device) = operands attr-dict
-tfrt.return : (any*) -> () = @return
-tfrt.call : (any*) -> (any*) = @call
-tfrt.if : (i1, any*) -> (any*) = @if
-tfrt.cond : (i1, any*) -> (any*) = @cond
-tfrt.case : (i32, any*) -> (any*) = @case
-tfrt.while : (i1, any*) -> (any*) = @while
-tfrt.once : (any*) -> (any*) = @once
-tfrt.repeat.i32 : (i32, any*) -> (any*) = @repeat
-tfrt.parallel_for.i32 : (i32, i32, i32, any*) -> (!tfrt.chain) = @parallel_for
-tfrt.parallel_call.i32 : (i32, i32, i32, any*) -> (!tfrt.chain) = @parallel_call
-tfrt_test.do.async : (any*) -> (any*) = @do_async
-tfrt_test.benchmark : (any*) -> (!tfrt.chain) = @benchmark
-tfrt_test.sync_benchmark : (any*) -> () = @sync_benchmark
-tfrt_test.test_cost : (any*) -> (i32) = @typed_operands typed
+tfrt.return : (any*) -> () = operands types
+tfrt.call : (any*) -> (any*) = nonstrict callee:@ (rest) attr-dict function-type
+tfrt.if : (i1, any*) -> (any*) = operands nonstrict attributes functional region else
+tfrt.cond : (i1, any*) -> (any*) = %0 a_true_fn:@ b_false_fn:@ (rest) attr-dict functional
+tfrt.case : (i32, !tfrt.chain, any*) -> (!tfrt.chain, any*) = %0 branches:any (rest) attr-dict functional
+tfrt.while : (i1, any*) -> (any*) = %0 body_fn:@ (rest) attr-dict parallel_iterations ( parallel_iterations:i64 ) functional
+tfrt.once : (any*) -> (any*) = function:@ (rest) attr-dict functional
+tfrt.repeat.i32 : (i32, any*) -> (any*) = operands nonstrict attributes same-types region
+tfrt.parallel_for.i32 : (i32, i32, i32, any*) -> (!tfrt.chain) = %0 to %1 fixed %2 ,rest types region:2
+tfrt.parallel_call.i32 : (i32, i32, i32, any*) -> (!tfrt.chain) = %0 to %1 fixed %2 callee:@ (rest) types
+tfrt_test.do.async : (any*) -> (any*) = operands attributes functional region
+tfrt_test.benchmark : (any*) -> (!tfrt.chain) = name:string (typed) numbers region
+tfrt_test.sync_benchmark : (any*) -> () = target_fn:@ (typed) numbers
+tfrt_test.test_cost : (any*) -> (i32) = operands attr-dict types typed
 tfrt_test.count3.{i32,i64} : ($T) -> ($T, $T, $T) = operands attr-dict
 tfrt_test.get_string : () -> (!tfrt.string) = attr-dict
 tfrt_test.get_string_sync : () -> (!tfrt.string) = attr-dict
@@ -81,14 +78,14 @@ ts.to_partial_shape : (!ts.shape) -> (!ts.partial_shape) = operands attr-dict
 {corert,corert_sync}.create_dense_tensor.* : () -> (!corert.tensorhandle) = attr-dict
 {corert,corert_sync}.const_dense_tensor : () -> (!corert.tensorhandle) = value:any attr-dict typed
 {corert,corert_sync}.const_string_tensor : () -> (!corert.tensorhandle) = attr-dict typed
-corert.executeop : (!corert.ophandler, !corert.tensorhandle*) -> (!corert.tensorhandle*) = @executeop typed
-corert.executeop.seq : (!corert.ophandler, !tfrt.chain, !corert.tensorhandle*) -> (!tfrt.chain, !corert.tensorhandle*) = @executeop typed
-corert_sync.executeop : (!corert.ophandler, !corert.tensorhandle*) -> (!corert.tensorhandle*) = @executeop typed
+corert.executeop : (!corert.ophandler, !corert.tensorhandle*) -> (!corert.tensorhandle*) = execute-op typed
+corert.executeop.seq : (!corert.ophandler, !tfrt.chain, !corert.tensorhandle*) -> (!tfrt.chain, !corert.tensorhandle*) = execute-op typed
+corert_sync.executeop : (!corert.ophandler, !corert.tensorhandle*) -> (!corert.tensorhandle*) = execute-op typed
 corert.get_op_handler : (!tfrt.chain) -> (!corert.ophandler) = %0 op_handler_name:string attr-dict
 corert.register_op_handler : (!corert.ophandler) -> (!tfrt.chain) = %0 op_handler_name:string attr-dict
 corert_sync.get_op_handler : () -> (!corert.ophandler) = device_name:string attr-dict
-corert.cond : (!corert.tensorhandle, !tfrt.chain, any*) -> (!tfrt.chain, any*) = @corert_cond
-corert.while : (!tfrt.chain, any*) -> (!tfrt.chain, any*) = @corert_while
+corert.cond : (!corert.tensorhandle, !tfrt.chain, any*) -> (!tfrt.chain, any*) = %0 a_true_fn:@ b_false_fn:@ (rest) attr-dict handles
+corert.while : (!tfrt.chain, any*) -> (!tfrt.chain, any*) = a_cond_fn:@ b_body_fn:@ (rest) attr-dict handles
 corert.tensorhandle_to_int32 : (!corert.tensorhandle) -> (i32) = operands attr-dict
 corert.get_dst_tensor_type : (!corert.tensorhandle, !tfrt.device) -> (!tfrt.tensor_type) = operands attr-dict
 corert.transfer : (!corert.tensorhandle, !tfrt.device, !tfrt.tensor_type) -> (!corert.tensorhandle) = operands attr-dict
@@ -97,12 +94,48 @@ corert.transfer : (!corert.tensorhandle, !tfrt.device, !tfrt.tensor_type) -> (!c
 /// A part of a form.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Part {
+    /// `operands`: all, with commas.
     Operands,
-    Operand(usize),
+    /// `%N`: one operand.
+    Operand,
+    /// `(rest)`: those that are not written yet, in parentheses.
+    Parenthesized,
+    /// `,rest`: those that are not written yet, behind a comma; nothing if there are none.
+    CommaRest,
+    /// `(typed)`: all in parentheses, each with its type.
+    TypedOperands,
+    /// `attr-dict`: the attributes that the form does not mention.
     AttrDict,
+    /// `attributes`: the same behind that keyword.
+    KeywordAttrDict,
+    /// `numbers`: the same without braces; all are of type `i32`.
+    Numbers,
+    /// `NAME:TYPE`: an attribute of that type, so that the type is not written; `any` writes it.
     Attr { name: String, ty: Option<Type> },
-    Comma,
-    Special(String),
+    /// `NAME:@`: a symbol.
+    Symbol(String),
+    /// `nonstrict`: the operation is not strict; nothing is written.
+    NonStrict,
+    /// `types`: the types of the rest of the operands; nothing if there are none.
+    Types,
+    /// `same-types`: these are the types of the results, too.
+    SameTypes,
+    /// `chain-types`: the same; nothing if all are chains.
+    ChainTypes,
+    /// `functional`: the types of the rest of the operands and results.
+    Functional,
+    /// `function-type`: the same as a function type.
+    FunctionType,
+    /// `handles`: the same; those of operands are left out if all are handles.
+    Handles,
+    /// `region:N`: arguments have the names of the first `N` operands and of the rest.
+    Region(usize),
+    /// `else`: a region behind that keyword, which may be left out if there are no results.
+    Else,
+    /// `execute-op`: all of `corert.executeop`.
+    ExecuteOp,
+    /// `(`, `)`, `,` and keywords.
+    Literal(String),
 }
 
 /// A list of types of which the last may repeat.
@@ -132,16 +165,22 @@ pub(super) struct Spec {
 impl Spec {
     /// How many regions the operation has.
     pub(super) fn n_regions(&self) -> usize {
-        match self.form.first() {
-            Some(Part::Special(special)) => match special.as_str() {
-                "if" => 2,
-                "repeat" | "parallel_for" | "do_async" | "benchmark" => 1,
-                _ => 0,
-            },
-            _ => 0,
-        }
+        let is_region = |part: &&Part| matches!(part, Part::Region(_) | Part::Else);
+        self.form.iter().filter(is_region).count()
+    }
+
+    /// Whether the form mentions this attribute.
+    pub(super) fn has_attr(&self, attr: &str) -> bool {
+        self.form.iter().any(|part| match part {
+            Part::Attr { name, .. } | Part::Symbol(name) => name == attr,
+            Part::NonStrict => attr == NON_STRICT,
+            _ => false,
+        })
     }
 }
+
+/// The attribute of operations that run as soon as one operand is available.
+pub(super) const NON_STRICT: &str = "bef.nonstrict";
 
 struct Specs {
     exact: HashMap<String, Spec>,
@@ -163,21 +202,32 @@ fn signature(text: &str) -> Signature {
 fn part(word: &str) -> Part {
     match word {
         "operands" => Part::Operands,
+        "(rest)" => Part::Parenthesized,
+        ",rest" => Part::CommaRest,
+        "(typed)" => Part::TypedOperands,
         "attr-dict" => Part::AttrDict,
-        "," => Part::Comma,
-        _ => {
-            if let Some(index) = word.strip_prefix('%') {
-                return Part::Operand(index.parse().unwrap_or(0));
-            }
-            if let Some(special) = word.strip_prefix('@') {
-                return Part::Special(special.to_string());
-            }
-            let (name, ty) = word.split_once(':').unwrap_or((word, "any"));
-            Part::Attr {
+        "attributes" => Part::KeywordAttrDict,
+        "numbers" => Part::Numbers,
+        "nonstrict" => Part::NonStrict,
+        "types" => Part::Types,
+        "same-types" => Part::SameTypes,
+        "chain-types" => Part::ChainTypes,
+        "functional" => Part::Functional,
+        "function-type" => Part::FunctionType,
+        "handles" => Part::Handles,
+        "region" => Part::Region(0),
+        "else" => Part::Else,
+        "execute-op" => Part::ExecuteOp,
+        word if word.starts_with('%') => Part::Operand,
+        _ => match word.split_once(':') {
+            Some(("region", n)) => Part::Region(n.parse().unwrap_or(0)),
+            Some((name, "@")) => Part::Symbol(name.to_string()),
+            Some((name, ty)) => Part::Attr {
                 name: name.to_string(),
                 ty: (ty != "any").then(|| Type::new(ty)),
-            }
-        }
+            },
+            None => Part::Literal(word.to_string()),
+        },
     }
 }
 

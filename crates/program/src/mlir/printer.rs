@@ -2,7 +2,7 @@
 
 use super::attrs::extend;
 use super::fits::{fits, numbered};
-use super::forms::{self, Part};
+use super::forms;
 use super::ir::{Attr, Dense, Module, Op, Region, Type, Value, float_value, list};
 use super::location::loc_text;
 use std::collections::{HashMap, HashSet};
@@ -152,10 +152,8 @@ impl Printer<'_> {
             }
             _ => {}
         }
-        match forms::spec(&op.name).map(|spec| &spec.form[..]) {
-            Some([Part::Special(special), ..]) => super::custom_print::special(self, special, op),
-            Some(form) => self.sequence(op, form),
-            None => {}
+        if let Some(spec) = forms::spec(&op.name) {
+            super::custom_print::custom(self, spec, op);
         }
     }
 
@@ -212,48 +210,6 @@ impl Printer<'_> {
         match *n {
             1 => format!("%{base}"),
             n => format!("%{base}_{}", n - 2),
-        }
-    }
-
-    fn sequence(&mut self, op: &Op, form: &[Part]) {
-        self.push(&op.name);
-        let mut written = Vec::new();
-        for part in form {
-            match part {
-                Part::Operands if op.operands.is_empty() => {}
-                Part::Operands => {
-                    let text = self.operands(&op.operands);
-                    let _ = write!(self.out, " {text}");
-                }
-                Part::Operand(i) => {
-                    let name = op.operands.get(*i).map(|v| self.name(*v));
-                    let _ = write!(self.out, " {}", name.unwrap_or_default());
-                }
-                Part::Comma => self.push(","),
-                Part::Attr { name, ty } => {
-                    written.push(name.as_str());
-                    let text = match op.attr(name) {
-                        // A list writes the types of its elements in any case.
-                        Some(attr @ (Attr::Int(..) | Attr::Float(..))) => {
-                            attr_text(attr, ty.is_none())
-                        }
-                        Some(attr) => attr_text(attr, true),
-                        None => String::new(),
-                    };
-                    let _ = write!(self.out, " {text}");
-                }
-                Part::AttrDict => self.attr_dict(op, &written),
-                Part::Special(_) => {}
-            }
-        }
-    }
-
-    /// ` attributes {name = value}` without the attributes in `but`; nothing if none is left.
-    pub(super) fn keyword_attr_dict(&mut self, op: &Op, but: &[&str]) {
-        let length = self.out.len();
-        self.attr_dict(op, but);
-        if self.out.len() > length {
-            self.out.insert_str(length, " attributes");
         }
     }
 

@@ -195,60 +195,40 @@ impl Analysis {
                 if !module.ty(*operand).is("!tfrt.chain") {
                     node.others.insert(definition);
                 }
-                let cost = from_root.get(definition).copied().unwrap_or(1);
-                if cost > parent.1 {
-                    parent = (definition, cost);
+                if from_root[definition] > parent.1 {
+                    parent = (definition, from_root[definition]);
                 }
             }
             node.others.remove(&parent.0);
             from_root.push(node.cost.saturating_add(parent.1));
-            if let Some(parent) = self.nodes.get_mut(parent.0) {
-                parent.children.push(i + 1);
-            }
-            for result in &op.results {
-                definitions.insert(*result, i + 1);
-            }
+            self.nodes[parent.0].children.push(i + 1);
+            definitions.extend(op.results.iter().map(|result| (*result, i + 1)));
             self.nodes.push(node);
         }
     }
 
-    /// What `stream` has become part of.
-    fn resolve(&self, mut stream: usize) -> usize {
-        while let Some(next) = self.streams.get(stream).and_then(|s| s.merged_into) {
+    /// The stream that a node has, which may have become part of another one.
+    fn stream_of(&self, node: usize) -> Option<usize> {
+        let mut stream = self.nodes[node].stream?;
+        while let Some(next) = self.streams[stream].merged_into {
             stream = next;
         }
-        stream
-    }
-
-    fn stream_of(&self, node: usize) -> Option<usize> {
-        let stream = self.nodes.get(node)?.stream?;
-        Some(self.resolve(stream))
-    }
-
-    fn stream_cost(&self, stream: usize) -> i64 {
-        self.streams.get(stream).map_or(0, |s| s.cost)
+        Some(stream)
     }
 
     fn is_cheap(&self, stream: usize) -> bool {
-        self.stream_cost(stream) < self.threshold
+        self.streams[stream].cost < self.threshold
     }
 
     fn merge(&mut self, from: usize, to: usize) {
-        let Some(source) = self.streams.get_mut(from) else {
-            return;
-        };
+        let source = &mut self.streams[from];
         source.merged_into = Some(to);
-        let (cost, needs) = (source.cost, std::mem::take(&mut source.needs));
-        let Some(target) = self.streams.get_mut(to) else {
-            return;
-        };
+        let (cost, mut needs) = (source.cost, std::mem::take(&mut source.needs));
+        needs.append(&mut self.streams[to].needs);
+        needs.retain(|node| self.stream_of(*node) != Some(to));
+        let target = &mut self.streams[to];
         target.cost = target.cost.saturating_add(cost);
-        let all: BTreeSet<usize> = target.needs.union(&needs).copied().collect();
-        let foreign = all.into_iter().filter(|n| self.stream_of(*n) != Some(to));
-        let foreign = foreign.collect();
-        if let Some(target) = self.streams.get_mut(to) {
-            target.needs = foreign;
-        }
+        target.needs = needs;
     }
 
     /// Joins cheap children with those that need their values.
@@ -259,11 +239,9 @@ impl Analysis {
             if gone.contains(&child) {
                 continue;
             }
-            let needs = self.streams.get(child).map(|s| s.needs.clone());
+            let needs = self.streams[child].needs.iter();
             let sources: BTreeSet<usize> = needs
-                .into_iter()
-                .flatten()
-                .filter_map(|node| self.stream_of(node))
+                .filter_map(|node| self.stream_of(*node))
                 .filter(|s| *s != child && candidates.contains(s) && self.is_cheap(*s))
                 .collect();
             for source in sources {
@@ -279,18 +257,10 @@ impl Analysis {
 
     /// Puts a node into a stream, when all nodes below it have theirs.
     fn assign(&mut self, node: usize) {
-        let Some(this) = self.nodes.get(node) else {
-            return;
-        };
-        let mut children: Vec<usize> = this.children.clone();
-        children = children
-            .iter()
-            .filter_map(|child| self.stream_of(*child))
-            .collect();
+        let children = self.nodes[node].children.iter();
+        let mut children: Vec<usize> = children.filter_map(|c| self.stream_of(*c)).collect();
         for child in &children {
-            if let Some(stream) = self.streams.get_mut(*child) {
-                stream.parent_node = Some(node);
-            }
+            self.streams[*child].parent_node = Some(node);
         }
         if self.merges_dependent {
             self.merge_dependent(&mut children);
@@ -309,19 +279,16 @@ impl Analysis {
                     None => heap = Some(child),
                 }
             }
-            let cost = self.stream_cost(candidate);
+            let cost = self.streams[candidate].cost;
             let fits = self.upper.is_none_or(|upper| cost < upper);
             if fits && dearest.is_none_or(|(most, _)| cost > most) {
                 dearest = Some((cost, candidate));
             }
         }
-        let stream = match dearest {
-            Some((_, stream)) => stream,
-            None => {
-                self.streams.push(Building::default());
-                self.streams.len() - 1
-            }
-        };
+        let stream = dearest.map_or(self.streams.len(), |(_, stream)| stream);
+        if dearest.is_none() {
+            self.streams.push(Building::default());
+        }
         self.put(node, stream);
         // At most one is still too cheap to stand alone.
         if dearest.is_some()
@@ -332,10 +299,7 @@ impl Analysis {
     }
 
     fn put(&mut self, node: usize, stream: usize) {
-        let (Some(this), Some(target)) = (self.nodes.get_mut(node), self.streams.get_mut(stream))
-        else {
-            return;
-        };
+        let (this, target) = (&mut self.nodes[node], &mut self.streams[stream]);
         this.stream = Some(stream);
         target.parent_node = None;
         target.cost = target.cost.saturating_add(this.cost);
@@ -348,12 +312,11 @@ impl Analysis {
     fn finish(&self) -> Streams {
         let of_node = (0..self.nodes.len()).map(|node| {
             let id = self.stream_of(node).unwrap_or(0);
-            let building = self.streams.get(id);
-            let parent = building.and_then(|s| self.stream_of(s.parent_node?));
+            let building = &self.streams[id];
             Stream {
                 id,
-                cost: self.stream_cost(id),
-                parent,
+                cost: building.cost,
+                parent: building.parent_node.and_then(|node| self.stream_of(node)),
             }
         });
         Streams {
