@@ -8,32 +8,30 @@
 use super::branches::{Branches, Side, ends_loop, is_header, is_switch};
 use super::emit::{Emit, Place, Region};
 use super::reach::is_next_iteration;
-use super::walk::Walk;
-use super::{Gradient, is_differentiable};
 use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_opdef::{AttrValue, Attrs, Expr, NodeClass};
+use ferroflow_opdef::{AttrValue, Attrs, NodeClass};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
 
 /// A variable of a loop.
 #[derive(Clone, Copy)]
-struct Var {
-    enter: NodeId,
-    merge: NodeId,
+pub(super) struct Var {
+    pub(super) enter: NodeId,
+    pub(super) merge: NodeId,
     /// What the next iteration gets.
-    next: Output,
-    exit: Option<NodeId>,
+    pub(super) next: Output,
+    pub(super) exit: Option<NodeId>,
     /// Whether the next iteration gets what this one got.
-    is_same: bool,
+    pub(super) is_same: bool,
 }
 
 /// The nodes that make a loop.
 #[derive(Clone, Default)]
 pub(super) struct Parts {
-    vars: Vec<Var>,
+    pub(super) vars: Vec<Var>,
     /// Values that enter and stay.
-    constants: Vec<NodeId>,
+    pub(super) constants: Vec<NodeId>,
     cond: Option<Output>,
 }
 
@@ -180,7 +178,7 @@ impl Emit<'_, '_> {
         Ok(Output::new(id, 0))
     }
 
-    fn one(&mut self, place: Place, op: &str, inputs: &[Output]) -> Result<Output> {
+    pub(super) fn one(&mut self, place: Place, op: &str, inputs: &[Output]) -> Result<Output> {
         let id = self.add_at(place, op, inputs, Attrs::default(), &[])?;
         Ok(Output::new(id, 0))
     }
@@ -206,13 +204,13 @@ impl Emit<'_, '_> {
         self.one(outside, "Exit", &[last])
     }
 
-    fn parts(&self, of: usize) -> Result<&Parts> {
+    pub(super) fn parts(&self, of: usize) -> Result<&Parts> {
         let parts = self.loops.parts.get(&of);
         parts.ok_or_else(|| internal!("a loop without nodes"))
     }
 
     /// The loop `of` as it is there.
-    fn forward(&self, of: usize) -> Result<Frame> {
+    pub(super) fn forward(&self, of: usize) -> Result<Frame> {
         let frame = &self.frames.loops[of];
         let cond = self.parts(of)?.cond;
         Ok(Frame {
@@ -229,7 +227,7 @@ impl Emit<'_, '_> {
     }
 
     /// Where the outputs of loop `of` are.
-    fn outside(&self, of: usize) -> Place {
+    pub(super) fn outside(&self, of: usize) -> Place {
         Place::Forward(self.frames.loops[of].parent)
     }
 
@@ -249,7 +247,7 @@ impl Emit<'_, '_> {
         Ok(Output::new(id, 0))
     }
 
-    fn note(&mut self, node: NodeId, like: NodeId) -> Result<()> {
+    pub(super) fn note(&mut self, node: NodeId, like: NodeId) -> Result<()> {
         self.branches()?;
         if let Some(branches) = &mut self.loops.branches {
             branches.note(node, like);
@@ -442,7 +440,7 @@ impl Emit<'_, '_> {
     }
 
     /// Begins the reverse of loop `of` in `parent`; returns its region.
-    fn begin_reverse(&mut self, of: usize, parent: usize) -> Result<usize> {
+    pub(super) fn begin_reverse(&mut self, of: usize, parent: usize) -> Result<usize> {
         let region = self.regions.len();
         let forward = self.forward(of)?;
         let n = self.count(of)?;
@@ -506,127 +504,5 @@ impl Emit<'_, '_> {
         let next = self.bring(next, region)?;
         let frame = self.frame_of(region)?.clone();
         self.end(&frame, merge, next, last, outside)
-    }
-}
-
-impl Walk<'_, '_, '_> {
-    /// Writes a loop that goes through the iterations of loop `of` from the last to the first.
-    pub(super) fn reverse(&mut self, of: usize, parent: usize) -> Result<()> {
-        let name = self.emitter.emit().frames.loops[of].name.clone();
-        let prefix = format!("{}_grad", name.trim_end_matches("/while_context"));
-        let parts = self.emitter.emit().parts(of)?.clone();
-        let mut vars = Vec::new();
-        let mut came = false;
-        for var in &parts.vars {
-            let dtype = self
-                .emitter
-                .emit()
-                .builder
-                .dtype(Output::new(var.merge, 0))?;
-            if !is_differentiable(dtype) || !self.reach.is_between(var.merge) {
-                continue;
-            }
-            self.emitter.turn_to(parent, &prefix);
-            let gradient = match var.exit {
-                Some(exit) => self.total(Output::new(exit, 0))?,
-                None => None,
-            };
-            came |= gradient.is_some();
-            vars.push((*var, gradient));
-        }
-        if !came {
-            return Ok(());
-        }
-        self.emitter.turn_to(parent, &prefix);
-        let region = self.emitter.emit().begin_reverse(of, parent)?;
-        let mut open = Vec::new();
-        // Gradients of what is the same in all iterations, and where they go.
-        let mut constant: Vec<(Output, NodeId)> = Vec::new();
-        for (var, gradient) in vars {
-            if var.is_same {
-                let source = self.source_of(var.enter);
-                if let Some(gradient) = gradient.filter(|_| self.is_needed(source)) {
-                    self.add(source, gradient);
-                }
-                constant.push((Output::new(var.merge, 0), var.enter));
-                continue;
-            }
-            let first = match gradient {
-                Some(gradient) => self.term(gradient).dense().output(),
-                None => self.zeros_at_end(&var)?,
-            };
-            self.emitter.check()?;
-            let (merge, value, last) = self.emitter.emit().begin_var(region, first)?;
-            self.add(var.next, Gradient::Dense(value));
-            open.push((var, merge, value, last));
-        }
-        constant.extend(parts.constants.iter().map(|e| (Output::new(*e, 0), *e)));
-        self.frame(Some(of), region)?;
-        for (var, merge, value, last) in open {
-            self.emitter.turn_to(region, &prefix);
-            let total = self.total(Output::new(var.merge, 0))?;
-            let next = match total {
-                Some(total) => self.term(total).dense(),
-                None => self.zeros_before(&var, value),
-            };
-            self.emitter.check()?;
-            let next = next.output();
-            let exit = self.emitter.emit().end_var(region, merge, next, last)?;
-            let source = self.source_of(var.enter);
-            if self.is_needed(source) {
-                self.add(source, Gradient::Dense(exit));
-            }
-        }
-        for (value, enter) in constant {
-            self.emitter.turn_to(region, &prefix);
-            let source = self.source_of(enter);
-            let total = self.total(value)?.filter(|_| self.is_needed(source));
-            let sum = match total {
-                None => continue,
-                Some(Gradient::Slices(s)) => {
-                    let all = self.collected(source, s, region, parent, &prefix)?;
-                    Gradient::Slices(all)
-                }
-                Some(dense) => {
-                    let term = self.term(dense).dense();
-                    Gradient::Dense(self.summed(source, term, region, parent, &prefix)?)
-                }
-            };
-            self.add(source, sum);
-        }
-        self.emitter.check()
-    }
-
-    fn source_of(&self, enter: NodeId) -> Output {
-        self.emitter.emit().builder.graph.node(enter).inputs[0]
-    }
-
-    /// Zeros like what a variable was after the loop.
-    fn zeros_at_end(&self, var: &Var) -> Result<Output> {
-        let exit = match var.exit {
-            Some(exit) => Output::new(exit, 0),
-            None => {
-                let mut emit = self.emitter.emit();
-                let of = emit.frames.of(var.merge);
-                let of = of.ok_or_else(|| internal!("a variable outside any loop"))?;
-                let frame = emit.forward(of)?;
-                let merge = Output::new(var.merge, 0);
-                let switch = emit.one(frame.place, "Switch", &[merge, frame.cond])?;
-                let outside = emit.outside(of);
-                let exit = emit.one(outside, "Exit", &[switch])?;
-                emit.note(exit.node, frame.cond.node)?;
-                exit
-            }
-        };
-        Ok(self.emitter.expr(exit).zeros_like().output())
-    }
-
-    /// Zeros like what a variable was before the iteration.
-    fn zeros_before(&self, var: &Var, after: Output) -> Expr<'_> {
-        let before = self.emitter.expr(Output::new(var.merge, 0));
-        match before.shape().to_full() {
-            Some(_) => self.emitter.expr(after).zeros_like(),
-            None => before.zeros_like(),
-        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `reach.rs` finds the nodes between the two and their order, `walk.rs` goes through them backwards
 //! and asks each op's gradient function, `emit.rs` is the graph that those functions write to,
-//! `loops.rs` and `conditionals.rs` turn control flow round, `calls.rs` makes functions of gradients,
+//! `loops.rs`, `reverse.rs` and `conditionals.rs` reverse control flow, `calls.rs` makes functions of gradients,
 //! `split.rs` splits a function with its gradient into the two.
 
 mod branches;
@@ -12,6 +12,7 @@ mod conditionals;
 mod emit;
 mod loops;
 mod reach;
+mod reverse;
 mod split;
 mod sums;
 mod walk;

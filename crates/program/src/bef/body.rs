@@ -222,12 +222,8 @@ fn read(file: &File, index: usize) -> Option<Body> {
     let section = file.section(Section::Functions);
     let mut reader = Reader::new(section, function.offset);
     let location = reader.int()?;
-    let uses = reader.ints()?;
-    let uses: Vec<u32> = uses
-        .into_iter()
-        .map(u32::try_from)
-        .collect::<Result<_, _>>()
-        .ok()?;
+    let uses = reader.ints()?.into_iter().map(u32::try_from);
+    let uses: Vec<u32> = uses.collect::<Result<_, _>>().ok()?;
     let n_kernels = reader.count()?;
     let mut table = Vec::new();
     for _ in 0..n_kernels {
@@ -254,103 +250,87 @@ fn read(file: &File, index: usize) -> Option<Body> {
         schedule: StaticSchedule::default(),
     };
     let list = section.get(list..)?;
-    for (i, (offset, n_operands)) in table.into_iter().enumerate() {
+    let mut kernels = table.into_iter();
+    let (offset, n_operands) = kernels.next()?;
+    let arguments = read_kernel(file, &mut body, list.get(offset..)?)?;
+    ensure(n_operands == 0)?;
+    set_arguments(&mut body, &arguments, function.arguments.len())?;
+    for (offset, n_operands) in kernels {
         let kernel = read_kernel(file, &mut body, list.get(offset..)?)?;
-        if i == 0 {
-            // The kernel that stands for the arguments.
-            let is_pseudo = kernel.code == PSEUDO_CODE as usize
-                && n_operands == 0
-                && [
-                    kernel.refers.args,
-                    kernel.refers.functions,
-                    kernel.refers.attrs,
-                ]
-                .iter()
-                .all(|span| span.len == 0);
-            let (first, arguments) = body.results(&kernel).split_first()?;
-            let mut numbers = arguments.iter().map(|r| r.register()).enumerate();
-            let in_order = numbers.all(|(i, r)| r == i);
-            let n_arguments = function.arguments.len();
-            if !is_pseudo || first.register() != body.uses.len() || !in_order {
-                return None;
-            }
-            if arguments.len() != n_arguments {
-                return None;
-            }
-            let (sources, users) = kernel.used_by.of(&body.ranges).split_first()?;
-            (body.sources, body.argument_users) = (*sources, users.to_vec());
-            continue;
-        }
         let wanted = match kernel.non_strict {
             true => kernel.n_args().min(1),
             false => kernel.n_args(),
         };
-        if n_operands != wanted {
-            return None;
-        }
+        ensure(n_operands == wanted)?;
         body.waits.push(wanted as u32);
         body.kernels.push(kernel);
     }
     if let Some(streams) = file.streams(index) {
-        if streams.len() != body.kernels.len() + 1 {
-            return None;
-        }
+        ensure(streams.len() == body.kernels.len() + 1)?;
         body.streams = streams.to_vec();
     }
     Some(body)
 }
 
+/// Reads the kernel that stands for the function's arguments: its results are a value for kernels without
+/// arguments and the arguments.
+fn set_arguments(body: &mut Body, kernel: &Kernel, n_arguments: usize) -> Option<()> {
+    let References {
+        args,
+        functions,
+        attrs,
+        ..
+    } = kernel.refers;
+    let is_empty = [args, functions, attrs].iter().all(|span| span.len == 0);
+    let (first, arguments) = body.results(kernel).split_first()?;
+    let mut numbers = arguments.iter().map(|r| r.register()).enumerate();
+    ensure(kernel.code == PSEUDO_CODE as usize && is_empty && arguments.len() == n_arguments)?;
+    ensure(first.register() == body.uses.len() && numbers.all(|(i, r)| r == i))?;
+    let (sources, users) = kernel.used_by.of(&body.ranges).split_first()?;
+    (body.sources, body.argument_users) = (*sources, users.to_vec());
+    Some(())
+}
+
 fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
-    let word = |i: usize| -> Option<u32> {
-        let bytes = bytes.get(i.checked_mul(4)?..i.checked_mul(4)?.checked_add(4)?)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    let (words, _) = bytes.as_chunks();
+    let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+    let mut take = |n: u32| -> Option<Vec<u32>> {
+        // No count may be larger than the bytes that are left.
+        ensure(n as usize <= words.len())?;
+        Some(words.by_ref().take(n as usize).collect())
     };
-    let header = |i: usize| word(i).map(|w| w as usize);
-    let (code, location) = (header(0)?, header(1)?);
-    let counts = [header(2)?, header(3)?, header(4)?, header(5)?];
-    let [n_args, n_attrs, n_functions, n_results] = counts;
-    let metadata = word(6)?;
-    let mut n_used = 0usize;
-    let mut used_counts = Vec::new();
-    // No count may be larger than the bytes that are there.
-    if counts.iter().any(|n| *n > bytes.len() / 4) {
-        return None;
-    }
-    for i in 0..n_results {
-        let n = header(HEADER_WORDS + i)?;
-        used_counts.push(n);
-        n_used = n_used.checked_add(n)?;
-    }
-    let mut at = HEADER_WORDS + n_results;
-    let mut take = |words: &mut Vec<u32>, n: usize| -> Option<Span> {
-        if n > bytes.len() / 4 {
-            return None;
-        }
-        let start = words.len();
-        for i in 0..n {
-            words.push(word(at + i)?);
-        }
-        at += n;
-        Span::new(start..words.len())
-    };
-    let (mut registers, mut offsets) = (Vec::new(), Vec::new());
-    take(&mut registers, n_args)?;
-    take(&mut offsets, n_attrs)?;
-    let functions = take(&mut body.tables.words, n_functions)?;
-    take(&mut registers, n_results)?;
+    let header: [u32; HEADER_WORDS] = take(HEADER_WORDS as u32)?.try_into().ok()?;
+    let [
+        code,
+        location,
+        n_args,
+        n_attrs,
+        n_functions,
+        n_results,
+        metadata,
+    ] = header;
+    let used_counts = take(n_results)?;
+    let (args, offsets) = (take(n_args)?, take(n_attrs)?);
+    let (functions, results) = (take(n_functions)?, take(n_results)?);
     let first_operand = body.operands.len();
-    for register in registers {
+    for register in args.into_iter().chain(results) {
         body.operands.push(operand(register)?);
     }
+    let tables = &mut body.tables;
+    let mut list = |words: Vec<u32>| {
+        let start = tables.words.len();
+        tables.words.extend(words);
+        Span::new(start..tables.words.len())
+    };
+    let functions = list(functions)?;
     let first_range = body.ranges.len();
     for n in used_counts {
-        let range = take(&mut body.tables.words, n)?;
-        body.ranges.push(range);
+        body.ranges.push(list(take(n)?)?);
     }
-    let first_attr = body.tables.attrs.len();
+    let first_attr = tables.attrs.len();
     for offset in offsets {
         let tag = file.attribute_tags().get(&(offset as usize)).copied();
-        body.tables.attrs.push(AttrSlot {
+        tables.attrs.push(AttrSlot {
             offset: offset as usize,
             kind: tag.map(|t| AttrKind(t >> 1)),
             typed: tag.is_some_and(|t| t & 1 != 0),
@@ -358,19 +338,19 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
     }
     let data = match n_attrs {
         0 => u32::MAX,
-        _ => u32::try_from(body.tables.data.len()).ok()?,
+        _ => u32::try_from(tables.data.len()).ok()?,
     };
     if n_attrs > 0 {
-        body.tables.data.push(OnceLock::new());
+        tables.data.push(OnceLock::new());
     }
     Some(Kernel {
-        code,
+        code: code as usize,
         refers: References {
-            args: Span::new(first_operand..first_operand + n_args)?,
-            n_results: u32::try_from(n_results).ok()?,
-            attrs: Span::new(first_attr..body.tables.attrs.len())?,
+            args: Span::new(first_operand..first_operand + n_args as usize)?,
+            n_results,
+            attrs: Span::new(first_attr..tables.attrs.len())?,
             functions,
-            location,
+            location: location as usize,
             data,
         },
         non_strict: metadata & NON_STRICT != 0,
@@ -434,70 +414,24 @@ fn operand(register: u32) -> Option<Operand> {
     (operand.register() == register as usize).then_some(operand)
 }
 
+fn ensure(ok: bool) -> Option<()> {
+    ok.then_some(())
+}
+
 fn check(file: &File, index: usize, body: &Body) -> Option<()> {
-    let n_registers = body.uses.len();
-    let n_kernels = body.kernels.len();
-    let ensure = |ok: bool| ok.then_some(());
-    // Who writes each register, how often it is read, and who reads it how often.
-    let mut written = vec![false; n_registers];
-    let mut uses = vec![0u32; n_registers];
-    let mut reads: Vec<(u32, u32)> = Vec::new();
-    let mut listed: Vec<(u32, u32)> = Vec::new();
-    let mut write = |register: usize| {
-        let slot = written.get_mut(register)?;
-        ensure(!std::mem::replace(slot, true))
-    };
-    for i in 0..body.n_arguments() {
-        write(i)?;
-        listed.extend(body.argument_used_by(i).iter().map(|k| (i as u32, *k)));
-    }
-    for (id, kernel) in (1u32..).zip(&body.kernels) {
+    for kernel in &body.kernels {
+        let (functions, attrs) = (body.functions(kernel), body.attrs(kernel));
         ensure(kernel.code < file.n_kernels())?;
-        let functions = body.functions(kernel).iter();
         ensure(
             functions
-                .into_iter()
+                .iter()
                 .all(|f| (*f as usize) < file.functions().len()),
         )?;
-        let attrs = body.attrs(kernel).iter();
-        ensure(
-            attrs
-                .into_iter()
-                .all(|a| a.offset <= file.attributes().len()),
-        )?;
-        for register in body.args(kernel).iter().map(|a| a.register()) {
-            *uses.get_mut(register)? += 1;
-            reads.push((register as u32, id));
-        }
-        for (i, result) in body.results(kernel).iter().enumerate() {
-            let register = result.register();
-            write(register)?;
-            listed.extend(
-                body.used_by(kernel, i)
-                    .iter()
-                    .map(|k| (register as u32, *k)),
-            );
-        }
+        ensure(attrs.iter().all(|a| a.offset <= file.attributes().len()))?;
     }
-    for operand in &body.returns {
-        *uses.get_mut(operand.register())? += 1;
-    }
-    ensure(written.iter().all(|w| *w))?;
-    ensure(uses == body.uses)?;
-    reads.sort_unstable();
-    listed.sort_unstable();
-    ensure(reads == listed)?;
-    // Kernels without arguments are started once, and only they.
-    let mut sources = body.sources().to_vec();
-    sources.sort_unstable();
-    let no_args = (1u32..).zip(&body.kernels).filter(|(_, k)| k.n_args() == 0);
-    ensure(no_args.map(|(id, _)| id).eq(sources.iter().copied()))?;
-    ensure(
-        listed
-            .iter()
-            .all(|(_, k)| *k >= 1 && *k as usize <= n_kernels),
-    )?;
+    check_registers(body)?;
     // Everything can run.
+    let n_kernels = body.kernels.len();
     let readers = |k: usize| {
         let kernel = &body.kernels[k];
         let results = 0..kernel.refers.n_results as usize;
@@ -507,20 +441,57 @@ fn check(file: &File, index: usize, body: &Body) -> Option<()> {
     let mut pending = vec![0; n_kernels];
     (0..n_kernels).for_each(|k| readers(k).for_each(|reader| pending[reader] += 1));
     ensure(topological_order(0..n_kernels, &mut pending, readers).len() == n_kernels)?;
-    if file.functions().get(index)?.kind == FunctionKind::Sync {
-        let mut defined = vec![false; n_registers];
-        for slot in defined.iter_mut().take(body.n_arguments()) {
-            *slot = true;
+    match file.functions().get(index)?.kind {
+        FunctionKind::Sync => check_order(body),
+        _ => Some(()),
+    }
+}
+
+/// Checks that each register is written once and read as often as stated, and that the lists of readers
+/// agree with the arguments.
+fn check_registers(body: &Body) -> Option<()> {
+    let mut written = vec![false; body.uses.len()];
+    let mut uses = vec![0u32; body.uses.len()];
+    let mut reads: Vec<(usize, u32)> = Vec::new();
+    let mut listed: Vec<(usize, u32)> = Vec::new();
+    let mut write = |register: usize, users: &[u32]| {
+        listed.extend(users.iter().map(|k| (register, *k)));
+        let slot = written.get_mut(register)?;
+        ensure(!std::mem::replace(slot, true))
+    };
+    for i in 0..body.n_arguments() {
+        write(i, body.argument_used_by(i))?;
+    }
+    for (id, kernel) in (1u32..).zip(&body.kernels) {
+        reads.extend(body.args(kernel).iter().map(|arg| (arg.register(), id)));
+        for (i, result) in body.results(kernel).iter().enumerate() {
+            write(result.register(), body.used_by(kernel, i))?;
         }
-        for kernel in &body.kernels {
-            let args = body.args(kernel).iter();
-            ensure(
-                args.into_iter()
-                    .all(|a| defined.get(a.register()) == Some(&true)),
-            )?;
-            for result in body.results(kernel) {
-                *defined.get_mut(result.register())? = true;
-            }
+    }
+    let returned = body.returns.iter().map(|operand| operand.register());
+    for register in reads.iter().map(|(register, _)| *register).chain(returned) {
+        *uses.get_mut(register)? += 1;
+    }
+    ensure(written.iter().all(|w| *w) && uses == body.uses)?;
+    reads.sort_unstable();
+    listed.sort_unstable();
+    ensure(reads == listed)?;
+    // Kernels without arguments are started once, and only they.
+    let mut sources = body.sources().to_vec();
+    sources.sort_unstable();
+    let no_args = (1u32..).zip(&body.kernels).filter(|(_, k)| k.n_args() == 0);
+    ensure(no_args.map(|(id, _)| id).eq(sources))
+}
+
+/// Checks that kernels stand in the order in which they can run.
+fn check_order(body: &Body) -> Option<()> {
+    let mut is_defined = vec![false; body.uses.len()];
+    is_defined[..body.n_arguments()].fill(true);
+    for kernel in &body.kernels {
+        let mut args = body.args(kernel).iter();
+        ensure(args.all(|a| is_defined[a.register()]))?;
+        for result in body.results(kernel) {
+            is_defined[result.register()] = true;
         }
     }
     Some(())

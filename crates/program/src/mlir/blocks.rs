@@ -145,84 +145,61 @@ impl<'m> Dominance<'m> {
     }
 }
 
-/// For each block, those that cannot be reached but through it, and through no other such block
-/// behind it: the tree of dominators, by Cooper, Harvey and Kennedy's way.
+/// The tree of dominators: for each block, those that it immediately dominates. Keith Cooper, Timothy Harvey
+/// and Ken Kennedy: A Simple, Fast Dominance Algorithm, 2001.
 fn dominated(blocks: &[Block]) -> Vec<Vec<usize>> {
-    let successors = |at: usize| -> &[usize] {
-        let last = blocks.get(at).and_then(|(_, ops)| ops.last());
-        last.map_or(&[], |op| &op.successors)
+    let n = blocks.len();
+    let mut children = vec![Vec::new(); n];
+    if n == 0 {
+        return children;
+    }
+    let successors = |at: usize| {
+        let successors = blocks[at].1.last().map_or(&[][..], |op| &op.successors);
+        successors.iter().copied().filter(move |s| *s < n)
     };
-    // Blocks in the order in which a walk leaves them.
-    let mut left = Vec::new();
-    let mut number = vec![usize::MAX; blocks.len()];
-    let mut is_seen = vec![false; blocks.len()];
+    // Blocks in postorder.
+    let (mut left, mut number) = (Vec::new(), vec![usize::MAX; n]);
+    let mut is_seen = vec![false; n];
     let mut open = vec![(0, true)];
     while let Some((at, enters)) = open.pop() {
         if !enters {
-            if let Some(slot) = number.get_mut(at) {
-                *slot = left.len();
-            }
+            number[at] = left.len();
             left.push(at);
-        } else if is_seen.get(at) == Some(&false) {
-            if let Some(slot) = is_seen.get_mut(at) {
-                *slot = true;
-            }
+        } else if !std::mem::replace(&mut is_seen[at], true) {
             open.push((at, false));
-            open.extend(successors(at).iter().map(|s| (*s, true)));
+            open.extend(successors(at).map(|s| (s, true)));
         }
     }
-    let number = |at: usize| number.get(at).copied().filter(|n| *n != usize::MAX);
-    // From here on, blocks have the numbers in which they were left; the first is the last.
-    let n = left.len();
-    let mut predecessors = vec![Vec::new(); n];
+    // From here on, blocks have these numbers; the first block is the last.
+    let root = left.len() - 1;
+    let mut predecessors = vec![Vec::new(); left.len()];
     for (i, at) in left.iter().enumerate() {
-        for successor in successors(*at).iter().filter_map(|s| number(*s)) {
-            if let Some(list) = predecessors.get_mut(successor) {
-                list.push(i);
-            }
-        }
+        successors(*at).for_each(|s| predecessors[number[s]].push(i));
     }
-    let mut parent: Vec<Option<usize>> = vec![None; n];
-    if let Some(last) = parent.last_mut() {
-        *last = Some(n - 1);
-    }
+    let mut parent: Vec<Option<usize>> = vec![None; left.len()];
+    parent[root] = Some(root);
+    let up = |parent: &[Option<usize>], at: usize| parent[at].unwrap_or(root);
     let mut changes = true;
     while std::mem::take(&mut changes) {
-        for i in (0..n.saturating_sub(1)).rev() {
-            let mut common: Option<usize> = None;
-            for predecessor in predecessors.get(i).into_iter().flatten() {
-                let up = |at: usize| parent.get(at).copied().flatten();
-                if up(*predecessor).is_none() || common == Some(n - 1) {
-                    continue;
-                }
-                let Some(mut a) = common else {
-                    common = Some(*predecessor);
-                    continue;
-                };
-                let mut b = *predecessor;
-                while a != b {
-                    match a < b {
-                        true => a = up(a).unwrap_or(n - 1),
-                        false => b = up(b).unwrap_or(n - 1),
+        for i in (0..root).rev() {
+            let known = predecessors[i].iter().copied();
+            let common = known
+                .filter(|p| parent[*p].is_some())
+                .reduce(|mut a, mut b| {
+                    while a != b {
+                        match a < b {
+                            true => a = up(&parent, a),
+                            false => b = up(&parent, b),
+                        }
                     }
-                }
-                common = Some(a);
-            }
-            if let Some(slot) = parent.get_mut(i)
-                && *slot != common
-            {
-                *slot = common;
-                changes = true;
-            }
+                    a
+                });
+            changes |= parent[i] != common;
+            parent[i] = common;
         }
     }
-    let mut children = vec![Vec::new(); blocks.len()];
-    for (i, up) in parent.iter().enumerate().take(n.saturating_sub(1)) {
-        let above = up.and_then(|up| left.get(up)).copied();
-        let list = above.and_then(|above| children.get_mut(above));
-        if let (Some(list), Some(at)) = (list, left.get(i)) {
-            list.push(*at);
-        }
+    for (i, at) in left.iter().enumerate().take(root) {
+        children[left[up(&parent, i)]].push(*at);
     }
     children
 }

@@ -102,40 +102,12 @@ impl FormParser<'_> {
                 op.set_attr(name, value);
             }
             Part::NonStrict => op.set_attr(forms::NON_STRICT, Attr::Unit),
-            Part::Types | Part::SameTypes | Part::ChainTypes => {
-                let n_rest = self.rest().len();
-                let types = match part {
-                    // Earlier text merges chains only, and does not say so.
-                    Part::ChainTypes if !p.is(":") => vec![Type::new(CHAIN); n_rest],
-                    _ if n_rest == 0 => Vec::new(),
-                    _ => {
-                        p.expect(":")?;
-                        p.open_type_list()?
-                    }
-                };
-                let results = if *part == Part::SameTypes {
-                    &types[..]
-                } else {
-                    &[]
-                };
-                self.resolve(p, op, &types, results)?;
-            }
-            Part::Functional | Part::FunctionType => {
-                let types = function_type(p)?;
-                self.resolve(p, op, &types.inputs, &types.results)?;
-            }
-            Part::Handles => {
-                p.expect(":")?;
-                p.expect("(")?;
-                let mut results = p.comma_list(")", Parser::ty)?;
-                // Earlier text only has the types of the results: the operands are handles.
-                let mut inputs = vec![Type::new(HANDLE); self.rest().len()];
-                if p.eat("->")? {
-                    p.expect("(")?;
-                    inputs = std::mem::replace(&mut results, p.comma_list(")", Parser::ty)?);
-                }
-                self.resolve(p, op, &inputs, &results)?;
-            }
+            Part::Types
+            | Part::SameTypes
+            | Part::ChainTypes
+            | Part::Functional
+            | Part::FunctionType
+            | Part::Handles => self.types(p, part, op)?,
             Part::Region(n) => {
                 let region = self.region(p, *n)?;
                 op.regions.push(region);
@@ -155,6 +127,46 @@ impl FormParser<'_> {
             Part::Literal(word) => p.expect_word(word)?,
         }
         Ok(())
+    }
+
+    /// Reads types and sets the operands and results.
+    fn types(&mut self, p: &mut Parser, part: &Part, op: &mut Op) -> Res {
+        match part {
+            Part::Types | Part::SameTypes | Part::ChainTypes => {
+                let n_rest = self.rest().len();
+                let types = match part {
+                    // Earlier text merges chains only, and does not say so.
+                    Part::ChainTypes if !p.is(":") => vec![Type::new(CHAIN); n_rest],
+                    _ if n_rest == 0 => Vec::new(),
+                    _ => {
+                        p.expect(":")?;
+                        p.open_type_list()?
+                    }
+                };
+                let results = if *part == Part::SameTypes {
+                    &types[..]
+                } else {
+                    &[]
+                };
+                self.resolve(p, op, &types, results)
+            }
+            Part::Functional | Part::FunctionType => {
+                let types = function_type(p)?;
+                self.resolve(p, op, &types.inputs, &types.results)
+            }
+            _ => {
+                p.expect(":")?;
+                p.expect("(")?;
+                let mut results = p.comma_list(")", Parser::ty)?;
+                // Earlier text only has the types of the results: the operands are handles.
+                let mut inputs = vec![Type::new(HANDLE); self.rest().len()];
+                if p.eat("->")? {
+                    p.expect("(")?;
+                    inputs = std::mem::replace(&mut results, p.comma_list(")", Parser::ty)?);
+                }
+                self.resolve(p, op, &inputs, &results)
+            }
+        }
     }
 
     /// The operands behind those of fixed types.

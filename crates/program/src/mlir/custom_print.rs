@@ -1,9 +1,10 @@
 //! How operations are written that have a form of their own, and whether that says all of them: where
 //! it does not, the operation is written in the generic form.
 
+use super::attr_text::{attr_text, is_bare, named_attr};
 use super::forms::{Part, Spec};
 use super::ir::{Attr, FunctionType, Module, Op, Region, Type, Value};
-use super::printer::{Printer, attr_text, is_bare, named_attr};
+use super::printer::Printer;
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -63,32 +64,19 @@ fn part_text<'o>(
             let typed: Vec<String> = left.iter().map(typed).collect();
             write!(p.out, "({})", typed.join(", "))
         }
-        Part::AttrDict | Part::KeywordAttrDict => {
-            let others: Vec<String> = others(op, spec).map(|(n, a)| named_attr(n, a)).collect();
-            let keyword = match part {
-                Part::KeywordAttrDict => " attributes",
-                _ => "",
-            };
-            match others.is_empty() {
-                true => Ok(()),
-                false => write!(p.out, "{keyword} {{{}}}", others.join(", ")),
-            }
+        Part::AttrDict
+        | Part::KeywordAttrDict
+        | Part::Numbers
+        | Part::Attr { .. }
+        | Part::Symbol(_) => {
+            let text = attrs_text(part, spec, op);
+            let is_first = p.out.ends_with('(');
+            write!(
+                p.out,
+                "{}",
+                if is_first { text.trim_start() } else { &text }
+            )
         }
-        Part::Numbers => {
-            let number = |(n, a): &(String, Attr)| format!("{n} = {}", attr_text(a, false));
-            let numbers: Vec<String> = others(op, spec).map(number).collect();
-            write!(p.out, " {}", numbers.join(", "))
-        }
-        Part::Attr { name, ty } => {
-            let text = match op.attr(name) {
-                // A list writes the types of its elements in any case.
-                Some(attr @ (Attr::Int(..) | Attr::Float(..))) => attr_text(attr, ty.is_none()),
-                _ => attr(op, name),
-            };
-            let space = if p.out.ends_with('(') { "" } else { " " };
-            write!(p.out, "{space}{text}")
-        }
-        Part::Symbol(name) => write!(p.out, " {}", attr(op, name)),
         Part::ChainTypes if is_all(p.module, operands, "!tfrt.chain") => Ok(()),
         Part::Types | Part::SameTypes | Part::ChainTypes if operands.is_empty() => Ok(()),
         Part::Types | Part::SameTypes | Part::ChainTypes => write!(p.out, " : {types}"),
@@ -115,6 +103,33 @@ fn part_text<'o>(
         Part::Literal(word) => write!(p.out, " {word}"),
         Part::NonStrict | Part::ExecuteOp => Ok(()),
     };
+}
+
+/// The text of the attributes that a part writes.
+fn attrs_text(part: &Part, spec: &Spec, op: &Op) -> String {
+    match part {
+        Part::Attr { name, ty } => match op.attr(name) {
+            // A list writes the types of its elements in any case.
+            Some(attr @ (Attr::Int(..) | Attr::Float(..))) => {
+                format!(" {}", attr_text(attr, ty.is_none()))
+            }
+            _ => format!(" {}", attr(op, name)),
+        },
+        Part::Symbol(name) => format!(" {}", attr(op, name)),
+        Part::Numbers => {
+            let number = |(n, a): &(String, Attr)| format!("{n} = {}", attr_text(a, false));
+            let numbers: Vec<String> = others(op, spec).map(number).collect();
+            format!(" {}", numbers.join(", "))
+        }
+        _ => {
+            let others: Vec<String> = others(op, spec).map(|(n, a)| named_attr(n, a)).collect();
+            match (others.is_empty(), part) {
+                (true, _) => String::new(),
+                (false, Part::KeywordAttrDict) => format!(" attributes {{{}}}", others.join(", ")),
+                (false, _) => format!(" {{{}}}", others.join(", ")),
+            }
+        }
+    }
 }
 
 fn is_all(module: &Module, values: &[Value], ty: &str) -> bool {

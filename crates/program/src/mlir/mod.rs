@@ -1,13 +1,14 @@
 //! Host programs as MLIR text: the subset that TFRT's host dialects use.
 
+mod attr_text;
 mod attrs;
 mod blocks;
 mod custom_parse;
 mod custom_print;
 mod dense;
 mod diagnostic;
-mod fits;
 mod forms;
+mod functions;
 mod inline;
 mod ir;
 mod lexer;
@@ -19,6 +20,7 @@ mod streams;
 mod types;
 mod verify;
 
+pub use attr_text::attr_text;
 pub(crate) use attrs::scalar_bytes;
 pub use diagnostic::{Diagnostic, Severity};
 pub use forms::has_typed_attributes;
@@ -27,7 +29,7 @@ pub(crate) use ir::element_size;
 pub use ir::{
     Attr, Block, Dense, FunctionType, Loc, Module, Op, Region, Type, Value, ValueInfo, is_compiled,
 };
-pub use printer::{PrintOptions, attr_text, print, print_operation};
+pub use printer::{PrintOptions, print, print_operation};
 pub(crate) use streams::says_costs;
 pub use streams::{COST, Stream, Streams, stream_remarks};
 pub use verify::verify;

@@ -1,8 +1,8 @@
-//! Tokens to operations: the generic form, functions, modules and regions.
+//! Tokens to operations: the generic form and regions.
 
 use super::custom_parse;
 use super::diagnostic::Diagnostic;
-use super::ir::{Attr, Block, FunctionType, Loc, Module, Op, Region, Type, Value};
+use super::ir::{Attr, Block, Loc, Module, Op, Region, Type, Value};
 use super::lexer::{Lexer, Tok};
 use super::location::Place;
 use super::names::{Operand, Scope};
@@ -29,6 +29,8 @@ pub(super) struct Parser<'a> {
     pub(super) type_aliases: HashMap<String, (Type, usize)>,
     /// Places by alias; they may be used before they are defined.
     pub(super) loc_aliases: HashMap<String, Place>,
+    /// Where the definitions of other places begin.
+    pub(super) loc_definitions: HashMap<&'a str, usize>,
     /// How much longer the text would be without aliases.
     pub(super) replaced: usize,
     pub(super) scopes: Vec<Scope>,
@@ -50,6 +52,7 @@ impl<'a> Parser<'a> {
             attr_aliases: HashMap::new(),
             type_aliases: HashMap::new(),
             loc_aliases: HashMap::new(),
+            loc_definitions: HashMap::new(),
             replaced: 0,
             scopes: Vec::new(),
             blocks: HashMap::new(),
@@ -162,7 +165,7 @@ impl<'a> Parser<'a> {
                 if let [only] = &mut self.module.ops[..]
                     && only.is_module()
                     && only.attr("tfrt.compiled").is_none()
-                    && super::fits::fits(&Module::default(), only)
+                    && super::verify::fits(&Module::default(), only)
                 {
                     self.module.attrs = std::mem::take(&mut only.attrs);
                     let body = only.regions.first_mut().map(|r| std::mem::take(&mut r.ops));
@@ -464,7 +467,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `%name : type {attributes} loc(...)`
-    fn typed_argument(&mut self) -> Res<(Value, Vec<(String, Attr)>)> {
+    pub(super) fn typed_argument(&mut self) -> Res<(Value, Vec<(String, Attr)>)> {
         let Tok::Percent(name) = self.tok else {
             return self.error("expected SSA operand");
         };
@@ -499,114 +502,6 @@ impl<'a> Parser<'a> {
             p.shadow(operands, &args)?;
             p.region(args)
         })
-    }
-
-    /// `func private @name(%a: i32) -> i32 attributes {} { ... }`, after the keyword.
-    pub(super) fn function(&mut self, loc: Loc) -> Res<Op> {
-        let mut op = Op::new("func", &loc);
-        for visibility in ["private", "public", "nested"] {
-            if self.eat_word(visibility)? {
-                op.set_attr("sym_visibility", Attr::string(visibility));
-            }
-        }
-        let Tok::At(name) = self.tok.clone() else {
-            return self.error("expected valid '@'-identifier for symbol name");
-        };
-        self.bump()?;
-        op.set_attr("sym_name", Attr::string(&name));
-        self.in_scope(true, |p| p.function_rest(&mut op))?;
-        Ok(op)
-    }
-
-    fn function_rest(&mut self, op: &mut Op) -> Res {
-        self.expect("(")?;
-        let mut args = Vec::new();
-        // As MLIR has it, what arguments and results are given are attributes of the function.
-        let mut given: Vec<(String, Vec<(String, Attr)>)> = Vec::new();
-        let (start, mut n_types) = (self.loc.clone(), 0);
-        let inputs = self.comma_list(")", |p| {
-            let is_named = matches!(p.tok, Tok::Percent(_));
-            if n_types > 0 && is_named == args.is_empty() {
-                return p.error(match is_named {
-                    true => "expected type instead of SSA identifier",
-                    false => "expected SSA identifier",
-                });
-            }
-            let name = format!("arg{n_types}");
-            n_types += 1;
-            if is_named {
-                let (value, attrs) = p.typed_argument()?;
-                args.push(value);
-                given.push((name, attrs));
-                return Ok(p.module.ty(value));
-            }
-            let ty = p.ty()?;
-            given.push((name, p.optional_attr_dict()?));
-            Ok(ty)
-        })?;
-        let mut results = Vec::new();
-        if self.eat("->")? {
-            results = if self.eat("(")? {
-                let mut n_results = 0;
-                self.comma_list(")", |p| {
-                    let ty = p.ty()?;
-                    let name = format!("result{n_results}");
-                    given.push((name, p.optional_attr_dict()?));
-                    n_results += 1;
-                    Ok(ty)
-                })?
-            } else {
-                vec![self.ty()?]
-            };
-        }
-        let ty = FunctionType { inputs, results };
-        op.set_attr("type", Attr::Type(Type::Function(ty.into())));
-        let given = given.into_iter().filter(|(_, attrs)| !attrs.is_empty());
-        op.set_attrs(given.map(|(name, attrs)| (name, Attr::Dict(attrs))));
-        if self.eat_word("attributes")? {
-            let loc = self.loc.clone();
-            let attrs = self.attr_dict()?;
-            let is_inferred = |n: &str| matches!(n, "sym_name" | "sym_visibility" | "type");
-            if let Some((name, _)) = attrs.iter().find(|(n, _)| is_inferred(n)) {
-                let message = format!(
-                    "'{name}' is an inferred attribute and should not be specified in the explicit \
-                     attribute dictionary"
-                );
-                return self.error_at(&loc, message);
-            }
-            op.set_attrs(attrs);
-        }
-        let body_loc = self.loc.clone();
-        let body = match self.is("{") {
-            true if args.len() < n_types => {
-                let message = format!(
-                    "entry block must have {n_types} arguments to match function signature"
-                );
-                return self.error_at(&start, message);
-            }
-            true => self.region(args)?,
-            false => Region::default(),
-        };
-        if body.n_blocks == 1 && body.ops.is_empty() {
-            return self.error_at(&body_loc, "expected non-empty function body");
-        }
-        op.regions.push(body);
-        Ok(())
-    }
-
-    /// `module @name attributes {} { ... }`, after the keyword.
-    pub(super) fn nested_module(&mut self, loc: Loc) -> Res<Op> {
-        let mut op = Op::new("module", &loc);
-        if let Tok::At(name) = self.tok.clone() {
-            self.bump()?;
-            op.set_attr("sym_name", Attr::string(&name));
-        }
-        if self.eat_word("attributes")? {
-            op.set_attrs(self.attr_dict()?);
-        }
-        let body = self.in_scope(true, |p| p.region(Vec::new()))?;
-        op.regions.push(body);
-        Ok(op)
     }
 }
 

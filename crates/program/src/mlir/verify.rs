@@ -69,6 +69,55 @@ fn check_module(op: &Op) -> Result<(), Box<Diagnostic>> {
     Ok(())
 }
 
+fn check_function(module: &Module, op: &Op) -> Result<(), Box<Diagnostic>> {
+    let fail = |message: String| Err(Box::new(op_error(op, message)));
+    has_regions(op, 1)?;
+    has_no_values(op)?;
+    if op.symbol().is_none() {
+        return fail("requires string attribute 'sym_name'".to_string());
+    }
+    let visibility = op.attr("sym_visibility").map(Attr::as_str);
+    if !matches!(
+        visibility,
+        None | Some(Some("public" | "private" | "nested"))
+    ) {
+        let message = "visibility expected to be one of [\"public\", \"private\", \"nested\"]";
+        return fail(message.to_string());
+    }
+    let Some(ty) = op.function_type() else {
+        return fail("requires a type attribute 'type'".to_string());
+    };
+    let Some(body) = op.regions.first().filter(|r| r.n_blocks > 0) else {
+        return Ok(());
+    };
+    let (args, n) = (module.types(&body.args), ty.inputs.len());
+    if args.len() != n {
+        return fail(format!(
+            "entry block must have {n} arguments to match function signature"
+        ));
+    }
+    for (i, (found, wanted)) in args.iter().zip(&ty.inputs).enumerate() {
+        if found != wanted {
+            return fail(format!(
+                "type of entry block argument #{i}('{found}') must match the type of the \
+                 corresponding argument in function signature('{wanted}')"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether `op` can be written in a form of its own, which does not say everything of some operations.
+pub(super) fn fits(module: &Module, op: &Op) -> bool {
+    op.successors.is_empty()
+        && match &*op.name {
+            "func" => check_function(module, op).is_ok(),
+            "module" => check_module(op).is_ok(),
+            "std.return" => op.attrs.is_empty() && op.regions.is_empty() && op.results.is_empty(),
+            name => forms::spec(name).is_some_and(|s| super::custom_print::fits(module, s, op)),
+        }
+}
+
 impl Checker<'_> {
     /// Whether the operation and all within it are in order. Stops where one is not: what
     /// follows may only be a consequence.
@@ -105,7 +154,7 @@ impl Checker<'_> {
 
     fn check(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {
         match &*op.name {
-            "func" => return self.check_function(op),
+            "func" => return check_function(self.module, op),
             "module" => return check_module(op),
             "std.return" if !parent.is_some_and(Op::is_func) => {
                 return Err(Box::new(op_error(op, "expects parent op 'func'")));
@@ -156,44 +205,6 @@ impl Checker<'_> {
         self.check_special(op, parent)
     }
 
-    fn check_function(&self, op: &Op) -> Result<(), Box<Diagnostic>> {
-        let fail = |message: String| Err(Box::new(op_error(op, message)));
-        has_regions(op, 1)?;
-        has_no_values(op)?;
-        if op.symbol().is_none() {
-            return fail("requires string attribute 'sym_name'".to_string());
-        }
-        let visibility = op.attr("sym_visibility").map(Attr::as_str);
-        if !matches!(
-            visibility,
-            None | Some(Some("public" | "private" | "nested"))
-        ) {
-            let message = "visibility expected to be one of [\"public\", \"private\", \"nested\"]";
-            return fail(message.to_string());
-        }
-        let Some(ty) = op.function_type() else {
-            return fail("requires a type attribute 'type'".to_string());
-        };
-        let Some(body) = op.regions.first().filter(|r| r.n_blocks > 0) else {
-            return Ok(());
-        };
-        let (args, n) = (self.module.types(&body.args), ty.inputs.len());
-        if args.len() != n {
-            return fail(format!(
-                "entry block must have {n} arguments to match function signature"
-            ));
-        }
-        for (i, (found, wanted)) in args.iter().zip(&ty.inputs).enumerate() {
-            if found != wanted {
-                return fail(format!(
-                    "type of entry block argument #{i}('{found}') must match the type of the \
-                     corresponding argument in function signature('{wanted}')"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn check_special(&self, op: &Op, parent: Option<&Op>) -> Result<(), Box<Diagnostic>> {
         let fail = |message: &str| Err(Box::new(op_error(op, message)));
         let operands = self.module.types(&op.operands);
@@ -202,34 +213,7 @@ impl Checker<'_> {
             return fail("cost value must be larger than 0");
         }
         match &*op.name {
-            "tfrt.return" if parent.is_none_or(Op::is_module) => fail("expects parent op 'func'"),
-            "tfrt.return" => {
-                let Some(function) = parent.filter(|p| p.is_func()) else {
-                    return Ok(());
-                };
-                let wanted = function
-                    .function_type()
-                    .cloned()
-                    .unwrap_or_default()
-                    .results;
-                if operands.len() != wanted.len() {
-                    return fail(&format!(
-                        "has {} operands, but enclosing function returns {}",
-                        operands.len(),
-                        wanted.len()
-                    ));
-                }
-                for (i, (found, wanted)) in operands.iter().zip(&wanted).enumerate() {
-                    if found != wanted {
-                        let message = format!(
-                            "type of return operand {i} ('{found}') doesn't match function result \
-                             type ('{wanted}')"
-                        );
-                        return Err(Box::new(Diagnostic::error(&op.loc, message)));
-                    }
-                }
-                Ok(())
-            }
+            "tfrt.return" => check_return(op, parent, &operands),
             "tfrt.call" => self.callee(op, "callee", &operands, &results, "callee"),
             "tfrt.cond" | "corert.cond" => {
                 let inner = operands.get(1..).unwrap_or(&[]);
@@ -239,11 +223,8 @@ impl Checker<'_> {
             "corert.while" => self.callee(op, "b_body_fn", &operands, &results, "body function"),
             "tfrt.if" => {
                 let inner = operands.get(1..).unwrap_or(&[]);
-                let [then, otherwise] = &op.regions[..] else {
-                    return Ok(());
-                };
-                self.body(op, then, inner, &results, "'then'")?;
-                self.body(op, otherwise, inner, &results, "'else'")
+                self.body(op, 0, inner, &results, "'then'")?;
+                self.body(op, 1, inner, &results, "'else'")
             }
             "tfrt.repeat.i32" => {
                 let inner = operands.get(1..).unwrap_or(&[]);
@@ -253,40 +234,20 @@ impl Checker<'_> {
                 if inner != results {
                     return fail("operand/result type mismatch");
                 }
-                let [body] = &op.regions[..] else {
-                    return Ok(());
-                };
-                self.body(op, body, inner, &results, "body")
+                self.body(op, 0, inner, &results, "body")
             }
-            "tfrt_test.do.async" => {
-                let [body] = &op.regions[..] else {
-                    return Ok(());
-                };
-                self.body(op, body, &operands, &results, "body")
-            }
-            "tfrt.parallel_for.i32" => {
-                let [body] = &op.regions[..] else {
-                    return Ok(());
-                };
-                let Some(last) = body.ops.last().filter(|o| &*o.name == "tfrt.return") else {
-                    return fail("expected tfrt.return in body");
-                };
-                match last.operands.is_empty() {
-                    true => Ok(()),
-                    false => self.returns(op, body, &results),
-                }
-            }
+            "tfrt_test.do.async" => self.body(op, 0, &operands, &results, "body"),
+            "tfrt.parallel_for.i32" => match last_op(op, 0) {
+                None => fail("expected tfrt.return in body"),
+                Some(last) if last.operands.is_empty() => Ok(()),
+                Some(_) => self.returns(op, 0, &results),
+            },
             "tfrt.parallel_call.i32" => self.parallel_callee(op, &operands),
-            "tfrt_test.benchmark" => {
-                let last = op.regions.first().and_then(|r| r.ops.last());
-                let Some(last) = last.filter(|o| &*o.name == "tfrt.return") else {
-                    return fail("missing return statement");
-                };
-                match last.operands.len() {
-                    1 => Ok(()),
-                    _ => fail("incorrect number of return values. One return value is expected"),
-                }
-            }
+            "tfrt_test.benchmark" => match last_op(op, 0) {
+                None => fail("missing return statement"),
+                Some(last) if last.operands.len() == 1 => Ok(()),
+                Some(_) => fail("incorrect number of return values. One return value is expected"),
+            },
             "tfrt_test.sync_benchmark" => self.callee(op, "target_fn", &operands, &[], "callee"),
             "corert.executeop" | "corert.executeop.seq" | "corert_sync.executeop" => {
                 let Some(Attr::Array(items)) = op.attr("op_attrs") else {
@@ -369,16 +330,17 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the arguments and the return of a region.
+    /// Checks the arguments and the return of region `i`.
     fn body(
         &self,
         op: &Op,
-        region: &Region,
+        i: usize,
         operands: &[Type],
         results: &[Type],
         what: &str,
     ) -> Result<(), Box<Diagnostic>> {
-        let args = self.module.types(&region.args);
+        let args = op.regions.get(i).map(|region| &region.args[..]);
+        let args = self.module.types(args.unwrap_or(&[]));
         if args.len() != operands.len() {
             let message = format!("incorrect number of arguments to {what} block");
             return Err(Box::new(op_error(op, message)));
@@ -386,11 +348,11 @@ impl Checker<'_> {
         if args != operands {
             return Err(Box::new(op_error(op, "operand/argument type mismatch")));
         }
-        self.returns(op, region, results)
+        self.returns(op, i, results)
     }
 
-    fn returns(&self, op: &Op, region: &Region, results: &[Type]) -> Result<(), Box<Diagnostic>> {
-        let Some(last) = region.ops.last().filter(|o| &*o.name == "tfrt.return") else {
+    fn returns(&self, op: &Op, i: usize, results: &[Type]) -> Result<(), Box<Diagnostic>> {
+        let Some(last) = last_op(op, i) else {
             return Err(Box::new(op_error(op, "expected tfrt.return in body")));
         };
         if self.module.types(&last.operands) != results {
@@ -398,5 +360,36 @@ impl Checker<'_> {
             return Err(Box::new(op_error(last, message)));
         }
         Ok(())
+    }
+}
+
+/// The `tfrt.return` of region `i`.
+fn last_op(op: &Op, i: usize) -> Option<&Op> {
+    let last = op.regions.get(i)?.ops.last();
+    last.filter(|o| &*o.name == "tfrt.return")
+}
+
+fn check_return(op: &Op, parent: Option<&Op>, operands: &[Type]) -> Result<(), Box<Diagnostic>> {
+    let Some(parent) = parent.filter(|p| !p.is_module()) else {
+        return Err(Box::new(op_error(op, "expects parent op 'func'")));
+    };
+    if !parent.is_func() {
+        return Ok(());
+    }
+    let results = parent.function_type().map_or(&[][..], |ty| &ty.results);
+    if operands.len() != results.len() {
+        let (n, wanted) = (operands.len(), results.len());
+        let message = format!("has {n} operands, but enclosing function returns {wanted}");
+        return Err(Box::new(op_error(op, message)));
+    }
+    match (0..operands.len()).find(|i| operands[*i] != results[*i]) {
+        None => Ok(()),
+        Some(i) => {
+            let message = format!(
+                "type of return operand {i} ('{}') doesn't match function result type ('{}')",
+                operands[i], results[i]
+            );
+            Err(Box::new(Diagnostic::error(&op.loc, message)))
+        }
     }
 }
