@@ -34,14 +34,16 @@ impl<'a> Callee<'a> {
     pub(crate) fn of(node: &'a Node) -> Result<Option<Callee<'a>>> {
         let func = |name: &str| match node.attrs.get(name) {
             Some(AttrValue::Func(f)) => Ok(f.name.as_str()),
-            _ => Err(invalid_argument!("attr '{name}' names no function")),
+            _ => Err(invalid_argument!("attr '{name}' is not a function")),
         };
         Ok(Some(match node.class() {
             NodeClass::Call => Callee::Call(func("f")?),
             NodeClass::If => Callee::Branch(vec![func("then_branch")?, func("else_branch")?], true),
             NodeClass::Case => {
                 let Some(AttrValue::List(list)) = node.attrs.get("branches") else {
-                    return Err(invalid_argument!("attr 'branches' names no functions"));
+                    return Err(invalid_argument!(
+                        "attr 'branches' is not a list of functions"
+                    ));
                 };
                 let names: Vec<&str> = list
                     .iter()

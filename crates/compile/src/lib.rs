@@ -5,8 +5,9 @@
 //! Invariants: a pass keeps the values of all `_Retval` nodes and the effects of all targets, up
 //! to rounding; after every pass the graph verifies (checked in debug builds).
 //!
-//! Does not know: engines, the ops' files (it looks kernels up in the registry it is given).
+//! Does not know: engines, the ops' files (it finds kernels in the registry).
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod control;
 mod emit;

@@ -27,6 +27,9 @@ pub struct PassCtx<'a> {
 
 impl PassCtx<'_> {
     /// The schema of an op that must exist.
+    ///
+    /// # Errors
+    /// INTERNAL if the op is not registered.
     pub fn def(&self, op: &str) -> Result<Arc<OpDef>> {
         self.registry
             .def(op)?
@@ -34,6 +37,9 @@ impl PassCtx<'_> {
     }
 
     /// A node with defaults for the attrs that are not given.
+    ///
+    /// # Errors
+    /// INTERNAL if the op is not registered, INVALID_ARGUMENT if attrs do not match its signature.
     pub fn node(
         &self,
         name: String,
@@ -46,6 +52,9 @@ impl PassCtx<'_> {
     }
 
     /// Shapes of the graph as it is now.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if shapes contradict each other.
     pub fn shapes(&self, graph: &Graph) -> Result<ShapeMap> {
         ferroflow_graph::infer_shapes(graph, self.registry)
     }

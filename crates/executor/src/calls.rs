@@ -16,7 +16,7 @@ enum Phase {
     /// They are the node's outputs.
     #[default]
     Plain,
-    /// The first says whether the loop goes on.
+    /// The first is the loop's condition.
     Cond,
     /// They are the loop's variables.
     Body,
@@ -82,7 +82,7 @@ fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize)
 }
 
 impl StepState {
-    /// Calls the function that `node` says with the tensors in `self.outputs[..n]`.
+    /// Calls function `frame` with `args` for node `item`.
     pub(crate) fn begin_call(
         &mut self,
         env: &Env,
@@ -172,7 +172,7 @@ impl StepState {
         let iter = if phase == Phase::Body {
             self.start_function(env, id, frame, &mut vars)
         } else {
-            // The condition gets copies, of those variables only that it looks at.
+            // The condition gets copies of the variables that it reads.
             let mut copies = std::mem::take(&mut self.copies);
             copies.clear();
             let used = &env.plan.frames[frame.index()].args;

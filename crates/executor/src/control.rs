@@ -1,4 +1,4 @@
-//! Nodes that the engine runs itself: they decide where values go.
+//! Nodes that the engine runs itself: they route values.
 
 use crate::calls::is_true;
 use crate::kernel::Env;
@@ -98,7 +98,7 @@ impl StepState {
     }
 
     /// Delivers `value`, which is empty if dead, to the Merge at the end of `edge`; its slots begin at
-    /// `slot_base` and its state is `pending[at]`. `is_entry` says that the edge leaves an Enter.
+    /// `slot_base` and its state is `pending[at]`. `is_entry` is set if the edge leaves an Enter.
     #[inline]
     pub(crate) fn arrive_at_merge(
         &mut self,

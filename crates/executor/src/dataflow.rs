@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Cheap nodes between two looks at the cancellation token.
+/// Inexpensive nodes between two checks of the cancellation token.
 const CANCEL_INTERVAL: usize = 256;
 /// States kept for reuse.
 const MAX_IDLE_STATES: usize = 64;
@@ -117,7 +117,7 @@ impl Executor {
         let args = std::mem::take(&mut with.args);
         let id = Self::next_step_id();
         let mut state = self.idle_state();
-        // Until two expensive nodes are ready at once there is no need for anything shared.
+        // Nothing is shared until two expensive nodes are ready at once.
         let dispatches = with.pool.width() > 1 || self.has_async;
         let env = Env::new(&self.plan, &self.functions, &with, id, dispatches);
         state.start(&env, args)?;
@@ -227,7 +227,7 @@ fn run_inline(env: &Env, state: &mut StepState) -> Result<Inline> {
     }
 }
 
-/// Runs every ready node that is not expensive, looking at the cancellation token now and then.
+/// Runs every ready node that is not expensive, checking the cancellation token now and then.
 fn run_inexpensive(env: &Env, state: &mut StepState) -> Result<()> {
     env.services.cancel.check()?;
     let mut until_check = CANCEL_INTERVAL;
@@ -254,7 +254,7 @@ impl Step {
         let waiting = with.cancel.with_same_deadline();
         let (token, callers) = (waiting.clone(), with.cancel.clone());
         let registration = with.cancel.on_cancel(move || match callers.check() {
-            // What waits has the same deadline and says so itself.
+            // What waits has the same deadline and reports it itself.
             Err(e) if e.code() == Code::DeadlineExceeded => token.run_expired(),
             _ => token.cancel(),
         });
@@ -358,7 +358,7 @@ impl Step {
         }
     }
 
-    /// Starts an asynchronous kernel; whoever ends it carries the step on.
+    /// Starts an asynchronous kernel; the thread that ends it carries the step on.
     fn start(self: &Arc<Self>, env: &Env, offloaded: OffloadedNode) {
         let (item, place, step) = (offloaded.item, offloaded.place, self.clone());
         let started = step.trace.as_ref().map(|_| Instant::now());

@@ -19,7 +19,7 @@ impl StepState {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Either the result was dead, or its producer never ran because something waits for ever.
+    /// The error: the result was dead, or its producer never ran because of a deadlock.
     #[cold]
     fn diagnose(&self, plan: &Plan, result: usize) -> Status {
         let mut waiting = Vec::new();
@@ -32,7 +32,7 @@ impl StepState {
                 let action = &plan.nodes[idx.index()].action;
                 let waits = match action {
                     Action::Merge => MergeState::from_bits(now).is_unresolved(),
-                    // Of a loop that goes on.
+                    // Of a loop that continues.
                     Action::Exit => false,
                     _ => now & !DEAD != 0,
                 };

@@ -1,4 +1,4 @@
-//! Kernel calls: what a step gives every kernel, and how a call is traced and its error placed.
+//! Kernel calls: what a step provides to kernels, traces of calls, and the node of an error.
 
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status};
@@ -36,7 +36,7 @@ pub(crate) struct Env<'a> {
 pub(crate) type Place = (FrameIdx, u64);
 
 impl<'a> Env<'a> {
-    /// What step `id` gives its nodes.
+    /// The environment of step `id`.
     #[inline]
     pub(crate) fn new(
         plan: &'a Plan,

@@ -7,6 +7,7 @@
 //!
 //! Does not know: graphs, passes, ops.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod calls;
 mod control;

@@ -1,4 +1,4 @@
-//! Nodes that run away from the step's state.
+//! Nodes that run on other threads, without the step's state.
 
 use crate::kernel::{Env, Place};
 use crate::state::{Outputs, TaggedNode};

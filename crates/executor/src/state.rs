@@ -1,8 +1,8 @@
 //! The state of one step: iterations with their input slots and pending counts, ready nodes.
 //!
-//! All iterations of all frames lie in two arrays, `slots` and `pending`; an iteration is a range
-//! of each and goes back to its frame's free list when it is done, so that a loop that runs on
-//! allocates nothing. Invariants:
+//! All iterations of all frames are in two arrays, `slots` and `pending`; an iteration is a range
+//! of each and goes back to its frame's free list when it is done, so that further iterations
+//! allocate nothing. Invariants:
 //! - the root call is call 0 with iteration 0, whose range begins at 0;
 //! - `outstanding` of an iteration counts its nodes that are ready or running, the loops and calls
 //!   that were entered from it, and one while its call is being started; it is done when that is 0
@@ -36,7 +36,7 @@ pub(crate) struct TaggedNode {
     pub(crate) iter: u32,
 }
 
-/// Who owns an iteration.
+/// The owner of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     /// A function call, by position in `calls`.
@@ -47,7 +47,7 @@ pub(crate) enum Owner {
 
 pub(crate) struct Iteration {
     pub(crate) slot_base: u32,
-    /// Added (wrapping) to a node's index it gives the node's place in `pending`.
+    /// Added (wrapping) to a node's index it is the node's place in `pending`.
     pub(crate) pending_base: u32,
     pub(crate) outstanding: u32,
     pub(crate) owner: Owner,
@@ -203,7 +203,7 @@ impl StepState {
         id
     }
 
-    /// Gives an iteration back.
+    /// Returns an iteration to the free list.
     pub(crate) fn free_iteration(&mut self, iter: u32) {
         let it = &mut self.iterations[iter as usize];
         debug_assert_eq!(it.outstanding, 0);
@@ -263,7 +263,7 @@ impl StepState {
         let inputs = first..first + node.n_inputs as usize;
         match node.forward_slot.get() {
             Some(slot) => {
-                // The output goes right to where its last reader looks for it.
+                // The output is written right to the slot of its last reader.
                 let at = (base + slot) as usize;
                 let Ok([inputs, output]) = self.slots.get_disjoint_mut([inputs, at..at + 1]) else {
                     return Err(internal!("a node reads its own output"));
@@ -305,7 +305,7 @@ impl StepState {
         }
     }
 
-    /// Takes the outputs of a offloaded node back in and passes them on.
+    /// Takes the outputs of an offloaded node and propagates them.
     pub(crate) fn complete(&mut self, env: &Env, item: TaggedNode, outputs: Outputs) -> Result<()> {
         self.in_flight -= 1;
         for (slot, output) in self.outputs.iter_mut().zip(outputs) {
@@ -362,7 +362,7 @@ impl StepState {
         }
     }
 
-    /// [`StepState::propagate`] for a node whose only output lies in slot `at`, its last reader's.
+    /// [`StepState::propagate`] for a node whose only output is in slot `at`, its last reader's.
     #[inline]
     fn propagate_forwarded(&mut self, env: &Env, from: TaggedNode, at: usize) {
         let iter = from.iter;
@@ -408,7 +408,7 @@ impl StepState {
                             self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
                         }
                         _ => {
-                            // The Exits of a loop that goes on: nothing else hangs on them.
+                            // The Exits of a loop that continues: nothing else waits for them.
                             let consumer = &env.plan.nodes[edge.node.index()].action;
                             if *pending == 1
                                 && matches!(consumer, Action::Exit)

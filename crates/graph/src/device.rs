@@ -28,6 +28,9 @@ pub struct DeviceSpec {
 
 impl DeviceSpec {
     /// Reads a name; INVALID_ARGUMENT when it has no such form.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the name is malformed.
     pub fn parse(name: &str) -> Result<DeviceSpec> {
         let bad = || invalid_argument!("Malformed device specification '{name}'");
         let mut spec = DeviceSpec::default();
@@ -115,7 +118,7 @@ impl fmt::Display for DeviceSpec {
 pub struct DeviceSet {
     /// Full names; the first is where nodes go that ask for none.
     pub names: Vec<String>,
-    /// Whether a node goes to a CPU when what it asks for is not there.
+    /// Whether a node is placed on a CPU if the requested device does not exist.
     pub soft: bool,
 }
 
@@ -174,6 +177,9 @@ impl DeviceSet {
     }
 
     /// The device, by position, of the node `node` that asks for `requested`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if no device matches.
     pub fn place(&self, node: &str, requested: &str) -> Result<usize> {
         let spec = DeviceSpec::parse(requested).map_err(|e| e.note(format!("at node '{node}'")))?;
         let find = |spec: &DeviceSpec| self.names.iter().position(|d| spec.matches(d));

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// A graph that grows; the part that a run needs is cut out of it.
 ///
-/// A node is imported once, when it is added. One whose op is not supported is kept with its error,
-/// which belongs to whoever runs it.
+/// A node is imported once, when it is added. One whose op is not supported is kept with its error, which
+/// running it returns.
 ///
 /// ```
 /// use ferroflow_graph::{GraphExecutionState, Signature};
@@ -294,8 +294,8 @@ fn function_table<'a>(
     table
 }
 
-/// Whether errors of a node belong to whoever runs it: its op is unknown, or it is a constant, whose value
-/// is looked at late.
+/// Whether errors of a node are reported when it runs: its op is unknown, or it is a constant, whose value
+/// is checked late.
 fn is_unchecked(def: &NodeDef, registry: &Registry) -> bool {
     def.op == "Const" || registry.op(&def.op).is_none()
 }

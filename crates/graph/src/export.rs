@@ -8,6 +8,9 @@ use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass};
 use std::collections::HashMap;
 
 /// The file form of a graph. Importing it returns the same graph.
+///
+/// # Errors
+/// An attr or a constant has no file form.
 pub fn export_graph(graph: &Graph) -> Result<proto::GraphDef> {
     let mut def = proto::GraphDef {
         versions: Some(proto::VersionDef {

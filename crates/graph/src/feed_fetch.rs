@@ -9,6 +9,9 @@ use ferroflow_tensor::DType;
 
 /// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send`. Their keys are the names of
 /// `signature`; the rendezvous is the only argument that is left.
+///
+/// # Errors
+/// INTERNAL if the graph was not pruned for `signature`.
 pub fn args_to_send_recv(
     pruned: PrunedGraph,
     signature: &Signature,

@@ -51,7 +51,10 @@ impl Frames {
 
 /// Finds the loops of a graph and checks that they are well formed: inputs of a node come from one
 /// frame (constants without inputs may be anywhere), Exit and NextIteration are in a loop, a loop
-/// that goes on has a LoopCond, every cycle is entered somewhere.
+/// with a NextIteration has a LoopCond, every cycle is entered somewhere.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a loop is malformed.
 pub fn loop_frames(graph: &Graph) -> Result<Frames> {
     let mut frames = Frames::default();
     if !graph.iter().any(|(_, n)| n.class().is_loop()) {

@@ -36,7 +36,7 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// NOT_FOUND if there is no such function, INVALID_ARGUMENT if its body is malformed.
+    /// NOT_FOUND if the library does not have it, INVALID_ARGUMENT if its body is malformed.
     pub fn get(&self, name: &str) -> Result<&Arc<Function>> {
         match self.functions.get(name) {
             Some(Err(error)) => Err(invalid_argument!("function '{name}': {error}")),
@@ -45,6 +45,9 @@ impl Library {
     }
 
     /// The function `name`, or the very error of its body.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the library does not have it.
     pub fn body_of(&self, name: &str) -> Result<&Arc<Function>> {
         match self.functions.get(name) {
             Some(function) => function.as_ref().map_err(Status::clone),
@@ -55,6 +58,9 @@ impl Library {
     }
 
     /// The body of the function `name` as a graph that may call the functions of the library.
+    ///
+    /// # Errors
+    /// Those of [`get`](Self::get).
     pub fn graph(self: &Arc<Self>, name: &str) -> Result<Graph> {
         let mut graph = self.get(name)?.graph.clone();
         graph.set_library(self.clone());
@@ -134,7 +140,7 @@ impl Library {
         names
     }
 
-    /// True when there is no function.
+    /// Whether the library is empty.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -142,6 +148,9 @@ impl Library {
 
 impl Function {
     /// The function whose body is `graph`: every argument and every result has one node.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an argument or result has no node or several.
     pub fn new(graph: Graph) -> Result<Function> {
         let dtypes = |class: NodeClass| -> Result<Vec<DType>> {
             let mut found: Vec<(i64, DType)> = Vec::new();

@@ -92,7 +92,7 @@ pub struct Graph {
     by_name: FxHashMap<String, NodeId>,
     targets: Vec<NodeId>,
     library: Arc<Library>,
-    /// Nodes that could not be imported, with the error for whoever runs them.
+    /// Nodes that could not be imported, with the error of running them.
     invalid: FxHashMap<NodeId, Status>,
     /// TensorFlow's graph format version of the producer.
     pub producer: i32,
@@ -155,7 +155,7 @@ impl Graph {
         }
     }
 
-    /// Makes a node one whose error belongs to whoever runs it.
+    /// Marks a node that cannot run, with its error.
     pub(crate) fn set_invalid(&mut self, id: NodeId, error: Status) {
         self.invalid.insert(id, error);
     }
@@ -237,7 +237,7 @@ impl Graph {
         self.by_name.len()
     }
 
-    /// True when there is no node.
+    /// Whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

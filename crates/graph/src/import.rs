@@ -230,7 +230,7 @@ mod tests {
         );
         check(
             "x = Neg(y)\ny = Neg(x)",
-            "the graph has a cycle that is no while loop (no NextIteration on it): y -> x -> y",
+            "the graph has a cycle that is not a while loop (no NextIteration on it): y -> x -> y",
         );
         check(
             "x = Placeholder\ny = Exit(x)",
@@ -251,7 +251,7 @@ mod tests {
         );
         check(
             "fn f(a) -> n:y:0:\n  m = Neg(a)\nx = Placeholder\ny = f(x)",
-            "'n:y:0' names nothing in the function's body",
+            "'n:y:0' is not a node or argument of the function",
         );
         check(
             "fn f(a) -> a:\n  m = Neg(^b)\nx = Placeholder\ny = f(x)",

@@ -248,7 +248,7 @@ impl<'a> Importer<'a> {
             let dtype = arg_dtype(result, attrs)?;
             let from = function.ret.get(&result.name).ok_or_else(|| {
                 let name = &result.name;
-                invalid_argument!("the function does not say what it returns as '{name}'")
+                invalid_argument!("the function has no entry for result '{name}' in its 'ret'")
             })?;
             let from = self.source(&body, from)?;
             let name = format!("{}/_retval_{index}", result.name);
@@ -299,7 +299,7 @@ impl<'a> Importer<'a> {
         if let Some(arg) = body.args.get(input) {
             return Ok(Output::new(*arg, 0));
         }
-        let bad = || invalid_argument!("'{input}' names nothing in the function's body");
+        let bad = || invalid_argument!("'{input}' is not a node or argument of the function");
         let mut parts = input.split(':');
         let (id, def) = parts
             .next()

@@ -8,6 +8,7 @@
 //!
 //! Does not know: kernels, passes, execution.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod autodiff;
 mod builder;
@@ -44,7 +45,7 @@ pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library, referred_functions};
 pub use graph::{Graph, Node};
 pub use import::{import_graph, is_valid_name};
-/// The attr of a node that says which node of the client's graph it does the work of.
+/// The attr of a node with the name of the node of the client's graph that it implements.
 pub const ORIGIN: &str = "_origin";
 
 pub use order::{Consumers, topological_order};

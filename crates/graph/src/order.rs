@@ -57,7 +57,7 @@ fn cycle_error(graph: &Graph, pending: &[u32]) -> ferroflow_base::Status {
         .collect();
     let more = if path.len() > 6 { " -> …" } else { "" };
     invalid_argument!(
-        "the graph has a cycle that is no while loop (no NextIteration on it): {}{more} -> {}",
+        "the graph has a cycle that is not a while loop (no NextIteration on it): {}{more} -> {}",
         names.join(" -> "),
         names.first().unwrap_or(&"")
     )

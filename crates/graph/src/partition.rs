@@ -49,6 +49,9 @@ pub struct Partition {
 ///
 /// `None` when one device has all nodes, and when a cut would go through a loop or between a
 /// Switch and what it may leave dead: such a graph runs in one piece.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a loop is malformed.
 pub fn partition(
     graph: &Graph,
     places: &[usize],

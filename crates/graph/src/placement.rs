@@ -9,9 +9,12 @@ use ferroflow_tensor::DType;
 impl DeviceSet {
     /// The device, by position, of each node (indexed by [`NodeId`]).
     ///
-    /// A node is where it asks to be; one that does not ask is with those it is colocated with,
-    /// else on the first device, but a constant or a feed goes to its only readers and a fetch
-    /// stays where its value is. Users of a resource are with the resource, whatever they ask for.
+    /// A node is on the device it requests; one without a request is with those it is colocated with,
+    /// else on the first device, but a constant or a feed is on the device of its only readers and a
+    /// fetch on that of its value. Users of a resource are with the resource, whatever they request.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if no device matches what a node requests.
     pub fn place_nodes(&self, graph: &Graph) -> Result<Vec<usize>> {
         let mut groups = Groups((0..graph.id_bound()).collect());
         for (id, node) in graph.iter() {

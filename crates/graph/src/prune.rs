@@ -30,6 +30,9 @@ pub struct Signature {
 /// assert_eq!(parse_tensor_name("a").unwrap(), ("a", 0));
 /// assert!(parse_tensor_name("a:x").is_err());
 /// ```
+///
+/// # Errors
+/// INVALID_ARGUMENT if the name is malformed.
 pub fn parse_tensor_name(name: &str) -> Result<(&str, usize)> {
     match name.rsplit_once(':') {
         None => Ok((name, 0)),
@@ -50,6 +53,9 @@ fn read_name(name: &str) -> (&str, usize) {
 
 impl Graph {
     /// The output that a tensor name means; `what` is for the message.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the node does not exist, INVALID_ARGUMENT if it has fewer outputs.
     pub fn find_output(&self, name: &str, what: &str) -> Result<Output> {
         self.look_up(
             name,
@@ -160,6 +166,9 @@ impl PrunedGraph {
     }
 
     /// For each fetch, the feeds that it depends on, by position.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an `_Arg` or `_Retval` node has no index.
     pub fn feeds_of_fetches(&self) -> Result<Vec<Vec<usize>>> {
         let mut all = Vec::new();
         for (id, node) in self

@@ -35,6 +35,9 @@ impl ShapeMap {
 ///
 /// A contradiction is an error that names the node. Nodes on loops see unknown shapes on their
 /// back edges.
+///
+/// # Errors
+/// INVALID_ARGUMENT for the first node whose input shapes contradict each other.
 pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
     let mut values = ShapeValues::default();
     let mut map = ShapeMap {

@@ -13,8 +13,7 @@ pub type LeftOut = BTreeMap<String, String>;
 /// Splits off the nodes that cannot run: those whose op, or an op in a function that they call, is
 /// not in the registry, and everything that needs them.
 ///
-/// SavedModels hold more than what one wants to run (graphs that save, signatures for training);
-/// with this they can be used as far as they go.
+/// SavedModels also hold graphs for saving and signatures for training; the supported part can still run.
 pub fn supported_part(graph: &GraphDef, registry: &Registry) -> (GraphDef, LeftOut) {
     let functions = graph.library.iter().flat_map(|l| &l.function);
     let mut search = Search {
@@ -63,7 +62,7 @@ pub fn supported_part(graph: &GraphDef, registry: &Registry) -> (GraphDef, LeftO
 struct Search<'a> {
     registry: &'a Registry,
     functions: FxHashMap<&'a str, &'a FunctionDef>,
-    /// The missing op of functions that were looked at.
+    /// The missing op of each function that was searched.
     known: FxHashMap<&'a str, Option<String>>,
 }
 
@@ -97,7 +96,7 @@ impl<'a> Search<'a> {
             }
             return Some(format!("function {function}"));
         };
-        // A function that calls itself is as good as its other nodes.
+        // A recursive function depends on its other nodes.
         self.known.insert(function, None);
         let missing = body.node_def.iter().find_map(|n| self.missing(n));
         self.known.insert(function, missing.clone());

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// One line a node, in topological order: `name = Op{attr=value, …}(input, input:1, ^control)`.
 ///
-/// Attrs that equal their defaults and attrs that only give dtypes are left out.
+/// Attrs that equal their defaults and attrs that are dtypes are left out.
 pub fn to_text(graph: &Graph) -> String {
     let order = topological_order(graph)
         .unwrap_or_else(|_| graph.iter().map(|(id, _)| id).collect::<Vec<NodeId>>());

@@ -1,10 +1,11 @@
-//! Programs: what a compiled function looks like, independent of compilers and engines.
+//! Programs: the form of compiled functions, independent of compilers and engines.
 //!
 //! Entry points: [`Body`], and [`Plan`], its loaded form; [`mlir`] and [`bef`],
 //! the text and the binary form of programs.
 //!
 //! Does not know: graphs, passes, engines.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod bef;
 mod dataflow;

@@ -309,7 +309,7 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
     let source = view
         .constant(root.inputs[1])
         .cloned()
-        .ok_or_else(|| internal!("the weights of '{}' are no constant", root.name))?;
+        .ok_or_else(|| internal!("the weights of '{}' are not a constant", root.name))?;
     let scales = chain
         .affine
         .as_ref()

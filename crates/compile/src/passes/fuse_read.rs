@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 pub(crate) const PASS: Pass = Pass {
     name: "fuse_read",
-    about: "fuses bias and activation into products whose weights are no constants",
+    about: "fuses bias and activation into products whose weights are not constants",
     run,
 };
 
@@ -60,7 +60,7 @@ fn chain(view: &View, root: NodeId) -> Option<Chain> {
         return None;
     }
     let bias = sum.inputs[1];
-    // A bias that does not fit is BiasAdd's error, so that it must be seen to fit.
+    // A bias that does not fit is BiasAdd's error, so its shape must be known.
     let length = match view.shape(bias).dims()? {
         [length] => (*length)?,
         _ => return None,

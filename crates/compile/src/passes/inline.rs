@@ -99,7 +99,7 @@ fn inline(
             controls.push(effect);
         }
     }
-    // The call stays for those who fetch it or wait for it. Its readers wait for its effects.
+    // The call stays for fetches and control edges. Its readers wait for its effects.
     for (slot, result) in copied.results.iter().enumerate() {
         if controls.is_empty() && !function.noinline {
             copier.patch.redirect(Output::new(todo.id, slot), *result);

@@ -142,7 +142,7 @@ impl Shrink {
         let node = graph.node(id);
         let function = |name: &str| match node.attrs.get(name) {
             Some(AttrValue::Func(f)) => graph.library().get(&f.name).and_then(|f| Sides::of(f)),
-            _ => Err(ferroflow_base::internal!("attr '{name}' names no function")),
+            _ => Err(ferroflow_base::internal!("attr '{name}' is not a function")),
         };
         let (cond, body) = (function("cond")?, function("body")?);
         let n = node.inputs.len();

@@ -6,7 +6,7 @@
 //!
 //! The effects of a body must have run before its results are visible outside: its
 //! results wait for a gate inside the branch, where it dies with them. A control edge into a Merge
-//! could not say that. Recursive functions stay calls.
+//! could not express that. Recursive functions stay calls.
 
 use super::body::{BodyCopier, Boundary};
 use crate::control::Callee;
@@ -55,7 +55,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     pass_on_scalars(graph, ctx)
 }
 
-/// A ToBool of what is known to be a bool scalar need not look at it.
+/// Replaces the ToBool of a bool scalar by an Identity.
 fn pass_on_scalars(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let shapes = ctx.shapes(graph)?;
     let is_known = |n: &Node| {
@@ -226,7 +226,7 @@ impl Lowering<'_, '_> {
         let name = |part: &str| format!("{}/{part}", node.name);
         let (inputs, controls) = self.inputs(todo, node)?;
         let Some((&chosen, args)) = inputs.split_first() else {
-            return Err(internal!("node '{}' has nothing that chooses", node.name));
+            return Err(internal!("node '{}' has no selector", node.name));
         };
         let op = if by_truth { "ToBool" } else { "Identity" };
         let choice = self.typed(

@@ -16,7 +16,7 @@
 //! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
 //! ```
 //! Names of nodes stay, so that they can be fetched and run as before. A read runs after the inputs
-//! of its reader that follow a write; `references/aliases.rs` says which values have to be read again.
+//! of its reader that follow a write; `references/aliases.rs` finds the values that have to be read again.
 
 use crate::PassCtx;
 use ferroflow_base::{Result, invalid_argument};
@@ -30,7 +30,7 @@ mod temporary;
 use aliases::{Aliases, aliases};
 use temporary::Temporaries;
 
-/// The attr of a read that names the variable, of a handle that says what it replaces.
+/// The attr of a read with the name of the variable, and of a handle that replaces a reference.
 const REFERENCE: &str = "_reference";
 
 /// Replaces the references of a graph.
@@ -139,7 +139,7 @@ struct Root {
     slot: u32,
 }
 
-/// Where a reference leads.
+/// The variable behind a reference.
 struct Reference {
     variable: NodeId,
     handle: Output,
@@ -303,7 +303,7 @@ impl Lowering<'_, '_> {
         match (first, update_op(node.op()), node.op()) {
             (Some(to), Some(op), _) => self.update(id, node, &op, &to, &controls),
             (None, Some(_), _) => Err(invalid_argument!(
-                "Input 0 of node {} is no reference to a variable",
+                "Input 0 of node {} is not a reference to a variable",
                 node.name
             )),
             (Some(to), _, "Identity") => self.become_read(id, &to, node, &controls),
@@ -414,7 +414,7 @@ impl Lowering<'_, '_> {
                 }
                 None if i < n_refs => {
                     return Err(invalid_argument!(
-                        "Input {i} of node {} is no reference to a variable",
+                        "Input {i} of node {} is not a reference to a variable",
                         node.name
                     ));
                 }
@@ -469,7 +469,7 @@ impl Lowering<'_, '_> {
         let mut after: Vec<NodeId> = to.after.into_iter().collect();
         for (i, slot) in node.inputs.iter().enumerate().take(n_slots).skip(1) {
             let to = self.reference(*slot).ok_or_else(|| {
-                invalid_argument!("Input {i} of node {} is no reference", node.name)
+                invalid_argument!("Input {i} of node {} is not a reference", node.name)
             })?;
             inputs.push(to.handle);
             after.extend(to.after);

@@ -14,7 +14,7 @@ const MAX_INEXPENSIVE: usize = 64;
 /// Work that the search for early starts may take for a function: its arguments times its kernels.
 const MAX_SEARCH: usize = 1 << 16;
 
-/// What is known of a kernel before it runs.
+/// Properties of a kernel before it runs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Traits {
     /// Whether a call takes less time than handing it to another thread.
@@ -159,7 +159,7 @@ impl Costs {
         }
     }
 
-    /// Whether no expensive kernel of a function can run before all arguments are there.
+    /// Whether expensive kernels of a function can run only when all arguments are available.
     fn needs_all(&self, loaded: &Loaded, function: usize) -> bool {
         let (Some(slot), Some(body)) = (self.functions.get(function), async_body(loaded, function))
         else {

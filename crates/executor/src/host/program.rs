@@ -153,7 +153,7 @@ impl Program {
     }
 }
 
-/// Calls what does not wait when all its arguments are there; an erroneous one goes to the results.
+/// Calls a strict function when all its arguments are available; an error among them becomes the results.
 fn run_at_once(
     ctx: &ExecutionContext,
     args: Values,
@@ -176,7 +176,7 @@ fn run_at_once(
         return std::iter::repeat_n(error.clone(), n_results).collect();
     }
     let mut results = run(ctx, &args);
-    let missing = AsyncValue::new_error(internal!("a function gave fewer results than it has"));
+    let missing = AsyncValue::new_error(internal!("a function returned too few results"));
     results.resize(n_results, missing);
     results
 }

@@ -33,7 +33,7 @@ impl<'a> StreamQueue<'a> {
         }
     }
 
-    /// When nothing is left of the stream, this thread goes on with another one.
+    /// Continues with another stream when nothing is left of the current one.
     pub(super) fn continue_elsewhere(&mut self) {
         if let (true, Some(first)) = (self.here.is_empty(), self.others.first()) {
             self.stream = self.stream_of(*first);

@@ -268,7 +268,7 @@ impl GraphBuilder<'_> {
     }
 
     /// The body of `function` with its gradient: takes its arguments and what came to its results,
-    /// returns the gradients of the arguments, zeros where there are none. Without `variables` there is one
+    /// returns the gradients of the arguments, zeros where nothing connects them. Without `variables`, one
     /// for every argument and result.
     fn differentiated(
         &mut self,

@@ -1,4 +1,4 @@
-//! Gradients of Switch and Merge: each is the other one backwards.
+//! Gradients of Switch and Merge: each is the reverse of the other.
 
 use super::branches::{ends_loop, is_header, is_merge, is_switch, predicate};
 use super::walk::Walk;
@@ -39,7 +39,7 @@ impl<'w> Walk<'w, '_, '_> {
         Ok(None)
     }
 
-    /// What came to the sides meets; a side that nothing came to has zeros.
+    /// Merges the gradients of the sides; a side without a gradient has zeros.
     fn of_switch(&self, id: NodeId, node: &Node, arrived: &[Option<Gradient>]) -> Result<Results> {
         let pred = predicate(&self.emitter.emit().builder.graph, node.inputs[1]);
         let pred = self.emitter.expr(pred);
@@ -84,7 +84,7 @@ impl<'w> Walk<'w, '_, '_> {
         Ok(vec![Some(Gradient::Dense(merged.output()))])
     }
 
-    /// The same for slices; a side that nothing came to has none.
+    /// The same for slices; a side without a gradient has no slices.
     fn of_switch_of_slices(
         &self,
         node: &Node,
@@ -141,7 +141,7 @@ impl<'w> Walk<'w, '_, '_> {
         }
     }
 
-    /// What came goes to the side that was taken.
+    /// Passes the gradient to the side that was taken.
     fn of_merge(&self, id: NodeId, node: &Node, arrived: &[Option<Gradient>]) -> Result<Results> {
         let Some(gradient) = arrived.first().copied().flatten() else {
             return Ok(Vec::new());
@@ -174,7 +174,7 @@ impl<'w> Walk<'w, '_, '_> {
                 let side = |slot: &usize| all.get(*slot).copied().unwrap_or(d.nothing());
                 slots.iter().map(side).collect()
             }
-            // No one predicate decides between the branches; the Merge says where its value came from.
+            // No single predicate decides between the branches; output 1 of the Merge is the input it took.
             None => (0..node.inputs.len())
                 .map(|i| {
                     let which = self.expr(Output::new(id, 1));

@@ -124,7 +124,7 @@ impl<'a, 'r> Emit<'a, 'r> {
         }
     }
 
-    /// Adds a node whose outputs are in `place`; its inputs are there already.
+    /// Adds a node whose outputs are in `place`; its inputs are available there.
     pub(super) fn add_at(
         &mut self,
         place: Place,
@@ -207,7 +207,7 @@ impl<'a, 'r> Emit<'a, 'r> {
         Ok(constant)
     }
 
-    /// Gives new nodes in loops constants of their own, in the loop: engines that check frames, as
+    /// Copies constants that new nodes in loops read into the loops: engines that check frames, as
     /// TensorFlow's does, accept no others.
     pub(super) fn pin_constants(&mut self) -> Result<()> {
         let mut pinned: FxHashMap<(Output, NodeId), Output> = FxHashMap::default();

@@ -1,4 +1,4 @@
-//! Loops backwards.
+//! Variables of loops and of their reverses.
 //!
 //! The reverse of a loop runs as many iterations as the loop did, which the loop counts. A gradient
 //! needs values of the iteration that it belongs to: the loop pushes them to lists that it carries
@@ -42,7 +42,7 @@ pub(super) struct Loops {
     branches: Option<Branches>,
 }
 
-/// A loop in the making: where its nodes are and what their attrs say.
+/// A loop being built: the place of its nodes, and their attrs.
 #[derive(Clone)]
 pub(super) struct Frame {
     pub(super) place: Place,
@@ -190,7 +190,7 @@ impl Emit<'_, '_> {
         Ok((merge, Output::new(switch.node, 1), switch))
     }
 
-    /// Ends a variable that goes on as `next`; returns its last value, in `outside`.
+    /// Ends a variable whose next value is `next`; returns its last value, in `outside`.
     fn end(
         &mut self,
         frame: &Frame,
@@ -209,7 +209,7 @@ impl Emit<'_, '_> {
         parts.ok_or_else(|| internal!("a loop without nodes"))
     }
 
-    /// The loop `of` as it is there.
+    /// The loop `of` of the graph.
     pub(super) fn forward(&self, of: usize) -> Result<Frame> {
         let frame = &self.frames.loops[of];
         let cond = self.parts(of)?.cond;
@@ -231,7 +231,7 @@ impl Emit<'_, '_> {
         Place::Forward(self.frames.loops[of].parent)
     }
 
-    /// A node outside loop `of` without inputs of its own, alive if and only if the loop is entered.
+    /// Adds a node outside loop `of`, alive if and only if the loop is entered.
     fn beside(&mut self, of: usize, op: &str, inputs: &[Output], attrs: Attrs) -> Result<Output> {
         let graph = &self.builder.graph;
         let parts = self.parts(of)?;

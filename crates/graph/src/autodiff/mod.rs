@@ -43,13 +43,13 @@ pub enum Unconnected {
 pub struct GradientOptions {
     /// The scope of the new nodes.
     pub name: String,
-    /// The gradients of the `ys`; ones where there is none.
+    /// The gradients of the `ys`; ones where it is `None`.
     pub grad_ys: Vec<Option<Output>>,
     /// Values that count as constants.
     pub stop_gradients: Vec<Output>,
     /// What becomes of an `x` that no `y` depends on.
     pub unconnected: Unconnected,
-    /// Where a node says that its gradient is a function of the program that made the graph
+    /// Where the gradient of a node is a function of the program that made the graph
     /// (`tf.custom_gradient`, `gradient_override_map`), take that of its op. It is an error
     /// otherwise: a graph does not hold such functions.
     pub ignore_overrides: bool,
@@ -88,8 +88,12 @@ fn handle_behind(graph: &Graph, output: Output) -> Option<Output> {
 
 impl GraphBuilder<'_> {
     /// Adds the derivatives of the sum of `ys` by each of `xs`: for an x that no y depends on
-    /// there is none. The handle of a variable, or a `VariableV2`, stands for all that reads the variable.
+    /// it is `None`. The handle of a variable, or a `VariableV2`, stands for all that reads the variable.
     /// An example is at the runtime's `building`.
+    ///
+    /// # Errors
+    /// An op between the two has no gradient, or a value has a dtype without gradients; the graph is then
+    /// unchanged.
     pub fn gradients(
         &mut self,
         ys: &[Output],
@@ -109,6 +113,9 @@ impl GraphBuilder<'_> {
     }
 
     /// The same; gradients of gathered values stay slices.
+    ///
+    /// # Errors
+    /// As [`gradients`](Self::gradients).
     pub fn gradients_as_slices(
         &mut self,
         ys: &[Output],

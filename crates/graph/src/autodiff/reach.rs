@@ -1,4 +1,4 @@
-//! Which nodes lie between the values that are differentiated and those they are differentiated by.
+//! The nodes between the values that are differentiated and those they are differentiated by.
 
 use super::is_differentiable;
 use crate::{Frames, Graph, Node, NodeId, Output};
@@ -66,7 +66,7 @@ impl Reach {
         Ok(this)
     }
 
-    /// Whether a gradient can come to this node and go on to an x.
+    /// Whether the node is on a path of gradients from a y to an x.
     pub(super) fn is_between(&self, node: NodeId) -> bool {
         self.between.get(node.index()).copied().unwrap_or(false)
     }

@@ -229,7 +229,7 @@ impl Split<'_> {
         None
     }
 
-    /// Keeps a value if the gradient does not have it, and what says whether it is alive.
+    /// Keeps a value if the gradient does not have it, and the predicates that decide whether it is alive.
     fn note(&mut self, value: Output) -> Result<bool> {
         if self.backward.graph.get(value.node).is_some() {
             return Ok(false);

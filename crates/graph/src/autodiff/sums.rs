@@ -21,7 +21,7 @@ impl Walk<'_, '_, '_> {
         self.emitter.turn_to(parent, prefix);
         let shape = self.shape_behind(source, self.expr(source));
         let rows = rows_of(shape, -1);
-        // Vectors; the list is there where the shape is.
+        // Vectors; the list is in the region of the shape.
         let none = [shape.ints([0]), shape.ints([0]), shape.ints([1])];
         let vector = [
             shape.ints([-1]),

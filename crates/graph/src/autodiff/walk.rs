@@ -1,4 +1,4 @@
-//! The way back from the ys to the xs.
+//! The reverse traversal from the ys to the xs.
 
 use super::emit::{Emit, Emitter, Place};
 use super::is_differentiable;
@@ -10,7 +10,7 @@ use ferroflow_opdef::{Expr, GradientCtx, GradientNode, GradientRule, NodeClass, 
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Says of a node that its gradient is another one than its op's; calls have it without meaning it.
+/// On a node whose gradient is not that of its op; on calls it has no meaning.
 const OVERRIDE: &str = "_gradient_op_type";
 
 /// Adds the gradients; without slices when `dense`.

@@ -13,7 +13,11 @@ pub(crate) type Branch<'f, 'r> = Box<dyn FnOnce(&mut GraphBuilder<'r>) -> Result
 
 impl<'r> GraphBuilder<'r> {
     /// The values of `then` if `pred`, a bool scalar, is true, else those of `otherwise`; only one
-    /// of them runs. Both give equally many values of the same dtypes.
+    /// of them runs. Both return equally many values of the same dtypes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if `pred` is not a bool or the branches return different dtypes, and the errors of the
+    /// branches.
     pub fn cond(
         &mut self,
         name: &str,
@@ -101,6 +105,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// The values of the first branch whose condition is true, else those of `default`.
+    ///
+    /// # Errors
+    /// As [`cond`](Self::cond).
     pub fn case<'f>(
         &mut self,
         name: &str,
@@ -116,6 +123,9 @@ impl<'r> GraphBuilder<'r> {
 
     /// The values of branch number `index`, an int32 scalar; of the last one when it is out of
     /// range, as in TensorFlow.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there are no branches, and the errors of [`cond`](Self::cond).
     pub fn switch_case<'f>(
         &mut self,
         name: &str,

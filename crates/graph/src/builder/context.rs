@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub(super) enum Kind {
     /// One side of a conditional.
     Branch {
-        /// The question, as the outer context has it.
+        /// The predicate in the outer context.
         pred: Output,
         /// Which side.
         side: bool,
@@ -98,7 +98,7 @@ impl GraphBuilder<'_> {
             return Ok(node);
         }
         match to {
-            // What is outside has to come in as a value; the pivot waits for all of those.
+            // Outer nodes come in as values; the pivot waits for all of those.
             Some(context) if self.is_within(to, home) => Ok(self.contexts[context].pivot),
             _ => Err(invalid_argument!(
                 "'{}' is inside a branch or loop; only nodes there can wait for it",

@@ -20,6 +20,9 @@ fn types(dtypes: &[DType]) -> AttrValue {
 impl<'r> GraphBuilder<'r> {
     /// Defines a function of arguments of these dtypes. Its body sees its arguments only, and the
     /// functions defined before.
+    ///
+    /// # Errors
+    /// The name is taken, or the errors of `body`.
     pub fn function(
         &mut self,
         name: &str,
@@ -60,6 +63,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// Calls a function that was defined before.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the function does not exist; the errors of adding the node.
     pub fn call(&mut self, name: &str, args: &[Output]) -> Result<Vec<Output>> {
         let function = self.library.get(name)?.clone();
         let op = self.op("StatefulPartitionedCall").name(name).inputs(args);
@@ -69,6 +75,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// A functional conditional: calls `then` or `otherwise` with `args`.
+    ///
+    /// # Errors
+    /// NOT_FOUND if a function does not exist; the errors of adding the node.
     pub fn if_op(
         &mut self,
         pred: Output,
@@ -90,6 +99,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// A functional loop: calls `body` on the variables for as long as `cond` of them is true.
+    ///
+    /// # Errors
+    /// NOT_FOUND if a function does not exist; the errors of adding the node.
     pub fn while_op(&mut self, vars: &[Output], cond: &str, body: &str) -> Result<Vec<Output>> {
         self.library.get(cond)?;
         self.library.get(body)?;

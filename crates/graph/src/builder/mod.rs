@@ -75,12 +75,15 @@ impl<'r> GraphBuilder<'r> {
         }
     }
 
-    /// A node of op `op`; give it inputs and attrs, then build it.
+    /// A node of op `op`: add inputs and attrs, then build it.
     pub fn op<'b>(&'b mut self, op: &str) -> OpBuilder<'b, 'r> {
         OpBuilder::new(self, op)
     }
 
     /// A Const.
+    ///
+    /// # Errors
+    /// The registry has no such op.
     pub fn constant(&mut self, name: &str, value: Tensor) -> Result<Output> {
         let dtype = AttrValue::Type(value.dtype());
         let value = AttrValue::Tensor(value.into());
@@ -89,6 +92,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// A Placeholder.
+    ///
+    /// # Errors
+    /// The registry has no such op.
     pub fn placeholder(&mut self, name: &str, dtype: DType, shape: PartialShape) -> Result<Output> {
         let op = self.op("Placeholder").name(name);
         op.attr("dtype", AttrValue::Type(dtype))
@@ -97,6 +103,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// Runs `f` with `name/` before all names; a scope that exists gets a number.
+    ///
+    /// # Errors
+    /// Those of `f`.
     pub fn scope<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let path = self.unique_scope(name);
         let outer = std::mem::replace(&mut self.scope, path);
@@ -115,6 +124,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// Runs `f`; every node that it makes waits for `nodes`.
+    ///
+    /// # Errors
+    /// Those of `f`.
     pub fn with_controls<T>(
         &mut self,
         nodes: &[NodeId],
@@ -128,6 +140,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// Runs `f`; every node that it makes is placed on `device`, e.g. `/cpu:0`.
+    ///
+    /// # Errors
+    /// Those of `f`.
     pub fn on_device<T>(
         &mut self,
         device: &str,
@@ -140,6 +155,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// Runs `f`; every node that it makes is placed where `node` is.
+    ///
+    /// # Errors
+    /// Those of `f`.
     pub fn colocate_with<T>(
         &mut self,
         node: NodeId,
@@ -153,6 +171,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// The dtype of a value of this graph.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it is not an output of this graph.
     pub fn dtype(&self, value: Output) -> Result<DType> {
         let dtype = self.graph.dtype(value);
         dtype.ok_or_else(|| invalid_argument!("{value:?} is not an output of this graph"))
@@ -164,6 +185,9 @@ impl<'r> GraphBuilder<'r> {
     }
 
     /// The finished graph, checked as an imported one is.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the graph is malformed or a call does not match its function.
     pub fn finish(mut self) -> Result<Graph> {
         self.check()?;
         self.graph.set_library(Arc::new(self.library));

@@ -65,11 +65,17 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
     }
 
     /// Adds the node and returns its first output.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
     pub fn output(self) -> Result<Output> {
         Ok(Output::new(self.build()?, 0))
     }
 
     /// Adds the node and returns all its outputs.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
     pub fn outputs(self) -> Result<Vec<Output>> {
         let builder = self.builder;
         let this = OpBuilder { builder, ..self };
@@ -78,6 +84,10 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
     }
 
     /// Adds the node.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if inputs or attrs do not match its signature or an
+    /// input is in another branch or loop.
     pub fn build(self) -> Result<NodeId> {
         self.build_counted().map(|(_, id)| id)
     }
@@ -112,7 +122,7 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
                 controls.push(control);
             }
         }
-        // Without any input nothing would say that the node belongs to its branch or loop.
+        // The pivot puts a node without inputs into its branch or loop.
         if inputs.is_empty() && controls.is_empty() {
             controls.extend(self.builder.pivot());
         }
@@ -131,7 +141,7 @@ impl<'b, 'r> OpBuilder<'b, 'r> {
     }
 }
 
-/// A node's inputs by argument. Attrs say how many tensors a list has, where a signature has several
+/// A node's inputs by argument. Attrs hold the number of tensors of a list where a signature has several
 /// lists.
 pub(crate) fn split_args(
     def: &OpDef,
@@ -221,6 +231,6 @@ pub(crate) fn infer_attrs(
             }
             Ok(())
         }
-        _ => Err(internal!("the number of inputs of {} is off", def.name)),
+        _ => Err(internal!("wrong number of inputs of {}", def.name)),
     }
 }

@@ -26,6 +26,10 @@ impl Default for WhileOptions {
 impl GraphBuilder<'_> {
     /// Repeats `body` on the variables, which begin as `vars`, for as long as `cond` of them is
     /// true; returns their last values. An example is at [`GraphBuilder`].
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there are no variables, `cond` does not return a bool or `body` returns other dtypes,
+    /// and the errors of both.
     pub fn while_loop(
         &mut self,
         name: &str,

@@ -1,7 +1,7 @@
 //! The body of a function, decoded and checked: what an engine reads may be trusted.
 //!
-//! Checked are: all indices; that each register is written once and read as often as it says; that
-//! the lists of readers say exactly what the lists of arguments say; that no kernel waits for
+//! Checked are: all indices; that each register is written once and read as often as stated; that
+//! the lists of readers agree with the lists of arguments; that no kernel waits for
 //! itself; in a synchronous function, that kernels stand in the order in which they can run.
 
 use super::format::{
@@ -22,7 +22,7 @@ pub struct Kernel {
     pub code: usize,
     /// Its registers, its attributes, what it may call and the offset of its position.
     pub refers: References,
-    /// Whether it runs as soon as one argument is there.
+    /// Whether it runs as soon as one argument is available.
     pub non_strict: bool,
     /// Of each result, in the list of words.
     used_by: Span,
@@ -51,7 +51,7 @@ pub struct Body {
     ranges: Vec<Span>,
     sources: Span,
     argument_users: Vec<Span>,
-    /// Of the start and of each kernel; empty if nobody says.
+    /// Of the start and of each kernel; empty if the file has none.
     streams: Vec<u32>,
     waits: Vec<u32>,
     schedule: StaticSchedule,
@@ -179,7 +179,7 @@ impl Body {
         (!self.streams.is_empty()).then_some(&self.streams)
     }
 
-    /// How many arguments must be there before a kernel (from 1) runs.
+    /// How many arguments must be available before a kernel (from 1) runs.
     #[inline]
     pub fn waits(&self) -> &[u32] {
         &self.waits

@@ -2,7 +2,7 @@
 //!
 //! A node is an operation `tf.OP`. Operands are its data inputs and then its control inputs, results its
 //! outputs and, if a node waits for it, a `!tf.control`. As in any graph a loop's Merge uses a value
-//! that is defined further down. Nodes of loops say which by their attr `frame`; the values of large
+//! that is defined further down. Nodes of loops have the attr `frame`; the values of large
 //! constants are left out.
 
 use super::model::{MAIN, symbol};

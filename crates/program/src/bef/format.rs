@@ -1,4 +1,4 @@
-//! The format in one place: numbers of sections, integers, and how a file is cut into sections.
+//! The file format: numbers of sections, integers, and how a file is divided into sections.
 
 use ferroflow_base::{Result, data_loss};
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(super) const PSEUDO_CODE: u32 = 0xabab_abab;
 pub(super) const PSEUDO_LOCATION: u32 = 0xcdcd_cdcd;
 /// Words in front of a kernel's lists.
 pub(super) const HEADER_WORDS: usize = 7;
-/// The bit in a kernel's metadata that lets it run before all its arguments are there.
+/// The bit in a kernel's metadata that lets it run before all its arguments are available.
 pub(super) const NON_STRICT: u32 = 1;
 
 /// Sections by number.
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         Some(byte)
     }
 
-    /// Seven bits a byte, high ones first; the top bit says that more follow.
+    /// Seven bits a byte, high ones first; the top bit is set if more follow.
     pub(super) fn int(&mut self) -> Option<usize> {
         let mut value = 0usize;
         loop {

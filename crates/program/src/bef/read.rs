@@ -1,5 +1,5 @@
 //! A file, opened. Opening reads the table of sections, the names of kernels and types and the index
-//! of functions; a function's body is decoded and checked when it is first asked for.
+//! of functions; a function's body is decoded and checked when it is first requested.
 
 use super::body::{self, Body};
 use super::format::{FunctionKind, N_SECTIONS, Reader, Section, VERSION, corrupt, sections};
@@ -54,6 +54,9 @@ pub struct Function {
 
 impl File {
     /// Opens a file; its functions are checked later, or all at once by [`File::verify`].
+    ///
+    /// # Errors
+    /// DATA_LOSS if the header, a table or the index of functions is corrupted.
     pub fn open(bytes: FileBytes) -> Result<File> {
         let all: &[u8] = (*bytes).as_ref();
         let sections = sections(all)?;
@@ -104,13 +107,13 @@ impl File {
         range.map_or(0, |r| r.start)
     }
 
-    /// Whether a section is there, even if empty.
+    /// Whether the file has a section, even an empty one.
     pub(super) fn is_present(&self, section: Section) -> bool {
         let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
         slot.is_some_and(Option::is_some)
     }
 
-    /// Whether a section is there and not empty.
+    /// Whether the file has a section that is not empty.
     pub(super) fn has(&self, section: Section) -> bool {
         !self.section(section).is_empty()
     }
@@ -189,6 +192,9 @@ impl File {
     }
 
     /// The body of a function, decoded and checked.
+    ///
+    /// # Errors
+    /// DATA_LOSS if the body is corrupted.
     #[inline]
     pub fn body(&self, function: usize) -> Result<&Arc<Body>> {
         let Some(slot) = self.bodies.get(function) else {
@@ -200,6 +206,9 @@ impl File {
     }
 
     /// Checks all functions.
+    ///
+    /// # Errors
+    /// DATA_LOSS for the first function or section that is corrupted.
     pub fn verify(&self) -> Result<()> {
         for (i, function) in self.functions.iter().enumerate() {
             if function.kind.has_body() {
@@ -229,8 +238,8 @@ impl File {
         names.get(&offset).map(String::as_str)
     }
 
-    /// The streams of a function: of its start and of each kernel. `None` if the file does not
-    /// say.
+    /// The streams of a function: of its start and of each kernel. `None` if the file has
+    /// none.
     pub(super) fn streams(&self, function: usize) -> Option<&[u32]> {
         let all = self.streams.get_or_init(|| {
             let mut reader = Reader::new(self.section(Section::Streams), 0);
@@ -251,12 +260,12 @@ impl File {
         self.section(Section::Attributes)
     }
 
-    /// The attribute at an offset, with its kind if the file says so.
+    /// The attribute at an offset, with its kind if it is known.
     pub fn attribute(&self, offset: usize, kind: Option<AttrKind>) -> Attribute<'_> {
         Attribute::new(self.attributes(), offset, kind)
     }
 
-    /// Kinds by offset; the lowest bit says whether there is a header.
+    /// Kinds by offset; the lowest bit is set if the attribute has a header.
     pub(super) fn attribute_tags(&self) -> &HashMap<usize, u16> {
         self.attribute_kinds.get_or_init(|| {
             let mut reader = Reader::new(self.section(Section::AttributeTypes), 0);

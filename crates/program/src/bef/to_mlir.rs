@@ -12,6 +12,9 @@ use ferroflow_base::Result;
 use ferroflow_host_context::{AttrKind, HostDType, Operand, TypedAttr};
 
 /// Turns a file into a program, with warnings.
+///
+/// # Errors
+/// DATA_LOSS if the file is corrupted.
 pub fn to_mlir(file: &File) -> Result<(Module, Vec<Diagnostic>)> {
     let mut warnings = Vec::new();
     let optional = [

@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// let file = bef::write(&module, true).expect("can be written");
 /// assert_eq!(file[..2], [0x0b, 0xef]);
 /// ```
+///
+/// # Errors
+/// As [`write_with`].
 pub fn write(module: &Module, optional_sections: bool) -> Result<Vec<u8>, Vec<Diagnostic>> {
     let options = WriteOptions {
         optional_sections,
@@ -28,12 +31,12 @@ pub fn write(module: &Module, optional_sections: bool) -> Result<Vec<u8>, Vec<Di
     write_with(module, options)
 }
 
-/// What a file shall have beyond what it needs to run.
+/// Optional parts of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
     /// Names and types of attributes and registers.
     pub optional_sections: bool,
-    /// Which kernels run on one thread, even if the program does not speak of costs. Without it
+    /// Which kernels run on one thread, even if the program declares no costs. Without it
     /// the engine starts a task for each kernel that is ready while another runs.
     pub streams: bool,
 }
@@ -487,7 +490,7 @@ impl<'m> Emitter<'m> {
         out.section(Section::Strings, &strings);
     }
 
-    /// Writes the section of attributes; gives that of their types.
+    /// Writes the section of attributes; returns that of their types.
     fn attributes(&mut self, out: &mut Writer) -> Writer {
         let mut section = Writer::default();
         let mut types = Writer::default();

@@ -1,4 +1,4 @@
-//! Attributes to bytes; how they lie is described where they are read, in `opdef::host`.
+//! Attributes to bytes; `host_context::Attribute`, which reads them, describes the layout.
 
 use super::format::{PADDING, Writer};
 use crate::mlir::{Attr, Module, PrintOptions, Type, element_size, print_operation, scalar_bytes};
@@ -47,7 +47,7 @@ pub(super) fn kind(attr: &Attr) -> Option<AttrKind> {
     })
 }
 
-/// The kind of a part of a list: functions are there by their names.
+/// The kind of an element of a list, which holds functions by their names.
 fn item_kind(attr: &Attr) -> Option<AttrKind> {
     match attr {
         Attr::Symbol(_) => attr.as_symbol().map(|_| AttrKind::FUNC),

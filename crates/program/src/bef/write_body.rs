@@ -1,4 +1,4 @@
-//! The body of a function to a file: registers, kernels and who reads what.
+//! The body of a function to a file: registers, kernels and the readers of each register.
 
 use super::format::{INVALID_INDEX, NON_STRICT, PSEUDO_CODE, PSEUDO_LOCATION, Writer};
 use super::write::{Emitter, function_list, is_hidden, is_return};
@@ -35,7 +35,7 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
         for (i, value) in values.iter().enumerate() {
             self.registers.insert(*value, i);
         }
-        // Who reads each register, the latest first, as MLIR lists the uses of a value.
+        // The readers of each register, the latest first, as MLIR lists the uses of a value.
         let mut users: Vec<Vec<u32>> = vec![Vec::new(); values.len()];
         let mut n_uses = vec![0usize; values.len()];
         let mut sources = Vec::new();

@@ -99,7 +99,7 @@ pub fn attr_text(attr: &Attr, typed: bool) -> String {
     }
 }
 
-/// `1.000000e+00`; more digits if those do not say it all, the bits if no digits do.
+/// `1.000000e+00`; with more digits where those are not exact, the bits if the number is not finite.
 fn float_text(bits: u64, ty: &Type) -> String {
     let value = float_value(bits, ty);
     if !value.is_finite() {

@@ -206,7 +206,7 @@ fn magnitude(text: &str) -> Option<u128> {
     }
 }
 
-/// The digits `text` as a number of type `ty`; what is wrong if they are none.
+/// The digits `text` as a number of type `ty`, or the error.
 pub(super) fn integer(text: &str, negative: bool, ty: &Type) -> Result<Attr, &'static str> {
     if ty.is_float() {
         let width = 8 * element_size(ty) as u32;

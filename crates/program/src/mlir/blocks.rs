@@ -1,5 +1,5 @@
-//! What the blocks of regions must be like: how they follow each other, and that values are defined
-//! before they are used.
+//! Checks the blocks of regions: how they follow each other, and that values are defined before they are
+//! used.
 
 use super::diagnostic::Diagnostic;
 use super::forms;
@@ -49,10 +49,10 @@ pub(super) fn check_blocks(op: &Op) -> Result<(), Box<Diagnostic>> {
     Ok(())
 }
 
-/// Looks for operations that read what is not there yet.
+/// Finds operations that read values before they are defined.
 pub(super) struct Dominance<'m> {
     module: &'m Module,
-    /// Which values the operation that is looked at can read.
+    /// Which values the current operation can read.
     is_visible: Vec<bool>,
 }
 
@@ -62,7 +62,7 @@ impl<'m> Dominance<'m> {
             module,
             is_visible: vec![false; module.values.len()],
         };
-        // In a module, what comes first does not matter.
+        // Order does not matter in a module.
         for op in &module.ops {
             dominance.show(&op.results, true);
         }
@@ -82,7 +82,7 @@ impl<'m> Dominance<'m> {
         ops.iter().for_each(|op| self.show(&op.results, is_visible));
     }
 
-    /// The first operation within `op` that reads what is not there yet, and where that is.
+    /// The first operation within `op` that reads a value before it is defined.
     pub(super) fn check(&mut self, op: &Op) -> Result<(), Vec<Diagnostic>> {
         for (i, operand) in op.operands.iter().enumerate() {
             if self.is_visible.get(operand.index()) != Some(&true) {
@@ -94,7 +94,7 @@ impl<'m> Dominance<'m> {
                 return Err(all);
             }
         }
-        // Nobody knows what an unknown operation does with its regions.
+        // The regions of an unknown operation may run in any order.
         let is_known = op.is_func() || forms::spec(&op.name).is_some();
         for region in &op.regions {
             let blocks = blocks(region);
@@ -119,8 +119,8 @@ impl<'m> Dominance<'m> {
         Ok(())
     }
 
-    /// What a block defines is there in the blocks that only it leads to. Blocks that nothing leads
-    /// to may read anything.
+    /// Values of a block are visible in the blocks that it dominates. Unreachable blocks may read
+    /// anything.
     fn in_order(&mut self, blocks: &[Block]) -> Result<(), Vec<Diagnostic>> {
         let children = dominated(blocks);
         let mut open = vec![(0, true)];

@@ -1,4 +1,4 @@
-//! How operations are read that have a form of their own.
+//! Parses operations in their custom forms.
 
 use super::forms::{self, Part, Spec};
 use super::ir::{Attr, FunctionType, Loc, Op, Region, Type};
@@ -135,7 +135,7 @@ impl FormParser<'_> {
             Part::Types | Part::SameTypes | Part::ChainTypes => {
                 let n_rest = self.rest().len();
                 let types = match part {
-                    // Earlier text merges chains only, and does not say so.
+                    // Earlier text merges chains only and omits their types.
                     Part::ChainTypes if !p.is(":") => vec![Type::new(CHAIN); n_rest],
                     _ if n_rest == 0 => Vec::new(),
                     _ => {

@@ -1,5 +1,5 @@
-//! How operations are written that have a form of their own, and whether that says all of them: where
-//! it does not, the operation is written in the generic form.
+//! Prints operations in their custom forms. One whose form cannot express all of it is printed in the
+//! generic form.
 
 use super::attr_text::{attr_text, is_bare, named_attr};
 use super::forms::{Part, Spec};

@@ -31,7 +31,7 @@ impl Parser<'_> {
         let Some(n_elements) = n_elements else {
             return self.error_at(&loc, "elements literal type must have static shape");
         };
-        // One element stands for all, and is none if there are none.
+        // One element stands for all, if any.
         let is_splat = shape.as_ref().is_some_and(Vec::is_empty);
         let has_shape = |shape: &Vec<usize>| shape.iter().map(|n| *n as i64).eq(dims.clone());
         if !is_splat && !shape.as_ref().map_or(n_elements == 0, has_shape) {
@@ -150,7 +150,7 @@ fn from_hex(bytes: Vec<u8>, element: &Type, n_elements: usize) -> Option<Vec<u8>
     let Some((width, unsigned)) = integer.filter(|(width, _)| width % 8 != 0) else {
         return Some(bytes);
     };
-    // What is above a number's highest bit says nothing.
+    // Bits above a number's highest have no meaning.
     let parts = bytes.chunks(size).flat_map(|part| {
         let mut word = [0u8; 16];
         word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);

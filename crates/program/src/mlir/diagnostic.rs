@@ -27,7 +27,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something to say about a place in a program.
+/// A message about a position in a program.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     /// How bad it is.

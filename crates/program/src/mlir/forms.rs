@@ -100,7 +100,7 @@ pub(super) enum Part {
     Operand,
     /// `(rest)`: those that are not written yet, in parentheses.
     Parenthesized,
-    /// `,rest`: those that are not written yet, behind a comma; nothing if there are none.
+    /// `,rest`: those that are not written yet, behind a comma; nothing if all are.
     CommaRest,
     /// `(typed)`: all in parentheses, each with its type.
     TypedOperands,
@@ -116,7 +116,7 @@ pub(super) enum Part {
     Symbol(String),
     /// `nonstrict`: the operation is not strict; nothing is written.
     NonStrict,
-    /// `types`: the types of the rest of the operands; nothing if there are none.
+    /// `types`: the types of the rest of the operands, if any.
     Types,
     /// `same-types`: these are the types of the results, too.
     SameTypes,

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 const MAX_VALUES: usize = 1 << 20;
 
 /// Replaces each `tfrt.call` of a function that does not call itself by the function's body, and
-/// drops private functions that nobody refers to any more.
+/// removes private functions without remaining references.
 ///
 /// ```
 /// use ferroflow_program::mlir;
@@ -174,7 +174,7 @@ impl Inliner<'_> {
         ops.append(&mut body.ops);
     }
 
-    /// Gives everything that the region defines new values.
+    /// Renames all values that the region defines.
     fn fresh(&mut self, region: &mut Region, names: &mut Renamed) {
         for op in &mut region.ops {
             for value in &mut op.results {

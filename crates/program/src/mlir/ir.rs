@@ -1,4 +1,4 @@
-//! What a parsed host program is: operations with operands, results, attributes and regions.
+//! The IR of host programs: operations with operands, results, attributes and regions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ pub enum Attr {
     Float(u64, Type),
     /// Text, or any bytes.
     String(Vec<u8>),
-    /// Text that says of which type it is.
+    /// Text with its type.
     TypedString(Vec<u8>, Type),
     /// A type.
     Type(Type),
@@ -306,7 +306,7 @@ pub struct ValueInfo {
     pub ty: Type,
     /// Where it is defined.
     pub loc: Loc,
-    /// The place as it was written, without `loc(...)` around it, if that says more than `loc`.
+    /// The location as it was written, without `loc(...)` around it, unless it is that of `loc`.
     pub written_loc: Option<Arc<str>>,
 }
 
@@ -359,7 +359,7 @@ pub struct Op {
     pub successors: Vec<usize>,
     /// Where it stands.
     pub loc: Loc,
-    /// The place as it was written, without `loc(...)` around it, if that says more than `loc`.
+    /// The location as it was written, without `loc(...)` around it, unless it is that of `loc`.
     pub written_loc: Option<Arc<str>>,
 }
 
@@ -466,8 +466,7 @@ impl Module {
             .find(|op| op.is_func() && op.symbol() == Some(name))
     }
 
-    /// The operation that a reference means, looked up from the top, and whether it lies in a
-    /// compiled module.
+    /// The operation that a reference names, from the top, and whether it is in a compiled module.
     pub fn lookup(&self, path: &[String]) -> Option<(&Op, bool)> {
         let (first, rest) = path.split_first()?;
         let mut op = self.ops.iter().find(|op| op.symbol() == Some(first))?;

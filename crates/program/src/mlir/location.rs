@@ -4,7 +4,7 @@ use super::attr_text::{attr_text, string_text};
 use super::ir::{Attr, Loc, Op};
 use super::lexer::Tok;
 use super::parser::{Parser, Res};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A place with all that was written of it.
@@ -21,7 +21,7 @@ impl Place {
         Place { loc, text }
     }
 
-    /// The text if it says more than `loc`.
+    /// The text, unless it is that of `loc`.
     pub(super) fn written(&self) -> Option<Arc<str>> {
         (*self.text != *place_text(&self.loc)).then(|| self.text.clone())
     }
@@ -29,6 +29,13 @@ impl Place {
     pub(super) fn into_attr(self) -> Attr {
         Attr::Opaque(format!("loc({})", self.text))
     }
+}
+
+/// `#name = loc(...)`: where `loc` stands, and the aliases within.
+#[derive(Default)]
+struct Definition<'a> {
+    at: usize,
+    uses: Vec<&'a str>,
 }
 
 impl<'a> Parser<'a> {
@@ -50,20 +57,8 @@ impl<'a> Parser<'a> {
         Ok(place)
     }
 
-    /// The place that an alias stands for; reads its definition if that comes later.
+    /// What an alias of a place stands for.
     pub(super) fn loc_alias(&mut self, name: &str) -> Res<Option<Place>> {
-        if let Some(at) = self.loc_definitions.remove(name) {
-            let here = (
-                self.lexer.clone(),
-                self.tok.clone(),
-                self.loc.clone(),
-                self.at,
-            );
-            self.lexer.at = at;
-            let place = self.bump().and_then(|()| self.loc_in_parentheses());
-            (self.lexer, self.tok, self.loc, self.at) = here;
-            self.loc_aliases.insert(name.to_string(), place?);
-        }
         let place = self.loc_aliases.get(name).cloned();
         if let Some(place) = &place {
             self.replace_alias(place.text.len())?;
@@ -71,12 +66,55 @@ impl<'a> Parser<'a> {
         Ok(place)
     }
 
-    /// Reads the definitions `#name = loc(...)`, which may come after their uses, in any order. The error
-    /// of a definition is reported when its turn comes.
+    /// Reads the definitions `#name = loc(...)`, which may stand behind their uses, in any order.
+    /// What cannot be read is reported when its turn comes.
     pub(super) fn find_loc_aliases(&mut self) -> Res {
+        let (names, definitions) = self.loc_definitions();
+        let mut is_met = HashSet::new();
+        for name in names {
+            let mut open = vec![(name, false)];
+            while let Some((name, is_ready)) = open.pop() {
+                let Some(definition) = definitions.get(name) else {
+                    continue;
+                };
+                if is_ready {
+                    self.loc_definition(name, definition.at)?;
+                } else if is_met.insert(name) {
+                    open.push((name, true));
+                    open.extend(definition.uses.iter().map(|name| (*name, false)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn loc_definition(&mut self, name: &str, at: usize) -> Res {
+        let mut lexer = self.lexer.clone();
+        lexer.at = at;
+        let mut parser = Parser::new(lexer);
+        parser.loc_aliases = std::mem::take(&mut self.loc_aliases);
+        parser.replaced = self.replaced;
+        let place = parser.bump().and_then(|()| parser.loc_in_parentheses());
+        // With aliases missing, nothing would be too large later on.
+        let is_too_large = parser.replace_alias(0).is_err();
+        self.loc_aliases = parser.loc_aliases;
+        self.replaced = parser.replaced;
+        match place {
+            Ok(place) => drop(self.loc_aliases.insert(name.to_string(), place)),
+            Err(error) if is_too_large => return Err(error),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The definitions of places, and their names in order.
+    fn loc_definitions(&self) -> (Vec<&'a str>, HashMap<&'a str, Definition<'a>>) {
         let mut names = Vec::new();
+        let mut definitions: HashMap<&str, Definition> = HashMap::new();
         let mut lexer = self.lexer.clone();
         let (mut before, mut last) = (Tok::End, Tok::End);
+        // The definition that is read, and how many of its parentheses are open.
+        let mut current: Option<(&str, usize)> = None;
         while lexer.text.contains('#') {
             let at = lexer.at;
             let tok = match lexer.next() {
@@ -89,23 +127,28 @@ impl<'a> Parser<'a> {
                     continue;
                 }
             };
-            if let (Tok::Hash(name), Tok::Punct("="), Tok::Bare("loc")) = (&before, &last, &tok)
-                && !self.loc_definitions.contains_key(name)
-            {
-                self.loc_definitions.insert(name, at);
-                names.push(*name);
+            match (&before, &last, &tok, &mut current) {
+                (Tok::Hash(name), Tok::Punct("="), Tok::Bare("loc"), _) => {
+                    let uses = Vec::new();
+                    if !definitions.contains_key(name) {
+                        definitions.insert(name, Definition { at, uses });
+                        names.push(*name);
+                        current = Some((name, 0));
+                    }
+                }
+                (_, _, Tok::Punct("("), Some((_, depth))) => *depth += 1,
+                (_, _, Tok::Punct(")"), Some((_, depth))) if *depth > 1 => *depth -= 1,
+                (_, _, Tok::Punct(")"), Some(_)) => current = None,
+                (_, _, Tok::Hash(used), Some((name, _))) => {
+                    if let Some(definition) = definitions.get_mut(name) {
+                        definition.uses.push(used);
+                    }
+                }
+                _ => {}
             }
             (before, last) = (last, tok);
         }
-        for name in names {
-            // With aliases missing, nothing would be too large later on.
-            if let Err(error) = self.loc_alias(name)
-                && self.replace_alias(0).is_err()
-            {
-                return Err(error);
-            }
-        }
-        Ok(())
+        (names, definitions)
     }
 
     fn location(&mut self) -> Res<Place> {

@@ -43,6 +43,9 @@ pub use verify::verify;
 /// assert!(mlir::verify(&module).is_empty());
 /// assert!(mlir::print(&module, mlir::PrintOptions::default()).contains("%0 = tfrt.constant.i32 1"));
 /// ```
+///
+/// # Errors
+/// The first syntax error, with its notes.
 pub fn parse(text: &str, file: &str, first_line: usize) -> Result<Module, Vec<Diagnostic>> {
     parser::Parser::new(lexer::Lexer::new(text, file, first_line)).parse_module()
 }

@@ -84,7 +84,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Gives `values` a name in the innermost scope. Those that were used before become the values
+    /// Names `values` in the innermost scope. Those that were used before become the values
     /// that the uses have.
     pub(super) fn define(&mut self, name: &str, values: &mut [Value], loc: &Loc) -> Res {
         if let Some(old) = self.lookup(name) {
@@ -126,7 +126,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Gives the names of `operands` to `args` in the innermost scope.
+    /// Names `args` like `operands` in the innermost scope.
     pub(super) fn shadow(&mut self, operands: &[Operand], args: &[Value]) -> Res {
         for (operand, arg) in operands.iter().zip(args) {
             let (name, number) = split(&operand.name);
@@ -186,7 +186,7 @@ impl Parser<'_> {
         Ok(operand)
     }
 
-    /// Operands with commas; none if there is no `%`.
+    /// Operands with commas, if any.
     pub(super) fn operand_list(&mut self) -> Res<Vec<Operand>> {
         let mut operands = Vec::new();
         if !matches!(self.tok, Tok::Percent(_)) {

@@ -29,8 +29,6 @@ pub(super) struct Parser<'a> {
     pub(super) type_aliases: HashMap<String, (Type, usize)>,
     /// Places by alias; they may be used before they are defined.
     pub(super) loc_aliases: HashMap<String, Place>,
-    /// Where the definitions of other places begin.
-    pub(super) loc_definitions: HashMap<&'a str, usize>,
     /// How much longer the text would be without aliases.
     pub(super) replaced: usize,
     pub(super) scopes: Vec<Scope>,
@@ -52,7 +50,6 @@ impl<'a> Parser<'a> {
             attr_aliases: HashMap::new(),
             type_aliases: HashMap::new(),
             loc_aliases: HashMap::new(),
-            loc_definitions: HashMap::new(),
             replaced: 0,
             scopes: Vec::new(),
             blocks: HashMap::new(),

@@ -176,7 +176,7 @@ impl Printer<'_> {
         ops.iter().for_each(|op| self.name_results(op));
     }
 
-    /// Gives the results of `op` names: `%0`, or `%0#0`, `%0#1` and so on.
+    /// Names the results of `op`: `%0`, or `%0#0`, `%0#1` and so on.
     fn name_results(&mut self, op: &Op) {
         if op
             .results
@@ -404,7 +404,7 @@ fn numbered(name: &str, kind: &str) -> Option<usize> {
     (number.to_string() == digits).then_some(number)
 }
 
-/// The results of `op` that have one name together, with what that begins with if it is no number.
+/// The results of `op` that share a name, with its beginning unless it is a number.
 fn result_groups(op: &Op) -> impl Iterator<Item = (Option<&'static str>, &[Value])> {
     let names = match &*op.name {
         "corert.executeop.seq" => Some(("out_op_chain", "results")),

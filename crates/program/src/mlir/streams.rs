@@ -1,6 +1,6 @@
 //! Which operations of a function run one after the other on one thread: its streams.
 //!
-//! Costs decide. An operation starts when the last of what it reads is there, which is probably the
+//! Costs decide. An operation starts when its last operand is available, which is probably the
 //! end of the most expensive path to it: that is its parent, and all operations make a tree below
 //! the start of the function. Going back from the leaves, an operation continues the most expensive
 //! stream of its children; children that are cheaper than a threshold are put together until they
@@ -10,14 +10,14 @@ use super::diagnostic::Diagnostic;
 use super::ir::{Attr, Module, Op, Region, Value};
 use std::collections::{BTreeSet, HashMap};
 
-/// The attribute that says what an operation costs; no kernel sees it.
+/// The attribute with the cost of an operation; kernels do not see it.
 pub const COST: &str = "_tfrt_cost";
 
 const THRESHOLD: &str = "tfrt.cost_threshold";
 const UPPER_THRESHOLD: &str = "tfrt.upper_cost_threshold";
 const MERGE_DEPENDENT: &str = "tfrt.merge_inter_dependent_streams";
 
-/// The start of the function, which is no operation. Operation `i` is node `i + 1`.
+/// The start of the function, which is not an operation. Operation `i` is node `i + 1`.
 const ROOT: usize = 0;
 
 /// Operations that run one after the other.
@@ -42,7 +42,7 @@ pub struct Stream {
 /// }";
 /// let module = mlir::parse(text, "f.mlir", 0).expect("well formed");
 /// let streams = mlir::Streams::of(&module, &module.ops[0]).expect("it has a body");
-/// // What nobody waits for is not worth a thread's time to wait.
+/// // Independent operations are in different streams.
 /// assert_ne!(streams.of_op(0), streams.of_op(1));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,16 +103,16 @@ impl Streams {
     }
 }
 
-/// Whether the program speaks of costs, so that its streams matter to it.
+/// Whether the program declares costs, so that its streams matter.
 pub(crate) fn says_costs(module: &Module) -> bool {
     fn in_op(op: &Op) -> bool {
         let options = [COST, THRESHOLD, UPPER_THRESHOLD, MERGE_DEPENDENT];
-        let says = |(name, _): &(String, Attr)| options.contains(&name.as_str());
+        let is_cost = |(name, _): &(String, Attr)| options.contains(&name.as_str());
         let mut inner = op.regions.iter().flat_map(|r| &r.ops);
-        op.attrs.iter().any(says) || inner.any(in_op)
+        op.attrs.iter().any(is_cost) || inner.any(in_op)
     }
-    let module_says = module.attrs.iter().any(|(n, _)| n == THRESHOLD);
-    module_says || module.ops.iter().any(in_op)
+    let of_module = module.attrs.iter().any(|(n, _)| n == THRESHOLD);
+    of_module || module.ops.iter().any(in_op)
 }
 
 /// Remarks that name the stream of every function's start and of its operations.
@@ -171,7 +171,7 @@ impl Analysis {
         }
         match op.attr(COST) {
             Some(Attr::Int(cost, _)) => (*cost).max(1),
-            // Dear, but not so dear that it outweighs what is known.
+            // Expensive, but not more so than operations with known costs.
             _ => self.threshold,
         }
     }
@@ -370,7 +370,7 @@ mod tests {
         ]
         .concat();
         check("", &chain, "1/12 1/12 1/12 1/12 0/1");
-        // A chain is cut where it becomes too dear.
+        // A chain is cut where it becomes too expensive.
         check(
             "tfrt.upper_cost_threshold = 6",
             &chain,

@@ -1,4 +1,4 @@
-//! What an operation must be like beyond its syntax.
+//! Checks operations beyond their syntax.
 
 use super::blocks::{Dominance, check_blocks};
 use super::diagnostic::Diagnostic;
@@ -107,7 +107,7 @@ fn check_function(module: &Module, op: &Op) -> Result<(), Box<Diagnostic>> {
     Ok(())
 }
 
-/// Whether `op` can be written in a form of its own, which does not say everything of some operations.
+/// Whether `op` can be printed in its custom form, which cannot express every operation.
 pub(super) fn fits(module: &Module, op: &Op) -> bool {
     op.successors.is_empty()
         && match &*op.name {
@@ -133,7 +133,7 @@ impl Checker<'_> {
         inner.all(|inner| self.operation(inner, Some(op)))
     }
 
-    /// Names of functions and modules that are given twice.
+    /// Reports names that two functions or modules have.
     fn symbols(&mut self, ops: &[Op]) {
         let mut known = HashMap::new();
         for op in ops.iter().filter(|op| !super::ir::is_compiled(op)) {
@@ -279,7 +279,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that a function takes and gives these types.
+    /// Checks that a function takes and returns these types.
     fn callee(
         &self,
         op: &Op,

@@ -143,7 +143,7 @@ fn read_aliases(
 impl Lowering<'_, '_> {
     /// The other data inputs of `node` that follow a write to `variable`.
     pub(super) fn written_inputs(&self, node: &Node, i: usize, variable: NodeId) -> Vec<NodeId> {
-        // A Merge runs when one of its inputs is there.
+        // A Merge runs when one of its inputs has arrived.
         let written = match node.class() {
             NodeClass::Merge => None,
             _ => self.aliases.written.get(&variable),
@@ -158,7 +158,7 @@ impl Lowering<'_, '_> {
             .collect()
     }
 
-    /// The variable behind an alias: the handle takes the same way.
+    /// The variable behind an alias: the handle takes the same path.
     pub(super) fn alias(&mut self, input: Output) -> Result<Option<Reference>> {
         let mut path = Vec::new();
         let mut from = input;
