@@ -1,6 +1,6 @@
 //! A read-only view of a graph for passes.
 
-use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, ShapeMap};
+use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, ShapeMap, integers};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape};
 
 /// Whether values of the graph can be dead: only a Switch makes them so.
@@ -68,23 +68,14 @@ impl<'a> View<'a> {
         if value.shape().num_elements() > 64 {
             return None;
         }
-        let t = value.get().ok()?;
-        match t.dtype() {
-            DType::Int32 => Some(t.slice::<i32>().ok()?.iter().map(|&v| v as i64).collect()),
-            DType::Int64 => Some(t.slice::<i64>().ok()?.to_vec()),
-            _ => None,
-        }
+        integers(&value.get().ok()?)
     }
 
     /// The values of a constant float tensor.
     pub(crate) fn floats(&self, output: Output) -> Option<Vec<f32>> {
         let value = self.constant(output)?;
-        let t = if value.dtype() == DType::Float {
-            value.get().ok()?
-        } else {
-            return None;
-        };
-        Some(t.slice::<f32>().ok()?.to_vec())
+        let value = (value.dtype() == DType::Float).then_some(value)?;
+        Some(value.get().ok()?.slice::<f32>().ok()?.to_vec())
     }
 
     pub(crate) fn shape(&self, output: Output) -> PartialShape {

@@ -48,10 +48,11 @@ pub use import::{import_graph, is_valid_name};
 /// The attr of a node with the name of the node of the client's graph that it implements.
 pub const ORIGIN: &str = "_origin";
 
-pub use order::{Consumers, topological_order};
+pub use order::{Consumers, needed_by, topological_order};
 pub use partition::{Partition, PlacedGraph, partition};
 pub use patch::Patch;
 pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
+pub use shape_values::integers;
 pub use shapes::{ShapeMap, infer_shapes};
 pub use supported::{LeftOut, supported_part};
 pub use text::to_text;

@@ -63,6 +63,26 @@ fn cycle_error(graph: &Graph, pending: &[u32]) -> ferroflow_base::Status {
     )
 }
 
+/// The nodes that `roots` need: themselves and what they read or wait for; indexed by [`NodeId`]. Stops at
+/// nodes that `is_known` accepts, which are not among them.
+pub fn needed_by(
+    graph: &Graph,
+    roots: impl IntoIterator<Item = NodeId>,
+    is_known: impl Fn(NodeId) -> bool,
+) -> Vec<bool> {
+    let mut needed = vec![false; graph.id_bound()];
+    let mut stack: Vec<NodeId> = roots.into_iter().collect();
+    while let Some(id) = stack.pop() {
+        if let Some(node) = graph.get(id)
+            && !is_known(id)
+            && !std::mem::replace(&mut needed[id.index()], true)
+        {
+            stack.extend(node.predecessors());
+        }
+    }
+    needed
+}
+
 /// The consumers of each node: (consumer, the output slot it reads, or `None` for a control edge), one
 /// entry per edge, in one flat array.
 pub struct Consumers {

@@ -1,6 +1,6 @@
 //! The subgraph that a run needs: feeds become arguments, fetches become results.
 
-use crate::{Graph, Node, NodeId, Output};
+use crate::{Graph, Node, NodeId, Output, needed_by};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, NodeClass, Registry};
 use ferroflow_tensor::DType;
@@ -176,19 +176,11 @@ impl PrunedGraph {
             .iter()
             .filter(|(_, n)| n.class() == NodeClass::Retval)
         {
-            let mut feeds = Vec::new();
-            let mut seen = vec![false; self.0.id_bound()];
-            let mut stack = vec![id];
-            while let Some(id) = stack.pop() {
-                if std::mem::replace(&mut seen[id.index()], true) {
-                    continue;
-                }
-                let node = self.0.node(id);
-                if node.class() == NodeClass::Arg {
-                    feeds.push(node.attrs.int("index")? as usize);
-                }
-                stack.extend(node.predecessors());
-            }
+            let needed = needed_by(&self.0, [id], |_| false);
+            let args = self.0.iter().filter(|(_, n)| n.class() == NodeClass::Arg);
+            let args = args.filter(|(id, _)| needed[id.index()]);
+            let feeds = args.map(|(_, arg)| Ok(arg.attrs.int("index")? as usize));
+            let feeds: Vec<usize> = feeds.collect::<Result<_>>()?;
             all.push((node.attrs.int("index")?, feeds));
         }
         all.sort_by_key(|(index, _)| *index);

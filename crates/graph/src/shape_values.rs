@@ -159,6 +159,18 @@ fn strided_slice(
     })
 }
 
+/// The elements of an int32 or int64 tensor.
+pub fn integers(tensor: &Tensor) -> Option<Vec<i64>> {
+    match tensor.dtype() {
+        DType::Int32 => {
+            let values = tensor.slice::<i32>().ok()?.iter();
+            Some(values.map(|v| i64::from(*v)).collect())
+        }
+        DType::Int64 => tensor.slice::<i64>().ok().map(<[i64]>::to_vec),
+        _ => None,
+    }
+}
+
 fn constant(node: &Node) -> Option<ShapeValue> {
     if node.class() != ferroflow_opdef::NodeClass::Const {
         return None;
@@ -167,22 +179,8 @@ fn constant(node: &Node) -> Option<ShapeValue> {
     if value.shape().rank() > 1 || value.shape().num_elements() > MAX_ELEMENTS {
         return None;
     }
-    let t: Tensor = value.get().ok()?;
-    let elements: Vec<Option<usize>> = match t.dtype() {
-        DType::Int32 => t
-            .slice::<i32>()
-            .ok()?
-            .iter()
-            .map(|&v| usize::try_from(v).ok())
-            .collect(),
-        DType::Int64 => t
-            .slice::<i64>()
-            .ok()?
-            .iter()
-            .map(|&v| usize::try_from(v).ok())
-            .collect(),
-        _ => return None,
-    };
+    let elements = integers(&value.get().ok()?)?.into_iter();
+    let elements = elements.map(|v| usize::try_from(v).ok()).collect();
     Some(ShapeValue {
         is_scalar: value.shape().is_scalar(),
         elements,

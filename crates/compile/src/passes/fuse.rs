@@ -183,16 +183,9 @@ fn follow(view: &View, chain: &mut Chain, taken: &[bool]) -> Option<()> {
             chain.shape = view.shape(Output::new(id, 0));
         }
         op => {
-            let name = match op {
-                "Relu" | "Relu6" | "Elu" | "Tanh" | "Sigmoid" | "LeakyRelu" | "Softplus" => op,
-                "_Swish" => "Swish",
-                "_HardSwish" => "HardSwish",
-                "_Gelu" => "GeluExact",
-                "_GeluTanh" => "GeluApproximate",
-                _ => return None,
-            };
+            let (_, name) = ACTIVATIONS.iter().find(|(of, _)| *of == op)?;
             let alpha = node.attrs.float("alpha").unwrap_or(0.2);
-            chain.activation = Some((static_name(name), alpha));
+            chain.activation = Some((name, alpha));
         }
     }
     chain.end = Output::new(id, 0);
@@ -200,26 +193,20 @@ fn follow(view: &View, chain: &mut Chain, taken: &[bool]) -> Option<()> {
     Some(())
 }
 
-fn static_name(name: &str) -> &'static str {
-    const NAMES: &[&str] = &[
-        "Relu",
-        "Relu6",
-        "Elu",
-        "Tanh",
-        "Sigmoid",
-        "LeakyRelu",
-        "Softplus",
-        "Swish",
-        "HardSwish",
-        "GeluExact",
-        "GeluApproximate",
-    ];
-    NAMES
-        .iter()
-        .find(|n| **n == name)
-        .copied()
-        .unwrap_or("Relu")
-}
+/// Activations by op, and what the fused ops call them.
+const ACTIVATIONS: [(&str, &str); 11] = [
+    ("Relu", "Relu"),
+    ("Relu6", "Relu6"),
+    ("Elu", "Elu"),
+    ("Tanh", "Tanh"),
+    ("Sigmoid", "Sigmoid"),
+    ("LeakyRelu", "LeakyRelu"),
+    ("Softplus", "Softplus"),
+    ("_Swish", "Swish"),
+    ("_HardSwish", "HardSwish"),
+    ("_Gelu", "GeluExact"),
+    ("_GeluTanh", "GeluApproximate"),
+];
 
 fn affine(chain: &mut Chain, f: impl Fn(usize, (f64, f64)) -> (f64, f64)) {
     let all = chain

@@ -7,7 +7,7 @@
 use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
+use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch, needed_by};
 use ferroflow_opdef::{AttrValue, FuncRef};
 use smallvec::SmallVec;
 
@@ -70,15 +70,7 @@ impl Sides {
 
     /// Marks the arguments that `from` depend on.
     fn mark_args(&self, from: impl IntoIterator<Item = NodeId>, needed: &mut [bool]) {
-        let mut seen = vec![false; self.graph.id_bound()];
-        let mut stack: Vec<NodeId> = from.into_iter().collect();
-        while let Some(id) = stack.pop() {
-            if std::mem::replace(&mut seen[id.index()], true) {
-                continue;
-            }
-            let node = self.graph.node(id);
-            stack.extend(node.predecessors());
-        }
+        let seen = needed_by(&self.graph, from, |_| false);
         for (arg, needed) in self.args.iter().zip(needed) {
             *needed |= arg.is_some_and(|a| seen[a.index()]);
         }

@@ -1,7 +1,7 @@
 //! The graph that gradient functions write to.
 
 use crate::builder::{infer_attrs, split_args};
-use crate::{Frames, GraphBuilder, Node, NodeId, Output, ShapeMap};
+use crate::{Frames, GraphBuilder, Node, NodeId, Output, ShapeMap, integers};
 use ferroflow_base::{Result, Status, internal};
 use ferroflow_opdef::{AttrValue, Attrs, Expr, GradientGraph, NodeClass};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
@@ -264,12 +264,7 @@ impl<'a, 'r> Emit<'a, 'r> {
 
     fn held_shape(&self, value: Output) -> Option<PartialShape> {
         if let Some(t) = self.constant_value(value) {
-            let dims: Vec<i64> = match t.dtype() {
-                DType::Int32 => t.slice::<i32>().ok()?.iter().map(|&d| d.into()).collect(),
-                DType::Int64 => t.slice::<i64>().ok()?.to_vec(),
-                _ => return None,
-            };
-            let known = dims.into_iter().map(|d| usize::try_from(d).ok());
+            let known = integers(&t)?.into_iter().map(|d| usize::try_from(d).ok());
             return Some(PartialShape::of(known));
         }
         let node = self.builder.graph.get(value.node)?;

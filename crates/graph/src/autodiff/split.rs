@@ -10,7 +10,7 @@
 
 use super::branches::{Branches, Side};
 use super::reach::inside;
-use crate::{ARG, Consumers, Frames, Graph, GraphBuilder, NodeId, Output, RETVAL};
+use crate::{ARG, Consumers, Frames, Graph, GraphBuilder, NodeId, Output, RETVAL, needed_by};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_opdef::{AttrValue, NodeClass, Registry};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
@@ -81,33 +81,19 @@ impl Parts {
             let is_part = node.class() == NodeClass::Arg || frames.of(id).is_some();
             (is_part && !late[id.index()]).then_some(id)
         }));
-        let is_forward = closure(graph, stack, &vec![false; n]);
+        let is_forward = needed_by(graph, stack, |_| false);
         if (0..n).any(|i| is_forward[i] && late[i]) {
             return Err(internal!("the function needs its own gradient"));
         }
         let gradients = graph
             .iter()
             .filter(|(_, node)| node.class() == NodeClass::Retval);
-        let stack = gradients.map(|(id, _)| id).collect();
+        let gradients = gradients.map(|(id, _)| id);
         Ok(Parts {
-            is_backward: closure(graph, stack, &is_forward),
+            is_backward: needed_by(graph, gradients, |id| is_forward[id.index()]),
             is_forward,
         })
     }
-}
-
-/// The nodes that `stack` needs, without those that are `known`.
-fn closure(graph: &Graph, mut stack: Vec<NodeId>, known: &[bool]) -> Vec<bool> {
-    let mut found = vec![false; graph.id_bound()];
-    while let Some(id) = stack.pop() {
-        if known[id.index()] || std::mem::replace(&mut found[id.index()], true) {
-            continue;
-        }
-        let node = graph.node(id);
-        stack.extend(node.inputs.iter().map(|i| i.node));
-        stack.extend(&node.controls);
-    }
-    found
 }
 
 /// The nodes after the gradients that come in; of a loop all or none.

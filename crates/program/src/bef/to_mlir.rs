@@ -30,28 +30,17 @@ pub fn to_mlir(file: &File) -> Result<(Module, Vec<Diagnostic>)> {
                 .to_string(),
         });
     }
+    let n_types = Reader::new(file.section(Section::Types), 0).count();
+    let types = (0..n_types.unwrap_or(0)).map(|i| parse_type(file.type_name(i)));
+    let types: Option<Vec<Type>> = types.collect();
     let mut converter = Converter {
         file,
         module: Module::default(),
         compiled: Vec::new(),
-        types: Vec::new(),
+        types: types.ok_or_else(|| corrupt("Invalid Types section."))?,
     };
-    let mut types = Vec::new();
-    for i in 0..n_types(file) {
-        let Some(ty) = parse_type(file.type_name(i)) else {
-            return Err(corrupt("Invalid Types section."));
-        };
-        types.push(ty);
-    }
-    converter.types = types;
     converter.convert()?;
     Ok((converter.module, warnings))
-}
-
-fn n_types(file: &File) -> usize {
-    Reader::new(file.section(Section::Types), 0)
-        .count()
-        .unwrap_or(0)
 }
 
 struct Converter<'f> {
