@@ -63,33 +63,13 @@ impl StepState {
                 self.forward_output(env, item, value.into());
             }
             Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
-            Action::Call(frame) => {
+            Action::Call(frame) | Action::While { cond: frame, .. } => {
                 let args = self.take_args(plan, node, first, 0);
-                self.begin_call(env, item, *frame, args)?;
-                return Ok(());
+                return self.begin_call(env, item, *frame, args);
             }
-            Action::While { cond, .. } => {
-                let args = self.take_args(plan, node, first, 0);
-                self.begin_call(env, item, *cond, args)?;
-                return Ok(());
-            }
-            Action::If {
-                then_branch,
-                else_branch,
-            } => {
-                let is_true = self.peek(plan, first).and_then(is_true);
-                let function = match is_true.map_err(|e| env.at_node(item.node, e))? {
-                    true => *then_branch,
-                    false => *else_branch,
-                };
-                return self.begin_branch(env, item, first, function);
-            }
-            Action::Case(branches) => {
-                let index = self.peek(plan, first).and_then(Tensor::to_scalar::<i32>);
-                let index = index.map_err(|e| env.at_node(item.node, e))?;
-                let chosen = usize::try_from(index).ok().and_then(|i| branches.get(i));
-                let function = chosen.or(branches.last()).copied();
-                let function = function.ok_or_else(|| internal!("a Case without branches"))?;
+            action @ (Action::If { .. } | Action::Case(_)) => {
+                let function = self.chosen_branch(plan, action, first);
+                let function = function.map_err(|e| env.at_node(item.node, e))?;
                 return self.begin_branch(env, item, first, function);
             }
             Action::Arg(_) | Action::Kernel(_) => {}
@@ -132,6 +112,26 @@ impl StepState {
             true => MergeEvent::None,
             false => MergeEvent::Ready,
         }
+    }
+
+    /// The function that the first input of an If or Case selects.
+    fn chosen_branch<K>(&self, plan: &Plan, action: &Action<K>, first: usize) -> Result<FrameIdx> {
+        let selector = self.peek(plan, first)?;
+        Ok(match action {
+            Action::If {
+                then_branch,
+                else_branch,
+            } => match is_true(selector)? {
+                true => *then_branch,
+                false => *else_branch,
+            },
+            Action::Case(branches) => {
+                let index = usize::try_from(selector.to_scalar::<i32>()?).ok();
+                let chosen = index.and_then(|i| branches.get(i)).or(branches.last());
+                *chosen.ok_or_else(|| internal!("a Case without branches"))?
+            }
+            _ => return Err(internal!("a node without branches")),
+        })
     }
 
     /// Calls a function with the inputs behind the one that selected it.

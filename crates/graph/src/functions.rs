@@ -125,12 +125,7 @@ impl Library {
 
     /// A name that no function has, `base` itself if possible.
     pub fn unique_name(&self, base: &str) -> String {
-        let is_free = |name: &String| !self.functions.contains_key(name);
-        let mut names = (1..).map(|i| format!("{base}_{i}"));
-        Some(base.to_string())
-            .filter(is_free)
-            .or_else(|| names.find(is_free))
-            .unwrap_or_default()
+        crate::unique_name(base, |name| self.functions.contains_key(name))
     }
 
     /// The names of all functions, sorted.

@@ -170,31 +170,13 @@ impl Graph {
         self.by_name.get(name).copied()
     }
 
-    /// A name that no node has: `base` itself if possible, or with a number behind it, which is the
-    /// next one where numbers were given without gaps. Takes logarithmic time in how many were.
+    /// A name that no node has; see [`unique_name`].
     ///
     /// ```
     /// assert_eq!(ferroflow_graph::Graph::new().unique_name("Add"), "Add");
     /// ```
     pub fn unique_name(&self, base: &str) -> String {
-        if !self.by_name.contains_key(base) {
-            return base.to_string();
-        }
-        let numbered = |n: usize| format!("{base}_{n}");
-        let is_taken = |n: usize| self.by_name.contains_key(&numbered(n));
-        // The last number is taken (0 is `base`), the first one after it that was tried is not.
-        let (mut taken, mut free) = (0, 1);
-        while is_taken(free) {
-            (taken, free) = (free, 2 * free);
-        }
-        while free - taken > 1 {
-            let middle = taken + (free - taken) / 2;
-            match is_taken(middle) {
-                true => taken = middle,
-                false => free = middle,
-            }
-        }
-        numbered(free)
+        unique_name(base, |name| self.by_name.contains_key(name))
     }
 
     /// Nodes that are run for their effects, besides the `_Retval` nodes.
@@ -314,6 +296,28 @@ impl Graph {
             None => Ok(()),
         }
     }
+}
+
+/// A name that is not taken: `base` itself if possible, or with a number behind it, which is the next one
+/// where numbers were assigned without gaps. Takes logarithmic time in their number.
+pub fn unique_name(base: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    if !is_taken(base) {
+        return base.to_string();
+    }
+    let numbered = |n: usize| format!("{base}_{n}");
+    // The last number is taken (0 is `base`), the first one after it that was tried is not.
+    let (mut taken, mut free) = (0, 1);
+    while is_taken(&numbered(free)) {
+        (taken, free) = (free, 2 * free);
+    }
+    while free - taken > 1 {
+        let middle = taken + (free - taken) / 2;
+        match is_taken(&numbered(middle)) {
+            true => taken = middle,
+            false => free = middle,
+        }
+    }
+    numbered(free)
 }
 
 /// Checks the number of data inputs of a node.

@@ -43,7 +43,7 @@ pub use feed_fetch::args_to_send_recv;
 pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library, referred_functions};
-pub use graph::{Graph, Node};
+pub use graph::{Graph, Node, unique_name};
 pub use import::{import_graph, is_valid_name};
 /// The attr of a node with the name of the node of the client's graph that it implements.
 pub const ORIGIN: &str = "_origin";

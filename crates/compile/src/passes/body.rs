@@ -2,7 +2,7 @@
 
 use crate::PassCtx;
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
+use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch, unique_name};
 use ferroflow_opdef::{AttrValue, Attrs};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -61,13 +61,8 @@ impl<'a, 'b> BodyCopier<'a, 'b> {
 
     /// A name that no loop has.
     pub(crate) fn unique_frame(&mut self, base: &str) -> String {
-        let names = &mut self.frame_names;
-        let mut numbered = (1..).map(|i| format!("{base}_{i}"));
-        let name = match names.contains(base) {
-            true => numbered.find(|n| !names.contains(n)).unwrap_or_default(),
-            false => base.to_string(),
-        };
-        names.insert(name.clone());
+        let name = unique_name(base, |name| self.frame_names.contains(name));
+        self.frame_names.insert(name.clone());
         name
     }
 

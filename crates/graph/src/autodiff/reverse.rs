@@ -78,23 +78,35 @@ impl Walk<'_, '_, '_> {
             self.end_var(var, region, &prefix)?;
         }
         for (value, enter) in constant {
-            self.emitter.turn_to(region, &prefix);
-            let source = self.source_of(enter);
-            let total = self.total(value)?.filter(|_| self.is_needed(source));
-            let sum = match total {
-                None => continue,
-                Some(Gradient::Slices(s)) => {
-                    let all = self.collected(source, s, region, parent, &prefix)?;
-                    Gradient::Slices(all)
-                }
-                Some(dense) => {
-                    let term = self.term(dense).dense();
-                    Gradient::Dense(self.summed(source, term, region, parent, &prefix)?)
-                }
-            };
-            self.add(source, sum);
+            self.sum_constant(value, enter, region, parent, &prefix)?;
         }
         self.emitter.check()
+    }
+
+    /// Adds up the gradients of a value that is the same in all iterations.
+    fn sum_constant(
+        &mut self,
+        value: Output,
+        enter: NodeId,
+        region: usize,
+        parent: usize,
+        prefix: &str,
+    ) -> Result<()> {
+        self.emitter.turn_to(region, prefix);
+        let source = self.source_of(enter);
+        let total = self.total(value)?.filter(|_| self.is_needed(source));
+        let sum = match total {
+            None => return Ok(()),
+            Some(Gradient::Slices(s)) => {
+                Gradient::Slices(self.collected(source, s, region, parent, prefix)?)
+            }
+            Some(dense) => {
+                let term = self.term(dense).dense();
+                Gradient::Dense(self.summed(source, term, region, parent, prefix)?)
+            }
+        };
+        self.add(source, sum);
+        Ok(())
     }
 
     /// Ends the variable of the reverse that has the gradient of a variable.

@@ -22,6 +22,18 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
         self.registers.get(&value).copied().unwrap_or(0)
     }
 
+    /// The readers of each register, the latest first, as MLIR lists the uses of a value.
+    fn users(&self, kernels: &[&Op], n_registers: usize) -> Vec<Vec<u32>> {
+        let mut users: Vec<Vec<u32>> = vec![Vec::new(); n_registers];
+        for (id, op) in (1u32..).zip(kernels) {
+            for operand in &op.operands {
+                users[self.register(*operand)].push(id);
+            }
+        }
+        users.iter_mut().for_each(|list| list.reverse());
+        users
+    }
+
     pub(super) fn emit(
         mut self,
         region: &Region,
@@ -35,22 +47,13 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
         for (i, value) in values.iter().enumerate() {
             self.registers.insert(*value, i);
         }
-        // The readers of each register, the latest first, as MLIR lists the uses of a value.
-        let mut users: Vec<Vec<u32>> = vec![Vec::new(); values.len()];
-        let mut n_uses = vec![0usize; values.len()];
-        let mut sources = Vec::new();
         let kernels: Vec<&Op> = region.ops.iter().filter(|op| !is_return(op)).collect();
-        for (id, op) in (1u32..).zip(&kernels) {
-            for operand in &op.operands {
-                if let Some(list) = users.get_mut(self.register(*operand)) {
-                    list.push(id);
-                }
-            }
-            if op.operands.is_empty() {
-                sources.push(id);
-            }
-        }
-        users.iter_mut().for_each(|list| list.reverse());
+        let no_operands = (1u32..)
+            .zip(&kernels)
+            .filter(|(_, op)| op.operands.is_empty());
+        let sources: Vec<u32> = no_operands.map(|(id, _)| id).collect();
+        let users = self.users(&kernels, values.len());
+        let mut n_uses = vec![0usize; values.len()];
         for operand in region.ops.iter().flat_map(|op| &op.operands) {
             if let Some(n) = n_uses.get_mut(self.register(*operand)) {
                 *n += 1;
@@ -63,10 +66,7 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
             out.int(*n);
             types.int(self.emitter.type_id(&self.emitter.module.ty(*value)));
         }
-        let used_by = |value: &Value| {
-            let list = users.get(self.register(*value));
-            list.map_or(&[][..], Vec::as_slice)
-        };
+        let used_by = |value: &Value| &users[self.register(*value)][..];
         out.int(kernels.len() + 1);
         names.int(kernels.len() + 1);
         let mut list = Writer::default();

@@ -84,23 +84,8 @@ impl FormParser<'_> {
                 }
             }
             Part::Numbers => numbers(p, op)?,
-            Part::Attr { name, ty } => {
-                let loc = p.loc.clone();
-                let value = p.attribute(ty.as_ref())?;
-                if op.attr(name).is_some() {
-                    let message = format!("attribute '{name}' occurs more than once");
-                    return p.error_at(&loc, message);
-                }
-                op.set_attr(name, value);
-            }
-            Part::Symbol(name) => {
-                let loc = p.loc.clone();
-                let value = p.attribute(None)?;
-                if !matches!(value, Attr::Symbol(_)) {
-                    return p.error_at(&loc, "invalid kind of attribute specified");
-                }
-                op.set_attr(name, value);
-            }
+            Part::Attr { name, ty } => attribute(p, op, name, ty.as_ref())?,
+            Part::Symbol(name) => symbol(p, op, name)?,
             Part::NonStrict => op.set_attr(forms::NON_STRICT, Attr::Unit),
             Part::Types
             | Part::SameTypes
@@ -201,6 +186,27 @@ impl FormParser<'_> {
         let types = [fixed, self.types.as_deref().unwrap_or_default()].concat();
         p.shadowing_region(&operands, &types)
     }
+}
+
+fn symbol(p: &mut Parser, op: &mut Op, name: &str) -> Res {
+    let loc = p.loc.clone();
+    let value = p.attribute(None)?;
+    if !matches!(value, Attr::Symbol(_)) {
+        return p.error_at(&loc, "invalid kind of attribute specified");
+    }
+    op.set_attr(name, value);
+    Ok(())
+}
+
+fn attribute(p: &mut Parser, op: &mut Op, name: &str, ty: Option<&Type>) -> Res {
+    let loc = p.loc.clone();
+    let value = p.attribute(ty)?;
+    if op.attr(name).is_some() {
+        let message = format!("attribute '{name}' occurs more than once");
+        return p.error_at(&loc, message);
+    }
+    op.set_attr(name, value);
+    Ok(())
 }
 
 fn function_type(p: &mut Parser) -> Res<FunctionType> {
