@@ -99,7 +99,7 @@ fn emit_with(
     Ok(emitter.out)
 }
 
-/// What all functions of a body share.
+/// The emission of a body with all its functions.
 pub(crate) struct Emitter<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) out: Body,

@@ -1,4 +1,4 @@
-//! What every graph goes through after pruning, with or without optimization.
+//! Expansion of pruned graphs, with or without optimization.
 
 use crate::passes::{composite, dce, inline, references, symbolic_gradient};
 use crate::{ExpandedGraph, Lower, PassCtx, passes};

@@ -17,7 +17,7 @@ pub struct Pass {
     pub run: fn(&mut Graph, &PassCtx) -> Result<()>,
 }
 
-/// What a pass works with.
+/// The context of a pass.
 pub struct PassCtx<'a> {
     /// The ops.
     pub registry: &'a Registry,
@@ -60,19 +60,19 @@ impl PassCtx<'_> {
     }
 }
 
-/// Which passes run.
+/// Options of the compiler.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// Whether any pass runs at all.
     pub optimize: bool,
     /// Names of passes that are left out.
     pub disabled: Vec<String>,
-    /// Which If, Case and While become Switch, Merge and loops, so that they run concurrently with the
+    /// The If, Case and While nodes that become Switch, Merge and loops, so that they run concurrently with the
     /// nodes around them; applies without `optimize` too.
     pub lower: Lower,
 }
 
-/// Which If, Case and While are lowered.
+/// The If, Case and While nodes that are lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lower {
     /// None.

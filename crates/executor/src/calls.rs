@@ -10,7 +10,7 @@ use ferroflow_tensor::Tensor;
 /// Deepest nesting of calls.
 const MAX_DEPTH: u32 = 100_000;
 
-/// What a call's results are for.
+/// The use of a call's results.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
     /// They are the node's outputs.
@@ -22,7 +22,7 @@ enum Phase {
     Body,
 }
 
-/// A call under way.
+/// A call in progress.
 #[derive(Default)]
 struct Call {
     frame: u32,
@@ -136,7 +136,7 @@ impl StepState {
         }
     }
 
-    /// How many calls an iteration of a loop is nested in.
+    /// The number of calls around an iteration of a loop.
     fn depth_of(&self, mut iter: u32) -> u32 {
         loop {
             match self.iterations[iter as usize].owner {

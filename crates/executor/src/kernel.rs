@@ -9,13 +9,13 @@ use ferroflow_tensor::Tensor;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a step runs with (TensorFlow's `Executor::Args`).
+/// The arguments of a step (TensorFlow's `Executor::Args`).
 pub struct RunArgs<'a> {
     /// The arguments of the plan's function.
     pub args: Vec<Tensor>,
     /// Threads that compute, besides the calling one.
     pub pool: &'a Arc<Pool>,
-    /// What outlives the step.
+    /// State that outlives the step.
     pub resources: &'a Resources,
     /// Ends the step when cancelled.
     pub cancel: &'a CancelToken,
@@ -23,7 +23,7 @@ pub struct RunArgs<'a> {
     pub trace: Option<&'a Arc<dyn TraceSink>>,
 }
 
-/// What is the same for every node of a step.
+/// The environment of all nodes of a step.
 pub(crate) struct Env<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) services: StepServices<'a>,

@@ -8,7 +8,7 @@ use ferroflow_program::{FrameIdx, FrameKind, NodeIdx};
 use ferroflow_tensor::Tensor;
 use std::collections::VecDeque;
 
-/// A loop under way. Invariants: `window` is not empty and holds consecutive iterations, the
+/// A loop in progress. Invariants: `window` is not empty and holds consecutive iterations, the
 /// oldest first; `deferred` is empty unless the window is full; `dead_exits` are of the newest
 /// iteration.
 #[derive(Default)]

@@ -166,7 +166,7 @@ impl StepState {
             return Ok(());
         }
         Err(resource_exhausted!(
-            "the step has {} iterations of loops and functions under way at the same time; does \
+            "the step has {} iterations of loops and functions in progress at the same time; does \
              the recursion end?",
             self.iterations.len()
         ))
@@ -352,7 +352,7 @@ impl StepState {
         1
     }
 
-    /// What `edge` carries of `self.outputs`.
+    /// The value of `self.outputs` that `edge` carries.
     #[inline(always)]
     fn carried(&mut self, edge: &Edge) -> Value {
         let output = &mut self.outputs[edge.output as usize];

@@ -1,4 +1,4 @@
-//! What a running step reports to an observer.
+//! Traces of running steps.
 
 use ferroflow_opdef::NodeInfo;
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// One kernel call.
 pub struct NodeSpan<'a> {
-    /// Which node.
+    /// The node.
     pub node: &'a NodeInfo,
     /// The function or loop it is in; empty for the graph itself.
     pub frame: &'a str,
@@ -57,7 +57,7 @@ impl fmt::Display for TracedTensor {
 
 /// A node that did not run because an input was dead.
 pub struct DeadNode<'a> {
-    /// Which node.
+    /// The node.
     pub node: &'a NodeInfo,
     /// The producer whose dead output (or whose own death) reached it last.
     pub cause: &'a NodeInfo,

@@ -122,7 +122,7 @@ pub struct DeviceSet {
     pub soft: bool,
 }
 
-/// What a colocation constraint in the attr `_class` begins with.
+/// The prefix of a colocation constraint in the attr `_class`.
 const COLOCATED: &str = "loc:@";
 
 /// The names of the nodes that a node is colocated with.
@@ -176,7 +176,7 @@ impl DeviceSet {
         Ok(())
     }
 
-    /// The device, by position, of the node `node` that asks for `requested`.
+    /// The device, by position, of the node `node` that requests `requested`.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if no device matches.

@@ -23,7 +23,7 @@ pub struct Function {
 }
 
 /// Functions by name. One whose body could not be imported is kept with its error, which belongs
-/// to whoever calls it.
+/// to its callers.
 #[derive(Clone, Default)]
 pub struct Library {
     functions: FxHashMap<String, Result<Arc<Function>>>,

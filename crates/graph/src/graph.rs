@@ -214,7 +214,7 @@ impl Graph {
         self.nodes.len()
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
@@ -334,7 +334,7 @@ pub(crate) fn check_arity(node: &Node, expected: &[DType]) -> Result<()> {
     ))
 }
 
-/// What an input must be.
+/// The requirements of an input.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) dtype: DType,

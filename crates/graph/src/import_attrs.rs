@@ -7,7 +7,7 @@ use ferroflow_opdef::{AttrValue, Attrs, FuncRef, Name, OpDef, PACKED};
 use ferroflow_tensor::{DType, MappedFile};
 use std::sync::Arc;
 
-/// What attrs may refer to.
+/// The scope of attrs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AttrScope<'a> {
     /// The mapping that constants may stay in.

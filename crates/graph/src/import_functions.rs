@@ -294,7 +294,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// What an input inside a body means: `ARG` or `NODE:OUTPUT:POSITION`.
+    /// The output that an input inside a body names: `ARG` or `NODE:OUTPUT:POSITION`.
     fn source(&self, body: &Body, input: &str) -> Result<Output> {
         if let Some(arg) = body.args.get(input) {
             return Ok(Output::new(*arg, 0));

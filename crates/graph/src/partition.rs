@@ -30,7 +30,7 @@ impl PlacedGraph {
 
 /// The part of a graph that one device runs.
 ///
-/// What other parts need goes out through `_Send` nodes, what it needs of them comes in through
+/// Values for other parts leave through `_Send` nodes, those from other parts arrive through
 /// `_Recv` nodes. The rendezvous where they meet is its first argument; its other arguments and its
 /// results are some of the whole graph's.
 pub struct Partition {
@@ -38,9 +38,9 @@ pub struct Partition {
     pub device: usize,
     /// Its nodes.
     pub graph: PlacedGraph,
-    /// Which argument of the whole graph each argument after the first is.
+    /// For each argument after the first, the argument of the whole graph.
     pub feeds: Vec<usize>,
-    /// Which result of the whole graph each result is.
+    /// For each result, the result of the whole graph.
     pub fetches: Vec<usize>,
 }
 
@@ -106,7 +106,7 @@ fn may_be_cut(graph: &Graph, places: &[usize]) -> Result<bool> {
     Ok(true)
 }
 
-/// What goes from one device to another: a value, or only the news that a node has run.
+/// An edge between devices: a value, or only a control dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Carried {
     Value(Output),

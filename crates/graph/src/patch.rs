@@ -77,7 +77,7 @@ impl Patch {
         self.library(graph).insert(name, function);
     }
 
-    /// Where `output` will be read from, chains of redirects included.
+    /// The output that readers of `output` will read, after all redirects.
     pub fn resolve(&self, mut output: Output) -> Output {
         // A chain longer than the number of redirects would be a cycle.
         for _ in 0..=self.redirects.len() {

@@ -1,4 +1,4 @@
-//! Which device each node of a graph is on.
+//! Placement of nodes on devices.
 
 use crate::device::colocated_with;
 use crate::{Consumers, DeviceSet, Graph, Node, NodeId};

@@ -11,7 +11,7 @@ pub const ARG: &str = "_Arg";
 /// The op that stands for a fetched tensor.
 pub const RETVAL: &str = "_Retval";
 
-/// What a run feeds, fetches and runs, by TensorFlow's names.
+/// The feeds, fetches and targets of a run, by TensorFlow's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Signature {
     /// Tensors that are fed, e.g. `x:0`.
@@ -101,7 +101,7 @@ impl Graph {
     }
 
     /// The output that a tensor name means. `missing` makes the error for a node that does not exist from
-    /// a hint, `beyond` the one for a node that has only so many outputs.
+    /// a hint, `beyond` the one for a node with that number of outputs.
     fn look_up(
         &self,
         name: &str,
@@ -218,7 +218,7 @@ struct Cut<'a> {
     targets: Vec<NodeId>,
     /// The position of each fed output.
     fed: FxHashMap<Output, usize>,
-    /// What is read instead of an output.
+    /// The output that is read instead of another.
     connected: FxHashMap<Output, Output>,
 }
 
@@ -396,7 +396,7 @@ pub(crate) fn boundary_attrs(dtype: DType, index: usize) -> Attrs {
         .with("index", AttrValue::Int(index as i64))
 }
 
-/// What is read instead of a node's output, checked as TensorFlow does.
+/// The outputs that are read instead of others, checked as in TensorFlow.
 fn connected(
     graph: &Graph,
     signature: &Signature,
@@ -429,7 +429,7 @@ fn connected(
     Ok(connected)
 }
 
-/// What TensorFlow's kernel of a node calls its input.
+/// The name of an input in errors of TensorFlow's kernel.
 fn input_name(graph: &Graph, input: Output, is_fed: bool) -> String {
     let name = &graph.node(input.node).name;
     match input.slot {

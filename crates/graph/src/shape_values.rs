@@ -1,4 +1,4 @@
-//! What is known at compile time of small integer tensors that hold shapes: `Shape(x)` of a partly
+//! Compile-time values of small integer tensors that hold shapes: `Shape(x)` of a partly
 //! known `x`, and what graphs compute from it on the way to a Reshape.
 
 use crate::{Graph, Node, Output, ShapeMap};

@@ -6,7 +6,7 @@ use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch, u
 use ferroflow_opdef::{AttrValue, Attrs};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What the arguments and results of a body become.
+/// The form of the arguments and results of a copied body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Boundary {
     /// Identity nodes, which others can wait for.
@@ -168,7 +168,7 @@ fn index(node: &Node) -> Result<usize> {
     index.map_err(|_| internal!("'{}' has a negative index", node.name))
 }
 
-/// What is passed for an argument.
+/// The output that is passed for an argument.
 fn passed(arg: &Node, args: &[Output]) -> Result<Output> {
     let passed = args.get(index(arg)?).copied();
     passed.ok_or_else(|| internal!("nothing is passed for '{}'", arg.name))

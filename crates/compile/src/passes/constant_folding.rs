@@ -111,7 +111,7 @@ fn reshape_constant(graph: &Graph, id: NodeId, shapes: &ShapeMap) -> Option<Lazy
     }
 }
 
-/// The value of a node that asks for a shape that is known.
+/// The value of a node that returns a known shape.
 fn materialize(node: &Node, shapes: &ShapeMap) -> Option<Tensor> {
     let shape = match node.op() {
         "Shape" | "Size" | "Rank" => shapes.get(*node.inputs.first()?),

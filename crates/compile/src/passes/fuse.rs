@@ -409,7 +409,7 @@ impl Fusion {
         }
         self.node.inputs.extend(chain.side);
         let op = match chain.kind {
-            // TensorFlow's signature asks for at least one argument.
+            // TensorFlow's signature requires at least one argument.
             Kind::Conv if self.node.inputs.len() == 2 => "Conv2D",
             Kind::Conv => "_FusedConv2D",
             Kind::Depthwise => "_FusedDepthwiseConv2dNative",

@@ -1,4 +1,4 @@
-//! Fuses bias and activation into products whose weights are read anew in each step, as they are when
+//! Fuses bias and activation into products whose weights are read in each step, as they are when
 //! a network learns: TensorFlow's `_FusedConv2D` and `_FusedMatMul`.
 
 use crate::pass::FUSED_SUFFIX;
@@ -40,7 +40,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     Ok(())
 }
 
-/// What can be fused into the product `root`.
+/// The chain that can be fused into the product `root`.
 fn chain(view: &View, root: NodeId) -> Option<Chain> {
     let node = view.node(root);
     let fits = match node.op() {

@@ -42,7 +42,7 @@ struct Update {
     op: &'static str,
     gradient: usize,
     product: NodeId,
-    /// What the optimizer has to wait for besides.
+    /// Further control inputs of the optimizer.
     controls: Vec<NodeId>,
 }
 
@@ -111,7 +111,7 @@ fn wait_for_readers(graph: &Graph, consumers: &Consumers, updates: &mut [Update]
     }
 }
 
-/// What becomes of the optimizer `id`, if its gradient is a product with no other reader.
+/// The update of optimizer `id`, if its gradient is a product without other readers.
 fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     let node = graph.node(id);
     let known = OPTIMIZERS.iter().find(|(op, ..)| *op == node.op());

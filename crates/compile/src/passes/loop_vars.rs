@@ -1,8 +1,8 @@
 //! Removes variables that a While carries unnecessarily.
 //!
-//! TensorFlow adds a counter and a maximum to every loop, and carries whatever the body captures. A variable that neither the condition, nor an effect, nor a variable that is needed
-//! depends on is dropped; one that the body returns as it got it, and that is a constant, becomes
-//! that constant inside.
+//! TensorFlow adds a counter and a maximum to every loop, and carries whatever the body captures. A
+//! variable is dropped unless the condition, an effect or a variable that is needed depends on it; one
+//! that is a constant and that the body returns unchanged becomes that constant inside.
 
 use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
@@ -120,7 +120,7 @@ impl Sides {
     }
 }
 
-/// What happens to the variables of one loop.
+/// The changes to the variables of one loop.
 struct Shrink {
     cond: Sides,
     body: Sides,
@@ -182,7 +182,7 @@ impl Shrink {
     }
 }
 
-/// Removes boundary nodes that are not kept, and numbers the others anew.
+/// Removes boundary nodes that are not kept, and renumbers the others.
 fn renumber(graph: &mut Graph, nodes: &[Option<NodeId>], keep: &[bool]) {
     let mut patch = Patch::new();
     let mut next = 0;

@@ -30,7 +30,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-/// The attr with which TensorFlow asks for it.
+/// The attr with which TensorFlow requests it.
 const MARK: &str = "_lower_using_switch_merge";
 /// Most nodes that are added; what would need more stays a call.
 const MAX_ADDED: usize = 1 << 18;
@@ -89,13 +89,13 @@ struct Copied {
     gate: Option<NodeId>,
 }
 
-/// How a body is copied.
+/// Options of copying a body.
 struct Place<'a> {
     todo: &'a Todo,
     /// The node whose function it is.
     node: &'a Node,
     name: &'a str,
-    /// What nodes without inputs wait for.
+    /// The node that nodes without inputs wait for.
     pivot: NodeId,
     /// No result is available before all others and all effects.
     in_sequence: bool,

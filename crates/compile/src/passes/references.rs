@@ -102,13 +102,13 @@ fn update_op(op: &str) -> Option<String> {
     }
 }
 
-/// How many references the op writes to: its first inputs.
+/// The number of references that the op writes to: its first inputs.
 fn refs_written(op: &str) -> usize {
     let writes = update_op(op).is_some() || op == "CountUpTo";
     n_optimized(op).max(usize::from(writes))
 }
 
-/// How many variables an optimizer changes: its first inputs.
+/// The number of variables that an optimizer changes: its first inputs.
 fn n_optimized(op: &str) -> usize {
     let rule = op.strip_prefix("Sparse").unwrap_or(op);
     match rule.strip_prefix("Apply").unwrap_or_default() {
@@ -130,7 +130,7 @@ fn control_op(op: &str) -> Option<&str> {
     }
 }
 
-/// Where the reference that a node hands out begins.
+/// The origin of the reference that a node returns.
 #[derive(Clone, Copy)]
 struct Root {
     variable: NodeId,
@@ -440,7 +440,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// What a fetch of a node of control flow returns: the variable's value.
+    /// Makes a node of control flow return the variable's value when it is fetched.
     fn value_of_control(&mut self, id: NodeId, node: &Node, to: &Reference) -> Result<()> {
         if node.class() != NodeClass::Merge {
             return self.become_read(id, to, node, &[]);

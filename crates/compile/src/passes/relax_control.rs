@@ -27,7 +27,7 @@ const MAX_ATOMS: usize = 32;
 /// Rounds before all loops count as irregular.
 const MAX_ROUNDS: usize = 4;
 
-/// What must hold for a value to be alive.
+/// A condition for a value to be alive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Atom {
     /// The loop was entered.
@@ -74,7 +74,7 @@ impl Condition {
         other.atoms.iter().all(|a| self.atoms.contains(a))
     }
 
-    /// What holds whenever one of both does.
+    /// The condition that holds whenever one of both does.
     fn or(&self, other: &Condition) -> Condition {
         let common = |a: &&Atom| other.atoms.contains(a);
         let atoms: SmallVec<[Atom; 4]> = self.atoms.iter().filter(common).copied().collect();
@@ -170,7 +170,7 @@ impl<'a> Deadness<'a> {
         condition
     }
 
-    /// Where a truth value was made.
+    /// The output that a truth value was forwarded from.
     fn predicate(&self, mut output: Output) -> Output {
         loop {
             let node = self.graph.node(output.node);
@@ -239,7 +239,7 @@ impl<'a> Deadness<'a> {
     }
 }
 
-/// Which nodes cannot run before something that has effects, seen from inside their branch or
+/// The nodes that cannot run before a node with effects, seen from inside their branch or
 /// iteration.
 fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
     let mut behind = vec![false; graph.id_bound()];

@@ -1,4 +1,4 @@
-//! Which kernels of a function are worth another thread.
+//! The costs of kernels: which are worth another thread.
 //!
 //! As in TensorFlow's executor, inexpensive kernels run on the thread that makes them ready; only
 //! expensive ones, of which several are ready, are handed over.
@@ -24,11 +24,11 @@ pub(super) struct Traits {
     pub(super) is_deferred: bool,
 }
 
-/// What is known of the kernels of a function.
+/// The costs of the kernels of a function.
 #[derive(Debug)]
 pub(super) struct FunctionCosts {
     traits: Vec<Traits>,
-    /// How many arguments each kernel waits for; the first kernel is number 1.
+    /// The number of arguments that each kernel waits for; the first kernel is number 1.
     pub(super) waits: Vec<u32>,
     /// Positions in the static schedule of expensive kernels that could run at the same time as another
     /// kernel. Before the first one, the sequential prefix, no second thread is of use.
@@ -99,14 +99,14 @@ struct FunctionSlot {
 }
 
 impl Costs {
-    /// The costs of a program with these kernels, by code, and so many functions.
+    /// The costs of a program with these kernels, by code, and `n_functions` functions.
     pub(super) fn new(kernels: Vec<KernelCost>, n_functions: usize) -> Costs {
         let mut functions = Vec::new();
         functions.resize_with(n_functions, FunctionSlot::default);
         Costs { kernels, functions }
     }
 
-    /// What is known of the kernels of a function, whose body is `body`.
+    /// The costs of the kernels of a function, whose body is `body`.
     pub(super) fn of_function(
         &self,
         loaded: &Loaded,

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// How deep calls may nest on the stack before one goes to the work queue.
+/// The maximum nesting of calls on the stack before one goes to the work queue.
 const MAX_DEPTH: u32 = 48;
 /// Registers that fit on the stack: a call of a function with at most as many allocates nothing.
 const N_INLINE: usize = 8;
@@ -222,7 +222,7 @@ fn promise_missing(
 pub(super) type Pending = SmallVec<[(u32, AsyncValue); 2]>;
 
 impl<'a> Call<'a> {
-    /// How many arguments each kernel waits for.
+    /// The number of arguments that each kernel waits for.
     pub(super) fn waits(self) -> Vec<u32> {
         self.costs()
             .map_or(self.body.waits(), |costs| &costs.waits)
@@ -235,7 +235,7 @@ impl<'a> Call<'a> {
         self.costs().is_some_and(|costs| costs.of(id).is_deferred)
     }
 
-    /// What is known of the function's kernels, where some may run at the same time.
+    /// The costs of the function's kernels, if some may run at the same time.
     #[inline]
     pub(super) fn costs(self) -> Option<&'a FunctionCosts> {
         let loaded: &'a Loaded = self.loaded;

@@ -10,7 +10,7 @@ use ferroflow_sync::DepthGuard;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// How deep synchronous calls may nest: they cannot move to another stack.
+/// The maximum nesting of synchronous calls, which cannot move to another stack.
 const MAX_DEPTH: u32 = 256;
 
 thread_local! {

@@ -13,9 +13,9 @@ pub(super) type Branch = usize;
 pub(super) struct Side {
     /// The predicate.
     pub(super) pred: Output,
-    /// Which output of the Switch.
+    /// The output of the Switch.
     pub(super) slot: usize,
-    /// Of how many.
+    /// The number of its outputs.
     pub(super) n: usize,
     around: Branch,
     depth: usize,

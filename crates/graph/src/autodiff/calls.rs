@@ -25,7 +25,7 @@ const VARIABLE: &str = "_variable_dtype";
 /// A function and, for each argument that is a handle, the dtype of the variable behind it.
 type Key = (String, Vec<Option<DType>>);
 
-/// What becomes of a function that is differentiated.
+/// The functions that a differentiated function becomes.
 #[derive(Clone)]
 struct Names {
     /// The function with what its gradient reads as one more result.
@@ -37,7 +37,7 @@ struct Names {
 #[derive(Default)]
 pub(crate) struct GradientFunctions {
     names: FxHashMap<Key, Names>,
-    /// What became of which function.
+    /// The original function of each.
     origins: FxHashMap<String, Key>,
     to_make: Vec<Key>,
     /// See [`GradientOptions::ignore_overrides`].
@@ -136,7 +136,7 @@ impl Walk<'_, '_, '_> {
         Ok(Some(results))
     }
 
-    /// What becomes of the functions that a node calls.
+    /// The differentiated functions of those that a node calls.
     fn functions_of(
         &self,
         node: &Node,
@@ -208,7 +208,7 @@ fn with_functions<'n>(
 }
 
 impl GraphBuilder<'_> {
-    /// What becomes of a function when it is differentiated.
+    /// The names of a function's forward and gradient functions.
     fn gradient_functions_of(&mut self, of: &str, variables: &[Option<DType>]) -> Result<Names> {
         self.library.get(of)?;
         let key = (of.to_string(), variables.to_vec());
@@ -397,7 +397,7 @@ impl GraphBuilder<'_> {
 
 impl Library {
     /// Adds the gradient of a function as `name`, one that runs the function once more and has an argument or
-    /// result for each of the function's. If it cannot be made, the error belongs to whoever calls it.
+    /// result for each of the function's. If it cannot be made, calls of it return the error.
     pub fn add_symbolic_gradient(&mut self, name: &str, of: Function, registry: &Registry) {
         let mut b = GraphBuilder::new(registry);
         std::mem::swap(&mut b.library, self);

@@ -12,7 +12,7 @@ use std::cell::{RefCell, RefMut};
 /// Constants of at most this many bytes are made once for each value.
 const MAX_SHARED: usize = 256;
 
-/// Where a node's outputs are.
+/// The place of a node's outputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// In the graph itself or a loop of it.
@@ -30,7 +30,7 @@ pub(super) struct Region {
     pub(super) parent: usize,
     /// The loop that is reversed; for region 0 the one that contains the request.
     pub(super) of: Option<usize>,
-    /// What nodes without inputs from the region wait for.
+    /// The node that nodes without inputs from the region wait for.
     pub(super) pivot: Option<NodeId>,
     /// The loop, unless this is the part that was asked.
     pub(super) frame: Option<super::loops::Frame>,
@@ -46,7 +46,7 @@ pub(super) struct Emit<'a, 'r> {
     pub(super) regions: Vec<Region>,
     /// The region that nodes are added to.
     pub(super) region: usize,
-    /// What names of new nodes begin with.
+    /// The prefix of names of new nodes.
     pub(super) prefix: String,
     /// The scope of all new nodes, without the last `/`.
     pub(super) scope: String,
@@ -91,7 +91,7 @@ impl<'a, 'r> Emit<'a, 'r> {
         }
     }
 
-    /// Where `value` is.
+    /// The place of `value`.
     pub(super) fn place(&self, value: Output) -> Place {
         match value.node.index().checked_sub(self.n_old) {
             Some(new) => self.places.get(new).copied().unwrap_or(Place::Anywhere),

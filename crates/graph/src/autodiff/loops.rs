@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 pub(super) struct Var {
     pub(super) enter: NodeId,
     pub(super) merge: NodeId,
-    /// What the next iteration gets.
+    /// Its value in the next iteration.
     pub(super) next: Output,
     pub(super) exit: Option<NodeId>,
     /// Whether the next iteration gets what this one got.
@@ -35,7 +35,7 @@ pub(super) struct Parts {
     cond: Option<Output>,
 }
 
-/// What is known of the loops.
+/// The nodes of the loops, and the branches.
 #[derive(Default)]
 pub(super) struct Loops {
     parts: FxHashMap<usize, Parts>,
@@ -226,13 +226,19 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// Where the outputs of loop `of` are.
+    /// The place of the outputs of loop `of`.
     pub(super) fn outside(&self, of: usize) -> Place {
         Place::Forward(self.frames.loops[of].parent)
     }
 
     /// Adds a node outside loop `of`, alive if and only if the loop is entered.
-    fn beside(&mut self, of: usize, op: &str, inputs: &[Output], attrs: Attrs) -> Result<Output> {
+    fn add_outside(
+        &mut self,
+        of: usize,
+        op: &str,
+        inputs: &[Output],
+        attrs: Attrs,
+    ) -> Result<Output> {
         let graph = &self.builder.graph;
         let parts = self.parts(of)?;
         let enters = parts.vars.iter().map(|v| v.enter);
@@ -261,7 +267,7 @@ impl Emit<'_, '_> {
         let attrs = Attrs::default()
             .with("dtype", AttrValue::Type(DType::Int32))
             .with("value", AttrValue::Tensor(Tensor::scalar(0i32).into()));
-        let zero = self.beside(of, "Const", &[], attrs)?;
+        let zero = self.add_outside(of, "Const", &[], attrs)?;
         let entered = self.enter_at(&frame, zero, false)?;
         let (merge, value, last) = self.begin(&frame, entered)?;
         let one = self.scalar(1)?;
@@ -276,7 +282,7 @@ impl Emit<'_, '_> {
         self.add_constant(Tensor::scalar(value))
     }
 
-    /// What a value of the loop was in the iteration that the reverse is at.
+    /// The value in the iteration that the reverse is at.
     fn carry(&mut self, value: Output, region: usize) -> Result<Output> {
         let of = self.regions[region].of;
         let of = of.ok_or_else(|| internal!("a region without a loop"))?;
@@ -404,7 +410,7 @@ impl Emit<'_, '_> {
         let any = self.scalar(-1)?;
         let dtype = self.builder.dtype(value)?;
         let attrs = Attrs::default().with("element_dtype", AttrValue::Type(dtype));
-        let empty = self.beside(of, "EmptyTensorList", &[any, any], attrs)?;
+        let empty = self.add_outside(of, "EmptyTensorList", &[any, any], attrs)?;
         let entered = self.enter_at(&frame, empty, false)?;
         let (merge, list, last) = self.begin(&frame, entered)?;
         let path: Vec<(Output, Side)> = path.iter().map(|s| (s.pred, *s)).collect();

@@ -28,7 +28,7 @@ pub type Gradient = ferroflow_opdef::Gradient<Output>;
 /// Slices of a tensor that is zero elsewhere.
 pub type IndexedSlices = ferroflow_opdef::IndexedSlices<Output>;
 
-/// What becomes of values that nothing connects.
+/// The gradients of values that no y depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Unconnected {
     /// They have no gradient.
@@ -38,7 +38,7 @@ pub enum Unconnected {
     Zero,
 }
 
-/// How gradients are made.
+/// Options for gradients.
 #[derive(Clone, Debug)]
 pub struct GradientOptions {
     /// The scope of the new nodes.
@@ -47,7 +47,7 @@ pub struct GradientOptions {
     pub grad_ys: Vec<Option<Output>>,
     /// Values that count as constants.
     pub stop_gradients: Vec<Output>,
-    /// What becomes of an `x` that no `y` depends on.
+    /// The gradient of an `x` that no `y` depends on.
     pub unconnected: Unconnected,
     /// Where the gradient of a node is a function of the program that made the graph
     /// (`tf.custom_gradient`, `gradient_override_map`), take that of its op. It is an error

@@ -22,7 +22,7 @@ pub(super) struct Reach {
     units: Vec<Vec<Unit>>,
 }
 
-/// Where a gradient request ends.
+/// The values of a gradient request.
 pub(super) struct Ends<'a> {
     pub(super) ys: &'a [Output],
     pub(super) xs: &'a [Output],

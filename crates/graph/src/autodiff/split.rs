@@ -19,9 +19,9 @@ use rustc_hash::FxHashMap;
 /// A function and its gradient in one graph.
 pub(super) struct JointGraph {
     pub(super) graph: Graph,
-    /// What the function returns.
+    /// The results of the function.
     pub(super) results: Vec<Output>,
-    /// How many arguments the function has; those of the gradient follow.
+    /// The number of arguments of the function; those of the gradient follow.
     pub(super) n_args: usize,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn split_forward_backward(
     split.finish(&joint.results, arg)
 }
 
-/// Which nodes belong to the function and which to its gradient.
+/// The nodes of the function and those of its gradient.
 struct Parts {
     is_forward: Vec<bool>,
     is_backward: Vec<bool>,
@@ -137,9 +137,9 @@ struct Split<'r> {
     backward: GraphBuilder<'r>,
     /// By dtype: something without a meaning.
     fillers: FxHashMap<DType, Output>,
-    /// Where in the optional a value of the function is.
+    /// The position in the optional of each value of the function.
     slots: FxHashMap<Output, usize>,
-    /// What the optional gets, and what it is once unpacked.
+    /// The values in the optional, and the unpacked ones.
     kept: Vec<Output>,
     unpacked: Vec<Output>,
     /// The values of the function as the gradient sees them.

@@ -1,4 +1,4 @@
-//! How values get into branches and loops.
+//! Routing of values into branches and loops.
 
 use super::GraphBuilder;
 use crate::{Node, NodeId, Output};
@@ -11,7 +11,7 @@ pub(super) enum Kind {
     Branch {
         /// The predicate in the outer context.
         pred: Output,
-        /// Which side.
+        /// The side.
         side: bool,
     },
     /// The inside of a loop.
@@ -22,7 +22,7 @@ pub(super) enum Kind {
 pub(super) struct Context {
     pub(super) kind: Kind,
     pub(super) parent: Option<usize>,
-    /// What nodes without inputs wait for.
+    /// The node that nodes without inputs wait for.
     pub(super) pivot: NodeId,
     /// Outer values, and what they are inside.
     pub(super) inside: FxHashMap<Output, Output>,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The GraphDef version that built graphs carry.
 const PRODUCER: i32 = 2400;
 
-/// A graph in the making.
+/// A graph that is being built.
 ///
 /// Nodes get the current scope's prefix, the current device and the current control dependencies.
 /// Inside [`GraphBuilder::cond`] and [`GraphBuilder::while_loop`] outer values are routed in by

@@ -7,7 +7,7 @@ use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::{ArgDef, ArgType, AttrValue, Attrs, Name, OpDef};
 use ferroflow_tensor::DType;
 
-/// A node in the making; see [`GraphBuilder::op`].
+/// A node that is being built; see [`GraphBuilder::op`].
 pub struct OpBuilder<'b, 'r> {
     builder: &'b mut GraphBuilder<'r>,
     op: String,

@@ -8,10 +8,10 @@ use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 
-/// How a loop runs.
+/// Options of a loop.
 #[derive(Clone, Copy, Debug)]
 pub struct WhileOptions {
-    /// Most iterations that may be under way at the same time.
+    /// The maximum number of iterations in progress.
     pub parallel_iterations: i64,
 }
 

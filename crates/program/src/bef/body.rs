@@ -29,7 +29,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// How many arguments it has.
+    /// The number of arguments.
     #[inline]
     pub fn n_args(&self) -> usize {
         self.refers.args.len as usize
@@ -63,7 +63,7 @@ impl Body {
         self.location
     }
 
-    /// How often each register is read, returning it included.
+    /// The number of reads of each register, its return included.
     #[inline]
     pub fn register_uses(&self) -> &[u32] {
         &self.uses
@@ -120,7 +120,7 @@ impl Body {
         self.operands(kernel).1
     }
 
-    /// Where a kernel stands, for its frame.
+    /// The call site of a kernel, for its frame.
     #[inline]
     pub fn site<'a>(
         &'a self,
@@ -173,19 +173,19 @@ impl Body {
     }
 
     /// The streams that the start of the function (0) and its kernels (from 1) run in, if the file
-    /// says so.
+    /// has them.
     #[inline]
     pub fn streams(&self) -> Option<&[u32]> {
         (!self.streams.is_empty()).then_some(&self.streams)
     }
 
-    /// How many arguments must be available before a kernel (from 1) runs.
+    /// The number of arguments that must be available before each kernel (from 1) runs.
     #[inline]
     pub fn waits(&self) -> &[u32] {
         &self.waits
     }
 
-    /// How many arguments the function has.
+    /// The number of arguments of the function.
     pub fn n_arguments(&self) -> usize {
         self.argument_users.len()
     }
@@ -362,27 +362,21 @@ fn read_kernel(file: &File, body: &mut Body, bytes: &[u8]) -> Option<Kernel> {
 fn mark_last_uses(body: &mut Body) {
     let mut is_used_later = vec![false; body.uses.len()];
     let mut visit = |operand: &mut Operand, is_read: bool| {
-        if let Some(later) = is_used_later.get_mut(operand.register()) {
-            if !*later {
-                *operand = operand.last();
-            }
-            *later |= is_read;
+        let later = &mut is_used_later[operand.register()];
+        if !*later {
+            *operand = operand.last();
         }
+        *later |= is_read;
     };
     body.returns.iter_mut().rev().for_each(|r| visit(r, true));
     for id in body.schedule.order().iter().rev() {
-        let Some(kernel) = body.kernels.get(*id as usize - 1) else {
-            continue;
-        };
+        let kernel = &body.kernels[*id as usize - 1];
         let (start, n_args) = (kernel.refers.args.start as usize, kernel.n_args());
         let end = start + n_args + kernel.refers.n_results as usize;
-        for (i, operand) in (body.operands.get_mut(start..end).unwrap_or(&mut []))
-            .iter_mut()
-            .enumerate()
+        let operands = body.operands[start..end].iter_mut().enumerate();
+        operands
             .rev()
-        {
-            visit(operand, i < n_args);
-        }
+            .for_each(|(i, operand)| visit(operand, i < n_args));
     }
 }
 
@@ -391,18 +385,12 @@ fn mark_early_results(body: &mut Body) {
     let not_strict = body.kernels.iter().filter(|k| k.non_strict);
     let asked = not_strict.flat_map(|k| body.args(k)).chain(&body.returns);
     let mut is_early = vec![false; body.uses.len()];
-    for operand in asked {
-        if let Some(early) = is_early.get_mut(operand.register()) {
-            *early = true;
-        }
-    }
+    asked.for_each(|operand| is_early[operand.register()] = true);
     for kernel in &body.kernels {
         let start = kernel.refers.args.start as usize + kernel.n_args();
-        let results = body
-            .operands
-            .get_mut(start..start + kernel.refers.n_results as usize);
-        for operand in results.into_iter().flatten() {
-            if is_early.get(operand.register()) == Some(&true) {
+        let end = start + kernel.refers.n_results as usize;
+        for operand in &mut body.operands[start..end] {
+            if is_early[operand.register()] {
                 *operand = operand.early();
             }
         }

@@ -1,4 +1,4 @@
-//! How values of a compiled model are encoded: fields one after the other, integers with seven bits a
+//! The encoding of values of a compiled model: fields one after the other, integers with seven bits a
 //! byte, enums behind a tag. The tables at the end of this file are both the encoder and the decoder.
 
 use super::format::{Reader, Writer};
@@ -13,7 +13,7 @@ use ferroflow_tensor::{Bytes, DType, LazyTensor, PartialShape};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How deep lists may be nested: attrs hold lists and functions with attrs.
+/// The maximum nesting of lists: attrs hold lists and functions with attrs.
 const MAX_DEPTH: usize = 12;
 
 /// Writes values; numbers strings, tensors and functions on the way.

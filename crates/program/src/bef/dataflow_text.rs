@@ -7,7 +7,7 @@
 
 use super::model::{MAIN, symbol};
 use crate::dataflow::{Action, Body, BodyAction, BodyFrame, FrameIdx, FrameKind, NodeIdx, Source};
-use crate::mlir::{Attr, Dense, FunctionType, Loc, Module, Op, Region, Type, Value};
+use crate::mlir::{Attr, Dense, Loc, Module, Op, Region, Type, Value};
 use ferroflow_opdef::{AttrValue, PACKED};
 use ferroflow_tensor::{DType, LazyTensor};
 use std::collections::{HashMap, HashSet};
@@ -103,14 +103,9 @@ impl<'a> Printer<'a> {
             let result = self.source(*source, &mut region);
             end.operands.push(result);
         }
-        let ty = FunctionType {
-            inputs: self.module.types(&region.args),
-            results: self.module.types(&end.operands),
-        };
+        let inputs = self.module.types(&region.args);
+        let mut op = Op::func(&self.names[f], inputs, self.module.types(&end.operands));
         region.ops.push(end);
-        let mut op = Op::new("func", &Loc::default());
-        op.set_attr("sym_name", Attr::string(&self.names[f]));
-        op.set_attr("type", Attr::Type(Type::Function(ty.into())));
         op.set_attr("tfrt.dataflow", Attr::Unit);
         op.regions.push(region);
         op

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(super) const MAGIC: [u8; 2] = [0x0b, 0xef];
 /// The only version of TFRT of February 2021.
 pub(super) const VERSION: u8 = 0;
-/// What fills gaps.
+/// The byte that fills gaps.
 pub(super) const PADDING: u8 = 0xcc;
 /// Stands for a string or type that the file does not have.
 pub(super) const INVALID_INDEX: usize = 0xffff;
@@ -66,7 +66,7 @@ impl Section {
     }
 }
 
-/// What runs a function.
+/// The engine that runs a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FunctionKind {
     /// The engine `async`.
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         (n <= self.left()).then_some(n)
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     pub(super) fn left(&self) -> usize {
         self.bytes.len().saturating_sub(self.at)
     }

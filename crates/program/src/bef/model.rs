@@ -8,7 +8,7 @@ use super::format::{FunctionKind, Section, Writer, corrupt};
 use super::read::File;
 use super::tensors::{read_tensors, write_tensors};
 use crate::dataflow::Body;
-use crate::mlir::{Attr, FunctionType, Loc, Module, Op, Region, Type};
+use crate::mlir::{Attr, Module, Op, Region, Type};
 use ferroflow_base::{Result, Status, data_loss, internal};
 use ferroflow_tensor::{DType, LazyTensor, MappedFile, PartialShape};
 use std::collections::{HashMap, HashSet};
@@ -21,13 +21,13 @@ pub const MAIN: &str = "main";
 /// with what loading derives.
 pub(super) const LAYOUT: u32 = 3;
 
-/// How deep functions that kernels call may call each other by kernels.
+/// The maximum nesting of functions that kernels call.
 const MAX_DEPTH: usize = 40;
 
 /// A tensor that a model takes or returns.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// What users call it.
+    /// Its name for users.
     pub key: String,
     /// Its name in the graph.
     pub name: String,
@@ -41,13 +41,13 @@ pub struct Port {
 pub struct Model {
     /// The function that a step calls.
     pub main: Body,
-    /// What it takes, in the order of its arguments.
+    /// Its inputs, in the order of its arguments.
     pub feeds: Vec<Port>,
-    /// What it returns, in the order of its results.
+    /// Its outputs, in the order of its results.
     pub fetches: Vec<Port>,
     /// Nodes that run for their effects.
     pub targets: Vec<String>,
-    /// What packed weights were packed for.
+    /// The machine that weights were packed for.
     pub packing: String,
 }
 
@@ -85,13 +85,8 @@ fn index<'a>(bodies: impl Iterator<Item = &'a (String, &'a Body)>) -> Module {
     for (name, body) in bodies {
         let tensors = |n| vec![Type::new("!tf.tensor"); n];
         let (n_args, n_results) = body.arity();
-        let ty = FunctionType {
-            inputs: tensors(n_args),
-            results: tensors(n_results),
-        };
-        let mut op = Op::new("func", &Loc::default());
-        op.set_attr("sym_name", Attr::String(symbol(name, &mut taken).into()));
-        op.set_attr("type", Attr::Type(Type::Function(ty.into())));
+        let name = symbol(name, &mut taken);
+        let mut op = Op::func(&name, tensors(n_args), tensors(n_results));
         op.set_attr("sym_visibility", Attr::string("private"));
         op.set_attr("tfrt.dataflow", Attr::Unit);
         op.regions.push(Region::default());

@@ -41,7 +41,7 @@ pub struct File {
 /// An entry of the index of functions.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// What runs it.
+    /// Its kind.
     pub kind: FunctionKind,
     /// Its name; empty for the region of a kernel.
     pub name: String,
@@ -100,7 +100,7 @@ impl File {
             .unwrap_or(&[])
     }
 
-    /// Where a section begins in the file, which its alignments refer to.
+    /// The start of a section in the file, which its alignments refer to.
     pub(super) fn section_start(&self, section: Section) -> usize {
         let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
         let range = slot.cloned().flatten();
@@ -161,7 +161,7 @@ impl File {
         CStr::from_bytes_until_nul(tail).ok()?.to_str().ok()
     }
 
-    /// How many kernels the file names.
+    /// The number of kernel names in the file.
     pub fn n_kernels(&self) -> usize {
         self.kernels.len()
     }
@@ -227,7 +227,7 @@ impl File {
         Some((std::str::from_utf8(name).ok()?, line, column))
     }
 
-    /// What the place at an offset of the section of positions is called, if it has a name.
+    /// The name of the location at an offset of the section of positions, if any.
     pub fn location_name(&self, offset: usize) -> Option<&str> {
         let names = self.location_names.get_or_init(|| {
             let mut reader = Reader::new(self.section(Section::LocationNames), 0);

@@ -34,7 +34,7 @@ impl ReadyQueue {
     }
 }
 
-/// What a kernel still waits for.
+/// The arguments that a kernel still waits for.
 #[derive(Clone, Copy)]
 struct Waiting {
     /// Arguments that have not been computed.

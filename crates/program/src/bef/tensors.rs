@@ -10,7 +10,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::sync::Arc;
 
-/// Where a tensor's bytes start.
+/// The alignment of a tensor's bytes.
 const ALIGNMENT: usize = 64;
 /// Tensors of at most this many bytes are in the table.
 const SMALL: usize = 64;
@@ -22,7 +22,7 @@ pub(super) struct TensorEntry {
     pub(super) data: TensorData,
 }
 
-/// Where the elements of a tensor are.
+/// The elements of a tensor.
 pub(super) enum TensorData {
     Inline(Bytes),
     /// In the section of weights, from here.

@@ -5,8 +5,7 @@ use super::dataflow_text;
 use super::format::{FunctionKind, Reader, Section, corrupt};
 use super::read::File;
 use crate::mlir::{
-    Attr, Dense, Diagnostic, FunctionType, Loc, Module, Op, Region, Severity, Type, Value, parse,
-    parse_type,
+    Attr, Dense, Diagnostic, Loc, Module, Op, Region, Severity, Type, Value, parse, parse_type,
 };
 use ferroflow_base::Result;
 use ferroflow_host_context::{AttrKind, HostDType, Operand, TypedAttr};
@@ -104,13 +103,8 @@ impl Converter<'_> {
                 continue;
             }
             let types = |indices: &[usize]| indices.iter().map(|t| self.ty(*t)).collect();
-            let ty = FunctionType {
-                inputs: types(&function.arguments),
-                results: types(&function.results),
-            };
-            let mut op = Op::new("func", &Loc::default());
-            op.set_attr("sym_name", Attr::string(&function.name));
-            op.set_attr("type", Attr::Type(Type::Function(ty.into())));
+            let (inputs, results) = (types(&function.arguments), types(&function.results));
+            let mut op = Op::func(&function.name, inputs, results);
             match function.kind {
                 FunctionKind::Native => op.set_attr("tfrt.native", Attr::Unit),
                 FunctionKind::Sync => op.set_attr("tfrt.sync", Attr::Unit),

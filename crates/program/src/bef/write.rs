@@ -36,7 +36,7 @@ pub fn write(module: &Module, optional_sections: bool) -> Result<Vec<u8>, Vec<Di
 pub struct WriteOptions {
     /// Names and types of attributes and registers.
     pub optional_sections: bool,
-    /// Which kernels run on one thread, even if the program declares no costs. Without it
+    /// The streams of kernels that run on one thread, even if the program declares no costs. Without it
     /// the engine starts a task for each kernel that is ready while another runs.
     pub streams: bool,
 }

@@ -11,7 +11,7 @@ define_id!(/// A node of a dataflow function.
 define_id!(/// A frame of a dataflow function: a function body or the inside of a loop.
     FrameIdx);
 
-/// What the engine does with a node; `K` is what a kernel is.
+/// The action of the engine for a node; `K` is the form of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<K> {
     /// Calls the kernel.
@@ -66,7 +66,7 @@ pub enum Action<K> {
 /// The action of a node whose kernel is not built yet.
 pub type BodyAction = Action<Box<KernelEntry>>;
 
-/// What building the kernel of a node needs.
+/// Everything that is needed to build the kernel of a node.
 #[derive(Clone, Debug, Default)]
 pub struct KernelEntry {
     /// The op type whose kernel it is.
@@ -97,7 +97,7 @@ pub enum Source {
 pub struct BodyNode {
     /// Name and op, for messages.
     pub info: NodeInfo,
-    /// What it does.
+    /// Its action.
     pub action: BodyAction,
     /// Inputs in order.
     pub inputs: Vec<Source>,
@@ -109,7 +109,7 @@ pub struct BodyNode {
     pub cost: Cost,
 }
 
-/// What makes iterations of a frame.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameKind {
     /// A function body: a call makes one.
@@ -118,7 +118,7 @@ pub enum FrameKind {
     Loop {
         /// The frame that the loop is entered from.
         parent: FrameIdx,
-        /// Most iterations that may be under way at the same time.
+        /// The maximum number of iterations in progress.
         parallel_iterations: u32,
     },
 }

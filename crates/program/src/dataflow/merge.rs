@@ -14,7 +14,7 @@ const DEAD_INPUT: u32 = 1 << 16;
 /// All but the count of dead inputs.
 const UNRESOLVED: u32 = DEAD_INPUT - 1;
 
-/// What the arrival of an edge makes of a Merge.
+/// The effect of an edge's arrival on a Merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MergeEvent {
     /// It still waits, or ran before.
@@ -59,7 +59,7 @@ impl MergeState {
         self.0 & UNRESOLVED != 0
     }
 
-    /// Takes note of a live input; whether it is the first.
+    /// Records a live input; returns whether it is the first.
     #[inline]
     pub fn live_input_arrived(&mut self) -> bool {
         let is_first = self.0 & WAITING != 0;
@@ -67,7 +67,7 @@ impl MergeState {
         is_first
     }
 
-    /// Takes note of a dead input; of all of `n_inputs` if `all`.
+    /// Records a dead input; all of `n_inputs` if `all`.
     #[inline]
     pub fn dead_input_arrived(&mut self, n_inputs: u32, all: bool) -> MergeEvent {
         self.0 = self.0.wrapping_add(DEAD_INPUT);
@@ -77,7 +77,7 @@ impl MergeState {
         self.resolve_dead(n_inputs)
     }
 
-    /// Takes note of a control input.
+    /// Records a control input.
     #[inline]
     pub fn control_arrived(&mut self, n_inputs: u32) -> MergeEvent {
         self.0 -= CONTROL;

@@ -6,7 +6,7 @@ use ferroflow_tensor::Tensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What an edge carries, and what its consumer makes of it.
+/// The kind of an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeKind {
     /// A value for input slot `slot` of an ordinary node.
@@ -42,7 +42,7 @@ pub struct Edge {
     pub slot: u32,
     /// The producer's output; 0 for edges that carry nothing.
     pub output: u16,
-    /// What arrives.
+    /// The kind.
     pub kind: EdgeKind,
     /// Whether no later edge carries the same output, so that the value may be moved.
     pub last: bool,
@@ -65,7 +65,7 @@ impl ForwardSlot {
 
 /// The hot part of a node; names are in [`Plan::info`].
 pub struct Node {
-    /// What to do.
+    /// The action.
     pub action: Action<Box<dyn OpKernel>>,
     /// First input slot in the frame; the inputs are consecutive.
     pub first_slot: u32,
@@ -96,7 +96,7 @@ impl Node {
 /// Set in a pending count as soon as a dead input has arrived.
 pub const DEAD: u32 = 1 << 31;
 
-/// What one iteration of a frame starts from.
+/// The template of an iteration of a frame.
 pub struct Frame {
     /// Name of the function or of the loop's frame.
     pub name: String,

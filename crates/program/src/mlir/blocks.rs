@@ -52,7 +52,7 @@ pub(super) fn check_blocks(op: &Op) -> Result<(), Box<Diagnostic>> {
 /// Finds operations that read values before they are defined.
 pub(super) struct Dominance<'m> {
     module: &'m Module,
-    /// Which values the current operation can read.
+    /// The values that the current operation can read.
     is_visible: Vec<bool>,
 }
 

@@ -48,7 +48,7 @@ pub(super) fn operation(p: &mut Parser, name: &str) -> Res<Op> {
 /// The state of reading an operation.
 struct FormParser<'s> {
     spec: &'s Spec,
-    /// Where the operands begin.
+    /// The location of the first operand.
     loc: Loc,
     operands: Vec<Operand>,
     /// The types of the rest of the operands, once they are known.

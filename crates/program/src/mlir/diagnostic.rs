@@ -3,7 +3,7 @@
 use super::ir::Loc;
 use std::fmt;
 
-/// How bad it is.
+/// The severity of a diagnostic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Severity {
     /// The program cannot be used.
@@ -12,7 +12,7 @@ pub enum Severity {
     Warning,
     /// Explains another diagnostic.
     Note,
-    /// Says what an analysis found.
+    /// A result of an analysis.
     Remark,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Severity {
 /// A message about a position in a program.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// Where.
     pub loc: Loc,

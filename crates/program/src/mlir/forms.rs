@@ -163,7 +163,7 @@ pub(super) struct Spec {
 }
 
 impl Spec {
-    /// How many regions the operation has.
+    /// The number of regions of the operation.
     pub(super) fn n_regions(&self) -> usize {
         let is_region = |part: &&Part| matches!(part, Part::Region(_) | Part::Else);
         self.form.iter().filter(is_region).count()

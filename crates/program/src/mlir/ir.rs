@@ -12,7 +12,7 @@ pub struct Loc {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// What the place is called, if it was given a name.
+    /// The name of the location, if any.
     pub name: Option<Arc<str>>,
 }
 
@@ -162,7 +162,7 @@ impl Dense {
         element.as_ref().map_or(1, element_size).max(1)
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn n_elements(&self) -> usize {
         let shape = self.ty.as_ranked_tensor().map(|(shape, _)| shape);
         let product = |n: usize, d: i64| n.saturating_mul(usize::try_from(d).unwrap_or(0));
@@ -174,7 +174,7 @@ impl Dense {
         self.bytes.chunks(Self::size(&self.ty))
     }
 
-    /// How many bytes all elements have.
+    /// The number of bytes of all elements.
     pub fn n_bytes(&self) -> usize {
         self.n_elements().saturating_mul(Self::size(&self.ty))
     }
@@ -299,12 +299,12 @@ impl Value {
     }
 }
 
-/// What is known of a value.
+/// The type and location of a value.
 #[derive(Clone, Debug)]
 pub struct ValueInfo {
     /// Its type.
     pub ty: Type,
-    /// Where it is defined.
+    /// The location of its definition.
     pub loc: Loc,
     /// The location as it was written, without `loc(...)` around it, unless it is that of `loc`.
     pub written_loc: Option<Arc<str>>,
@@ -317,11 +317,11 @@ pub struct Region {
     pub args: Vec<Value>,
     /// Its operations, in order.
     pub ops: Vec<Op>,
-    /// How many blocks there are; 0 for a declaration's missing body.
+    /// The number of blocks; 0 for a declaration's missing body.
     pub n_blocks: usize,
     /// The blocks behind the first.
     pub others: Vec<Block>,
-    /// Where it begins.
+    /// The location of its start.
     pub loc: Loc,
 }
 
@@ -357,7 +357,7 @@ pub struct Op {
     pub regions: Vec<Region>,
     /// The blocks of its region that may follow it, by their places there.
     pub successors: Vec<usize>,
-    /// Where it stands.
+    /// Its location.
     pub loc: Loc,
     /// The location as it was written, without `loc(...)` around it, unless it is that of `loc`.
     pub written_loc: Option<Arc<str>>,
@@ -371,6 +371,15 @@ impl Op {
             loc: loc.clone(),
             ..Op::default()
         }
+    }
+
+    /// A function without a body.
+    pub(crate) fn func(name: &str, inputs: Vec<Type>, results: Vec<Type>) -> Op {
+        let ty = FunctionType { inputs, results };
+        let mut op = Op::new("func", &Loc::default());
+        op.set_attr("sym_name", Attr::string(name));
+        op.set_attr("type", Attr::Type(Type::Function(ty.into())));
+        op
     }
 
     /// The constant called `name`.

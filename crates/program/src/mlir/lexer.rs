@@ -30,7 +30,7 @@ pub(super) enum Tok<'a> {
 #[derive(Clone)]
 pub(super) struct Lexer<'a> {
     pub(super) text: &'a str,
-    /// Where the next token begins, white space skipped.
+    /// The start of the next token, after white space.
     pub(super) at: usize,
     file: Arc<str>,
     /// Starts of lines.

@@ -57,7 +57,7 @@ impl<'a> Parser<'a> {
         Ok(place)
     }
 
-    /// What an alias of a place stands for.
+    /// The location that an alias stands for.
     pub(super) fn loc_alias(&mut self, name: &str) -> Res<Option<Place>> {
         let place = self.loc_aliases.get(name).cloned();
         if let Some(place) = &place {
@@ -67,7 +67,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the definitions `#name = loc(...)`, which may stand behind their uses, in any order.
-    /// What cannot be read is reported when its turn comes.
+    /// Errors in a definition are reported when the parser reaches it.
     pub(super) fn find_loc_aliases(&mut self) -> Res {
         let (names, definitions) = self.loc_definitions();
         let mut is_met = HashSet::new();

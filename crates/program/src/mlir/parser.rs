@@ -10,26 +10,26 @@ use std::collections::{HashMap, HashSet};
 
 pub(super) type Res<T = ()> = Result<T, Box<Diagnostic>>;
 
-/// How many bytes longer than 64 times its text a program may be without its aliases.
+/// The maximum number of bytes beyond 64 times its text that a program may have without its aliases.
 const MAX_REPLACED: usize = 1 << 22;
 
-/// How deep regions, lists and types may nest: programs are untrusted, the stack is not endless.
+/// The maximum nesting of regions, lists and types: programs are untrusted, and the stack is finite.
 const MAX_DEPTH: usize = 100;
 
 pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
     pub(super) tok: Tok<'a>,
-    /// Where `tok` begins.
+    /// The location of `tok`.
     pub(super) loc: Loc,
     /// The text position of `tok`.
     pub(super) at: usize,
     pub(super) module: Module,
-    /// What aliases stand for, and how long that would be as text.
+    /// The meaning of aliases, and its length as text.
     pub(super) attr_aliases: HashMap<String, (Attr, usize)>,
     pub(super) type_aliases: HashMap<String, (Type, usize)>,
     /// Places by alias; they may be used before they are defined.
     pub(super) loc_aliases: HashMap<String, Place>,
-    /// How much longer the text would be without aliases.
+    /// The additional length of the text without aliases.
     pub(super) replaced: usize,
     pub(super) scopes: Vec<Scope>,
     /// The blocks of the region that is read.
@@ -224,7 +224,7 @@ impl<'a> Parser<'a> {
         self.expect("=")
     }
 
-    /// What `f` reads, and how long that would be without aliases.
+    /// The result of `f`, and the length of its text without aliases.
     fn measured<T>(&mut self, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<(T, usize)> {
         let (start, replaced) = (self.at, self.replaced);
         let value = f(self)?;

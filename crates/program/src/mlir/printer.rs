@@ -8,7 +8,7 @@ use super::verify::fits;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// How programs are written.
+/// Options for printing programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PrintOptions {
     /// Every operation in the form that all have.
@@ -65,7 +65,7 @@ pub(super) struct Printer<'m> {
     names: HashMap<Value, String>,
     n_values: usize,
     n_args: usize,
-    /// How many values have a name that begins so.
+    /// The number of values by the beginning of their name.
     n_named: HashMap<String, usize>,
     options: PrintOptions,
     indent: usize,

@@ -1,4 +1,4 @@
-//! Which operations of a function run one after the other on one thread: its streams.
+//! The streams of a function: operations that run one after the other on one thread.
 //!
 //! Costs decide. An operation starts when its last operand is available, which is probably the
 //! end of the most expensive path to it: that is its parent, and all operations make a tree below
@@ -25,7 +25,7 @@ const ROOT: usize = 0;
 pub struct Stream {
     /// Its number in the function.
     pub id: usize,
-    /// What all its operations cost.
+    /// The cost of all its operations.
     pub cost: i64,
     /// The stream that starts it; `None` for the stream that the function begins with.
     pub parent: Option<usize>,

@@ -120,7 +120,7 @@ impl Parser<'_> {
     }
 }
 
-/// How long the string is that `text` begins with.
+/// The length of the string that `text` begins with.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     for (i, b) in text.bytes().enumerate().skip(1) {
@@ -134,7 +134,7 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// How long the text from `<`, with which it begins, to its `>` is.
+/// The length of the text from its first `<` to the matching `>`.
 fn angle_length(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let (mut depth, mut i) = (0usize, 0);

@@ -18,7 +18,7 @@ use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Which nodes come after writes.
+/// The nodes that run after writes.
 #[derive(Default)]
 pub(super) struct Aliases {
     /// Nodes and data inputs that have to be read again.
