@@ -32,6 +32,21 @@ impl Patch {
         graph.add(node)
     }
 
+    /// Adds `node`, whose outputs take the place of those of `old`.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT if the name is taken.
+    pub fn substitute(&mut self, graph: &mut Graph, old: NodeId, node: Node) -> Result<()> {
+        let n = node.outputs.len();
+        let new = self.add(graph, node)?;
+        for slot in 0..n {
+            self.redirect(Output::new(old, slot), Output::new(new, slot));
+        }
+        self.redirect_control(old, Some(new));
+        Ok(())
+    }
+
     /// The node `id` as it will be, for changing anything but its name.
     pub fn edit(&mut self, graph: &Graph, id: NodeId) -> &mut Node {
         self.edits

@@ -66,9 +66,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         .collect::<Result<_>>()?;
     let mut patch = Patch::new();
     for (root, node) in new_nodes {
-        let new = patch.add(graph, node)?;
-        patch.redirect(Output::new(root, 0), Output::new(new, 0));
-        patch.redirect_control(root, Some(new));
+        patch.substitute(graph, root, node)?;
     }
     patch.apply(graph);
     Ok(())

@@ -32,9 +32,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     }
     let mut patch = Patch::new();
     for (node, end) in plans {
-        let id = patch.add(graph, node)?;
-        patch.redirect(Output::new(end, 0), Output::new(id, 0));
-        patch.redirect_control(end, Some(id));
+        patch.substitute(graph, end, node)?;
     }
     patch.apply(graph);
     Ok(())

@@ -4,7 +4,7 @@ use crate::pass::constant_node;
 use crate::view::View;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
+use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -61,18 +61,9 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
                 ("_LayerNorm", attrs, smallvec![x, scale, offset])
             }
         };
-        let node = Node {
-            name: graph.unique_name(&format!("{base}/{}", op.trim_start_matches('_'))),
-            def: ctx.def(op)?,
-            attrs,
-            inputs,
-            controls: smallvec![],
-            device: String::new(),
-            outputs: smallvec![DType::Float],
-        };
-        let new = patch.add(graph, node)?;
-        patch.redirect(Output::new(id, 0), Output::new(new, 0));
-        patch.redirect_control(id, Some(new));
+        let name = graph.unique_name(&format!("{base}/{}", op.trim_start_matches('_')));
+        let node = ctx.node(name, op, attrs, &inputs, &[])?;
+        patch.substitute(graph, id, node)?;
     }
     patch.apply(graph);
     Ok(())

@@ -69,8 +69,7 @@ impl<'w> Walk<'w, '_, '_> {
                         return other.zeros_like();
                     }
                     // One zero that is alive on this side only.
-                    let zero = sides(first.number(0.0), pred, n);
-                    let zero = zero.get(slot).copied().unwrap_or(first.nothing());
+                    let zero = side(first.number(0.0), pred, n, slot);
                     let shape = match dtype {
                         DType::Resource => other.op("VariableShape", &[]),
                         _ => other.shape_of(),
@@ -103,8 +102,7 @@ impl<'w> Walk<'w, '_, '_> {
         let n = arrived.len();
         let none = |like: Expr<'w>, slot: usize, shape: Expr<'w>| {
             // Alive on this side only.
-            let zero = sides(like, pred, n).get(slot).copied();
-            zero.unwrap_or(like.nothing()).op("BroadcastTo", &[shape])
+            side(like, pred, n, slot).op("BroadcastTo", &[shape])
         };
         let (mut values, mut indices) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for (slot, slices) in arrived.iter().enumerate() {
@@ -179,7 +177,7 @@ impl<'w> Walk<'w, '_, '_> {
                 .map(|i| {
                     let which = self.expr(Output::new(id, 1));
                     let is_it = which.op("Equal", &[which.int(i as i32)]);
-                    sides(d, is_it, 2).get(1).copied().unwrap_or(d.nothing())
+                    side(d, is_it, 2, 1)
                 })
                 .collect(),
         };
@@ -204,6 +202,12 @@ pub(super) fn rows_of<'g>(shape: Expr<'g>, first: i64) -> Expr<'g> {
     let ends = [shape.ints([1]), shape.ints([0]), shape.ints([1])];
     let rest = shape.op_with("StridedSlice", &ends, &[("end_mask", 1i64.into())]);
     shape.make("ConcatV2", &[shape.ints([first]), rest, shape.int(0)], &[])
+}
+
+/// Output `slot` of a Switch.
+fn side<'g>(value: Expr<'g>, pred: Expr<'g>, n: usize, slot: usize) -> Expr<'g> {
+    let all = sides(value, pred, n);
+    all.get(slot).copied().unwrap_or(value.nothing())
 }
 
 /// The outputs of a Switch.

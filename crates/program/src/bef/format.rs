@@ -68,15 +68,16 @@ impl Section {
 
 /// The engine that runs a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum FunctionKind {
     /// The engine `async`.
-    Async,
+    Async = 0,
     /// Native code.
-    Native,
+    Native = 1,
     /// The engine `sync`.
-    Sync,
+    Sync = 2,
     /// The engine `dataflow`.
-    Dataflow,
+    Dataflow = 3,
 }
 
 impl FunctionKind {
@@ -94,12 +95,7 @@ impl FunctionKind {
     }
 
     pub(super) fn number(self) -> u8 {
-        match self {
-            FunctionKind::Async => 0,
-            FunctionKind::Native => 1,
-            FunctionKind::Sync => 2,
-            FunctionKind::Dataflow => 3,
-        }
+        self as u8
     }
 
     pub(super) fn from_number(number: u8) -> Option<Self> {

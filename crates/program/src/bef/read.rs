@@ -92,25 +92,25 @@ impl File {
         Ok(file)
     }
 
+    fn range(&self, section: Section) -> Option<&Range<usize>> {
+        let slot = Section::slot(section as u8)?;
+        self.sections.get(slot)?.as_ref()
+    }
+
     pub(super) fn section(&self, section: Section) -> &[u8] {
-        let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
-        let range = slot.cloned().flatten();
-        range
-            .and_then(|r| (*self.bytes).as_ref().get(r))
-            .unwrap_or(&[])
+        let range = self.range(section).cloned();
+        let bytes = range.and_then(|r| (*self.bytes).as_ref().get(r));
+        bytes.unwrap_or(&[])
     }
 
     /// The start of a section in the file, which its alignments refer to.
     pub(super) fn section_start(&self, section: Section) -> usize {
-        let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
-        let range = slot.cloned().flatten();
-        range.map_or(0, |r| r.start)
+        self.range(section).map_or(0, |r| r.start)
     }
 
     /// Whether the file has a section, even an empty one.
     pub(super) fn is_present(&self, section: Section) -> bool {
-        let slot = Section::slot(section as u8).and_then(|i| self.sections.get(i));
-        slot.is_some_and(Option::is_some)
+        self.range(section).is_some()
     }
 
     /// Whether the file has a section that is not empty.

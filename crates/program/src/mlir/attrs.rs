@@ -35,17 +35,12 @@ impl Parser<'_> {
 
     fn attribute_inner(&mut self, ty: Option<&Type>) -> Res<Attr> {
         match self.tok.clone() {
-            Tok::Bare("true") => {
+            Tok::Bare(word @ ("true" | "false" | "unit")) => {
                 self.bump()?;
-                Ok(Attr::Bool(true))
-            }
-            Tok::Bare("false") => {
-                self.bump()?;
-                Ok(Attr::Bool(false))
-            }
-            Tok::Bare("unit") => {
-                self.bump()?;
-                Ok(Attr::Unit)
+                Ok(match word {
+                    "unit" => Attr::Unit,
+                    word => Attr::Bool(word == "true"),
+                })
             }
             Tok::Bare("dense") => self.dense(),
             Tok::Bare(word @ ("affine_map" | "affine_set" | "opaque" | "sparse")) => {

@@ -177,23 +177,20 @@ impl Inliner<'_> {
     /// Renames all values that the region defines.
     fn fresh(&mut self, region: &mut Region, names: &mut Renamed) {
         for op in &mut region.ops {
-            for value in &mut op.results {
-                let old = self.module.values.get(value.index()).cloned();
-                let Some(old) = old else { continue };
+            self.renew(&mut op.results, names);
+            for inner in &mut op.regions {
+                self.renew(&mut inner.args, names);
+                self.fresh(inner, names);
+            }
+        }
+    }
+
+    fn renew(&mut self, values: &mut [Value], names: &mut Renamed) {
+        for value in values {
+            if let Some(old) = self.module.values.get(value.index()).cloned() {
                 let new = self.module.add_value(old.ty, old.loc);
                 names.insert(*value, new);
                 *value = new;
-            }
-            for inner in &mut op.regions {
-                for arg in &mut inner.args {
-                    let Some(old) = self.module.values.get(arg.index()).cloned() else {
-                        continue;
-                    };
-                    let new = self.module.add_value(old.ty, old.loc);
-                    names.insert(*arg, new);
-                    *arg = new;
-                }
-                self.fresh(inner, names);
             }
         }
     }
