@@ -171,6 +171,7 @@ impl Plan {
     /// them: the last edge of each output, and where outputs can be written directly.
     pub(super) fn set_edges(&mut self, mut edges: Vec<(NodeIdx, Edge)>) {
         edges.sort_by_key(|(producer, _)| *producer);
+        self.edges.reserve_exact(edges.len());
         let mut edges = edges.into_iter().peekable();
         let mut seen = Vec::new();
         for (i, node) in self.nodes.iter_mut().enumerate() {
