@@ -52,9 +52,7 @@ fn export_function(name: &str, function: &Function) -> Result<proto::FunctionDef
     let graph = &function.graph;
     let mut signature = proto::OpDef {
         name: name.to_string(),
-        is_stateful: graph.iter().any(|(_, n)| {
-            n.def.flags.stateful && !matches!(n.class(), NodeClass::Arg | NodeClass::Retval)
-        }),
+        is_stateful: graph.iter().any(|(_, n)| n.has_effects()),
         ..Default::default()
     };
     signature.input_arg = vec![Default::default(); function.args.len()];

@@ -72,6 +72,12 @@ impl Node {
         self.def.class()
     }
 
+    /// Whether a function runs the node even if no result needs it.
+    pub(crate) fn has_effects(&self) -> bool {
+        let is_boundary = matches!(self.class(), NodeClass::Arg | NodeClass::Retval);
+        self.def.flags.stateful && !is_boundary
+    }
+
     /// Whether this is a constant that waits for nothing, which may be read in every frame.
     pub fn is_free_constant(&self) -> bool {
         self.class() == NodeClass::Const && self.controls.is_empty()

@@ -355,9 +355,7 @@ struct Body<'a> {
 fn finish(mut graph: Graph, control_results: Vec<NodeId>) -> Result<Function> {
     graph.verify()?;
     crate::loop_frames(&graph)?;
-    let is_effect =
-        |n: &Node| n.def.flags.stateful && !matches!(n.class(), NodeClass::Arg | NodeClass::Retval);
-    let effects = graph.iter().filter(|(_, n)| is_effect(n));
+    let effects = graph.iter().filter(|(_, n)| n.has_effects());
     let mut targets: Vec<NodeId> = effects.map(|(id, _)| id).collect();
     for id in &control_results {
         if !targets.contains(id) {

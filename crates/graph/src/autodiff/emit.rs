@@ -54,7 +54,6 @@ pub(super) struct Emit<'a, 'r> {
     n_old: usize,
     places: Vec<Place>,
     constants: FxHashMap<(DType, Vec<usize>, Vec<u8>), Output>,
-    suffixes: FxHashMap<String, usize>,
     error: Option<Status>,
 }
 
@@ -86,7 +85,6 @@ impl<'a, 'r> Emit<'a, 'r> {
             n_old,
             places: Vec::new(),
             constants: FxHashMap::default(),
-            suffixes: FxHashMap::default(),
             error: None,
         }
     }
@@ -106,22 +104,12 @@ impl<'a, 'r> Emit<'a, 'r> {
     }
 
     /// A name under the request's scope that no node has.
-    fn name(&mut self, op: &str) -> String {
+    fn name(&self, op: &str) -> String {
         let base = match self.prefix.is_empty() {
             true => format!("{}/{op}", self.scope),
             false => format!("{}/{}/{op}", self.scope, self.prefix),
         };
-        let next = self.suffixes.entry(base.clone()).or_insert(0);
-        loop {
-            let name = match *next {
-                0 => base.clone(),
-                n => format!("{base}_{n}"),
-            };
-            *next += 1;
-            if self.builder.graph.find(&name).is_none() {
-                return name;
-            }
-        }
+        self.builder.graph.unique_name(&base)
     }
 
     /// Adds a node whose outputs are in `place`; its inputs are available there.

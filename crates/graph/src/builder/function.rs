@@ -1,9 +1,9 @@
 //! Functions, calls of them, and functional control flow.
 
 use super::GraphBuilder;
-use crate::{ARG, Function, Node, Output, RETVAL};
+use crate::{ARG, Function, Output, RETVAL};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{AttrValue, FuncRef, NodeClass};
+use ferroflow_opdef::{AttrValue, FuncRef};
 use ferroflow_tensor::DType;
 
 fn func(name: &str) -> AttrValue {
@@ -22,7 +22,7 @@ impl<'r> GraphBuilder<'r> {
     /// functions defined before.
     ///
     /// # Errors
-    /// The name is taken, or the errors of `body`.
+    /// Those of `body`, and INVALID_ARGUMENT if the function is malformed.
     pub fn function(
         &mut self,
         name: &str,
@@ -54,9 +54,7 @@ impl<'r> GraphBuilder<'r> {
             let retval = self.op(RETVAL).name(&format!("result_{i}")).input(result);
             retval.attr("index", AttrValue::Int(i as i64)).build()?;
         }
-        let is_boundary = |n: &Node| matches!(n.class(), NodeClass::Arg | NodeClass::Retval);
-        let nodes = self.graph.iter();
-        let effects = nodes.filter(|(_, n)| n.def.flags.stateful && !is_boundary(n));
+        let effects = self.graph.iter().filter(|(_, n)| n.has_effects());
         let effects = effects.map(|(id, _)| id).collect();
         self.graph.set_targets(effects);
         self.check()
