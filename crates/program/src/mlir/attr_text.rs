@@ -1,7 +1,7 @@
 //! Attributes to text.
 
 use super::attrs::extend;
-use super::ir::{Attr, Dense, Type, float_bits, float_value};
+use super::ir::{Attr, Dense, Type, element_size, float_bits, float_value};
 use std::fmt::Write;
 
 pub(super) fn is_bare(name: &str) -> bool {
@@ -103,11 +103,7 @@ pub fn attr_text(attr: &Attr, typed: bool) -> String {
 fn float_text(bits: u64, ty: &Type) -> String {
     let value = float_value(bits, ty);
     if !value.is_finite() {
-        let digits = match ty.text() {
-            Some("f64") => 16,
-            Some("f32") => 8,
-            _ => 4,
-        };
+        let digits = 2 * element_size(ty);
         return format!("0x{bits:0digits$X}");
     }
     for precision in [6, 9, 17] {

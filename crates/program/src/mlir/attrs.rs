@@ -224,23 +224,12 @@ pub(super) fn integer(text: &str, negative: bool, ty: &Type) -> Result<Attr, &'s
 
 /// Appends the little-endian bytes of a number; one byte for `i1`.
 pub(crate) fn scalar_bytes(attr: &Attr, bytes: &mut Vec<u8>) -> bool {
-    let (bits, width) = match attr {
-        Attr::Bool(b) => (u64::from(*b), 8),
-        Attr::Int(value, ty) => match ty.as_integer() {
-            Some((width, _)) => (*value as u64, width.max(8)),
-            None => return false,
-        },
-        Attr::Float(bits, ty) => {
-            let width = match ty.text() {
-                Some("f64") => 64,
-                Some("f32") => 32,
-                _ => 16,
-            };
-            (*bits, width)
-        }
+    let (bits, n) = match attr {
+        Attr::Bool(b) => (u64::from(*b), 1),
+        Attr::Int(value, ty) if ty.as_integer().is_some() => (*value as u64, element_size(ty)),
+        Attr::Float(bits, ty) => (*bits, element_size(ty)),
         _ => return false,
     };
-    let n = width.div_ceil(8) as usize;
     bytes.extend(bits.to_le_bytes().iter().take(n));
     n <= 8
 }
