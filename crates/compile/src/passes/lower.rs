@@ -273,19 +273,8 @@ impl Lowering<'_, '_> {
             copies.reverse();
         }
         if node.outputs.is_empty() {
-            let mut done = Vec::with_capacity(copies.len());
             let dtype = self.dtype(choice)?;
-            for (pivot, copied) in &copies {
-                let (pivot, gate) = (Output::new(*pivot, 0), copied.gate.as_slice());
-                let end = self.typed(&name("branch_end"), "Identity", dtype, &[pivot], gate)?;
-                done.push(Output::new(end, 0));
-            }
-            let merge = self.merge(&name("branch_executed"), dtype, &done)?;
-            let (copier, attrs) = (&mut self.copier, Attrs::default());
-            let last = copier
-                .ctx
-                .node(node.name.clone(), "NoOp", attrs, &[], &[merge.node])?;
-            *copier.patch.edit(copier.graph, todo.id) = last;
+            self.merge_effects(todo, node, dtype, &copies)?;
         }
         let mut outputs = Vec::with_capacity(node.outputs.len());
         for (i, dtype) in node.outputs.iter().enumerate() {
@@ -294,6 +283,32 @@ impl Lowering<'_, '_> {
             outputs.push(self.merge(&name("Merge"), *dtype, &from)?);
         }
         Ok(outputs)
+    }
+
+    /// Makes a node without outputs wait for the effects of the branch that ran. `copies` are the branches
+    /// with their pivots, which have this dtype.
+    fn merge_effects(
+        &mut self,
+        todo: &Todo,
+        node: &Node,
+        dtype: DType,
+        copies: &[(NodeId, Copied)],
+    ) -> Result<()> {
+        let name = |part: &str| format!("{}/{part}", node.name);
+        let mut done = Vec::with_capacity(copies.len());
+        for (pivot, copied) in copies {
+            let (pivot, gate) = (Output::new(*pivot, 0), copied.gate.as_slice());
+            let end = self.typed(&name("branch_end"), "Identity", dtype, &[pivot], gate)?;
+            done.push(Output::new(end, 0));
+        }
+        let merge = self.merge(&name("branch_executed"), dtype, &done)?;
+        let (copier, attrs) = (&mut self.copier, Attrs::default());
+        let after = [merge.node];
+        let last = copier
+            .ctx
+            .node(node.name.clone(), "NoOp", attrs, &[], &after)?;
+        *copier.patch.edit(copier.graph, todo.id) = last;
+        Ok(())
     }
 
     fn while_loop(

@@ -104,24 +104,32 @@ impl GraphBuilder<'_> {
         }
         self.contexts[context].pivot = inner[0].node;
         let next = self.inside(context, |b| body(b, &inner))?;
-        if next.len() != vars.len() {
+        self.check_next(path, &next, &dtypes)?;
+        for ((value, merge), dtype) in next.into_iter().zip(&merges).zip(&dtypes) {
+            let value = self.route(value, Some(context))?;
+            let next = add(self, "NextIteration", &[value], typed(*dtype))?;
+            self.graph.set_input(merge.node, 1, next);
+        }
+        Ok(exits)
+    }
+
+    /// Checks what the body of a loop returns for variables of these dtypes.
+    fn check_next(&self, path: &str, next: &[Output], dtypes: &[DType]) -> Result<()> {
+        if next.len() != dtypes.len() {
             return Err(invalid_argument!(
                 "the body of '{path}' returns {} values for {} variables",
                 next.len(),
-                vars.len()
+                dtypes.len()
             ));
         }
-        for ((value, merge), dtype) in next.into_iter().zip(&merges).zip(&dtypes) {
-            let value = self.route(value, Some(context))?;
-            let got = self.dtype(value)?;
+        for (value, dtype) in next.iter().zip(dtypes) {
+            let got = self.dtype(*value)?;
             if got != *dtype {
                 return Err(invalid_argument!(
                     "the body of '{path}' returns {got} for a variable of dtype {dtype}"
                 ));
             }
-            let next = add(self, "NextIteration", &[value], typed(*dtype))?;
-            self.graph.set_input(merge.node, 1, next);
         }
-        Ok(exits)
+        Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! Attributes to bytes; `host_context::Attribute`, which reads them, describes the layout.
 
 use super::format::{PADDING, Writer};
-use crate::mlir::{Attr, Module, PrintOptions, Type, element_size, print_operation, scalar_bytes};
+use crate::mlir::{
+    Attr, Dense, Module, PrintOptions, Type, element_size, print_operation, scalar_bytes,
+};
 use ferroflow_host_context::{AttrKind, HostDType};
 
 /// Larger tensors than a gibibyte leave no room for the other attributes.
@@ -189,31 +191,7 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
                 }
             }
         }
-        Attr::Dense(dense) => {
-            let (shape, element) = dense
-                .ty
-                .as_ranked_tensor()
-                .unwrap_or_else(|| (Vec::new(), Type::new("i8")));
-            pad(&mut out, 20);
-            out.align(8);
-            let shape_at = out.bytes.len() as u16;
-            for dim in &shape {
-                out.bytes.extend(dim.to_le_bytes());
-            }
-            let size = element_size(&element).max(1);
-            // The parts of complex numbers are aligned, not the pairs.
-            out.align(match element.text() {
-                Some("complex<f32>") => 4,
-                _ => size.min(8),
-            });
-            let elements_at = out.bytes.len() as u32;
-            out.bytes.extend(dense.bytes());
-            out.overwrite(8, &(shape.len() as u16).to_le_bytes());
-            out.overwrite(10, &shape_at.to_le_bytes());
-            let n = dense.n_elements() as u32;
-            out.overwrite(12, &n.to_le_bytes());
-            out.overwrite(16, &elements_at.to_le_bytes());
-        }
+        Attr::Dense(dense) => dense_elements(&mut out, dense),
         _ => {
             pad(&mut out, 8);
             let body = untyped(attr, module);
@@ -222,4 +200,31 @@ fn with_header(attr: &Attr, kind: AttrKind, module: &Module) -> Writer {
     }
     header(&mut out, 0, kind);
     out
+}
+
+/// The body of a dense attribute, behind room for its header.
+fn dense_elements(out: &mut Writer, dense: &Dense) {
+    let (shape, element) = dense
+        .ty
+        .as_ranked_tensor()
+        .unwrap_or_else(|| (Vec::new(), Type::new("i8")));
+    out.bytes.resize(20, PADDING);
+    out.align(8);
+    let shape_at = out.bytes.len() as u16;
+    for dim in &shape {
+        out.bytes.extend(dim.to_le_bytes());
+    }
+    let size = element_size(&element).max(1);
+    // The parts of complex numbers are aligned, not the pairs.
+    out.align(match element.text() {
+        Some("complex<f32>") => 4,
+        _ => size.min(8),
+    });
+    let elements_at = out.bytes.len() as u32;
+    out.bytes.extend(dense.bytes());
+    out.overwrite(8, &(shape.len() as u16).to_le_bytes());
+    out.overwrite(10, &shape_at.to_le_bytes());
+    let n = dense.n_elements() as u32;
+    out.overwrite(12, &n.to_le_bytes());
+    out.overwrite(16, &elements_at.to_le_bytes());
 }

@@ -70,26 +70,10 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
         out.int(kernels.len() + 1);
         names.int(kernels.len() + 1);
         let mut list = Writer::default();
-        // The kernel that defines the arguments, and a value for kernels without any.
         out.int(0);
         out.int(0);
         names.byte(0);
-        let n_results = region.args.len() as u32 + 1;
-        for word in [PSEUDO_CODE, PSEUDO_LOCATION, 0, 0, 0, n_results, 0] {
-            list.u32(word);
-        }
-        list.u32(sources.len() as u32);
-        for arg in &region.args {
-            list.u32(used_by(arg).len() as u32);
-        }
-        list.u32(values.len() as u32);
-        for arg in &region.args {
-            list.u32(self.register(*arg) as u32);
-        }
-        sources.iter().for_each(|id| list.u32(*id));
-        for id in region.args.iter().flat_map(used_by) {
-            list.u32(*id);
-        }
+        self.arguments(region, &sources, values.len(), &mut list, &used_by);
         for op in &kernels {
             let non_strict = op.attr("bef.nonstrict").is_some();
             out.int(list.bytes.len());
@@ -106,6 +90,33 @@ impl<'e, 'm> BodyEmitter<'e, 'm> {
         }
         out.align(4);
         out.append(&list);
+    }
+
+    /// The kernel that defines the arguments, and a value for kernels without any.
+    fn arguments<'u>(
+        &self,
+        region: &Region,
+        sources: &[u32],
+        n_registers: usize,
+        list: &mut Writer,
+        used_by: &dyn Fn(&Value) -> &'u [u32],
+    ) {
+        let n_results = region.args.len() as u32 + 1;
+        for word in [PSEUDO_CODE, PSEUDO_LOCATION, 0, 0, 0, n_results, 0] {
+            list.u32(word);
+        }
+        list.u32(sources.len() as u32);
+        for arg in &region.args {
+            list.u32(used_by(arg).len() as u32);
+        }
+        list.u32(n_registers as u32);
+        for arg in &region.args {
+            list.u32(self.register(*arg) as u32);
+        }
+        sources.iter().for_each(|id| list.u32(*id));
+        for id in region.args.iter().flat_map(used_by) {
+            list.u32(*id);
+        }
     }
 
     fn kernel<'u>(
