@@ -57,7 +57,7 @@ impl KernelEntry {
 impl Body {
     /// Verifies the body, builds its kernels and reads its constants.
     ///
-    /// A constant that every reader absorbed when its kernel was built is not part of the plan, and
+    /// A constant that every reader prepacked when its kernel was built is not part of the plan, and
     /// its pages of the model file are given back at once.
     ///
     /// # Errors
