@@ -16,6 +16,7 @@ mod edge;
 mod elementwise;
 mod function;
 mod gradient;
+mod gradient_expr;
 mod kernel;
 mod op;
 mod prepared;
@@ -33,10 +34,8 @@ pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
 pub use edge::{NodeId, Output};
 pub use elementwise::{BinaryFn, ElementwiseProgram, Instruction, UnaryFn};
 pub use function::{Callable, Functions};
-pub use gradient::{
-    Expr, Gradient, GradientCtx, GradientFn, GradientGraph, GradientNode, GradientRule,
-    IndexedSlices,
-};
+pub use gradient::{GradientCtx, GradientFn, GradientNode, GradientRule};
+pub use gradient_expr::{Expr, Gradient, GradientGraph, IndexedSlices};
 pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel};
 pub use op::{Cost, KernelFactory, Op, ShapeFn};
 pub use prepared::{PreparedOp, PreparedOps};

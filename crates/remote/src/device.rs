@@ -4,7 +4,9 @@ use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{DeviceAttributes, DeviceLocality};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
 use std::fmt;
+use std::hash::BuildHasher;
 
 /// One task of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,9 +201,9 @@ impl Devices {
     /// Returns `cpus` virtual devices, which share this machine's processors.
     pub(crate) fn cpus(task: &TaskName, cpus: usize) -> Self {
         let incarnation = || {
-            let mut id = crate::master::random_u64();
+            let mut id = random_u64();
             while id == 0 {
-                id = crate::master::random_u64();
+                id = random_u64();
             }
             id
         };
@@ -239,4 +241,9 @@ impl Devices {
     pub(crate) fn attributes(&self) -> &[DeviceAttributes] {
         &self.attributes
     }
+}
+
+/// Returns a random number, seeded by the system at every call.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().hash_one(0)
 }

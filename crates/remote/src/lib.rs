@@ -17,6 +17,7 @@ mod device;
 mod master;
 mod master_session;
 mod monitor;
+mod recent_requests;
 mod server;
 mod service;
 mod status;

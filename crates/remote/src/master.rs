@@ -1,10 +1,13 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::config::{compile_options, log_placement, session_task};
-use crate::device::{Devices, TaskName};
-use crate::master_session::{ClientCallable, MasterSession, StepObserver, lock, millis};
+use crate::device::{Devices, TaskName, random_u64};
+use crate::master_session::{
+    ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
+};
 use crate::monitor::Metrics;
-use crate::tensors::{decode_feeds, encode_fetch};
+use crate::recent_requests::RecentRequests;
+use crate::tensors::{decode_feeds, encode_fetch, response};
 use ferroflow_base::{Result, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
     CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
@@ -21,15 +24,11 @@ use ferroflow_runtime::{
     SessionOptions, Signature, TensorConnection,
 };
 use ferroflow_tensor::Tensor;
-use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::BuildHasher;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Request ids that are kept to detect retries.
-const RECENT_REQUESTS: usize = 100_000;
 /// Most bytes of the feeds of a short step.
 const SHORT_FEEDS: usize = 1 << 14;
 
@@ -70,7 +69,7 @@ pub struct Master {
     pool: Arc<Pool>,
     resources: Resources,
     sessions: Mutex<HashMap<String, Arc<MasterSession>>>,
-    recent: Mutex<RecentIds>,
+    recent: RecentRequests,
     pub(crate) metrics: Metrics,
 }
 
@@ -94,17 +93,6 @@ impl Step {
     }
 }
 
-#[derive(Default)]
-struct RecentIds {
-    ids: HashSet<i64>,
-    order: VecDeque<i64>,
-}
-
-pub(crate) fn random_u64() -> u64 {
-    // Seeded by the system, with different keys at every call.
-    RandomState::new().hash_one(0)
-}
-
 impl Master {
     /// Returns a master without sessions.
     pub fn new(options: MasterOptions) -> Self {
@@ -117,7 +105,7 @@ impl Master {
             pool: Arc::new(Pool::new(threads)),
             resources: Resources::default(),
             sessions: Mutex::default(),
-            recent: Mutex::default(),
+            recent: RecentRequests::default(),
             metrics: Metrics::default(),
             options,
         }
@@ -240,7 +228,8 @@ impl Master {
     }
 
     fn prepared(&self, request: RunStepRequest) -> Result<Step> {
-        self.reject_duplicate(request.request_id, "RunStep (Master)")?;
+        self.recent
+            .reject_duplicate(request.request_id, "RunStep (Master)")?;
         let session = self.find(&request.session_handle)?;
         let mut feeds = Vec::with_capacity(request.feed.len());
         let mut names: Vec<String> = Vec::with_capacity(request.feed.len());
@@ -340,26 +329,6 @@ impl Master {
         results.map_err(|e| session.to_client_status(e))
     }
 
-    /// Fails if the request is a retry.
-    fn reject_duplicate(&self, id: i64, method: &str) -> Result<()> {
-        if id == 0 {
-            return Ok(());
-        }
-        let mut recent = lock(&self.recent);
-        if !recent.ids.insert(id) {
-            return Err(aborted!(
-                "The same {method} request was received twice. request_id: {id}"
-            ));
-        }
-        recent.order.push_back(id);
-        if recent.order.len() > RECENT_REQUESTS
-            && let Some(oldest) = recent.order.pop_front()
-        {
-            recent.ids.remove(&oldest);
-        }
-        Ok(())
-    }
-
     /// `PartialRunSetup`: begins a step whose feeds come in several calls.
     ///
     /// # Errors
@@ -368,7 +337,8 @@ impl Master {
         &self,
         request: PartialRunSetupRequest,
     ) -> Result<PartialRunSetupResponse> {
-        self.reject_duplicate(request.request_id, "PartialRunSetup (Master)")?;
+        self.recent
+            .reject_duplicate(request.request_id, "PartialRunSetup (Master)")?;
         let session = self.find(&request.session_handle)?;
         let signature = Signature {
             feeds: request.feed,
@@ -407,14 +377,14 @@ impl Master {
     pub fn list_devices(&self, request: ListDevicesRequest) -> Result<ListDevicesResponse> {
         let devices = match request.session_handle.as_str() {
             "" => self.devices.clone(),
-            handle => match self.find(handle) {
-                Ok(session) => session.devices.clone(),
-                Err(_) => {
-                    return Err(invalid_argument!(
+            handle => {
+                let session = self.find(handle).map_err(|_| {
+                    invalid_argument!(
                         "Session {handle} is not found. Possibly, this master has restarted."
-                    ));
-                }
-            },
+                    )
+                })?;
+                session.devices.clone()
+            }
         };
         Ok(ListDevicesResponse {
             local_device: devices.attributes().to_vec(),
@@ -423,10 +393,7 @@ impl Master {
     }
 
     /// `Reset`: closes all sessions and clears containers, the default one if none is named.
-    ///
-    /// # Errors
-    /// None.
-    pub fn reset(&self, request: ResetRequest) -> Result<ResetResponse> {
+    pub fn reset(&self, request: ResetRequest) -> ResetResponse {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         self.metrics.sessions.set(0);
         // Sessions first: steps that wait at a queue end because their session is closed.
@@ -434,7 +401,7 @@ impl Master {
             session.session.close();
         }
         self.clear(&request.container);
-        Ok(ResetResponse {})
+        ResetResponse {}
     }
 
     fn clear(&self, containers: &[String]) {
@@ -450,7 +417,8 @@ impl Master {
     /// As [`Session::callable`]; ABORTED if the session does not exist; UNIMPLEMENTED for feed and fetch
     /// devices.
     pub fn make_callable(&self, request: MakeCallableRequest) -> Result<MakeCallableResponse> {
-        self.reject_duplicate(request.request_id, "MakeCallable (Master)")?;
+        self.recent
+            .reject_duplicate(request.request_id, "MakeCallable (Master)")?;
         let session = self.find(&request.session_handle)?;
         let CallableOptions {
             feed,
@@ -509,7 +477,8 @@ impl Master {
         request: RunCallableRequest,
         cancel: &CancelToken,
     ) -> Result<RunCallableResponse> {
-        self.reject_duplicate(request.request_id, "RunCallable (Master)")?;
+        self.recent
+            .reject_duplicate(request.request_id, "RunCallable (Master)")?;
         let session = self.find(&request.session_handle)?;
         let handle = request.handle;
         let callable = lock(&session.callables).get(&handle).cloned();
@@ -555,44 +524,32 @@ impl Master {
     }
 
     /// `GetStatus` of the worker: its devices.
-    ///
-    /// # Errors
-    /// None.
-    pub fn get_status(&self, _: GetStatusRequest) -> Result<GetStatusResponse> {
-        Ok(GetStatusResponse {
+    pub fn get_status(&self, _: GetStatusRequest) -> GetStatusResponse {
+        GetStatusResponse {
             device_attributes: self.devices.attributes().to_vec(),
-        })
+        }
     }
 
     /// `CreateWorkerSession`: does nothing, since the master runs its steps itself.
-    ///
-    /// # Errors
-    /// None.
     pub fn create_worker_session(
         &self,
         _: CreateWorkerSessionRequest,
-    ) -> Result<CreateWorkerSessionResponse> {
-        Ok(CreateWorkerSessionResponse {})
+    ) -> CreateWorkerSessionResponse {
+        CreateWorkerSessionResponse {}
     }
 
     /// `DeleteWorkerSession`: does nothing.
-    ///
-    /// # Errors
-    /// None.
     pub fn delete_worker_session(
         &self,
         _: DeleteWorkerSessionRequest,
-    ) -> Result<DeleteWorkerSessionResponse> {
-        Ok(DeleteWorkerSessionResponse {})
+    ) -> DeleteWorkerSessionResponse {
+        DeleteWorkerSessionResponse {}
     }
 
     /// `CleanupAll`: clears containers.
-    ///
-    /// # Errors
-    /// None.
-    pub fn cleanup_all(&self, request: CleanupAllRequest) -> Result<CleanupAllResponse> {
+    pub fn cleanup_all(&self, request: CleanupAllRequest) -> CleanupAllResponse {
         self.clear(&request.container);
-        Ok(CleanupAllResponse {})
+        CleanupAllResponse {}
     }
 
     /// Closes sessions that were unused for too long and have no running step.
@@ -628,24 +585,4 @@ impl Master {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         sessions.iter().for_each(|(_, s)| s.session.close());
     }
-}
-
-fn check_ends(signature: &Signature) -> Result<()> {
-    let mut fetches = signature.fetches.iter();
-    match fetches.find(|name| signature.feeds.contains(name)) {
-        Some(name) => Err(invalid_argument!("{name} is both fed and fetched.")),
-        None => Ok(()),
-    }
-}
-
-fn response(names: &[String], tensors: &[Tensor]) -> Result<RunStepResponse> {
-    let mut seen = HashSet::new();
-    // A tensor that is fetched twice is sent once.
-    let named = names.iter().zip(tensors).filter(|(n, _)| seen.insert(*n));
-    Ok(RunStepResponse {
-        tensor: named
-            .map(|(n, t)| encode_fetch(n, t))
-            .collect::<Result<_>>()?,
-        ..Default::default()
-    })
 }

@@ -161,3 +161,12 @@ pub(crate) fn millis(ms: i64) -> Option<Duration> {
         .filter(|ms| *ms > 0)
         .map(Duration::from_millis)
 }
+
+/// Fails if a tensor is both fed and fetched.
+pub(crate) fn check_ends(signature: &Signature) -> Result<()> {
+    let mut fetches = signature.fetches.iter();
+    match fetches.find(|name| signature.feeds.contains(name)) {
+        Some(name) => Err(invalid_argument!("{name} is both fed and fetched.")),
+        None => Ok(()),
+    }
+}

@@ -134,7 +134,7 @@ impl Endpoint {
             "PartialRunSetup" => self.control(request, move |r| m.partial_run_setup(r)),
             "CloseSession" => self.control(request, move |r| m.close_session(r)),
             "ListDevices" => self.control(request, move |r| m.list_devices(r)),
-            "Reset" => self.control(request, move |r| m.reset(r)),
+            "Reset" => self.control(request, move |r| Ok(m.reset(r))),
             "MakeCallable" => self.control(request, move |r| m.make_callable(r)),
             "ReleaseCallable" => self.control(request, move |r| m.release_callable(r)),
             _ => unknown(),
@@ -144,10 +144,10 @@ impl Endpoint {
     fn dispatch_worker(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {
-            "GetStatus" => self.control(request, move |r| m.get_status(r)),
-            "CreateWorkerSession" => self.control(request, move |r| m.create_worker_session(r)),
-            "DeleteWorkerSession" => self.control(request, move |r| m.delete_worker_session(r)),
-            "CleanupAll" => self.control(request, move |r| m.cleanup_all(r)),
+            "GetStatus" => self.control(request, move |r| Ok(m.get_status(r))),
+            "CreateWorkerSession" => self.control(request, move |r| Ok(m.create_worker_session(r))),
+            "DeleteWorkerSession" => self.control(request, move |r| Ok(m.delete_worker_session(r))),
+            "CleanupAll" => self.control(request, move |r| Ok(m.cleanup_all(r))),
             _ => unknown(),
         }
     }

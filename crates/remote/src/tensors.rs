@@ -1,9 +1,10 @@
 //! Tensors of requests and responses.
 
 use ferroflow_base::{Code, Result};
-use ferroflow_model::proto::{NamedTensorProto, TensorProto};
+use ferroflow_model::proto::{NamedTensorProto, RunStepResponse, TensorProto};
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_tensor::Tensor;
+use std::collections::HashSet;
 
 /// Decodes the tensors that a client fed as `names`.
 pub(crate) fn decode_feeds(names: &[String], protos: Vec<TensorProto>) -> Result<Vec<Tensor>> {
@@ -29,6 +30,19 @@ pub(crate) fn encode_fetch(name: &str, tensor: &Tensor) -> Result<NamedTensorPro
     Ok(NamedTensorProto {
         name: name.to_string(),
         tensor: Some(proto.map_err(|e| e.note(format!("when sending the fetch '{name}'")))?),
+    })
+}
+
+/// Encodes the fetches of a step.
+pub(crate) fn response(names: &[String], tensors: &[Tensor]) -> Result<RunStepResponse> {
+    let mut seen = HashSet::new();
+    // A tensor that is fetched twice is sent once.
+    let named = names.iter().zip(tensors).filter(|(n, _)| seen.insert(*n));
+    Ok(RunStepResponse {
+        tensor: named
+            .map(|(n, t)| encode_fetch(n, t))
+            .collect::<Result<_>>()?,
+        ..Default::default()
     })
 }
 

@@ -16,3 +16,4 @@ pub mod rendezvous;
 pub mod resource;
 pub mod string_handle;
 pub mod table;
+mod table_index;

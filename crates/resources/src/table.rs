@@ -4,6 +4,7 @@
 //! index maps a key to its row. The last row fills the gap of a removed one.
 
 use crate::resource::{Resource, resolve};
+use crate::table_index::{Key, TableIndex, copy_row, move_row, rows_of};
 use ferroflow_base::{
     Result, aborted, failed_precondition, invalid_argument, not_found, resource_exhausted,
     unimplemented_error,
@@ -59,18 +60,6 @@ struct TableState {
     keys: Tensor,
     values: Tensor,
     n_buckets: usize,
-}
-
-enum TableIndex {
-    Ints(FxHashMap<i64, usize>),
-    /// Strings, and vector keys as the bytes of their elements. These may come from untrusted
-    /// input, so their hash is seeded.
-    Bytes(HashMap<Bytes, usize>),
-}
-
-enum Key {
-    Int(i64),
-    Bytes(Bytes),
 }
 
 impl Resource for Table {
@@ -568,68 +557,6 @@ impl Table {
     pub fn is_static(&self) -> bool {
         matches!(self.kind, TableKind::Static)
     }
-}
-
-impl TableIndex {
-    fn get(&self, key: &Key) -> Option<usize> {
-        match (self, key) {
-            (TableIndex::Ints(map), Key::Int(key)) => map.get(key).copied(),
-            (TableIndex::Bytes(map), Key::Bytes(key)) => map.get(key).copied(),
-            _ => None,
-        }
-    }
-
-    fn insert(&mut self, key: Key, row: usize) {
-        match (self, key) {
-            (TableIndex::Ints(map), Key::Int(key)) => _ = map.insert(key, row),
-            (TableIndex::Bytes(map), Key::Bytes(key)) => _ = map.insert(key, row),
-            _ => {}
-        }
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<usize> {
-        match (self, key) {
-            (TableIndex::Ints(map), Key::Int(key)) => map.remove(key),
-            (TableIndex::Bytes(map), Key::Bytes(key)) => map.remove(key),
-            _ => None,
-        }
-    }
-}
-
-impl Key {
-    fn same(&self, other: &Key) -> bool {
-        match (self, other) {
-            (Key::Int(a), Key::Int(b)) => a == b,
-            (Key::Bytes(a), Key::Bytes(b)) => a == b,
-            _ => false,
-        }
-    }
-}
-
-fn rows_of(n: usize, row: &Shape) -> Shape {
-    std::iter::once(n).chain(row.iter().copied()).collect()
-}
-
-fn copy_row(to: &mut Tensor, row: usize, from: &Tensor, i: usize, width: usize) -> Result<()> {
-    dispatch_items!(from.dtype(), T => {
-        let from = &from.items::<T>()?[i * width..(i + 1) * width];
-        to.items_mut::<T>()?[row * width..(row + 1) * width].clone_from_slice(from);
-    });
-    Ok(())
-}
-
-/// Moves a row into the gap of a removed one, and clears it.
-fn move_row(t: &mut Tensor, from: usize, to: usize, width: usize) -> Result<()> {
-    dispatch_items!(t.dtype(), T => {
-        let items = t.items_mut::<T>()?;
-        for i in 0..width {
-            let item = std::mem::take(&mut items[from * width + i]);
-            if from != to {
-                items[to * width + i] = item;
-            }
-        }
-    });
-    Ok(())
 }
 
 /// Formats an element for messages.
