@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 ///
 /// Constants come first, which no effect reveals. Of the kernels that another one makes ready, the
 /// first runs next and the others queue up, as in TFRT's executor. A non-strict kernel whose turn
-/// comes while arguments are missing is deferred until the last of them has been computed: early
-/// starts pay off only if the value arrives later than its kernel returns.
+/// comes while arguments are missing is deferred until the last of them has been computed, and runs before
+/// other readers of that one, as if it had been started and waited: early starts pay off only if the value
+/// arrives later than its kernel returns.
 #[derive(Debug, Default)]
 pub struct StaticSchedule {
     order: Vec<u32>,
@@ -26,6 +27,12 @@ impl ReadyQueue {
         match self.next {
             None => self.next = Some(id),
             Some(_) => self.others.push_back(id),
+        }
+    }
+
+    fn push_front(&mut self, id: u32) {
+        if let Some(next) = self.next.replace(id) {
+            self.others.push_front(next);
         }
     }
 
@@ -92,8 +99,13 @@ impl StaticSchedule {
                 order.push(id);
             }
             for user in (0..body.results(kernel).len()).flat_map(|i| body.used_by(kernel, i)) {
-                if waiting.get_mut(*user as usize).is_some_and(Waiting::arrive) {
-                    queue.push(*user);
+                let Some(waiting) = waiting.get_mut(*user as usize) else {
+                    continue;
+                };
+                match waiting.arrive() {
+                    true if waiting.is_deferred => queue.push_front(*user),
+                    true => queue.push(*user),
+                    false => {}
                 }
             }
         }
@@ -140,6 +152,13 @@ mod tests {
              \"t.call\"(%a, %x) {bef.nonstrict, callee = @g} : (i32, i32) -> ()\n  \
              \"t.d\"(%x) : (i32) -> ()\n",
             "t.d t.a t.call",
+        );
+        // Then it comes before the other readers of the last one.
+        check(
+            "  %a = \"t.a\"(%x) : (i32) -> i32\n  %b = \"t.b\"(%x) : (i32) -> i32\n  \
+             \"t.call\"(%a, %b) {bef.nonstrict, callee = @g} : (i32, i32) -> ()\n  \
+             \"t.d\"(%a, %b) : (i32, i32) -> ()\n",
+            "t.b t.a t.call t.d",
         );
     }
 }
