@@ -3,6 +3,7 @@
 //! An op that makes a handle looks its resource up once per session. The handle holds the resource,
 //! so reading a variable needs no lookup.
 
+use crate::string_handle::string_handle;
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_opdef::{Attrs, DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
 use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
@@ -329,6 +330,7 @@ pub fn container(attr: &str) -> String {
 pub struct HandleKernel<T, F> {
     container_info: ContainerInfo,
     make: F,
+    wrap: fn(&str, &str, Arc<T>) -> Result<Tensor>,
     /// The id of the session's resources, the handle, and its resource.
     cached: OnceLock<(u64, Tensor, Arc<T>)>,
 }
@@ -339,8 +341,16 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
         HandleKernel {
             container_info,
             make,
+            wrap: handle_tensor,
             cached: OnceLock::new(),
         }
+    }
+
+    /// Makes the handle a string, as old ops have it.
+    #[must_use]
+    pub fn by_reference(mut self) -> Self {
+        self.wrap = |container, name, value| string_handle(container, name, value);
+        self
     }
 
     #[cold]
@@ -348,7 +358,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
         let container = self.container_info.container();
         if self.container_info.name == ANONYMOUS {
             let made = Arc::new((self.make)(ctx)?);
-            return Ok((handle_tensor(container, ANONYMOUS, made.clone())?, made));
+            return Ok(((self.wrap)(container, ANONYMOUS, made.clone())?, made));
         }
         let make = |_: &str| (self.make)(ctx);
         let (name, mut found) = self.container_info.find(resources, make)?;
@@ -358,7 +368,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
             found = self.container_info.find(resources, make)?.1;
         }
         found.check_same(&(self.make)(ctx)?, &name)?;
-        Ok((handle_tensor(container, &name, found.clone())?, found))
+        Ok(((self.wrap)(container, &name, found.clone())?, found))
     }
 
     /// Returns the id of the resources that the handle belongs to.

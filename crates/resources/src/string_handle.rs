@@ -48,7 +48,7 @@ pub fn handle_shape(ctx: &mut ShapeCtx) -> Result<()> {
 ///
 /// # Errors
 /// Those of [`Tensor::from_strings`], which do not occur here.
-pub fn string_handle(container: &'static str, name: &str, value: Arc<Shared>) -> Result<Tensor> {
+pub fn string_handle(container: &str, name: &str, value: Arc<Shared>) -> Result<Tensor> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("{name}_{number}").into_bytes();
@@ -58,7 +58,7 @@ pub fn string_handle(container: &'static str, name: &str, value: Arc<Shared>) ->
         _value: value,
     };
     let parts = vec![
-        Bytes::from_static(container.as_bytes()),
+        Bytes::copy_from_slice(container.as_bytes()),
         Bytes::from_owner(owner),
     ];
     Tensor::from_strings([2], parts)

@@ -11,9 +11,11 @@ mod check_numerics;
 mod concat;
 mod constant;
 mod diag;
+mod edit_distance;
 mod extract_image_patches;
 mod fake_quant;
 mod fill;
+mod fingerprint;
 mod gather;
 mod hash_key;
 mod identity;
@@ -53,9 +55,11 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("concat", concat::OPS),
     ("constant", constant::OPS),
     ("diag", diag::OPS),
+    ("edit_distance", edit_distance::OPS),
     ("extract_image_patches", extract_image_patches::OPS),
     ("fake_quant", fake_quant::OPS),
     ("fill", fill::OPS),
+    ("fingerprint", fingerprint::OPS),
     ("gather", gather::OPS),
     ("identity", identity::OPS),
     ("invert_permutation", invert_permutation::OPS),

@@ -5,11 +5,13 @@
 
 // codegen:begin
 mod lookup_table;
+mod lookup_table_ref;
 mod table_file;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("lookup_table", lookup_table::OPS),
+    ("lookup_table_ref", lookup_table_ref::OPS),
 ];
 // codegen:end

@@ -5,9 +5,11 @@ use crate::table_file::{TextFile, read};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_resources::resource::{ContainerInfo, HandleKernel, resource};
+use ferroflow_resources::resource::{ContainerInfo, HandleKernel, handle, resource};
+use ferroflow_resources::string_handle::named;
 use ferroflow_resources::table::{DenseTableOptions, Table, TableKind, full_shape};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use std::sync::Arc;
 
 /// HashTableV2, MutableHashTableV2, MutableHashTableOfTensorsV2, MutableDenseHashTableV2, their
 /// anonymous forms; InitializeTableV2, InitializeTableFromTextFileV2, LookupTableFindV2,
@@ -114,12 +116,7 @@ pub(crate) const OPS: &[Op] = &[
         "table_handle: resource, keys: Tin, values: Tout -> | Tin: type; Tout: type | \
          stateful",
     )
-    .kernel(|_| {
-        Ok(Box::new(|ctx: &mut KernelCtx| {
-            let table = pair(ctx)?;
-            table.insert(ctx.input(1)?, ctx.input(2)?)
-        }))
-    })
+    .kernel(|_| Ok(Box::new(insert)))
     .not_differentiable(),
     Op::new(
         "LookupTableRemoveV2",
@@ -132,12 +129,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
-    .kernel(|_| {
-        Ok(Box::new(|ctx: &mut KernelCtx| {
-            let size = resource::<Table>(ctx, 0)?.size()?;
-            ctx.set_output(0, Tensor::scalar(size as i64))
-        }))
-    })
+    .kernel(|_| Ok(Box::new(size)))
     .not_differentiable(),
     Op::new(
         "LookupTableExportV2",
@@ -150,16 +142,11 @@ pub(crate) const OPS: &[Op] = &[
         "table_handle: resource, keys: Tin, values: Tout -> | Tin: type; Tout: type | \
          stateful",
     )
-    .kernel(|_| {
-        Ok(Box::new(|ctx: &mut KernelCtx| {
-            let table = pair(ctx)?;
-            table.import(ctx.input(1)?, ctx.input(2)?)
-        }))
-    }),
+    .kernel(|_| Ok(Box::new(import))),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TableClass {
+pub(crate) enum TableClass {
     Static,
     Mutable,
     OfTensors,
@@ -180,7 +167,8 @@ fn is_supported(kind: TableClass, key: DType, value: DType) -> bool {
     }
 }
 
-fn table(build: &KernelBuild, kind: TableClass) -> Result<Box<dyn OpKernel>> {
+/// The kernel of an op that makes a table.
+pub(crate) fn table(build: &KernelBuild, kind: TableClass) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
     let (key, value) = (attrs.dtype("key_dtype")?, attrs.dtype("value_dtype")?);
     if !is_supported(kind, key, value) {
@@ -216,7 +204,20 @@ fn table(build: &KernelBuild, kind: TableClass) -> Result<Box<dyn OpKernel>> {
         };
         Table::new(key, value, Shape::scalar(), value_shape.clone(), form)
     };
-    Ok(Box::new(HandleKernel::new(place, make)))
+    handle_kernel(build, place, make)
+}
+
+/// The kernel that outputs the handle of the table: a resource, or a string in old graphs.
+fn handle_kernel(
+    build: &KernelBuild,
+    place: ContainerInfo,
+    make: impl Fn(&KernelCtx) -> Result<Table> + Send + Sync + 'static,
+) -> Result<Box<dyn OpKernel>> {
+    let kernel = HandleKernel::new(place, make);
+    Ok(match build.output(0)? {
+        DType::String => Box::new(kernel.by_reference()),
+        _ => Box::new(kernel),
+    })
 }
 
 fn dense(
@@ -256,13 +257,25 @@ fn dense(
         });
         Table::new(key, value, key_shape, value_shape.clone(), form)
     };
-    Ok(Box::new(HandleKernel::new(place, make)))
+    handle_kernel(build, place, make)
+}
+
+/// The table in input 0, by resource or by string.
+fn table_in(ctx: &KernelCtx) -> Result<Arc<Table>> {
+    match by_reference(ctx)? {
+        true => named(ctx.input(0)?, "table"),
+        false => resource(ctx, 0),
+    }
+}
+
+fn by_reference(ctx: &KernelCtx) -> Result<bool> {
+    Ok(ctx.input(0)?.dtype() == DType::String)
 }
 
 /// Returns the table in input 0, whose keys and values must have the dtypes of inputs 1 and 2.
 /// `returns_value` decides how the message shows the op's results.
-fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<std::sync::Arc<Table>> {
-    let table = resource::<Table>(ctx, 0)?;
+fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<Arc<Table>> {
+    let table = table_in(ctx)?;
     let has_values = ctx.num_inputs() > 2;
     let (key, value) = (ctx.input(1)?.dtype(), table.dtypes().1);
     let got = if has_values {
@@ -273,6 +286,10 @@ fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<std::sync::Arc<Table
     if (key, got) == table.dtypes() {
         return Ok(table);
     }
+    let handle = match by_reference(ctx)? {
+        true => "string_ref",
+        false => "resource",
+    };
     let signature = |key: DType, value: DType| {
         let values = if has_values {
             format!(", {value}")
@@ -284,7 +301,7 @@ fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<std::sync::Arc<Table
         } else {
             String::new()
         };
-        format!("resource, {key}{values}->{result}")
+        format!("{handle}, {key}{values}->{result}")
     };
     Err(invalid_argument!(
         "Signature mismatch, have: {} expected: {}",
@@ -293,13 +310,28 @@ fn table_of(ctx: &KernelCtx, returns_value: bool) -> Result<std::sync::Arc<Table
     ))
 }
 
-fn pair(ctx: &KernelCtx) -> Result<std::sync::Arc<Table>> {
+fn pair(ctx: &KernelCtx) -> Result<Arc<Table>> {
     table_of(ctx, false)
 }
 
-fn find(ctx: &mut KernelCtx) -> Result<()> {
+pub(crate) fn find(ctx: &mut KernelCtx) -> Result<()> {
     let values = table_of(ctx, true)?.find(ctx.input(1)?, ctx.input(2)?)?;
     ctx.set_output(0, values)
+}
+
+pub(crate) fn insert(ctx: &mut KernelCtx) -> Result<()> {
+    let table = pair(ctx)?;
+    table.insert(ctx.input(1)?, ctx.input(2)?)
+}
+
+pub(crate) fn import(ctx: &mut KernelCtx) -> Result<()> {
+    let table = pair(ctx)?;
+    table.import(ctx.input(1)?, ctx.input(2)?)
+}
+
+pub(crate) fn size(ctx: &mut KernelCtx) -> Result<()> {
+    let size = table_in(ctx)?.size()?;
+    ctx.set_output(0, Tensor::scalar(size as i64))
 }
 
 fn remove(ctx: &mut KernelCtx) -> Result<()> {
@@ -307,25 +339,34 @@ fn remove(ctx: &mut KernelCtx) -> Result<()> {
 }
 
 /// Returns the table in input 0, which must be a static one.
-fn static_table(ctx: &KernelCtx) -> Result<std::sync::Arc<Table>> {
-    let table = resource::<Table>(ctx, 0)?;
-    if !table.is_static() {
-        let handle = ferroflow_resources::resource::handle(ctx, 0)?;
-        return Err(invalid_argument!(
-            "Table {} {} is not initializable",
-            handle.container,
-            handle.name
-        ));
+fn static_table(ctx: &KernelCtx) -> Result<Arc<Table>> {
+    let table = table_in(ctx)?;
+    if table.is_static() {
+        return Ok(table);
     }
-    Ok(table)
+    let (container, name) = match by_reference(ctx)? {
+        false => {
+            let handle = handle(ctx, 0)?;
+            (handle.container.to_string(), handle.name.to_string())
+        }
+        true => {
+            let parts = ctx.input(0)?.strings()?.iter();
+            let mut parts = parts.map(|s| String::from_utf8_lossy(s).into_owned());
+            let mut part = || parts.next().unwrap_or_default();
+            (part(), part())
+        }
+    };
+    Err(invalid_argument!(
+        "Table {container} {name} is not initializable"
+    ))
 }
 
-fn initialize(ctx: &mut KernelCtx) -> Result<()> {
+pub(crate) fn initialize(ctx: &mut KernelCtx) -> Result<()> {
     static_table(ctx)?;
     pair(ctx)?.initialize(ctx.input(1)?, ctx.input(2)?)
 }
 
-fn initialize_from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn initialize_from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let file = TextFile::of(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let table = static_table(ctx)?;
@@ -342,10 +383,10 @@ fn initialize_from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn export(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn export(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let wanted = (build.output(0)?, build.output(1)?);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let table = resource::<Table>(ctx, 0)?;
+        let table = table_in(ctx)?;
         if table.dtypes() != wanted {
             let (key, value) = table.dtypes();
             return Err(invalid_argument!(

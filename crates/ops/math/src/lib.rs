@@ -18,6 +18,7 @@ mod cross;
 mod elementwise_program;
 mod float8;
 mod fused_elementwise;
+mod histogram;
 mod matmul;
 mod quantized;
 mod range;
@@ -25,6 +26,7 @@ mod reduce;
 mod scan;
 mod segment;
 mod select;
+mod sobol;
 mod sparse_segment;
 mod sparse_segment_grad;
 mod special;
@@ -45,12 +47,14 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("compare", compare::OPS),
     ("cross", cross::OPS),
     ("fused_elementwise", fused_elementwise::OPS),
+    ("histogram", histogram::OPS),
     ("matmul", matmul::OPS),
     ("range", range::OPS),
     ("reduce", reduce::OPS),
     ("scan", scan::OPS),
     ("segment", segment::OPS),
     ("select", select::OPS),
+    ("sobol", sobol::OPS),
     ("sparse_segment", sparse_segment::OPS),
     ("sparse_segment_grad", sparse_segment_grad::OPS),
     ("special", special::OPS),

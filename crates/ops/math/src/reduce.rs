@@ -1,19 +1,18 @@
 //! Reductions over axes: Sum, Mean, Prod, Max, Min, EuclideanNorm, All, Any (TensorFlow:
 //! `core/kernels/reduction_ops_common.h`).
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::Result;
 use ferroflow_functors::half_conversion::widened;
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::reduce::{
     All, Any, FastMax, FastMin, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce, Sum,
     SumSquares, layout, reduce,
 };
+use ferroflow_functors::shapes::{self, marked};
 use ferroflow_functors::unary::CHEAP;
-use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{
-    Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16,
-};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, bf16, dispatch, f16};
 use smallvec::SmallVec;
 use std::any::TypeId;
 
@@ -47,23 +46,23 @@ macro_rules! number_reduction {
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new("Sum", NUMBERS)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(number_reduction!(FastSum, Sum, as_is))
         .gradient(sum_gradient),
     Op::new("Mean", NUMBERS)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(mean_kernel)
         .gradient(mean_gradient),
     Op::new("Prod", NUMBERS)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(number_reduction!(Prod, Prod, as_is))
         .gradient(prod_gradient),
     Op::new("EuclideanNorm", NUMBERS)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(number_reduction!(FastSumSquares, SumSquares, root))
         .gradient(norm_gradient),
     Op::new("Max", ORDERED)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(reduction!(
             FastMax,
             Max,
@@ -72,7 +71,7 @@ pub(crate) const OPS: &[Op] = &[
         ))
         .gradient(extreme_gradient),
     Op::new("Min", ORDERED)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(reduction!(
             FastMin,
             Min,
@@ -81,11 +80,11 @@ pub(crate) const OPS: &[Op] = &[
         ))
         .gradient(extreme_gradient),
     Op::new("All", BOOLS)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(bool_kernel::<All>)
         .not_differentiable(),
     Op::new("Any", BOOLS)
-        .shape(reduced_shape)
+        .shape(shapes::reduced)
         .kernel(bool_kernel::<Any>)
         .not_differentiable(),
 ];
@@ -144,56 +143,6 @@ fn mean<T: Num>(sum: T, n: usize) -> T {
 
 fn root<T: Num>(x: T, _: usize) -> T {
     x.root()
-}
-
-/// Returns the output shape of an op that reduces input 0 over the axes in input 1.
-fn reduced_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let input = ctx.input(0);
-    let keep_dims = ctx.attrs().bool("keep_dims")?;
-    let shape = match (input.dims(), ctx.constant_ints(1)) {
-        (Some(dims), Some(axes)) => {
-            let reduced = marked(&axes, dims.len())?;
-            let dims = dims.iter().zip(&reduced);
-            PartialShape::of(
-                dims.filter_map(|(&d, &reduced)| match (reduced, keep_dims) {
-                    (false, _) => Some(d),
-                    (true, true) => Some(Some(1)),
-                    (true, false) => None,
-                }),
-            )
-        }
-        (Some(dims), None) if keep_dims => PartialShape::of_rank(dims.len()),
-        _ => PartialShape::unknown(),
-    };
-    ctx.set(0, shape);
-    Ok(())
-}
-
-/// Returns which of `rank` dimensions the axes contain.
-fn marked(axes: &[i64], rank: usize) -> Result<SmallVec<[bool; 8]>> {
-    let mut reduced = SmallVec::from_elem(false, rank);
-    for &axis in axes {
-        let at = if axis < 0 {
-            axis.saturating_add(rank as i64)
-        } else {
-            axis
-        };
-        let slot = usize::try_from(at).ok().and_then(|i| reduced.get_mut(i));
-        match slot {
-            None => {
-                return Err(invalid_argument!(
-                    "Invalid reduction dimension ({axis} for input with {rank} dimension(s)"
-                ));
-            }
-            Some(true) => {
-                return Err(invalid_argument!(
-                    "Invalid reduction arguments: Axes contains duplicate dimension: {at}"
-                ));
-            }
-            Some(slot) => *slot = true,
-        }
-    }
-    Ok(reduced)
 }
 
 /// A reduction of input 0 over the axes in input 1.

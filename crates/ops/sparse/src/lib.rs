@@ -5,6 +5,7 @@
 
 // codegen:begin
 mod serialize_sparse;
+mod sparse_cross;
 mod sparse_fill_empty_rows;
 mod sparse_matmul;
 mod sparse_reorder;
@@ -15,6 +16,7 @@ mod sparse_to_dense;
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("serialize_sparse", serialize_sparse::OPS),
+    ("sparse_cross", sparse_cross::OPS),
     ("sparse_fill_empty_rows", sparse_fill_empty_rows::OPS),
     ("sparse_matmul", sparse_matmul::OPS),
     ("sparse_reorder", sparse_reorder::OPS),

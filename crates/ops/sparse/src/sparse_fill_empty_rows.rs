@@ -2,12 +2,9 @@
 //! `core/kernels/sparse_fill_empty_rows_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::half_conversion::{narrowed, widened};
-use ferroflow_functors::numeric::Num;
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{
-    Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, dispatch, dispatch_items,
-};
+use ferroflow_functors::fill_empty_rows::{self, Rows};
+use ferroflow_opdef::{KernelCtx, Op};
+use ferroflow_tensor::{Item, PartialShape, Shape, dispatch_items};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -28,7 +25,7 @@ pub(crate) const OPS: &[Op] = &[
         ctx.set(3, values);
         Ok(())
     })
-    .kernel(|build| dispatch_items!(build.output(1)?, T => Ok(Box::new(fill_empty_rows::<T>))))
+    .kernel(|build| dispatch_items!(build.output(1)?, T => Ok(Box::new(fill::<T>))))
     .gradient(|g| {
         let results = g
             .dy(1)
@@ -50,7 +47,7 @@ pub(crate) const OPS: &[Op] = &[
         ctx.set(1, PartialShape::scalar());
         Ok(())
     })
-    .kernel(fill_empty_rows_grad),
+    .kernel(fill_empty_rows::grad),
 ];
 
 /// Returns the shape `sizes`, of which one may be -1.
@@ -101,7 +98,7 @@ pub(crate) fn wanted(from: &Shape, sizes: &[i64]) -> Result<Shape> {
     Ok(to)
 }
 
-fn fill_empty_rows<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+fn fill<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let (at, values) = (ctx.input(0)?, ctx.input(1)?);
     let (shape, default) = (ctx.input(2)?, ctx.input(3)?);
     let [n, rank] = *at.shape().dims() else {
@@ -134,116 +131,14 @@ fn fill_empty_rows<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let Some(&n_rows) = shape.slice::<i64>()?.first() else {
         return Err(invalid_argument!("Dense shape cannot be empty."));
     };
-    let rows_shape = Shape::checked(&[n_rows])?;
-    let (n_rows, rows) = (rows_shape.num_elements(), at.slice::<i64>()?);
-    if n_rows == 0 && n > 0 {
-        return Err(invalid_argument!(
-            "Received SparseTensor with dense_shape[0] = 0 but indices.shape[0] = {n}"
-        ));
+    let rows = Rows {
+        coordinates: at.slice()?,
+        rank,
+        n_rows,
+    };
+    let filled = fill_empty_rows::fill::<T>(ctx, &rows, values, default)?;
+    for (i, output) in filled.into_iter().enumerate() {
+        ctx.set_output(i, output)?;
     }
-    // For each row, the position of its next value.
-    let mut empty = ctx.alloc(DType::Bool, rows_shape.clone())?;
-    let mut counts = ctx.alloc(DType::Int64, rows_shape)?;
-    let counts = counts.slice_mut::<i64>()?;
-    counts.fill(0);
-    let row_of = |i: usize| rows.get(i * rank).copied().unwrap_or_default();
-    for i in 0..n {
-        let row = row_of(i);
-        let count = usize::try_from(row).ok().and_then(|r| counts.get_mut(r));
-        *count
-            .ok_or_else(|| invalid_argument!("indices({i}, 0) is invalid: {row} >= {n_rows}"))? +=
-            1;
-    }
-    let mut total = 0;
-    for (is_empty, next) in empty.slice_mut::<bool>()?.iter_mut().zip(counts.iter_mut()) {
-        *is_empty = *next == 0;
-        let count = (*next).max(1);
-        *next = total;
-        total += count;
-    }
-    let total = total as usize;
-    let mut places = ctx.alloc(DType::Int64, Shape::from([n]))?;
-    let mut out_at = ctx.alloc(DType::Int64, Shape::from([total, rank]))?;
-    let mut out = ctx.alloc(values.dtype(), Shape::from([total]))?;
-    let filler = default.items::<T>()?.first().cloned().unwrap_or_default();
-    let (to_at, to) = (out_at.slice_mut::<i64>()?, out.items_mut::<T>()?);
-    for (row, (&is_empty, &next)) in empty.slice::<bool>()?.iter().zip(counts.iter()).enumerate() {
-        if !is_empty {
-            continue;
-        }
-        let next = next as usize;
-        if let Some([first, rest @ ..]) = to_at.get_mut(next * rank..(next + 1) * rank) {
-            *first = row as i64;
-            rest.fill(0);
-        }
-        if let Some(to) = to.get_mut(next) {
-            to.clone_from(&filler);
-        }
-    }
-    let from = values.items::<T>()?;
-    for (i, place) in places.slice_mut::<i64>()?.iter_mut().enumerate() {
-        let next = &mut counts[row_of(i) as usize];
-        *place = *next;
-        let to_place = *next as usize;
-        *next += 1;
-        to_at[to_place * rank..][..rank].copy_from_slice(&rows[i * rank..][..rank]);
-        to[to_place].clone_from(&from[i]);
-    }
-    ctx.set_output(0, out_at)?;
-    ctx.set_output(1, out)?;
-    ctx.set_output(2, empty)?;
-    ctx.set_output(3, places)
-}
-
-/// Sums up the gradients of filled rows for the default value.
-fn fill_empty_rows_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.output(0)?;
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let is_half = matches!(dtype, DType::Half | DType::Bfloat16);
-        let grads = match is_half {
-            true => widened(ctx.par(), ctx.input(1)?)?,
-            false => ctx.input(1)?.clone(),
-        };
-        let results = dispatch!(grads.dtype(), T in
-            [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
-            => empty_rows_grad::<T>(ctx, &grads)?,
-            else return Err(invalid_argument!("gradients of type {dtype} are not supported")));
-        for (i, result) in results.into_iter().enumerate() {
-            let result = match is_half {
-                true => narrowed(ctx.par(), result, dtype)?,
-                false => result,
-            };
-            ctx.set_output(i, result)?;
-        }
-        Ok(())
-    }))
-}
-
-fn empty_rows_grad<T: Num>(ctx: &KernelCtx, grads: &Tensor) -> Result<[Tensor; 2]> {
-    let map = ctx.input(0)?;
-    for (name, t) in [("reverse_index_map", map), ("grad_values", grads)] {
-        if t.shape().rank() != 1 {
-            return Err(invalid_argument!(
-                "{name} must be a vector, saw: {}",
-                t.shape()
-            ));
-        }
-    }
-    let values = grads.slice::<T>()?;
-    let mut seen = vec![false; values.len()];
-    let mut out = ctx.alloc(T::DTYPE, map.shape().clone())?;
-    for (to, &from) in out.slice_mut::<T>()?.iter_mut().zip(map.slice::<i64>()?) {
-        let at = usize::try_from(from).ok().filter(|&i| i < values.len());
-        let Some(at) = at else {
-            return Err(invalid_argument!(
-                "Elements in reverse index must be in [0, {}) but got {from}",
-                values.len()
-            ));
-        };
-        *to = values[at];
-        seen[at] = true;
-    }
-    let rest = values.iter().zip(&seen).filter(|(_, seen)| !**seen);
-    let rest = rest.fold(T::ZERO, |sum, (&g, _)| sum.add(g));
-    Ok([out, Tensor::scalar(rest)])
+    Ok(())
 }

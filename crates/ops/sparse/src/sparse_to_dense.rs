@@ -1,7 +1,7 @@
 //! SparseToDense (TensorFlow: `core/kernels/sparse_to_dense_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices;
+use ferroflow_functors::{indices, sparse};
 use ferroflow_opdef::{Expr, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, Item, Shape, Tensor, dispatch_items};
 
@@ -82,54 +82,24 @@ fn dense<T: Item>(ctx: &KernelCtx, dtype: DType, validate: bool) -> Result<Tenso
     let cells = out.items_mut::<T>()?;
     cells.fill(filler);
     let (at, values) = (indices::ints(at)?, values.items::<T>()?);
-    let mut last: Option<&[i64]> = None;
+    if validate {
+        sparse::check_ordered(&at, width, &shape.to_i64())?;
+    }
     for i in 0..n {
         let row = at.get(i * width..(i + 1) * width).unwrap_or_default();
         let mut place = 0;
         for ((&x, &d), &s) in row.iter().zip(shape.dims()).zip(&strides) {
-            match usize::try_from(x).ok().filter(|&x| x < d) {
-                Some(x) => place += x * s,
-                None if validate => {
-                    return Err(invalid_argument!(
-                        "indices[{i}] = {} is out of bounds: need 0 <= index < {shape}",
-                        show(row)
-                    ));
-                }
-                None => {
-                    return Err(invalid_argument!(
-                        "Indices are not valid (out of bounds).  Shape: {shape}"
-                    ));
-                }
-            }
+            let Some(x) = usize::try_from(x).ok().filter(|&x| x < d) else {
+                return Err(invalid_argument!(
+                    "Indices are not valid (out of bounds).  Shape: {shape}"
+                ));
+            };
+            place += x * s;
         }
-        if let Some(last) = last.filter(|_| validate) {
-            match last.cmp(row) {
-                std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => {
-                    return Err(invalid_argument!(
-                        "indices[{i}] = {} is repeated",
-                        show(row)
-                    ));
-                }
-                std::cmp::Ordering::Greater => {
-                    return Err(invalid_argument!(
-                        "indices[{i}] = {} is out of order. Many sparse ops require sorted indices.\n    \
-                         Use `tf.sparse.reorder` to create a correctly ordered copy.\n\n",
-                        show(row)
-                    ));
-                }
-            }
-        }
-        last = Some(row);
         let value = values.get(if one { 0 } else { i });
         if let (Some(cell), Some(value)) = (cells.get_mut(place), value) {
             *cell = value.clone();
         }
     }
     Ok(out)
-}
-
-fn show(row: &[i64]) -> String {
-    let texts: Vec<String> = row.iter().map(i64::to_string).collect();
-    format!("[{}]", texts.join(","))
 }

@@ -4,7 +4,7 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_partial;
 use ferroflow_functors::shapes;
-use ferroflow_functors::str_util::strip_whitespace;
+use ferroflow_functors::str_util::{is_trail_byte, strip_whitespace};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor};
 
@@ -61,9 +61,15 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes) -> Result<()> {
+/// Sets output 0 to `f` of every string of input 0.
+pub(crate) fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes) -> Result<()> {
+    try_each(ctx, |s| Ok(f(s)))
+}
+
+/// Sets output 0 to `f` of every string of input 0, or fails with the first error.
+pub(crate) fn try_each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Result<Bytes>) -> Result<()> {
     let input = ctx.input(0)?;
-    let values = input.strings()?.iter().map(f).collect();
+    let values = input.strings()?.iter().map(f).collect::<Result<_>>()?;
     let out = Tensor::from_strings(input.shape().clone(), values)?;
     ctx.set_output(0, out)
 }
@@ -93,7 +99,7 @@ fn length(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let length = |s: &Bytes| match characters {
             false => s.len() as i32,
             // Count the bytes that begin a character.
-            true => s.iter().filter(|&b| b & 0xc0 != 0x80).count() as i32,
+            true => s.iter().filter(|&&b| !is_trail_byte(b)).count() as i32,
         };
         let lengths: Vec<i32> = input.strings()?.iter().map(length).collect();
         let out = Tensor::from_slice(input.shape().clone(), &lengths)?;

@@ -1,0 +1,49 @@
+//! Hashes of strings that TensorFlow's results depend on.
+//!
+//! `siphasher` is SipHash as its authors specify it. FarmHash is in `farmhash.rs`: the crate of that
+//! name returns other values for lengths that are multiples of 64.
+
+use crate::farmhash;
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+
+/// Returns FarmHash's `Fingerprint64`, which never changes (TensorFlow: `tsl/platform/fingerprint.h`).
+#[inline]
+pub fn fingerprint64(bytes: &[u8]) -> u64 {
+    farmhash::fingerprint64(bytes)
+}
+
+/// Combines two fingerprints, in order (TensorFlow: `FingerprintCat64`).
+#[inline]
+pub fn fingerprint_cat64(a: u64, b: u64) -> u64 {
+    const MUL: u64 = 0xc6a4_a793_5bd1_e995;
+    let mix = |v: u64| v ^ (v >> 47);
+    let sum = a ^ MUL ^ mix(b.wrapping_mul(MUL)).wrapping_mul(MUL);
+    mix(mix(sum.wrapping_mul(MUL)).wrapping_mul(MUL))
+}
+
+/// Returns SipHash-2-4 of `bytes` (TensorFlow: `StrongKeyedHash`).
+#[inline]
+pub fn strong_keyed_hash(key: [u64; 2], bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(key[0], key[1]);
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Returns MurmurHash64A of `bytes` with TensorFlow's seed (TensorFlow: `tsl/platform/hash.cc`).
+pub fn hash64(bytes: &[u8]) -> u64 {
+    const MUL: u64 = 0xc6a4_a793_5bd1_e995;
+    const SEED: u64 = 0xDECA_FCAF_FE;
+    let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(MUL);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        let k = u64::from_le_bytes(*word).wrapping_mul(MUL);
+        hash = (hash ^ (k ^ (k >> 47)).wrapping_mul(MUL)).wrapping_mul(MUL);
+    }
+    if !rest.is_empty() {
+        let tail = rest.iter().rev().fold(0, |k, &b| k << 8 | u64::from(b));
+        hash = (hash ^ tail).wrapping_mul(MUL);
+    }
+    hash = (hash ^ (hash >> 47)).wrapping_mul(MUL);
+    hash ^ (hash >> 47)
+}
