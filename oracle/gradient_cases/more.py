@@ -248,3 +248,41 @@ def lists_of_scattered(b):
     two = raw.TensorListScatterV2(tensor=x * y, indices=[1, 0], element_shape=shape, num_elements=3)
     into = raw.TensorListScatterIntoExistingList(input_handle=two, tensor=y, indices=[2, 1])
     return [stack(one), stack(two), stack(into)]
+
+
+@case
+def ragged_rows(b):
+    x, splits = b.x([6, 2]), np.array([0, 2, 2, 5, 6])
+    nested = raw.RaggedGather(params_nested_splits=[np.array([0, 1, 1, 4]), splits], params_dense_values=x,
+                              indices=[2, 0, 2], OUTPUT_RAGGED_RANK=2)
+    flat = raw.RaggedGather(params_nested_splits=[splits], params_dense_values=x * x, indices=[[3, 0], [2, 2]],
+                            OUTPUT_RAGGED_RANK=2)
+    return [nested.output_dense_values, tf.sin(flat.output_dense_values)]
+
+
+@case
+def ragged_to_dense(b):
+    splits = np.array([0, 2, 2, 5, 6])
+    how = dict(row_partition_tensors=[splits], row_partition_types=["ROW_SPLITS"])
+    x, y = b.x([6, 2]), b.x([6])
+    one, row, column = b.x(np.array(0.5)), b.x([2]), b.x([1])
+    return [raw.RaggedTensorToTensor(shape=np.int64(-1), values=x, default_value=row, **how) ** 2,
+            raw.RaggedTensorToTensor(shape=[3, 2, 2], values=x * x, default_value=column, **how),
+            raw.RaggedTensorToTensor(shape=[-1, -1], values=y, default_value=one, **how),
+            raw.RaggedTensorToTensor(shape=[-1, -1, -1], values=y, default_value=one,
+                                     row_partition_tensors=[np.array([0, 1, 4]), splits],
+                                     row_partition_types=["ROW_SPLITS", "ROW_SPLITS"])]
+
+
+@case
+def ragged_to_sparse(b):
+    x = b.x([6, 2])
+    got = raw.RaggedTensorToSparse(rt_nested_splits=[np.array([0, 1, 4]), np.array([0, 2, 2, 5, 6])], rt_dense_values=x * x)
+    return got.sparse_values * tf.range(12, dtype=D)
+
+
+@case
+def ragged_empty_rows(b):
+    x, filler = b.x([4]), b.x(np.array(0.25))
+    got = raw.RaggedFillEmptyRows(value_rowids=[0, 0, 2, 5], values=x, nrows=7, default_value=filler)
+    return got.output_values ** 2

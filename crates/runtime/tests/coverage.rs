@@ -43,7 +43,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/table_files.rs: they read files",
-        "InitializeTableFromTextFileV2",
+        "InitializeTableFromTextFile InitializeTableFromTextFileV2",
     ),
     (
         "tests/saved_models.rs and tests/files.rs: they read and write checkpoints",

@@ -23,8 +23,9 @@ fn node(name: &str, op: &str, inputs: &str, attrs: &str) -> String {
     format!("node {{ name: '{name}' op: '{op}' {inputs} {attrs} }}\n")
 }
 
-/// A graph with a table, the op that fills it, and one that looks keys up.
-fn graph(row: &Json) -> String {
+/// A graph with a table, the op that fills it, and one that looks keys up. The version of the ops,
+/// `V2` or nothing, says how they take the table.
+fn graph(row: &Json, version: &str) -> String {
     let (key, value) = (dtype(&row["key"]), dtype(&row["value"]));
     let (key, value) = (format!("type: {key}"), format!("type: {value}"));
     let placeholder =
@@ -42,26 +43,26 @@ fn graph(row: &Json) -> String {
         + &placeholder("default", &value)
         + &node(
             "table",
-            "HashTableV2",
+            &format!("HashTable{version}"),
             "",
             &(attr("key_dtype", &key) + &attr("value_dtype", &value)),
         )
         + &node(
             "fill",
-            "InitializeTableFromTextFileV2",
+            &format!("InitializeTableFromTextFile{version}"),
             "input: 'table' input: 'path'",
             &fill,
         )
         + &node(
             "find",
-            "LookupTableFindV2",
+            &format!("LookupTableFind{version}"),
             "input: 'table' input: 'keys' input: 'default'",
             &types,
         )
 }
 
-fn run(row: &Json, path: &Path) -> Result<Vec<Tensor>> {
-    let session = Session::from_text(&graph(row), SessionOptions::default())?;
+fn run(row: &Json, path: &Path, version: &str) -> Result<Vec<Tensor>> {
+    let session = Session::from_text(&graph(row, version), SessionOptions::default())?;
     let path = path.to_string_lossy().into_owned().into_bytes();
     session.run(&[("path", Tensor::string(path))], &[], &["fill"])?;
     let keys = json::tensor(&row["keys"]).expect("keys");
@@ -76,12 +77,12 @@ fn run(row: &Json, path: &Path) -> Result<Vec<Tensor>> {
     session.run(&[("keys", keys), ("default", default)], &["find"], &[])
 }
 
-fn check(row: &Json, path: &Path) -> json::Res<()> {
+fn check(row: &Json, path: &Path, version: &str) -> json::Res<()> {
     match row["content"].as_str() {
         Some(content) => std::fs::write(path, content).expect("writable"),
         None => _ = std::fs::remove_file(path),
     }
-    match (row.get("error"), run(row, path)) {
+    match (row.get("error"), run(row, path, version)) {
         (None, Ok(got)) => {
             let wanted = json::tensor(&row["outputs"][0])?;
             json::compare(&wanted, &got[0], 0.0)
