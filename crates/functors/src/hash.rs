@@ -33,7 +33,7 @@ pub fn strong_keyed_hash(key: [u64; 2], bytes: &[u8]) -> u64 {
 /// Returns MurmurHash64A of `bytes` with TensorFlow's seed (TensorFlow: `tsl/platform/hash.cc`).
 pub fn hash64(bytes: &[u8]) -> u64 {
     const MUL: u64 = 0xc6a4_a793_5bd1_e995;
-    const SEED: u64 = 0xDECA_FCAF_FE;
+    const SEED: u64 = 0x00DE_CAFC_AFFE;
     let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(MUL);
     let (words, rest) = bytes.as_chunks::<8>();
     for word in words {

@@ -112,7 +112,7 @@ fn gather<T: Item>(ctx: &mut KernelCtx, n_params: usize, dtype: DType) -> Result
             indices.shape()
         ));
     }
-    let (splits, pieces) = pick(&params, indices.shape(), &picked)?;
+    let Picked { splits, pieces } = pick(&params, indices.shape(), &picked)?;
     let row = Shape::from(row);
     let (size, total) = (row.num_elements(), pieces.iter().map(Range::len).sum());
     let mut out = ctx.alloc(values.dtype(), prepended(total, &row)?)?;
@@ -128,12 +128,16 @@ fn gather<T: Item>(ctx: &mut KernelCtx, n_params: usize, dtype: DType) -> Result
     ctx.set_output(n_out, out)
 }
 
-/// The splits of the result and the ranges of values that it has.
-fn pick(
-    params: &[Ints],
-    shape: &Shape,
-    picked: &[i64],
-) -> Result<(Vec<Vec<i64>>, Vec<Range<usize>>)> {
+/// What is gathered.
+struct Picked {
+    /// The splits of the result.
+    splits: Vec<Vec<i64>>,
+    /// The ranges of values that it has.
+    pieces: Vec<Range<usize>>,
+}
+
+/// Picks rows of the parameters by indices of that shape.
+fn pick(params: &[Ints], shape: &Shape, picked: &[i64]) -> Result<Picked> {
     let mut out: Vec<Vec<i64>> = Vec::new();
     let mut n = 1;
     for pair in shape.windows(2) {
@@ -172,7 +176,10 @@ fn pick(
             pieces.push(range);
         }
     }
-    Ok((out, pieces))
+    Ok(Picked {
+        splits: out,
+        pieces,
+    })
 }
 
 /// The gradient of the values: slices for those that were gathered.
