@@ -37,7 +37,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .gradient(gradient)];
 
 fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let n_params = usize::try_from(build.attrs.int("PARAMS_RAGGED_RANK")?).unwrap_or(0);
+    let n_params = build.inputs.len().saturating_sub(2);
     let values = build.input(n_params)?;
     let splits = build.attrs.dtype("Tsplits")?;
     Ok(
