@@ -83,7 +83,7 @@ fn run(row: &rows::Row, rng: &mut Rng) -> ferroflow_base::Result<()> {
             attrs.set(name, AttrValue::Int(NASTY[rng.below(NASTY.len())]));
         }
     }
-    // A range between big numbers is a big tensor, which takes long but is right.
+    // A range between large numbers is a large tensor, which is right but takes long.
     let n_nasty = match row.op.ends_with("Range") {
         true => 10,
         false => NASTY.len(),
