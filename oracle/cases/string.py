@@ -217,7 +217,9 @@ WIDE = strings(b"", b"\x00a\x00b", b"\xd8\x3c\xdf\x89\x00x", b"\xd8\x3c\x00x", b
                b"\x00\x00\xd8\x00\x00\x00\x00b", b"\x00\x00\x00a\x00\x00")
 EIGHT = strings(bytes(range(0, 128)), *[bytes(range(i, i + 16)) for i in range(128, 256, 16)])
 SINGLE = ["latin-1", "ISO-8859-1", "us-ascii", "ASCII", "iso-8859-2", "iso-8859-5", "iso-8859-7", "iso-8859-9", "ISO_8859-15",
-          "windows-1250", "windows-1251", "windows-1252", "cp1252", "windows-1254", "koi8-r", "ibm866", "macintosh"]
+          "windows-1250", "windows-1251", "windows-1252", "cp1252", "windows-1253", "windows-1254", "windows-1256", "windows-1257", "windows-1258", "windows-874", "koi8-r", "koi8-u",
+          "ibm866", "macintosh", "x-mac-cyrillic", "tis-620", "iso-8859-3", "iso-8859-4", "iso-8859-6", "iso-8859-8",
+          "iso-8859-10", "iso-8859-13", "iso-8859-14"]
 
 
 def unicode():
@@ -237,6 +239,9 @@ def unicode():
                                 ("Big5", "big5"), ("EUC-KR", "euc_kr")):
                 text = "漢字 abc" if name not in ("GBK", "GB18030") else "汉字 abc"
                 yield case(op, strings(text.encode(codec)), input_encoding=name, **extra)
+            for name in ("EUC-JP", "EUC-KR", "gb2312"):
+                yield case(op, strings(b"a\xe9\x82\xa0b\x80", b"\xb0\xa1\xb0", b"\xff\x9f"), input_encoding=name, **extra)
+            yield case(op, strings(b"\x1a\x1c\x7f\xb1"), input_encoding="shift_jis", **extra)
             yield case(op, one(b"abc"), input_encoding="UTF-8", **extra)
             yield case(op, TEXTS[:4].reshape(2, 2), input_encoding="UTF8", **extra)
             yield case(op, empty("string", 0), input_encoding="UTF-8", **extra)

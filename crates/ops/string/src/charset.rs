@@ -1,7 +1,8 @@
 //! Decoders of the input encodings of TensorFlow's Unicode ops, which uses ICU's converters.
 //!
-//! `encoding_rs` has the tables of the legacy encodings; it follows the Encoding Standard, whose
-//! single-byte tables are ICU's.
+//! `encoding_rs` has the tables of the legacy encodings. It follows the Encoding Standard, which differs
+//! from ICU in a few bytes (see `exception`), in characters for private use, and in how many bytes an
+//! invalid sequence has.
 
 use encoding_rs::{DecoderResult, Encoding};
 
@@ -35,6 +36,8 @@ pub(crate) enum Charset {
     Latin1,
     Latin5,
     Legacy(&'static Encoding),
+    /// Two bytes of the upper half for each character; the encoding has more than those.
+    Euc(&'static Encoding),
 }
 
 /// Names without punctuation, in lower case.
@@ -190,19 +193,19 @@ const NAMES: &[(&[&str], Charset)] = &[
     ),
     (
         &["eucjp", "xeucjp", "eucjis"],
-        Charset::Legacy(encoding_rs::EUC_JP),
+        Charset::Euc(encoding_rs::EUC_JP),
     ),
     (
         &["gbk", "cp936", "windows936"],
         Charset::Legacy(encoding_rs::GBK),
     ),
-    (&["gb2312", "euccn"], Charset::Legacy(encoding_rs::GBK)),
+    (&["gb2312", "euccn"], Charset::Euc(encoding_rs::GBK)),
     (&["gb18030"], Charset::Legacy(encoding_rs::GB18030)),
     (
         &["big5", "windows950", "cp950"],
         Charset::Legacy(encoding_rs::BIG5),
     ),
-    (&["euckr", "ksc5601"], Charset::Legacy(encoding_rs::EUC_KR)),
+    (&["euckr", "ksc5601"], Charset::Euc(encoding_rs::EUC_KR)),
 ];
 
 impl Charset {
@@ -225,6 +228,7 @@ impl Charset {
             Charset::Utf16(order) => utf16(text, order, each),
             Charset::Utf32(order) => utf32(text, order, each),
             Charset::Legacy(encoding) => legacy(encoding, text, each),
+            Charset::Euc(encoding) => euc(encoding, text, each),
             Charset::Ascii | Charset::Latin1 | Charset::Latin5 => text.iter().try_for_each(|&b| {
                 each(match self {
                     Charset::Ascii if b >= 0x80 => error(1),
@@ -339,14 +343,67 @@ fn utf32<E>(
     Ok(())
 }
 
-/// Control characters in IBM's order.
-fn ibm866(c: u32) -> u32 {
-    match c {
-        0x1a => 0x1c,
-        0x1c => 0x7f,
-        0x7f => 0x1a,
-        _ => c,
+/// What ICU makes of a byte that the Encoding Standard has for something else, or for nothing.
+fn exception(encoding: &'static Encoding, byte: u8) -> Option<u32> {
+    let ibm = encoding == encoding_rs::IBM866 || encoding == encoding_rs::SHIFT_JIS;
+    let is = |other: &'static Encoding| encoding == other;
+    Some(match byte {
+        // Control characters in IBM's order.
+        0x1a if ibm => 0x1c,
+        0x1c if ibm => 0x7f,
+        0x7f if ibm => 0x1a,
+        0x80 if is(encoding_rs::BIG5) => 0x80,
+        0xff if is(encoding_rs::BIG5) => 0xf8f8,
+        0xff if is(encoding_rs::GBK) => 0xf8f5,
+        0xaa if is(encoding_rs::WINDOWS_1253) => 0xaa,
+        0xdb..=0xde if is(encoding_rs::WINDOWS_874) => 0xf8c1 + u32::from(byte - 0xdb),
+        0xfc..=0xff if is(encoding_rs::WINDOWS_874) => 0xf8c5 + u32::from(byte - 0xfc),
+        0xae if is(encoding_rs::KOI8_U) => 0x255d,
+        0xbe if is(encoding_rs::KOI8_U) => 0x256c,
+        _ => return None,
+    })
+}
+
+/// Decodes characters of two bytes from `0xa1` on, or of three in Japanese; control characters of
+/// the upper half are themselves.
+fn euc<E>(
+    encoding: &'static Encoding,
+    text: &[u8],
+    mut each: impl FnMut(Decoded) -> Result<(), E>,
+) -> Result<(), E> {
+    let is_japanese = encoding == encoding_rs::EUC_JP;
+    let mut rest = text;
+    while let Some(&lead) = rest.first() {
+        let n_bytes = match lead {
+            0..0x80 => 1,
+            0x8e if is_japanese => 2,
+            0x8f if is_japanese => 3,
+            0x80..0xa0 => 1,
+            _ => 2,
+        };
+        let is_upper = |b: &u8| (0xa1..0xff).contains(b);
+        let character_bytes = rest
+            .get(..n_bytes)
+            .filter(|bytes| bytes[1..].iter().all(is_upper));
+        let decoded = match character_bytes {
+            Some([byte]) => character((*byte).into(), 1),
+            // In GB 2312 itself.
+            Some([0xa1, 0xa4]) if encoding == encoding_rs::GBK => character(0x30fb, 2),
+            Some([0xa1, 0xaa]) if encoding == encoding_rs::GBK => character(0x2015, 2),
+            Some(bytes) if lead != 0xa0 && lead != 0xff => {
+                let (decoded, is_bad) = encoding.decode_without_bom_handling(bytes);
+                let mut characters = decoded.chars();
+                match (characters.next(), characters.next(), is_bad) {
+                    (Some(c), None, false) => character(c.into(), n_bytes),
+                    _ => error(n_bytes),
+                }
+            }
+            _ => error(1),
+        };
+        rest = rest.get(decoded.len..).unwrap_or_default();
+        each(decoded)?;
     }
+    Ok(())
 }
 
 /// Feeds the decoder a byte at a time to learn how many each character takes.
@@ -359,6 +416,12 @@ fn legacy<E>(
     let (mut at, mut pending) = (0, 0);
     let mut units = [0u16; 8];
     while at < text.len() {
+        // Only a byte at the start of a character can be an exception.
+        if let Some(c) = exception(encoding, text[at]).filter(|_| pending == 0) {
+            each(character(c, 1))?;
+            at += 1;
+            continue;
+        }
         let is_last = at + 1 == text.len();
         let (result, n_read, n_written) =
             decoder.decode_to_utf16_without_replacement(&text[at..at + 1], &mut units, is_last);
@@ -375,11 +438,7 @@ fn legacy<E>(
                 _ => pending,
             };
             pending -= len;
-            let c = c.map(|c| match encoding == encoding_rs::IBM866 {
-                true => ibm866(c.into()),
-                false => c.into(),
-            });
-            each(c.map_or(error(len), |c| character(c, len)))?;
+            each(c.map_or(error(len), |c| character(c.into(), len)))?;
         }
         if let DecoderResult::Malformed(..) = result {
             let len = pending.saturating_sub(behind);
