@@ -38,7 +38,7 @@ impl<'a> Column<'a> {
     /// The column of a matrix.
     ///
     /// # Errors
-    /// If the elements are neither int64 nor strings.
+    /// INVALID_ARGUMENT if the elements are neither int64 nor strings.
     pub fn dense(values: &'a Tensor) -> Result<Column<'a>> {
         let width = values.shape().last().copied().unwrap_or(1);
         Column::new(values, Rows::Dense(width))
@@ -48,7 +48,7 @@ impl<'a> Column<'a> {
     /// `splits[i + 1]`.
     ///
     /// # Errors
-    /// If the elements are neither int64 nor strings.
+    /// INVALID_ARGUMENT if the elements are neither int64 nor strings.
     pub fn ragged(values: &'a Tensor, splits: Vec<usize>) -> Result<Column<'a>> {
         Column::new(values, Rows::Splits(splits))
     }
@@ -57,7 +57,7 @@ impl<'a> Column<'a> {
     /// end the column, as in TensorFlow.
     ///
     /// # Errors
-    /// If the elements are neither int64 nor strings.
+    /// INVALID_ARGUMENT if the elements are neither int64 nor strings.
     pub fn sparse(values: &'a Tensor, coordinates: &[i64]) -> Result<Column<'a>> {
         let mut runs: Vec<(usize, Range<usize>)> = Vec::new();
         for (i, coordinate) in coordinates.chunks_exact(2).enumerate() {

@@ -57,6 +57,9 @@ pub fn from_shape_attr(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Output 0 has the shape of input 0 reduced over the axes in input 1 (attr `keep_dims`).
+///
+/// # Errors
+/// INVALID_ARGUMENT if an axis is out of range or named twice.
 pub fn reduced(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
     let keep_dims = ctx.attrs().bool("keep_dims")?;
@@ -82,7 +85,7 @@ pub fn reduced(ctx: &mut ShapeCtx) -> Result<()> {
 /// Returns which of `rank` dimensions the axes name.
 ///
 /// # Errors
-/// If an axis is out of range or named twice.
+/// INVALID_ARGUMENT if an axis is out of range or named twice.
 pub fn marked(axes: &[i64], rank: usize) -> Result<SmallVec<[bool; 8]>> {
     let mut reduced = SmallVec::from_elem(false, rank);
     for &axis in axes {
