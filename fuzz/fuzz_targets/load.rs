@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to the loader: `RUSTC_BOOTSTRAP=1 cargo fuzz run load -s none`.
+//! Feeds arbitrary bytes to the loader: `cargo +nightly fuzz run load`.
 #![no_main]
 
 use ferroflow_runtime::{Session, SessionOptions};

@@ -1,5 +1,5 @@
 //! Feeds arbitrary messages to the service's handlers, in a session with a small graph:
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run service -s none`. The first byte selects the method.
+//! `cargo +nightly fuzz run service`. The first byte selects the method.
 #![no_main]
 
 use ferroflow_model::graph_from_text;

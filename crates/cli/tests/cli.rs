@@ -270,7 +270,7 @@ fn errors_are_one_clear_line_and_leave_nothing() {
 
 /// A server without a usable configuration does not start.
 #[test]
-fn servers_that_could_serve_nobody_are_refused() {
+fn servers_without_clients_are_refused() {
     for flag in [
         "--max-sessions",
         "--max-message-bytes",

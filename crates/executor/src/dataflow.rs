@@ -312,7 +312,7 @@ impl Step {
         let (env, plan) = (self.env(), &*self.executor.plan);
         while let Some(mut state) = self.state.try_lock() {
             if let Err(error) = no_panic(|| {
-                self.drain_inbox(&env, &mut state)?;
+                self.drain_inbox(&env, &mut state);
                 match state.error {
                     None => run_inexpensive(&env, &mut state),
                     Some(_) => Ok(()),
@@ -382,9 +382,10 @@ impl Step {
     }
 
     /// Passes on what arrived; an error that came with it is the step's.
-    fn drain_inbox(&self, env: &Env, state: &mut StepState) -> Result<()> {
+    fn drain_inbox(&self, env: &Env, state: &mut StepState) {
         for (item, outcome) in self.state.messages() {
-            let passed = match outcome {
+            // One at a time: a panic must not lose the other messages.
+            let passed = no_panic(|| match outcome {
                 Ok(outputs) if state.error.is_none() => state.complete(env, item, outputs),
                 Ok(_) => {
                     state.in_flight -= 1;
@@ -394,12 +395,11 @@ impl Step {
                     state.in_flight -= 1;
                     Err(error)
                 }
-            };
+            });
             if let Err(error) = passed {
                 keep_first(&mut state.error, error);
             }
         }
-        Ok(())
     }
 }
 

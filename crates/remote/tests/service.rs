@@ -831,7 +831,7 @@ fn callables_traces_and_devices() {
 
 /// A server that got garbage serves the others.
 #[test]
-fn garbage_harms_nobody() {
+fn garbage_is_refused() {
     use std::io::Write;
     let world = World::with(|o| o.max_message = 1 << 20);
     let handle = world.session(true);
@@ -907,7 +907,7 @@ fn a_client_that_vanishes_leaves_no_step() {
 }
 
 #[test]
-fn a_partial_run_that_nobody_goes_on_with_does_not_count_as_used() {
+fn a_partial_run_that_is_abandoned_does_not_count_as_used() {
     let world = World::new();
     let request = PartialRunSetupRequest {
         session_handle: world.session(true),

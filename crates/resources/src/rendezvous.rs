@@ -1,11 +1,11 @@
 //! [`Rendezvous`]: passes tensors between the `_Send` and `_Recv` nodes of a step (TensorFlow:
 //! `core/framework/rendezvous.h`).
 
-use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_base::{Result, Status};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::Tensor;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Receiver = Box<dyn FnOnce(Result<Tensor>) + Send>;
 
@@ -73,26 +73,6 @@ impl Rendezvous {
                 waiting.push(Box::new(done));
             }
         }
-    }
-
-    /// Blocks this thread until the next value of `key` or until `cancel`.
-    ///
-    /// # Errors
-    ///
-    /// The reason of the cancellation or of [`Rendezvous::abort`].
-    pub fn wait(&self, key: &str, cancel: &CancelToken) -> Result<Tensor> {
-        let (sender, receiver) = mpsc::channel();
-        let given_up = sender.clone();
-        let token = cancel.clone();
-        // The callback of the two that runs second finds the receiver gone.
-        let _registration = cancel.on_cancel(move || {
-            let _ = given_up.send(token.check().map(|()| Tensor::scalar(0u8)));
-        });
-        self.recv(key, move |value| {
-            let _ = sender.send(value);
-        });
-        let gone = |_| Err(invalid_argument!("no value will be sent for '{key}'"));
-        receiver.recv().unwrap_or_else(gone)
     }
 
     /// Ends all waits, present and future, with this error. The first reason wins.

@@ -13,7 +13,7 @@ use ferroflow_model::AtomicFile;
 use ferroflow_program::bef::{File, FileBytes, Model, Port, write_model};
 use ferroflow_program::{Body, KernelEntry};
 use ferroflow_tensor::{DType, MappedFile, Tensor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ pub struct ModelSummary {
 impl ModelSummary {
     fn of(body: &Body) -> ModelSummary {
         let mut summary = ModelSummary::default();
-        summary.add(body);
+        all_bodies(body).into_iter().for_each(|b| summary.add(b));
         summary
     }
 
@@ -94,8 +94,22 @@ impl ModelSummary {
             self.n_parameters += constant.shape().num_elements();
             self.parameter_bytes += constant.byte_len();
         }
-        body.functions.values().for_each(|f| self.add(f));
     }
+}
+
+/// Returns a body and the functions that it reaches, each once.
+fn all_bodies(main: &Body) -> Vec<&Body> {
+    let (mut bodies, mut seen, mut next) = (vec![main], HashSet::new(), 0);
+    while let Some(body) = bodies.get(next).copied() {
+        next += 1;
+        let functions = body.functions.values();
+        bodies.extend(
+            functions
+                .filter(|f| seen.insert(Arc::as_ptr(f)))
+                .map(|f| &**f),
+        );
+    }
+    bodies
 }
 
 impl Session {
@@ -179,14 +193,15 @@ fn check_stateless(body: &Body) -> Result<()> {
         let is_ref = def.is_some_and(|def| def.outputs.iter().any(|o| o.is_ref()));
         is_handle || is_shared || is_ref
     };
-    if let Some((_, entry)) = body.kernels().find(|(_, entry)| keeps_state(entry)) {
+    let mut entries = all_bodies(body).into_iter().flat_map(Body::kernels);
+    if let Some((_, entry)) = entries.find(|(_, entry)| keeps_state(entry)) {
         return Err(failed_precondition!(
             "the signature uses state that outlives a step, which a compiled model cannot hold; it may \
              only read variables, which must be initialized"
         )
         .at_node(&entry.node, &entry.op));
     }
-    body.functions.values().try_for_each(|f| check_stateless(f))
+    Ok(())
 }
 
 #[cold]

@@ -33,8 +33,11 @@ const SQUARE: &str = "library { function {
     node_def { name: 's' op: 'Square' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }
     ret { key: 'y' value: 's:y:0' } } }";
 
+/// The first tensor; 0 if there are none.
 fn value(result: Result<Vec<Tensor>>) -> std::result::Result<f32, Code> {
-    result.and_then(|t| t[0].to_scalar()).map_err(|e| e.code())
+    result
+        .and_then(|t| t.first().map_or(Ok(0.0), Tensor::to_scalar))
+        .map_err(|e| e.code())
 }
 
 fn two() -> Tensor {
@@ -152,5 +155,54 @@ fn steps_span_devices_on_pools_of_any_width() {
             value(session.run(&[("x", two())], &["bad"], &[])),
             Err(Code::NotFound)
         );
+    }
+}
+
+/// A session of `a`, `b` and, if `a` is below `b`, `dead` of `a`.
+fn conditional(width: usize) -> Session {
+    let text = graph("a = Placeholder()\nb = Placeholder()\nless = Less(a, b)")
+        + "node { name: 's' op: 'Switch' input: 'a' input: 'less' attr { key: 'T' value { type: DT_FLOAT } } }"
+        + &graph("dead = Exp(s:1)\nalive = Exp(s)\nproduct = Mul(a, b)");
+    Session::from_text(&text, with_pool(width)).expect("valid")
+}
+
+#[test]
+fn partial_runs_end_in_every_way() {
+    for width in [1, 2] {
+        let session = conditional(width);
+        let setup = |fetches: &[&str]| {
+            let signature = Signature {
+                feeds: strings(&["a", "b"]),
+                fetches: strings(fetches),
+                targets: vec![],
+            };
+            session.partial_run_setup(&signature).expect("valid")
+        };
+        let fed = |names: &[&str]| -> Vec<_> {
+            let one = |n: &&str| (n.to_string(), Tensor::scalar(1f32));
+            names.iter().map(one).collect()
+        };
+        let run = |handle: &str, feeds: &[&str], fetches: &[&str], options: &RunOptions| {
+            value(session.partial_run(handle, fed(feeds), &strings(fetches), options))
+        };
+        let default = RunOptions::default();
+        let handle = setup(&["alive", "dead"]);
+        let dead = run(&handle, &["a", "b"], &["dead"], &default);
+        assert_eq!(dead, Err(Code::InvalidArgument), "a dead tensor");
+        for (feeds, fetches) in [(&["a", "a"][..], &[][..]), (&["a", "b"], &["product"; 2])] {
+            let handle = setup(&["product"]);
+            let twice = run(&handle, feeds, fetches, &default);
+            assert_eq!(twice, Err(Code::InvalidArgument), "{feeds:?} {fetches:?}");
+        }
+        let handle = setup(&["product", "alive"]);
+        let timeout = RunOptions {
+            timeout: Some(std::time::Duration::from_millis(5)),
+            ..Default::default()
+        };
+        let cancelled = run(&handle, &["a"], &[], &timeout);
+        assert_eq!(cancelled, Ok(0.0), "nothing is fetched");
+        // Dropping the session ends what is left, also on a pool without threads of its own.
+        session.close();
+        drop(session);
     }
 }

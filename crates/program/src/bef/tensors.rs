@@ -123,6 +123,8 @@ pub(super) fn read_tensors(
 ) -> Result<Vec<LazyTensor>> {
     let table: Vec<TensorEntry> = Decoder::section(file.section(Section::Tensors))?;
     let weights = file.section(Section::Weights);
+    // The ranges of tensors are disjoint: what is copied is at most the section.
+    let mut left = weights.len();
     let tensor = |entry: TensorEntry| {
         let (dtype, shape) = (entry.dtype, Shape::checked(&entry.dims)?);
         let tensor: Option<LazyTensor> = match entry.data {
@@ -135,6 +137,10 @@ pub(super) fn read_tensors(
                     .map(Into::into)
             }
             TensorData::Far(start) if dtype.is_plain() => {
+                let size = shape.num_elements().checked_mul(dtype.size());
+                left = size
+                    .and_then(|size| left.checked_sub(size))
+                    .ok_or_else(corrupt)?;
                 far_tensor(dtype, shape, weights.get(start..), mapping)
             }
             _ => None,

@@ -206,13 +206,14 @@ impl Session {
     }
 
     fn with_state(state: GraphExecutionState, options: SessionOptions) -> Session {
+        let pool = options.pool();
         Session {
+            steps: Arc::new(RunningSteps::new(pool.clone())),
             graph: RwLock::new(VersionedGraph { state, version: 0 }),
-            pool: options.pool(),
+            pool,
             options,
             compiled: Compiled::default(),
             partial_runs: Mutex::default(),
-            steps: Arc::default(),
         }
     }
 
@@ -352,6 +353,13 @@ impl Session {
         self.steps.close(cancelled!(
             "Step was cancelled because the session was garbage collected due to inactivity."
         ));
+    }
+}
+
+impl Drop for Session {
+    /// Ends partial runs, which would wait for their next call otherwise.
+    fn drop(&mut self) {
+        self.steps.close(cancelled!("The session was dropped."));
     }
 }
 

@@ -12,6 +12,7 @@ use ferroflow_resources::rendezvous::Rendezvous;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The steps that were set up and have feeds or fetches left.
@@ -78,7 +79,9 @@ impl Session {
         })?;
         let token = options.token(self.steps.closing());
         let token = token.as_ref().unwrap_or(self.steps.closing());
+        run.n_calls.fetch_add(1, Ordering::AcqRel);
         let result = run.run(feeds, fetches, token);
+        run.n_calls.fetch_sub(1, Ordering::AcqRel);
         if !matches!(result, Ok((_, false))) && run.has_ended() {
             lock(&self.partial_runs).runs.remove(handle);
         }
@@ -87,7 +90,8 @@ impl Session {
 
     /// Steps in progress, without those that wait for their next partial run, which may never come.
     pub fn num_running(&self) -> usize {
-        let waiting = |run: &&Arc<PartialRun>| !run.has_ended();
+        let waiting =
+            |run: &&Arc<PartialRun>| !run.has_ended() && run.n_calls.load(Ordering::Acquire) == 0;
         let waiting = lock(&self.partial_runs)
             .runs
             .values()
@@ -96,6 +100,9 @@ impl Session {
         self.steps.len().saturating_sub(waiting)
     }
 }
+
+/// A fetch, once it has arrived.
+type Slot = Arc<Mutex<Option<Result<Tensor>>>>;
 
 /// One step in progress.
 struct PartialRun {
@@ -106,6 +113,8 @@ struct PartialRun {
     rendezvous: Arc<Rendezvous>,
     pool: Arc<Pool>,
     ends: Mutex<Ends>,
+    /// Calls in progress.
+    n_calls: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -136,6 +145,7 @@ impl PartialRun {
             rendezvous: Arc::default(),
             pool: pool.clone(),
             ends: Mutex::default(),
+            n_calls: AtomicUsize::new(0),
         })
     }
 
@@ -170,14 +180,14 @@ impl PartialRun {
         let fetched = self.fetch(fetches, cancel);
         let fetched = fetched.map_err(|e| self.cause(e, cancel))?;
         if is_last {
-            self.outcome()?;
+            self.outcome(cancel)?;
         }
         Ok((fetched, is_last))
     }
 
     /// Receives the fetches; the calling thread helps the step's meanwhile.
     fn fetch(&self, names: &[String], cancel: &CancelToken) -> Result<Vec<Tensor>> {
-        let received: Vec<_> = names
+        let received: Vec<Slot> = names
             .iter()
             .map(|name| {
                 let slot = Arc::new(Mutex::new(None));
@@ -193,49 +203,54 @@ impl PartialRun {
         let _registration = cancel.on_cancel(move || pool.notify());
         let arrived = || received.iter().all(|slot| lock(slot).is_some());
         self.pool
-            .help_until(&|| arrived() || cancel.check().is_err());
-        received
-            .iter()
-            .map(|slot| match lock(slot).take() {
-                Some(tensor) => tensor,
-                None => Err(cancel
-                    .check()
-                    .err()
-                    .unwrap_or_else(|| internal!("a fetch of a partial run has not arrived"))),
-            })
-            .collect()
+            .help_until(&|| arrived() || self.has_ended() || cancel.check().is_err());
+        let fetch = |(name, slot): (&String, &Slot)| {
+            if let Some(tensor) = lock(slot).take() {
+                return tensor;
+            }
+            cancel.check()?;
+            // A step that ends without sending the tensor has found it dead.
+            lock(&self.ends).outcome.clone().unwrap_or(Ok(()))?;
+            Err(invalid_argument!(
+                "The tensor returned for {name} was not valid."
+            ))
+        };
+        names.iter().zip(&received).map(fetch).collect()
     }
 
     /// Waits for the end of the step.
-    fn outcome(&self) -> Result<()> {
-        self.pool.help_until(&|| self.has_ended());
+    fn outcome(&self, cancel: &CancelToken) -> Result<()> {
+        let pool = self.pool.clone();
+        let _registration = cancel.on_cancel(move || pool.notify());
+        self.pool
+            .help_until(&|| self.has_ended() || cancel.check().is_err());
         let outcome = lock(&self.ends).outcome.clone();
-        outcome.unwrap_or_else(|| Err(internal!("a partial run has not ended")))
+        outcome.unwrap_or_else(|| cancel.check())
     }
 
     /// Checks a call and notes what it feeds and fetches.
     fn check(&self, feeds: &[(String, Tensor)], fetches: &[String]) -> Result<bool> {
         let mut ends = lock(&self.ends);
-        for (name, tensor) in feeds {
+        for (i, (name, tensor)) in feeds.iter().enumerate() {
             let Some(dtype) = self.dtypes.get(name) else {
                 return Err(invalid_argument!(
                     "The feed {name} was not specified in partial_run_setup."
                 ));
             };
-            if ends.fed.contains(name) {
+            if ends.fed.contains(name) || feeds[..i].iter().any(|(n, _)| n == name) {
                 return Err(invalid_argument!("The feed {name} has already been fed."));
             }
             if tensor.dtype() != *dtype {
                 return Err(other_dtype(name, tensor.dtype(), *dtype));
             }
         }
-        for name in fetches {
+        for (i, name) in fetches.iter().enumerate() {
             if !self.signature.fetches.contains(name) {
                 return Err(invalid_argument!(
                     "The fetch {name} was not specified in partial_run_setup."
                 ));
             }
-            if ends.fetched.contains(name) {
+            if ends.fetched.contains(name) || fetches[..i].contains(name) {
                 return Err(invalid_argument!(
                     "The fetch {name} has already been fetched."
                 ));
@@ -253,8 +268,9 @@ impl PartialRun {
         }
         ends.fed.extend(feeds.iter().map(|(n, _)| n.clone()));
         ends.fetched.extend(fetches.iter().cloned());
-        Ok(ends.fed.len() == self.signature.feeds.len()
-            && ends.fetched.len() == self.signature.fetches.len())
+        let (fed, fetched) = (&self.signature.feeds, &self.signature.fetches);
+        Ok(fed.iter().all(|n| ends.fed.contains(n))
+            && fetched.iter().all(|n| ends.fetched.contains(n)))
     }
 
     /// The step's own error, if `e` only reports that the step was aborted: a step that fails aborts its
@@ -263,6 +279,6 @@ impl PartialRun {
         if e.code() != Code::Cancelled || cancel.check().is_err() {
             return e;
         }
-        self.outcome().err().unwrap_or(e)
+        self.outcome(cancel).err().unwrap_or(e)
     }
 }

@@ -106,9 +106,11 @@ fn run_parts(parts: &Arc<[Part]>, with: RunArgs) -> Result<Vec<Tensor>> {
     }
     with.pool
         .help_until(&|| step.n_running.load(Ordering::Acquire) == 0);
-    with.cancel.check()?;
     let outcome = std::mem::take(&mut *step.outcome());
     if let Some(error) = outcome.error {
+        if error.code() == Code::Cancelled {
+            with.cancel.check()?;
+        }
         return Err(error);
     }
     let fetches = outcome.fetches.into_iter();

@@ -1,27 +1,35 @@
 //! [`RunningSteps`]: the steps of a session in progress, for closing it.
 
 use ferroflow_base::{Code, Result, Status, failed_precondition};
-use ferroflow_sync::{CancelToken, Registration};
+use ferroflow_sync::{CancelToken, Pool, Registration};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Set in `RunningSteps::state` when the session is closed; the other bits count steps.
 const CLOSED: usize = 1;
 const STEP: usize = 2;
 
 /// Counts steps and cancels them when the session is closed.
-#[derive(Default)]
 pub(crate) struct RunningSteps {
+    pool: Arc<Pool>,
     state: AtomicUsize,
     /// Why the session is closed.
     reason: OnceLock<Status>,
     closing: CancelToken,
-    mutex: Mutex<()>,
-    none_left: Condvar,
 }
 
 impl RunningSteps {
+    /// The steps of a session that computes on `pool`.
+    pub(crate) fn new(pool: Arc<Pool>) -> Self {
+        RunningSteps {
+            pool,
+            state: AtomicUsize::new(0),
+            reason: OnceLock::new(),
+            closing: CancelToken::new(),
+        }
+    }
+
     /// Fails if the session is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         match self.state.load(Ordering::Acquire) & CLOSED {
@@ -62,13 +70,10 @@ impl RunningSteps {
         self.closing.cancel();
     }
 
-    /// Waits for the end of the last step of a closed session.
+    /// Waits for the end of the last step of a closed session. The calling thread helps: a pool of width 1
+    /// has no other.
     pub(crate) fn join(&self) {
-        let mut guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.state.load(Ordering::Acquire) >= STEP {
-            let waited = self.none_left.wait(guard);
-            guard = waited.unwrap_or_else(PoisonError::into_inner);
-        }
+        self.pool.help_until(&|| self.len() == 0);
     }
 
     /// Steps in progress.
@@ -98,13 +103,7 @@ impl<R: Deref<Target = RunningSteps>> Drop for StepGuard<R> {
         drop(self.registration.take());
         let before = self.steps.state.fetch_sub(STEP, Ordering::AcqRel);
         if before == STEP | CLOSED {
-            // Under the lock: `join` has either seen the count or waits already.
-            let _guard = self
-                .steps
-                .mutex
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            self.steps.none_left.notify_all();
+            self.steps.pool.notify();
         }
     }
 }
@@ -113,11 +112,10 @@ impl<R: Deref<Target = RunningSteps>> Drop for StepGuard<R> {
 mod tests {
     use super::*;
     use ferroflow_base::cancelled;
-    use std::sync::Arc;
 
     #[test]
     fn closing_cancels_and_waits() {
-        let steps = Arc::new(RunningSteps::default());
+        let steps = Arc::new(RunningSteps::new(Arc::new(Pool::new(1))));
         let own = CancelToken::new();
         let first = RunningSteps::begin(steps.clone(), None).expect("open");
         let second = RunningSteps::begin(steps.clone(), Some(&own)).expect("open");
@@ -134,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_token_outlives_its_step() {
-        let steps = RunningSteps::default();
+        let steps = RunningSteps::new(Arc::new(Pool::new(1)));
         let own = CancelToken::new();
         drop(RunningSteps::begin(&steps, Some(&own)).expect("open"));
         steps.close(cancelled!("closed"));
