@@ -33,6 +33,7 @@ fn groups() -> Vec<OpGroup> {
         ("random", ferroflow_ops_random::ALL),
         ("set", ferroflow_ops_set::ALL),
         ("sparse", ferroflow_ops_sparse::ALL),
+        ("spectral", ferroflow_ops_spectral::ALL),
         ("state", ferroflow_ops_state::ALL),
         ("string", ferroflow_ops_string::ALL),
         ("training", ferroflow_ops_training::ALL),

@@ -1,0 +1,211 @@
+//! Transforms along the dimensions of tensors, and the plans they keep.
+
+use ferroflow_base::{Result, internal};
+use ferroflow_functors::strided::Strided;
+use ferroflow_functors::transpose::transposed;
+use ferroflow_opdef::KernelCtx;
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Complex, Element, Shape, Tensor, dispatch_items};
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use rustfft::{Fft, FftDirection, FftNum, FftPlanner};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Elements per task.
+const BLOCK: usize = 16 * 1024;
+
+/// A real type with transforms.
+pub(crate) trait Sample: FftNum + Element {}
+impl Sample for f32 {}
+impl Sample for f64 {}
+
+/// The plan that a transform used last, with its length.
+type Last<P> = Mutex<Option<(usize, Arc<P>)>>;
+
+/// The plans of a kernel: one for each dimension that it transforms.
+pub(crate) struct Plans<T: FftNum> {
+    complex: [Last<dyn Fft<T>>; 3],
+    to_complex: Last<dyn RealToComplex<T>>,
+    to_real: Last<dyn ComplexToReal<T>>,
+}
+
+impl<T: FftNum> Default for Plans<T> {
+    fn default() -> Self {
+        Plans {
+            complex: Default::default(),
+            to_complex: Default::default(),
+            to_real: Default::default(),
+        }
+    }
+}
+
+fn planned<P: ?Sized>(last: &Last<P>, n: usize, plan: impl FnOnce() -> Arc<P>) -> Arc<P> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*last {
+        Some((length, plan)) if *length == n => plan.clone(),
+        _ => {
+            let plan = plan();
+            *last = Some((n, plan.clone()));
+            plan
+        }
+    }
+}
+
+/// Returns input 0 without what is beyond `shape` in each dimension.
+pub(crate) fn cropped(ctx: &mut KernelCtx, shape: &Shape) -> Result<Tensor> {
+    let input = ctx.take_input(0)?;
+    if input.shape() == shape {
+        return Ok(input);
+    }
+    let strides = input.shape().strides();
+    let axes = shape.iter().zip(&strides);
+    let view = Strided::new(0, axes.map(|(&d, &s)| (d, s as isize)));
+    let mut out = ctx.alloc(input.dtype(), shape.clone())?;
+    dispatch_items!(input.dtype(), T => {
+        view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
+    });
+    Ok(out)
+}
+
+impl<T: Sample> Plans<T>
+where
+    Complex<T>: Element,
+{
+    /// Transforms the dimensions `axes`, without scaling unless `scale` is set.
+    pub(crate) fn complex(
+        &self,
+        ctx: &KernelCtx,
+        mut x: Tensor,
+        axes: Range<usize>,
+        forward: bool,
+        scale: Option<T>,
+    ) -> Result<Tensor> {
+        let direction = match forward {
+            true => FftDirection::Forward,
+            false => FftDirection::Inverse,
+        };
+        let (rank, first) = (x.shape().rank(), axes.start);
+        for (i, axis) in axes.enumerate().rev() {
+            let n = x.shape()[axis];
+            let plan = planned(&self.complex[i.min(2)], n, || {
+                FftPlanner::new().plan_fft(n, direction)
+            });
+            let scale = scale.filter(|_| axis == first);
+            if axis + 1 == rank {
+                rows(ctx, &mut x, &*plan, scale)?;
+                continue;
+            }
+            let mut perm: Vec<usize> = (0..rank).collect();
+            perm.swap(axis, rank - 1);
+            x = transposed(ctx, x, &perm)?;
+            rows(ctx, &mut x, &*plan, scale)?;
+            x = transposed(ctx, x, &perm)?;
+        }
+        Ok(x)
+    }
+
+    /// Transforms real rows of length `n` to half spectra.
+    pub(crate) fn real_to_complex(
+        &self,
+        ctx: &KernelCtx,
+        x: &Tensor,
+        n: usize,
+        shape: Shape,
+    ) -> Result<Tensor> {
+        let plan = planned(&self.to_complex, n, || {
+            RealFftPlanner::new().plan_fft_forward(n)
+        });
+        let mut out = ctx.alloc(<Complex<T> as Element>::DTYPE, shape)?;
+        let (x, width) = (x.slice::<T>()?, n / 2 + 1);
+        let group = (BLOCK / n).max(1);
+        let failed = Mutex::new(None);
+        par_chunks_mut(
+            ctx.par(),
+            out.slice_mut::<Complex<T>>()?,
+            group * width,
+            1,
+            &|block, spectra| {
+                let (mut signal, mut scratch) = (plan.make_input_vec(), plan.make_scratch_vec());
+                let signals = x[block * group * n..].chunks_exact(n);
+                for (from, to) in signals.zip(spectra.chunks_exact_mut(width)) {
+                    signal.copy_from_slice(from);
+                    if let Err(e) = plan.process_with_scratch(&mut signal, to, &mut scratch) {
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                    }
+                }
+            },
+        );
+        finished(out, failed)
+    }
+
+    /// Transforms half spectra to real rows of length `n`, multiplied by `scale`.
+    pub(crate) fn complex_to_real(
+        &self,
+        ctx: &KernelCtx,
+        x: Tensor,
+        n: usize,
+        shape: Shape,
+        scale: T,
+    ) -> Result<Tensor> {
+        let plan = planned(&self.to_real, n, || {
+            RealFftPlanner::new().plan_fft_inverse(n)
+        });
+        let mut out = ctx.alloc(T::DTYPE, shape)?;
+        let (x, width) = (x.slice::<Complex<T>>()?, n / 2 + 1);
+        let group = (BLOCK / n).max(1);
+        let failed = Mutex::new(None);
+        par_chunks_mut(
+            ctx.par(),
+            out.slice_mut::<T>()?,
+            group * n,
+            1,
+            &|block, signals| {
+                let (mut spectrum, mut scratch) = (plan.make_input_vec(), plan.make_scratch_vec());
+                let spectra = x[block * group * width..].chunks_exact(width);
+                for (from, to) in spectra.zip(signals.chunks_exact_mut(n)) {
+                    spectrum.copy_from_slice(from);
+                    // The spectrum of a real signal is real there; what is not is ignored.
+                    spectrum[0].im = T::zero();
+                    if n.is_multiple_of(2) {
+                        spectrum[width - 1].im = T::zero();
+                    }
+                    if let Err(e) = plan.process_with_scratch(&mut spectrum, to, &mut scratch) {
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                    }
+                    to.iter_mut().for_each(|v| *v = *v * scale);
+                }
+            },
+        );
+        finished(out, failed)
+    }
+}
+
+fn finished(out: Tensor, failed: Mutex<Option<realfft::FftError>>) -> Result<Tensor> {
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        None => Ok(out),
+        Some(e) => Err(internal!("real FFT: {e}")),
+    }
+}
+
+/// Transforms the rows of `x` in place.
+fn rows<T: Sample>(
+    ctx: &KernelCtx,
+    x: &mut Tensor,
+    plan: &dyn Fft<T>,
+    scale: Option<T>,
+) -> Result<()>
+where
+    Complex<T>: Element,
+{
+    let n = plan.len();
+    let group = (BLOCK / n).max(1);
+    let values = x.slice_mut::<Complex<T>>()?;
+    par_chunks_mut(ctx.par(), values, group * n, 1, &|_, rows| {
+        let mut scratch = vec![Complex::new(T::zero(), T::zero()); plan.get_inplace_scratch_len()];
+        plan.process_with_scratch(rows, &mut scratch);
+        if let Some(scale) = scale {
+            rows.iter_mut().for_each(|v| *v = v.scale(scale));
+        }
+    });
+    Ok(())
+}
