@@ -1,12 +1,17 @@
-//! TensorFlow's image ops: image codecs, resizing, crops.
+//! TensorFlow's image ops: image codecs, resizing, crops, colors, transforms, box suppression.
 //!
 //! Does not know: other groups, graphs, engines.
 #![forbid(unsafe_code)]
 
 // codegen:begin
 mod codecs;
+mod color;
+mod combined_non_max_suppression;
 mod crop_and_resize;
 mod crop_and_resize_grad;
+mod draw_bounding_boxes;
+mod non_max_suppression;
+mod projective_transform;
 mod resize;
 mod resize_grad;
 
@@ -14,8 +19,13 @@ mod resize_grad;
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("codecs", codecs::OPS),
+    ("color", color::OPS),
+    ("combined_non_max_suppression", combined_non_max_suppression::OPS),
     ("crop_and_resize", crop_and_resize::OPS),
     ("crop_and_resize_grad", crop_and_resize_grad::OPS),
+    ("draw_bounding_boxes", draw_bounding_boxes::OPS),
+    ("non_max_suppression", non_max_suppression::OPS),
+    ("projective_transform", projective_transform::OPS),
     ("resize", resize::OPS),
     ("resize_grad", resize_grad::OPS),
 ];

@@ -1,0 +1,331 @@
+//! Conversions of colors and the ops that adjust them (TensorFlow:
+//! `core/kernels/image/colorspace_op.h`, `adjust_contrast_op.cc`, `adjust_hue_op.cc` and
+//! `adjust_saturation_op.cc`).
+
+use ferroflow_base::{Result, failed_precondition, invalid_argument};
+use ferroflow_functors::half_conversion::{narrowed, widened};
+use ferroflow_functors::strided::par_rows;
+use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, Element, PartialShape, Tensor};
+use num_traits::Float;
+
+const CONVERSION: &str = "images: T -> output: T | T: type {half,bfloat16,float,double} = float";
+
+/// AdjustContrastv2, AdjustHue, AdjustSaturation, RGBToHSV, HSVToRGB.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "AdjustContrastv2",
+        "images: T, contrast_factor: float -> output: T | T: type {half,float} = float",
+    )
+    .shape(adjusted_shape)
+    .kernel(|build| adjust(build, contrast)),
+    Op::new(
+        "AdjustHue",
+        "images: T, delta: float -> output: T | T: type {half,float} = float",
+    )
+    .shape(adjusted_shape)
+    .kernel(|build| adjust(build, hue)),
+    Op::new(
+        "AdjustSaturation",
+        "images: T, scale: float -> output: T | T: type {half,float} = float",
+    )
+    .shape(adjusted_shape)
+    .kernel(|build| adjust(build, saturation)),
+    Op::new("RGBToHSV", CONVERSION)
+        .shape(color_shape)
+        .cost(Cost::Expensive)
+        .kernel(|build| convert(build, to_hsv, to_hsv))
+        .gradient(to_hsv_gradient),
+    Op::new("HSVToRGB", CONVERSION)
+        .shape(color_shape)
+        .cost(Cost::Expensive)
+        .kernel(|build| convert(build, to_rgb, to_rgb)),
+];
+
+fn adjusted_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = ctx.with_rank_at_least(0, 3)?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn color_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = ctx.with_rank_at_least(0, 1)?;
+    let shape = match shape.dims() {
+        Some([.., Some(n)]) if *n != 3 => {
+            return Err(invalid_argument!("Dimension must be 3 but is {n}"));
+        }
+        Some([outer @ .., _]) => PartialShape::of(outer.iter().copied().chain([Some(3)])),
+        _ => PartialShape::unknown(),
+    };
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn adjust(
+    build: &KernelBuild,
+    compute: fn(&mut KernelCtx) -> Result<Tensor>,
+) -> Result<Box<dyn OpKernel>> {
+    match build.input(0)? {
+        DType::Float => Ok(Box::new(move |ctx: &mut KernelCtx| {
+            if ctx.shape(0)?.rank() < 3 {
+                return Err(invalid_argument!(
+                    "input must be at least 3-D, got shape{}",
+                    ctx.shape(0)?
+                ));
+            }
+            let out = compute(ctx)?;
+            ctx.set_output(0, out)
+        })),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
+
+/// Returns input 1, a scalar.
+fn amount(ctx: &KernelCtx, name: &str) -> Result<f32> {
+    let amount = ctx.input(1)?;
+    match amount.shape().is_scalar() {
+        true => amount.to_scalar::<f32>(),
+        false => Err(invalid_argument!(
+            "{name} must be scalar: {}",
+            amount.shape()
+        )),
+    }
+}
+
+fn contrast(ctx: &mut KernelCtx) -> Result<Tensor> {
+    let factor = amount(ctx, "contrast_factor")?;
+    let mut image = ctx.take_input(0)?;
+    let &[.., height, width, channels] = image.shape().dims() else {
+        return Ok(image);
+    };
+    let size = height * width * channels;
+    if image.num_elements() == 0 {
+        return Ok(image);
+    }
+    ferroflow_sync::par_chunks_mut(
+        ctx.par(),
+        image.slice_mut::<f32>()?,
+        size,
+        1,
+        &|_, image| {
+            let mut sums = vec![0f64; channels];
+            for pixel in image.chunks_exact(channels) {
+                for (sum, x) in sums.iter_mut().zip(pixel) {
+                    *sum += f64::from(*x);
+                }
+            }
+            let n = (height * width) as f64;
+            let means: Vec<f32> = sums.iter().map(|sum| (sum / n) as f32).collect();
+            for pixel in image.chunks_exact_mut(channels) {
+                for (x, mean) in pixel.iter_mut().zip(&means) {
+                    *x = mean + factor * (*x - mean);
+                }
+            }
+        },
+    );
+    Ok(image)
+}
+
+/// Replaces each pixel of input 0.
+fn each_pixel(ctx: &mut KernelCtx, f: impl Fn([f32; 3]) -> [f32; 3] + Sync) -> Result<Tensor> {
+    let channels = ctx.shape(0)?.dims().last().copied().unwrap_or(0);
+    if channels != 3 {
+        return Err(invalid_argument!(
+            "input must have 3 channels but instead has {channels} channels."
+        ));
+    }
+    let mut image = ctx.take_input(0)?;
+    par_rows(
+        ctx.par(),
+        image.slice_mut::<f32>()?,
+        3 * 1024,
+        &|_, pixels| {
+            for pixel in pixels.as_chunks_mut().0 {
+                *pixel = f(*pixel);
+            }
+        },
+    );
+    Ok(image)
+}
+
+fn hue(ctx: &mut KernelCtx) -> Result<Tensor> {
+    let delta = amount(ctx, "delta")?;
+    each_pixel(ctx, |[r, g, b]| {
+        // The sector of the hue, of six, and the channels by size.
+        let (sector, max, mid, min) = match r < g {
+            true if b < r => (1.0, g, r, b),
+            true if b > g => (3.0, b, g, r),
+            true => (2.0, g, b, r),
+            false if b < g => (0.0, r, g, b),
+            false if b > r => (4.0, b, r, g),
+            false => (5.0, r, b, g),
+        };
+        let within = |sector: i32, ratio: f32| if sector % 2 == 0 { ratio } else { 1.0 - ratio };
+        let hue = match max == min {
+            true => 0.0,
+            false => sector + within(sector as i32, (mid - min) / (max - min)),
+        };
+        let mut hue = hue + delta * 6.0;
+        if !(0.0..6.0).contains(&hue) {
+            hue = hue.rem_euclid(6.0);
+        }
+        let sector = hue as i32;
+        let mid = min + within(sector, hue - sector as f32) * (max - min);
+        match sector {
+            0 => [max, mid, min],
+            1 => [mid, max, min],
+            2 => [min, max, mid],
+            3 => [min, mid, max],
+            4 => [mid, min, max],
+            _ => [max, min, mid],
+        }
+    })
+}
+
+fn saturation(ctx: &mut KernelCtx) -> Result<Tensor> {
+    let scale = amount(ctx, "scale")?;
+    each_pixel(ctx, |pixel| {
+        let [h, s, v] = to_hsv(pixel);
+        let s = (s * scale).clamp(0.0, 1.0);
+        let c = s * v;
+        let m = v - c;
+        let sector = h * 6.0;
+        let x = c * (1.0 - (sector.rem_euclid(2.0) - 1.0).abs());
+        let [r, g, b] = match sector as i32 {
+            0 => [c, x, 0.0],
+            1 => [x, c, 0.0],
+            2 => [0.0, c, x],
+            3 => [0.0, x, c],
+            4 => [x, 0.0, c],
+            5 => [c, 0.0, x],
+            _ => [0.0; 3],
+        };
+        [r + m, g + m, b + m]
+    })
+}
+
+/// Builds the kernel of a conversion in single and double precision.
+fn convert(
+    build: &KernelBuild,
+    single: fn([f32; 3]) -> [f32; 3],
+    double: fn([f64; 3]) -> [f64; 3],
+) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let shape = ctx.shape(0)?;
+        match shape.dims().last() {
+            Some(3) => {}
+            Some(channels) => {
+                return Err(failed_precondition!(
+                    "input must have 3 channels but input only has {channels} channels."
+                ));
+            }
+            None => return Err(invalid_argument!("input must be at least 1D{shape}")),
+        }
+        let input = ctx.take_input(0)?;
+        let out = match dtype {
+            DType::Double => converted(ctx, input, double)?,
+            _ => {
+                let wide = widened(ctx.par(), &input)?;
+                drop(input);
+                narrowed(ctx.par(), converted(ctx, wide, single)?, dtype)?
+            }
+        };
+        ctx.set_output(0, out)
+    }))
+}
+
+fn converted<T: Element>(
+    ctx: &KernelCtx,
+    mut t: Tensor,
+    f: fn([T; 3]) -> [T; 3],
+) -> Result<Tensor> {
+    par_rows(ctx.par(), t.slice_mut::<T>()?, 3 * 1024, &|_, pixels| {
+        for pixel in pixels.as_chunks_mut().0 {
+            *pixel = f(*pixel);
+        }
+    });
+    Ok(t)
+}
+
+fn number<T: Float>(x: f64) -> T {
+    T::from(x).unwrap_or(T::nan())
+}
+
+fn to_hsv<T: Float>([r, g, b]: [T; 3]) -> [T; 3] {
+    let zero = T::zero();
+    let value = r.max(g).max(b);
+    let range = value - r.min(g).min(b);
+    let saturation = if value > zero { range / value } else { zero };
+    if range <= zero || range.is_nan() {
+        return [zero, saturation, value];
+    }
+    let norm = (number::<T>(6.0) * range).recip();
+    let hue = if r == value {
+        norm * (g - b)
+    } else if g == value {
+        norm * (b - r) + number(2.0 / 6.0)
+    } else {
+        norm * (r - g) + number(4.0 / 6.0)
+    };
+    let hue = if hue < zero { hue + T::one() } else { hue };
+    [hue, saturation, value]
+}
+
+fn to_rgb<T: Float>([h, s, v]: [T; 3]) -> [T; 3] {
+    let (zero, one, two) = (T::zero(), T::one(), number::<T>(2.0));
+    let h = h * number(6.0);
+    let red = (h - number(3.0)).abs() - one;
+    let green = two - (h - two).abs();
+    let blue = two - (h - number(4.0)).abs();
+    [red, green, blue].map(|x| (one - s + s * x.max(zero).min(one)) * v)
+}
+
+/// The gradient of a piecewise function, whose pieces depend on which channel is the largest and
+/// which the smallest (TensorFlow: `python/ops/image_grad.py`).
+fn to_hsv_gradient(g: &mut GradientCtx) -> Result<()> {
+    let x = g.x(0);
+    let attrs = [("num_split", 3.into())];
+    let &[dh, ds, dv] = &x.node("Split", &[x.int(-1), g.dy(0)], &attrs)[..] else {
+        return Ok(());
+    };
+    // Of equal channels the first is the largest and the last the smallest.
+    let index = [("output_type", DType::Int32.into())];
+    let largest = one_hot(x, x.op_with("ArgMax", &[x.int(-1)], &index));
+    let backwards = x.op("GatherV2", &[x.ints([2, 1, 0]), x.int(-1)]);
+    let smallest = x.int(2) - backwards.op_with("ArgMin", &[x.int(-1)], &index);
+    let smallest = one_hot(x, smallest);
+
+    let max = total(largest * x);
+    let min = total(smallest * x);
+    let by_max = inverse(max);
+    let saturation = positive(x) * (largest * min * by_max * by_max - smallest * by_max);
+    // The hue of a sector is a difference of two channels divided by the range.
+    let turned = |by: [i64; 3]| largest.op("GatherV2", &[x.ints(by), x.int(-1)]);
+    let direction = turned([2, 0, 1]) - turned([1, 2, 0]);
+    let by_range = inverse(max - min);
+    let difference = total(direction * x) * by_range * by_range;
+    let hue = direction * by_range - difference * (largest - smallest);
+    let hue = hue * positive(max) * (1.0 / 6.0);
+    g.set(0, dv * largest + ds * saturation + dh * hue)
+}
+
+/// Returns vectors of three numbers of `x`'s dtype, with a 1 at each index.
+fn one_hot<'g>(x: Expr<'g>, index: Expr<'g>) -> Expr<'g> {
+    index.op("OneHot", &[x.int(3), x.number(1.0), x.number(0.0)])
+}
+
+/// Returns the sums over the channels.
+fn total(e: Expr<'_>) -> Expr<'_> {
+    e.sum(e.int(-1), true)
+}
+
+/// Returns `1 / e`, or 0 if `e` is.
+fn inverse(e: Expr<'_>) -> Expr<'_> {
+    e.number(1.0).op("DivNoNan", &[e])
+}
+
+/// Returns 1 where `e` is positive and 0 elsewhere.
+fn positive(e: Expr<'_>) -> Expr<'_> {
+    e.op("Greater", &[e.number(0.0)]).cast(e.dtype())
+}
