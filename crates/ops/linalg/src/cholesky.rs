@@ -1,10 +1,10 @@
 //! Cholesky (TensorFlow: `core/kernels/linalg/cholesky_op.cc`).
 
-use crate::lu::{load, product, square_unchanged, squares, store};
+use crate::lu::{adjoint, load, product, square_unchanged, squares, store};
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::numeric::Num;
-use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op};
+use ferroflow_opdef::{Cost, GradientCtx, KernelCtx, Op};
 use ferroflow_tensor::{Complex32, Complex64, dispatch};
 
 /// The ops of this file.
@@ -67,16 +67,9 @@ fn cholesky_gradient(g: &mut GradientCtx) -> Result<()> {
     let middle = middle.op("MatrixSetDiag", &[diagonal]);
     let middle = middle.op("MatrixBandPart", &[l.int(-1), l.int(0)]);
     // l⁻ᴴ middle l⁻¹, by two linear systems.
-    let adjoint = [("adjoint", true.into())];
-    let left = l.op_with("MatrixTriangularSolve", &[middle], &adjoint);
-    let turned = |e: Expr<'_>| {
-        let rank = e.op("Rank", &[]);
-        let axes = e.int(0).op("Range", &[rank - e.int(2), e.int(1)]);
-        let last = (rank - e.int(1)).op("Pack", &[rank - e.int(2)]);
-        let order = e.make("ConcatV2", &[axes, last, e.int(0)], &[]);
-        e.op("ConjugateTranspose", &[order]).output()
-    };
-    let both = l.op_with("MatrixTriangularSolve", &[left.at(turned(left))], &adjoint);
-    let sum = both + both.at(turned(both));
+    let attrs = [("adjoint", true.into())];
+    let left = l.op_with("MatrixTriangularSolve", &[middle], &attrs);
+    let both = l.op_with("MatrixTriangularSolve", &[adjoint(left)], &attrs);
+    let sum = both + adjoint(both);
     g.set(0, sum * 0.5)
 }

@@ -4,22 +4,39 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod banded_triangular_solve;
 mod cholesky;
+mod cholesky_grad;
 mod determinant;
 mod einsum;
 mod einsum_dense;
 mod equation;
+mod jacobi;
 mod lu;
+mod lu_decomposition;
 mod matrix_inverse;
 mod matrix_solve;
+mod matrix_solve_ls;
+mod qr;
+mod self_adjoint_eig;
+mod svd;
+mod tridiagonal;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("banded_triangular_solve", banded_triangular_solve::OPS),
     ("cholesky", cholesky::OPS),
+    ("cholesky_grad", cholesky_grad::OPS),
     ("determinant", determinant::OPS),
     ("einsum", einsum::OPS),
+    ("lu_decomposition", lu_decomposition::OPS),
     ("matrix_inverse", matrix_inverse::OPS),
     ("matrix_solve", matrix_solve::OPS),
+    ("matrix_solve_ls", matrix_solve_ls::OPS),
+    ("qr", qr::OPS),
+    ("self_adjoint_eig", self_adjoint_eig::OPS),
+    ("svd", svd::OPS),
+    ("tridiagonal", tridiagonal::OPS),
 ];
 // codegen:end

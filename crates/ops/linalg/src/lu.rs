@@ -138,6 +138,15 @@ pub(crate) fn product<'g>(a: Expr<'g>, b: Expr<'g>, adj_a: bool, adj_b: bool) ->
     a.op_with("BatchMatMulV2", &[b], &attrs)
 }
 
+/// Returns the conjugate transpose of matrices.
+pub(crate) fn adjoint(e: Expr<'_>) -> Expr<'_> {
+    let rank = e.op("Rank", &[]);
+    let axes = e.int(0).op("Range", &[rank - e.int(2), e.int(1)]);
+    let last = (rank - e.int(1)).op("Pack", &[rank - e.int(2)]);
+    let order = e.make("ConcatV2", &[axes, last, e.int(0)], &[]);
+    e.op("ConjugateTranspose", &[order])
+}
+
 pub(crate) fn square_unchanged(ctx: &mut ShapeCtx) -> Result<()> {
     square_batch(ctx, 0)?;
     ctx.set(0, ctx.input(0));
