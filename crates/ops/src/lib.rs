@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 fn groups() -> Vec<OpGroup> {
     vec![
         ("array", ferroflow_ops_array::ALL),
+        ("audio", ferroflow_ops_audio::ALL),
         ("collective", ferroflow_ops_collective::ALL),
         ("control_flow", ferroflow_ops_control_flow::ALL),
         ("count", ferroflow_ops_count::ALL),
