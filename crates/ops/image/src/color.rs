@@ -39,7 +39,8 @@ pub(crate) const OPS: &[Op] = &[
     Op::new("HSVToRGB", CONVERSION)
         .shape(color_shape)
         .cost(Cost::Expensive)
-        .kernel(|build| convert(build, to_rgb, to_rgb)),
+        .kernel(|build| convert(build, to_rgb, to_rgb))
+        .not_differentiable(),
 ];
 
 fn adjusted_shape(ctx: &mut ShapeCtx) -> Result<()> {

@@ -13,7 +13,8 @@ pub(crate) const OPS: &[Op] = &[
         "images: T, boxes: float -> output: T | T: type {float,half} = float",
     )
     .shape(shape)
-    .kernel(build),
+    .kernel(build)
+    .not_differentiable(),
     Op::new(
         "DrawBoundingBoxesV2",
         "images: T, boxes: float, colors: float -> output: T | T: type {float,half} = float",

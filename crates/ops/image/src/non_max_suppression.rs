@@ -14,13 +14,15 @@ pub(crate) const OPS: &[Op] = &[
         "NonMaxSuppression",
         "boxes: float, scores: float, max_output_size: int32 -> selected_indices: int32 | \
          iou_threshold: float = 0.5",
-    ),
+    )
+    .not_differentiable(),
     op(
         "NonMaxSuppressionV2",
         "boxes: T, scores: T, max_output_size: int32, iou_threshold: T_threshold -> \
          selected_indices: int32 | T: type {half,float} = float; T_threshold: type {half,float} \
          = float",
-    ),
+    )
+    .not_differentiable(),
     op(
         "NonMaxSuppressionV3",
         "boxes: T, scores: T, max_output_size: int32, iou_threshold: T_threshold, \
@@ -44,7 +46,8 @@ pub(crate) const OPS: &[Op] = &[
         "NonMaxSuppressionWithOverlaps",
         "overlaps: float, scores: float, max_output_size: int32, overlap_threshold: float, \
          score_threshold: float -> selected_indices: int32 |",
-    ),
+    )
+    .not_differentiable(),
 ];
 
 const fn op(name: &'static str, signature: &'static str) -> Op {
