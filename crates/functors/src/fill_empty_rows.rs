@@ -3,8 +3,8 @@
 use crate::half_conversion::{narrowed, widened};
 use crate::numeric::Num;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
-use ferroflow_tensor::{Complex32, Complex64, DType, Item, Shape, Tensor, dispatch};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, dispatch};
 
 /// Coordinates of values, sorted into `n_rows` rows.
 pub struct Rows<'a> {
@@ -86,11 +86,40 @@ pub fn fill<T: Item>(
     Ok([out_at, out, empty, places])
 }
 
-/// Builds the kernel of the gradients: those of default values are summed up.
+/// Writes the gradients of the values and of the default value, inputs 1 and 3, with the op `grad_op`.
 ///
 /// # Errors
+/// Those of adding nodes to the graph.
+pub fn gradient(g: &mut GradientCtx, grad_op: &str) -> Result<()> {
+    let results = g.dy(1).node(grad_op, &[g.y(3), g.dy(1)], &[]);
+    for (input, result) in [1, 3].into_iter().zip(results) {
+        g.set(input, result)?;
+    }
+    Ok(())
+}
+
+/// The op `name` of the gradients.
+pub const fn grad_op(name: &'static str) -> Op {
+    Op::new(
+        name,
+        "reverse_index_map: int64, grad_values: T -> d_values: T, d_default_value: T | \
+         T: type",
+    )
+    .shape(grad_shape)
+    .kernel(grad)
+}
+
+fn grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let map = ctx.with_rank(0, 1)?;
+    ctx.with_rank(1, 1)?;
+    ctx.set(0, map);
+    ctx.set(1, PartialShape::scalar());
+    Ok(())
+}
+
+/// Builds the kernel of the gradients: those of default values are summed up.
 /// The kernel fails with INVALID_ARGUMENT if a place is out of range.
-pub fn grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+fn grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let is_half = matches!(dtype, DType::Half | DType::Bfloat16);

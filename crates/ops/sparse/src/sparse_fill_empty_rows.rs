@@ -26,28 +26,8 @@ pub(crate) const OPS: &[Op] = &[
         Ok(())
     })
     .kernel(|build| dispatch_items!(build.output(1)?, T => Ok(Box::new(fill::<T>))))
-    .gradient(|g| {
-        let results = g
-            .dy(1)
-            .node("SparseFillEmptyRowsGrad", &[g.y(3), g.dy(1)], &[]);
-        for (input, result) in [1, 3].into_iter().zip(results) {
-            g.set(input, result)?;
-        }
-        Ok(())
-    }),
-    Op::new(
-        "SparseFillEmptyRowsGrad",
-        "reverse_index_map: int64, grad_values: T -> d_values: T, d_default_value: T | \
-         T: type",
-    )
-    .shape(|ctx| {
-        let map = ctx.with_rank(0, 1)?;
-        ctx.with_rank(1, 1)?;
-        ctx.set(0, map);
-        ctx.set(1, PartialShape::scalar());
-        Ok(())
-    })
-    .kernel(fill_empty_rows::grad),
+    .gradient(|g| fill_empty_rows::gradient(g, "SparseFillEmptyRowsGrad")),
+    fill_empty_rows::grad_op("SparseFillEmptyRowsGrad"),
 ];
 
 /// Returns the shape `sizes`, of which one may be -1.
