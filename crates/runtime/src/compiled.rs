@@ -143,7 +143,7 @@ impl Session {
 
     fn compiled_model(&self, request: &CompileRequest) -> Result<Model> {
         let signature = &request.signature;
-        let mut expanded = self.expanded(signature)?;
+        let mut expanded = self.expanded(signature, &[])?;
         let graph = expanded.graph();
         let shapes = infer_shapes(graph, registry())?;
         let ports = |op: &str, keys: &[String], names: &[String]| {

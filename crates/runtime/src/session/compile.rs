@@ -25,7 +25,7 @@ impl Session {
         signature: &Signature,
         connections: &[TensorConnection],
     ) -> Result<Callable> {
-        let mut expanded = expand(self.prune(signature, connections)?, registry())?;
+        let mut expanded = self.expanded(signature, connections)?;
         let feeds = Feed::all(expanded.graph(), signature);
         let frozen = self.freeze(&mut expanded)?;
         let engine = self.engine(expanded)?;
@@ -40,8 +40,7 @@ impl Session {
         if let Some(thawed) = callable.thawed.get() {
             return Ok(thawed);
         }
-        let pruned = self.prune(&callable.signature, &callable.connections)?;
-        let engine = self.engine(expand(pruned, registry())?)?;
+        let engine = self.engine(self.expanded(&callable.signature, &callable.connections)?)?;
         Ok(callable.thawed.get_or_init(|| engine))
     }
 
@@ -56,8 +55,12 @@ impl Session {
     }
 
     /// The part of the graph that a signature needs, with its functions expanded.
-    pub(crate) fn expanded(&self, signature: &Signature) -> Result<ExpandedGraph> {
-        expand(self.prune(signature, &[])?, registry())
+    pub(crate) fn expanded(
+        &self,
+        signature: &Signature,
+        connections: &[TensorConnection],
+    ) -> Result<ExpandedGraph> {
+        expand(self.prune(signature, connections)?, registry())
     }
 
     /// Replaces variables that are only read by their values, if the session's options say so.

@@ -24,7 +24,7 @@ impl Session {
         signature: &Signature,
         after: Option<&str>,
     ) -> Result<(Graph, ShapeMap)> {
-        let mut expanded = self.expanded(signature)?;
+        let mut expanded = self.expanded(signature, &[])?;
         self.freeze(&mut expanded)?;
         let mut seen = None;
         let placed = expanded.on_one_device();
@@ -80,7 +80,7 @@ impl Session {
     /// # Errors
     /// Those of compiling the signature.
     pub fn partition_graphs(&self, signature: &Signature) -> Result<Vec<GraphDef>> {
-        let parts = match self.place(self.expanded(signature)?)? {
+        let parts = match self.place(self.expanded(signature, &[])?)? {
             Placed::One(graph) => vec![(None, graph)],
             Placed::Parts(parts) => {
                 let parts = parts.into_iter();
