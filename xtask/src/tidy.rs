@@ -33,6 +33,7 @@ const UNSAFE: &[&str] = &[
     "crates/tensor/src",
     "crates/primitives/src",
     "crates/plugin/src",
+    "crates/capi/src",
 ];
 
 /// Rooms that the tests of every room may import.

@@ -29,6 +29,29 @@ pub enum Code {
 }
 
 impl Code {
+    /// Returns the code of a wire value, if it is one of an error.
+    pub fn from_number(number: i32) -> Option<Code> {
+        const ALL: [Code; 16] = [
+            Code::Cancelled,
+            Code::Unknown,
+            Code::InvalidArgument,
+            Code::DeadlineExceeded,
+            Code::NotFound,
+            Code::AlreadyExists,
+            Code::PermissionDenied,
+            Code::ResourceExhausted,
+            Code::FailedPrecondition,
+            Code::Aborted,
+            Code::OutOfRange,
+            Code::Unimplemented,
+            Code::Internal,
+            Code::Unavailable,
+            Code::DataLoss,
+            Code::Unauthenticated,
+        ];
+        ALL.into_iter().find(|code| *code as i32 == number)
+    }
+
     /// Returns the canonical upper-case name, e.g. `INVALID_ARGUMENT`.
     pub fn name(self) -> &'static str {
         match self {

@@ -16,7 +16,7 @@ pub(crate) struct ShapeValue {
 const MAX_ELEMENTS: usize = 16;
 
 /// The shape values of the nodes seen so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ShapeValues {
     values: FxHashMap<Output, ShapeValue>,
 }

@@ -31,26 +31,38 @@ impl ShapeMap {
     }
 }
 
-/// Infers the shapes of all outputs, in one pass over a topological order.
-///
-/// A contradiction is an error that names the node. Nodes on loops see unknown shapes on their
-/// back edges.
-///
-/// # Errors
-/// INVALID_ARGUMENT for the first node whose input shapes contradict each other.
-pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
-    let mut values = ShapeValues::default();
-    let mut map = ShapeMap {
-        shapes: vec![Vec::new(); graph.id_bound()],
-    };
-    for id in topological_order(graph)? {
+/// Shape inference that visits a graph node by node, each after the nodes that it reads.
+#[derive(Clone, Default)]
+pub(crate) struct ShapeRefiner {
+    values: ShapeValues,
+    map: ShapeMap,
+}
+
+impl ShapeRefiner {
+    /// The shapes inferred so far.
+    pub(crate) fn shapes(&self) -> &ShapeMap {
+        &self.map
+    }
+
+    /// Replaces the shape of an output.
+    pub(crate) fn set(&mut self, output: Output, shape: PartialShape) {
+        let of_node = self.map.shapes.get_mut(output.node.index());
+        if let Some(old) = of_node.and_then(|shapes| shapes.get_mut(output.slot as usize)) {
+            *old = shape;
+        }
+    }
+
+    /// Infers the shapes of a node's outputs; those of an op without shape function are unknown.
+    pub(crate) fn visit(&mut self, graph: &Graph, id: NodeId, registry: &Registry) -> Result<()> {
         let node = graph.node(id);
         let n_outputs = node.outputs.len();
+        let shapes = &mut self.map.shapes;
+        shapes.resize_with(shapes.len().max(id.index() + 1), Vec::new);
         let Some(op) = registry.op(node.op()) else {
-            map.shapes[id.index()] = vec![PartialShape::unknown(); n_outputs];
-            continue;
+            shapes[id.index()] = vec![PartialShape::unknown(); n_outputs];
+            return Ok(());
         };
-        let inputs: Vec<PartialShape> = node.inputs.iter().map(|i| map.get(*i)).collect();
+        let inputs: Vec<PartialShape> = node.inputs.iter().map(|i| self.map.get(*i)).collect();
         let dtypes: Vec<_> = node
             .inputs
             .iter()
@@ -64,7 +76,7 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
         let held: Vec<_> = node
             .inputs
             .iter()
-            .map(|i| values.vector(graph, *i))
+            .map(|i| self.values.vector(graph, *i))
             .collect();
         let handles: Vec<_> = match dtypes.contains(&DType::Resource) {
             true => node.inputs.iter().map(|i| variable(graph, *i)).collect(),
@@ -74,10 +86,26 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
             .with_shape_values(&held)
             .with_handles(&handles);
         (op.shape)(&mut ctx).map_err(|e| e.at_node(&node.name, node.op()))?;
-        map.shapes[id.index()] = ctx.into_outputs();
-        values.note(graph, Output::new(id, 0), &map);
+        self.map.shapes[id.index()] = ctx.into_outputs();
+        self.values.note(graph, Output::new(id, 0), &self.map);
+        Ok(())
     }
-    Ok(map)
+}
+
+/// Infers the shapes of all outputs, in one pass over a topological order.
+///
+/// A contradiction is an error that names the node. Nodes on loops see unknown shapes on their
+/// back edges.
+///
+/// # Errors
+/// INVALID_ARGUMENT for the first node whose input shapes contradict each other.
+pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
+    let mut refiner = ShapeRefiner::default();
+    refiner.map.shapes.resize_with(graph.id_bound(), Vec::new);
+    for id in topological_order(graph)? {
+        refiner.visit(graph, id, registry)?;
+    }
+    Ok(refiner.map)
 }
 
 /// The shape of the variable that `output` is a handle of.

@@ -1,9 +1,9 @@
 //! The registry of ops, by name.
 
 use crate::{Op, OpDef};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, already_exists};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// A source file's name without extension, and its ops.
 pub type OpFile = (&'static str, &'static [Op]);
@@ -14,6 +14,8 @@ pub type OpGroup = (&'static str, &'static [OpFile]);
 /// Ops by name. Signatures are parsed on first lookup.
 pub struct Registry {
     ops: FxHashMap<&'static str, Entry>,
+    /// Ops that a program defined while it ran.
+    defined: RwLock<FxHashMap<&'static str, (&'static Op, Arc<OpDef>)>>,
 }
 
 struct Entry {
@@ -46,12 +48,62 @@ impl Registry {
                 }));
             }
         }
-        Registry { ops }
+        Registry {
+            ops,
+            defined: RwLock::default(),
+        }
+    }
+
+    /// Defines an op without kernels and with unknown output shapes: graphs may have such nodes.
+    /// The definition lasts as long as the process.
+    ///
+    /// ```
+    /// use ferroflow_opdef::Registry;
+    /// let registry = Registry::new(&[]);
+    /// registry.define("Twice", "x: T -> y: T | T: type").unwrap();
+    /// assert!(registry.op("Twice").is_some());
+    /// assert!(registry.define("Twice", "->").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if there is an op of this name; INVALID_ARGUMENT or INTERNAL if the signature
+    /// does not parse.
+    pub fn define(&self, name: &str, signature: &str) -> Result<()> {
+        let mut defined = self.defined.write().unwrap_or_else(PoisonError::into_inner);
+        if self.ops.contains_key(name) || defined.contains_key(name) {
+            return Err(already_exists!("Op with name {name}"));
+        }
+        let name: &'static str = name.to_string().leak();
+        let signature: &'static str = signature.to_string().leak();
+        let def = Arc::new(OpDef::parse(name, signature)?);
+        let op: &'static Op = Box::leak(Box::new(Op::new(name, signature)));
+        defined.insert(name, (op, def));
+        Ok(())
+    }
+
+    /// Returns the schemas of all ops, those defined by [`Registry::define`] included, by name.
+    ///
+    /// # Errors
+    /// INTERNAL if an op's signature does not parse.
+    pub fn defs(&self) -> Result<Vec<Arc<OpDef>>> {
+        let names = self.sorted().into_iter().map(|e| e.op.name);
+        let mut defs: Vec<Arc<OpDef>> = Vec::new();
+        for name in names {
+            defs.extend(self.def(name)?);
+        }
+        let defined = self.defined.read().unwrap_or_else(PoisonError::into_inner);
+        defs.extend(defined.values().map(|(_, def)| def.clone()));
+        defs.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(defs)
     }
 
     /// Returns the op called `name`, if any.
     pub fn op(&self, name: &str) -> Option<&'static Op> {
-        Some(self.ops.get(name)?.op.op)
+        if let Some(entry) = self.ops.get(name) {
+            return Some(entry.op.op);
+        }
+        let defined = self.defined.read().unwrap_or_else(PoisonError::into_inner);
+        Some(defined.get(name)?.0)
     }
 
     /// Returns the schema of the op called `name`, if any.
@@ -60,7 +112,8 @@ impl Registry {
     /// INTERNAL if the op's signature does not parse.
     pub fn def(&self, name: &str) -> Result<Option<Arc<OpDef>>> {
         let Some(entry) = self.ops.get(name) else {
-            return Ok(None);
+            let defined = self.defined.read().unwrap_or_else(PoisonError::into_inner);
+            return Ok(defined.get(name).map(|(_, def)| def.clone()));
         };
         entry
             .def

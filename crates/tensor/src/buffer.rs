@@ -17,7 +17,7 @@ const MAX_CACHED_BYTES: usize = 1 << 29;
 /// Four size classes per power of two.
 const N_CLASSES: usize = 4 * usize::BITS as usize;
 
-/// A block of initialised bytes: allocated by us, or a part of a mapped file.
+/// A block of initialised bytes: allocated by us, a part of a mapped file, or another owner's.
 pub struct Buffer {
     ptr: NonNull<u8>,
     len: usize,
@@ -27,9 +27,17 @@ pub struct Buffer {
 enum Backing {
     Heap { capacity: usize },
     Mapped { _file: Arc<MappedFile> },
+    Owned { _owner: Arc<dyn ByteOwner> },
 }
 
-// SAFETY: the buffer owns its bytes (or keeps the read-only mapping alive), and shared access only
+/// An owner of bytes that tensors may share, such as memory of a client.
+///
+/// The slice must stay the same as long as the owner lives.
+pub trait ByteOwner: AsRef<[u8]> + Send + Sync {}
+
+impl<T: AsRef<[u8]> + Send + Sync> ByteOwner for T {}
+
+// SAFETY: the buffer owns its bytes (or keeps the mapping or the owner alive), and shared access only
 // reads them; writing needs `&mut Buffer`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
@@ -114,6 +122,16 @@ impl Buffer {
             source: Backing::Mapped {
                 _file: file.clone(),
             },
+        }
+    }
+
+    /// Returns the bytes of `owner`, which lives as long as the buffer.
+    pub(crate) fn owned(owner: Arc<dyn ByteOwner>) -> Buffer {
+        let bytes = (*owner).as_ref();
+        Buffer {
+            ptr: NonNull::from(bytes).cast(),
+            len: bytes.len(),
+            source: Backing::Owned { _owner: owner },
         }
     }
 

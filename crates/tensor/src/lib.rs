@@ -29,7 +29,7 @@ pub use allocator::{
     CachingAllocator, FixedSizeAllocator, HostAllocator, HostBuffer, MallocAllocator,
     ProfiledAllocator,
 };
-pub use buffer::{Buffer, memory_limit};
+pub use buffer::{Buffer, ByteOwner, memory_limit};
 pub use dtype::{DType, Element};
 #[cfg(feature = "mimalloc")]
 pub use give_back::return_freed_memory_after;

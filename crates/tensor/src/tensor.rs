@@ -1,6 +1,6 @@
 //! [`Tensor`]: dtype, shape and shared storage.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, ByteOwner};
 use crate::repr::{Content, ContentMut, Repr};
 use crate::storage::{Data, Dense, INLINE_BYTES};
 use crate::{DType, Element, Item, MappedFile, Shape};
@@ -102,6 +102,23 @@ impl Tensor {
 
     fn dense(dtype: DType, shape: Shape, data: Data) -> Tensor {
         Tensor(Repr::dense(dtype, Arc::new(Dense { shape, data })))
+    }
+
+    /// Returns a tensor over the bytes of `owner`, without a copy if they are aligned as the
+    /// elements need. Kernels never write to them.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the dtype is not plain or the number of bytes is not that of the shape.
+    pub fn from_owner(dtype: DType, shape: Shape, owner: Arc<dyn ByteOwner>) -> Result<Tensor> {
+        let bytes = (*owner).as_ref();
+        let is_aligned = bytes.as_ptr().align_offset(dtype.size().clamp(1, 16)) == 0;
+        let has_size = shape.num_elements().checked_mul(dtype.size()) == Some(bytes.len());
+        // Other bytes than 0 and 1 are not valid bools.
+        let is_shared = is_aligned && has_size && bytes.len() > INLINE_BYTES;
+        if !is_shared || dtype == DType::Bool || !dtype.is_plain() {
+            return Self::from_bytes(dtype, shape, bytes);
+        }
+        Ok(Self::dense(dtype, shape, Data::Block(Buffer::owned(owner))))
     }
 
     /// Returns a scalar.

@@ -1,0 +1,261 @@
+//! `TF_Status` (`tensorflow/c/tf_status.h`) and its twins `TSL_*`.
+
+use crate::guard::guard_plain;
+use ferroflow_base::{Code, Status};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+/// A code and a message.
+#[derive(Default)]
+pub struct TF_Status {
+    code: c_int,
+    /// NULL-terminated; empty if the code is OK.
+    message: CString,
+    payloads: BTreeMap<CString, CString>,
+}
+
+impl TF_Status {
+    pub(crate) fn clear(&mut self) {
+        if self.code != 0 {
+            *self = TF_Status::default();
+        }
+    }
+
+    pub(crate) fn set(&mut self, error: &Status) {
+        self.set_text(error.code() as c_int, error.to_client_text());
+    }
+
+    fn set_text(&mut self, code: c_int, message: impl Into<Vec<u8>>) {
+        self.payloads.clear();
+        self.code = code;
+        let mut bytes = if code == 0 {
+            Vec::new()
+        } else {
+            message.into()
+        };
+        bytes.retain(|b| *b != 0);
+        self.message = CString::new(bytes).unwrap_or_default();
+    }
+
+    /// Returns the error, if any.
+    pub(crate) fn error(&self) -> Option<Status> {
+        let code = match self.code {
+            0 => return None,
+            code => Code::from_number(code).unwrap_or(Code::Unknown),
+        };
+        Some(Status::new(code, self.message.to_string_lossy()))
+    }
+}
+
+/// Text of errors as clients of the C API see it.
+trait ClientText {
+    fn to_client_text(&self) -> String;
+}
+
+impl ClientText for Status {
+    fn to_client_text(&self) -> String {
+        let mut text = self.message().to_string();
+        for note in self.notes() {
+            text.push_str("\n\t ");
+            text.push_str(note);
+        }
+        text
+    }
+}
+
+/// Creates an OK status.
+#[unsafe(no_mangle)]
+pub extern "C" fn TF_NewStatus() -> *mut TF_Status {
+    crate::guard::handle(TF_Status::default())
+}
+
+/// Deletes a status.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeleteStatus(s: *mut TF_Status) {
+    // SAFETY: the contract of the header.
+    unsafe { crate::guard::delete(s) }
+}
+
+/// Sets code and message.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SetStatus(s: *mut TF_Status, code: c_int, msg: *const c_char) {
+    guard_plain((), || {
+        let message = match msg.is_null() {
+            true => Vec::new(),
+            // SAFETY: the contract of the header.
+            false => unsafe { CStr::from_ptr(msg) }.to_bytes().to_vec(),
+        };
+        // SAFETY: the contract of the header.
+        if let Some(status) = unsafe { s.as_mut() } {
+            status.set_text(code, message);
+        }
+    });
+}
+
+/// Sets a payload of an error; an OK status has none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SetPayload(
+    s: *mut TF_Status,
+    key: *const c_char,
+    value: *const c_char,
+) {
+    guard_plain((), || {
+        if s.is_null() || key.is_null() || value.is_null() {
+            return;
+        }
+        // SAFETY: the contract of the header.
+        let (status, key, value) = unsafe { (&mut *s, CStr::from_ptr(key), CStr::from_ptr(value)) };
+        if status.code != 0 {
+            status.payloads.insert(key.into(), value.into());
+        }
+    });
+}
+
+/// Visits a payload: key, value, capture.
+pub type TF_PayloadVisitor =
+    Option<unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void)>;
+
+/// Visits all payloads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_ForEachPayload(
+    s: *const TF_Status,
+    visitor: TF_PayloadVisitor,
+    capture: *mut c_void,
+) {
+    // SAFETY: the contract of the header.
+    let (Some(status), Some(visitor)) = (unsafe { s.as_ref() }, visitor) else {
+        return;
+    };
+    for (key, value) in &status.payloads {
+        // SAFETY: the client's visitor takes two strings and its own capture.
+        unsafe { visitor(key.as_ptr(), value.as_ptr(), capture) };
+    }
+}
+
+/// Sets the status that an `errno` stands for; the message is `context` and the system's words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SetStatusFromIOError(
+    s: *mut TF_Status,
+    error_code: c_int,
+    context: *const c_char,
+) {
+    guard_plain((), || {
+        // SAFETY: the contract of the header.
+        let (status, context) = unsafe { (s.as_mut(), crate::guard::text(context).unwrap_or("")) };
+        let Some(status) = status else { return };
+        // SAFETY: `strerror` returns a NUL-terminated text that is copied at once.
+        let words = unsafe { CStr::from_ptr(libc::strerror(error_code)) };
+        let message = format!("{context}; {}", words.to_string_lossy());
+        let code = of_errno(error_code).map_or(0, |code| code as c_int);
+        status.set_text(code, message);
+    });
+}
+
+/// As `absl::ErrnoToStatusCode`.
+fn of_errno(errno: c_int) -> Option<Code> {
+    Some(match errno {
+        0 => return None,
+        libc::EINVAL
+        | libc::ENAMETOOLONG
+        | libc::E2BIG
+        | libc::EDESTADDRREQ
+        | libc::EDOM
+        | libc::EFAULT
+        | libc::EILSEQ
+        | libc::ENOPROTOOPT
+        | libc::ENOTSOCK
+        | libc::ENOTTY
+        | libc::EPROTOTYPE
+        | libc::ESPIPE => Code::InvalidArgument,
+        libc::ETIMEDOUT => Code::DeadlineExceeded,
+        libc::ENODEV | libc::ENOENT | libc::ENOMEDIUM | libc::ENXIO | libc::ESRCH => Code::NotFound,
+        libc::EEXIST | libc::EADDRNOTAVAIL | libc::EALREADY | libc::ENOTUNIQ => Code::AlreadyExists,
+        libc::EPERM | libc::EACCES | libc::ENOKEY | libc::EROFS => Code::PermissionDenied,
+        libc::ENOTEMPTY
+        | libc::EISDIR
+        | libc::ENOTDIR
+        | libc::EADDRINUSE
+        | libc::EBADF
+        | libc::EBUSY
+        | libc::ECHILD
+        | libc::EISCONN
+        | libc::ENOTBLK
+        | libc::ENOTCONN
+        | libc::EPIPE
+        | libc::ESHUTDOWN
+        | libc::ETXTBSY => Code::FailedPrecondition,
+        libc::ENOSPC
+        | libc::EDQUOT
+        | libc::EMFILE
+        | libc::EMLINK
+        | libc::ENFILE
+        | libc::ENOBUFS
+        | libc::ENOMEM
+        | libc::EUSERS => Code::ResourceExhausted,
+        libc::EFBIG | libc::EOVERFLOW | libc::ERANGE => Code::OutOfRange,
+        libc::ENOSYS
+        | libc::ENOTSUP
+        | libc::EAFNOSUPPORT
+        | libc::EPFNOSUPPORT
+        | libc::EPROTONOSUPPORT
+        | libc::ESOCKTNOSUPPORT
+        | libc::EXDEV => Code::Unimplemented,
+        libc::EAGAIN
+        | libc::ECOMM
+        | libc::ECONNREFUSED
+        | libc::ECONNABORTED
+        | libc::ECONNRESET
+        | libc::EINTR
+        | libc::EHOSTDOWN
+        | libc::EHOSTUNREACH
+        | libc::ENETDOWN
+        | libc::ENETRESET
+        | libc::ENETUNREACH
+        | libc::ENOLCK
+        | libc::ENOLINK
+        | libc::ENONET => Code::Unavailable,
+        libc::EDEADLK | libc::ESTALE => Code::Aborted,
+        libc::ECANCELED => Code::Cancelled,
+        _ => Code::Unknown,
+    })
+}
+
+/// Returns the code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_GetCode(s: *const TF_Status) -> c_int {
+    // SAFETY: the contract of the header.
+    unsafe { s.as_ref() }.map_or(0, |status| status.code)
+}
+
+/// Returns the message, which is valid until the status changes; empty if the code is OK.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_Message(s: *const TF_Status) -> *const c_char {
+    // SAFETY: the contract of the header.
+    unsafe { s.as_ref() }.map_or(c"".as_ptr(), |status| status.message.as_ptr())
+}
+
+/// Declares the twin of a function under the name of the library TSL.
+macro_rules! twin {
+    ($(fn $name:ident = $of:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        $(
+            #[doc = concat!("As [`", stringify!($of), "`].")]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+                #[allow(unused_unsafe, reason = "one of them is safe")]
+                // SAFETY: the contract is the same.
+                unsafe { $of($($arg),*) }
+            }
+        )*
+    };
+}
+
+twin! {
+    fn TSL_NewStatus = TF_NewStatus() -> *mut TF_Status;
+    fn TSL_DeleteStatus = TF_DeleteStatus(s: *mut TF_Status);
+    fn TSL_SetStatus = TF_SetStatus(s: *mut TF_Status, code: c_int, msg: *const c_char);
+    fn TSL_SetPayload = TF_SetPayload(s: *mut TF_Status, key: *const c_char, value: *const c_char);
+    fn TSL_ForEachPayload = TF_ForEachPayload(s: *const TF_Status, visitor: TF_PayloadVisitor, capture: *mut c_void);
+    fn TSL_SetStatusFromIOError = TF_SetStatusFromIOError(s: *mut TF_Status, error_code: c_int, context: *const c_char);
+    fn TSL_GetCode = TF_GetCode(s: *const TF_Status) -> c_int;
+    fn TSL_Message = TF_Message(s: *const TF_Status) -> *const c_char;
+}
