@@ -39,6 +39,7 @@ fn protos(root: &Path, mode: Mode) -> Res {
         "saved_model.proto",
         "example.proto",
         "service.proto",
+        "api.proto",
     ];
     let set = protox::compile(protos, [dir.join("proto")]).map_err(|e| e.to_string())?;
     let out = std::env::temp_dir().join(format!("ferroflow-codegen-{}", std::process::id()));

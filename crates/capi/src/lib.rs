@@ -18,12 +18,46 @@
 )]
 
 mod buffer;
+mod deprecated_session;
+mod description;
+mod function;
+mod graph;
 mod guard;
+mod import;
+mod operation;
+mod operation_attrs;
+mod registries;
+mod server;
+mod session;
+mod session_options;
 mod status;
 mod tensor;
 mod tstring;
+mod while_loop;
 
 pub use buffer::*;
+pub use deprecated_session::*;
+pub use description::*;
+pub use function::*;
+pub use graph::*;
+pub use import::*;
+pub use operation::*;
+pub use operation_attrs::*;
+pub use registries::*;
+pub use server::*;
+pub use session::*;
+pub use session_options::*;
 pub use status::*;
 pub use tensor::*;
 pub use tstring::*;
+pub use while_loop::*;
+
+use ferroflow_runtime::Pool;
+use std::sync::{Arc, OnceLock};
+
+/// The threads of all sessions and eager contexts that do not ask for some of their own.
+pub(crate) fn shared_pool() -> Arc<Pool> {
+    static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
+    let make = || Arc::new(Pool::new(Pool::available_threads()));
+    POOL.get_or_init(make).clone()
+}

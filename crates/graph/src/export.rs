@@ -34,7 +34,11 @@ pub fn export_graph(graph: &Graph) -> Result<proto::GraphDef> {
     Ok(def)
 }
 
-fn export_node(graph: &Graph, node: &Node, mut input: Vec<String>) -> Result<proto::NodeDef> {
+pub(crate) fn export_node(
+    graph: &Graph,
+    node: &Node,
+    mut input: Vec<String>,
+) -> Result<proto::NodeDef> {
     let controls = node.controls.iter();
     input.extend(controls.map(|c| format!("^{}", graph.node(*c).name)));
     Ok(proto::NodeDef {
@@ -122,7 +126,11 @@ fn export_func(func: &FuncRef) -> Result<proto::NameAttrList> {
     })
 }
 
-fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {
+/// An attr in its file form.
+///
+/// # Errors
+/// A constant cannot be read, or a list holds a placeholder or another list.
+pub fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {
     let value = match value {
         AttrValue::Str(s) => Proto::S(s.clone()),
         AttrValue::Int(i) => Proto::I(*i),

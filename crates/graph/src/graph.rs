@@ -123,6 +123,13 @@ impl Graph {
         Ok(id)
     }
 
+    /// Removes the node that was added last.
+    pub(crate) fn pop(&mut self) {
+        if let Some(Some(node)) = self.nodes.pop() {
+            self.by_name.remove(&node.name);
+        }
+    }
+
     /// Removes a node; the caller has redirected its consumers.
     pub(crate) fn remove(&mut self, id: NodeId) {
         if let Some(node) = self.nodes[id.index()].take() {

@@ -39,7 +39,7 @@ impl AttrScope<'_> {
             .collect()
     }
 
-    fn attr(&self, value: &proto::AttrValue) -> Result<AttrValue> {
+    pub(crate) fn attr(&self, value: &proto::AttrValue) -> Result<AttrValue> {
         let Some(value) = &value.value else {
             // An AttrValue without any field set is an empty list in files of some producers.
             return Ok(AttrValue::List(Vec::new()));

@@ -12,6 +12,7 @@
 
 mod autodiff;
 mod builder;
+mod client;
 mod device;
 mod execution_state;
 mod export;
@@ -36,9 +37,13 @@ mod text;
 
 pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
+pub use client::{
+    ClientGraph, Consumer, FunctionRequest, ImportOptions, ImportResults, NodeDescription,
+    WhileLoop, attr_of_proto, attrs_of_proto, op_def_of_proto, op_def_to_proto,
+};
 pub use device::{DeviceSet, DeviceSpec};
 pub use execution_state::{CheckedGraphDef, GraphExecutionState};
-pub use export::export_graph;
+pub use export::{export_attr, export_graph};
 pub use feed_fetch::args_to_send_recv;
 pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};

@@ -2404,3 +2404,141 @@ pub struct CleanupAllRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CleanupAllResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ApiDefs {
+    #[prost(message, repeated, tag = "1")]
+    pub op: ::prost::alloc::vec::Vec<ApiDef>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ApiDef {
+    #[prost(string, tag = "1")]
+    pub graph_op_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "12")]
+    pub deprecation_message: ::prost::alloc::string::String,
+    #[prost(int32, tag = "13")]
+    pub deprecation_version: i32,
+    #[prost(enumeration = "api_def::Visibility", tag = "2")]
+    pub visibility: i32,
+    #[prost(message, repeated, tag = "3")]
+    pub endpoint: ::prost::alloc::vec::Vec<api_def::Endpoint>,
+    #[prost(message, repeated, tag = "4")]
+    pub in_arg: ::prost::alloc::vec::Vec<api_def::Arg>,
+    #[prost(message, repeated, tag = "5")]
+    pub out_arg: ::prost::alloc::vec::Vec<api_def::Arg>,
+    #[prost(string, repeated, tag = "11")]
+    pub arg_order: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "6")]
+    pub attr: ::prost::alloc::vec::Vec<api_def::Attr>,
+    #[prost(string, tag = "7")]
+    pub summary: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub description: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub description_prefix: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub description_suffix: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `ApiDef`.
+pub mod api_def {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Endpoint {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(bool, tag = "3")]
+        pub deprecated: bool,
+        #[prost(int32, tag = "4")]
+        pub deprecation_version: i32,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Arg {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub rename_to: ::prost::alloc::string::String,
+        #[prost(string, tag = "3")]
+        pub description: ::prost::alloc::string::String,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Attr {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub rename_to: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "3")]
+        pub default_value: ::core::option::Option<super::AttrValue>,
+        #[prost(string, tag = "4")]
+        pub description: ::prost::alloc::string::String,
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Visibility {
+        DefaultVisibility = 0,
+        Visible = 1,
+        Skip = 2,
+        Hidden = 3,
+    }
+    impl Visibility {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::DefaultVisibility => "DEFAULT_VISIBILITY",
+                Self::Visible => "VISIBLE",
+                Self::Skip => "SKIP",
+                Self::Hidden => "HIDDEN",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "DEFAULT_VISIBILITY" => Some(Self::DefaultVisibility),
+                "VISIBLE" => Some(Self::Visible),
+                "SKIP" => Some(Self::Skip),
+                "HIDDEN" => Some(Self::Hidden),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KernelDef {
+    #[prost(string, tag = "1")]
+    pub op: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub device_type: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub constraint: ::prost::alloc::vec::Vec<kernel_def::AttrConstraint>,
+    #[prost(string, repeated, tag = "4")]
+    pub host_memory_arg: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, tag = "5")]
+    pub label: ::prost::alloc::string::String,
+    #[prost(int32, tag = "6")]
+    pub priority: i32,
+}
+/// Nested message and enum types in `KernelDef`.
+pub mod kernel_def {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct AttrConstraint {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "2")]
+        pub allowed_values: ::core::option::Option<super::AttrValue>,
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KernelList {
+    #[prost(message, repeated, tag = "1")]
+    pub kernel: ::prost::alloc::vec::Vec<KernelDef>,
+}

@@ -1,6 +1,6 @@
 //! Protobuf's text format (`.pbtxt`), by the messages' descriptors.
 
-use crate::proto::{GraphDef, SavedModel};
+use crate::proto::{ApiDefs, GraphDef, SavedModel};
 use ferroflow_base::{Result, internal, invalid_argument};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
@@ -75,6 +75,18 @@ pub fn saved_model_from_text(text: &str) -> Result<SavedModel> {
         .map_err(|e| invalid_argument!("not a SavedModel in text form: {e}"))?
         .transcode_to()
         .map_err(|e| invalid_argument!("not a SavedModel: {e}"))
+}
+
+/// Parses an `ApiDefs` message in text form.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the text is not one.
+pub fn api_defs_from_text(text: &str) -> Result<ApiDefs> {
+    check_depth(text)?;
+    DynamicMessage::parse_text_format(descriptor("tensorflow.ApiDefs")?, text)
+        .map_err(|e| invalid_argument!("not ApiDefs in text form: {e}"))?
+        .transcode_to()
+        .map_err(|e| invalid_argument!("not ApiDefs: {e}"))
 }
 
 /// Formats a `GraphDef` as text.

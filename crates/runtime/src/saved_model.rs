@@ -5,7 +5,7 @@ use crate::{Callable, RunOptions, Session, SessionOptions, Signature};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_graph::{LeftOut, parse_tensor_name, supported_part};
 use ferroflow_model::proto::{
-    AssetFileDef, MetaGraphDef, SignatureDef, TensorInfo, collection_def::Kind,
+    AssetFileDef, GraphDef, MetaGraphDef, SignatureDef, TensorInfo, collection_def::Kind,
     tensor_info::Encoding,
 };
 use ferroflow_model::{
@@ -119,6 +119,20 @@ impl SavedModel {
         };
         model.prepare(&meta)?;
         Ok(model)
+    }
+
+    /// The graph that was saved with exactly these tags: as it is in the file, and the part whose ops are
+    /// supported.
+    ///
+    /// # Errors
+    /// NOT_FOUND if no graph has these tags; those of reading.
+    pub fn meta_graph(directory: &Path, tags: &[&str]) -> Result<(MetaGraphDef, GraphDef)> {
+        let SavedModelFile { mut model, .. } = SavedModelFile::open(directory)?;
+        let at = find_graph(&model.meta_graphs, tags)?;
+        let meta = model.meta_graphs.swap_remove(at);
+        let def = meta.graph_def.clone().unwrap_or_default();
+        let (part, _) = supported_part(&def, registry());
+        Ok((meta, part))
     }
 
     /// Restores variables, then runs the init op.

@@ -1,0 +1,267 @@
+//! `TF_DeprecatedSession`: a session that is given GraphDefs (`tensorflow/c/c_api.h`).
+
+use crate::guard::{delete, guard, handle, list, list_mut, shared, text};
+use crate::session_options::{TF_DeviceList, TF_SessionOptions};
+use crate::{TF_Buffer, TF_Status, TF_Tensor};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::proto::GraphDef;
+use ferroflow_runtime::{RunOptions, Session, SessionOptions, Signature, Tensor};
+use prost::Message;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A session and its version; none before the first graph.
+pub struct TF_DeprecatedSession {
+    options: SessionOptions,
+    state: Mutex<Option<(Session, i64)>>,
+}
+
+impl TF_DeprecatedSession {
+    fn state(&self) -> MutexGuard<'_, Option<(Session, i64)>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Creates a session without a graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_NewDeprecatedSession(
+    options: *const TF_SessionOptions,
+    status: *mut TF_Status,
+) -> *mut TF_DeprecatedSession {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let options = unsafe { shared(options) }?.to_engine()?;
+        let state = Mutex::new(None);
+        Ok(handle(TF_DeprecatedSession { options, state }))
+    })
+}
+
+/// Ends the session's steps.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_CloseDeprecatedSession(
+    session: *mut TF_DeprecatedSession,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        if let Some((session, _)) = &*unsafe { shared(session) }?.state() {
+            session.close();
+        }
+        Ok(())
+    });
+}
+
+/// Deletes a session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeleteDeprecatedSession(
+    session: *mut TF_DeprecatedSession,
+    status: *mut TF_Status,
+) {
+    // SAFETY: the contract of the header.
+    unsafe { delete(session) };
+    guard(status, (), || Ok(()));
+}
+
+/// Forgets variables; the resources of sessions of this process are their own, so there are none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_Reset(
+    opt: *const TF_SessionOptions,
+    _containers: *const *const c_char,
+    _ncontainers: c_int,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        unsafe { shared(opt) }?.to_engine()?;
+        Ok(())
+    });
+}
+
+/// Adds a serialized GraphDef to the session's graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_ExtendGraph(
+    session: *mut TF_DeprecatedSession,
+    proto: *const c_void,
+    proto_len: usize,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (session, bytes) = unsafe { (shared(session)?, list(proto.cast::<u8>(), proto_len)) };
+        let def = GraphDef::decode(bytes).map_err(|_| invalid_argument!("Unparseable GraphDef"))?;
+        let mut state = session.state();
+        match &mut *state {
+            None => *state = Some((Session::create(def, session.options.clone())?, 0)),
+            Some((session, version)) => *version = session.extend(def, *version)?,
+        }
+        Ok(())
+    });
+}
+
+/// Texts behind an array.
+///
+/// # Safety
+/// `names` is NULL or has `n` C strings.
+unsafe fn names(names: *const *const c_char, n: c_int) -> Result<Vec<String>> {
+    // SAFETY: as this function's.
+    let names = unsafe { list(names, n) }.iter();
+    // SAFETY: as this function's.
+    names
+        .map(|name| unsafe { text(*name) }.map(str::to_string))
+        .collect()
+}
+
+/// Tensors behind an array, which are deleted: these functions take them over.
+///
+/// # Safety
+/// `tensors` is NULL or has `n` tensors.
+unsafe fn take(tensors: *const *mut TF_Tensor, n: c_int) -> Result<Vec<Tensor>> {
+    // SAFETY: as this function's.
+    let tensors = unsafe { list(tensors, n) };
+    // SAFETY: as this function's.
+    let values = tensors
+        .iter()
+        .map(|t| unsafe { shared(*t) }?.to_engine())
+        .collect();
+    for tensor in tensors {
+        // SAFETY: as this function's.
+        unsafe { delete(*tensor) };
+    }
+    values
+}
+
+fn no_graph() -> ferroflow_base::Status {
+    invalid_argument!("Session was not created with a graph before Run()!")
+}
+
+/// Runs what the outputs and targets need; takes the inputs over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_Run(
+    session: *mut TF_DeprecatedSession,
+    _run_options: *const TF_Buffer,
+    input_names: *const *const c_char,
+    inputs: *const *mut TF_Tensor,
+    ninputs: c_int,
+    output_names: *const *const c_char,
+    outputs: *mut *mut TF_Tensor,
+    noutputs: c_int,
+    target_oper_names: *const *const c_char,
+    ntargets: c_int,
+    _run_metadata: *mut TF_Buffer,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (session, args, signature, to) = unsafe {
+            let to = list_mut(outputs, noutputs);
+            to.fill(std::ptr::null_mut());
+            let args = take(inputs, ninputs)?;
+            let signature = Signature {
+                feeds: names(input_names, ninputs)?,
+                fetches: names(output_names, noutputs)?,
+                targets: names(target_oper_names, ntargets)?,
+            };
+            (shared(session)?, args, signature, to)
+        };
+        let state = session.state();
+        let (session, _) = state.as_ref().ok_or_else(no_graph)?;
+        let callable = session.callable(&signature)?;
+        let results = session.run_callable(&callable, args, &RunOptions::default())?;
+        for (to, result) in to.iter_mut().zip(results) {
+            *to = handle(TF_Tensor::of_engine(result)?);
+        }
+        Ok(())
+    });
+}
+
+/// Begins a step that is fed and fetched in parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_PRunSetup(
+    session: *mut TF_DeprecatedSession,
+    input_names: *const *const c_char,
+    ninputs: c_int,
+    output_names: *const *const c_char,
+    noutputs: c_int,
+    target_oper_names: *const *const c_char,
+    ntargets: c_int,
+    out_handle: *mut *const c_char,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (session, out, signature) = unsafe {
+            let signature = Signature {
+                feeds: names(input_names, ninputs)?,
+                fetches: names(output_names, noutputs)?,
+                targets: names(target_oper_names, ntargets)?,
+            };
+            (
+                shared(session)?,
+                crate::guard::unique(out_handle)?,
+                signature,
+            )
+        };
+        *out = std::ptr::null();
+        let state = session.state();
+        let (session, _) = state.as_ref().ok_or_else(no_graph)?;
+        let text = session.partial_run_setup(&signature)?;
+        *out = CString::new(text).unwrap_or_default().into_raw();
+        Ok(())
+    });
+}
+
+/// Continues a step in parts; takes the inputs over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_PRun(
+    session: *mut TF_DeprecatedSession,
+    prun_handle: *const c_char,
+    input_names: *const *const c_char,
+    inputs: *const *mut TF_Tensor,
+    ninputs: c_int,
+    output_names: *const *const c_char,
+    outputs: *mut *mut TF_Tensor,
+    noutputs: c_int,
+    _target_oper_names: *const *const c_char,
+    _ntargets: c_int,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (session, name, args, feeds, fetches, to) = unsafe {
+            let to = list_mut(outputs, noutputs);
+            to.fill(std::ptr::null_mut());
+            let args = take(inputs, ninputs)?;
+            let feeds = names(input_names, ninputs)?;
+            let fetches = names(output_names, noutputs)?;
+            (
+                shared(session)?,
+                text(prun_handle)?,
+                args,
+                feeds,
+                fetches,
+                to,
+            )
+        };
+        let state = session.state();
+        let (session, _) = state.as_ref().ok_or_else(no_graph)?;
+        let feeds = feeds.into_iter().zip(args).collect();
+        let results = session.partial_run(name, feeds, &fetches, &RunOptions::default())?;
+        for (to, result) in to.iter_mut().zip(results) {
+            *to = handle(TF_Tensor::of_engine(result)?);
+        }
+        Ok(())
+    });
+}
+
+/// Returns the devices of a session, which the client deletes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeprecatedSessionListDevices(
+    session: *mut TF_DeprecatedSession,
+    status: *mut TF_Status,
+) -> *mut TF_DeviceList {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        unsafe { shared(session) }?;
+        Ok(handle(TF_DeviceList::local()))
+    })
+}

@@ -1,0 +1,526 @@
+//! `TF_Session`: running a graph (`tensorflow/c/c_api.h`).
+
+use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output};
+use crate::guard::{delete, guard, handle, list, list_mut, shared, text, unique};
+use crate::session_options::TF_SessionOptions;
+use crate::{TF_Buffer, TF_Status, TF_Tensor};
+use ferroflow_base::{Result, failed_precondition, invalid_argument};
+use ferroflow_graph::{NodeId, Output};
+use ferroflow_model::proto;
+use ferroflow_runtime::{
+    Callable, RunOptions, SavedModel, Session, SessionOptions, Signature, Tensor,
+};
+use prost::Message;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+/// A session over a graph, which may grow between runs.
+pub struct TF_Session {
+    pub(crate) graph: Arc<GraphState>,
+    engine: Engine,
+    /// What of the graph the session has.
+    seen: Mutex<Seen>,
+    /// The signatures that were run; the most recent ones are at the front.
+    callables: RwLock<Callables>,
+}
+
+/// The session that runs the graph.
+enum Engine {
+    Graph(Session),
+    SavedModel(SavedModel),
+}
+
+/// How far the graph has been taken over.
+#[derive(Default)]
+struct Seen {
+    /// [`GraphState::version`] at the time.
+    version: usize,
+    n_nodes: usize,
+    n_mutations: usize,
+    n_functions: usize,
+    session_version: i64,
+    /// The reason why no step may run any more.
+    changed: Option<String>,
+}
+
+/// Numbers of feeds and of fetches; then feeds, fetches and targets, a word each.
+type Key = SmallVec<[u64; 12]>;
+
+#[derive(Default)]
+struct Callables {
+    recent: Vec<(Key, Arc<Callable>)>,
+    all: HashMap<Key, Arc<Callable>>,
+}
+
+/// Signatures that are found by comparing keys.
+const MAX_RECENT: usize = 8;
+
+/// What a run feeds, fetches and targets.
+struct Request<'a> {
+    inputs: &'a [TF_Output],
+    outputs: &'a [TF_Output],
+    targets: &'a [*const TF_Operation],
+}
+
+impl Request<'_> {
+    /// # Safety
+    /// The nodes are NULL or live.
+    unsafe fn key(&self) -> Result<Key> {
+        let mut key = Key::new();
+        key.push((self.inputs.len() as u64) << 32 | self.outputs.len() as u64);
+        for output in self.inputs.iter().chain(self.outputs) {
+            // SAFETY: as this function's.
+            let output = unsafe { output.output() }?;
+            key.push((output.node.index() as u64) << 32 | u64::from(output.slot));
+        }
+        for target in self.targets {
+            // SAFETY: as this function's.
+            key.push(unsafe { shared(*target) }?.id.index() as u64);
+        }
+        Ok(key)
+    }
+
+    /// # Safety
+    /// The nodes live.
+    unsafe fn signature(&self) -> Result<Signature> {
+        let names = |outputs: &[TF_Output]| -> Result<Vec<String>> {
+            // SAFETY: as this function's.
+            let name = |o: &TF_Output| unsafe {
+                Ok(format!("{}:{}", shared(o.oper)?.name(), o.output()?.slot))
+            };
+            outputs.iter().map(name).collect()
+        };
+        // SAFETY: as this function's.
+        let target = |t: &*const TF_Operation| unsafe { Ok(shared(*t)?.name().to_string()) };
+        Ok(Signature {
+            feeds: names(self.inputs)?,
+            fetches: names(self.outputs)?,
+            targets: self.targets.iter().map(target).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl TF_Session {
+    pub(crate) fn new(graph: &Arc<GraphState>, options: SessionOptions) -> Result<TF_Session> {
+        let session = Session::create(proto::GraphDef::default(), options)?;
+        Ok(TF_Session {
+            graph: graph.clone(),
+            engine: Engine::Graph(session),
+            seen: Mutex::default(),
+            callables: RwLock::default(),
+        })
+    }
+
+    /// A session of a SavedModel whose nodes `graph` has.
+    pub(crate) fn of_saved_model(graph: &Arc<GraphState>, model: SavedModel) -> TF_Session {
+        let seen = Seen {
+            version: graph.version(),
+            n_nodes: graph.lock().graph.len(),
+            n_functions: graph.lock().graph.functions().len(),
+            ..Default::default()
+        };
+        TF_Session {
+            graph: graph.clone(),
+            engine: Engine::SavedModel(model),
+            seen: Mutex::new(seen),
+            callables: RwLock::default(),
+        }
+    }
+
+    fn session(&self) -> &Session {
+        match &self.engine {
+            Engine::Graph(session) => session,
+            Engine::SavedModel(model) => model.session(),
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the session the nodes that were added to the graph since the last run.
+    fn extend(&self) -> Result<()> {
+        let mut seen = self.seen();
+        if seen.version != self.graph.version() || seen.version == 0 {
+            let inner = self.graph.lock();
+            let graph = &inner.graph;
+            for (id, what) in graph.mutations().iter().skip(seen.n_mutations) {
+                if id.index() < seen.n_nodes {
+                    let name = graph.node(*id).map_or("", |n| &n.name);
+                    seen.changed.get_or_insert(format!(
+                        "Operation '{name}' was changed by {what} after it was run by a session. This \
+                         mutation will have no effect, and will trigger an error in the future. Either \
+                         don't modify nodes after running them or create a new session."
+                    ));
+                }
+            }
+            seen.n_mutations = graph.mutations().len();
+            let n_functions = graph.functions().len();
+            if graph.len() > seen.n_nodes || n_functions > seen.n_functions {
+                let mut def = graph.graph_def_from(seen.n_nodes)?;
+                if n_functions > seen.n_functions {
+                    def.library = Some(graph.library());
+                }
+                seen.session_version = self.session().extend(def, seen.session_version)?;
+                (seen.n_nodes, seen.n_functions) = (graph.len(), n_functions);
+            }
+            seen.version = self.graph.version();
+        }
+        match &seen.changed {
+            Some(text) => Err(failed_precondition!("{text}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The compiled form of a signature.
+    ///
+    /// # Safety
+    /// The nodes of the request live.
+    unsafe fn callable(&self, request: &Request) -> Result<Arc<Callable>> {
+        // SAFETY: as this function's.
+        let key = unsafe { request.key() }?;
+        let callables = self
+            .callables
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let recent = callables.recent.iter().find(|(k, _)| *k == key);
+        if let Some((_, callable)) = recent {
+            return Ok(callable.clone());
+        }
+        if let Some(callable) = callables.all.get(&key) {
+            return Ok(callable.clone());
+        }
+        drop(callables);
+        // SAFETY: as this function's.
+        let signature = unsafe { request.signature() }?;
+        let callable = self.session().callable(&signature)?;
+        let mut callables = self
+            .callables
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if callables.recent.len() < MAX_RECENT {
+            callables.recent.push((key.clone(), callable.clone()));
+        }
+        callables.all.insert(key, callable.clone());
+        Ok(callable)
+    }
+
+    /// # Safety
+    /// The nodes and tensors live.
+    unsafe fn run(
+        &self,
+        request: &Request,
+        values: &[*const TF_Tensor],
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        if self.seen_version() != self.graph.version() || self.is_changed() {
+            self.extend()?;
+        }
+        // SAFETY: as this function's.
+        let callable = unsafe { self.callable(request) }?;
+        // SAFETY: as this function's.
+        let args = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
+        let args = args.collect::<Result<Vec<_>>>()?;
+        self.session().run_callable(&callable, args, options)
+    }
+
+    fn seen_version(&self) -> usize {
+        self.seen().version
+    }
+
+    fn is_changed(&self) -> bool {
+        self.seen().changed.is_some()
+    }
+}
+
+/// The value of an output that depends on constants only.
+pub(crate) fn evaluate_constant(graph: &Arc<GraphState>, output: Output) -> Result<Option<Tensor>> {
+    let inner = graph.lock();
+    inner.graph.dtype(output)?;
+    let mut needed = vec![output.node];
+    let mut seen = rustc_hash::FxHashSet::default();
+    while let Some(id) = needed.pop() {
+        let Some(node) = inner.graph.node(id) else {
+            continue;
+        };
+        let is_source = node.inputs.is_empty() && node.op() != "Const";
+        if is_source || node.def.flags.stateful {
+            return Ok(None);
+        }
+        if seen.insert(id) {
+            needed.extend(node.predecessors());
+        }
+    }
+    let name = inner.graph.node(output.node).map_or("", |n| &n.name);
+    let fetch = format!("{name}:{}", output.slot);
+    let mut def = inner.graph.to_graph_def()?;
+    let is_needed = |(i, _): &(usize, proto::NodeDef)| seen.contains(&NodeId::new(*i));
+    let nodes = std::mem::take(&mut def.node).into_iter().enumerate();
+    def.node = nodes.filter(is_needed).map(|(_, node)| node).collect();
+    drop(inner);
+    let options = SessionOptions {
+        threads: 1,
+        ..Default::default()
+    };
+    let found = Session::create(def, options)?.run(&[], &[&fetch], &[])?;
+    Ok(found.into_iter().next())
+}
+
+/// The options in a buffer, and whether statistics are wanted.
+///
+/// # Safety
+/// The buffer is NULL or valid.
+unsafe fn run_options(buffer: *const TF_Buffer) -> Result<RunOptions> {
+    if buffer.is_null() {
+        return Ok(RunOptions::default());
+    }
+    // SAFETY: as this function's.
+    let options = proto::RunOptions::decode(unsafe { crate::buffer::bytes_of(buffer) })
+        .map_err(|_| invalid_argument!("Unparseable RunOptions proto"))?;
+    let timeout = u64::try_from(options.timeout_in_ms)
+        .ok()
+        .filter(|ms| *ms > 0);
+    Ok(RunOptions {
+        timeout: timeout.map(Duration::from_millis),
+        ..Default::default()
+    })
+}
+
+/// Creates a session over a graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_NewSession(
+    graph: *mut TF_Graph,
+    opts: *const TF_SessionOptions,
+    status: *mut TF_Status,
+) -> *mut TF_Session {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let (graph, options) = unsafe { (shared(graph)?, shared(opts)?) };
+        let options = options.to_engine()?;
+        Ok(handle(TF_Session::new(&graph.state, options)?))
+    })
+}
+
+/// Ends the session's steps; later runs are errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_CloseSession(session: *mut TF_Session, status: *mut TF_Status) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        unsafe { shared(session) }?.session().close();
+        Ok(())
+    });
+}
+
+/// Deletes a session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeleteSession(session: *mut TF_Session, status: *mut TF_Status) {
+    // SAFETY: the contract of the header.
+    unsafe { delete(session) };
+    guard(status, (), || Ok(()));
+}
+
+/// Gives the session the nodes that were added to its graph, as a run would.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_ExtendSession(session: *mut TF_Session, status: *mut TF_Status) {
+    // SAFETY: the contract of the header.
+    guard(status, (), || unsafe { shared(session) }?.extend());
+}
+
+/// Runs what the outputs and targets need.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SessionRun(
+    session: *mut TF_Session,
+    run_options_buffer: *const TF_Buffer,
+    inputs: *const TF_Output,
+    input_values: *const *const TF_Tensor,
+    ninputs: c_int,
+    outputs: *const TF_Output,
+    output_values: *mut *mut TF_Tensor,
+    noutputs: c_int,
+    target_opers: *const *const TF_Operation,
+    ntargets: c_int,
+    run_metadata: *mut TF_Buffer,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let to = unsafe { list_mut(output_values, noutputs) };
+        to.fill(std::ptr::null_mut());
+        // SAFETY: the contract of the header.
+        let (session, request, values, options) = unsafe {
+            let request = Request {
+                inputs: list(inputs, ninputs),
+                outputs: list(outputs, noutputs),
+                targets: list(target_opers, ntargets),
+            };
+            let values = list(input_values, ninputs);
+            (
+                shared(session)?,
+                request,
+                values,
+                run_options(run_options_buffer)?,
+            )
+        };
+        // SAFETY: the contract of the header.
+        if unsafe { run_metadata.as_ref() }.is_some_and(|m| !m.data.is_null()) {
+            return Err(invalid_argument!("Passing non-empty TF_Buffer is invalid."));
+        }
+        // SAFETY: the contract of the header.
+        let results = unsafe { session.run(&request, values, &options) }?;
+        // SAFETY: the contract of the header.
+        unsafe { give(results, to) }?;
+        if !run_metadata.is_null() {
+            // SAFETY: the contract of the header.
+            unsafe {
+                crate::buffer::fill_message(run_metadata, &proto::RunMetadata::default())?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Gives results to the client: all or none.
+///
+/// # Safety
+/// `to` holds no tensors.
+unsafe fn give(results: Vec<Tensor>, to: &mut [*mut TF_Tensor]) -> Result<()> {
+    let mut tensors: SmallVec<[TF_Tensor; 4]> = SmallVec::new();
+    for result in results {
+        tensors.push(TF_Tensor::of_engine(result)?);
+    }
+    for (to, tensor) in to.iter_mut().zip(tensors) {
+        *to = handle(tensor);
+    }
+    Ok(())
+}
+
+/// Begins a step that is fed and fetched in parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SessionPRunSetup(
+    session: *mut TF_Session,
+    inputs: *const TF_Output,
+    ninputs: c_int,
+    outputs: *const TF_Output,
+    noutputs: c_int,
+    target_opers: *const *const TF_Operation,
+    ntargets: c_int,
+    out_handle: *mut *const c_char,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (session, out, request) = unsafe {
+            let request = Request {
+                inputs: list(inputs, ninputs),
+                outputs: list(outputs, noutputs),
+                targets: list(target_opers, ntargets),
+            };
+            (shared(session)?, unique(out_handle)?, request)
+        };
+        *out = std::ptr::null();
+        session.extend()?;
+        // SAFETY: the contract of the header.
+        let signature = unsafe { request.signature() }?;
+        let text = session.session().partial_run_setup(&signature)?;
+        *out = CString::new(text).unwrap_or_default().into_raw();
+        Ok(())
+    });
+}
+
+/// Continues a step in parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SessionPRun(
+    session: *mut TF_Session,
+    prun_handle: *const c_char,
+    inputs: *const TF_Output,
+    input_values: *const *const TF_Tensor,
+    ninputs: c_int,
+    outputs: *const TF_Output,
+    output_values: *mut *mut TF_Tensor,
+    noutputs: c_int,
+    target_opers: *const *const TF_Operation,
+    ntargets: c_int,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let to = unsafe { list_mut(output_values, noutputs) };
+        to.fill(std::ptr::null_mut());
+        // SAFETY: the contract of the header.
+        let (session, name, request, values) = unsafe {
+            let request = Request {
+                inputs: list(inputs, ninputs),
+                outputs: list(outputs, noutputs),
+                targets: list(target_opers, ntargets),
+            };
+            let values = list(input_values, ninputs);
+            (shared(session)?, text(prun_handle)?, request, values)
+        };
+        // SAFETY: the contract of the header.
+        let signature = unsafe { request.signature() }?;
+        // SAFETY: the contract of the header.
+        let tensors = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let feeds = signature.feeds.into_iter().zip(tensors).collect();
+        let options = RunOptions::default();
+        let session = session.session();
+        let results = session.partial_run(name, feeds, &signature.fetches, &options)?;
+        // SAFETY: the contract of the header.
+        unsafe { give(results, to) }
+    });
+}
+
+/// Deletes the handle of a step in parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeletePRunHandle(prun_handle: *const c_char) {
+    if !prun_handle.is_null() {
+        // SAFETY: the contract of the header: `TF_SessionPRunSetup` made it.
+        drop(unsafe { CString::from_raw(prun_handle.cast_mut()) });
+    }
+}
+
+/// Loads a SavedModel into an empty graph and creates a session over it, with variables restored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
+    session_options: *const TF_SessionOptions,
+    _run_options: *const TF_Buffer,
+    export_dir: *const c_char,
+    tags: *const *const c_char,
+    tags_len: c_int,
+    graph: *mut TF_Graph,
+    meta_graph_def: *mut TF_Buffer,
+    status: *mut TF_Status,
+) -> *mut TF_Session {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let (options, directory, graph) = unsafe {
+            (
+                shared(session_options)?.to_engine()?,
+                text(export_dir)?,
+                shared(graph)?,
+            )
+        };
+        if !graph.state.lock().graph.is_empty() {
+            return Err(invalid_argument!("Graph is non-empty."));
+        }
+        // SAFETY: the contract of the header.
+        let tags = unsafe { list(tags, tags_len) }
+            .iter()
+            .map(|t| unsafe { text(*t) });
+        let tags = tags.collect::<Result<Vec<_>>>()?;
+        let directory = std::path::Path::new(directory);
+        let model = SavedModel::open(directory, &tags, options)?;
+        let (meta, def) = SavedModel::meta_graph(directory, &tags)?;
+        graph
+            .state
+            .change(|g| g.import(&def, &Default::default()).map(drop))?;
+        if !meta_graph_def.is_null() {
+            // SAFETY: the contract of the header.
+            unsafe { crate::buffer::fill_message(meta_graph_def, &meta)? };
+        }
+        Ok(handle(TF_Session::of_saved_model(&graph.state, model)))
+    })
+}

@@ -1,0 +1,190 @@
+//! `TF_SessionOptions` and the devices of sessions (`tensorflow/c/c_api.h`).
+
+use crate::TF_Status;
+use crate::guard::{delete, guard, guard_plain, handle, list, shared, text, unique};
+use crate::session::TF_Session;
+use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_model::proto;
+use ferroflow_runtime::SessionOptions;
+use prost::Message;
+use std::ffi::{CString, c_char, c_int, c_void};
+
+/// Options of sessions: where they run, and the `ConfigProto`.
+#[derive(Clone, Default)]
+pub struct TF_SessionOptions {
+    target: String,
+    config: proto::ConfigProto,
+}
+
+impl TF_SessionOptions {
+    /// Returns the options in the terms of the engine.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the target is not this process.
+    pub(crate) fn to_engine(&self) -> Result<SessionOptions> {
+        if !matches!(self.target.as_str(), "" | "local") {
+            return Err(not_found!(
+                "No session factory registered for the given session options: {{target: \"{}\" config: }} \
+                 Registered factories are {{DIRECT_SESSION}}.",
+                self.target
+            ));
+        }
+        let threads = match (
+            self.config.intra_op_parallelism_threads,
+            self.config.use_per_session_threads,
+        ) {
+            (n, _) if n > 0 => n as usize,
+            _ => 0,
+        };
+        Ok(SessionOptions {
+            threads,
+            pool: (threads == 0).then(crate::shared_pool),
+            check_feed_shapes: false,
+            ..Default::default()
+        })
+    }
+
+    pub(crate) fn config(&self) -> &proto::ConfigProto {
+        &self.config
+    }
+}
+
+/// Creates default options.
+#[unsafe(no_mangle)]
+pub extern "C" fn TF_NewSessionOptions() -> *mut TF_SessionOptions {
+    handle(TF_SessionOptions::default())
+}
+
+/// Deletes options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeleteSessionOptions(opts: *mut TF_SessionOptions) {
+    // SAFETY: the contract of the header.
+    unsafe { delete(opts) }
+}
+
+/// Sets where sessions run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SetTarget(options: *mut TF_SessionOptions, target: *const c_char) {
+    guard(std::ptr::null_mut(), (), || {
+        // SAFETY: the contract of the header.
+        unsafe { unique(options)?.target = text(target)?.to_string() };
+        Ok(())
+    });
+}
+
+/// Sets the serialized `ConfigProto`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SetConfig(
+    options: *mut TF_SessionOptions,
+    proto: *const c_void,
+    proto_len: usize,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (options, bytes) = unsafe { (unique(options)?, list(proto.cast::<u8>(), proto_len)) };
+        options.config = proto::ConfigProto::decode(bytes)
+            .map_err(|_| invalid_argument!("Unparseable ConfigProto"))?;
+        Ok(())
+    });
+}
+
+/// Devices.
+pub struct TF_DeviceList {
+    devices: Vec<Device>,
+}
+
+/// A device as clients see it.
+pub(crate) struct Device {
+    name: CString,
+    kind: CString,
+    memory_bytes: i64,
+    incarnation: u64,
+}
+
+impl TF_DeviceList {
+    /// The CPU of this process.
+    pub(crate) fn local() -> TF_DeviceList {
+        TF_DeviceList {
+            devices: vec![Device {
+                name: c"/job:localhost/replica:0/task:0/device:CPU:0".into(),
+                kind: c"CPU".into(),
+                memory_bytes: 256 << 20,
+                incarnation: incarnation(),
+            }],
+        }
+    }
+}
+
+/// A number of this process that is not 0.
+fn incarnation() -> u64 {
+    static NUMBER: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let nanos = since.map_or(1, |d| d.as_nanos() as u64);
+        (nanos ^ u64::from(std::process::id()).rotate_left(40)) | 1
+    })
+}
+
+/// Returns the devices of a session, which the client deletes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_SessionListDevices(
+    session: *mut TF_Session,
+    status: *mut TF_Status,
+) -> *mut TF_DeviceList {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        unsafe { shared(session) }?;
+        Ok(handle(TF_DeviceList::local()))
+    })
+}
+
+/// Deletes a list of devices.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeleteDeviceList(list: *mut TF_DeviceList) {
+    // SAFETY: the contract of the header.
+    unsafe { delete(list) }
+}
+
+/// Returns the number of devices.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeviceListCount(list: *const TF_DeviceList) -> c_int {
+    // SAFETY: the contract of the header.
+    guard_plain(0, || {
+        unsafe { list.as_ref() }.map_or(0, |l| l.devices.len() as c_int)
+    })
+}
+
+/// Declares functions that read a field of a device.
+macro_rules! fields {
+    ($($(#[$doc:meta])* fn $name:ident -> $ty:ty = $device:ident => $value:expr, $otherwise:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(
+                list: *const TF_DeviceList,
+                index: c_int,
+                status: *mut TF_Status,
+            ) -> $ty {
+                guard(status, $otherwise, || {
+                    // SAFETY: the contract of the header.
+                    let devices = unsafe { &shared(list)?.devices };
+                    let found = usize::try_from(index).ok().and_then(|i| devices.get(i));
+                    let $device = found.ok_or_else(|| invalid_argument!("index out of bounds"))?;
+                    Ok($value)
+                })
+            }
+        )*
+    };
+}
+
+fields! {
+    /// Returns a device's name.
+    fn TF_DeviceListName -> *const c_char = device => device.name.as_ptr(), std::ptr::null();
+    /// Returns a device's type.
+    fn TF_DeviceListType -> *const c_char = device => device.kind.as_ptr(), std::ptr::null();
+    /// Returns a device's memory, in bytes.
+    fn TF_DeviceListMemoryBytes -> i64 = device => device.memory_bytes, -1;
+    /// Returns a device's incarnation.
+    fn TF_DeviceListIncarnation -> u64 = device => device.incarnation, 0;
+}

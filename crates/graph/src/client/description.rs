@@ -1,0 +1,251 @@
+//! A node that is being described, and the checks of adding it
+//! (`core/framework/node_def_builder.cc`).
+
+use super::ClientGraph;
+use crate::import::is_valid_name;
+use crate::{Node, NodeId, Output};
+use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_opdef::{ArgDef, ArgType, AttrValue, Attrs, Name, OpDef};
+use ferroflow_tensor::DType;
+use std::collections::BTreeSet;
+
+/// A node to be added to a [`ClientGraph`]: its inputs in order, its attrs, its device.
+///
+/// Attrs that the inputs determine need not be set.
+#[derive(Clone, Debug, Default)]
+pub struct NodeDescription {
+    op: String,
+    name: String,
+    args: Vec<Arg>,
+    attrs: Attrs,
+    controls: Vec<NodeId>,
+    device: String,
+    colocated: BTreeSet<String>,
+}
+
+/// An input argument.
+#[derive(Clone, Debug)]
+enum Arg {
+    One(Output),
+    List(Vec<Output>),
+}
+
+impl NodeDescription {
+    /// A node of op `op` without inputs.
+    pub fn new(op: &str, name: &str) -> Self {
+        NodeDescription {
+            op: op.to_string(),
+            name: name.to_string(),
+            ..Default::default()
+        }
+    }
+
+    /// The op type.
+    pub fn op(&self) -> &str {
+        &self.op
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds the next input argument, one tensor.
+    pub fn add_input(&mut self, input: Output) {
+        self.args.push(Arg::One(input));
+    }
+
+    /// Adds the next input argument, a list of tensors.
+    pub fn add_inputs(&mut self, inputs: Vec<Output>) {
+        self.args.push(Arg::List(inputs));
+    }
+
+    /// Adds a node to wait for.
+    pub fn add_control(&mut self, node: NodeId) {
+        self.controls.push(node);
+    }
+
+    /// Sets the requested device.
+    pub fn set_device(&mut self, device: &str) {
+        self.device = device.to_string();
+    }
+
+    /// Sets an attr. `_class` replaces what [`colocate_with`](Self::colocate_with) added.
+    pub fn set_attr(&mut self, name: &str, value: AttrValue) {
+        if name == CLASS {
+            self.colocated = classes(&value);
+            return;
+        }
+        self.attrs.set(name.to_string(), value);
+    }
+
+    /// Places the node where the node `name` is.
+    pub fn colocate_with(&mut self, name: &str) {
+        self.colocated.insert(format!("loc:@{name}"));
+    }
+}
+
+/// The attr of colocation groups.
+const CLASS: &str = "_class";
+
+fn classes(value: &AttrValue) -> BTreeSet<String> {
+    let AttrValue::List(list) = value else {
+        return BTreeSet::new();
+    };
+    let text = |item: &AttrValue| match item {
+        AttrValue::Str(s) => Some(String::from_utf8_lossy(s).into_owned()),
+        _ => None,
+    };
+    list.iter().filter_map(text).collect()
+}
+
+impl ClientGraph {
+    /// Adds the node that `description` describes.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if the name is malformed or taken, inputs
+    /// or attrs do not match the op, or the shapes of the inputs contradict each other.
+    pub fn add(&mut self, description: NodeDescription) -> Result<NodeId> {
+        let def = self.op_def(&description.op)?;
+        let (name, op) = (description.name.clone(), description.op.clone());
+        let node = self.build(description, &def).map_err(|e| {
+            let text = format!(
+                "{} while building NodeDef '{name}' using {def}",
+                e.message()
+            );
+            Status::new(e.code(), text)
+        })?;
+        self.insert(node).map_err(|e| match e.node() {
+            Some(_) => e,
+            None => Status::new(e.code(), e.message().to_string()).at_node(&name, &op),
+        })
+    }
+
+    fn build(&self, description: NodeDescription, def: &std::sync::Arc<OpDef>) -> Result<Node> {
+        if !is_valid_name(&description.name) {
+            return Err(invalid_argument!(
+                "Node name '{}' contains invalid characters",
+                description.name
+            ));
+        }
+        let mut attrs = description.attrs;
+        if description.args.len() != def.inputs.len() {
+            return Err(invalid_argument!(
+                "{} inputs specified of {} inputs in Op",
+                description.args.len(),
+                def.inputs.len()
+            ));
+        }
+        let mut inputs = smallvec::SmallVec::new();
+        for (arg, given) in def.inputs.iter().zip(&description.args) {
+            let given = match given {
+                Arg::One(output) => std::slice::from_ref(output),
+                Arg::List(list) => list,
+            };
+            self.infer(arg, given, &mut attrs)?;
+            inputs.extend_from_slice(given);
+        }
+        if !description.colocated.is_empty() {
+            let list = description.colocated.iter().map(|c| AttrValue::str(c));
+            attrs.set(CLASS, AttrValue::List(list.collect()));
+        }
+        def.complete_attrs(&mut attrs)?;
+        let outputs = def.output_dtypes(&attrs)?;
+        let mut controls = smallvec::SmallVec::new();
+        for control in description.controls {
+            if !controls.contains(&control) {
+                controls.push(control);
+            }
+        }
+        Ok(Node {
+            name: description.name,
+            def: def.clone(),
+            attrs,
+            inputs,
+            controls,
+            device: description.device,
+            outputs,
+        })
+    }
+
+    /// Checks the tensors of an input argument and sets the attrs that they determine.
+    fn infer(&self, arg: &ArgDef, given: &[Output], attrs: &mut Attrs) -> Result<()> {
+        let dtypes = given.iter().map(|output| self.dtype(*output));
+        let dtypes: Vec<DType> = dtypes.collect::<Result<_>>()?;
+        let ty = match arg {
+            ArgDef::Single { ty, name, .. } => {
+                if dtypes.len() != 1 {
+                    return Err(invalid_argument!(
+                        "List provided to input '{name}' when single Tensor expected"
+                    ));
+                }
+                ty
+            }
+            ArgDef::Repeated { ty, number, .. } => {
+                let n = AttrValue::Int(dtypes.len() as i64);
+                set_inferred(attrs, number, n)?;
+                ty
+            }
+            ArgDef::List { types, .. } => {
+                let list = dtypes.iter().map(|t| AttrValue::Type(*t)).collect();
+                return set_inferred(attrs, types, AttrValue::List(list));
+            }
+        };
+        for (dtype, output) in dtypes.iter().zip(given) {
+            match ty {
+                ArgType::Attr(attr) => set_inferred(attrs, attr, AttrValue::Type(*dtype))?,
+                ArgType::Fixed(wanted) if wanted == dtype => {}
+                ArgType::Fixed(wanted) => {
+                    return Err(invalid_argument!(
+                        "Input '{}' passed {dtype} expected {wanted}",
+                        arg.name()
+                    ));
+                }
+            }
+            if arg.is_ref() && !self.is_reference(*output) {
+                return Err(invalid_argument!(
+                    "Input '{}' passed {dtype} expected ref type",
+                    arg.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an output is a reference to a variable's buffer.
+    pub fn is_reference(&self, output: Output) -> bool {
+        let Some(node) = self.node(output.node) else {
+            return false;
+        };
+        let references = node.def.output_references(&node.attrs);
+        references.is_ok_and(|list| list.get(output.slot as usize) == Some(&true))
+    }
+}
+
+fn set_inferred(attrs: &mut Attrs, name: &Name, value: AttrValue) -> Result<()> {
+    match attrs.get(name) {
+        Some(old) if old.same_value(&value) => Ok(()),
+        Some(old) => Err(invalid_argument!(
+            "Inconsistent values for attr '{name}' {} vs. {}",
+            text(old),
+            text(&value)
+        )),
+        None => {
+            attrs.set(name.clone(), value);
+            Ok(())
+        }
+    }
+}
+
+/// A value as TensorFlow's messages show it.
+fn text(value: &AttrValue) -> String {
+    match value {
+        AttrValue::Type(t) => format!("DT_{}", t.name().to_uppercase()),
+        AttrValue::Int(i) => i.to_string(),
+        AttrValue::List(list) => {
+            let items: Vec<String> = list.iter().map(text).collect();
+            format!("[{}]", items.join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,106 @@
+//! Derivatives of values of a client's graph (`tensorflow/cc/framework/gradients.cc`).
+
+use super::ClientGraph;
+use crate::{GradientOptions, GraphBuilder, NodeId, Output};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_opdef::Registry;
+use rustc_hash::FxHashMap;
+
+impl ClientGraph {
+    /// Adds the derivatives of the sum of `ys` by each of `xs`; `grad_ys` are those by the `ys`, ones where
+    /// empty. The new nodes are in the scope `prefix`, or in a new scope `gradients`. Nothing is added if
+    /// there is an error.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the prefix is taken, a value is not in the graph, or no `y` depends on an `x`;
+    /// an op between the two has no gradient.
+    pub fn add_gradients(
+        &mut self,
+        prefix: Option<&str>,
+        ys: &[Output],
+        xs: &[Output],
+        grad_ys: &[Output],
+    ) -> Result<Vec<Output>> {
+        for value in ys.iter().chain(xs).chain(grad_ys) {
+            self.dtype(*value)?;
+        }
+        if !grad_ys.is_empty() && grad_ys.len() != ys.len() {
+            return Err(invalid_argument!(
+                "Must specify a gradient input for each output."
+            ));
+        }
+        let scope = self.gradient_scope(prefix)?;
+        let registry: &'static Registry = self.registry();
+        let mut builder = GraphBuilder::from_graph(self.graph.clone(), registry);
+        let options = GradientOptions {
+            name: scope.clone(),
+            grad_ys: grad_ys.iter().map(|g| Some(*g)).collect(),
+            ..Default::default()
+        };
+        let gradients = builder.gradients(ys, xs, &options)?;
+        let mut found = Vec::with_capacity(xs.len());
+        for (x, gradient) in xs.iter().zip(gradients) {
+            found.push(gradient.ok_or_else(|| {
+                invalid_argument!(
+                    "Cannot compute the partial derivative for node '{}' as it's unreachable from the \
+                     output node(s).",
+                    self.node(x.node).map_or("", |n| &n.name)
+                )
+            })?);
+        }
+        let renumbered = self.adopt(builder.graph(), &scope)?;
+        let new = |output: Output| {
+            let node = renumbered.get(&output.node).copied().unwrap_or(output.node);
+            Output::new(node, output.slot as usize)
+        };
+        Ok(found.into_iter().map(new).collect())
+    }
+
+    fn gradient_scope(&self, prefix: Option<&str>) -> Result<String> {
+        let is_taken = |name: &str| self.find(name).is_some() || self.scopes.contains(name);
+        let Some(prefix) = prefix else {
+            return Ok(crate::unique_name("gradients", is_taken));
+        };
+        match is_taken(prefix) {
+            true => Err(invalid_argument!(
+                "prefix [{prefix}] conflicts with existing node in the graph named [{prefix}]"
+            )),
+            false => Ok(prefix.to_string()),
+        }
+    }
+
+    /// Adds the nodes that `grown` has and this graph has not, named by their ops in `scope`.
+    fn adopt(&mut self, grown: &crate::Graph, scope: &str) -> Result<FxHashMap<NodeId, NodeId>> {
+        let before = self.mark();
+        let added = self.adopt_all(grown, scope);
+        if added.is_err() {
+            self.reset(before);
+        }
+        added
+    }
+
+    fn adopt_all(
+        &mut self,
+        grown: &crate::Graph,
+        scope: &str,
+    ) -> Result<FxHashMap<NodeId, NodeId>> {
+        let n_before = self.len();
+        let mut renumbered: FxHashMap<NodeId, NodeId> = FxHashMap::default();
+        for id in crate::topological_order(grown)? {
+            if id.index() < n_before {
+                continue;
+            }
+            let mut node = grown.node(id).clone();
+            let new = |id: NodeId| renumbered.get(&id).copied().unwrap_or(id);
+            for input in &mut node.inputs {
+                input.node = new(input.node);
+            }
+            for control in &mut node.controls {
+                *control = new(*control);
+            }
+            node.name = self.graph.unique_name(&format!("{scope}/{}", node.op()));
+            renumbered.insert(id, self.insert(node)?);
+        }
+        Ok(renumbered)
+    }
+}

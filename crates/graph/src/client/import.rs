@@ -1,0 +1,474 @@
+//! Adding the nodes of a GraphDef to a graph (`core/common_runtime/graph_constructor.cc`).
+
+use super::{ClientGraph, function_name};
+use crate::import::{check_versions, is_valid_name};
+use crate::import_attrs::AttrScope;
+use crate::{Node, NodeId, Output, parse_tensor_name};
+use ferroflow_base::{Result, invalid_argument, not_found, topological_order};
+use ferroflow_model::proto::{GraphDef, NodeDef};
+use ferroflow_opdef::{AttrValue, NodeClass};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// How the nodes of a GraphDef are added.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// What stands before the names of all nodes; a `/` is added.
+    pub prefix: String,
+    /// Whether names that are taken get a number.
+    pub uniquify_names: bool,
+    /// Whether a prefix that is taken gets a number.
+    pub uniquify_prefix: bool,
+    /// Tensors of the GraphDef (node and slot, or node and `None` for a control input) that nodes of the
+    /// graph stand for.
+    pub input_map: Vec<(TensorName, Output)>,
+    /// Nodes whose control edges start at nodes of the graph instead.
+    pub control_map: Vec<(String, NodeId)>,
+    /// Nodes of the graph that the added nodes wait for.
+    pub control_dependencies: Vec<NodeId>,
+    /// Tensors of the GraphDef whose places in the graph are wanted.
+    pub return_outputs: Vec<TensorName>,
+    /// Nodes of the GraphDef whose places in the graph are wanted.
+    pub return_nodes: Vec<String>,
+    /// The device of nodes that request none.
+    pub default_device: String,
+    /// Whether nodes all of whose outputs are mapped are left out.
+    pub skip_mapped_nodes: bool,
+}
+
+/// A node's name and the number of an output.
+pub type TensorName = (String, usize);
+
+/// What an import added.
+#[derive(Clone, Debug, Default)]
+pub struct ImportResults {
+    /// Where the wanted tensors are.
+    pub return_outputs: Vec<Output>,
+    /// Where the wanted nodes are.
+    pub return_nodes: Vec<NodeId>,
+    /// Mapped tensors that are not among the nodes' inputs.
+    pub missing_unused: Vec<TensorName>,
+}
+
+/// The import of one GraphDef.
+struct Import<'a> {
+    graph: &'a mut ClientGraph,
+    options: &'a ImportOptions,
+    inputs: FxHashMap<(&'a str, usize), Output>,
+    controls: FxHashMap<&'a str, NodeId>,
+    used: FxHashSet<(String, usize)>,
+    /// The nodes of the GraphDef by name, and their new names.
+    names: FxHashMap<&'a str, String>,
+    added: FxHashMap<&'a str, NodeId>,
+    /// Inputs from nodes that come later: back edges of loops.
+    later: Vec<(NodeId, usize, &'a str, usize)>,
+}
+
+impl ClientGraph {
+    /// Adds the nodes and functions of `def`. All or nothing: an error leaves the graph as it was.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT or NOT_FOUND if a version, name, input, attr or dtype is wrong, an op is not
+    /// registered, a name is taken, there is a cycle, or a wanted tensor or node does not exist.
+    pub fn import(&mut self, def: &GraphDef, options: &ImportOptions) -> Result<ImportResults> {
+        def.versions.as_ref().map_or(Ok(()), check_versions)?;
+        let before = self.mark();
+        let result = self.import_all(def, options);
+        if result.is_err() {
+            self.reset(before);
+        }
+        result
+    }
+
+    fn import_all(&mut self, def: &GraphDef, options: &ImportOptions) -> Result<ImportResults> {
+        if let Some(library) = &def.library {
+            self.add_library(library)?;
+        }
+        if let Some(versions) = def.versions.as_ref().filter(|v| v.producer > 0) {
+            let is_empty = self.graph.is_empty();
+            let old = self.graph.producer;
+            self.graph.producer = match is_empty {
+                true => versions.producer,
+                false => versions.producer.min(old),
+            };
+        }
+        let prefix = self.import_prefix(options)?;
+        let names = self.names_of(def, &prefix, options)?;
+        let mut import = Import {
+            inputs: by_name(&options.input_map),
+            controls: options
+                .control_map
+                .iter()
+                .map(|(n, id)| (n.as_str(), *id))
+                .collect(),
+            used: FxHashSet::default(),
+            names,
+            added: FxHashMap::default(),
+            later: Vec::new(),
+            graph: self,
+            options,
+        };
+        import.nodes(def)?;
+        import.back_edges()?;
+        import.results()
+    }
+
+    fn add_library(&mut self, library: &ferroflow_model::proto::FunctionDefLibrary) -> Result<()> {
+        let functions: Vec<_> = library
+            .function
+            .iter()
+            .map(|f| Arc::new(f.clone()))
+            .collect();
+        for function in &functions {
+            self.add_function(function, None)?;
+        }
+        for gradient in &library.gradient {
+            let find = |name: &str| self.functions.get(name).cloned();
+            let (of, by) = (find(&gradient.function_name), find(&gradient.gradient_func));
+            match (of, by) {
+                (Some(of), Some(by)) => self.add_function(&of, Some(&by))?,
+                _ => {
+                    return Err(not_found!(
+                        "gradient '{}' of function '{}' is not in the library",
+                        gradient.gradient_func,
+                        gradient.function_name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The prefix of all names, with a `/` unless it is empty.
+    fn import_prefix(&self, options: &ImportOptions) -> Result<String> {
+        let prefix = options.prefix.strip_suffix('/').unwrap_or(&options.prefix);
+        if prefix.is_empty() {
+            return Ok(String::new());
+        }
+        if !is_valid_name(prefix) {
+            return Err(invalid_argument!(
+                "Imported node name prefix '{prefix}/' would lead to invalid node names"
+            ));
+        }
+        let is_taken = |name: &str| self.find(name).is_some() || self.scopes.contains(name);
+        match options.uniquify_prefix {
+            true => Ok(format!("{}/", crate::unique_name(prefix, is_taken))),
+            false => Ok(format!("{prefix}/")),
+        }
+    }
+
+    fn names_of<'a>(
+        &self,
+        def: &'a GraphDef,
+        prefix: &str,
+        options: &ImportOptions,
+    ) -> Result<FxHashMap<&'a str, String>> {
+        let mut names: FxHashMap<&str, String> = FxHashMap::default();
+        let mut taken: FxHashSet<String> = FxHashSet::default();
+        for node in &def.node {
+            if !is_valid_name(&node.name) {
+                return Err(invalid_argument!(
+                    "Node '{}': Node name contains invalid characters",
+                    node.name
+                ));
+            }
+            if names.contains_key(node.name.as_str()) {
+                return Err(invalid_argument!("Node '{}' is not unique", node.name));
+            }
+            let mut name = format!("{prefix}{}", node.name);
+            let is_taken = |n: &str| self.find(n).is_some() || taken.contains(n);
+            if options.uniquify_names {
+                name = crate::unique_name(&name, |n| is_taken(n) || self.scopes.contains(n));
+            } else if prefix.is_empty() && self.find(&name).is_some() || is_taken(&name) {
+                return Err(invalid_argument!(
+                    "Node name '{name}' already exists in the Graph"
+                ));
+            } else if self.scopes.contains(&name) {
+                return Err(invalid_argument!(
+                    "Node name '{name}' is used as a prefix in the Graph"
+                ));
+            }
+            taken.insert(name.clone());
+            names.insert(&node.name, name);
+        }
+        Ok(names)
+    }
+
+    /// What [`reset`](Self::reset) returns to.
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            n_nodes: self.len(),
+            functions: self.functions.clone(),
+            gradients: self.gradients.clone(),
+            scopes: self.scopes.clone(),
+            producer: self.graph.producer,
+        }
+    }
+
+    /// Removes the nodes and functions that were added after the mark.
+    pub(super) fn reset(&mut self, mark: Mark) {
+        while self.len() > mark.n_nodes {
+            self.graph.pop();
+        }
+        let n = mark.n_nodes;
+        self.consumers.truncate(n);
+        self.control_outputs.truncate(n);
+        for list in &mut self.consumers {
+            list.retain(|c| c.node.index() < n);
+        }
+        for list in &mut self.control_outputs {
+            list.retain(|id| id.index() < n);
+        }
+        (self.functions, self.gradients) = (mark.functions, mark.gradients);
+        (self.scopes, self.graph.producer) = (mark.scopes, mark.producer);
+    }
+}
+
+/// The size of a graph at some time.
+pub(super) struct Mark {
+    n_nodes: usize,
+    functions: std::collections::BTreeMap<String, Arc<ferroflow_model::proto::FunctionDef>>,
+    gradients: std::collections::BTreeMap<String, String>,
+    scopes: FxHashSet<String>,
+    producer: i32,
+}
+
+fn by_name(map: &[(TensorName, Output)]) -> FxHashMap<(&str, usize), Output> {
+    map.iter()
+        .map(|((name, slot), to)| ((name.as_str(), *slot), *to))
+        .collect()
+}
+
+/// The slot of a control edge in an input map.
+const CONTROL: usize = usize::MAX;
+
+impl<'a> Import<'a> {
+    /// Adds the nodes, each after those that it reads; what is left reads in a cycle.
+    fn nodes(&mut self, def: &'a GraphDef) -> Result<()> {
+        let index: FxHashMap<&str, usize> = (0..)
+            .zip(&def.node)
+            .map(|(i, n)| (n.name.as_str(), i))
+            .collect();
+        let mut pending = vec![0; def.node.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); def.node.len()];
+        for (i, node) in def.node.iter().enumerate() {
+            let is_merge = NodeClass::of(&node.op) == NodeClass::Merge;
+            for input in &node.input {
+                let (name, slot) = source(input)?;
+                if self.mapped(name, slot).is_some() {
+                    continue;
+                }
+                let at = index.get(name).ok_or_else(|| {
+                    invalid_argument!("Node '{}': Unknown input node '{input}'", node.name)
+                })?;
+                let is_back = NodeClass::of(&def.node[*at].op) == NodeClass::NextIteration;
+                if !(is_merge && is_back) {
+                    pending[i] += 1;
+                    readers[*at].push(i);
+                }
+            }
+        }
+        let order = topological_order(0..pending.len(), &mut pending, |n| {
+            readers[n].iter().copied()
+        });
+        if order.len() < def.node.len() {
+            return Err(invalid_argument!(
+                "{} nodes in a cycle",
+                def.node.len() - order.len()
+            ));
+        }
+        for i in order {
+            let node = &def.node[i];
+            if !(self.options.skip_mapped_nodes && self.is_mapped(node)?) {
+                self.node(node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all outputs of a node are mapped.
+    fn is_mapped(&self, node: &NodeDef) -> Result<bool> {
+        let op = self.graph.op_def(&node.op)?;
+        let attrs = AttrScope::default().attrs(&node.attr, Some(&op))?;
+        let n = op.output_dtypes(&attrs).map_or(0, |outputs| outputs.len());
+        Ok(n > 0 && (0..n).all(|slot| self.mapped(&node.name, slot).is_some()))
+    }
+
+    /// The node of the graph that stands for a tensor of the GraphDef, if mapped.
+    fn mapped(&self, name: &str, slot: usize) -> Option<Output> {
+        match slot {
+            CONTROL => {
+                let id = self.controls.get(name)?;
+                Some(Output::new(*id, 0))
+            }
+            _ => self.inputs.get(&(name, slot)).copied(),
+        }
+    }
+
+    fn node(&mut self, def: &'a NodeDef) -> Result<()> {
+        let op = self.graph.op_def(&def.op)?;
+        let at = |e: ferroflow_base::Status| e.at_node(&def.name, &def.op);
+        let mut attrs = AttrScope::default()
+            .attrs(&def.attr, Some(&op))
+            .map_err(at)?;
+        op.complete_attrs(&mut attrs).map_err(at)?;
+        self.rename_classes(&mut attrs);
+        let mut node = Node {
+            name: self
+                .names
+                .get(def.name.as_str())
+                .cloned()
+                .unwrap_or_default(),
+            outputs: op.output_dtypes(&attrs).map_err(at)?,
+            def: op,
+            attrs,
+            inputs: smallvec::SmallVec::new(),
+            controls: smallvec::SmallVec::new(),
+            device: match def.device.is_empty() {
+                true => self.options.default_device.clone(),
+                false => def.device.clone(),
+            },
+        };
+        let id = NodeId::new(self.graph.len());
+        let mut reads_def = false;
+        for (i, input) in def.input.iter().enumerate() {
+            let (name, slot) = source(input)?;
+            let mapped = self.mapped(name, slot);
+            if mapped.is_some() {
+                self.used.insert((name.to_string(), slot));
+            }
+            reads_def |= mapped.is_none();
+            let from = mapped.or_else(|| {
+                let slot = if slot == CONTROL { 0 } else { slot };
+                self.added.get(name).map(|id| Output::new(*id, slot))
+            });
+            if slot == CONTROL {
+                let from = from
+                    .map(|o| o.node)
+                    .filter(|id| !node.controls.contains(id));
+                node.controls.extend(from);
+                continue;
+            }
+            // A back edge reads the first input until its node exists.
+            let from = match (from, node.inputs.first()) {
+                (Some(from), _) => from,
+                (None, Some(first)) => {
+                    let name: &'a str = input_name(input);
+                    self.later.push((id, i, name, slot));
+                    *first
+                }
+                (None, None) => {
+                    return Err(at(invalid_argument!(
+                        "the first input of a Merge is a back edge"
+                    )));
+                }
+            };
+            node.inputs.push(from);
+        }
+        if !reads_def {
+            for control in &self.options.control_dependencies {
+                if !node.controls.contains(control) {
+                    node.controls.push(*control);
+                }
+            }
+        }
+        self.check(&node).map_err(at)?;
+        let id = self.graph.insert(node)?;
+        self.added.insert(&def.name, id);
+        Ok(())
+    }
+
+    fn check(&self, node: &Node) -> Result<()> {
+        let dtypes = node.def.input_dtypes(&node.attrs)?;
+        crate::graph::check_arity(node, &dtypes)?;
+        let references = node.def.input_references(&node.attrs)?;
+        for (i, (input, dtype)) in node.inputs.iter().zip(dtypes).enumerate() {
+            let wanted = crate::graph::Wanted {
+                dtype,
+                is_reference: references.get(i) == Some(&true),
+            };
+            if let Some(from) = self.graph.node(input.node) {
+                crate::graph::check_edge(node, i, wanted, from, input.slot as usize)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives colocation groups the new names of their nodes.
+    fn rename_classes(&self, attrs: &mut ferroflow_opdef::Attrs) {
+        let Some(AttrValue::List(list)) = attrs.get("_class").cloned() else {
+            return;
+        };
+        let renamed = list.into_iter().map(|item| match &item {
+            AttrValue::Str(text) => {
+                let text = String::from_utf8_lossy(text);
+                let name = text.strip_prefix("loc:@").and_then(|n| self.names.get(n));
+                name.map_or(item.clone(), |name| AttrValue::str(&format!("loc:@{name}")))
+            }
+            _ => item,
+        });
+        attrs.set("_class", AttrValue::List(renamed.collect()));
+    }
+
+    /// Connects the back edges of loops.
+    fn back_edges(&mut self) -> Result<()> {
+        for (node, i, name, slot) in std::mem::take(&mut self.later) {
+            let from = self.added.get(name).copied();
+            let from = from.ok_or_else(|| invalid_argument!("Unknown input node '{name}'"))?;
+            self.graph.update_edge(Output::new(from, slot), node, i)?;
+            self.graph.mutations.pop();
+        }
+        Ok(())
+    }
+
+    fn results(self) -> Result<ImportResults> {
+        let mut results = ImportResults::default();
+        for (name, slot) in &self.options.return_outputs {
+            let mapped = self.inputs.get(&(name.as_str(), *slot)).copied();
+            let found = mapped.or_else(|| {
+                let id = self.added.get(name.as_str())?;
+                let n = self.graph.node(*id)?.outputs.len();
+                (*slot < n).then(|| Output::new(*id, *slot))
+            });
+            results.return_outputs.push(found.ok_or_else(|| {
+                invalid_argument!("Requested return tensor '{name}:{slot}' not found in graph def")
+            })?);
+        }
+        for name in &self.options.return_nodes {
+            let found = self.added.get(name.as_str()).copied();
+            results.return_nodes.push(found.ok_or_else(|| {
+                invalid_argument!("Requested return node '{name}' not found in graph def")
+            })?);
+        }
+        for ((name, slot), _) in &self.options.input_map {
+            let n = self
+                .added
+                .get(name.as_str())
+                .and_then(|id| self.graph.node(*id));
+            let exists = n.is_some_and(|n| *slot < n.outputs.len());
+            if !self.used.contains(&(name.clone(), *slot)) && !exists {
+                results.missing_unused.push((name.clone(), *slot));
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// An input's node and slot.
+fn source(input: &str) -> Result<(&str, usize)> {
+    match input.strip_prefix('^') {
+        Some(name) => Ok((name, CONTROL)),
+        None => parse_tensor_name(input),
+    }
+}
+
+fn input_name(input: &str) -> &str {
+    source(input).map_or(input, |(name, _)| name)
+}
+
+impl ClientGraph {
+    /// A function of the graph in file form.
+    pub fn function(&self, name: &str) -> Option<&Arc<ferroflow_model::proto::FunctionDef>> {
+        self.functions.values().find(|f| function_name(f) == name)
+    }
+}
