@@ -89,7 +89,7 @@ pub unsafe extern "C" fn TF_GraphToFunctionWithControlOutputs(
             let graph = shared(fn_body)?;
             let name = text(fn_name)?;
             let (inputs, outputs) = (list(inputs, ninputs), list(outputs, noutputs));
-            let in_graph = |list: &[TF_Output], what: &str| {
+            let in_graph = |list: &[TF_Output], what: (&str, &str)| {
                 let is_foreign = |o: &&TF_Output| {
                     let oper = o.oper.as_ref();
                     oper.is_none_or(|oper| !oper.is_in(&graph.state))
@@ -97,12 +97,14 @@ pub unsafe extern "C" fn TF_GraphToFunctionWithControlOutputs(
                 let i = list.iter().position(|o| is_foreign(&o));
                 i.map_or(Ok(()), |i| {
                     Err(invalid_argument!(
-                        "Node is null\n\tEncountered while processing {what} {i} of function '{name}'"
+                        "Node is null\n\tEncountered while processing {} {i} {} function '{name}'",
+                        what.0,
+                        what.1
                     ))
                 })
             };
-            in_graph(inputs, "input")?;
-            in_graph(outputs, "output")?;
+            in_graph(inputs, ("input", "into"))?;
+            in_graph(outputs, ("output", "from"))?;
             let (inputs, outputs) = (outputs_of(inputs)?, outputs_of(outputs)?);
             let body = match num_opers {
                 -1 => None,

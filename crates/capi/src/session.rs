@@ -116,12 +116,14 @@ impl TF_Session {
 
     /// A session of a SavedModel whose nodes `graph` has.
     pub(crate) fn of_saved_model(graph: &Arc<GraphState>, model: SavedModel) -> TF_Session {
+        let inner = graph.lock();
         let seen = Seen {
             version: graph.version(),
-            n_nodes: graph.lock().graph.len(),
-            n_functions: graph.lock().graph.functions().len(),
+            n_nodes: inner.graph.len(),
+            n_functions: inner.graph.functions().len(),
             ..Default::default()
         };
+        drop(inner);
         TF_Session {
             graph: graph.clone(),
             engine: Engine::SavedModel(model),
@@ -216,23 +218,13 @@ impl TF_Session {
         values: &[*const TF_Tensor],
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        if self.seen_version() != self.graph.version() || self.is_changed() {
-            self.extend()?;
-        }
+        self.extend()?;
         // SAFETY: as this function's.
         let callable = unsafe { self.callable(request) }?;
         // SAFETY: as this function's.
         let args = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
         let args = args.collect::<Result<Vec<_>>>()?;
         self.session().run_callable(&callable, args, options)
-    }
-
-    fn seen_version(&self) -> usize {
-        self.seen().version
-    }
-
-    fn is_changed(&self) -> bool {
-        self.seen().changed.is_some()
     }
 }
 

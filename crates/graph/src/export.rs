@@ -3,7 +3,7 @@
 use crate::{Function, Graph, Node, Output};
 use ferroflow_base::{Result, internal};
 use ferroflow_model::proto::{self, attr_value::Value as Proto};
-use ferroflow_model::{shape_to_proto, tensor_to_proto};
+use ferroflow_model::{shape_to_proto, tensor_to_attr_proto};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass};
 use std::collections::HashMap;
 
@@ -138,7 +138,7 @@ pub fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {
         AttrValue::Bool(b) => Proto::B(*b),
         AttrValue::Type(t) => Proto::Type(*t as i32),
         AttrValue::Shape(s) => Proto::Shape(shape_to_proto(s)),
-        AttrValue::Tensor(t) => Proto::Tensor(Box::new(tensor_to_proto(&t.get()?)?)),
+        AttrValue::Tensor(t) => Proto::Tensor(Box::new(tensor_to_attr_proto(&t.get()?)?)),
         AttrValue::Func(f) => Proto::Func(Box::new(export_func(f)?)),
         AttrValue::Placeholder(p) => Proto::Placeholder(p.clone()),
         AttrValue::List(items) => {
@@ -151,7 +151,7 @@ pub fn export_attr(value: &AttrValue) -> Result<proto::AttrValue> {
                     AttrValue::Bool(b) => list.b.push(*b),
                     AttrValue::Type(t) => list.r#type.push(*t as i32),
                     AttrValue::Shape(s) => list.shape.push(shape_to_proto(s)),
-                    AttrValue::Tensor(t) => list.tensor.push(tensor_to_proto(&t.get()?)?),
+                    AttrValue::Tensor(t) => list.tensor.push(tensor_to_attr_proto(&t.get()?)?),
                     AttrValue::Func(f) => list.func.push(export_func(f)?),
                     AttrValue::Placeholder(_) | AttrValue::List(_) => {
                         return Err(ferroflow_base::invalid_argument!(

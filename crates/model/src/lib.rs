@@ -47,6 +47,8 @@ pub use saved_model_file::{
 };
 pub use slice_file::{SavedPart, SliceReader, write_slices};
 pub use tensor_bundle::{TensorBundle, has_checkpoint};
-pub use tensor_proto::{shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_proto};
+pub use tensor_proto::{
+    shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_attr_proto, tensor_to_proto,
+};
 pub use tensor_slice::TensorSlice;
 pub use text::{api_defs_from_text, graph_from_text, graph_to_text, saved_model_from_text};

@@ -307,6 +307,28 @@ pub fn tensor_to_proto(tensor: &Tensor) -> Result<TensorProto> {
     Ok(proto)
 }
 
+/// Encodes the value of an attr as TensorFlow's graphs hold it: a single number in the typed field of
+/// its dtype (`core/framework/attr_value_util.cc`).
+///
+/// # Errors
+/// As [`tensor_to_proto`].
+pub fn tensor_to_attr_proto(tensor: &Tensor) -> Result<TensorProto> {
+    let mut proto = tensor_to_proto(tensor)?;
+    if tensor.num_elements() != 1 {
+        return Ok(proto);
+    }
+    match tensor.dtype() {
+        DType::Float => proto.float_val = tensor.slice::<f32>()?.to_vec(),
+        DType::Double => proto.double_val = tensor.slice::<f64>()?.to_vec(),
+        DType::Int32 => proto.int_val = tensor.slice::<i32>()?.to_vec(),
+        DType::Int64 => proto.int64_val = tensor.slice::<i64>()?.to_vec(),
+        DType::Bool => proto.bool_val = tensor.slice::<bool>()?.to_vec(),
+        _ => return Ok(proto),
+    }
+    proto.tensor_content = Bytes::new();
+    Ok(proto)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

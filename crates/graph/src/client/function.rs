@@ -318,8 +318,9 @@ impl ClientGraph {
             for control in controls {
                 let from = names.of_nodes.get(control).ok_or_else(|| {
                     invalid_argument!(
-                        "The source of control edge [id=0 {control} -> {}] is not in the body. \
+                        "The source of control edge [id={} {control}:-1 -> {}:-1] is not in the body. \
                          Encountered while creating function '{}'",
+                        self.edge_number(*id, control),
                         node.name,
                         request.name
                     )
@@ -333,6 +334,22 @@ impl ClientGraph {
             def.node_def.push(exported);
         }
         Ok(())
+    }
+
+    /// The number of a control edge: edges count in the order in which they were added, after edge 0 from
+    /// TensorFlow's source to its sink.
+    fn edge_number(&self, id: NodeId, control: &str) -> usize {
+        let mut n = 1;
+        for (other, node) in self.graph().iter() {
+            n += node.inputs.len();
+            for c in &node.controls {
+                if other == id && self.node(*c).is_some_and(|c| c.name == control) {
+                    return n;
+                }
+                n += 1;
+            }
+        }
+        n
     }
 
     fn control_results(

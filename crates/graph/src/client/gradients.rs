@@ -2,7 +2,7 @@
 
 use super::ClientGraph;
 use crate::{GradientOptions, GraphBuilder, NodeId, Output};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::Registry;
 use rustc_hash::FxHashMap;
 
@@ -32,12 +32,18 @@ impl ClientGraph {
         let scope = self.gradient_scope(prefix)?;
         let registry: &'static Registry = self.registry();
         let mut builder = GraphBuilder::from_graph(self.graph.clone(), registry);
+        let mut given: Vec<Option<Output>> = grad_ys.iter().map(|g| Some(*g)).collect();
+        if given.is_empty() {
+            for y in ys {
+                given.push(Some(builder.op("OnesLike").input(*y).output()?));
+            }
+        }
         let options = GradientOptions {
             name: scope.clone(),
-            grad_ys: grad_ys.iter().map(|g| Some(*g)).collect(),
+            grad_ys: given,
             ..Default::default()
         };
-        let gradients = builder.gradients(ys, xs, &options)?;
+        let gradients = builder.gradients(ys, xs, &options).map_err(of_client)?;
         let mut found = Vec::with_capacity(xs.len());
         for (x, gradient) in xs.iter().zip(gradients) {
             found.push(gradient.ok_or_else(|| {
@@ -102,5 +108,21 @@ impl ClientGraph {
             renumbered.insert(id, self.insert(node)?);
         }
         Ok(renumbered)
+    }
+}
+
+/// The error of an op without gradient as TensorFlow's C++ clients know it.
+fn of_client(error: Status) -> Status {
+    let op = error
+        .message()
+        .split_once("(op type: ")
+        .and_then(|(_, rest)| rest.split_once(')'));
+    match (error.code(), op) {
+        (Code::NotFound, Some((op, _))) => not_found!(
+            "No gradient defined for op: {op}. Please see \
+             https://www.tensorflow.org/code/tensorflow/cc/gradients/README.md for instructions on how to \
+             add C++ gradients."
+        ),
+        _ => error,
     }
 }

@@ -417,6 +417,7 @@ impl<'a> Import<'a> {
             let from = from.ok_or_else(|| invalid_argument!("Unknown input node '{name}'"))?;
             self.graph.update_edge(Output::new(from, slot), node, i)?;
             self.graph.mutations.pop();
+            self.graph.updated.remove(&(node, i));
         }
         Ok(())
     }

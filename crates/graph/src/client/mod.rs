@@ -20,7 +20,7 @@ use crate::export::export_node;
 use crate::import_attrs::AttrScope;
 use crate::shapes::ShapeRefiner;
 use crate::{Graph, Node, NodeId, Output};
-use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
 use ferroflow_model::proto::{
     self, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, NodeDef,
 };
@@ -60,6 +60,8 @@ pub struct ClientGraph {
     scopes: FxHashSet<String>,
     /// What was done to nodes after they had been added, for sessions that have run them.
     mutations: Vec<(NodeId, &'static str)>,
+    /// Inputs whose sources were replaced; TensorFlow writes their slots even if they are 0.
+    updated: FxHashSet<(NodeId, usize)>,
 }
 
 /// An input that reads an output.
@@ -88,6 +90,7 @@ impl ClientGraph {
             gradients: BTreeMap::new(),
             scopes: FxHashSet::default(),
             mutations: Vec::new(),
+            updated: FxHashSet::default(),
         }
     }
 
@@ -124,11 +127,11 @@ impl ClientGraph {
     /// The dtype of an output.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the node has no such output.
+    /// OUT_OF_RANGE if the node has no such output.
     pub fn dtype(&self, output: Output) -> Result<DType> {
         self.graph.dtype(output).ok_or_else(|| {
             let node = self.graph.get(output.node);
-            invalid_argument!(
+            out_of_range!(
                 "Node '{}' (type: '{}', num of outputs: {}) does not have output {}",
                 node.map_or("", |n| &n.name),
                 node.map_or("", |n| n.op()),
@@ -220,7 +223,7 @@ impl ClientGraph {
         let dtype = self.dtype(source)?;
         let old = self.graph.get(node).and_then(|n| n.inputs.get(i)).copied();
         let old = old.ok_or_else(|| {
-            ferroflow_base::out_of_range!(
+            out_of_range!(
                 "Node '{}' does not have input {i}",
                 self.graph.get(node).map_or("", |n| &n.name)
             )
@@ -242,6 +245,7 @@ impl ClientGraph {
             list.push(Consumer { slot, node, input });
         }
         self.mutations.push((node, "updating input tensor"));
+        self.updated.insert((node, i));
         Ok(())
     }
 
@@ -421,7 +425,9 @@ impl ClientGraph {
     pub fn graph_def_from(&self, first: usize) -> Result<GraphDef> {
         let ids = (first..self.len()).map(NodeId::new);
         Ok(GraphDef {
-            node: ids.map(|id| self.node_def(id)).collect::<Result<_>>()?,
+            node: ids
+                .map(|id| self.export(id, false))
+                .collect::<Result<_>>()?,
             versions: Some(proto::VersionDef {
                 producer: self.graph.producer,
                 ..Default::default()
@@ -435,9 +441,19 @@ impl ClientGraph {
     /// # Errors
     /// INVALID_ARGUMENT if there is no such node; an attr has no file form.
     pub fn node_def(&self, id: NodeId) -> Result<NodeDef> {
+        self.export(id, true)
+    }
+
+    fn export(&self, id: NodeId, with_slots: bool) -> Result<NodeDef> {
         let node = self.graph.get(id);
         let node = node.ok_or_else(|| invalid_argument!("the graph has no such node"))?;
-        let inputs = node.inputs.iter().map(|i| self.graph.output_name(*i));
+        let inputs = node.inputs.iter().enumerate().map(|(i, input)| {
+            let name = self.graph.output_name(*input);
+            match with_slots && input.slot == 0 && self.updated.contains(&(id, i)) {
+                true => format!("{name}:0"),
+                false => name,
+            }
+        });
         export_node(&self.graph, node, inputs.collect())
     }
 }

@@ -88,6 +88,7 @@ impl ClientGraph {
             let node = self.add(node)?;
             self.update_edge(Output::new(node, 0), merge.node, 1)?;
             self.mutations.pop();
+            self.updated.remove(&(merge.node, 1));
         }
         let mut exits = Vec::new();
         for (i, output) in outside.iter().enumerate() {
@@ -139,9 +140,16 @@ fn copy_options(
     returned: &[Output],
 ) -> Result<ImportOptions> {
     let name = |output: &Output| {
-        graph.dtype(*output)?;
-        let node = graph.node(output.node).map_or("", |n| n.name.as_str());
-        Ok((node.to_string(), output.slot as usize))
+        let node = graph.node(output.node);
+        let node = node.ok_or_else(|| invalid_argument!("a loop has no such node"))?;
+        let (n, slot) = (node.outputs.len(), output.slot as usize);
+        match slot < n {
+            true => Ok((node.name.clone(), slot)),
+            false => Err(invalid_argument!(
+                "Invalid return output {slot} of node '{}', which has {n} output(s)",
+                node.name
+            )),
+        }
     };
     let names = from.iter().map(name).collect::<Result<Vec<_>>>()?;
     Ok(ImportOptions {
