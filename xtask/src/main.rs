@@ -1,9 +1,10 @@
 //! Repository tasks: `cargo xtask test | interop | soak | loom | asan | conformance | tidy |
-//! codegen`.
+//! codegen | dist`.
 #![forbid(unsafe_code)]
 
 mod codegen;
 mod conformance;
+mod dist;
 mod interop;
 mod tidy;
 
@@ -28,11 +29,13 @@ fn main() -> ExitCode {
         Some("codegen") => codegen::run(&root(), codegen::Mode::Write),
         Some("conformance") => conformance::run(args.get(1..).unwrap_or(&[])),
         Some("interop") => interop::run(&root()),
+        Some("dist") => dist::run(args.get(1..).unwrap_or(&[])),
         Some("loom") => loom(),
         Some("asan") => asan(),
         Some("soak") => soak(),
         _ => Err(
-            "usage: cargo xtask test | interop | soak | loom | asan | conformance | tidy | codegen"
+            "usage: cargo xtask test | interop | soak | loom | asan | conformance | tidy | codegen | \
+             dist"
                 .to_string(),
         ),
     };
