@@ -74,7 +74,8 @@ pub(crate) unsafe fn fill_message(buffer: *mut TF_Buffer, message: &impl Message
     unsafe { fill(buffer, message.encode_to_vec()) }
 }
 
-fn of_bytes(bytes: Vec<u8>) -> TF_Buffer {
+/// The fields of a buffer with these bytes.
+pub(crate) fn of_bytes(bytes: Vec<u8>) -> TF_Buffer {
     let bytes = bytes.into_boxed_slice();
     let length = bytes.len();
     TF_Buffer {

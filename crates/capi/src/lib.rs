@@ -20,6 +20,7 @@
 mod buffer;
 mod deprecated_session;
 mod description;
+mod eager;
 mod function;
 mod graph;
 mod guard;
@@ -38,6 +39,7 @@ mod while_loop;
 pub use buffer::*;
 pub use deprecated_session::*;
 pub use description::*;
+pub use eager::*;
 pub use function::*;
 pub use graph::*;
 pub use import::*;

@@ -36,7 +36,8 @@ const NO_METADATA: TF_AttrMetadata = TF_AttrMetadata {
 /// The header's number of a placeholder.
 const PLACEHOLDER: c_int = 7;
 
-fn kind_number(kind: AttrType) -> c_int {
+/// The header's number of a kind of attr.
+pub(crate) fn kind_number(kind: AttrType) -> c_int {
     match kind {
         AttrType::Str => 0,
         AttrType::Int => 1,

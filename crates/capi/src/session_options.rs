@@ -105,13 +105,19 @@ pub(crate) struct Device {
 impl TF_DeviceList {
     /// The CPU of this process.
     pub(crate) fn local() -> TF_DeviceList {
+        TF_DeviceList::cpus([c"/job:localhost/replica:0/task:0/device:CPU:0".into()])
+    }
+
+    /// CPUs of these names.
+    pub(crate) fn cpus(names: impl IntoIterator<Item = CString>) -> TF_DeviceList {
+        let device = |name| Device {
+            name,
+            kind: c"CPU".into(),
+            memory_bytes: 256 << 20,
+            incarnation: incarnation(),
+        };
         TF_DeviceList {
-            devices: vec![Device {
-                name: c"/job:localhost/replica:0/task:0/device:CPU:0".into(),
-                kind: c"CPU".into(),
-                memory_bytes: 256 << 20,
-                incarnation: incarnation(),
-            }],
+            devices: names.into_iter().map(device).collect(),
         }
     }
 }

@@ -87,6 +87,9 @@ impl Drop for Memory {
     }
 }
 
+/// Bytes from which on a tensor is in memory of the engine: smaller ones it copies.
+const ENGINE_MEMORY: usize = 64;
+
 /// What an empty tensor's address is.
 static NOTHING: u8 = 0;
 
@@ -160,7 +163,55 @@ impl TF_Tensor {
         }
     }
 
+    /// Allocates a tensor of this shape, which the client fills.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if dtype or shape are not valid; RESOURCE_EXHAUSTED if it is too large.
+    pub(crate) fn allocate_host(dtype: c_int, dims: &[i64]) -> Result<TF_Tensor> {
+        let size = element_size(dtype);
+        let len = num_elements(dims).and_then(|n| n.checked_mul(size));
+        let len = len.ok_or_else(|| invalid_argument!("the shape {dims:?} is not valid"))?;
+        TF_Tensor::allocate(dtype, dims, len).ok_or_else(|| {
+            ferroflow_base::resource_exhausted!("OOM when allocating a tensor of {len} bytes")
+        })
+    }
+
+    /// Allocates `len` bytes. What the engine may overwrite later is its own memory from the start.
+    fn allocate(dtype: c_int, dims: &[i64], len: usize) -> Option<TF_Tensor> {
+        let known = DType::from_number(dtype);
+        let is_string = known == Some(DType::String);
+        let data = match known {
+            Some(known)
+                if known.is_plain()
+                    && known != DType::Bool
+                    && len >= ENGINE_MEMORY
+                    && num_elements(dims).and_then(|n| n.checked_mul(known.size()))
+                        == Some(len) =>
+            {
+                Data::Engine(Tensor::for_overwrite(known, Shape::checked(dims).ok()?).ok()?)
+            }
+            _ => {
+                let release = match is_string {
+                    true => Release::Strings,
+                    false => Release::Allocated,
+                };
+                let memory = Memory::allocate(len, release)?;
+                if is_string {
+                    // SAFETY: the block has `len` bytes; zeros are empty strings.
+                    unsafe { memory.ptr.write_bytes(0, len) };
+                }
+                Data::Memory(Arc::new(memory))
+            }
+        };
+        Some(TF_Tensor {
+            dtype,
+            dims: SmallVec::from_slice(dims),
+            data,
+        })
+    }
+
     /// The dtype's number.
+    #[allow(dead_code, reason = "of the sessions' error texts")]
     pub(crate) fn dtype_number(&self) -> c_int {
         self.dtype
     }
@@ -272,24 +323,9 @@ pub unsafe extern "C" fn TF_AllocateTensor(
     len: usize,
 ) -> *mut TF_Tensor {
     guard_plain(std::ptr::null_mut(), || {
-        let is_string = dtype == DType::String as c_int;
-        let release = match is_string {
-            true => Release::Strings,
-            false => Release::Allocated,
-        };
-        let Some(memory) = Memory::allocate(len, release) else {
-            return std::ptr::null_mut();
-        };
-        if is_string {
-            // SAFETY: the block has `len` bytes; zeros are empty strings.
-            unsafe { memory.ptr.write_bytes(0, len) };
-        }
-        handle(TF_Tensor {
-            dtype,
-            // SAFETY: the contract of the header.
-            dims: SmallVec::from_slice(unsafe { list(dims, num_dims) }),
-            data: Data::Memory(Arc::new(memory)),
-        })
+        // SAFETY: the contract of the header.
+        let dims = unsafe { list(dims, num_dims) };
+        TF_Tensor::allocate(dtype, dims, len).map_or(std::ptr::null_mut(), handle)
     })
 }
 

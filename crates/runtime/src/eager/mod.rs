@@ -1,5 +1,10 @@
 //! Eager execution: [`Eager`] runs any op by name, on tensors that may still be computed.
 
+mod context;
+mod conveniences;
+mod executor;
+mod functions;
+
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::PreparedOp;
 use ferroflow_opdef::{AsyncCall, Cost, Resources, StepServices, Value};
@@ -12,6 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub use context::{CallDef, CallInputs, CallOutputs, EagerCall, EagerContext, Given};
+pub use executor::Executor;
 pub use ferroflow_opdef::{AttrValue, Attrs};
 
 /// Ops run on the calling thread if their inputs are available and have at most this many bytes.
@@ -130,12 +137,45 @@ impl TensorHandle {
         }
     }
 
+    /// Returns a handle of a tensor of this dtype, and what sets it.
+    pub fn promised(dtype: DType, pool: &Arc<Pool>) -> (TensorPromise, TensorHandle) {
+        let (promise, value) = Promise::new();
+        let pool = pool.clone();
+        let promise = TensorPromise {
+            promise,
+            pool: pool.clone(),
+        };
+        let shape = PartialShape::unknown();
+        let later = Later {
+            value,
+            dtype,
+            shape,
+            pool,
+        };
+        (promise, TensorHandle(Repr::Later(Arc::new(later))))
+    }
+
+    /// Returns the tensor, if it was available when the handle was made, as it is: no other owner is added.
     #[inline]
-    fn available(&self) -> Option<&Tensor> {
+    pub fn into_ready(self) -> Option<Tensor> {
+        match self.0 {
+            Repr::Ready(tensor) => Some(tensor),
+            Repr::Later(_) => None,
+        }
+    }
+
+    /// Returns the tensor, if it is available.
+    #[inline]
+    pub fn available(&self) -> Option<&Tensor> {
         match &self.0 {
             Repr::Ready(tensor) => Some(tensor),
             Repr::Later(later) => later.value.get(),
         }
+    }
+
+    /// Returns whether the tensor was available when the handle was made.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.0, Repr::Ready(_))
     }
 
     /// Returns whether the tensor, or an error, is available.
@@ -160,6 +200,23 @@ impl TensorHandle {
                 later.value.expect().cloned()
             }
         }
+    }
+}
+
+/// Sets a tensor that was promised.
+pub struct TensorPromise {
+    promise: Promise<Tensor>,
+    pool: Arc<Pool>,
+}
+
+impl TensorPromise {
+    /// Sets the tensor, or the error.
+    pub fn set(self, tensor: Result<Tensor>) {
+        match tensor {
+            Ok(tensor) => self.promise.emplace(tensor),
+            Err(error) => self.promise.set_error(error),
+        }
+        self.pool.notify();
     }
 }
 
@@ -189,12 +246,7 @@ impl Eager {
     /// Computes on the threads of `pool`.
     pub fn on(pool: Arc<Pool>) -> Eager {
         Eager {
-            machine: Arc::new(Machine {
-                pool,
-                resources: Resources::default(),
-                cancel: CancelToken::new(),
-                last: Mutex::new(AsyncValue::new(Chain)),
-            }),
+            machine: Arc::new(Machine::new(pool)),
             ops: Arc::default(),
         }
     }
@@ -262,96 +314,16 @@ impl Eager {
 /// Sets of attrs that are cached for each op.
 const MAX_KEPT: usize = 256;
 
-macro_rules! conveniences {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident),*) = $op:literal;)*) => {
-        impl Eager {$(
-            $(#[$doc])*
-            ///
-            /// # Errors
-            /// As [`EagerOp::execute`].
-            pub fn $name(
-                &self,
-                $($arg: impl Into<TensorHandle>,)*
-            ) -> Result<TensorHandle> {
-                self.one($op, [$($arg.into()),*], &Attrs::default())
-            }
-        )*}
-    };
-}
-
-conveniences! {
-    /// `x + y`, with broadcasting.
-    add(x, y) = "AddV2";
-    /// `x - y`, with broadcasting.
-    sub(x, y) = "Sub";
-    /// `x * y`, element by element, with broadcasting.
-    mul(x, y) = "Mul";
-    /// `x / y`, with broadcasting.
-    div(x, y) = "RealDiv";
-    /// The larger value, element by element.
-    maximum(x, y) = "Maximum";
-    /// The smaller value, element by element.
-    minimum(x, y) = "Minimum";
-    /// `x` to the power of `y`.
-    pow(x, y) = "Pow";
-    /// Whether `x < y`.
-    less(x, y) = "Less";
-    /// Whether `x > y`.
-    greater(x, y) = "Greater";
-    /// Whether `x == y`.
-    equal(x, y) = "Equal";
-    /// The product of two matrices.
-    matmul(a, b) = "MatMul";
-    /// The products of two batches of matrices.
-    batch_matmul(a, b) = "BatchMatMulV2";
-    /// `-x`
-    neg(x) = "Neg";
-    /// The absolute value.
-    abs(x) = "Abs";
-    /// e to the power of `x`.
-    exp(x) = "Exp";
-    /// The natural logarithm.
-    log(x) = "Log";
-    /// The square root.
-    sqrt(x) = "Sqrt";
-    /// `x * x`
-    square(x) = "Square";
-    /// `max(x, 0)`
-    relu(x) = "Relu";
-    /// `1 / (1 + exp(-x))`
-    sigmoid(x) = "Sigmoid";
-    /// The hyperbolic tangent.
-    tanh(x) = "Tanh";
-    /// The softmax along the last dimension.
-    softmax(logits) = "Softmax";
-    /// The sum over the dimensions `axes`, which are removed.
-    sum(x, axes) = "Sum";
-    /// The mean over the dimensions `axes`, which are removed.
-    mean(x, axes) = "Mean";
-    /// The maximum over the dimensions `axes`, which are removed.
-    max(x, axes) = "Max";
-    /// The index of the maximum along `axis`.
-    argmax(x, axis) = "ArgMax";
-    /// The elements in another shape.
-    reshape(x, shape) = "Reshape";
-    /// The dimensions in the order `perm`.
-    transpose(x, permutation) = "Transpose";
-    /// Slices of `x` along `axis`, by index.
-    gather(x, indices, axis) = "GatherV2";
-}
-
-impl Eager {
-    /// The elements as another dtype.
-    ///
-    /// # Errors
-    /// As [`EagerOp::execute`].
-    pub fn cast(&self, x: impl Into<TensorHandle>, dtype: DType) -> Result<TensorHandle> {
-        let attrs = Attrs::default().with("DstT", AttrValue::Type(dtype));
-        self.one("Cast", [x.into()], &attrs)
-    }
-}
-
 impl Machine {
+    fn new(pool: Arc<Pool>) -> Machine {
+        Machine {
+            pool,
+            resources: Resources::default(),
+            cancel: CancelToken::new(),
+            last: Mutex::new(AsyncValue::new(Chain)),
+        }
+    }
+
     fn lock_last(&self) -> std::sync::MutexGuard<'_, AsyncValue> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,0 +1,446 @@
+//! `TFE_TensorHandle`.
+
+use super::context::TFE_Context;
+use super::custom_device::CustomTensor;
+use super::device::{MAX_CPUS, cpu_name, find_cpu};
+use crate::guard::{guard, handle, list, shared, text};
+use crate::tensor::Deallocator;
+use crate::{TF_Status, TF_Tensor};
+use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
+use ferroflow_runtime::eager::TensorHandle;
+use ferroflow_tensor::{DType, Tensor};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// A reference to a tensor on a device, which may still be computed.
+pub struct TFE_TensorHandle {
+    pub(super) value: HandleValue,
+    /// The index of the CPU device.
+    pub(super) cpu: u32,
+}
+
+pub(super) enum HandleValue {
+    Tensor(TensorHandle),
+    Custom(CustomTensor),
+    /// An op overwrote the tensor, to which only the op referred.
+    Forwarded(DType),
+}
+
+impl TFE_TensorHandle {
+    #[inline]
+    pub(super) fn of(tensor: TensorHandle, cpu: u32) -> TFE_TensorHandle {
+        TFE_TensorHandle {
+            value: HandleValue::Tensor(tensor),
+            cpu,
+        }
+    }
+
+    /// Gives a reference to the client.
+    #[inline]
+    pub(super) fn give(self) -> *mut TFE_TensorHandle {
+        Arc::into_raw(Arc::new(self)).cast_mut()
+    }
+
+    #[inline]
+    pub(super) fn dtype(&self) -> c_int {
+        match &self.value {
+            HandleValue::Tensor(tensor) => tensor.dtype() as c_int,
+            HandleValue::Custom(custom) => custom.dtype,
+            HandleValue::Forwarded(dtype) => *dtype as c_int,
+        }
+    }
+
+    /// The tensor on the CPU.
+    pub(super) fn local(&self) -> Result<&TensorHandle> {
+        match &self.value {
+            HandleValue::Tensor(tensor) => Ok(tensor),
+            HandleValue::Custom(custom) => Err(invalid_argument!(
+                "the tensor is on the custom device {}",
+                custom.device.name_text()
+            )),
+            HandleValue::Forwarded(_) => Err(forwarded()),
+        }
+    }
+
+    /// The tensor, once it is computed.
+    pub(super) fn tensor(&self) -> Result<Tensor> {
+        self.local()?.get()
+    }
+
+    fn dims(&self) -> Result<Vec<i64>> {
+        match &self.value {
+            HandleValue::Custom(custom) => custom.dims(),
+            _ => Ok(self.tensor()?.shape().to_i64().to_vec()),
+        }
+    }
+
+    fn device_name(&self) -> *const c_char {
+        match &self.value {
+            HandleValue::Custom(custom) => custom.device.name().as_ptr(),
+            _ => cpu_name(self.cpu as usize).as_ptr(),
+        }
+    }
+}
+
+#[cold]
+pub(super) fn forwarded() -> Status {
+    failed_precondition!(
+        "an op that ran before overwrote the tensor, because its handle was deleted: keep the handle"
+    )
+}
+
+/// The handle behind a pointer.
+///
+/// # Safety
+/// `h` is NULL or valid during `'a`.
+pub(super) unsafe fn valid<'a>(h: *const TFE_TensorHandle) -> Result<&'a TFE_TensorHandle> {
+    // SAFETY: as this function's.
+    unsafe { h.as_ref() }.ok_or_else(|| invalid_argument!("Invalid handle"))
+}
+
+/// Another reference to the handle behind a pointer.
+///
+/// # Safety
+/// `h` is a live reference.
+#[inline]
+pub(super) unsafe fn reference(h: *const TFE_TensorHandle) -> Arc<TFE_TensorHandle> {
+    // SAFETY: as this function's; handles are made by `give`.
+    unsafe {
+        Arc::increment_strong_count(h);
+        Arc::from_raw(h)
+    }
+}
+
+/// Creates a handle of a tensor, whose memory it shares.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_NewTensorHandle(
+    t: *const TF_Tensor,
+    status: *mut TF_Status,
+) -> *mut TFE_TensorHandle {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let tensor = unsafe { shared(t) }?.to_engine()?;
+        Ok(TFE_TensorHandle::of(tensor.into(), 0).give())
+    })
+}
+
+/// As [`TFE_NewTensorHandle`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_NewTensorHandleFromTensor(
+    _ctx: *mut TFE_Context,
+    t: *mut TF_Tensor,
+    status: *mut TF_Status,
+) -> *mut TFE_TensorHandle {
+    // SAFETY: the contract is the same.
+    unsafe { TFE_NewTensorHandle(t, status) }
+}
+
+/// Creates a handle of a scalar.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_NewTensorHandleFromScalar(
+    data_type: c_int,
+    data: *mut c_void,
+    len: usize,
+    status: *mut TF_Status,
+) -> *mut TFE_TensorHandle {
+    guard(status, std::ptr::null_mut(), || {
+        let dtype = DType::from_number(data_type)
+            .ok_or_else(|| invalid_argument!("unknown dtype {data_type}"))?;
+        // SAFETY: the contract of the header.
+        let bytes = unsafe { list(data.cast::<u8>(), len) };
+        let scalar: [usize; 0] = [];
+        let tensor = Tensor::from_bytes(dtype, scalar.into(), bytes)?;
+        Ok(TFE_TensorHandle::of(tensor.into(), 0).give())
+    })
+}
+
+/// Deletes a reference.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_DeleteTensorHandle(h: *mut TFE_TensorHandle) {
+    if !h.is_null() {
+        // SAFETY: the contract of the header: the client's reference, which it does not use any more.
+        drop(unsafe { Arc::from_raw(h) });
+    }
+}
+
+/// Returns the dtype.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDataType(h: *mut TFE_TensorHandle) -> c_int {
+    // SAFETY: the contract of the header.
+    unsafe { h.as_ref() }.map_or(0, TFE_TensorHandle::dtype)
+}
+
+/// Returns the rank; waits for the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleNumDims(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> c_int {
+    // SAFETY: the contract of the header.
+    guard(status, -1, || {
+        Ok(unsafe { valid(h) }?.dims()?.len() as c_int)
+    })
+}
+
+/// Returns the number of elements; waits for the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleNumElements(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> i64 {
+    // SAFETY: the contract of the header.
+    guard(status, -1, || {
+        Ok(unsafe { valid(h) }?.dims()?.iter().product())
+    })
+}
+
+/// Returns the size of a dimension; waits for the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDim(
+    h: *mut TFE_TensorHandle,
+    dim_index: c_int,
+    status: *mut TF_Status,
+) -> i64 {
+    guard(status, -1, || {
+        // SAFETY: the contract of the header.
+        let dims = unsafe { valid(h) }?.dims()?;
+        let dim = usize::try_from(dim_index).ok().and_then(|i| dims.get(i));
+        dim.copied().ok_or_else(|| {
+            invalid_argument!("dimension {dim_index} of a tensor of rank {}", dims.len())
+        })
+    })
+}
+
+/// Returns the name of the device of the op that computes the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDeviceName(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> *const c_char {
+    // SAFETY: the contract of the header.
+    guard(status, std::ptr::null(), || {
+        Ok(unsafe { valid(h) }?.device_name())
+    })
+}
+
+/// Returns the name of the device in whose memory the tensor is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleBackingDeviceName(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> *const c_char {
+    // SAFETY: the contract is the same.
+    unsafe { TFE_TensorHandleDeviceName(h, status) }
+}
+
+/// Returns the type of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDeviceType(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> *const c_char {
+    guard(status, std::ptr::null(), || {
+        // SAFETY: the contract of the header.
+        match &unsafe { valid(h) }?.value {
+            HandleValue::Custom(custom) => Ok(custom.device.kind().as_ptr()),
+            _ => Ok(c"CPU".as_ptr()),
+        }
+    })
+}
+
+/// Returns the number of the device among those of its type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDeviceID(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> c_int {
+    guard(status, -1, || {
+        // SAFETY: the contract of the header.
+        let handle = unsafe { valid(h) }?;
+        match &handle.value {
+            HandleValue::Custom(custom) => Ok(custom.device.index()),
+            _ => Ok(handle.cpu as c_int),
+        }
+    })
+}
+
+/// Returns another reference to the same tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleCopySharingTensor(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> *mut TFE_TensorHandle {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        unsafe {
+            valid(h)?;
+            Arc::increment_strong_count(h);
+        }
+        Ok(h)
+    })
+}
+
+/// Returns the tensor on the CPU; waits for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleResolve(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> *mut TF_Tensor {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let found = unsafe { valid(h) }?;
+        let tensor = match &found.value {
+            HandleValue::Custom(custom) => {
+                let name = cpu_name(0);
+                // SAFETY: the handle is live.
+                let copy = unsafe { custom.device.copy_from(custom.context(), h, name) }?;
+                copy.tensor()?
+            }
+            _ => found.tensor()?,
+        };
+        Ok(handle(TF_Tensor::of_engine(tensor)?))
+    })
+}
+
+/// Returns the tensor's error, if any; waits for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleGetStatus(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) {
+    // SAFETY: the contract of the header.
+    guard(status, (), || match &unsafe { valid(h) }?.value {
+        HandleValue::Tensor(tensor) => tensor.get().map(drop),
+        _ => Ok(()),
+    });
+}
+
+/// Copies a tensor to a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleCopyToDevice(
+    h: *mut TFE_TensorHandle,
+    ctx: *mut TFE_Context,
+    device_name: *const c_char,
+    status: *mut TF_Status,
+) -> *mut TFE_TensorHandle {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let (found, context) = unsafe { (valid(h)?, shared(ctx)?) };
+        // SAFETY: as above; NULL stands for the CPU.
+        let name = match device_name.is_null() {
+            true => "",
+            false => unsafe { text(device_name) }?,
+        };
+        if let Some(device) = context.custom_device(name) {
+            // SAFETY: the handle is live.
+            let copy = unsafe { device.copy_to(ctx, h) }?;
+            return Ok(Arc::into_raw(copy).cast_mut());
+        }
+        let cpu = find_cpu(name, context.n_cpus);
+        if let HandleValue::Custom(custom) = &found.value {
+            // SAFETY: the handle is live, and the name a C string.
+            let copy = unsafe {
+                let name = std::ffi::CString::new(name).unwrap_or_default();
+                custom.device.copy_from(ctx, h, &name)
+            }?;
+            return Ok(Arc::into_raw(copy).cast_mut());
+        }
+        let cpu = cpu.ok_or_else(|| invalid_argument!("{name} unknown device."))?;
+        if cpu == found.cpu {
+            // SAFETY: the handle is live.
+            unsafe { Arc::increment_strong_count(h) };
+            return Ok(h);
+        }
+        Ok(TFE_TensorHandle::of(found.local()?.clone(), cpu).give())
+    })
+}
+
+/// Returns the address of the tensor's memory; waits for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDevicePointer(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> *mut c_void {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let found = unsafe { valid(h) }?;
+        if let HandleValue::Custom(custom) = &found.value {
+            return Ok(custom.data);
+        }
+        let tensor = found.local()?;
+        tensor.get()?;
+        let tensor = tensor.available().ok_or_else(forwarded)?;
+        Ok(tensor.bytes()?.as_ptr().cast_mut().cast())
+    })
+}
+
+/// Returns the number of bytes of the tensor's memory; waits for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_TensorHandleDeviceMemorySize(
+    h: *mut TFE_TensorHandle,
+    status: *mut TF_Status,
+) -> usize {
+    // SAFETY: the contract of the header.
+    guard(status, 0, || Ok(unsafe { valid(h) }?.tensor()?.byte_len()))
+}
+
+/// Creates a handle of memory on a device; the deallocator is called at its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_NewTensorHandleFromDeviceMemory(
+    ctx: *mut TFE_Context,
+    device_name: *const c_char,
+    dtype: c_int,
+    dims: *const i64,
+    num_dims: c_int,
+    data: *mut c_void,
+    len: usize,
+    deallocator: Option<Deallocator>,
+    deallocator_arg: *mut c_void,
+    status: *mut TF_Status,
+) -> *mut TFE_TensorHandle {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let tensor = unsafe {
+            crate::TF_NewTensor(
+                dtype,
+                dims,
+                num_dims,
+                data,
+                len,
+                deallocator,
+                deallocator_arg,
+            )
+        };
+        // SAFETY: `TF_NewTensor` made it.
+        let made = unsafe { shared(tensor) }.and_then(|tensor| {
+            // SAFETY: the contract of the header.
+            let (context, name) = unsafe { (shared(ctx)?, text(device_name)?) };
+            let cpu = find_cpu(name, context.n_cpus.min(MAX_CPUS));
+            let cpu = cpu.ok_or_else(|| invalid_argument!("{name} unknown device."))?;
+            Ok(TFE_TensorHandle::of(tensor.to_engine()?.into(), cpu))
+        });
+        // SAFETY: as above; the handle keeps the memory.
+        unsafe { crate::TF_DeleteTensor(tensor) };
+        Ok(made?.give())
+    })
+}
+
+/// Allocates a tensor to be filled by the client.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TFE_AllocateHostTensor(
+    _ctx: *mut TFE_Context,
+    dtype: c_int,
+    dims: *const i64,
+    num_dims: c_int,
+    status: *mut TF_Status,
+) -> *mut TF_Tensor {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let sizes = unsafe { list(dims, num_dims) };
+        handle_of_new(dtype, sizes)
+    })
+}
+
+fn handle_of_new(dtype: c_int, dims: &[i64]) -> Result<*mut TF_Tensor> {
+    TF_Tensor::allocate_host(dtype, dims).map(handle)
+}

@@ -1,0 +1,161 @@
+//! [`Executor`]: calls in the order of their submission, on a thread of their own or at once.
+
+use ferroflow_base::{Result, Status, internal};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A call. It gets the error of an earlier one, if any, instead of being allowed to run.
+type Task = Box<dyn FnOnce(Option<&Status>) -> Result<()> + Send>;
+
+/// Runs calls in order (TensorFlow's `EagerExecutor`). The first error of an asynchronous one stays until
+/// [`Executor::clear_error`]: calls after it fail with it.
+///
+/// ```
+/// use ferroflow_runtime::eager::Executor;
+/// let executor = Executor::new(true, 0);
+/// executor.submit(Box::new(|_| Err(ferroflow_base::aborted!("no"))))?;
+/// assert!(executor.wait().is_err());
+/// assert!(executor.submit(Box::new(|_| Ok(()))).is_err());
+/// executor.clear_error();
+/// assert!(executor.wait().is_ok());
+/// # Ok::<(), ferroflow_runtime::Status>(())
+/// ```
+pub struct Executor {
+    is_async: bool,
+    limit: usize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Task>,
+    error: Option<Status>,
+    is_busy: bool,
+    has_thread: bool,
+    is_closed: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of the thread.
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            let Some(task) = state.queue.pop_front() else {
+                if state.is_closed {
+                    return;
+                }
+                state = self.wait(state);
+                continue;
+            };
+            state.is_busy = true;
+            let error = state.error.clone();
+            drop(state);
+            let result = catch_unwind(AssertUnwindSafe(|| task(error.as_ref())));
+            let result = result.unwrap_or_else(|_| Err(internal!("a call panicked")));
+            state = self.lock();
+            state.is_busy = false;
+            if let (Err(error), None) = (result, &state.error) {
+                state.error = Some(error);
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Executor {
+    /// With a thread of its own if `is_async`, which has at most `limit` calls to run (0: any number).
+    pub fn new(is_async: bool, limit: usize) -> Executor {
+        Executor {
+            is_async,
+            limit,
+            shared: Arc::default(),
+        }
+    }
+
+    /// Returns whether calls run on a thread of their own.
+    #[inline]
+    pub fn is_async(&self) -> bool {
+        self.is_async
+    }
+
+    /// Queues a call.
+    ///
+    /// # Errors
+    /// The error of an earlier call; INTERNAL if there is no thread to be had.
+    pub fn submit(&self, task: Task) -> Result<()> {
+        if !self.is_async {
+            return task(None);
+        }
+        let mut state = self.shared.lock();
+        while self.limit > 0 && state.queue.len() >= self.limit && state.error.is_none() {
+            state = self.shared.wait(state);
+        }
+        if let Some(error) = &state.error {
+            return Err(error.clone());
+        }
+        if !state.has_thread {
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new().name("eager".to_string());
+            let spawned = thread.spawn(move || shared.run());
+            spawned.map_err(|e| internal!("no thread for an executor: {e}"))?;
+            state.has_thread = true;
+        }
+        state.queue.push_back(task);
+        drop(state);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits for all calls.
+    ///
+    /// # Errors
+    /// The first error since the last [`Executor::clear_error`].
+    pub fn wait(&self) -> Result<()> {
+        let mut state = self.shared.lock();
+        while state.is_busy || !state.queue.is_empty() {
+            state = self.shared.wait(state);
+        }
+        state.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns the error of an earlier call.
+    ///
+    /// # Errors
+    /// As [`Executor::wait`], without waiting.
+    pub fn status(&self) -> Result<()> {
+        match self.is_async {
+            false => Ok(()),
+            true => self.shared.lock().error.clone().map_or(Ok(()), Err),
+        }
+    }
+
+    /// Forgets the error.
+    pub fn clear_error(&self) {
+        self.shared.lock().error = None;
+    }
+}
+
+impl Drop for Executor {
+    /// Lets the thread end once its queue is empty.
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
+    }
+}
