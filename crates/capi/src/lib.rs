@@ -33,6 +33,8 @@ mod session;
 mod session_options;
 mod status;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod tstring;
 mod while_loop;
 

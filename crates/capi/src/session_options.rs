@@ -43,10 +43,6 @@ impl TF_SessionOptions {
             ..Default::default()
         })
     }
-
-    pub(crate) fn config(&self) -> &proto::ConfigProto {
-        &self.config
-    }
 }
 
 /// Creates default options.

@@ -7,7 +7,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::alloc::{Layout, alloc, dealloc};
-use std::ffi::{c_char, c_int, c_uchar, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// Alignment of tensors, in bytes.
@@ -511,9 +511,4 @@ pub unsafe extern "C" fn TF_TensorFromProto(
 #[unsafe(no_mangle)]
 pub extern "C" fn TF_Version() -> *const c_char {
     c"2.21.0".as_ptr()
-}
-
-/// Whether a flag of the header's C type is set.
-pub(crate) fn is_set(flag: c_uchar) -> bool {
-    flag != 0
 }

@@ -8,6 +8,8 @@ mod function;
 mod gradients;
 mod import;
 mod shapes;
+#[cfg(test)]
+mod tests;
 mod while_loop;
 
 pub use description::NodeDescription;
