@@ -276,8 +276,9 @@ macro_rules! checked_setters {
             ) {
                 guard(status, (), || {
                     // SAFETY: the contract of the header.
-                    let (desc, name, value): (_, _, AttrValue) =
-                        unsafe { (crate::guard::unique(desc)?, text(attr_name)?, $value) };
+                    let (desc, name) = unsafe { (crate::guard::unique(desc)?, text(attr_name)?) };
+                    // SAFETY: the contract of the header.
+                    let value: AttrValue = unsafe { $value };
                     desc.description.set_attr(name, value);
                     Ok(())
                 });

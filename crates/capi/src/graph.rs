@@ -25,6 +25,7 @@ pub(crate) struct GraphState {
 /// A graph with the handles of its nodes.
 pub(crate) struct Inner {
     pub(crate) graph: ClientGraph,
+    #[allow(clippy::vec_box, reason = "clients hold the addresses")]
     operations: Vec<Box<TF_Operation>>,
 }
 

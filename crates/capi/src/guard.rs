@@ -14,7 +14,7 @@ pub(crate) fn guard<T>(
 ) -> T {
     let result = catch_unwind(AssertUnwindSafe(body));
     let result = result.unwrap_or_else(|panic| Err(of_panic(panic.as_ref())));
-    // SAFETY: by the contract of the caller `status` is NULL or a status that nobody else uses now.
+    // SAFETY: by the contract of the caller `status` is NULL or a status without other users now.
     let status = unsafe { status.as_mut() };
     match result {
         Ok(value) => {
@@ -116,7 +116,7 @@ pub(crate) unsafe fn list_mut<'a, T>(list: *mut T, n: impl TryInto<usize>) -> &'
     }
 }
 
-/// Gives an object to the client.
+/// Hands an object to the client.
 pub(crate) fn handle<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }

@@ -106,8 +106,8 @@ setters! {
 pub unsafe extern "C" fn TF_ImportGraphDefOptionsNumReturnOutputs(
     opts: *const TF_ImportGraphDefOptions,
 ) -> c_int {
-    // SAFETY: the contract of the header.
     guard_plain(0, || {
+        // SAFETY: the contract of the header.
         unsafe { opts.as_ref() }.map_or(0, |o| o.options.return_outputs.len() as c_int)
     })
 }
@@ -117,8 +117,8 @@ pub unsafe extern "C" fn TF_ImportGraphDefOptionsNumReturnOutputs(
 pub unsafe extern "C" fn TF_ImportGraphDefOptionsNumReturnOperations(
     opts: *const TF_ImportGraphDefOptions,
 ) -> c_int {
-    // SAFETY: the contract of the header.
     guard_plain(0, || {
+        // SAFETY: the contract of the header.
         unsafe { opts.as_ref() }.map_or(0, |o| o.options.return_nodes.len() as c_int)
     })
 }
@@ -170,8 +170,8 @@ pub unsafe extern "C" fn TF_GraphImportGraphDef(
     options: *const TF_ImportGraphDefOptions,
     status: *mut TF_Status,
 ) {
-    // SAFETY: the contract of the header.
     guard(status, (), || {
+        // SAFETY: the contract of the header.
         unsafe { import(graph, graph_def, options) }.map(drop)
     });
 }

@@ -78,7 +78,7 @@ fn size_of_value(value: &AttrValue) -> Option<i64> {
 ///
 /// # Safety
 /// `name` is NULL or a C string.
-unsafe fn attr<'n>(node: &'n Node, name: *const c_char) -> Result<(&'n AttrValue, String)> {
+unsafe fn attr(node: &Node, name: *const c_char) -> Result<(&AttrValue, String)> {
     // SAFETY: as this function's.
     let name = unsafe { text(name) }?;
     let value = node.attrs.get(name).ok_or_else(|| {
@@ -88,7 +88,7 @@ unsafe fn attr<'n>(node: &'n Node, name: *const c_char) -> Result<(&'n AttrValue
 }
 
 /// The elements of a list attr.
-fn items<'n>((value, name): (&'n AttrValue, String)) -> Result<(&'n [AttrValue], String)> {
+fn items((value, name): (&AttrValue, String)) -> Result<(&[AttrValue], String)> {
     match value {
         AttrValue::List(list) => Ok((list, name)),
         _ => Err(invalid_argument!("Value for '{name}' is not a list")),

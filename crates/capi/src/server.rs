@@ -61,7 +61,7 @@ impl TF_Server {
 impl Drop for TF_Server {
     fn drop(&mut self) {
         self.stop();
-        // Nobody is left to see an error.
+        // There is no caller left for an error.
         let _ = self.join();
     }
 }

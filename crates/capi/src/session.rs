@@ -143,7 +143,7 @@ impl TF_Session {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the session the nodes that were added to the graph since the last run.
+    /// Extends the session by the nodes that were added to the graph since the last run.
     fn extend(&self) -> Result<()> {
         let mut seen = self.seen();
         if seen.version != self.graph.version() || seen.version == 0 {
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn TF_DeleteSession(session: *mut TF_Session, status: *mut
     guard(status, (), || Ok(()));
 }
 
-/// Gives the session the nodes that were added to its graph, as a run would.
+/// Extends the session by the nodes that were added to its graph, as a run would.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_ExtendSession(session: *mut TF_Session, status: *mut TF_Status) {
     // SAFETY: the contract of the header.
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn TF_SessionRun(
     });
 }
 
-/// Gives results to the client: all or none.
+/// Hands results to the client: all or none.
 ///
 /// # Safety
 /// `to` holds no tensors.

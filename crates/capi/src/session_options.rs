@@ -151,8 +151,8 @@ pub unsafe extern "C" fn TF_DeleteDeviceList(list: *mut TF_DeviceList) {
 /// Returns the number of devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_DeviceListCount(list: *const TF_DeviceList) -> c_int {
-    // SAFETY: the contract of the header.
     guard_plain(0, || {
+        // SAFETY: the contract of the header.
         unsafe { list.as_ref() }.map_or(0, |l| l.devices.len() as c_int)
     })
 }

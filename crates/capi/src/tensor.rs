@@ -121,7 +121,7 @@ fn num_elements(dims: &[i64]) -> Option<usize> {
 }
 
 impl TF_Tensor {
-    /// Gives a tensor of the engine to the client.
+    /// Wraps a tensor of the engine for the client.
     pub(crate) fn of_engine(tensor: Tensor) -> Result<TF_Tensor> {
         let dtype = tensor.dtype() as c_int;
         let dims = tensor.shape().to_i64();

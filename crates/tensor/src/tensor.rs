@@ -1,14 +1,13 @@
 //! [`Tensor`]: dtype, shape and shared storage.
 
-use crate::buffer::{Buffer, ByteOwner};
+use crate::buffer::Buffer;
 use crate::repr::{Content, ContentMut, Repr};
 use crate::storage::{Data, Dense, INLINE_BYTES};
-use crate::{DType, Element, Item, MappedFile, Shape};
+use crate::{DType, Element, Item, Shape};
 use bytes::Bytes;
 use ferroflow_base::{Result, internal, invalid_argument};
 use std::any::Any;
 use std::mem::transmute_copy;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// A handle to a resource (variable, queue, table) that lives in a resource manager.
@@ -102,23 +101,6 @@ impl Tensor {
 
     fn dense(dtype: DType, shape: Shape, data: Data) -> Tensor {
         Tensor(Repr::dense(dtype, Arc::new(Dense { shape, data })))
-    }
-
-    /// Returns a tensor over the bytes of `owner`, without a copy if they are aligned as the
-    /// elements need. Kernels never write to them.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT if the dtype is not plain or the number of bytes is not that of the shape.
-    pub fn from_owner(dtype: DType, shape: Shape, owner: Arc<dyn ByteOwner>) -> Result<Tensor> {
-        let bytes = (*owner).as_ref();
-        let is_aligned = bytes.as_ptr().align_offset(dtype.size().clamp(1, 16)) == 0;
-        let has_size = shape.num_elements().checked_mul(dtype.size()) == Some(bytes.len());
-        // Other bytes than 0 and 1 are not valid bools.
-        let is_shared = is_aligned && has_size && bytes.len() > INLINE_BYTES;
-        if !is_shared || dtype == DType::Bool || !dtype.is_plain() {
-            return Self::from_bytes(dtype, shape, bytes);
-        }
-        Ok(Self::dense(dtype, shape, Data::Block(Buffer::owned(owner))))
     }
 
     /// Returns a scalar.
@@ -225,25 +207,6 @@ impl Tensor {
             to.copy_from_slice(bytes);
         }
         Ok(t)
-    }
-
-    pub(crate) fn from_mapped(
-        dtype: DType,
-        shape: Shape,
-        file: &Arc<MappedFile>,
-        range: Range<usize>,
-    ) -> Result<Tensor> {
-        let bytes = (**file)
-            .as_ref()
-            .get(range.clone())
-            .ok_or_else(|| internal!("range {range:?} is outside the mapped file"))?;
-        let aligned = (bytes.as_ptr() as usize).is_multiple_of(dtype.size().clamp(1, 8));
-        if !aligned || bytes.len() <= INLINE_BYTES || dtype == DType::Bool {
-            return Self::from_bytes(dtype, shape, bytes);
-        }
-        check_count(&shape, bytes.len() / dtype.size())?;
-        let block = Data::Block(Buffer::mapped(file, range));
-        Ok(Self::dense(dtype, shape, block))
     }
 
     /// Returns the element type.
@@ -607,5 +570,6 @@ fn check_count(shape: &Shape, n: usize) -> Result<()> {
         shape.num_elements()
     ))
 }
+mod shared;
 #[cfg(test)]
 mod tests;

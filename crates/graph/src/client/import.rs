@@ -394,7 +394,7 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// Gives colocation groups the new names of their nodes.
+    /// Renames colocation groups as their nodes are.
     fn rename_classes(&self, attrs: &mut ferroflow_opdef::Attrs) {
         let Some(AttrValue::List(list)) = attrs.get("_class").cloned() else {
             return;

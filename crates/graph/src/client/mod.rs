@@ -254,7 +254,7 @@ impl ClientGraph {
     /// Adds an input to a Merge of a loop whose back edge comes later.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if there is no such output, or the node is no Merge.
+    /// INVALID_ARGUMENT if there is no such output, or the node is not a Merge.
     pub fn add_while_input(&mut self, source: Output, node: NodeId) -> Result<()> {
         self.dtype(source)?;
         let merge = self.graph.node_mut(node);
