@@ -114,7 +114,10 @@ fn files(root: &Path) -> Res<Vec<PathBuf>> {
     };
     let is_text = |path: &Path| {
         let extension = path.extension().and_then(|e| e.to_str());
-        matches!(extension, Some("rs" | "md" | "yml" | "py"))
+        matches!(
+            extension,
+            Some("c" | "h" | "md" | "mlir" | "py" | "rs" | "toml" | "txt" | "yml")
+        )
     };
     let mut files = list(root)?;
     files.retain(|f| f.is_file() && is_text(f));
@@ -133,6 +136,10 @@ fn files(root: &Path) -> Res<Vec<PathBuf>> {
     .into();
     while let Some(folder) = folders.pop() {
         for path in list(&folder)? {
+            if path.ends_with("rows") {
+                // Data of TensorFlow's.
+                continue;
+            }
             if path.is_dir() {
                 folders.push(path);
             } else if is_text(&path) {

@@ -29,10 +29,10 @@ typedef struct ferroflow_registry ferroflow_registry;
 /* A call of a kernel; valid on the thread that the kernel was called on, until the kernel returns. */
 typedef struct ferroflow_call ferroflow_call;
 /* A result that comes later; valid until it is settled, on any thread. It must be settled once, also by a kernel that
- * fails; who waits for it waits forever otherwise. */
+ * fails; what waits for it would wait forever otherwise. */
 typedef struct ferroflow_later ferroflow_later;
 
-/* Types of values. Numbers have those that BEF gives them. */
+/* Types of values; the types of numbers are numbered as in BEF. */
 enum {
   FERROFLOW_CHAIN = 0, /* `!tfrt.chain`: no value, only an order */
   FERROFLOW_UI8 = 1,
@@ -91,7 +91,7 @@ typedef struct {
     } string;
     struct {
       void* data;
-      /* Called once, on any thread, when nobody has the object any more; may be null. It must not use the table.
+      /* Called once, on any thread, when the object has no owner any more; may be null. It must not use the table.
        * Of an argument it is null: the object stays the host's, see `forward_arg`. */
       void (*destroy)(void* data);
       /* Ends with a zero. An argument is only taken for an object of the same name. */

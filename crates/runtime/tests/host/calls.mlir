@@ -1,4 +1,4 @@
-// Calls of functions for ranges of numbers, of functions with arguments that nobody reads, and functions that
+// Calls of functions for ranges of numbers, of functions with unread arguments, and functions that
 // belong to another compiler.
 // LOSES: a module that no kernel refers to.
 
