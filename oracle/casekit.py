@@ -23,6 +23,12 @@ NUMPY = {
     "complex64": np.complex64,
     "complex128": np.complex128,
     "string": np.object_,
+    # Quantized numbers are records of one integer, as in TensorFlow.
+    "qint8": np.dtype([("qint8", np.int8)]),
+    "quint8": np.dtype([("quint8", np.uint8)]),
+    "qint16": np.dtype([("qint16", np.int16)]),
+    "quint16": np.dtype([("quint16", np.uint16)]),
+    "qint32": np.dtype([("qint32", np.int32)]),
 }
 
 FLOATS = ["float", "double", "half", "bfloat16"]
@@ -100,6 +106,12 @@ def a(dtype, values):
         flat = np.array(values, dtype=object)
         return flat
     return np.asarray(np.asarray(values), dtype=NUMPY[dtype])
+
+
+def q(dtype, values):
+    """An array of a quantized dtype from its stored integers."""
+    dtype = NUMPY[dtype]
+    return np.ascontiguousarray(np.asarray(values, dtype=dtype[0])).view(dtype).reshape(np.shape(values))
 
 
 def i32(*values):

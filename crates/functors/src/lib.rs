@@ -26,6 +26,7 @@ pub mod numeric;
 pub mod optional;
 pub mod prepack;
 pub mod product;
+pub mod quantized;
 pub mod ragged;
 pub mod reduce;
 pub mod scatter_nd;

@@ -18,6 +18,7 @@ pub mod each;
 mod epilogue;
 mod functions;
 pub mod gemm;
+pub mod int_gemm;
 mod isa;
 pub mod math;
 pub mod philox;

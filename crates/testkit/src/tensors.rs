@@ -57,9 +57,22 @@ pub fn tensor(json: &Json) -> Res<Tensor> {
                 .collect::<Res<Vec<_>>>()?;
             Tensor::from_strings(shape, strings).map_err(|e| e.to_string())
         }
-        _ => dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
-            fill::<T>(shape, data, |v| int(v).map(|i| i as T)),
+        _ => dispatch!(stored(dtype), T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
+            fill::<T>(shape, data, |v| int(v).map(|i| i as T))
+                .and_then(|t| t.bitcast(dtype).map_err(|e| e.to_string())),
             else Err(format!("rows of {dtype}"))),
+    }
+}
+
+/// Returns the integers that a quantized dtype is stored as; any other dtype unchanged.
+fn stored(dtype: DType) -> DType {
+    match dtype {
+        DType::Qint8 => DType::Int8,
+        DType::Quint8 => DType::Uint8,
+        DType::Qint16 => DType::Int16,
+        DType::Quint16 => DType::Uint16,
+        DType::Qint32 => DType::Int32,
+        other => other,
     }
 }
 
@@ -144,6 +157,7 @@ fn as_f64(t: &Tensor) -> Res<Vec<f64>> {
             .flat_map(|v| [v.re, v.im])
             .collect()),
         DType::Double => Ok(t.slice::<f64>().map_err(err)?.to_vec()),
+        dtype if stored(dtype) != dtype => as_f64(&t.bitcast(stored(dtype)).map_err(err)?),
         dtype => dispatch!(dtype, T in [f32, i8, i16, i32, i64, u8, u16, u32, u64] =>
             Ok(t.slice::<T>().map_err(err)?.iter().map(|v| *v as f64).collect()),
             else Err(format!("comparing {dtype}"))),

@@ -135,7 +135,7 @@ fn concat_items<T: Item>(ctx: &mut KernelCtx, axis: usize, values: Range<usize>)
     ctx.set_output(0, out)
 }
 
-fn concat_shape(ctx: &mut ShapeCtx, axis: usize, values: Range<usize>) -> Result<()> {
+pub(crate) fn concat_shape(ctx: &mut ShapeCtx, axis: usize, values: Range<usize>) -> Result<()> {
     let rank = values.clone().find_map(|i| ctx.input(i).rank());
     let Some(rank) = rank else { return Ok(()) };
     if rank == 0 {

@@ -28,7 +28,10 @@ mod one_hot;
 mod pack;
 mod pad;
 mod placeholder;
+mod quantize;
 mod quantize_and_dequantize;
+mod quantized_concat;
+mod quantized_instance_norm;
 mod reshape;
 mod reverse;
 mod roll;
@@ -71,7 +74,10 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("pack", pack::OPS),
     ("pad", pad::OPS),
     ("placeholder", placeholder::OPS),
+    ("quantize", quantize::OPS),
     ("quantize_and_dequantize", quantize_and_dequantize::OPS),
+    ("quantized_concat", quantized_concat::OPS),
+    ("quantized_instance_norm", quantized_instance_norm::OPS),
     ("reshape", reshape::OPS),
     ("reverse", reverse::OPS),
     ("roll", roll::OPS),

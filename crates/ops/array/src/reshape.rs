@@ -17,7 +17,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(reshape)
 .gradient(reshape_gradient)];
 
-fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
     let Some(sizes) = constant(ctx, 1) else {
         let known = ctx

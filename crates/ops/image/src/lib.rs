@@ -12,6 +12,7 @@ mod crop_and_resize_grad;
 mod draw_bounding_boxes;
 mod non_max_suppression;
 mod projective_transform;
+mod quantized_resize;
 mod resize;
 mod resize_grad;
 
@@ -26,6 +27,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("draw_bounding_boxes", draw_bounding_boxes::OPS),
     ("non_max_suppression", non_max_suppression::OPS),
     ("projective_transform", projective_transform::OPS),
+    ("quantized_resize", quantized_resize::OPS),
     ("resize", resize::OPS),
     ("resize_grad", resize_grad::OPS),
 ];

@@ -51,7 +51,7 @@ pub(crate) const OPS: &[Op] = &[
 /// Least output elements per task.
 const MIN_TASK: usize = 8 * 1024;
 
-fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let images = ctx.with_rank(0, 4)?;
     let size = ctx.with_rank(1, 1)?;
     if let Some(n) = size.dim(0)
@@ -71,8 +71,8 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 /// The mapping of output positions to input positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
-    align_corners: bool,
-    half_pixel_centers: bool,
+    pub align_corners: bool,
+    pub half_pixel_centers: bool,
 }
 
 impl Mapping {
@@ -110,14 +110,14 @@ impl Mapping {
 
 /// The sizes of a resize: batch, input, output and channels.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
-    batch: usize,
-    input: [usize; 2],
-    output: [usize; 2],
-    channels: usize,
+pub(crate) struct Sizes {
+    pub batch: usize,
+    pub input: [usize; 2],
+    pub output: [usize; 2],
+    pub channels: usize,
 }
 
-fn sizes(ctx: &KernelCtx) -> Result<Sizes> {
+pub(crate) fn sizes(ctx: &KernelCtx) -> Result<Sizes> {
     let (images, size) = (ctx.shape(0)?, ctx.input(1)?);
     if images.rank() != 4 {
         return Err(invalid_argument!("input must be 4-dimensional{images}"));
@@ -173,7 +173,7 @@ fn interpolating(build: &KernelBuild, resize: Resize) -> Result<Box<dyn OpKernel
 }
 
 /// Runs `f(image, y, row)` for every row of the output.
-fn each_row<T: Send>(
+pub(crate) fn each_row<T: Send>(
     par: &dyn Parallelism,
     s: &Sizes,
     out: &mut [T],
@@ -186,7 +186,7 @@ fn each_row<T: Send>(
 }
 
 impl Sizes {
-    fn line<'a, T>(&self, x: &'a [T], image: usize, y: usize) -> &'a [T] {
+    pub fn line<'a, T>(&self, x: &'a [T], image: usize, y: usize) -> &'a [T] {
         let len = self.input[1] * self.channels;
         &x[(image * self.input[0] + y) * len..][..len]
     }

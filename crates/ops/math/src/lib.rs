@@ -21,8 +21,10 @@ mod fused_elementwise;
 mod histogram;
 mod matmul;
 mod quantized;
+mod quantized_arithmetic;
 mod range;
 mod reduce;
+mod requantize;
 mod scan;
 mod segment;
 mod select;
@@ -49,8 +51,10 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("fused_elementwise", fused_elementwise::OPS),
     ("histogram", histogram::OPS),
     ("matmul", matmul::OPS),
+    ("quantized_arithmetic", quantized_arithmetic::OPS),
     ("range", range::OPS),
     ("reduce", reduce::OPS),
+    ("requantize", requantize::OPS),
     ("scan", scan::OPS),
     ("segment", segment::OPS),
     ("select", select::OPS),

@@ -44,7 +44,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(fused_mat_mul),
 ];
 
-fn mat_mul_shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn mat_mul_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let (a, b) = (ctx.with_rank(0, 2)?, ctx.with_rank(1, 2)?);
     let ta = ctx.attrs().bool("transpose_a")? as isize;
     let tb = ctx.attrs().bool("transpose_b")? as isize;

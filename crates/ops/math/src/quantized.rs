@@ -1,20 +1,9 @@
 //! Quantized numbers as their stored integers.
 
 use ferroflow_base::Result;
+pub(crate) use ferroflow_functors::quantized::stored;
 use ferroflow_opdef::{KernelBuild, KernelCtx, NodeInfo, OpKernel, Value};
 use ferroflow_tensor::{DType, Tensor};
-
-/// Returns the integer type of a quantized dtype; any other dtype unchanged.
-pub(crate) fn stored(dtype: DType) -> DType {
-    match dtype {
-        DType::Qint8 => DType::Int8,
-        DType::Quint8 => DType::Uint8,
-        DType::Qint16 => DType::Int16,
-        DType::Quint16 => DType::Uint16,
-        DType::Qint32 => DType::Int32,
-        other => other,
-    }
-}
 
 /// A kernel over integers, used for quantized numbers.
 struct OfStored {

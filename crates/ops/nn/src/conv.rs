@@ -29,7 +29,7 @@ pub(crate) const OPS: &[Op] = &[
          list(int) = []; data_format: string {'NHWC','NCHW'} = 'NHWC'; dilations: \
          list(int) = [1,1,1,1]",
     )
-    .shape(shape)
+    .shape(conv_shape)
     .cost(Cost::Expensive)
     .kernel(build)
     .gradient(conv2d_gradient),
@@ -44,7 +44,7 @@ pub(crate) const OPS: &[Op] = &[
          [1,1,1,1]; use_cudnn_on_gpu: bool = true; fused_ops: list(string) = []; \
          epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",
     )
-    .shape(shape)
+    .shape(conv_shape)
     .cost(Cost::Expensive)
     .kernel(build),
     Op::new(
@@ -55,7 +55,7 @@ pub(crate) const OPS: &[Op] = &[
          string {'CHANNELS_FIRST','CHANNELS_LAST'} = 'CHANNELS_LAST'; dilations: \
          list(int) = []; batch_dims: int = 1; groups: int = 1",
     )
-    .shape(shape)
+    .shape(conv_shape)
     .cost(Cost::Expensive)
     .kernel(build),
     Op::new(
@@ -64,7 +64,7 @@ pub(crate) const OPS: &[Op] = &[
          strides: list(int) >= 5; padding: string {'SAME','VALID'}; data_format: \
          string {'NDHWC','NCDHW'} = 'NDHWC'; dilations: list(int) = [1,1,1,1,1]",
     )
-    .shape(shape)
+    .shape(conv_shape)
     .cost(Cost::Expensive)
     .kernel(build)
     .gradient(conv3d_gradient),
@@ -76,7 +76,7 @@ pub(crate) const OPS: &[Op] = &[
          dilations: list(int) = [1,1,1,1,1]; padding_list: list(int) = []; fused_ops: \
          list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float = 0.2",
     )
-    .shape(shape)
+    .shape(conv_shape)
     .cost(Cost::Expensive)
     .kernel(build),
     // Import splits these into several nodes.
@@ -94,7 +94,7 @@ pub(crate) const OPS: &[Op] = &[
     ),
 ];
 
-fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn conv_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let layout = Layout::of(ctx.attrs())?;
     let rules = conv_rules(ctx.attrs(), layout)?;
     conv_reference::shape(ctx, layout, &rules, conv_reference::grouped)

@@ -26,7 +26,7 @@ pub(crate) const OPS: &[Op] = &[
          explicit_paddings: list(int) = []; data_format: string {'NHWC','NCHW'} = \
          'NHWC'; dilations: list(int) = [1,1,1,1]",
     )
-    .shape(shape)
+    .shape(depthwise_shape)
     .cost(Cost::Expensive)
     .kernel(build)
     .gradient(depthwise_gradient),
@@ -39,12 +39,12 @@ pub(crate) const OPS: &[Op] = &[
          [1,1,1,1]; fused_ops: list(string) = []; epsilon: float = 0.0001; \
          leakyrelu_alpha: float = 0.2",
     )
-    .shape(shape)
+    .shape(depthwise_shape)
     .cost(Cost::Expensive)
     .kernel(build),
 ];
 
-fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn depthwise_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let layout = Layout::of(ctx.attrs())?;
     let rules = depthwise_rules(ctx.attrs(), layout)?;
     conv_reference::shape(ctx, layout, &rules, channels)

@@ -25,6 +25,12 @@ mod layer_norm;
 mod lrn;
 mod pool;
 mod pool_grad;
+mod quantized_activation;
+mod quantized_conv;
+mod quantized_epilogue;
+mod quantized_fused;
+mod quantized_matmul;
+mod quantized_pool;
 mod softmax;
 mod topk;
 mod transposed;
@@ -50,6 +56,11 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("lrn", lrn::OPS),
     ("pool", pool::OPS),
     ("pool_grad", pool_grad::OPS),
+    ("quantized_activation", quantized_activation::OPS),
+    ("quantized_conv", quantized_conv::OPS),
+    ("quantized_fused", quantized_fused::OPS),
+    ("quantized_matmul", quantized_matmul::OPS),
+    ("quantized_pool", quantized_pool::OPS),
     ("softmax", softmax::OPS),
     ("topk", topk::OPS),
     ("xent", xent::OPS),

@@ -212,11 +212,11 @@ impl PoolSpec {
     }
 }
 
-fn shape_max(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn shape_max(ctx: &mut ShapeCtx) -> Result<()> {
     PoolSpec::of(ctx.attrs(), PoolKind::Max)?.shape(ctx)
 }
 
-fn shape_average(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn shape_average(ctx: &mut ShapeCtx) -> Result<()> {
     PoolSpec::of(ctx.attrs(), PoolKind::Average)?.shape(ctx)
 }
 
@@ -379,7 +379,7 @@ fn run_average(
     Ok(())
 }
 
-fn run_max<T: Ordered>(
+pub(crate) fn run_max<T: Ordered>(
     par: &dyn Parallelism,
     _: PoolKind,
     spec: &PoolSpec,
