@@ -27,3 +27,12 @@ for version in (2, 3):
             op = getattr(raw, f"ImageProjectiveTransformV{version}")
             return op(images=b.x([2, 4, 5, 2]), transforms=transforms, output_shape=[3, 4],
                       interpolation=interpolation, fill_mode="CONSTANT", **more)
+
+
+for kind in ("lanczos3", "triangle", "keyscubic"):
+    for antialias in (False, True):
+        @case(numeric=False, dynamic=False, tol=1e-5, name=f"scale_and_translate_{kind}{'_antialias' if antialias else ''}")
+        def scale_and_translate(b, kind=kind, antialias=antialias):
+            images = np.float32(b.random.uniform(-1, 1, (2, 5, 6, 2)))
+            return raw.ScaleAndTranslate(images=b.x(images), size=[4, 9], scale=[0.7, 1.6],
+                                         translation=[0.3, -1.2], kernel_type=kind, antialias=antialias)

@@ -28,6 +28,7 @@ pub mod prepack;
 pub mod product;
 pub mod quantized;
 pub mod ragged;
+pub mod random_stream;
 pub mod reduce;
 pub mod scatter_nd;
 pub mod sequence;

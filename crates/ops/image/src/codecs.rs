@@ -1,16 +1,17 @@
-//! Decoding and encoding of PNG and JPEG images (TensorFlow:
-//! `core/kernels/image/decode_image_op.cc`, `encode_jpeg_op.cc` and `encode_png_op.cc`).
+//! Decoding of images, encoding of PNG images (TensorFlow:
+//! `core/kernels/image/decode_image_op.cc` and `encode_png_op.cc`).
 
+use crate::animated;
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::int_vector;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
-use image::codecs::jpeg::{JpegDecoder, JpegEncoder};
+use image::codecs::jpeg::JpegDecoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat};
 use std::io::Cursor;
 
-/// DecodePng, DecodeJpeg, DecodeAndCropJpeg, ExtractJpegShape, DecodeImage, EncodePng, EncodeJpeg.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "DecodePng",
@@ -71,6 +72,34 @@ pub(crate) const OPS: &[Op] = &[
     .cost(Cost::Expensive)
     .kernel(decode),
     Op::new(
+        "DecodeBmp",
+        "contents: string -> image: uint8 | channels: int = 0",
+    )
+    .shape(image_shape)
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new("DecodeGif", "contents: string -> image: uint8")
+        .shape(|ctx| {
+            ctx.with_rank(0, 0)?;
+            ctx.set(0, PartialShape::of([None, None, None, Some(3)]));
+            Ok(())
+        })
+        .cost(Cost::Expensive)
+        .kernel(decode),
+    Op::new(
+        "DecodeWebP",
+        "contents: string -> image: dtype | channels: int = 0; dtype: type {uint8} = uint8",
+    )
+    .shape(|ctx| {
+        ctx.with_rank(0, 0)?;
+        let channels = usize::try_from(ctx.attrs().int("channels")?).ok();
+        let channels = channels.filter(|&c| c > 0);
+        ctx.set(0, PartialShape::of([None, None, None, channels]));
+        Ok(())
+    })
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
         "EncodePng",
         "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} \
          = uint8",
@@ -83,20 +112,6 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Expensive)
     .kernel(encode_png),
-    Op::new(
-        "EncodeJpeg",
-        "image: uint8 -> contents: string | format: string {'','grayscale','rgb'} = \
-         ''; quality: int = 95; progressive: bool = false; optimize_size: bool = \
-         false; chroma_downsampling: bool = true; density_unit: string {'in','cm'} = \
-         'in'; x_density: int = 300; y_density: int = 300; xmp_metadata: string = ''",
-    )
-    .shape(|ctx| {
-        ctx.with_rank(0, 3)?;
-        ctx.set(0, PartialShape::scalar());
-        Ok(())
-    })
-    .cost(Cost::Expensive)
-    .kernel(encode_jpeg),
 ];
 
 fn image_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -117,12 +132,17 @@ struct Decode {
     truncated: bool,
     /// The factor by which JPEG images are downscaled.
     ratio: usize,
+    /// Whether animations have all their frames.
+    expand: bool,
     dtype: DType,
 }
 
 fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
-    let channels = attrs.int("channels")?;
+    let channels = match build.def.name.as_ref() {
+        "DecodeGif" => 3,
+        _ => attrs.int("channels")?,
+    };
     let crops = build.def.name == "DecodeAndCropJpeg";
     let is_jpeg = crops || build.def.name == "DecodeJpeg";
     if !matches!(channels, 0 | 1 | 3 | 4) {
@@ -147,6 +167,7 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         channels: channels as usize,
         truncated: is_jpeg && attrs.bool("try_recover_truncated")?,
         ratio: ratio as usize,
+        expand: attrs.bool("expand_animations").unwrap_or(true),
         dtype: build.output(0)?,
     };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -223,6 +244,15 @@ impl Decode {
     fn run(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
         if contents.is_empty() {
             return Err(invalid_argument!("Input is empty."));
+        }
+        if let Some(format) = animated::Format::of(contents) {
+            let options = animated::Options {
+                op: &self.op,
+                channels: self.channels,
+                expand: self.expand,
+                dtype: self.dtype,
+            };
+            return animated::decode(format, contents, options);
         }
         let format = image::guess_format(contents).ok();
         let format = format.filter(|f| matches!(f, ImageFormat::Png | ImageFormat::Jpeg));
@@ -507,55 +537,5 @@ fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let batch: Shape = batch.iter().copied().collect();
         let out = Tensor::from_strings(batch, out)?;
         ctx.set_output(0, out)
-    }))
-}
-
-fn encode_jpeg(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (quality, format) = (build.attrs.int("quality")?, build.attrs.str("format")?);
-    let quality = u8::try_from(quality).ok().filter(|q| *q <= 100);
-    let quality = quality.ok_or_else(|| {
-        invalid_argument!(
-            "quality must be in [0,100], got {:?}",
-            build.attrs.int("quality")
-        )
-    })?;
-    let wanted = match format {
-        "grayscale" => Some(1),
-        "rgb" => Some(3),
-        _ => None,
-    };
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let image = ctx.input(0)?;
-        let &[height, width, channels] = image.shape().dims() else {
-            return Err(invalid_argument!(
-                "image must be 3-dimensional{}",
-                image.shape()
-            ));
-        };
-        if wanted.is_some_and(|w| w != channels) {
-            return Err(invalid_argument!(
-                "format expects {} channels, got {channels}",
-                wanted.unwrap_or(0)
-            ));
-        }
-        let color = match channels {
-            1 => ExtendedColorType::L8,
-            3 => ExtendedColorType::Rgb8,
-            _ => {
-                return Err(invalid_argument!(
-                    "image must have 1 or 3 channels, got {channels}"
-                ));
-            }
-        };
-        let sizes = u16::try_from(height).ok().zip(u16::try_from(width).ok());
-        let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
-        let (h, w) = sizes.ok_or_else(|| {
-            invalid_argument!("cannot encode an image of {height} by {width} pixels")
-        })?;
-        let mut out = Vec::new();
-        JpegEncoder::new_with_quality(&mut out, quality.max(1))
-            .encode(image.slice::<u8>()?, w.into(), h.into(), color)
-            .map_err(|e| invalid_argument!("JPEG encoding failed: {e}"))?;
-        ctx.set_output(0, Tensor::string(out))
     }))
 }

@@ -1,14 +1,13 @@
 //! RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt: stateful ops, whose
 //! stream continues from step to step of a session (TensorFlow: `core/kernels/random_op.cc`).
 
-use crate::distributions::{self, Distribution, Integers, Normal, RESERVED, Truncated, Uniform};
+use crate::distributions::{self, Distribution, Integers, Normal, Truncated, Uniform};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{ints, shape_input};
+pub(crate) use ferroflow_functors::random_stream::NodeRandom as Seeded;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -48,49 +47,6 @@ pub(crate) const OPS: &[Op] = &[
     })
     .kernel(uniform_int),
 ];
-
-/// The position of a node's stream, local to the session, so that every plan with the node
-/// continues after the last step.
-struct NodeStream(Mutex<Philox>);
-
-/// The stream of a node, identified by its name and seeds.
-pub(crate) struct Seeded {
-    name: String,
-    seeds: (u64, u64),
-}
-
-impl Seeded {
-    pub(crate) fn new(build: &KernelBuild) -> Result<Self> {
-        let attr = |name| build.attrs.int(name).map(|seed| seed as u64);
-        let seeds = (attr("seed")?, attr("seed2")?);
-        let name = format!("{}/{}/{}", build.node, seeds.0, seeds.1);
-        Ok(Seeded { name, seeds })
-    }
-
-    /// Reserves `n_blocks` of the stream and returns them.
-    pub(crate) fn reserve(&self, ctx: &KernelCtx, n_blocks: u128) -> Result<Philox> {
-        let resources = ctx.resources();
-        let stream = resources.session_local(&self.name, || {
-            let (seed, seed2) = match self.seeds {
-                (0, 0) => {
-                    let fresh = || RandomState::new().hash_one(&self.name);
-                    (fresh(), fresh())
-                }
-                seeds => seeds,
-            };
-            Ok(NodeStream(Mutex::new(Philox::new(seed, seed2))))
-        })?;
-        let mut next = stream.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = *next;
-        *next = now.skipped(n_blocks);
-        Ok(now)
-    }
-
-    /// Returns the stream of `n` numbers.
-    pub(crate) fn outputs(&self, ctx: &KernelCtx, n: usize) -> Result<Philox> {
-        self.reserve(ctx, n as u128 * RESERVED)
-    }
-}
 
 pub(crate) fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
     shape_from_input_at(ctx, 0)
