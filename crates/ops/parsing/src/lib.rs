@@ -4,18 +4,23 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod decode_compressed;
 mod decode_csv;
 mod decode_raw;
 mod parse_example;
+mod sequence_example;
+mod sequence_features;
 mod serialize_tensor;
 mod string_to_number;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("decode_compressed", decode_compressed::OPS),
     ("decode_csv", decode_csv::OPS),
     ("decode_raw", decode_raw::OPS),
     ("parse_example", parse_example::OPS),
+    ("sequence_example", sequence_example::OPS),
     ("serialize_tensor", serialize_tensor::OPS),
     ("string_to_number", string_to_number::OPS),
 ];

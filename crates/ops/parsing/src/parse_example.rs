@@ -177,14 +177,14 @@ fn build(build: &KernelBuild, form: OpVersion) -> Result<Box<dyn OpKernel>> {
 }
 
 /// Values of one of the three types that features have.
-enum Values {
+pub(crate) enum Values {
     Floats(Vec<f32>),
     Ints(Vec<i64>),
     Words(Vec<Bytes>),
 }
 
 impl Values {
-    fn new(dtype: DType) -> Values {
+    pub(crate) fn new(dtype: DType) -> Values {
         match dtype {
             DType::Float => Values::Floats(Vec::new()),
             DType::Int64 => Values::Ints(Vec::new()),
@@ -192,7 +192,7 @@ impl Values {
         }
     }
 
-    fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         match self {
             Values::Floats(_) => DType::Float,
             Values::Ints(_) => DType::Int64,
@@ -200,7 +200,7 @@ impl Values {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Values::Floats(v) => v.len(),
             Values::Ints(v) => v.len(),
@@ -209,7 +209,7 @@ impl Values {
     }
 
     /// Appends a feature's values. Returns their number, or as the error the feature's actual type.
-    fn append(&mut self, feature: &Feature) -> std::result::Result<usize, DType> {
+    pub(crate) fn append(&mut self, feature: &Feature) -> std::result::Result<usize, DType> {
         let before = self.len();
         match (&mut *self, &feature.kind) {
             (_, None) => {}
@@ -226,7 +226,7 @@ impl Values {
     }
 
     /// Repeats the elements of a default, up to `n` in all.
-    fn fill(&mut self, default: &Tensor, n: usize) -> Result<()> {
+    pub(crate) fn fill(&mut self, default: &Tensor, n: usize) -> Result<()> {
         fn more<T: Clone + Default>(values: &mut Vec<T>, from: &[T], n: usize) {
             let missing = n.saturating_sub(values.len());
             match from {
@@ -242,7 +242,30 @@ impl Values {
         Ok(())
     }
 
-    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+    /// Appends values of the same type.
+    pub(crate) fn extend(&mut self, part: Values) {
+        match (self, part) {
+            (Values::Floats(all), Values::Floats(part)) => all.extend(part),
+            (Values::Ints(all), Values::Ints(part)) => all.extend(part),
+            (Values::Words(all), Values::Words(part)) => all.extend(part),
+            _ => {}
+        }
+    }
+
+    /// Splits into parts of these lengths.
+    pub(crate) fn split(self, lengths: impl Iterator<Item = usize>) -> Vec<Values> {
+        fn parts<T>(values: Vec<T>, n: impl Iterator<Item = usize>) -> Vec<Vec<T>> {
+            let mut rest = values.into_iter();
+            n.map(|n| rest.by_ref().take(n).collect()).collect()
+        }
+        match self {
+            Values::Floats(v) => parts(v, lengths).into_iter().map(Values::Floats).collect(),
+            Values::Ints(v) => parts(v, lengths).into_iter().map(Values::Ints).collect(),
+            Values::Words(v) => parts(v, lengths).into_iter().map(Values::Words).collect(),
+        }
+    }
+
+    pub(crate) fn into_tensor(self, shape: Shape) -> Result<Tensor> {
         match self {
             Values::Floats(v) => Tensor::from_slice(shape, &v),
             Values::Ints(v) => Tensor::from_slice(shape, &v),
@@ -514,12 +537,7 @@ impl Batch<'_> {
         let longest = parts.iter().map(Values::len).max().unwrap_or(0);
         let mut all = Values::new(dense.dtype);
         for (i, part) in parts.into_iter().enumerate() {
-            match (&mut all, part) {
-                (Values::Floats(all), Values::Floats(part)) => all.extend(part),
-                (Values::Ints(all), Values::Ints(part)) => all.extend(part),
-                (Values::Words(all), Values::Words(part)) => all.extend(part),
-                _ => {}
-            }
+            all.extend(part);
             all.fill(default, (i + 1) * longest)?;
         }
         let dims = batch
