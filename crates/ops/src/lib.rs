@@ -38,6 +38,7 @@ fn groups() -> Vec<OpGroup> {
         ("state", ferroflow_ops_state::ALL),
         ("string", ferroflow_ops_string::ALL),
         ("training", ferroflow_ops_training::ALL),
+        ("uniform_quant", ferroflow_ops_uniform_quant::ALL),
     ]
 }
 // codegen:end
