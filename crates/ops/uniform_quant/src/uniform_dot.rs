@@ -138,10 +138,16 @@ fn products(
         .collect();
     for (i, row) in sums.chunks_exact_mut(n.max(1)).enumerate() {
         let zero = row_zeros(i);
-        let codes = lhs[i * k..][..k].iter().map(|v| i32::from(*v).wrapping_sub(zero));
+        let codes = lhs[i * k..][..k]
+            .iter()
+            .map(|v| i32::from(*v).wrapping_sub(zero));
         let total = codes.fold(0i32, i32::wrapping_add);
         for (j, (sum, b)) in row.iter_mut().zip(&by_column).enumerate() {
-            let less = if own { total.wrapping_mul(column_zeros[j]) } else { 0 };
+            let less = if own {
+                total.wrapping_mul(column_zeros[j])
+            } else {
+                0
+            };
             *sum = sum.wrapping_sub(zero.wrapping_mul(*b)).wrapping_sub(less);
         }
     }
@@ -308,16 +314,23 @@ fn sum(ctx: &mut KernelCtx, axes: [i64; 3], limits: [i32; 2]) -> Result<()> {
     }
     let mut parts = Vec::with_capacity(2);
     for (input, side) in inputs.iter().zip(&sides) {
-        let steps = multipliers(side, &output)?;
+        let mut steps = multipliers(side, &output)?;
+        // An axis of length one is broadcast afterwards.
+        steps.truncate(side.scales.len());
         let params: Vec<(Multiplier, i32)> = match side.zeros {
             [zero] => steps.into_iter().map(|step| (step, *zero)).collect(),
             zeros => steps.into_iter().zip(zeros.iter().copied()).collect(),
         };
         let mut moved = ctx.alloc(DType::Int32, input.shape().clone())?;
         let (from, to) = (input.slice::<i32>()?, moved.slice_mut::<i32>()?);
-        map_slices(ctx.par(), from, to, &params, side.post, |v, (step, zero)| {
-            step.times(v.wrapping_sub(*zero))
-        });
+        map_slices(
+            ctx.par(),
+            from,
+            to,
+            &params,
+            side.post,
+            |v, (step, zero)| step.times(v.wrapping_sub(*zero)),
+        );
         let whole = dispatch_items!(DType::Int32, T => {
             broadcast_tensor::<T>(ctx, &moved, shape.clone())?
         });
@@ -327,9 +340,20 @@ fn sum(ctx: &mut KernelCtx, axes: [i64; 3], limits: [i32; 2]) -> Result<()> {
     let (a, b) = (parts[0].slice::<i32>()?, parts[1].slice::<i32>()?);
     let both: Vec<i32> = a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect();
     let to = out.slice_mut::<i32>()?;
-    map_slices(ctx.par(), &both, to, output.zeros, output.post, |v, zero| {
-        let v = v.wrapping_add(*zero);
-        if v < limits[0] { limits[0] } else { v.min(limits[1]) }
-    });
+    map_slices(
+        ctx.par(),
+        &both,
+        to,
+        output.zeros,
+        output.post,
+        |v, zero| {
+            let v = v.wrapping_add(*zero);
+            if v < limits[0] {
+                limits[0]
+            } else {
+                v.min(limits[1])
+            }
+        },
+    );
     set_codes(ctx, 0, out, DType::Qint32)
 }

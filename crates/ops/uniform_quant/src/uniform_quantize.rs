@@ -53,10 +53,11 @@ fn unchanged(ctx: &mut ferroflow_opdef::ShapeCtx) -> Result<()> {
 /// Returns the limits in two attrs.
 pub(crate) fn limits(build: &KernelBuild, prefix: &str) -> Result<[i32; 2]> {
     let limit = |name: &str| -> Result<i32> {
-        let value = build.attrs.int(&format!("{prefix}quantization_{name}_val"))?;
-        i32::try_from(value).map_err(|_| {
-            invalid_argument!("quantization_{name}_val must fit 32 bits, got {value}")
-        })
+        let value = build
+            .attrs
+            .int(&format!("{prefix}quantization_{name}_val"))?;
+        i32::try_from(value)
+            .map_err(|_| invalid_argument!("quantization_{name}_val must fit 32 bits, got {value}"))
     };
     Ok([limit("min")?, limit("max")?])
 }
@@ -200,9 +201,14 @@ fn clip(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let input = codes(ctx, 0)?;
         let mut out = ctx.alloc(DType::Int32, shape)?;
         let (from, to) = (input.slice::<i32>()?, out.slice_mut::<i32>()?);
-        map_slices(ctx.par(), from, to, &params, scales.post, |v, [low, high]| {
-            v.max(*low).min(*high)
-        });
+        map_slices(
+            ctx.par(),
+            from,
+            to,
+            &params,
+            scales.post,
+            |v, [low, high]| v.max(*low).min(*high),
+        );
         set_codes(ctx, 0, out, dtype)
     }))
 }
