@@ -169,6 +169,20 @@ def quantized():
         yield case(grad, r(dtype, (4, 5)), x, lo, hi, fails=True)
 
 
+def tensor_summaries():
+    r = Rand("TensorSummary")
+    tag = lambda t: np.array(t, object)
+    metadata = tf.compat.v1.SummaryMetadata(summary_description="words").SerializeToString()
+    for dtype in ("float", "int64", "string", "bool", "half", "complex64"):
+        for shape in ((), (2, 3), (0,)):
+            value = r(dtype, shape) if dtype != "string" or shape else tag(b"x")
+            yield case("TensorSummary", value, labels=["a"], description="b")
+            yield case("TensorSummaryV2", tag(b"t"), value, tag(metadata))
+    yield case("TensorSummaryV2", tag(b"t"), value, tag(b""))
+    yield case("TensorSummaryV2", strings(b"t"), value, tag(b""), fails=True)
+    yield case("TensorSummaryV2", tag(b"t"), value, strings(b""), fails=True)
+
+
 def summaries():
     r = Rand("summaries")
     tag = lambda t: np.array(t, object)
@@ -244,6 +258,6 @@ def fake_quant():
 
 def cases():
     parts = (fake_quant, limits, texts, places, assigned_slices, general_convolutions, numerics, sparse,
-             quantized, summaries)
+             quantized, summaries, tensor_summaries)
     for part in parts:
         yield from part()

@@ -3,7 +3,8 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::floats;
 use ferroflow_functors::shapes;
-use ferroflow_model::proto::{HistogramProto, Summary, summary};
+use ferroflow_model::proto::{HistogramProto, Summary, SummaryMetadata, summary};
+use ferroflow_model::tensor_to_proto;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, Tensor};
 use prost::Message;
@@ -30,6 +31,21 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .kernel(|_| Ok(Box::new(merge)))
+    .not_differentiable(),
+    Op::new(
+        "TensorSummary",
+        "tensor: T -> summary: string | T: type; description: string = ''; labels: list(string) = \
+         []; display_name: string = ''",
+    )
+    .shape(shapes::scalar)
+    .kernel(tensor)
+    .not_differentiable(),
+    Op::new(
+        "TensorSummaryV2",
+        "tag: string, tensor: T, serialized_summary_metadata: string -> summary: string | T: type",
+    )
+    .shape(shapes::scalar)
+    .kernel(tensor_with_tag)
     .not_differentiable(),
 ];
 
@@ -75,6 +91,51 @@ fn scalars(ctx: &mut KernelCtx) -> Result<()> {
         });
     let value = value.collect();
     set(ctx, value)
+}
+
+fn tensor(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let named = summary::Value {
+        node_name: build.node.to_string(),
+        ..Default::default()
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let tensor = tensor_to_proto(ctx.input(0)?)?;
+        let value = summary::Value {
+            value: Some(summary::value::Value::Tensor(tensor)),
+            ..Default::default()
+        };
+        // In the order of field numbers, as TensorFlow writes them; prost writes oneofs first.
+        let fields = [named.encode_to_vec(), value.encode_to_vec()].concat();
+        let mut message = vec![0x0a];
+        prost::encode_length_delimiter(fields.len(), &mut message)
+            .map_err(|e| invalid_argument!("the summary is too long: {e}"))?;
+        message.extend(fields);
+        ctx.set_output(0, Tensor::string(message))
+    }))
+}
+
+fn tensor_with_tag(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        for (i, name) in [(0, "tag"), (2, "serialized_summary_metadata")] {
+            if !ctx.shape(i)?.is_scalar() {
+                return Err(invalid_argument!("{name} must be scalar"));
+            }
+        }
+        let text = |i: usize| -> Result<&[u8]> {
+            let words = ctx.input(i)?.strings()?;
+            Ok(words.first().map(|w| &w[..]).unwrap_or_default())
+        };
+        let value = summary::Value {
+            tag: String::from_utf8_lossy(text(0)?).into_owned(),
+            // What is not a message counts as an empty one, as in TensorFlow.
+            metadata: Some(SummaryMetadata::decode(text(2)?).unwrap_or_default()),
+            value: Some(summary::value::Value::Tensor(tensor_to_proto(
+                ctx.input(1)?,
+            )?)),
+            ..Default::default()
+        };
+        set(ctx, vec![value])
+    }))
 }
 
 fn merge(ctx: &mut KernelCtx) -> Result<()> {

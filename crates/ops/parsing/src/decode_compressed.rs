@@ -72,8 +72,12 @@ fn decoded(bytes: &Bytes, compression: Compression) -> Result<Bytes> {
     let most = i32::MAX as u64;
     let read = match compression {
         Compression::None => return Ok(bytes.clone()),
-        Compression::Zlib => ZlibDecoder::new(&bytes[..]).take(most).read_to_end(&mut out),
-        Compression::Gzip => MultiGzDecoder::new(&bytes[..]).take(most).read_to_end(&mut out),
+        Compression::Zlib => ZlibDecoder::new(&bytes[..])
+            .take(most)
+            .read_to_end(&mut out),
+        Compression::Gzip => MultiGzDecoder::new(&bytes[..])
+            .take(most)
+            .read_to_end(&mut out),
     };
     match read {
         Ok(_) => Ok(Bytes::from(out)),

@@ -180,7 +180,10 @@ fn shape(ctx: &mut ShapeCtx, form: Form) -> Result<()> {
         for (_, shape) in &part.dense {
             let rows = (more == 2).then_some(None);
             let dims = batch.iter().copied().chain(rows);
-            ctx.set(at, PartialShape::of(dims.chain(shape.iter().map(|&d| Some(d)))));
+            ctx.set(
+                at,
+                PartialShape::of(dims.chain(shape.iter().map(|&d| Some(d)))),
+            );
             at += 1;
         }
         if more == 2 && form != Form::Single {
@@ -251,7 +254,9 @@ fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
 
 fn words(ctx: &KernelCtx, i: usize) -> Result<Vec<String>> {
     let words = ctx.input(i)?.strings()?.iter();
-    Ok(words.map(|w| String::from_utf8_lossy(w).into_owned()).collect())
+    Ok(words
+        .map(|w| String::from_utf8_lossy(w).into_owned())
+        .collect())
 }
 
 /// What a call parses with.
@@ -273,7 +278,10 @@ fn check_keys(keys: &[Keys; 2]) -> Result<()> {
                 "{part} feature {key} cannot be both ragged and sparse"
             ));
         }
-        if let Some(key) = dense.iter().find(|key| sparse.contains(key) || ragged.contains(key)) {
+        if let Some(key) = dense
+            .iter()
+            .find(|key| sparse.contains(key) || ragged.contains(key))
+        {
             return Err(invalid_argument!(
                 "{part} feature {key} cannot be both dense and sparse"
             ));
@@ -284,7 +292,10 @@ fn check_keys(keys: &[Keys; 2]) -> Result<()> {
 
 impl Parser {
     fn call(&self, ctx: &KernelCtx) -> Result<Call> {
-        let lengths = self.parts.each_ref().map(|p| [p.sparse.len(), p.dense.len()]);
+        let lengths = self
+            .parts
+            .each_ref()
+            .map(|p| [p.sparse.len(), p.dense.len()]);
         let may_miss = |missing: &[String], dense: &[String]| -> Vec<bool> {
             dense.iter().map(|key| missing.contains(key)).collect()
         };
@@ -329,8 +340,16 @@ impl Parser {
     fn check(&self, ctx: &KernelCtx, call: &Call) -> Result<()> {
         let kinds = ["sparse", "dense", "ragged"];
         let counts = [
-            ["Ncontext_sparse", "len(Tcontext_dense)", "len(context_ragged_value_types)"],
-            ["Nfeature_list_sparse", "Nfeature_list_dense", "len(feature_list_ragged_value_types)"],
+            [
+                "Ncontext_sparse",
+                "len(Tcontext_dense)",
+                "len(context_ragged_value_types)",
+            ],
+            [
+                "Nfeature_list_sparse",
+                "Nfeature_list_dense",
+                "len(feature_list_ragged_value_types)",
+            ],
         ];
         for (i, prefix) in ["context", "feature_list"].into_iter().enumerate() {
             let part = &self.parts[i];

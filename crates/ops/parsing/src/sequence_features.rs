@@ -228,7 +228,9 @@ impl List {
     }
 
     fn rows_of(&self) -> impl Iterator<Item = &[usize]> {
-        self.rows.iter().map(|rows| rows.as_deref().unwrap_or_default())
+        self.rows
+            .iter()
+            .map(|rows| rows.as_deref().unwrap_or_default())
     }
 
     /// Returns indices, values and shape.
@@ -303,7 +305,10 @@ impl List {
             all.fill(&none, (i + 1) * most)?;
             lengths.push(rows.len() as i64);
         }
-        let dims = batch.then_some(self.rows.len()).into_iter().chain([most_rows]);
+        let dims = batch
+            .then_some(self.rows.len())
+            .into_iter()
+            .chain([most_rows]);
         let out = all.into_tensor(shape_of(dims.chain(shape.iter().copied()))?)?;
         Ok([out, per_record(lengths, batch)?])
     }
