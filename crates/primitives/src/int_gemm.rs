@@ -62,18 +62,29 @@ impl PackedCodes {
         let pairs = k.div_ceil(2);
         let mut data = vec![0i16; n.div_ceil(PANEL) * pairs * PANEL * 2];
         let mut sums = vec![0i32; n];
-        for (j, sum) in sums.iter_mut().enumerate() {
-            let panel = &mut data[j / PANEL * pairs * PANEL * 2..][..pairs * PANEL * 2];
-            let column = j % PANEL * 2;
+        let panel = pairs * PANEL * 2;
+        if transposed {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let to = &mut data[j / PANEL * panel..][..panel];
+                for (l, code) in b[j * k..][..k].iter().enumerate() {
+                    let v = code.wide() - near;
+                    *sum = sum.wrapping_add(i32::from(v));
+                    to[l / 2 * PANEL * 2 + j % PANEL * 2 + l % 2] = v;
+                }
+            }
+        } else {
+            // Row by row, in the order of memory.
             for l in 0..k {
-                let code = if transposed {
-                    b[j * k + l]
-                } else {
-                    b[l * n + j]
-                };
-                let v = code.wide() - near;
-                *sum = sum.wrapping_add(i32::from(v));
-                panel[l / 2 * PANEL * 2 + column + l % 2] = v;
+                let row = b[l * n..][..n].chunks(PANEL).zip(sums.chunks_mut(PANEL));
+                for (p, (codes, sums)) in row.enumerate() {
+                    let to = &mut data[p * panel + l / 2 * PANEL * 2..][..PANEL * 2];
+                    let each = codes.iter().zip(sums).zip(to.chunks_exact_mut(2));
+                    for ((code, sum), pair) in each {
+                        let v = code.wide() - near;
+                        *sum = sum.wrapping_add(i32::from(v));
+                        pair[l % 2] = v;
+                    }
+                }
             }
         }
         PackedCodes {
