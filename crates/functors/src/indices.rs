@@ -184,6 +184,14 @@ pub fn list<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> String
     format!("[{}]", texts.join(","))
 }
 
+/// Formats numbers as ` 3 -1 12`: as wide as the widest, as Eigen prints vectors.
+pub fn aligned(values: &[i64]) -> String {
+    let texts: Vec<String> = values.iter().map(i64::to_string).collect();
+    let width = texts.iter().map(String::len).max().unwrap_or(0);
+    let texts: Vec<String> = texts.iter().map(|t| format!("{t:>width$}")).collect();
+    texts.join(" ")
+}
+
 /// Formats a row of coordinates as `[0, 2, 5]`.
 pub fn coordinates(values: impl IntoIterator<Item = i64>) -> String {
     let texts: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();

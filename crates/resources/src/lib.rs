@@ -14,6 +14,7 @@ pub mod queue;
 pub mod reader;
 pub mod rendezvous;
 pub mod resource;
+pub mod sparse_tensors;
 pub mod string_handle;
 pub mod table;
 mod table_index;

@@ -29,6 +29,7 @@ mod scan;
 mod segment;
 mod select;
 mod sobol;
+mod sparse_mat_mul;
 mod sparse_segment;
 mod sparse_segment_grad;
 mod special;
@@ -59,6 +60,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("segment", segment::OPS),
     ("select", select::OPS),
     ("sobol", sobol::OPS),
+    ("sparse_mat_mul", sparse_mat_mul::OPS),
     ("sparse_segment", sparse_segment::OPS),
     ("sparse_segment_grad", sparse_segment_grad::OPS),
     ("special", special::OPS),

@@ -12,17 +12,21 @@ mod conv;
 mod conv_backprop;
 mod conv_filter;
 mod conv_reference;
+mod data_format;
 mod dense;
 mod depthwise;
 mod dilation;
 mod dilation_grad;
+mod fractional_pool;
 mod fused;
 mod fused_activation;
 mod fused_ops;
 mod in_topk;
+mod isotonic_regression;
 mod l2_loss;
 mod layer_norm;
 mod lrn;
+mod nth_element;
 mod pool;
 mod pool_grad;
 mod quantized_activation;
@@ -31,6 +35,7 @@ mod quantized_epilogue;
 mod quantized_fused;
 mod quantized_matmul;
 mod quantized_pool;
+mod pooling_sequence;
 mod softmax;
 mod topk;
 mod transposed;
@@ -45,15 +50,19 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("bias", bias::OPS),
     ("conv", conv::OPS),
     ("conv_backprop", conv_backprop::OPS),
+    ("data_format", data_format::OPS),
     ("dense", dense::OPS),
     ("depthwise", depthwise::OPS),
     ("dilation", dilation::OPS),
     ("dilation_grad", dilation_grad::OPS),
+    ("fractional_pool", fractional_pool::OPS),
     ("fused_activation", fused_activation::OPS),
     ("in_topk", in_topk::OPS),
+    ("isotonic_regression", isotonic_regression::OPS),
     ("l2_loss", l2_loss::OPS),
     ("layer_norm", layer_norm::OPS),
     ("lrn", lrn::OPS),
+    ("nth_element", nth_element::OPS),
     ("pool", pool::OPS),
     ("pool_grad", pool_grad::OPS),
     ("quantized_activation", quantized_activation::OPS),

@@ -31,7 +31,56 @@ pub(crate) const OPS: &[Op] = &[
     })
     .kernel(|build| top_k_factory(build, None))
     .gradient(top_k_gradient),
+    Op::new(
+        "ApproxTopK",
+        "input: T -> values: T, indices: int32 | k: int >= 0; reduction_dimension: int = -1; \
+         recall_target: float = 0.95; is_max_k: bool = true; reduction_input_size_override: int = \
+         -1; aggregate_to_topk: bool = true; T: type {half,bfloat16,float}",
+    )
+    .shape(|ctx| {
+        let k = ctx.attrs().int("k")?;
+        approx_shape(ctx, k)
+    })
+    .kernel(approx_factory)
+    .gradient(top_k_gradient),
 ];
+
+/// As in TensorFlow, the CPU's kernel is exact and for the largest of the last dimension only.
+fn approx_factory(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let is_last = build.attrs.int("reduction_dimension")? == -1;
+    if !is_last || !build.attrs.bool("is_max_k")? {
+        return Err(build.unsupported(build.input(0)?));
+    }
+    let k = build.attrs.int("k")?;
+    let exact = top_k_factory(build, Some(k))?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if let Some(&n) = ctx.shape(0)?.last().filter(|&&n| (n as i64) < k) {
+            return Err(too_few(k, n));
+        }
+        exact.compute(ctx)
+    }))
+}
+
+fn too_few(k: i64, n: usize) -> ferroflow_base::Status {
+    invalid_argument!("input must have last dimension >= k = {k} but was {n}")
+}
+
+fn approx_shape(ctx: &mut ShapeCtx, k: i64) -> Result<()> {
+    let input = ctx.with_rank_at_least(0, 1)?;
+    let recall = ctx.attrs().float("recall_target")?;
+    if !(recall > 0.0 && recall <= 1.0) {
+        return Err(invalid_argument!(
+            "Invalid recall target: {recall}. Valid value range in : [0, 1.0]."
+        ));
+    }
+    if let Some(n) = input.dim(-1).filter(|&n| (n as i64) < k) {
+        return Err(too_few(k, n));
+    }
+    match ctx.attrs().int("reduction_dimension")? == -1 && ctx.attrs().bool("aggregate_to_topk")? {
+        true => top_k_shape(ctx, Some(k)),
+        false => Ok(()),
+    }
+}
 
 fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
     let input = ctx.with_rank_at_least(0, 1)?;
