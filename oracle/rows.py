@@ -233,6 +233,9 @@ def execute(graph_def, flat, outputs):
                 # Fetched quantized numbers are plain integers.
                 return [v.view(NUMPY[t.dtype.name]).reshape(v.shape) if t.dtype.is_quantized else v
                         for v, t in zip(values, op.outputs)], None
+                # A copy: InplaceAdd and others overwrite what they are fed.
+                feeds = {f"in{i}:0": np.array(x) for i, x in enumerate(flat)}
+                return session.run([t.name for t in op.outputs], feeds), None
     except tf.errors.OpError as error:
         return None, (error.error_code, error.message)
     except ValueError as error:

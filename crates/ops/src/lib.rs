@@ -28,6 +28,7 @@ fn groups() -> Vec<OpGroup> {
         ("list", ferroflow_ops_list::ALL),
         ("logging", ferroflow_ops_logging::ALL),
         ("lookup", ferroflow_ops_lookup::ALL),
+        ("map", ferroflow_ops_map::ALL),
         ("math", ferroflow_ops_math::ALL),
         ("nn", ferroflow_ops_nn::ALL),
         ("parsing", ferroflow_ops_parsing::ALL),

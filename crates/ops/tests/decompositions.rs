@@ -5,11 +5,17 @@ use ferroflow_opdef::{
 };
 use ferroflow_ops::registry;
 use ferroflow_sync::{CancelToken, Inline};
-use ferroflow_tensor::{DType, Tensor};
+use ferroflow_tensor::{Complex64, DType, Tensor};
 use ferroflow_testkit::random::Rng;
 
-/// Runs an op on one double matrix.
+/// Runs an op on one double matrix; returns real outputs.
 fn run(name: &str, attrs: Attrs, input: Tensor) -> Vec<Vec<f64>> {
+    let values = outputs(name, attrs, input).into_iter();
+    values.map(|t| t.slice::<f64>().unwrap().to_vec()).collect()
+}
+
+/// Runs an op on one double matrix.
+fn outputs(name: &str, attrs: Attrs, input: Tensor) -> Vec<Tensor> {
     let op = registry().op(name).expect("a registered op");
     let def = registry().def(name).unwrap().expect("a registered op");
     let mut attrs = attrs.with("T", AttrValue::Type(DType::Double));
@@ -38,7 +44,7 @@ fn run(name: &str, attrs: Attrs, input: Tensor) -> Vec<Vec<f64>> {
     let mut ctx = KernelCtx::new(&info, &mut inputs, &[], &mut out, &services);
     kernel.compute(&mut ctx).unwrap();
     let values = out.into_iter().map(|v| v.into_tensor().expect("an output"));
-    values.map(|t| t.slice::<f64>().unwrap().to_vec()).collect()
+    values.collect()
 }
 
 /// Checks that `u diag(s) vᵀ` restores `x`, and that `u` and `v` have orthonormal columns.
@@ -117,6 +123,30 @@ fn eigenvectors_restore_the_matrix() {
             let out = run("SelfAdjointEigV2", Attrs::default(), input);
             check(&x, n, n, &out[1], &out[0], &out[1]);
             assert!(out[0].is_sorted());
+        }
+    }
+}
+
+#[test]
+fn eigenvectors_of_general_matrices_are_only_scaled() {
+    let mut rng = Rng(11);
+    for n in [1, 2, 3, 5, 12] {
+        let x = &samples(&mut rng, n, n)[0];
+        let input = Tensor::from_slice([n, n], x).unwrap();
+        let attrs = Attrs::default().with("Tout", AttrValue::Type(DType::Complex128));
+        let out = outputs("Eig", attrs, input);
+        let e = out[0].slice::<Complex64>().unwrap();
+        let v = out[1].slice::<Complex64>().unwrap();
+        for i in 0..n {
+            for k in 0..n {
+                let terms = (0..n).map(|j| v[j * n + k] * x[i * n + j]);
+                let difference = terms.sum::<Complex64>() - e[k] * v[i * n + k];
+                assert!(difference.norm() < 1e-9, "{n}: at {i}, {k}");
+            }
+        }
+        for k in 0..n {
+            let norm: f64 = (0..n).map(|i| v[i * n + k].norm_sqr()).sum();
+            assert!((norm - 1.0).abs() < 1e-12, "{n}: vector {k}");
         }
     }
 }

@@ -15,6 +15,14 @@ pub(crate) const OPS: &[Op] = &[
         .cost(Cost::Cheap)
         .kernel(constant)
         .not_differentiable(),
+    Op::new("HostConst", "-> output: dtype | value: tensor; dtype: type")
+        .shape(|ctx| {
+            let shape = PartialShape::from(ctx.attrs().tensor("value")?.shape());
+            ctx.set(0, shape);
+            Ok(())
+        })
+        .cost(Cost::Cheap)
+        .kernel(constant),
 ];
 
 fn constant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

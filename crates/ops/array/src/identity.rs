@@ -55,6 +55,14 @@ pub(crate) const OPS: &[Op] = &[
         .kernel(forward_all)
         .gradient(pass_gradient),
     Op::new(
+        "DebugGradientIdentity",
+        "input: T -> output: T | T: type | uninit",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap)
+    .kernel(forward_all)
+    .gradient(pass_gradient),
+    Op::new(
         "RefIdentity",
         "input: Ref(T) -> output: Ref(T) | T: type | uninit",
     )

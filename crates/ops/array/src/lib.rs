@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod batch_matrix;
 mod bitcast;
 mod broadcast;
 mod check_numerics;
@@ -13,12 +14,14 @@ mod constant;
 mod diag;
 mod edit_distance;
 mod extract_image_patches;
+mod extract_volume_patches;
 mod fake_quant;
 mod fill;
 mod fingerprint;
 mod gather;
 mod hash_key;
 mod identity;
+mod inplace;
 mod invert_permutation;
 mod list_diff;
 mod matrix_band_part;
@@ -52,6 +55,7 @@ mod where_op;
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("batch_matrix", batch_matrix::OPS),
     ("bitcast", bitcast::OPS),
     ("broadcast", broadcast::OPS),
     ("check_numerics", check_numerics::OPS),
@@ -60,11 +64,13 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("diag", diag::OPS),
     ("edit_distance", edit_distance::OPS),
     ("extract_image_patches", extract_image_patches::OPS),
+    ("extract_volume_patches", extract_volume_patches::OPS),
     ("fake_quant", fake_quant::OPS),
     ("fill", fill::OPS),
     ("fingerprint", fingerprint::OPS),
     ("gather", gather::OPS),
     ("identity", identity::OPS),
+    ("inplace", inplace::OPS),
     ("invert_permutation", invert_permutation::OPS),
     ("list_diff", list_diff::OPS),
     ("matrix_band_part", matrix_band_part::OPS),

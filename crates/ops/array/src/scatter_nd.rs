@@ -57,6 +57,14 @@ pub(crate) const OPS: &[Op] = &[
     .shape(tensor_scatter_shape)
     .kernel(|b| tensor_scatter(b, Combine::Min))
     .gradient(extreme_gradient),
+    Op::new(
+        "ScatterNdNonAliasingAdd",
+        "input: T, indices: Tindices, updates: T -> output: T | T: type {numbertype,bool}; \
+         Tindices: type {int32,int64}; bad_indices_policy: string = ''",
+    )
+    .shape(tensor_scatter_shape)
+    .kernel(|b| tensor_scatter(b, Combine::Add))
+    .gradient(add_gradient),
 ];
 
 /// Returns a kernel whose inputs are the target, indices, updates.

@@ -4,7 +4,7 @@
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Tensor, dispatch};
+use ferroflow_tensor::{Shape, Tensor, dispatch};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -16,6 +16,18 @@ pub(crate) const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(device_index)
     .not_differentiable(),
+    Op::new("FakeParam", "-> output: dtype | dtype: type; shape: shape")
+        .shape(shapes::from_shape_attr)
+        .cost(Cost::Cheap)
+        .kernel(|build| {
+            // What stands for a value of unknown size is empty.
+            let dims = build.attrs.shape("shape")?.dims().unwrap_or_default();
+            let shape: Shape = dims.iter().map(|d| d.unwrap_or(0)).collect();
+            let value = Tensor::zeros(build.output(0)?, shape)?;
+            Ok(Box::new(move |ctx: &mut KernelCtx| {
+                ctx.set_output(0, value.clone())
+            }))
+        }),
     Op::new("ToBool", "input: T -> output: bool | T: type")
         .shape(shapes::scalar)
         .cost(Cost::Cheap)

@@ -108,6 +108,27 @@ where
     ctx.set_output(1, v_out)
 }
 
+/// Computes SelfAdjointEig of the first version: a row of values above the vectors.
+pub(crate) fn packed_eig<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
+    let (batch, n) = squares(ctx, 0)?;
+    let mut out = ctx.alloc(T::DTYPE, shape_of(batch.iter().copied().chain([n + 1, n]))?)?;
+    let x = ctx.slice::<T>(0)?;
+    let size = (n * n).max(1);
+    let outs = out.slice_mut::<T>()?.chunks_exact_mut(size + n);
+    for (x, out) in x.chunks_exact(size).zip(outs) {
+        let a: Vec<f64> = x.iter().map(|x| x.promote()).collect();
+        let (e, v) = f64::self_adjoint_eig(&a, n).ok_or_else(|| {
+            invalid_argument!(
+                "Self-adjoint eigen decomposition was not successful. The input might not be valid."
+            )
+        })?;
+        let (of_e, of_v) = out.split_at_mut(n);
+        store(&e, of_e);
+        store(&v, of_v);
+    }
+    ctx.set_output(0, out)
+}
+
 /// Returns `1 / x`, or 0 where `x` is 0.
 pub(crate) fn safe_reciprocal(x: Expr<'_>) -> Expr<'_> {
     x / (x * x + x.number(1e-20))

@@ -4,8 +4,10 @@ use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_functors::shapes;
 use ferroflow_functors::summarize::summary;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_tensor::Tensor;
 use std::io::Write;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::SystemTime;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -17,6 +19,19 @@ pub(crate) const OPS: &[Op] = &[
     .shape(|ctx| ctx.with_rank(0, 0).map(|_| ()))
     .kernel(assert)
     .not_differentiable(),
+    Op::new("Timestamp", "-> ts: double | | stateful")
+        .shape(shapes::scalar)
+        .kernel(|_| {
+            Ok(Box::new(|ctx: &mut KernelCtx| {
+                // Before 1970 the clock counts backwards.
+                let seconds = match SystemTime::UNIX_EPOCH.elapsed() {
+                    Ok(since) => since.as_secs_f64(),
+                    Err(before) => -before.duration().as_secs_f64(),
+                };
+                ctx.set_output(0, Tensor::scalar(seconds))
+            }))
+        })
+        .not_differentiable(),
     Op::new(
         "Print",
         "input: T, data: list(U) -> output: T | T: type; U: list(type) >= 0; message: \

@@ -168,7 +168,11 @@ impl Gradient {
             rules: rules(build.attrs, layout)?,
             kind,
             dtype,
-            op: build.def.name.to_string(),
+            // As TensorFlow's messages have it.
+            op: match build.def.name.strip_prefix("Conv3D") {
+                Some(_) => format!("{}Op", build.def.name.trim_end_matches("V2")),
+                None => build.def.name.to_string(),
+            },
             filter: None,
             packed: Mutex::new(None),
         })

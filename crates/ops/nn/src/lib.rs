@@ -9,6 +9,7 @@ mod batch_norm;
 mod batch_norm_grad;
 mod bias;
 mod conv;
+mod conv3d_backprop_v1;
 mod conv_backprop;
 mod conv_filter;
 mod conv_reference;
@@ -49,6 +50,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("batch_norm_grad", batch_norm_grad::OPS),
     ("bias", bias::OPS),
     ("conv", conv::OPS),
+    ("conv3d_backprop_v1", conv3d_backprop_v1::OPS),
     ("conv_backprop", conv_backprop::OPS),
     ("data_format", data_format::OPS),
     ("dense", dense::OPS),

@@ -13,6 +13,7 @@ mod parameterized;
 mod parameterized_truncated_normal;
 mod random_binomial;
 mod random_gamma;
+mod random_index_shuffle;
 mod random_ops;
 mod random_poisson;
 mod random_shuffle;
@@ -29,6 +30,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("parameterized_truncated_normal", parameterized_truncated_normal::OPS),
     ("random_binomial", random_binomial::OPS),
     ("random_gamma", random_gamma::OPS),
+    ("random_index_shuffle", random_index_shuffle::OPS),
     ("random_ops", random_ops::OPS),
     ("random_poisson", random_poisson::OPS),
     ("random_shuffle", random_shuffle::OPS),

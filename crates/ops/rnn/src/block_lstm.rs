@@ -167,80 +167,93 @@ fn run(ctx: &mut KernelCtx, cell: Cell) -> Result<()> {
     let inputs = (1..9).map(|i| wide(ctx, i)).collect::<Result<Vec<_>>>()?;
     let of = |i: usize| inputs.get(i - 1).map_or(Ok(&[][..]), Tensor::slice::<f32>);
     let columns = 4 * s.cell;
-    let w = of(4)?;
-    let (of_x, of_h) = w.split_at(s.input * columns);
+    let (of_x, of_h) = of(4)?.split_at(s.input * columns);
     let mut out: Vec<Tensor> = (0..7)
         .map(|_| zeros([s.time, s.batch, s.cell]))
         .collect::<Result<_>>()?;
-    let n = s.batch * s.cell;
-    if s.steps > 0 && n > 0 {
+    if s.steps > 0 && s.batch * s.cell > 0 {
         let rows = s.steps * s.batch;
         let mut gates = zeros([rows, columns])?;
-        let bias = Epilogue::new(Some(of(8)?), Activation::None);
-        let shape = GemmShape::dense(rows, columns, s.input, false, false);
-        gemm(ctx.par(), &shape, of(1)?, of_x, gates.slice_mut()?, &bias);
-        let packed = PackedB::from_rows(ctx.par(), of_h, columns, s.cell, columns);
+        let to = gates.slice_mut::<f32>()?;
+        if s.input > 0 {
+            let bias = Epilogue::new(Some(of(8)?), Activation::None);
+            let shape = GemmShape::dense(rows, columns, s.input, false, false);
+            gemm(ctx.par(), &shape, of(1)?, of_x, to, &bias);
+        } else {
+            let bias = of(8)?;
+            to.chunks_exact_mut(columns)
+                .for_each(|row| row.copy_from_slice(bias));
+        }
         let weights = Peepholes {
             input: of(5)?,
             forget: of(6)?,
             output: of(7)?,
         };
-        let mut recurrent = zeros([s.batch, columns])?;
-        let gates = gates.slice_mut::<f32>()?;
-        let mut parts = Vec::with_capacity(7);
-        for t in &mut out {
-            parts.push(t.slice_mut::<f32>()?);
-        }
-        let mut last = [of(2)?.to_vec(), of(3)?.to_vec()];
-        for (t, gates) in gates.chunks_exact_mut(s.batch * columns).enumerate() {
-            let recurrent = recurrent.slice_mut::<f32>()?;
-            let none = Epilogue::new(None, Activation::None);
-            let h = &last[1];
-            gemm_packed(
-                ctx.par(),
-                h,
-                s.cell,
-                s.batch,
-                &packed,
-                recurrent,
-                columns,
-                &none,
-            );
-            gates.iter_mut().zip(&*recurrent).for_each(|(g, r)| *g += r);
-            let mut outs = parts.iter_mut();
-            let mut outs: [_; 7] = std::array::from_fn(|_| {
-                let part = outs
-                    .next()
-                    .and_then(|part| part.get_mut(t * n..(t + 1) * n));
-                part.unwrap_or_default().chunks_exact_mut(s.cell)
-            });
-            let mut rows = Vec::with_capacity(s.batch);
-            for (r, gates) in gates.chunks_exact_mut(columns).enumerate() {
-                let [i, cs, f, o, ci, co, h] =
-                    outs.each_mut().map(|o| o.next().unwrap_or_default());
-                let before = row(&last[0], r, s.cell);
-                rows.push(Forward {
-                    gates,
-                    before,
-                    i,
-                    cs,
-                    f,
-                    o,
-                    ci,
-                    co,
-                    h,
-                });
-            }
-            forward(ctx, cell, weights, &mut rows);
-            drop(rows);
-            for (last, k) in last.iter_mut().zip([1, 6]) {
-                let now = parts.get(k).and_then(|p| p.get(t * n..(t + 1) * n));
-                last.copy_from_slice(now.unwrap_or_default());
-            }
-        }
+        let first = [of(2)?.to_vec(), of(3)?.to_vec()];
+        run_steps(ctx, cell, s, weights, of_h, first, to, &mut out)?;
     }
     for (i, t) in out.into_iter().enumerate() {
         finish(ctx, i, t, dtype)?;
+    }
+    Ok(())
+}
+
+/// Computes the outputs step by step; `gates` has the input's part of the gates.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "what a step needs, each of another kind"
+)]
+fn run_steps(
+    ctx: &KernelCtx,
+    cell: Cell,
+    s: Sizes,
+    weights: Peepholes,
+    of_h: &[f32],
+    mut last: [Vec<f32>; 2],
+    gates: &mut [f32],
+    out: &mut [Tensor],
+) -> Result<()> {
+    let (n, columns) = (s.batch * s.cell, 4 * s.cell);
+    let packed = PackedB::from_rows(ctx.par(), of_h, columns, s.cell, columns);
+    let none = Epilogue::new(None, Activation::None);
+    let mut recurrent = vec![0.0; s.batch * columns];
+    let mut parts = Vec::with_capacity(out.len());
+    for t in out {
+        parts.push(t.slice_mut::<f32>()?);
+    }
+    for (t, gates) in gates.chunks_exact_mut(s.batch * columns).enumerate() {
+        let (h, to) = (&last[1], &mut recurrent);
+        gemm_packed(ctx.par(), h, s.cell, s.batch, &packed, to, columns, &none);
+        gates.iter_mut().zip(&recurrent).for_each(|(g, r)| *g += r);
+        let mut outs = parts.iter_mut();
+        let mut outs: [_; 7] = std::array::from_fn(|_| {
+            let part = outs
+                .next()
+                .and_then(|part| part.get_mut(t * n..(t + 1) * n));
+            part.unwrap_or_default().chunks_exact_mut(s.cell)
+        });
+        let mut rows = Vec::with_capacity(s.batch);
+        for (r, gates) in gates.chunks_exact_mut(columns).enumerate() {
+            let [i, cs, f, o, ci, co, h] = outs.each_mut().map(|o| o.next().unwrap_or_default());
+            let before = row(&last[0], r, s.cell);
+            rows.push(Forward {
+                gates,
+                before,
+                i,
+                cs,
+                f,
+                o,
+                ci,
+                co,
+                h,
+            });
+        }
+        forward(ctx, cell, weights, &mut rows);
+        drop(rows);
+        for (last, k) in last.iter_mut().zip([1, 6]) {
+            let now = parts.get(k).and_then(|p| p.get(t * n..(t + 1) * n));
+            last.copy_from_slice(now.unwrap_or_default());
+        }
     }
     Ok(())
 }

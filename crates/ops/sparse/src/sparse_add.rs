@@ -249,7 +249,7 @@ fn add_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     dispatch_items!(dtype, T => Ok(Box::new(divide_up::<T>)))
 }
 
-/// Gives each operand the gradients of the sum at its own positions.
+/// Each operand gets the gradients of the sum at its own positions.
 fn divide_up<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let (dy, sum) = (ctx.input(0)?, ctx.input(3)?);
     let (a, b) = (ctx.input(1)?, ctx.input(2)?);
