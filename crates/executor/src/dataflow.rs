@@ -113,13 +113,20 @@ impl Executor {
     /// # Errors
     /// The first error of a node, which it names; CANCELLED or DEADLINE_EXCEEDED if the step was
     /// cancelled. Other steps are not affected.
-    pub fn run(self: &Arc<Self>, mut with: RunArgs) -> Result<Vec<Tensor>> {
+    pub fn run(self: &Arc<Self>, with: RunArgs) -> Result<Vec<Tensor>> {
+        let par: &dyn Parallelism = &**with.pool;
+        self.run_with(with, par)
+    }
+
+    /// Like [`Executor::run`], with `par` for work inside kernels that run on the calling thread.
+    fn run_with(self: &Arc<Self>, mut with: RunArgs, par: &dyn Parallelism) -> Result<Vec<Tensor>> {
         let args = std::mem::take(&mut with.args);
         let id = Self::next_step_id();
         let mut state = self.idle_state();
         // Nothing is shared until two expensive nodes are ready at once.
         let dispatches = with.pool.width() > 1 || self.has_async;
-        let env = Env::new(&self.plan, &self.functions, &with, id, dispatches);
+        let mut env = Env::new(&self.plan, &self.functions, &with, id, dispatches);
+        env.services.par = par;
         state.start(&env, args)?;
         if let Inline::Dispatch = no_panic(|| run_inline(&env, &mut state))? {
             let step = Step::new(self, &with, id, state, None);
@@ -178,13 +185,15 @@ impl Executor {
         }
         // Only asynchronous kernels put tasks into a pool of width 1.
         let own = self.has_async.then(|| Arc::new(Pool::new(1)));
-        self.run(RunArgs {
+        let with = RunArgs {
             args,
             pool: own.as_ref().unwrap_or(&*INLINE),
             resources: services.resources,
             cancel: services.cancel,
             trace: None,
-        })
+        };
+        // Blocks of one kernel are no such tasks: the session's threads may help with them.
+        self.run_with(with, services.par)
     }
 }
 

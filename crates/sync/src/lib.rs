@@ -20,6 +20,7 @@ mod parallel;
 mod pin;
 mod pool;
 mod sleep;
+mod spawner;
 mod timer;
 mod work_queue;
 
@@ -37,5 +38,6 @@ pub use parallel::{BlockSizes, Inline, Parallelism, parallel_for, parallel_for_a
 pub use pool::Pool;
 #[cfg(loom)]
 pub use sleep::{Outstanding, Sleepers};
+pub use spawner::Spawner;
 pub use timer::Timer;
 pub use work_queue::{MultiThreadedWorkQueue, SingleThreadedWorkQueue, Task, WorkQueue};

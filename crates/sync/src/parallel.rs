@@ -1,6 +1,6 @@
 //! Data parallelism inside one kernel: blocks of a range, run by idle threads.
 
-use crate::{AsyncValue, Chain, Diagnostic, Promise, WorkQueue};
+use crate::{AsyncValue, Chain, Diagnostic, Promise, Spawner, WorkQueue};
 use ferroflow_base::internal;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +18,11 @@ pub trait Parallelism: Sync {
 
     /// Runs `f(0) … f(n_blocks - 1)`, each exactly once.
     fn run_blocks(&self, n_blocks: usize, f: &(dyn Fn(usize) + Sync));
+
+    /// Returns where tasks go that outlive the caller; `None` without further threads.
+    fn spawner(&self) -> Option<Spawner> {
+        None
+    }
 }
 
 /// Runs every block on the calling thread.

@@ -8,7 +8,7 @@
 
 use crate::deque::{Deque, Inbox, Item, Steal, Stealer, Words};
 use crate::sleep::{Outstanding, Sleepers};
-use crate::{Parallelism, pin};
+use crate::{Parallelism, Spawner, pin};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -114,7 +114,7 @@ impl Blocks {
     }
 }
 
-struct Shared {
+pub(crate) struct Shared {
     /// Tasks of threads without a deque in this pool, and of those whose deque is full.
     inbox: Inbox<Task>,
     stealers: Vec<Stealer<Task>>,
@@ -293,7 +293,21 @@ impl Parallelism for Pool {
     }
 
     fn run_blocks(&self, n_blocks: usize, f: &(dyn Fn(usize) + Sync)) {
-        let n_helpers = (self.shared.width - 1).min(n_blocks.saturating_sub(1));
+        self.shared.run_blocks(n_blocks, f);
+    }
+
+    fn spawner(&self) -> Option<Spawner> {
+        (self.shared.width > 1).then(|| Spawner::new(&self.shared))
+    }
+}
+
+impl Shared {
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(crate) fn run_blocks(&self, n_blocks: usize, f: &(dyn Fn(usize) + Sync)) {
+        let n_helpers = (self.width - 1).min(n_blocks.saturating_sub(1));
         if n_helpers == 0 {
             return (0..n_blocks).for_each(f);
         }
@@ -313,7 +327,7 @@ impl Parallelism for Pool {
             panic: Mutex::new(None),
         });
         for _ in 0..n_helpers {
-            self.shared.push(Task::Blocks(blocks.clone()), n_helpers);
+            self.push(Task::Blocks(blocks.clone()), n_helpers);
         }
         blocks.work();
         let mut spins = 0u32;
@@ -325,15 +339,13 @@ impl Parallelism for Pool {
                 std::thread::yield_now();
             }
         }
-        self.shared.take_back(&blocks);
+        self.take_back(&blocks);
         let panic = lock(&blocks.panic).take();
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
-}
 
-impl Shared {
     /// Queues `task` and wakes up to `n_wanted` sleepers.
     fn push(&self, task: Task, n_wanted: usize) {
         let task = self.with_deque(|deque| match deque {
@@ -344,6 +356,15 @@ impl Shared {
             self.inbox.push(task);
         }
         self.sleepers.wake(n_wanted > 1);
+    }
+
+    /// Queues a task that nothing waits for; false if the pool is being dropped.
+    pub(crate) fn spawn(&self, task: Work) -> bool {
+        let runs = !self.stop.load(Ordering::Acquire);
+        if runs {
+            self.push(Task::Run(task), 1);
+        }
+        runs
     }
 
     /// Removes the tickets of `blocks` that were not stolen from the caller's deque.
