@@ -41,7 +41,9 @@ pub use bundle_writer::{BundleWriter, merge_bundles};
 pub use checkpoint_state::{CheckpointState, remove_checkpoint};
 pub use events::EventWriter;
 pub use graph_file::GraphFile;
-pub use record::{RecordCompression, RecordReader, RecordWriter, read_compressed};
+pub use record::{
+    RecordCompression, RecordReader, RecordWriter, open_decompressed, read_compressed,
+};
 pub use saved_model_file::{
     SAVED_MODEL_FILES, SavedModelFile, copy_asset, decode, decode_asset, encode, write_saved_model,
 };

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The compression of a record file.
@@ -49,6 +49,23 @@ pub fn read_compressed(path: &Path, compression: RecordCompression) -> Result<Ve
     Ok(data)
 }
 
+/// Opens a file to be read through its decompression, with a buffer.
+///
+/// # Errors
+/// A file system error, such as NOT_FOUND.
+pub fn open_decompressed(
+    path: &Path,
+    compression: RecordCompression,
+) -> Result<Box<dyn BufRead + Send>> {
+    let file = File::open(path).map_err(|e| io_error(path, &e))?;
+    let file = BufReader::with_capacity(1 << 18, file);
+    Ok(match compression {
+        RecordCompression::None => Box::new(file),
+        RecordCompression::Zlib => Box::new(BufReader::new(ZlibDecoder::new(file))),
+        RecordCompression::Gzip => Box::new(BufReader::new(MultiGzDecoder::new(file))),
+    })
+}
+
 /// Reads the records of a file in order.
 ///
 /// ```
@@ -66,7 +83,7 @@ pub fn read_compressed(path: &Path, compression: RecordCompression) -> Result<Ve
 /// ```
 pub struct RecordReader {
     path: PathBuf,
-    source: Box<dyn Read + Send>,
+    source: Box<dyn BufRead + Send>,
     offset: u64,
     failed: bool,
 }
@@ -77,18 +94,23 @@ impl RecordReader {
     /// # Errors
     /// A file system error, such as NOT_FOUND.
     pub fn open(path: &Path, compression: RecordCompression) -> Result<RecordReader> {
-        let file = File::open(path).map_err(|e| io_error(path, &e))?;
-        let file = BufReader::with_capacity(1 << 18, file);
         Ok(RecordReader {
             path: path.to_path_buf(),
-            source: match compression {
-                RecordCompression::None => Box::new(file),
-                RecordCompression::Zlib => Box::new(BufReader::new(ZlibDecoder::new(file))),
-                RecordCompression::Gzip => Box::new(BufReader::new(MultiGzDecoder::new(file))),
-            },
+            source: open_decompressed(path, compression)?,
             offset: 0,
             failed: false,
         })
+    }
+
+    /// Passes bytes of the uncompressed file over, up to a record that begins at `offset`.
+    ///
+    /// # Errors
+    /// As for [`RecordReader::read`].
+    pub fn skip_to(&mut self, offset: u64) -> Result<()> {
+        let ahead = offset.saturating_sub(self.offset);
+        let skipped = std::io::copy(&mut (&mut self.source).take(ahead), &mut std::io::sink());
+        self.offset += skipped.map_err(|e| self.broken(&e))?;
+        Ok(())
     }
 
     /// Returns the offset of the next record in the uncompressed file.

@@ -4,6 +4,7 @@
 use ferroflow_base::{Code, Result, invalid_argument, not_found};
 use ferroflow_model::{SliceReader, TensorBundle, TensorSlice};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_resources::file_system::glob;
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::path::PathBuf;
 
@@ -53,7 +54,7 @@ pub(crate) const OPS: &[Op] = &[
 
 /// Opens the files of a checkpoint in the V1 format.
 fn old_files(pattern: &str) -> Result<SliceReader> {
-    let found = crate::files::glob(pattern);
+    let found = glob(pattern);
     let paths: Vec<PathBuf> = found.into_iter().map(PathBuf::from).collect();
     if paths.is_empty() {
         return Err(not_found!(
