@@ -35,7 +35,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "TensorFlow no longer builds or runs these forms; their successors share the kernels",
-        "BatchDataset PlaceholderV2 RandomPoisson TensorArrayPack TensorArrayUnpack Variable",
+        "PlaceholderV2 RandomPoisson TensorArrayPack TensorArrayUnpack Variable",
     ),
     (
         "functions of Python run only in the process that made them",

@@ -1,14 +1,19 @@
-//! Iterators over datasets: Iterator, IteratorV2, OneShotIterator, MakeIterator, IteratorGetNext
-//! (TensorFlow: `core/kernels/data/iterator_ops.cc`).
+//! Iterators over datasets: Iterator, IteratorV2, AnonymousIterator, OneShotIterator, MakeIterator,
+//! IteratorGetNext, SerializeIterator, string handles (TensorFlow:
+//! `core/kernels/data/iterator_ops.cc`).
 
-use ferroflow_base::{Result, Status, failed_precondition, invalid_argument, out_of_range};
+use crate::handles::StringHandles;
+use crate::seeds::{scalars, set_anonymous};
+use ferroflow_base::{
+    Result, Status, failed_precondition, invalid_argument, not_found, out_of_range,
+};
 use ferroflow_functors::optional::Optional;
 use ferroflow_functors::shapes;
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_resources::dataset::{Components, Dataset, IteratorBase};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx, StepServices};
+use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, IteratorState, State};
 use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, resource};
-use ferroflow_tensor::{DType, PartialShape};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -53,10 +58,87 @@ pub(crate) const OPS: &[Op] = &[
             let dataset = Dataset::of(ctx.input(0)?)?;
             let iterator = resource::<IteratorResource>(ctx, 1)?;
             iterator.check(&dataset.dtypes, &dataset.shapes)?;
-            *iterator.lock() = Some(dataset.iterator());
+            let made = dataset.iterator()?;
+            *iterator.lock() = Some((dataset, made));
             Ok(())
         }))
     }),
+    Op::new(
+        "AnonymousIterator",
+        "-> handle: resource | output_types: list(type) >= 1; output_shapes: list(shape) >= 1 \
+         | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(anonymous),
+    Op::new(
+        "AnonymousIteratorV2",
+        "-> handle: resource, deleter: variant | output_types: list(type) >= 1; \
+         output_shapes: list(shape) >= 1 | stateful",
+    )
+    .shape(scalars)
+    .kernel(anonymous),
+    Op::new(
+        "AnonymousIteratorV3",
+        "-> handle: resource | output_types: list(type) >= 1; output_shapes: list(shape) >= 1 \
+         | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(anonymous),
+    Op::new(
+        "DeleteIterator",
+        "handle: resource, deleter: variant -> | | stateful",
+    )
+    .kernel(delete_iterator),
+    Op::new(
+        "IteratorToStringHandle",
+        "resource_handle: resource -> string_handle: string | | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(to_string_handle),
+    Op::new(
+        "IteratorFromStringHandle",
+        "string_handle: string -> resource_handle: resource | output_types: list(type) >= 0 = \
+         []; output_shapes: list(shape) >= 0 = [] | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(from_string_handle),
+    Op::new(
+        "IteratorFromStringHandleV2",
+        "string_handle: string -> resource_handle: resource | output_types: list(type) >= 0 = \
+         []; output_shapes: list(shape) >= 0 = [] | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(from_string_handle),
+    Op::new(
+        "SerializeIterator",
+        "resource_handle: resource -> serialized: variant | external_state_policy: int = 0 | \
+         stateful",
+    )
+    .shape(serialized_shape)
+    .kernel(serialize),
+    Op::new(
+        "DeserializeIterator",
+        "resource_handle: resource, serialized: variant -> | | stateful",
+    )
+    .kernel(deserialize),
+    Op::new(
+        "IteratorGetDevice",
+        "resource: resource -> device: string | | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(device),
+    Op::new(
+        "ExperimentalIteratorGetDevice",
+        "resource: resource -> device: string | | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(device),
+    Op::new(
+        "IteratorGetModelProto",
+        "iterator: resource -> model_proto: string | | stateful",
+    )
+    .shape(shapes::scalar)
+    .kernel(model),
     Op::new(
         "IteratorGetNext",
         "iterator: resource -> components: list(output_types) | output_types: \
@@ -85,11 +167,14 @@ pub(crate) const OPS: &[Op] = &[
     }),
 ];
 
+/// A dataset, and the position in it.
+type Walk = (Arc<Dataset>, Box<dyn DatasetIterator>);
+
 /// The resource behind an iterator's handle (TensorFlow: `core/data/iterator_ops.h`).
 struct IteratorResource {
     dtypes: Vec<DType>,
     shapes: Vec<PartialShape>,
-    state: Mutex<Option<Box<dyn IteratorBase>>>,
+    state: Mutex<Option<Walk>>,
 }
 
 impl IteratorResource {
@@ -101,35 +186,60 @@ impl IteratorResource {
         ))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn IteratorBase>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Walk>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that elements of these types fit.
+    /// Checks that elements of these types fit; an iterator without types takes any.
     fn check(&self, dtypes: &[DType], shapes: &[PartialShape]) -> Result<()> {
-        if dtypes.len() != self.dtypes.len() {
-            return Err(invalid_argument!(
-                "Number of components does not match: expected {} types but got {}.",
-                self.dtypes.len(),
-                dtypes.len()
-            ));
+        if self.dtypes.is_empty() {
+            return Ok(());
         }
-        for (i, (expected, got)) in self.dtypes.iter().zip(dtypes).enumerate() {
-            if expected != got {
-                return Err(invalid_argument!(
-                    "Data type mismatch at component {i}: expected {expected} but got {got}."
-                ));
-            }
-        }
+        check_dtypes(&self.dtypes, dtypes.iter().copied())?;
         for (i, (expected, got)) in self.shapes.iter().zip(shapes).enumerate() {
             if !expected.is_compatible_with(got) {
-                return Err(invalid_argument!(
-                    "Incompatible shapes at component {i}: expected {expected} but got {got}."
-                ));
+                return Err(wrong_shape(i, expected, got));
             }
         }
         Ok(())
     }
+}
+
+fn wrong_shape(i: usize, expected: &PartialShape, got: &dyn std::fmt::Display) -> Status {
+    invalid_argument!("Incompatible shapes at component {i}: expected {expected} but got {got}.")
+}
+
+fn check_dtypes(expected: &[DType], got: impl ExactSizeIterator<Item = DType>) -> Result<()> {
+    if expected.len() != got.len() {
+        return Err(invalid_argument!(
+            "Number of components does not match: expected {} types but got {}.",
+            expected.len(),
+            got.len()
+        ));
+    }
+    for (i, (expected, got)) in expected.iter().zip(got).enumerate() {
+        if *expected != got {
+            return Err(invalid_argument!(
+                "Data type mismatch at component {i}: expected {expected} but got {got}."
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that an element has the declared types.
+pub(crate) fn check_types(
+    dtypes: &[DType],
+    shapes: &[PartialShape],
+    element: &[Tensor],
+) -> Result<()> {
+    check_dtypes(dtypes, element.iter().map(Tensor::dtype))?;
+    for (i, (expected, t)) in shapes.iter().zip(element).enumerate() {
+        if !expected.matches(t.shape()) {
+            return Err(wrong_shape(i, expected, t.shape()));
+        }
+    }
+    Ok(())
 }
 
 impl Resource for IteratorResource {
@@ -167,9 +277,11 @@ fn one_shot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let made = IteratorResource {
             dtypes: dtypes.clone(),
             shapes: shapes.clone(),
-            state: Mutex::new(Some(dataset.iterator())),
+            state: Mutex::new(None),
         };
         made.check(&dataset.dtypes, &dataset.shapes)?;
+        let iterator = dataset.iterator()?;
+        *made.lock() = Some((dataset, iterator));
         Ok(made)
     };
     Ok(Box::new(HandleKernel::new(
@@ -178,7 +290,7 @@ fn one_shot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     )))
 }
 
-fn element_shapes(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn element_shapes(ctx: &mut ShapeCtx) -> Result<()> {
     for (i, shape) in ctx.attrs().shapes("output_shapes")?.into_iter().enumerate() {
         ctx.set(i, shape);
     }
@@ -194,7 +306,7 @@ fn uninitialized() -> Status {
 
 fn next(iterator: &IteratorResource, ctx: &KernelCtx) -> Result<Option<Components>> {
     let mut walk = iterator.lock();
-    let walk = walk.as_mut().ok_or_else(uninitialized)?;
+    let (_, walk) = walk.as_mut().ok_or_else(uninitialized)?;
     walk.next(ctx.services())
 }
 
@@ -204,25 +316,136 @@ fn get_next(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let element = next(&*resource::<IteratorResource>(ctx, 0)?, ctx)?;
         let element = element.ok_or_else(|| out_of_range!("End of sequence"))?;
-        if element.len() != dtypes.len() {
-            return Err(invalid_argument!(
-                "Number of components does not match: expected {} types but got {}.",
-                dtypes.len(),
-                element.len()
-            ));
-        }
+        check_types(&dtypes, &shapes, &element)?;
         for (i, value) in element.into_iter().enumerate() {
-            let fits = dtypes.get(i) == Some(&value.dtype())
-                && shapes.get(i).is_none_or(|s| s.matches(value.shape()));
-            if !fits {
-                return Err(invalid_argument!(
-                    "component {i} of the element is {} {}, which is not the declared type",
-                    value.dtype(),
-                    value.shape()
-                ));
-            }
             ctx.set_output(i, value)?;
         }
+        Ok(())
+    }))
+}
+
+fn anonymous(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (dtypes, shapes) = IteratorResource::spec(build)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let made = IteratorResource {
+            dtypes: dtypes.clone(),
+            shapes: shapes.clone(),
+            state: Mutex::new(None),
+        };
+        set_anonymous(ctx, made)
+    }))
+}
+
+fn to_string_handle(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let name = StringHandles::<IteratorResource>::add(ctx, 0)?;
+        ctx.set_output(0, Tensor::string(name))
+    }))
+}
+
+fn from_string_handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (dtypes, shapes) = IteratorResource::spec(build)?;
+    if !dtypes.is_empty() && !shapes.is_empty() && dtypes.len() != shapes.len() {
+        return Err(invalid_argument!(
+            "If both 'output_types' and 'output_shapes' are set, they must have the same length."
+        ));
+    }
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (handle, found) = StringHandles::<IteratorResource>::find(ctx, 0)?;
+        if !dtypes.is_empty() {
+            check_dtypes(&dtypes, found.dtypes.iter().copied())?;
+        }
+        for (i, (expected, got)) in shapes.iter().zip(&found.shapes).enumerate() {
+            if !expected.is_compatible_with(got) {
+                return Err(wrong_shape(i, expected, got));
+            }
+        }
+        ctx.set_output(0, handle)
+    }))
+}
+
+fn serialized_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.set(0, PartialShape::of_rank(1));
+    Ok(())
+}
+
+fn serialize(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let iterator = resource::<IteratorResource>(ctx, 0)?;
+        let mut walk = iterator.lock();
+        if walk.is_none() {
+            return Err(failed_precondition!(
+                "Save() failed because the iterator has not been initialized. Ensure that you have \
+                 run the initializer operation for this iterator before saving it."
+            ));
+        }
+        let state = IteratorState::save(&mut Position(&mut walk))?;
+        ctx.set_output(0, state.into_tensor()?)
+    }))
+}
+
+fn deserialize(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let iterator = resource::<IteratorResource>(ctx, 0)?;
+        let state = IteratorState::of(ctx.input(1)?)?;
+        let mut restored = None;
+        state
+            .restore(&mut Position(&mut restored))
+            .map_err(|e| e.prefixed("Failed to restore dataset iterator from checkpoint: "))?;
+        if let Some((dataset, _)) = &restored {
+            iterator.check(&dataset.dtypes, &dataset.shapes)?;
+        }
+        *iterator.lock() = restored;
+        Ok(())
+    }))
+}
+
+/// The dataset and the position of an iterator resource, as the saved state has them.
+struct Position<'a>(&'a mut Option<Walk>);
+
+impl DatasetIterator for Position<'_> {
+    fn next(&mut self, _: &StepServices) -> Result<Option<Components>> {
+        Ok(None)
+    }
+
+    fn state(&mut self, state: &mut State) -> Result<()> {
+        state.nested(self.0)
+    }
+}
+
+fn device(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let own = match build.device {
+        "" => "/job:localhost/replica:0/task:0/device:CPU:0".to_string(),
+        device => device.to_string(),
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        resource::<IteratorResource>(ctx, 0)?;
+        ctx.set_output(0, Tensor::string(own.clone()))
+    }))
+}
+
+/// The engine chooses buffers and threads without a model of the pipeline.
+fn model(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let iterator = resource::<IteratorResource>(ctx, 0)?;
+        if iterator.lock().is_none() {
+            return Err(failed_precondition!(
+                "GetModelProto() failed because the iterator has not been initialized. Ensure that \
+                 you have run the initializer operation for this iterator before getting the next \
+                 element."
+            ));
+        }
+        Err(not_found!(
+            "Cannot find this iterator's analytical model. Did you disable autotune for the dataset \
+             used to create this iterator?"
+        ))
+    }))
+}
+
+/// Returns the kernel of an op that deletes an anonymous iterator: its last handle does.
+pub(crate) fn delete_iterator(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        ferroflow_resources::resource::handle(ctx, 0)?;
         Ok(())
     }))
 }

@@ -1,0 +1,74 @@
+"""Shared by the cases of datasets: element types, numbers to start from, and steps over an iterator."""
+
+import tensorflow as tf
+
+from graphkit import raw
+
+F, I, L, S = tf.float32, tf.int32, tf.int64, tf.string
+END = "End of sequence"
+v1 = tf.compat.v1
+
+
+def said(dtypes, shapes):
+    return {"output_types": list(dtypes),
+            "output_shapes": [None if s is None else list(s) for s in shapes]}
+
+
+NUMBERS = said([L], [[]])
+
+
+def numbers(*bounds, **more):
+    return raw.RangeDataset(start=bounds[0], stop=bounds[1], step=bounds[2], **(more or NUMBERS))
+
+
+def plain(dataset, dtype, shapes):
+    """Keeps TensorFlow from rewriting the dataset, which it cannot for ops of an old version."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    return raw.OptionsDataset(input_dataset=dataset, output_types=[dtype], output_shapes=shapes,
+                              serialized_options=options._to_proto().SerializeToString())
+
+
+def iterate(b, dataset, n, dtypes=(L,), shapes=((),), rounds=2, **feeds):
+    """Takes n elements, and then reaches the end, unless n is that of an endless dataset."""
+    got, start = walk(dataset, dtypes, shapes)
+    for _ in range(rounds):
+        b.step(targets=start)
+        for _ in range(n):
+            b.step(got)
+        b.step(got, error=END)
+
+
+def walk(dataset, dtypes=(L,), shapes=((),)):
+    """Returns the next element of an iterator, and the node that starts it."""
+    spec = said(dtypes, shapes)
+    iterator = raw.IteratorV2(shared_name="", container="", **spec)
+    start = raw.MakeIterator(dataset=dataset, iterator=iterator)
+    return list(raw.IteratorGetNext(iterator=iterator, **spec)), start.name
+
+
+def fails(b, dataset, error, dtypes=(L,), shapes=((),), after=0):
+    """Takes some elements; then the error comes."""
+    got, start = walk(dataset, dtypes, shapes)
+    b.step(targets=start)
+    for _ in range(after):
+        b.step(got)
+    b.step(got, error=error)
+
+
+def refused(b, dataset, error):
+    """The dataset cannot be made."""
+    b.step(targets=dataset.op.name, error=error)
+
+
+def api(b, dataset, n, rounds=2, ends=True, tol=None):
+    """Iterates over a dataset of the Python API."""
+    iterator = v1.data.make_initializable_iterator(dataset)
+    got = tf.nest.flatten(iterator.get_next(), expand_composites=True)
+    for _ in range(rounds):
+        b.step(targets=iterator.initializer.name)
+        for _ in range(n):
+            b.step(got, tol=tol)
+        if ends:
+            b.step(got, error=END)
