@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.python.framework import function
 
 from datasetkit import (END, F, I, L, NUMBERS, S, api, fails, iterate, numbers, plain, refused, said,
                         walk)
@@ -208,3 +209,43 @@ def dataset_saved_in_files(b):
             b.step(again)
         if after:
             b.step(again, error=END)
+
+
+SAVED = f"{FOLDER}/saved"
+if not Path(SAVED).exists():
+    pairs = D.from_tensor_slices(([1, 2, 3, 4, 5], ["a", "b", "c", "d", "e"]))
+    pairs.save(SAVED, compression=None, shard_func=lambda x, y: tf.cast(x % 2, L))
+    Path(SAVED, "dataset_spec.pb").unlink()
+
+
+@function.Defun(tf.variant)
+def itself(shard):
+    return shard
+
+
+@function.Defun(tf.variant)
+def in_turn(shards):
+    return raw.FlatMapDataset(input_dataset=shards, other_arguments=[], f=itself,
+                              **said((I, S), ((), ())))
+
+
+def plain_of(dataset, types):
+    return raw.NonSerializableDataset(input_dataset=dataset, **said(*types))
+
+
+@case("v1")
+def dataset_loaded(b):
+    types = ((I, S), ((), ()))
+
+    loaded = raw.LoadDataset(path=SAVED, reader_func_other_args=[], compression="", **said(*types),
+                             reader_func=in_turn)
+    iterate(b, plain_of(loaded, types), 5, *types)
+    b.step(raw.DatasetCardinality(input_dataset=loaded))
+    b.step(targets=raw.LoadDataset(path=FOLDER, reader_func_other_args=[], **said(*types),
+                                   reader_func=in_turn).op.name,
+           error="Could not find metadata file")
+    shard = str(sorted(Path(SAVED).glob("*/*.shard"))[0])
+    for start in (0, 1):
+        rows = raw.SnapshotDatasetReader(shard_dir=shard, start_index=tf.constant(start, L), version=2,
+                                         **said(*types))
+        iterate(b, plain_of(rows, types), 2 - start, *types)

@@ -51,6 +51,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "InitializeTableFromTextFile InitializeTableFromTextFileV2",
     ),
     (
+        "ops/tests/datasets.rs: they write files",
+        "SaveDataset SaveDatasetV2 SnapshotDatasetV2 SnapshotNestedDatasetReader",
+    ),
+    (
         "tests/saved_models.rs and tests/files.rs: they read and write checkpoints",
         "MergeV2Checkpoints Restore RestoreSlice RestoreV2 SaveSlices",
     ),

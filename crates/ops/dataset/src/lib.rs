@@ -27,6 +27,8 @@ mod rebatch;
 mod rounds;
 mod seeds;
 mod shuffle;
+mod snapshot;
+mod snapshot_files;
 mod sources;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
@@ -53,6 +55,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("rounds", rounds::OPS),
     ("seeds", seeds::OPS),
     ("shuffle", shuffle::OPS),
+    ("snapshot", snapshot::OPS),
     ("sources", sources::OPS),
 ];
 // codegen:end

@@ -54,6 +54,11 @@ impl Background {
         })
     }
 
+    /// Cancels the tasks.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
     /// Returns how many tasks should run at a time where the program leaves it open.
     pub fn width(services: &StepServices) -> usize {
         services.par.spawner().map_or(1, |s| s.width())
@@ -62,7 +67,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.cancel.cancel();
+        self.cancel();
     }
 }
 

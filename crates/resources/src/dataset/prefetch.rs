@@ -20,7 +20,8 @@ pub struct Prefetch {
 const MOST: usize = 64;
 
 struct Shared {
-    input: Mutex<Box<dyn DatasetIterator>>,
+    /// `None` once the iterator is dropped, whose tasks may still be queued.
+    input: Mutex<Option<Box<dyn DatasetIterator>>>,
     buffer: Mutex<Buffer>,
     changed: Condvar,
 }
@@ -48,7 +49,7 @@ impl Prefetch {
     pub fn new(input: Box<dyn DatasetIterator>, limit: usize) -> Prefetch {
         Prefetch {
             shared: Arc::new(Shared {
-                input: Mutex::new(input),
+                input: Mutex::new(Some(input)),
                 buffer: Mutex::default(),
                 changed: Condvar::new(),
             }),
@@ -108,6 +109,9 @@ impl Shared {
             let _turn = Turn(&self);
             // The input stays locked until its element is in the buffer: a save sees both.
             let mut input = lock(&self.input);
+            let Some(input) = input.as_mut() else {
+                return;
+            };
             let next = services.with(|services| input.next(services));
             lock(&self.buffer).put(next);
         }
@@ -128,7 +132,10 @@ impl Shared {
         buffer.filling = Filling::Running;
         drop(buffer);
         let _turn = Turn(self);
-        let next = lock(&self.input).next(services);
+        let next = match lock(&self.input).as_mut() {
+            Some(input) => input.next(services),
+            None => Ok(None),
+        };
         if matches!(next, Ok(None)) {
             lock(&self.buffer).has_ended = true;
         }
@@ -181,14 +188,25 @@ impl DatasetIterator for Prefetch {
         buffer.ready = ready.into_iter().map(Ok).collect();
         visited?;
         state.flag(&mut buffer.has_ended)?;
-        input.state(state)
+        match input.as_mut() {
+            Some(input) => input.state(state),
+            None => Ok(()),
+        }
     }
 }
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        let mut buffer = lock(&self.shared.buffer);
-        buffer.is_dropped = true;
-        buffer.ready.clear();
+        {
+            let mut buffer = lock(&self.shared.buffer);
+            buffer.is_dropped = true;
+            buffer.ready.clear();
+        }
+        self.background.cancel();
+        // A queued task must not keep the input, whose own tasks may occupy all threads. A running
+        // one drops it at its end.
+        if let Ok(mut input) = self.shared.input.try_lock() {
+            *input = None;
+        }
     }
 }
