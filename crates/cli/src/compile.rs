@@ -1,12 +1,10 @@
 //! `ferroflow compile`.
 
-use crate::inspect;
 use crate::model::{Model, ModelArgs};
 use crate::out::say;
 use crate::progress::Progress;
 use ferroflow_base::invalid_argument;
-use ferroflow_runtime::{CompileRequest, Result, Session, Signature, parse_tensor_name};
-use std::collections::HashSet;
+use ferroflow_runtime::{CompileRequest, Result, Signature, outputs, placeholders};
 use std::path::PathBuf;
 
 /// Compiles a model into one file that `run`, `bench` and `trace` open quickly.
@@ -79,9 +77,9 @@ impl Args {
         let (mut feed_keys, mut fetch_keys) = (self.feed.clone(), self.fetch.clone());
         let Some(signature) = signature else {
             if fetch_keys.is_empty() && self.target.is_empty() {
-                fetch_keys = inspect::outputs(&session.graph());
+                fetch_keys = outputs(&session.graph());
             }
-            let missing = placeholders(session, &feed_keys, &fetch_keys, &self.target)?;
+            let missing = placeholders(&session.graph(), &feed_keys, &fetch_keys, &self.target)?;
             if feed_keys.is_empty() {
                 feed_keys = missing;
             } else if !missing.is_empty() {
@@ -120,38 +118,4 @@ impl Args {
             plain: self.plain,
         })
     }
-}
-
-/// Returns the placeholders that must be fed, besides the feeds, to compute the fetches and run the
-/// targets.
-fn placeholders(
-    session: &Session,
-    feeds: &[String],
-    fetches: &[String],
-    targets: &[String],
-) -> Result<Vec<String>> {
-    let graph = session.graph();
-    let mut fed = HashSet::new();
-    for name in feeds {
-        let (node, index) = parse_tensor_name(name)?;
-        fed.extend(graph.find(node).map(|id| (id, index)));
-    }
-    let (mut seen, mut stack) = (HashSet::new(), Vec::new());
-    for name in fetches.iter().chain(targets) {
-        let (node, index) = parse_tensor_name(name)?;
-        let id = graph.find(node).filter(|id| !fed.contains(&(*id, index)));
-        stack.extend(id.filter(|id| seen.insert(*id)));
-    }
-    while let Some(id) = stack.pop() {
-        let node = graph.node(id);
-        let inputs = node.inputs.iter().map(|i| (i.node, i.slot as usize));
-        let controls = node.controls.iter().map(|id| (*id, 0));
-        let unfed = inputs.chain(controls).filter(|o| !fed.contains(o));
-        stack.extend(unfed.map(|o| o.0).filter(|id| seen.insert(*id)));
-    }
-    let needed = graph.iter().filter(|(id, _)| seen.contains(id));
-    Ok(needed
-        .filter(|(_, n)| matches!(n.op(), "Placeholder" | "PlaceholderV2"))
-        .map(|(_, n)| format!("{}:0", n.name))
-        .collect())
 }

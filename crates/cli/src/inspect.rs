@@ -6,8 +6,8 @@ use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
-    CompiledModel, Graph, Node, NodeClass, NodeId, Output, PIPELINE, Result, Session, ShapeMap,
-    Signature, loop_frames, registry, to_text,
+    CompiledModel, Graph, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature, outputs,
+    registry, to_text,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,44 +38,6 @@ fn passes_help() -> String {
         out += &format!("  {:<16} {}\n", pass.name, pass.about);
     }
     out
-}
-
-/// Returns the outputs of nodes that no other node reads or waits for: the model's results. If all
-/// are waited for, those that are not read.
-pub fn outputs(graph: &Graph) -> Vec<String> {
-    let [mut is_read, mut is_awaited] = [(); 2].map(|()| vec![false; graph.id_bound()]);
-    for (_, node) in graph.iter() {
-        for input in &node.inputs {
-            is_read[input.node.index()] = true;
-        }
-        for control in &node.controls {
-            is_awaited[control.index()] = true;
-        }
-    }
-    // The side of a Switch that tells the branch has no value if the other branch runs.
-    let is_pivot = |node: &Node| {
-        let source = node.inputs.first().map(|i| graph.node(i.node).class());
-        node.op() == "Identity" && source == Some(NodeClass::Switch)
-    };
-    // Malformed loops are reported when the graph is compiled.
-    let loops = loop_frames(graph).unwrap_or_default();
-    let unread: Vec<NodeId> = graph
-        .iter()
-        .filter(|(id, node)| {
-            let is_result = !node.outputs.is_empty() && !node.op().starts_with("Placeholder");
-            let is_outside = loops.after(graph, *id).is_none() && !is_pivot(node);
-            !is_read[id.index()] && is_result && is_outside
-        })
-        .map(|(id, _)| id)
-        .collect();
-    let last = unread.iter().copied().filter(|id| !is_awaited[id.index()]);
-    let last: Vec<NodeId> = last.collect();
-    let results = if last.is_empty() { unread } else { last };
-    let names = |id: NodeId| {
-        let node = graph.node(id);
-        (0..node.outputs.len()).map(move |i| format!("{}:{i}", node.name))
-    };
-    results.into_iter().flat_map(names).collect()
 }
 
 fn inputs(graph: &Graph) -> Vec<NodeId> {

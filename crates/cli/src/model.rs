@@ -278,7 +278,7 @@ impl RunArgs {
         if labels.is_empty() && self.target.is_empty() {
             labels = match by_key {
                 Some(signature) => signature.outputs.iter().map(|o| o.key.clone()).collect(),
-                None => crate::inspect::outputs(&session.graph()),
+                None => ferroflow_runtime::outputs(&session.graph()),
             };
         }
         let output = |key: &String| {

@@ -6,7 +6,7 @@ use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_graph::{
     ARG, Graph, Output, Signature, TensorConnection, infer_shapes, parse_tensor_name,
 };
-use ferroflow_opdef::Cost;
+use ferroflow_opdef::{ArgDef, ArgType, Cost};
 use ferroflow_program::Plan;
 use ferroflow_program::bef::Port;
 use ferroflow_tensor::{DType, PartialShape, Tensor};
@@ -28,6 +28,8 @@ pub struct Callable {
     n_nodes: usize,
     /// Whether a step neither loops, nor calls, nor waits.
     is_straight: bool,
+    /// Whether a feed may outlive a step.
+    keeps_feeds: bool,
     /// Duration of the last step, nanoseconds.
     took: AtomicU64,
 }
@@ -161,9 +163,11 @@ impl Callable {
     ) -> Self {
         let n_nodes = engine.plans().map(|p| p.nodes.len()).sum();
         let is_straight = engine.plans().all(is_straight);
+        let keeps_feeds = engine.plans().any(keeps_values);
         Callable {
             n_nodes,
             is_straight,
+            keeps_feeds,
             took: AtomicU64::new(u64::MAX),
             engine,
             frozen,
@@ -208,6 +212,17 @@ impl Callable {
     /// no call and no asynchronous kernel.
     pub fn is_short(&self) -> bool {
         self.is_straight && self.took.load(Ordering::Relaxed) <= SHORT.as_nanos() as u64
+    }
+
+    /// Returns whether a tensor that is fed may outlive the step, in a variable, queue, table or dataset. A
+    /// client that shares its memory with tensors must not change it as long as they live.
+    pub fn keeps_feeds(&self) -> bool {
+        self.keeps_feeds
+    }
+
+    /// The dtypes of the feeds, in the signature's order.
+    pub fn feed_dtypes(&self) -> impl Iterator<Item = DType> {
+        self.feeds.iter().map(|feed| feed.dtype)
     }
 
     /// Records the duration of a step, for [`Callable::is_short`].
@@ -268,4 +283,29 @@ const SHORT: Duration = Duration::from_micros(50);
 
 fn is_straight(plan: &Plan) -> bool {
     plan.frames.len() == 1 && plan.nodes.iter().all(|n| n.cost != Cost::Async)
+}
+
+/// Whether a node of the plan, or of a function, may keep a tensor.
+fn keeps_values(plan: &Plan) -> bool {
+    let mut ops = plan.info.iter().map(|info| &*info.op);
+    ops.any(keeps_inputs) || plan.functions.values().any(|f| keeps_values(f))
+}
+
+/// Returns whether a kernel of the op may keep an input after the step: it takes a handle of state, and
+/// other tensors that the state may share.
+///
+/// ```
+/// use ferroflow_runtime::keeps_inputs;
+/// assert!(keeps_inputs("AssignVariableOp") && keeps_inputs("QueueEnqueueV2") && keeps_inputs("Assign"));
+/// assert!(!keeps_inputs("MatMul") && !keeps_inputs("ReadVariableOp"));
+/// ```
+pub fn keeps_inputs(op: &str) -> bool {
+    let Ok(Some(def)) = registry().def(op) else {
+        return false;
+    };
+    let is_state = |arg: &ArgDef| match arg {
+        ArgDef::Single { ty, .. } => arg.is_ref() || *ty == ArgType::Fixed(DType::Resource),
+        _ => arg.is_ref(),
+    };
+    def.inputs.iter().any(is_state) && !def.inputs.iter().all(is_state)
 }
