@@ -1,11 +1,12 @@
 //! Repository tasks: `cargo xtask test | interop | soak | loom | asan | conformance | tidy |
-//! codegen | dist`.
+//! codegen | dist | python`.
 #![forbid(unsafe_code)]
 
 mod codegen;
 mod conformance;
 mod dist;
 mod interop;
+mod python;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -30,12 +31,13 @@ fn main() -> ExitCode {
         Some("conformance") => conformance::run(args.get(1..).unwrap_or(&[])),
         Some("interop") => interop::run(&root()),
         Some("dist") => dist::run(args.get(1..).unwrap_or(&[])),
+        Some("python") => python::run(args.get(1..).unwrap_or(&[])),
         Some("loom") => loom(),
         Some("asan") => asan(),
         Some("soak") => soak(),
         _ => Err(
             "usage: cargo xtask test | interop | soak | loom | asan | conformance | tidy | codegen | \
-             dist"
+             dist | python"
                 .to_string(),
         ),
     };
@@ -76,7 +78,8 @@ fn test() -> Res {
         true => asan()?,
         false => eprintln!("== AddressSanitizer does not work here: its tests are skipped"),
     }
-    interop::run_if_possible(&root())
+    interop::run_if_possible(&root())?;
+    python::run_if_possible()
 }
 
 /// Runs the long tests, which are `#[ignore]`d, optimized and one at a time.

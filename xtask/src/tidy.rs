@@ -34,6 +34,7 @@ const UNSAFE: &[&str] = &[
     "crates/primitives/src",
     "crates/plugin/src",
     "crates/capi/src",
+    "crates/python/src",
 ];
 
 /// Rooms that the tests of every room may import.

@@ -1,0 +1,3 @@
+from ._ferroflow import Op
+
+def __getattr__(name: str) -> Op: ...
