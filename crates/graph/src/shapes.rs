@@ -85,7 +85,8 @@ impl ShapeRefiner {
         let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs)
             .with_shape_values(&held)
             .with_handles(&handles);
-        (op.shape)(&mut ctx).map_err(|e| e.at_node(&node.name, node.op()))?;
+        op.infer_shapes(&mut ctx)
+            .map_err(|e| e.at_node(&node.name, node.op()))?;
         self.map.shapes[id.index()] = ctx.into_outputs();
         self.values.note(graph, Output::new(id, 0), &self.map);
         Ok(())

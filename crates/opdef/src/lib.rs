@@ -37,7 +37,7 @@ pub use function::{Callable, Functions};
 pub use gradient::{GradientCtx, GradientFn, GradientNode, GradientRule};
 pub use gradient_expr::{Expr, Gradient, GradientGraph, IndexedSlices};
 pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel};
-pub use op::{Cost, KernelFactory, Op, ShapeFn};
+pub use op::{Cost, DefinedShapeFn, KernelFactory, Op, ShapeFn};
 pub use prepared::{PreparedOp, PreparedOps};
 pub use registry::{OpFile, OpGroup, RegisteredOp, Registry};
 pub use resource::{DEFAULT_CONTAINER, Resources};

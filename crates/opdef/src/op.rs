@@ -6,6 +6,9 @@ use ferroflow_base::Result;
 /// Infers output shapes; see [`ShapeCtx`].
 pub type ShapeFn = fn(&mut ShapeCtx) -> Result<()>;
 
+/// The shape function of an op that a program defines while it runs.
+pub type DefinedShapeFn = &'static (dyn Fn(&mut ShapeCtx) -> Result<()> + Send + Sync);
+
 /// Builds the kernel of one node, checking attrs once.
 pub type KernelFactory = fn(&KernelBuild) -> Result<Box<dyn OpKernel>>;
 
@@ -39,6 +42,8 @@ pub struct Op {
     pub signature: &'static str,
     /// Shape function; the default leaves the outputs unknown.
     pub shape: ShapeFn,
+    /// Takes the place of `shape` in ops of [`Registry::define_op`](crate::Registry::define_op).
+    pub defined_shape: Option<DefinedShapeFn>,
     /// The CPU kernel; `None` for ops that engines or passes handle themselves.
     pub kernel: Option<KernelFactory>,
     /// Scheduling cost.
@@ -54,6 +59,7 @@ impl Op {
             name,
             signature,
             shape: |_| Ok(()),
+            defined_shape: None,
             kernel: None,
             cost: Cost::BySize,
             gradient: GradientRule::Undefined,
@@ -65,6 +71,17 @@ impl Op {
     pub const fn shape(mut self, shape: ShapeFn) -> Op {
         self.shape = shape;
         self
+    }
+
+    /// Infers the shapes of the outputs.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the shapes of the inputs do not fit.
+    pub fn infer_shapes(&self, ctx: &mut ShapeCtx) -> Result<()> {
+        match self.defined_shape {
+            Some(shape) => shape(ctx),
+            None => (self.shape)(ctx),
+        }
     }
 
     /// Sets the CPU kernel.

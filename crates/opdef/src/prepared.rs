@@ -153,7 +153,7 @@ impl PreparedOp {
             (0..n).for_each(|i| ctx.set(i, inputs.get(i).cloned().unwrap_or_default()));
             return Ok(ctx.into_outputs());
         }
-        (self.op.shape)(&mut ctx).map_err(|e| self.at(e))?;
+        self.op.infer_shapes(&mut ctx).map_err(|e| self.at(e))?;
         Ok(ctx.into_outputs())
     }
 

@@ -1,6 +1,6 @@
 //! The registry of ops, by name.
 
-use crate::{Op, OpDef};
+use crate::{DefinedShapeFn, KernelFactory, Op, OpDef};
 use ferroflow_base::{Result, already_exists};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -69,15 +69,46 @@ impl Registry {
     /// ALREADY_EXISTS if there is an op of this name; INVALID_ARGUMENT or INTERNAL if the signature
     /// does not parse.
     pub fn define(&self, name: &str, signature: &str) -> Result<()> {
+        let name: &'static str = name.to_string().leak();
+        let signature: &'static str = signature.to_string().leak();
+        let def = OpDef::parse(name, signature)?;
+        self.insert(def, Op::new(name, signature))
+    }
+
+    /// Defines an op by its schema, with a shape function and kernels. The definition lasts as long as the
+    /// process.
+    ///
+    /// ```
+    /// use ferroflow_opdef::{OpDef, Registry};
+    /// let registry = Registry::new(&[]);
+    /// registry.define_op(OpDef::unknown("Nothing"), None, None).unwrap();
+    /// assert!(registry.op("Nothing").is_some());
+    /// ```
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if there is an op of this name.
+    pub fn define_op(
+        &self,
+        def: OpDef,
+        shape: Option<DefinedShapeFn>,
+        kernel: Option<KernelFactory>,
+    ) -> Result<()> {
+        let name: &'static str = def.name.to_string().leak();
+        let op = Op {
+            defined_shape: shape,
+            kernel,
+            ..Op::new(name, "")
+        };
+        self.insert(def, op)
+    }
+
+    fn insert(&self, def: OpDef, op: Op) -> Result<()> {
+        let name = op.name;
         let mut defined = self.defined.write().unwrap_or_else(PoisonError::into_inner);
         if self.ops.contains_key(name) || defined.contains_key(name) {
             return Err(already_exists!("Op with name {name}"));
         }
-        let name: &'static str = name.to_string().leak();
-        let signature: &'static str = signature.to_string().leak();
-        let def = Arc::new(OpDef::parse(name, signature)?);
-        let op: &'static Op = Box::leak(Box::new(Op::new(name, signature)));
-        defined.insert(name, (op, def));
+        defined.insert(name, (Box::leak(Box::new(op)), Arc::new(def)));
         Ok(())
     }
 
