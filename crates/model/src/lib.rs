@@ -53,4 +53,7 @@ pub use tensor_proto::{
     shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_attr_proto, tensor_to_proto,
 };
 pub use tensor_slice::TensorSlice;
-pub use text::{api_defs_from_text, graph_from_text, graph_to_text, saved_model_from_text};
+pub use text::{
+    api_defs_from_text, graph_from_text, graph_to_text, message_from_text, message_to_text,
+    saved_model_from_text,
+};

@@ -223,6 +223,11 @@ impl SliceReader {
         Ok(())
     }
 
+    /// Returns the names of the tensors, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
     /// Returns the dtype and shape of a tensor, if there is one of this name.
     pub fn dtype_and_shape(&self, name: &str) -> Option<(DType, Shape)> {
         let stored = self.tensors.get(name)?;

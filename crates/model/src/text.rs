@@ -89,6 +89,28 @@ pub fn api_defs_from_text(text: &str) -> Result<ApiDefs> {
         .map_err(|e| invalid_argument!("not ApiDefs: {e}"))
 }
 
+/// Parses a message of TensorFlow's, such as `tensorflow.ServerDef`, in text form; returns it serialized.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the text is not one; INTERNAL if the type is unknown.
+pub fn message_from_text(name: &str, text: &str) -> Result<Vec<u8>> {
+    check_depth(text)?;
+    let message = DynamicMessage::parse_text_format(descriptor(name)?, text);
+    let message = message.map_err(|e| invalid_argument!("not a {name} in text form: {e}"))?;
+    Ok(message.encode_to_vec())
+}
+
+/// Formats a message of TensorFlow's as text.
+///
+/// # Errors
+/// INTERNAL if the type is unknown or not that of the message.
+pub fn message_to_text(name: &str, message: &impl Message) -> Result<String> {
+    let message = DynamicMessage::decode(descriptor(name)?, &message.encode_to_vec()[..]);
+    let message = message.map_err(|e| internal!("not a {name}: {e}"))?;
+    let options = prost_reflect::text_format::FormatOptions::new().pretty(true);
+    Ok(message.to_text_format_with_options(&options))
+}
+
 /// Formats a `GraphDef` as text.
 ///
 /// # Errors
