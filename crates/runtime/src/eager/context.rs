@@ -51,7 +51,7 @@ pub struct CallDef {
 pub enum Given {
     /// One tensor.
     One,
-    /// A list of so many tensors.
+    /// A list of that length.
     List(u32),
 }
 
@@ -67,7 +67,7 @@ pub struct EagerCall {
 
 enum Body {
     Kernel(Box<PreparedOp>),
-    Graph(FunctionCall),
+    Graph(Box<FunctionCall>),
 }
 
 impl EagerContext {
@@ -220,7 +220,7 @@ impl EagerContext {
             true => {
                 let call = self.functions.call(def, full, inputs, &self.machine)?;
                 let outputs = call.outputs.clone();
-                (Body::Graph(call), outputs)
+                (Body::Graph(Box::new(call)), outputs)
             }
         };
         let call = Arc::new(EagerCall {
@@ -331,7 +331,9 @@ impl CallDef {
             NodeClass::Identity => {
                 (0..n).for_each(|i| ctx.set(i, inputs.get(i).cloned().unwrap_or_default()));
             }
-            _ => (op.shape)(&mut ctx).map_err(|e| e.at_node(op.name, op.name))?,
+            _ => op
+                .infer_shapes(&mut ctx)
+                .map_err(|e| e.at_node(op.name, op.name))?,
         }
         Ok(ctx.into_outputs())
     }

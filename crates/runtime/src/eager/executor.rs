@@ -98,7 +98,7 @@ impl Executor {
     /// Queues a call.
     ///
     /// # Errors
-    /// The error of an earlier call; INTERNAL if there is no thread to be had.
+    /// The error of an earlier call; INTERNAL if the system has no thread left.
     pub fn submit(&self, task: Task) -> Result<()> {
         if !self.is_async {
             return task(None);

@@ -107,7 +107,7 @@ impl Functions {
         };
         let options = SessionOptions {
             pool: Some(machine.pool.clone()),
-            resources: machine.resources.clone(),
+            resources: machine.resources.fork_session(),
             freeze_variables: false,
             check_feed_shapes: false,
             ..Default::default()
