@@ -18,15 +18,21 @@
 )]
 
 mod buffer;
+mod checkpoint_reader;
 mod deprecated_session;
 mod description;
 mod eager;
+mod env;
+mod experimental;
 mod function;
 mod graph;
 mod guard;
 mod import;
+mod kernels;
+mod op_spec;
 mod operation;
 mod operation_attrs;
+mod ops;
 mod registries;
 mod server;
 mod session;
@@ -36,17 +42,23 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 mod tstring;
+mod unsupported;
 mod while_loop;
 
 pub use buffer::*;
+pub use checkpoint_reader::*;
 pub use deprecated_session::*;
 pub use description::*;
 pub use eager::*;
+pub use env::*;
+pub use experimental::*;
 pub use function::*;
 pub use graph::*;
 pub use import::*;
+pub use kernels::*;
 pub use operation::*;
 pub use operation_attrs::*;
+pub use ops::*;
 pub use registries::*;
 pub use server::*;
 pub use session::*;
@@ -54,6 +66,7 @@ pub use session_options::*;
 pub use status::*;
 pub use tensor::*;
 pub use tstring::*;
+pub use unsupported::*;
 pub use while_loop::*;
 
 use ferroflow_runtime::Pool;

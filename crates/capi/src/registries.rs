@@ -4,6 +4,7 @@ use crate::guard::{delete, guard, handle, list, shared, text, unique};
 use crate::{TF_Buffer, TF_Status};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_model::proto;
+use ferroflow_opdef::Op;
 use ferroflow_runtime::registry;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -29,11 +30,11 @@ pub extern "C" fn TF_GetAllOpList() -> *mut TF_Buffer {
 
 /// The kernels of all ops, or of one.
 fn kernels(filter: Option<&str>) -> Result<Vec<u8>> {
-    let mut list = proto::KernelList::default();
+    let kernel = crate::kernels::client_kernels(filter);
+    let mut list = proto::KernelList { kernel };
     for def in registry().defs()? {
-        let has_kernel = registry()
-            .op(&def.name)
-            .is_some_and(|op| op.kernel.is_some());
+        let is_built_in = |op: &&Op| op.kernel.is_some() && !op.signature.is_empty();
+        let has_kernel = registry().op(&def.name).filter(is_built_in).is_some();
         if has_kernel && filter.is_none_or(|name| name == def.name) {
             list.kernel.push(proto::KernelDef {
                 op: def.name.to_string(),

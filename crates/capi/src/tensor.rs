@@ -163,6 +163,19 @@ impl TF_Tensor {
         }
     }
 
+    /// Returns a tensor with the same memory.
+    pub(crate) fn share(&self) -> TF_Tensor {
+        let data = match &self.data {
+            Data::Memory(memory) => Data::Memory(memory.clone()),
+            Data::Engine(tensor) => Data::Engine(tensor.clone()),
+        };
+        TF_Tensor {
+            dtype: self.dtype,
+            dims: self.dims.clone(),
+            data,
+        }
+    }
+
     /// Allocates a tensor of this shape, which the client fills.
     ///
     /// # Errors
@@ -208,12 +221,6 @@ impl TF_Tensor {
             dims: SmallVec::from_slice(dims),
             data,
         })
-    }
-
-    /// The dtype's number.
-    #[allow(dead_code, reason = "of the sessions' error texts")]
-    pub(crate) fn dtype_number(&self) -> c_int {
-        self.dtype
     }
 
     fn data(&self) -> *mut c_void {

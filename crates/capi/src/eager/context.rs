@@ -45,11 +45,6 @@ pub struct TFE_Context {
     id: u64,
 }
 
-// SAFETY: custom devices are functions and an address that the client lets any thread use.
-unsafe impl Send for TFE_Context {}
-// SAFETY: as above.
-unsafe impl Sync for TFE_Context {}
-
 thread_local! {
     /// The policies of this thread, by context.
     static POLICIES: RefCell<FxHashMap<u64, c_int>> = RefCell::default();
@@ -300,7 +295,7 @@ macro_rules! flags {
                     // SAFETY: the contract of the header.
                     let $context = unsafe { shared(ctx) }?;
                     let $on = enable != 0;
-                    $set;
+                    let () = $set;
                     Ok(())
                 });
             }

@@ -97,6 +97,15 @@ pub(crate) struct CustomTensor {
     methods: TFE_CustomDeviceTensorHandle,
 }
 
+// SAFETY: the header lets any thread use a device.
+unsafe impl Send for CustomDevice {}
+// SAFETY: as above.
+unsafe impl Sync for CustomDevice {}
+// SAFETY: as above, for its tensors.
+unsafe impl Send for CustomTensor {}
+// SAFETY: as above.
+unsafe impl Sync for CustomTensor {}
+
 impl Drop for CustomDevice {
     fn drop(&mut self) {
         if let Some(delete) = self.device.delete_device {

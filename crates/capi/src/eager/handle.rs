@@ -35,7 +35,7 @@ impl TFE_TensorHandle {
         }
     }
 
-    /// Gives a reference to the client.
+    /// Hands a reference to the client.
     #[inline]
     pub(super) fn give(self) -> *mut TFE_TensorHandle {
         Arc::into_raw(Arc::new(self)).cast_mut()
@@ -176,8 +176,8 @@ pub unsafe extern "C" fn TFE_TensorHandleNumDims(
     h: *mut TFE_TensorHandle,
     status: *mut TF_Status,
 ) -> c_int {
-    // SAFETY: the contract of the header.
     guard(status, -1, || {
+        // SAFETY: the contract of the header.
         Ok(unsafe { valid(h) }?.dims()?.len() as c_int)
     })
 }
@@ -188,8 +188,8 @@ pub unsafe extern "C" fn TFE_TensorHandleNumElements(
     h: *mut TFE_TensorHandle,
     status: *mut TF_Status,
 ) -> i64 {
-    // SAFETY: the contract of the header.
     guard(status, -1, || {
+        // SAFETY: the contract of the header.
         Ok(unsafe { valid(h) }?.dims()?.iter().product())
     })
 }
@@ -217,8 +217,8 @@ pub unsafe extern "C" fn TFE_TensorHandleDeviceName(
     h: *mut TFE_TensorHandle,
     status: *mut TF_Status,
 ) -> *const c_char {
-    // SAFETY: the contract of the header.
     guard(status, std::ptr::null(), || {
+        // SAFETY: the contract of the header.
         Ok(unsafe { valid(h) }?.device_name())
     })
 }
@@ -329,6 +329,7 @@ pub unsafe extern "C" fn TFE_TensorHandleCopyToDevice(
         // SAFETY: as above; NULL stands for the CPU.
         let name = match device_name.is_null() {
             true => "",
+            // SAFETY: as above.
             false => unsafe { text(device_name) }?,
         };
         if let Some(device) = context.custom_device(name) {

@@ -14,6 +14,8 @@ mod handle;
 mod infer_shapes;
 mod monitoring;
 mod op;
+#[cfg(test)]
+mod tests;
 
 pub use attrs::*;
 pub use cancellation::*;

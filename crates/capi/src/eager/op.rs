@@ -165,8 +165,8 @@ pub unsafe extern "C" fn TFE_OpGetContext(
     op: *const TFE_Op,
     status: *mut TF_Status,
 ) -> *mut TFE_Context {
-    // SAFETY: the contract of the header.
     guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
         Ok(Arc::as_ptr(&unsafe { shared(op) }?.context).cast_mut())
     })
 }
@@ -253,8 +253,8 @@ pub unsafe extern "C" fn TFE_OpGetFlatInputCount(
     op: *const TFE_Op,
     status: *mut TF_Status,
 ) -> c_int {
-    // SAFETY: the contract of the header.
     guard(status, 0, || {
+        // SAFETY: the contract of the header.
         Ok(unsafe { shared(op) }?.inputs.len() as c_int)
     })
 }

@@ -1,0 +1,326 @@
+//! Eager execution as a C program uses it.
+
+use crate::*;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Client {
+    context: *mut TFE_Context,
+    status: *mut TF_Status,
+}
+
+impl Client {
+    fn new(is_async: bool) -> Client {
+        let status = TF_NewStatus();
+        let options = TFE_NewContextOptions();
+        // SAFETY: the objects were made above.
+        let context = unsafe {
+            TFE_ContextOptionsSetAsync(options, u8::from(is_async));
+            let context = TFE_NewContext(options, status);
+            TFE_DeleteContextOptions(options);
+            context
+        };
+        Client { context, status }
+    }
+
+    fn outcome(&self) -> (c_int, String) {
+        // SAFETY: the status lives.
+        let message = unsafe { CStr::from_ptr(TF_Message(self.status)) };
+        // SAFETY: as above.
+        let code = unsafe { TF_GetCode(self.status) };
+        (code, message.to_string_lossy().into_owned())
+    }
+
+    fn expect_ok(&self, what: &str) {
+        assert_eq!(self.outcome(), (0, String::new()), "{what}");
+    }
+
+    fn vector(&self, values: &[f32]) -> *mut TFE_TensorHandle {
+        let dims = [values.len() as i64];
+        // SAFETY: the tensor has room for the values.
+        unsafe {
+            let tensor = TF_AllocateTensor(1, dims.as_ptr(), 1, size_of_val(values));
+            let data = TF_TensorData(tensor).cast::<f32>();
+            data.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            let handle = TFE_NewTensorHandle(tensor, self.status);
+            TF_DeleteTensor(tensor);
+            self.expect_ok("a handle");
+            handle
+        }
+    }
+
+    fn op(&self, name: &str, inputs: &[*mut TFE_TensorHandle]) -> *mut TFE_Op {
+        let name = CString::new(name).expect("text");
+        // SAFETY: the handles live.
+        unsafe {
+            let op = TFE_NewOp(self.context, name.as_ptr(), self.status);
+            if !op.is_null() {
+                for input in inputs {
+                    TFE_OpAddInput(op, *input, self.status);
+                }
+            }
+            op
+        }
+    }
+
+    /// Runs and deletes a call of one output.
+    fn execute(&self, op: *mut TFE_Op) -> *mut TFE_TensorHandle {
+        let mut output = null_mut();
+        let mut n = 1;
+        // SAFETY: there is room for one output.
+        unsafe {
+            TFE_Execute(op, &raw mut output, &raw mut n, self.status);
+            TFE_DeleteOp(op);
+        }
+        output
+    }
+
+    fn values(&self, handle: *mut TFE_TensorHandle) -> Vec<f32> {
+        // SAFETY: the handle lives, and its tensor is of floats.
+        unsafe {
+            let tensor = TFE_TensorHandleResolve(handle, self.status);
+            if tensor.is_null() {
+                return Vec::new();
+            }
+            let n = TF_TensorElementCount(tensor) as usize;
+            let values = crate::guard::list(TF_TensorData(tensor).cast::<f32>(), n).to_vec();
+            TF_DeleteTensor(tensor);
+            values
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // SAFETY: `new` made them.
+        unsafe {
+            TFE_DeleteContext(self.context);
+            TF_DeleteStatus(self.status);
+        }
+    }
+}
+
+/// Deletes handles.
+fn delete(handles: &[*mut TFE_TensorHandle]) {
+    for handle in handles {
+        // SAFETY: the tests have one reference to each.
+        unsafe { TFE_DeleteTensorHandle(*handle) };
+    }
+}
+
+#[test]
+fn calls_run_in_both_modes() {
+    for is_async in [false, true] {
+        let c = Client::new(is_async);
+        let x = c.vector(&[1.0, 2.0]);
+        let mut sum = c.execute(c.op("AddV2", &[x, x]));
+        for _ in 0..100 {
+            let next = c.execute(c.op("AddV2", &[sum, x]));
+            delete(&[sum]);
+            sum = next;
+        }
+        assert_eq!(c.values(sum), [102.0, 204.0], "async: {is_async}");
+        delete(&[x, sum]);
+    }
+}
+
+#[test]
+fn errors_of_asynchronous_calls_stay() {
+    let c = Client::new(true);
+    let (two, three) = (c.vector(&[1.0, 2.0]), c.vector(&[1.0, 2.0, 3.0]));
+    let bad = c.execute(c.op("AddV2", &[two, three]));
+    assert!(c.values(bad).is_empty());
+    assert_eq!(c.outcome().0, 3, "{:?}", c.outcome());
+    assert!(c.execute(c.op("AddV2", &[two, two])).is_null());
+    assert_eq!(c.outcome().0, 3);
+    // SAFETY: the context lives.
+    unsafe {
+        let executor = TFE_ContextGetExecutorForThread(c.context);
+        TFE_ExecutorClearError(executor);
+        TFE_ExecutorWaitForAllPendingNodes(executor, c.status);
+        TFE_DeleteExecutor(executor);
+    }
+    c.expect_ok("cleared");
+    let good = c.execute(c.op("AddV2", &[two, two]));
+    assert_eq!(c.values(good), [2.0, 4.0]);
+    delete(&[two, three, bad, good]);
+}
+
+#[test]
+fn bad_calls_are_errors() {
+    let c = Client::new(false);
+    assert!(c.op("NoSuchOp", &[]).is_null());
+    assert_eq!(c.outcome().0, 5, "{:?}", c.outcome());
+    let x = c.vector(&[1.0]);
+    assert!(c.execute(c.op("AddV2", &[x])).is_null());
+    assert_eq!(c.outcome().0, 3, "too few inputs");
+    let op = c.op("Identity", &[x]);
+    // SAFETY: the op lives; there is no room for its output.
+    unsafe {
+        let mut n = 0;
+        TFE_Execute(op, null_mut(), &raw mut n, c.status);
+        let message = "Expecting 1 outputs, but *num_retvals is 0";
+        assert_eq!(c.outcome(), (3, message.to_string()));
+        TFE_OpSetDevice(op, c"/device:GPU:0".as_ptr(), c.status);
+    }
+    assert!(c.execute(op).is_null());
+    assert!(c.outcome().1.contains("enable_soft_placement=0"));
+    // SAFETY: NULL is allowed where a status reports it.
+    unsafe {
+        TFE_OpAddInput(null_mut(), x, c.status);
+        assert_eq!(c.outcome().0, 3);
+        assert!(TFE_TensorHandleResolve(null_mut(), c.status).is_null());
+        TFE_DeleteOp(null_mut());
+        TFE_DeleteContext(null_mut());
+        TFE_DeleteContextOptions(null_mut());
+        TFE_DeleteTensorHandle(null_mut());
+        TFE_DeleteExecutor(null_mut());
+        TFE_DeleteCancellationManager(null_mut());
+        TFE_DeleteTensorDebugInfo(null_mut());
+    }
+    delete(&[x]);
+}
+
+#[test]
+fn a_deleted_large_input_is_overwritten() {
+    let c = Client::new(false);
+    let values = vec![1.0f32; 4096];
+    let (x, y) = (c.vector(&values), c.vector(&values));
+    let address = |h| {
+        // SAFETY: the handle lives.
+        unsafe { TFE_TensorHandleDevicePointer(h, c.status) }
+    };
+    let before = address(x);
+    let op = c.op("AddV2", &[x, y]);
+    delete(&[x]);
+    let sum = c.execute(op);
+    assert_eq!(address(sum), before);
+    let kept = c.execute(c.op("AddV2", &[sum, y]));
+    assert_ne!(address(kept), before);
+    assert_eq!(c.values(sum)[0], 2.0);
+    assert_eq!(c.values(kept)[4095], 3.0);
+    delete(&[y, sum, kept]);
+}
+
+#[test]
+fn functions_see_the_variables_of_the_context() {
+    use ferroflow_model::proto::FunctionDef;
+    use prost::Message;
+    let text = "
+        signature { name: 'add_to' is_stateful: true
+            input_arg { name: 'v' type: DT_RESOURCE } input_arg { name: 'x' type: DT_FLOAT }
+            output_arg { name: 'y' type: DT_FLOAT } }
+        node_def { name: 'add' op: 'AssignAddVariableOp' input: 'v' input: 'x'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'read' op: 'ReadVariableOp' input: 'v' input: '^add'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        ret { key: 'y' value: 'read:value:0' }";
+    let bytes = ferroflow_model::message_from_text("tensorflow.FunctionDef", text).expect("text");
+    FunctionDef::decode(&bytes[..]).expect("a function");
+    let c = Client::new(false);
+    // SAFETY: the objects live.
+    unsafe {
+        TFE_ContextAddFunctionDef(c.context, bytes.as_ptr().cast(), bytes.len(), c.status);
+        c.expect_ok("added");
+        let variable = c.op("VarHandleOp", &[]);
+        TFE_OpSetAttrType(variable, c"dtype".as_ptr(), 1);
+        TFE_OpSetAttrShape(variable, c"shape".as_ptr(), null(), -1, c.status);
+        let variable = c.execute(variable);
+        let x = c.vector(&[1.0, 2.0]);
+        let mut n = 0;
+        let assign = c.op("AssignVariableOp", &[variable, x]);
+        TFE_Execute(assign, null_mut(), &raw mut n, c.status);
+        TFE_DeleteOp(assign);
+        c.expect_ok("assigned");
+        for expected in [[2.0, 4.0], [3.0, 6.0]] {
+            let y = c.execute(c.op("add_to", &[variable, x]));
+            c.expect_ok("called");
+            assert_eq!(c.values(y), expected);
+            delete(&[y]);
+        }
+        assert_eq!(TFE_ContextHasFunction(c.context, c"add_to".as_ptr()), 1);
+        TFE_ContextRemoveFunction(c.context, c"add_to".as_ptr(), c.status);
+        assert!(c.op("add_to", &[]).is_null());
+        delete(&[variable, x]);
+    }
+}
+
+#[test]
+fn metrics_have_unique_names() {
+    let status = TF_NewStatus();
+    // SAFETY: the objects live.
+    unsafe {
+        let name = c"tests/counter".as_ptr();
+        let counter = TFE_MonitoringNewCounter0(name, status, c"".as_ptr());
+        assert!(TFE_MonitoringNewCounter0(name, status, c"".as_ptr()).is_null());
+        assert_eq!(TF_GetCode(status), 6);
+        let cell = TFE_MonitoringGetCellCounter0(counter);
+        TFE_MonitoringCounterCellIncrementBy(cell, 2);
+        assert_eq!(
+            TFE_MonitoringCounterCellValue(TFE_MonitoringGetCellCounter0(counter)),
+            2
+        );
+        TFE_MonitoringDeleteCounter0(counter);
+        let again = TFE_MonitoringNewCounter0(name, status, c"".as_ptr());
+        assert!(!again.is_null());
+        TFE_MonitoringDeleteCounter0(again);
+        TF_DeleteStatus(status);
+    }
+}
+
+#[test]
+fn memory_of_the_client_is_freed_once() {
+    static FREED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn free(_: *mut c_void, _: usize, _: *mut c_void) {
+        FREED.fetch_add(1, Ordering::Relaxed);
+    }
+    let c = Client::new(false);
+    let mut values = [1.0f32; 64];
+    let dims = [64i64];
+    for (device, freed) in [(c"GPU:0", 1), (c"CPU:0", 2)] {
+        // SAFETY: the values outlive the handle.
+        let handle = unsafe {
+            TFE_NewTensorHandleFromDeviceMemory(
+                c.context,
+                device.as_ptr(),
+                1,
+                dims.as_ptr(),
+                1,
+                values.as_mut_ptr().cast(),
+                256,
+                Some(free),
+                null_mut(),
+                c.status,
+            )
+        };
+        assert_eq!(handle.is_null(), device == c"GPU:0");
+        delete(&[handle]);
+        assert_eq!(FREED.load(Ordering::Relaxed), freed, "{device:?}");
+    }
+}
+
+#[test]
+fn threads_share_a_context() {
+    let c = Client::new(false);
+    let context = c.context as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                let own = Client {
+                    context: context as *mut TFE_Context,
+                    status: TF_NewStatus(),
+                };
+                for _ in 0..200 {
+                    let x = own.vector(&[1.0, 2.0, 3.0]);
+                    let y = own.execute(own.op("Mul", &[x, x]));
+                    assert_eq!(own.values(y), [1.0, 4.0, 9.0]);
+                    delete(&[x, y]);
+                }
+                // SAFETY: the context belongs to the other client.
+                unsafe { TF_DeleteStatus(own.status) };
+                std::mem::forget(own);
+            });
+        }
+    });
+}

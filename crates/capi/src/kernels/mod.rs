@@ -1,0 +1,360 @@
+//! Kernels of clients for ops that they define (`tensorflow/c/kernels.h`).
+
+mod construction;
+mod context;
+#[cfg(test)]
+mod tests;
+
+pub use construction::*;
+pub use context::*;
+
+use crate::TF_Status;
+use crate::guard::{delete, guard, handle, text, unique};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::proto::KernelDef;
+use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, OpKernel, no_kernel};
+use ferroflow_tensor::DType;
+use prost::Message;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+type Create = unsafe extern "C" fn(*mut TF_OpKernelConstruction) -> *mut c_void;
+type Compute = unsafe extern "C" fn(*mut c_void, *mut TF_OpKernelContext);
+type ComputeAsync =
+    unsafe extern "C" fn(*mut c_void, *mut TF_OpKernelContext, *mut TF_AsyncOpKernelDoneCallback);
+type Delete = unsafe extern "C" fn(*mut c_void);
+
+#[derive(Clone, Copy)]
+enum Run {
+    None,
+    Sync(Compute),
+    Async(ComputeAsync),
+}
+
+/// A kernel that is being described: which nodes it is for, and what it does.
+#[derive(Clone)]
+pub struct TF_KernelBuilder {
+    op: String,
+    device: String,
+    types: Vec<(String, DType)>,
+    label: String,
+    priority: i32,
+    create: Option<Create>,
+    run: Run,
+    delete: Option<Delete>,
+}
+
+/// What an asynchronous kernel calls when it has finished.
+pub struct TF_AsyncOpKernelDoneCallback(mpsc::SyncSender<()>);
+
+fn kernels() -> MutexGuard<'static, Vec<Arc<TF_KernelBuilder>>> {
+    static KERNELS: Mutex<Vec<Arc<TF_KernelBuilder>>> = Mutex::new(Vec::new());
+    KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kernels of clients, of all ops or of one.
+pub(crate) fn client_kernels(op: Option<&str>) -> Vec<KernelDef> {
+    let kernels = kernels();
+    let wanted = kernels.iter().filter(|k| op.is_none_or(|op| op == k.op));
+    let def = |k: &Arc<TF_KernelBuilder>| KernelDef {
+        op: k.op.clone(),
+        device_type: k.device.clone(),
+        label: k.label.clone(),
+        priority: k.priority,
+        ..Default::default()
+    };
+    wanted.map(def).collect()
+}
+
+impl TF_KernelBuilder {
+    fn fits(&self, op: &str, attrs: &Attrs) -> bool {
+        let has_type = |(name, t): &(String, DType)| attrs.dtype(name).is_ok_and(|a| a == *t);
+        self.op == op && self.device == "CPU" && self.types.iter().all(has_type)
+    }
+}
+
+/// Builds the kernel of a node whose op a client defined.
+///
+/// # Errors
+/// INVALID_ARGUMENT if no client registered a kernel for it; the error of the client's function.
+pub(crate) fn client_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let kernels = kernels();
+    let fitting = kernels
+        .iter()
+        .filter(|k| k.fits(&build.def.name, build.attrs));
+    let best = fitting.max_by_key(|k| k.priority).cloned();
+    drop(kernels);
+    let Some(builder) = best else {
+        return Err(no_kernel(
+            &build.def.name,
+            build.node,
+            build.attrs,
+            "<no registered kernels>",
+        ));
+    };
+    let mut state = std::ptr::null_mut();
+    let node = Node::of(build)?;
+    if let Some(create) = builder.create {
+        let mut construction = TF_OpKernelConstruction::new(node.clone());
+        // SAFETY: the client registered the function; the argument lives until it returns.
+        state = unsafe { create(&raw mut construction) };
+        if let Some(error) = construction.failure {
+            return Err(error);
+        }
+    }
+    Ok(Box::new(ClientKernel {
+        builder,
+        state,
+        node,
+    }))
+}
+
+/// What kernels know of their node.
+#[derive(Clone)]
+struct Node {
+    name: CString,
+    op: String,
+    def: Arc<ferroflow_opdef::OpDef>,
+    attrs: Attrs,
+    inputs: Vec<DType>,
+    outputs: Vec<DType>,
+}
+
+impl Node {
+    fn of(build: &KernelBuild) -> Result<Node> {
+        Ok(Node {
+            name: CString::new(build.node).unwrap_or_default(),
+            op: build.def.name.to_string(),
+            def: Arc::new(build.def.clone()),
+            attrs: build.attrs.clone(),
+            inputs: build.inputs.to_vec(),
+            outputs: build.outputs.to_vec(),
+        })
+    }
+}
+
+/// A kernel of a client.
+struct ClientKernel {
+    builder: Arc<TF_KernelBuilder>,
+    state: *mut c_void,
+    node: Node,
+}
+
+// SAFETY: as TensorFlow's, kernels of clients may be called from any thread, several at a time.
+unsafe impl Send for ClientKernel {}
+// SAFETY: as above.
+unsafe impl Sync for ClientKernel {}
+
+impl Drop for ClientKernel {
+    fn drop(&mut self) {
+        if let Some(delete) = self.builder.delete {
+            // SAFETY: the client's function, for what its other function created.
+            unsafe { delete(self.state) };
+        }
+    }
+}
+
+impl OpKernel for ClientKernel {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let mut context = TF_OpKernelContext::new(ctx, &self.node)?;
+        match self.builder.run {
+            Run::None => {}
+            // SAFETY: the client's function; the context lives until it returns.
+            Run::Sync(compute) => unsafe { compute(self.state, &raw mut context) },
+            Run::Async(compute) => {
+                let (sender, receiver) = mpsc::sync_channel(1);
+                let done = handle(TF_AsyncOpKernelDoneCallback(sender));
+                // SAFETY: as above; the client calls `TF_RunAsyncOpKernelDoneCallback` once.
+                unsafe { compute(self.state, &raw mut context, done) };
+                // An error means that the callback was dropped, which ends the call as well.
+                let _ = receiver.recv();
+            }
+        }
+        context.finish(ctx)
+    }
+}
+
+/// Begins a kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_NewKernelBuilder(
+    op_name: *const c_char,
+    device_name: *const c_char,
+    create_func: Option<Create>,
+    compute_func: Option<Compute>,
+    delete_func: Option<Delete>,
+) -> *mut TF_KernelBuilder {
+    let run = compute_func.map_or(Run::None, Run::Sync);
+    // SAFETY: the contract of the header.
+    unsafe { new_builder(op_name, device_name, create_func, run, delete_func) }
+}
+
+/// Begins an asynchronous kernel; the engine waits for its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_NewAsyncKernelBuilder(
+    op_name: *const c_char,
+    device_name: *const c_char,
+    create_func: Option<Create>,
+    compute_async_func: Option<ComputeAsync>,
+    delete_func: Option<Delete>,
+) -> *mut TF_KernelBuilder {
+    let run = compute_async_func.map_or(Run::None, Run::Async);
+    // SAFETY: the contract of the header.
+    unsafe { new_builder(op_name, device_name, create_func, run, delete_func) }
+}
+
+/// # Safety
+/// The texts are NULL or C strings.
+unsafe fn new_builder(
+    op: *const c_char,
+    device: *const c_char,
+    create: Option<Create>,
+    run: Run,
+    delete: Option<Delete>,
+) -> *mut TF_KernelBuilder {
+    guard(std::ptr::null_mut(), std::ptr::null_mut(), || {
+        // SAFETY: as this function's.
+        let (op, device) = unsafe { (text(op)?, text(device)?) };
+        Ok(handle(TF_KernelBuilder {
+            op: op.to_string(),
+            device: device.to_string(),
+            types: Vec::new(),
+            label: String::new(),
+            priority: 0,
+            create,
+            run,
+            delete,
+        }))
+    })
+}
+
+/// Ends an execution of an asynchronous kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_RunAsyncOpKernelDoneCallback(done: *mut TF_AsyncOpKernelDoneCallback) {
+    if !done.is_null() {
+        // SAFETY: the contract of the header: it is called once.
+        let done = unsafe { Box::from_raw(done) };
+        // The engine waits as long as the callback exists.
+        let _ = done.0.send(());
+    }
+}
+
+/// Demands a dtype of an attr.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_KernelBuilder_TypeConstraint(
+    kernel_builder: *mut TF_KernelBuilder,
+    attr_name: *const c_char,
+    r#type: c_int,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let (builder, name) = unsafe { (unique(kernel_builder)?, text(attr_name)?) };
+        let dtype = DType::from_number(r#type)
+            .ok_or_else(|| invalid_argument!("unknown dtype {}", r#type))?;
+        builder.types.push((name.to_string(), dtype));
+        Ok(())
+    });
+}
+
+/// Accepts that an argument is in the host's memory, as all are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_KernelBuilder_HostMemory(
+    _kernel_builder: *mut TF_KernelBuilder,
+    _arg_name: *const c_char,
+) {
+}
+
+/// Sets the priority among kernels for the same nodes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_KernelBuilder_Priority(
+    kernel_builder: *mut TF_KernelBuilder,
+    priority_number: i32,
+) {
+    // SAFETY: the contract of the header.
+    if let Some(builder) = unsafe { kernel_builder.as_mut() } {
+        builder.priority = priority_number;
+    }
+}
+
+/// Sets the label.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_KernelBuilder_Label(
+    kernel_builder: *mut TF_KernelBuilder,
+    label: *const c_char,
+) {
+    guard(std::ptr::null_mut(), (), || {
+        // SAFETY: the contract of the header.
+        unsafe { unique(kernel_builder)?.label = text(label)?.to_string() };
+        Ok(())
+    });
+}
+
+/// Adds a kernel and deletes the builder. Kernels run for ops that clients define.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_RegisterKernelBuilder(
+    _kernel_name: *const c_char,
+    builder: *mut TF_KernelBuilder,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        if builder.is_null() {
+            return Err(invalid_argument!("TF_KernelBuilder argument is NULL"));
+        }
+        // SAFETY: the contract of the header: the builder is not used any more.
+        let builder = unsafe { Box::from_raw(builder) };
+        kernels().push(Arc::from(builder));
+        Ok(())
+    });
+}
+
+/// As [`TF_RegisterKernelBuilder`], for the nodes that a serialized `KernelDef` names.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_RegisterKernelBuilderWithKernelDef(
+    serialized_kernel_def: *const c_char,
+    name: *const c_char,
+    builder: *mut TF_KernelBuilder,
+    status: *mut TF_Status,
+) {
+    guard(status, (), || {
+        // SAFETY: the contract of the header.
+        let builder_ref = unsafe { unique(builder)? };
+        if serialized_kernel_def.is_null() {
+            return Err(invalid_argument!("the KernelDef is NULL"));
+        }
+        // SAFETY: as above.
+        let bytes = unsafe { CStr::from_ptr(serialized_kernel_def) }.to_bytes();
+        let def =
+            KernelDef::decode(bytes).map_err(|_| invalid_argument!("Unparseable KernelDef"))?;
+        builder_ref.op = def.op;
+        builder_ref.device = def.device_type;
+        // SAFETY: as above.
+        unsafe { TF_RegisterKernelBuilder(name, builder, status) };
+        Ok(())
+    });
+}
+
+/// Deletes a kernel that was not registered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_DeleteKernelBuilder(builder: *mut TF_KernelBuilder) {
+    // SAFETY: the contract of the header.
+    unsafe { delete(builder) }
+}
+
+/// Characters without a NUL.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TF_StringView {
+    /// The first one.
+    pub data: *const c_char,
+    /// Their number.
+    pub len: usize,
+}
+
+impl TF_StringView {
+    fn of(text: &[u8]) -> TF_StringView {
+        TF_StringView {
+            data: text.as_ptr().cast(),
+            len: text.len(),
+        }
+    }
+}
