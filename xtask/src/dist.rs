@@ -16,18 +16,25 @@ const VERSION: &str = "2.21.0";
 const LIBRARY: &str = "libtensorflow.so.2";
 const FRAMEWORK: &str = "libtensorflow_framework.so.2";
 
-/// Builds the library and writes it with its headers and an archive of both.
+/// Builds the library and writes it with its headers and an archive of both. `--debug` writes no archive and no
+/// static library; `--archive FILE` links a static library that was built before.
 pub fn run(args: &[String]) -> Res {
     let mut folder = target().join("dist");
     let mut profile = "release";
-    for arg in args {
+    let mut built = None;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let usage = "usage: cargo xtask dist [DIR] [--debug] [--archive FILE]";
         match arg.as_str() {
             "--debug" => profile = "debug",
-            flag if flag.starts_with('-') => {
-                return Err("usage: cargo xtask dist [DIR] [--debug]".to_string());
-            }
+            "--archive" => built = Some(PathBuf::from(args.next().ok_or(usage)?)),
+            flag if flag.starts_with('-') => return Err(usage.to_string()),
             dir => folder = std::path::absolute(dir).map_err(|e| format!("{dir}: {e}"))?,
         }
+    }
+    let dist = Dist::new(&folder)?;
+    if let Some(archive) = built {
+        return dist.link(&archive);
     }
     let release: &[&str] = if profile == "release" {
         &["--release"]
@@ -39,10 +46,7 @@ pub fn run(args: &[String]) -> Res {
         &[&["build", "-p", "ferroflow-capi"], release].concat(),
     )?;
     let archive = target().join(profile).join("libtensorflow.a");
-    let dist = Dist::new(&folder)?;
-    dist.shared(&archive)?;
-    dist.framework()?;
-    dist.texts()?;
+    dist.link(&archive)?;
     if profile == "release" {
         dist.archive(&archive)?;
         dist.tarball()?;
@@ -80,6 +84,13 @@ impl Dist {
             work,
             names: names.lines().map(str::to_string).collect(),
         })
+    }
+
+    /// Writes what programs need that load the library.
+    fn link(&self, archive: &Path) -> Res {
+        self.shared(archive)?;
+        self.framework()?;
+        self.texts()
     }
 
     /// Links the shared library from all objects of the static one.
@@ -141,15 +152,17 @@ impl Dist {
         let roots = self.write("roots.txt", &list(&|name| format!("--undefined={name}")))?;
         let visible = self.write("visible.txt", &list(&str::to_string))?;
         let mut ld = Command::new("ld");
-        ld.args(["-r", "--gc-sections", "-o"])
+        ld.args(["-r", "-z", "noexecstack", "--gc-sections", "-o"])
             .arg(&object)
             .arg(format!("@{}", roots.display()))
             .arg("--whole-archive")
             .arg(archive);
         command(&mut ld)?;
         let mut objcopy = Command::new("objcopy");
+        // Bitcode of the standard library: once linked together, tools fail to read it.
         objcopy
-            .arg("--strip-unneeded")
+            .args(["--strip-unneeded", "--remove-section=.llvmbc"])
+            .arg("--remove-section=.llvmcmd")
             .arg(format!("--keep-global-symbols={}", visible.display()))
             .arg(&object);
         command(&mut objcopy)?;

@@ -1,0 +1,150 @@
+//! The linked library: its names, and programs in C that use it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The static library that was built with this test.
+fn archive() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    let folder = test.parent().expect("a folder");
+    let files = std::fs::read_dir(folder).expect("readable");
+    let is_archive = |path: &PathBuf| {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
+        name.is_some_and(|n| n.starts_with("libtensorflow-") && n.ends_with(".a"))
+    };
+    let archives = files.flatten().map(|f| f.path()).filter(is_archive);
+    let newest = archives.max_by_key(|p| p.metadata().and_then(|m| m.modified()).ok());
+    newest.expect("libtensorflow.a next to the test")
+}
+
+/// Links the library once; returns the folder with it.
+fn dist() -> &'static Path {
+    static DIST: OnceLock<PathBuf> = OnceLock::new();
+    DIST.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+        let mut xtask = Command::new(cargo);
+        xtask.args(["run", "--quiet", "--package", "xtask", "--", "dist"]);
+        xtask.arg(&folder).arg("--archive").arg(archive());
+        let status = xtask.current_dir(root()).status().expect("cargo runs");
+        assert!(status.success(), "the library does not link");
+        folder
+    })
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    text
+}
+
+#[test]
+fn names_are_tensorflows() {
+    let library = dist().join("lib/libtensorflow.so.2");
+    let symbols = output(
+        Command::new("nm")
+            .args(["-D", "--defined-only"])
+            .arg(library),
+    );
+    let with_version = |version: &str| -> BTreeSet<String> {
+        let names = symbols.lines().filter_map(|line| line.rsplit(' ').next());
+        let names = names.filter_map(|name| name.split_once('@'));
+        let names = names.filter(|(_, v)| v.trim_start_matches('@') == version);
+        names.map(|(name, _)| name.to_string()).collect()
+    };
+    let expected = std::fs::read_to_string(root().join("crates/capi/exports.txt"));
+    let expected: BTreeSet<String> = expected
+        .expect("a list")
+        .lines()
+        .map(String::from)
+        .collect();
+    for version in ["VERS_1.0", "tensorflow"] {
+        let mut found = with_version(version);
+        // The node itself.
+        found.remove(version);
+        let missing: Vec<_> = expected.difference(&found).collect();
+        let extra: Vec<_> = found.difference(&expected).collect();
+        assert!(missing.is_empty(), "{version} lacks {missing:?}");
+        assert!(extra.is_empty(), "{version} has {extra:?} too");
+    }
+}
+
+#[test]
+fn needs_only_the_system() {
+    let library = dist().join("lib/libtensorflow.so.2");
+    let headers = output(Command::new("objdump").arg("-p").arg(library));
+    let needed = headers
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("NEEDED"));
+    for name in needed.map(str::trim) {
+        let known = ["libc.so", "libm.so", "libgcc_s.so", "ld-linux"];
+        assert!(known.iter().any(|k| name.starts_with(k)), "needs {name}");
+    }
+    assert!(headers.contains("libtensorflow.so.2"), "no soname");
+}
+
+/// Compiles and runs an example.
+fn check_example(name: &str, expected: &str) {
+    let dist = dist();
+    let program = dist.join(name);
+    let source = root().join(format!("examples/c/{name}.c"));
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror"])
+        .arg(source);
+    cc.arg(format!("-I{}", dist.join("include").display()));
+    cc.arg(format!("-L{}", dist.join("lib").display()));
+    cc.args([
+        "-Wl,--no-as-needed",
+        "-ltensorflow",
+        "-ltensorflow_framework",
+        "-o",
+    ]);
+    output(cc.arg(&program));
+    let mut run = Command::new(&program);
+    run.env("LD_LIBRARY_PATH", dist.join("lib"));
+    assert_eq!(output(&mut run), expected, "{name}");
+}
+
+#[test]
+fn graph_in_c() {
+    check_example("minimal", "3 + 2 = 5\n");
+}
+
+#[test]
+fn eager_execution_in_c() {
+    check_example(
+        "eager",
+        "product: 7 10 15 22\nvariable: 8 12 18 26\nerror: code 3\n",
+    );
+}
+
+#[test]
+fn headers_declare_what_is_supported() {
+    let mut declared = String::new();
+    let mut folders = vec![root().join("crates/capi/include")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+            match entry.path() {
+                path if path.is_dir() => folders.push(path),
+                path => declared += &std::fs::read_to_string(path).expect("text"),
+            }
+        }
+    }
+    let source = std::fs::read_to_string(root().join("crates/capi/src/unsupported.rs"));
+    let source = source.expect("text");
+    let exports = std::fs::read_to_string(root().join("crates/capi/exports.txt"));
+    let exports = exports.expect("a list");
+    for name in exports.lines() {
+        let is_declared = declared.contains(&format!(" {name}("));
+        let is_supported = !source.contains(&format!("fn {name}("));
+        assert_eq!(is_declared, is_supported, "{name}");
+    }
+}
