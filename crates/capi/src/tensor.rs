@@ -90,13 +90,16 @@ impl Drop for Memory {
 /// Bytes from which on a tensor is in memory of the engine: smaller ones it copies.
 const ENGINE_MEMORY: usize = 64;
 
-/// What an empty tensor's address is.
-static NOTHING: u8 = 0;
+/// What an empty tensor's address is: aligned for every element.
+#[repr(align(64))]
+struct Nothing(#[allow(dead_code, reason = "only its address is used")] u8);
+
+static NOTHING: Nothing = Nothing(0);
 
 impl Memory {
     fn allocate(len: usize, release: Release) -> Option<Memory> {
         if len == 0 {
-            let ptr = (&raw const NOTHING).cast_mut();
+            let ptr = (&raw const NOTHING).cast_mut().cast();
             return Some(Memory { ptr, len, release });
         }
         let layout = Layout::from_size_align(len, ALIGN).ok()?;

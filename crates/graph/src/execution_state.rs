@@ -105,7 +105,11 @@ impl GraphExecutionState {
         let names = def.node.iter().map(|n| n.name.as_str());
         let new: FxHashMap<&str, NodeId> = names.zip((first..).map(NodeId::new)).collect();
         let find = |name: &str| new.get(name).copied().or_else(|| self.graph.find(name));
-        let mut importer = Importer::new(registry, None, &functions);
+        let producer = def
+            .versions
+            .as_ref()
+            .map_or(self.graph.producer, |v| v.producer);
+        let mut importer = Importer::new(registry, None, &functions).of_version(producer);
         let mut nodes = Vec::with_capacity(def.node.len());
         let mut invalid = FxHashMap::default();
         for (i, def) in def.node.iter().enumerate() {
@@ -251,7 +255,7 @@ impl GraphExecutionState {
             return Ok(());
         }
         let table = function_table(&self.functions, &self.gradients);
-        let mut importer = Importer::new(registry, None, &table);
+        let mut importer = Importer::new(registry, None, &table).of_version(self.graph.producer);
         importer.wanted = std::mem::take(&mut self.wanted);
         importer.instantiate(Arc::make_mut(&mut self.graph).library_mut());
         self.wanted = importer.wanted;

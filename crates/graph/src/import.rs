@@ -63,7 +63,7 @@ pub fn import_graph(
         ));
     }
     let functions = FunctionTable::new(def.library.as_ref());
-    let mut importer = Importer::new(registry, file, &functions);
+    let mut importer = Importer::new(registry, file, &functions).of_version(graph.producer);
     import_nodes(&mut graph, &def.node, &mut importer)?;
     let mut library = Library::default();
     importer.instantiate(&mut library);

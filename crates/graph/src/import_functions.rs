@@ -9,7 +9,7 @@ use ferroflow_model::proto::{
     FunctionDef, FunctionDefLibrary, NodeDef, attr_value, op_def::ArgDef,
 };
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass, Registry};
-use ferroflow_tensor::{DType, MappedFile};
+use ferroflow_tensor::{DType, MappedFile, PartialShape};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -68,6 +68,20 @@ pub(crate) struct Importer<'a> {
     /// Functions that nodes refer to and that were not instantiated yet.
     pub(crate) wanted: Vec<Instance>,
     seen: FxHashSet<String>,
+    /// The format version of the graph; 0 if it is not known.
+    producer: i32,
+}
+
+/// The last format version in which a placeholder without a shape looks like a scalar
+/// (`core/ops/array_ops.cc`, Placeholder).
+const SCALAR_IS_UNKNOWN: i32 = 21;
+
+/// Makes the shape of a placeholder unknown if graphs of `producer` cannot say so.
+pub(crate) fn forget_scalar_shape(op: &str, attrs: &mut Attrs, producer: i32) {
+    let is_old = (1..=SCALAR_IS_UNKNOWN).contains(&producer);
+    if op == "Placeholder" && is_old && attrs.shape("shape").is_ok_and(|s| s.rank() == Some(0)) {
+        attrs.set("shape", AttrValue::Shape(PartialShape::unknown()));
+    }
 }
 
 impl<'a> Importer<'a> {
@@ -82,7 +96,14 @@ impl<'a> Importer<'a> {
             functions,
             wanted: Vec::new(),
             seen: FxHashSet::default(),
+            producer: 0,
         }
+    }
+
+    /// Reads the graph as one of this format version.
+    pub(crate) fn of_version(mut self, producer: i32) -> Self {
+        self.producer = producer;
+        self
     }
 
     /// A node without its edges.
@@ -119,6 +140,7 @@ impl<'a> Importer<'a> {
             )
         })?;
         def.complete_attrs(&mut attrs)?;
+        forget_scalar_shape(&def.name, &mut attrs, self.producer);
         if def.class() == NodeClass::Const {
             let (value, dtype) = (attrs.tensor("value")?.dtype(), attrs.dtype("dtype")?);
             if value != dtype {

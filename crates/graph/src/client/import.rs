@@ -3,6 +3,7 @@
 use super::{ClientGraph, function_name};
 use crate::import::{check_versions, is_valid_name};
 use crate::import_attrs::AttrScope;
+use crate::import_functions::forget_scalar_shape;
 use crate::{Node, NodeId, Output, parse_tensor_name};
 use ferroflow_base::{Result, invalid_argument, not_found, topological_order};
 use ferroflow_model::proto::{GraphDef, NodeDef};
@@ -60,6 +61,8 @@ struct Import<'a> {
     /// The nodes of the GraphDef by name, and their new names.
     names: FxHashMap<&'a str, String>,
     added: FxHashMap<&'a str, NodeId>,
+    /// The format version of the GraphDef.
+    producer: i32,
     /// Inputs from nodes that come later: back edges of loops.
     later: Vec<(NodeId, usize, &'a str, usize)>,
 }
@@ -104,6 +107,7 @@ impl ClientGraph {
             used: FxHashSet::default(),
             names,
             added: FxHashMap::default(),
+            producer: def.versions.as_ref().map_or(0, |v| v.producer),
             later: Vec::new(),
             graph: self,
             options,
@@ -312,6 +316,7 @@ impl<'a> Import<'a> {
             .attrs(&def.attr, Some(&op))
             .map_err(at)?;
         op.complete_attrs(&mut attrs).map_err(at)?;
+        forget_scalar_shape(&op.name, &mut attrs, self.producer);
         self.rename_classes(&mut attrs);
         let mut node = Node {
             name: self

@@ -43,6 +43,8 @@ pub(crate) const OPS: &[Op] = &[
 fn arg_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
     let shape = match (input.dims(), ctx.constant(1)) {
+        // As in TensorFlow, the kernel checks the axis of scalars and vectors.
+        (Some([] | [_]), _) => PartialShape::scalar(),
         (Some(dims), Some(axis)) => {
             let axis = position(axis_value(axis)?, dims.len())?;
             PartialShape::of(

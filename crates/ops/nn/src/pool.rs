@@ -2,7 +2,7 @@
 //! `pooling_ops_3d.cc`).
 
 use crate::conv_reference::{self, each_offset, output_dims, pixel};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Code, Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices;
 use ferroflow_functors::numeric::Ordered;
@@ -213,7 +213,14 @@ impl PoolSpec {
 }
 
 pub(crate) fn shape_max(ctx: &mut ShapeCtx) -> Result<()> {
-    PoolSpec::of(ctx.attrs(), PoolKind::Max)?.shape(ctx)
+    match PoolSpec::of(ctx.attrs(), PoolKind::Max) {
+        // Such a node may be in a graph; running it is an error.
+        Err(e) if e.code() == Code::Unimplemented => {
+            ctx.set(0, PartialShape::of_rank(ctx.input(0).rank().unwrap_or(4)));
+            Ok(())
+        }
+        spec => spec?.shape(ctx),
+    }
 }
 
 pub(crate) fn shape_average(ctx: &mut ShapeCtx) -> Result<()> {
