@@ -69,7 +69,7 @@ enum {
   FERROFLOW_DATA_LOSS = 15
 };
 
-/* A value. Text need not end with a zero, and what an argument or an attribute says lies in the host: it is
+/* A value. Text need not end with a zero, and what an argument or an attribute says is in the host: it is
  * valid until the kernel returns. */
 typedef struct {
   uint32_t type;
@@ -149,7 +149,7 @@ typedef struct {
 
   /* Makes result `i` one that comes later; null if that is not possible, as in a synchronous function. */
   ferroflow_later* (*set_later)(ferroflow_call* call, size_t i);
-  /* Gives such a result its value, which is treated as by `set_result`. */
+  /* Sets the value of such a result, which is treated as by `set_result`. */
   void (*settle)(ferroflow_later* later, const ferroflow_value* value);
   /* Makes such a result an error. */
   void (*settle_error)(ferroflow_later* later, int code, const char* message);

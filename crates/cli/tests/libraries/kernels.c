@@ -119,7 +119,7 @@ static void next(ferroflow_call* call, void* state) {
   api->set_result(call, 0, &number);
 }
 
-/* (i32) -> i32: how many counters live. The argument only gives an order. */
+/* (i32) -> i32: how many counters live. The argument only orders calls. */
 static void live_counters(ferroflow_call* call, void* state) {
   (void)state;
   ferroflow_value number = {.type = FERROFLOW_I32};

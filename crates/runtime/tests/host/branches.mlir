@@ -19,7 +19,7 @@ func @pick(%i: i32) -> i32 {
   tfrt.return %y : i32
 }
 
-// An index that is no branch's means the last one; an index may come late.
+// An index outside the branches means the last one; an index may come late.
 // PRINTS: 'cases' returned 42,43,43,43,42
 func @cases() -> (i32, i32, i32, i32, i32) {
   %i0 = tfrt.constant.i32 0

@@ -86,7 +86,7 @@ func @gone_wrong() -> (i32, i32) {
   tfrt.return %more, %five : i32, i32
 }
 
-// Only one iteration at a time may be under way, though the condition is always known.
+// Only one iteration at a time may be in progress, though the condition is always known.
 // PRINTS: 'one_at_a_time' returned 8
 func @one_at_a_time() -> i32 {
   %true = tfrt.constant.i1 true

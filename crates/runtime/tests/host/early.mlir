@@ -1,4 +1,4 @@
-// Kernels that are not strict ask for values before they are there; others read the same ones. QUEUES: s
+// Kernels that are not strict ask for values before they are available; others read the same ones. QUEUES: s
 // INLINED: prints in another order.
 
 func @prints(%x: i32, %y: i32, %z: i32) -> !tfrt.chain {

@@ -1,4 +1,4 @@
-// Kernels that write into tensors that are there.
+// Kernels that write into existing tensors.
 
 // PRINTS: DenseHostTensor dtype = F32, shape = [2, 2], values = [0.000000e+00, -1.000000e+00, 9.000000e+00, 1.250000e+01]
 // PRINTS: DenseHostTensor dtype = F32, shape = [4], values = [1.000000e+00, 4.000000e+00, 1.000000e+00, 4.000000e+00]

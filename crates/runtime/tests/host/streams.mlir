@@ -1,4 +1,4 @@
-// Costs decide what runs on one thread; names of places; who else has a value.
+// Costs decide what runs on one thread; names of places; which others have a value.
 // LOSES: costs and names. QUEUES: s
 
 module attributes {tfrt.cost_threshold = 10 : i64} {

@@ -58,7 +58,7 @@ typedef struct TF_AttrMetadata {
   int64_t total_size;
 } TF_AttrMetadata;
 
-/* A loop in the making. The client sets cond_output, body_outputs and name. */
+/* A loop that is being built. The client sets cond_output, body_outputs and name. */
 typedef struct TF_WhileParams {
   const int ninputs;
   TF_Graph* const cond_graph;
@@ -715,7 +715,7 @@ TF_CAPI_EXPORT extern void TF_SetRequestedDevice(TF_Graph* graph, TF_Operation* 
 /* Removes the control inputs of a node that is in the graph. */
 TF_CAPI_EXPORT extern void TF_RemoveAllControlInputs(TF_Graph* graph, TF_Operation* op);
 
-/* Gives the session the nodes that were added to its graph, as a run would. */
+/* Extends the session by the nodes that were added to its graph, as a run would. */
 TF_CAPI_EXPORT extern void TF_ExtendSession(TF_Session* session, TF_Status* status);
 
 /* Adds an input to a Merge of a loop (c_api.h: a hack of the Python client). */
