@@ -414,3 +414,33 @@ fn loading_and_compiling_are_linear() {
         "{small} s for 2,000 nodes, {large} s for 16,000"
     );
 }
+
+/// The shape of `x` in a graph of this version, where it is a placeholder with the shape of a scalar, as
+/// its consumers see it: fed with a vector, or an error.
+fn check_scalar_placeholder(producer: i32, expect: &[i32]) {
+    let text = format!(
+        "node {{ name: 'x' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }}
+           attr {{ key: 'shape' value {{ shape {{ }} }} }} }}
+         node {{ name: 'n' op: 'Shape' input: 'x' attr {{ key: 'T' value {{ type: DT_FLOAT }} }} }}
+         versions {{ producer: {producer} }}"
+    );
+    let def = ferroflow_model::graph_from_text(&text).expect("valid");
+    let options = SessionOptions {
+        check_feed_shapes: false,
+        ..SessionOptions::default()
+    };
+    let frozen = Session::from_text(&text, options.clone()).expect("imported");
+    let growing = Session::create(def, options).expect("imported");
+    let x = Tensor::from_slice([3], &[1.0f32, 2.0, 3.0]).expect("small");
+    for session in [frozen, growing] {
+        let n = session.run(&[("x", x.clone())], &["n"], &[]).expect("runs");
+        assert_eq!(n[0].slice::<i32>().expect("int32"), expect, "{producer}");
+    }
+}
+
+#[test]
+fn old_graphs_cannot_say_that_a_placeholder_is_a_scalar() {
+    check_scalar_placeholder(21, &[3]);
+    // As TensorFlow's service: the declared shape is trusted.
+    check_scalar_placeholder(22, &[]);
+}

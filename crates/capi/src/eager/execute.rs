@@ -152,7 +152,7 @@ impl TFE_Op {
             cancel: self.cancel.clone(),
             trace: began.map(|context| (context, self.name_text().to_string())),
         };
-        executor.submit(Box::new(move |error| queued.run(error)))?;
+        executor.submit(Box::new(move |error, fail| queued.run(error, fail)))?;
         let handle = |output| TFE_TensorHandle::of(output, cpu).give();
         Ok(outputs.into_iter().map(handle).collect())
     }
@@ -213,7 +213,7 @@ struct Queued {
 }
 
 impl Queued {
-    fn run(self, error: Option<&Status>) -> Result<()> {
+    fn run(self, error: Option<&Status>, fail: &dyn Fn(&Status)) -> Result<()> {
         let began = Instant::now();
         let outputs = match error {
             Some(error) => Err(error.clone()),
@@ -229,6 +229,7 @@ impl Queued {
                 Ok(())
             }
             Err(error) => {
+                fail(&error);
                 let promises = self.promises.into_iter();
                 promises.for_each(|promise| promise.set(Err(error.clone())));
                 Err(error)

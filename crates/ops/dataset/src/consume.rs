@@ -23,6 +23,7 @@ pub(crate) const OPS: &[Op] = &[
          stateful",
     )
     .shape(element_shapes)
+    .not_differentiable()
     .kernel(reduce),
     Op::new(
         "DatasetCardinality",

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A call. It gets the error of an earlier one, if any, instead of being allowed to run.
-type Task = Box<dyn FnOnce(Option<&Status>) -> Result<()> + Send>;
+/// A call. It gets the error of an earlier one, if any, instead of being allowed to run, and a function that
+/// takes its own error, before anything shows that the call has failed.
+type Task = Box<dyn FnOnce(Option<&Status>, &dyn Fn(&Status)) -> Result<()> + Send>;
 
 /// Runs calls in order (TensorFlow's `EagerExecutor`). The first error of an asynchronous one stays until
 /// [`Executor::clear_error`]: calls after it fail with it.
@@ -14,9 +15,9 @@ type Task = Box<dyn FnOnce(Option<&Status>) -> Result<()> + Send>;
 /// ```
 /// use ferroflow_runtime::eager::Executor;
 /// let executor = Executor::new(true, 0);
-/// executor.submit(Box::new(|_| Err(ferroflow_base::aborted!("no"))))?;
+/// executor.submit(Box::new(|_, _| Err(ferroflow_base::aborted!("no"))))?;
 /// assert!(executor.wait().is_err());
-/// assert!(executor.submit(Box::new(|_| Ok(()))).is_err());
+/// assert!(executor.submit(Box::new(|_, _| Ok(()))).is_err());
 /// executor.clear_error();
 /// assert!(executor.wait().is_ok());
 /// # Ok::<(), ferroflow_runtime::Status>(())
@@ -40,6 +41,13 @@ struct State {
     is_busy: bool,
     has_thread: bool,
     is_closed: bool,
+}
+
+impl State {
+    /// Keeps the first error.
+    fn fail(&mut self, error: &Status) {
+        self.error.get_or_insert_with(|| error.clone());
+    }
 }
 
 impl Shared {
@@ -67,12 +75,13 @@ impl Shared {
             state.is_busy = true;
             let error = state.error.clone();
             drop(state);
-            let result = catch_unwind(AssertUnwindSafe(|| task(error.as_ref())));
+            let fail = |error: &Status| self.lock().fail(error);
+            let result = catch_unwind(AssertUnwindSafe(|| task(error.as_ref(), &fail)));
             let result = result.unwrap_or_else(|_| Err(internal!("a call panicked")));
             state = self.lock();
             state.is_busy = false;
-            if let (Err(error), None) = (result, &state.error) {
-                state.error = Some(error);
+            if let Err(error) = result {
+                state.fail(&error);
             }
             self.changed.notify_all();
         }
@@ -101,7 +110,7 @@ impl Executor {
     /// The error of an earlier call; INTERNAL if the system has no thread left.
     pub fn submit(&self, task: Task) -> Result<()> {
         if !self.is_async {
-            return task(None);
+            return task(None, &|_| ());
         }
         let mut state = self.shared.lock();
         while self.limit > 0 && state.queue.len() >= self.limit && state.error.is_none() {
