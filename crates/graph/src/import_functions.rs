@@ -68,7 +68,7 @@ pub(crate) struct Importer<'a> {
     /// Functions that nodes refer to and that were not instantiated yet.
     pub(crate) wanted: Vec<Instance>,
     seen: FxHashSet<String>,
-    /// The format version of the graph; 0 if it is not known.
+    /// The format version of the graph; 0 in graphs older than versions.
     producer: i32,
 }
 
@@ -78,7 +78,7 @@ const SCALAR_IS_UNKNOWN: i32 = 21;
 
 /// Makes the shape of a placeholder unknown if graphs of `producer` cannot say so.
 pub(crate) fn forget_scalar_shape(op: &str, attrs: &mut Attrs, producer: i32) {
-    let is_old = (1..=SCALAR_IS_UNKNOWN).contains(&producer);
+    let is_old = producer <= SCALAR_IS_UNKNOWN;
     if op == "Placeholder" && is_old && attrs.shape("shape").is_ok_and(|s| s.rank() == Some(0)) {
         attrs.set("shape", AttrValue::Shape(PartialShape::unknown()));
     }

@@ -440,6 +440,7 @@ fn check_scalar_placeholder(producer: i32, expect: &[i32]) {
 
 #[test]
 fn old_graphs_cannot_say_that_a_placeholder_is_a_scalar() {
+    check_scalar_placeholder(0, &[3]);
     check_scalar_placeholder(21, &[3]);
     // As TensorFlow's service: the declared shape is trusted.
     check_scalar_placeholder(22, &[]);
