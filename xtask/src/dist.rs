@@ -5,7 +5,7 @@
 //! `libtensorflow_cc.so.2` of TensorFlow's Python package. The other names are links to it, or a library that
 //! only needs it.
 
-use crate::{Res, cargo, root};
+use crate::{Res, cargo, command, root};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -294,13 +294,4 @@ fn copy_folder(from: &Path, to: &Path) -> Res {
         }
     }
     Ok(())
-}
-
-fn command(command: &mut Command) -> Res {
-    let name = command.get_program().to_string_lossy().into_owned();
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{name} ended with {status}")),
-        Err(e) => Err(format!("cannot start {name}: {e}")),
-    }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask interop`: programs of a stock TensorFlow client, against TensorFlow's server and
 //! ours.
 
-use crate::{Res, cargo};
+use crate::{Res, cargo, command};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,13 +59,4 @@ fn environment(root: &Path) -> Res<PathBuf> {
     command(pip.arg(&requirements))?;
     fs::write(&installed, wanted).map_err(|e| e.to_string())?;
     Ok(python)
-}
-
-fn command(command: &mut Command) -> Res {
-    let name = command.get_program().to_string_lossy().into_owned();
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{name} ended with {status}")),
-        Err(e) => Err(format!("cannot start {name}: {e}")),
-    }
 }

@@ -184,6 +184,16 @@ fn asan_works() -> bool {
             .is_ok_and(|output| output.status.success())
 }
 
+/// Runs a program and fails if it does.
+pub(crate) fn command(command: &mut Command) -> Res {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name} ended with {status}")),
+        Err(e) => Err(format!("cannot start {name}: {e}")),
+    }
+}
+
 pub(crate) fn cargo(what: &str, args: &[&str]) -> Res {
     eprintln!("== {what}: cargo {}", args.join(" "));
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());

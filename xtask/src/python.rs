@@ -1,7 +1,7 @@
 //! `cargo xtask python [--release]`: builds the Python package in a virtual environment of its own and runs
 //! its tests.
 
-use crate::{Res, root};
+use crate::{Res, command, root};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,13 +96,4 @@ fn environment() -> Res<PathBuf> {
     command(pip.args(PACKAGES))?;
     fs::write(&installed, wanted).map_err(|e| e.to_string())?;
     Ok(python)
-}
-
-fn command(command: &mut Command) -> Res {
-    let name = command.get_program().to_string_lossy().into_owned();
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{name} ended with {status}")),
-        Err(e) => Err(format!("cannot start {name}: {e}")),
-    }
 }
