@@ -54,7 +54,8 @@ impl CheckedGraphDef {
     }
 }
 
-fn function_name(function: &FunctionDef) -> &str {
+/// The name of a function in file form.
+pub(crate) fn function_name(function: &FunctionDef) -> &str {
     function.signature.as_ref().map_or("", |s| &s.name)
 }
 

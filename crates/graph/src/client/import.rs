@@ -1,6 +1,6 @@
 //! Adding the nodes of a GraphDef to a graph (`core/common_runtime/graph_constructor.cc`).
 
-use super::{ClientGraph, function_name};
+use super::ClientGraph;
 use crate::import::{check_versions, is_valid_name};
 use crate::import_attrs::AttrScope;
 use crate::import_functions::forget_scalar_shape;
@@ -470,11 +470,4 @@ fn source(input: &str) -> Result<(&str, usize)> {
 
 fn input_name(input: &str) -> &str {
     source(input).map_or(input, |(name, _)| name)
-}
-
-impl ClientGraph {
-    /// A function of the graph in file form.
-    pub fn function(&self, name: &str) -> Option<&Arc<ferroflow_model::proto::FunctionDef>> {
-        self.functions.values().find(|f| function_name(f) == name)
-    }
 }

@@ -18,6 +18,7 @@ pub use function::FunctionRequest;
 pub use import::{ImportOptions, ImportResults};
 pub use while_loop::WhileLoop;
 
+use crate::execution_state::function_name;
 use crate::export::export_node;
 use crate::import_attrs::AttrScope;
 use crate::shapes::ShapeRefiner;
@@ -458,11 +459,6 @@ impl ClientGraph {
         });
         export_node(&self.graph, node, inputs.collect())
     }
-}
-
-/// The name of a function in file form.
-pub(crate) fn function_name(function: &FunctionDef) -> &str {
-    function.signature.as_ref().map_or("", |s| &s.name)
 }
 
 /// The attr that a value in file form stands for.
