@@ -1,6 +1,6 @@
 //! `TF_DeprecatedSession`: a session that is given GraphDefs (`tensorflow/c/c_api.h`).
 
-use crate::guard::{delete, guard, handle, list, list_mut, shared, text};
+use crate::guard::{delete, guard, handle, list, list_mut, shared, text, texts};
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, invalid_argument};
@@ -98,19 +98,6 @@ pub unsafe extern "C" fn TF_ExtendGraph(
     });
 }
 
-/// Texts behind an array.
-///
-/// # Safety
-/// `names` is NULL or has `n` C strings.
-unsafe fn names(names: *const *const c_char, n: c_int) -> Result<Vec<String>> {
-    // SAFETY: as this function's.
-    let names = unsafe { list(names, n) }.iter();
-    // SAFETY: as this function's.
-    names
-        .map(|name| unsafe { text(*name) }.map(str::to_string))
-        .collect()
-}
-
 /// Tensors behind an array, which are deleted: these functions take them over.
 ///
 /// # Safety
@@ -157,9 +144,9 @@ pub unsafe extern "C" fn TF_Run(
             to.fill(std::ptr::null_mut());
             let args = take(inputs, ninputs)?;
             let signature = Signature {
-                feeds: names(input_names, ninputs)?,
-                fetches: names(output_names, noutputs)?,
-                targets: names(target_oper_names, ntargets)?,
+                feeds: texts(input_names, ninputs)?,
+                fetches: texts(output_names, noutputs)?,
+                targets: texts(target_oper_names, ntargets)?,
             };
             (shared(session)?, args, signature, to)
         };
@@ -191,9 +178,9 @@ pub unsafe extern "C" fn TF_PRunSetup(
         // SAFETY: the contract of the header.
         let (session, out, signature) = unsafe {
             let signature = Signature {
-                feeds: names(input_names, ninputs)?,
-                fetches: names(output_names, noutputs)?,
-                targets: names(target_oper_names, ntargets)?,
+                feeds: texts(input_names, ninputs)?,
+                fetches: texts(output_names, noutputs)?,
+                targets: texts(target_oper_names, ntargets)?,
             };
             (
                 shared(session)?,
@@ -231,8 +218,8 @@ pub unsafe extern "C" fn TF_PRun(
             let to = list_mut(outputs, noutputs);
             to.fill(std::ptr::null_mut());
             let args = take(inputs, ninputs)?;
-            let feeds = names(input_names, ninputs)?;
-            let fetches = names(output_names, noutputs)?;
+            let feeds = texts(input_names, ninputs)?;
+            let fetches = texts(output_names, noutputs)?;
             (
                 shared(session)?,
                 text(prun_handle)?,

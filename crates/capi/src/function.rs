@@ -1,7 +1,9 @@
 //! `TF_Function` (`tensorflow/c/c_api_function.cc`).
 
 use crate::graph::{TF_Graph, TF_Operation, TF_Output, outputs_of};
-use crate::guard::{delete, guard, guard_plain, handle, list, list_mut, shared, text, unique};
+use crate::guard::{
+    delete, guard, guard_plain, handle, list, list_mut, shared, text, texts, unique,
+};
 use crate::{TF_Buffer, TF_Status};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{FunctionRequest, NodeId};
@@ -29,19 +31,16 @@ impl TF_Function {
     }
 }
 
-/// Texts behind an array of C strings.
+/// The names in an array of C strings, if there is one.
 ///
 /// # Safety
 /// `names` is NULL or has `n` C strings.
 unsafe fn names(names: *const *const c_char, n: c_int) -> Result<Option<Vec<String>>> {
-    if names.is_null() {
-        return Ok(None);
+    match names.is_null() {
+        true => Ok(None),
+        // SAFETY: as this function's.
+        false => unsafe { texts(names, n) }.map(Some),
     }
-    // SAFETY: as this function's.
-    let names = unsafe { list(names, n) }.iter();
-    // SAFETY: as above.
-    let names = names.map(|name| unsafe { text(*name) }.map(str::to_string));
-    names.collect::<Result<_>>().map(Some)
 }
 
 /// The nodes behind an array of handles.

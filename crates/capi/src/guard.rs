@@ -2,7 +2,7 @@
 
 use crate::TF_Status;
 use ferroflow_base::{Result, Status, internal, invalid_argument};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the body of a function that reports errors by `status`, which may be NULL; returns `otherwise`
@@ -59,6 +59,21 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| invalid_argument!("'{}' is not UTF-8", text.to_string_lossy()))
+}
+
+/// The texts behind an array of C strings; none if it is NULL.
+///
+/// # Safety
+/// `texts` is NULL or has `n` elements, each as [`text`] wants it.
+///
+/// # Errors
+/// Those of [`text`].
+pub(crate) unsafe fn texts(texts: *const *const c_char, n: c_int) -> Result<Vec<String>> {
+    // SAFETY: as this function's.
+    let texts = unsafe { list(texts, n) }.iter();
+    // SAFETY: as this function's.
+    let texts = texts.map(|t| unsafe { text(*t) }.map(str::to_string));
+    texts.collect()
 }
 
 /// The object behind a handle.
