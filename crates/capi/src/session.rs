@@ -504,8 +504,11 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
             .map(|t| unsafe { text(*t) });
         let tags = tags.collect::<Result<Vec<_>>>()?;
         let directory = std::path::Path::new(directory);
-        let model = SavedModel::open(directory, &tags, options)?;
-        let (meta, def) = SavedModel::meta_graph(directory, &tags)?;
+        let (model, meta) = SavedModel::open_with_meta_graph(directory, &tags, options)?;
+        let registry = ferroflow_runtime::registry();
+        let all = meta.graph_def.as_ref();
+        let (def, _) =
+            ferroflow_graph::supported_part(all.unwrap_or(&Default::default()), registry);
         graph
             .state
             .change(|g| g.import(&def, &Default::default()).map(drop))?;

@@ -246,14 +246,13 @@ fn saver_of(def: &Bound<'_, PyAny>) -> PyResult<Option<Saver>> {
     Ok((!saver.filename.is_empty()).then_some(saver))
 }
 
-/// The saver of the SavedModel in a directory, if it has one.
-pub fn saver_in(directory: &Path, tags: &[&str]) -> Option<Saver> {
-    let (meta, _) = SavedModel::meta_graph(directory, tags).ok()?;
-    let def = meta.saver_def?;
+/// The saver of a SavedModel, if it has one.
+pub fn saver_in(model: &SavedModel) -> Option<Saver> {
+    let def = model.saver()?;
     let saver = Saver {
-        filename: def.filename_tensor_name,
-        save: def.save_tensor_name,
-        restore: def.restore_op_name,
+        filename: def.filename_tensor_name.clone(),
+        save: def.save_tensor_name.clone(),
+        restore: def.restore_op_name.clone(),
     };
     (!saver.filename.is_empty()).then_some(saver)
 }

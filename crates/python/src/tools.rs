@@ -48,8 +48,8 @@ pub fn load<'py>(
     let tags = names(&tags);
     let open = || Source::open(&path, &kind, &tags, options(threads, optimize)?);
     let source = progress::run(py, progress, "loading", open)?.map_err(error)?;
-    let saver = match &kind {
-        Kind::Saved => saver_in(&path, &tags),
+    let saver = match &source {
+        Source::Saved(model) => saver_in(model),
         _ => None,
     };
     Ok(Bound::new(py, Model::new(py, source, saver)?)?.into_any())

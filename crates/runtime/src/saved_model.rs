@@ -5,13 +5,13 @@ use crate::{Callable, RunOptions, Session, SessionOptions, Signature};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_graph::{LeftOut, parse_tensor_name, supported_part};
 use ferroflow_model::proto::{
-    AssetFileDef, GraphDef, MetaGraphDef, SignatureDef, TensorInfo, collection_def::Kind,
+    AssetFileDef, MetaGraphDef, SaverDef, SignatureDef, TensorInfo, collection_def::Kind,
     tensor_info::Encoding,
 };
 use ferroflow_model::{
     GraphFile, SavedModelFile, decode_asset, has_checkpoint, shape_from_proto, tensor_from_proto,
 };
-use ferroflow_tensor::{DType, PartialShape, Tensor};
+use ferroflow_tensor::{DType, MappedFile, PartialShape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -73,6 +73,7 @@ pub struct SavedModel {
     /// The compiled signatures that were run.
     callables: BTreeMap<String, OnceLock<Arc<Callable>>>,
     left_out: LeftOut,
+    saver: Option<SaverDef>,
 }
 
 impl SavedModel {
@@ -87,15 +88,37 @@ impl SavedModel {
     /// # Errors
     /// NOT_FOUND if no graph has these tags; those of reading, importing, restoring and of the init op.
     pub fn open(directory: &Path, tags: &[&str], options: SessionOptions) -> Result<SavedModel> {
-        let loaded = Self::load(directory, tags, options);
-        loaded.map_err(|e| e.note(format!("in SavedModel {}", directory.display())))
+        let read = Self::read(directory, tags);
+        let loaded = read.and_then(|(meta, file)| Self::load(directory, meta, file, options));
+        loaded.map_err(|e| in_model(e, directory))
     }
 
-    fn load(directory: &Path, tags: &[&str], options: SessionOptions) -> Result<SavedModel> {
+    /// [`SavedModel::open`], and the graph as it is in the file, with its signatures.
+    ///
+    /// # Errors
+    /// As [`SavedModel::open`].
+    pub fn open_with_meta_graph(
+        directory: &Path,
+        tags: &[&str],
+        options: SessionOptions,
+    ) -> Result<(SavedModel, MetaGraphDef)> {
+        let (meta, file) = Self::read(directory, tags).map_err(|e| in_model(e, directory))?;
+        let model = Self::load(directory, meta.clone(), file, options);
+        Ok((model.map_err(|e| in_model(e, directory))?, meta))
+    }
+
+    fn read(directory: &Path, tags: &[&str]) -> Result<(MetaGraphDef, Option<Arc<MappedFile>>)> {
         let SavedModelFile { mut model, file } = SavedModelFile::open(directory)?;
         let at = find_graph(&model.meta_graphs, tags)?;
-        let mut meta = model.meta_graphs.swap_remove(at);
-        drop(model);
+        Ok((model.meta_graphs.swap_remove(at), file))
+    }
+
+    fn load(
+        directory: &Path,
+        mut meta: MetaGraphDef,
+        file: Option<Arc<MappedFile>>,
+        options: SessionOptions,
+    ) -> Result<SavedModel> {
         let graph = meta.graph_def.take().unwrap_or_default();
         let (graph, left_out) = supported_part(&graph, registry());
         let session = Session::from_file(GraphFile { graph, file }, options)?;
@@ -116,23 +139,10 @@ impl SavedModel {
                 .collect(),
             signatures,
             left_out,
+            saver: meta.saver_def.clone(),
         };
         model.prepare(&meta)?;
         Ok(model)
-    }
-
-    /// The graph that was saved with exactly these tags: as it is in the file, and the part whose ops are
-    /// supported.
-    ///
-    /// # Errors
-    /// NOT_FOUND if no graph has these tags; those of reading.
-    pub fn meta_graph(directory: &Path, tags: &[&str]) -> Result<(MetaGraphDef, GraphDef)> {
-        let SavedModelFile { mut model, .. } = SavedModelFile::open(directory)?;
-        let at = find_graph(&model.meta_graphs, tags)?;
-        let meta = model.meta_graphs.swap_remove(at);
-        let def = meta.graph_def.clone().unwrap_or_default();
-        let (part, _) = supported_part(&def, registry());
-        Ok((meta, part))
     }
 
     /// Restores variables, then runs the init op.
@@ -244,6 +254,11 @@ impl SavedModel {
         &self.left_out
     }
 
+    /// The nodes that save and restore the variables, if the graph has them.
+    pub fn saver(&self) -> Option<&SaverDef> {
+        self.saver.as_ref()
+    }
+
     /// The session, for running nodes by their names in the graph.
     pub fn session(&self) -> &Session {
         &self.session
@@ -346,6 +361,10 @@ impl ModelSignature {
         };
         self.inputs.iter().map(arg).collect()
     }
+}
+
+fn in_model(error: Status, directory: &Path) -> Status {
+    error.note(format!("in SavedModel {}", directory.display()))
 }
 
 fn find_graph(graphs: &[MetaGraphDef], tags: &[&str]) -> Result<usize> {
