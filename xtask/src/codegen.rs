@@ -39,6 +39,7 @@ fn protos(root: &Path, mode: Mode) -> Res {
         "saved_model.proto",
         "example.proto",
         "service.proto",
+        "worker.proto",
         "api.proto",
     ];
     let set = protox::compile(protos, [dir.join("proto")]).map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
 //! The foundation of all other rooms: [`Status`] with TensorFlow's error codes, typed ids, numbers
-//! as text, topological order.
+//! as text, hashes, topological order.
 //!
 //! Entry points: [`Status`], [`Result`], the constructors ([`invalid_argument!`] and the like),
 //! [`define_id!`], [`general`], [`topological_order`].
@@ -8,11 +8,13 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod hash;
 mod id;
 mod number;
 mod status;
 mod topo;
 
+pub use hash::{hash64, hash64_combine};
 pub use number::general;
 pub use status::{Code, Result, Status};
 pub use topo::topological_order;

@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<()> {
         tls: tls.map(|(certificate, key)| TlsOptions { certificate, key }),
         max_message: args.max_message_bytes.unwrap_or(usize::MAX),
         master: MasterOptions {
-            task: def.task.clone(),
+            server: def.clone(),
             cpus: args.cpus.into(),
             threads: args.threads,
             session_idle: match args.session_gc_seconds {

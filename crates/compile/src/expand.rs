@@ -32,7 +32,7 @@ pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
         registry,
         lower: Lower::Always,
     };
-    let lower = passes::lower::PASS.run;
+    let lower = passes::lower::lower;
     let mut patch = Patch::new();
     // A function that calls itself stays a call, and may have loops.
     let library = graph.library().clone();
@@ -46,6 +46,32 @@ pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
     lower(&mut graph, &ctx)?;
     patch.apply(&mut graph);
     Ok(graph)
+}
+
+/// Inlines calls and lowers functional control flow, so that what is left can be placed on the devices of
+/// several tasks. References and ops that stand for several stay: any of TensorFlow's workers can run the
+/// parts.
+///
+/// # Errors
+///
+/// The error of a function's body if that is called.
+pub fn expand_for_placement(
+    pruned: PrunedGraph,
+    lower: Lower,
+    registry: &Registry,
+) -> Result<PrunedGraph> {
+    pruned.try_map(|graph| {
+        let ctx = PassCtx { registry, lower };
+        rewrite(graph, &ctx, |graph, ctx, _| symbolic_gradient::run(graph, ctx))?;
+        rewrite(graph, &ctx, inline::run)?;
+        passes::lower::lower(graph, &ctx)?;
+        // Calls in branches and loops have become visible.
+        let called = rewrite(graph, &ctx, inline::run)?;
+        let mut patch = Patch::new();
+        patch.set_library(graph.library().subset(&called));
+        patch.apply(graph);
+        Ok(())
+    })
 }
 
 fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {

@@ -20,7 +20,7 @@ mod pipeline;
 mod view;
 
 pub use emit::emit;
-pub use expand::{expand, lowered};
+pub use expand::{expand, expand_for_placement, lowered};
 pub use pass::{Lower, Options, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
 pub use pipeline::{PIPELINE, compile, optimize};

@@ -2,7 +2,10 @@
 //! [`PrunedGraph`](ferroflow_graph::PrunedGraph) → [`ExpandedGraph`] →
 //! [`PlacedGraph`] → [`OptimizedGraph`].
 
+use crate::{Lower, PassCtx, passes};
+use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Patch, PlacedGraph};
+use ferroflow_opdef::Registry;
 
 /// A pruned graph without references, ops that stand for several, and calls that can be inlined.
 #[derive(Clone)]
@@ -12,6 +15,15 @@ impl ExpandedGraph {
     /// The graph.
     pub fn graph(&self) -> &Graph {
         &self.0
+    }
+
+    /// Turns functional control flow that `lower` selects into Switch, Merge and loops, so that its parts can
+    /// be placed on several devices.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a function or a device name is malformed.
+    pub fn lower(&mut self, lower: Lower, registry: &Registry) -> Result<()> {
+        passes::lower::lower(&mut self.0, &PassCtx { registry, lower })
     }
 
     /// Applies changes that a patch of this graph has collected.

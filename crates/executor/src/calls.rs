@@ -61,6 +61,11 @@ impl Calls {
         self.all[call as usize].results[index] = value;
     }
 
+    /// The node that made a call, if it is not the step itself.
+    pub(crate) fn caller_of(&self, call: u32) -> Option<TaggedNode> {
+        self.all[call as usize].caller
+    }
+
     /// The results of the step; those that were never set are dead.
     pub(crate) fn take_root_results(&mut self) -> Vec<Option<Tensor>> {
         std::mem::take(&mut self.all[0].results)

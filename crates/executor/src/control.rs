@@ -62,6 +62,11 @@ impl StepState {
                 let value = plan.consts.get(*c as usize).cloned();
                 self.forward_output(env, item, value.into());
             }
+            Action::Send(key) => {
+                let tensor = take(plan, &mut self.slots[first]).into_tensor();
+                self.send(env, item, key, tensor)?;
+                self.propagate::<true>(env, item.node, item.iter);
+            }
             Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
             Action::Call(frame) | Action::While { cond: frame, .. } => {
                 let args = self.take_args(plan, node, first, 0);
@@ -72,7 +77,7 @@ impl StepState {
                 let function = function.map_err(|e| env.at_node(item.node, e))?;
                 return self.begin_branch(env, item, first, function);
             }
-            Action::Arg(_) | Action::Kernel(_) => {}
+            Action::Arg(_) | Action::Kernel(_) | Action::Recv(_) => {}
         }
         self.release(env, item.iter)
     }

@@ -12,8 +12,10 @@ use crate::offloaded::OffloadedNode;
 use crate::state::{Outputs, StepState, TaggedNode};
 use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
-use ferroflow_opdef::{Callable, Cost, Functions, Resources, StepServices, Value};
-use ferroflow_program::Plan;
+use ferroflow_opdef::{
+    Callable, Cost, Functions, Rendezvous, Resources, StepServices, Value,
+};
+use ferroflow_program::{Action, Plan};
 use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool, Registration};
 use ferroflow_tensor::Tensor;
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +34,7 @@ pub struct Executor {
     plan: Arc<Plan>,
     functions: FunctionTable,
     has_async: bool,
+    has_transfers: bool,
     idle: Mutex<Vec<StepState>>,
 }
 
@@ -49,17 +52,18 @@ impl Functions for FunctionTable {
 type Done = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
 
 /// A step that several threads carry on.
-struct Step {
+pub(crate) struct Step {
     executor: Arc<Executor>,
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     resources: Resources,
+    rendezvous: Option<Arc<dyn Rendezvous>>,
     cancel: CancelToken,
     /// Cancels the asynchronous kernels that still wait when the step fails.
-    waiting: CancelToken,
-    trace: Option<Arc<dyn TraceSink>>,
+    pub(crate) waiting: CancelToken,
+    pub(crate) trace: Option<Arc<dyn TraceSink>>,
     id: u64,
     /// Messages are nodes that finished away from the state.
-    state: Mailbox<StepState, (TaggedNode, Result<Outputs>)>,
+    pub(crate) state: Mailbox<StepState, (TaggedNode, Result<Outputs>)>,
     /// Set at the end of a step without `on_done`.
     done: AtomicBool,
     on_done: Mutex<Option<Done>>,
@@ -91,6 +95,10 @@ impl Executor {
         }
         Executor {
             functions: FunctionTable(functions),
+            has_transfers: plan
+                .nodes
+                .iter()
+                .any(|n| matches!(n.action, Action::Send(_) | Action::Recv(_))),
             has_async: plan.nodes.iter().any(|n| n.cost == Cost::Async),
             plan,
             idle: Mutex::new(Vec::new()),
@@ -100,6 +108,11 @@ impl Executor {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Whether steps need a rendezvous.
+    pub fn has_transfers(&self) -> bool {
+        self.has_transfers
     }
 
     /// A number that no other step of the process has.
@@ -189,6 +202,7 @@ impl Executor {
             args,
             pool: own.as_ref().unwrap_or(&*INLINE),
             resources: services.resources,
+            rendezvous: None,
             cancel: services.cancel,
             trace: None,
         };
@@ -271,6 +285,7 @@ impl Step {
             executor: executor.clone(),
             pool: with.pool.clone(),
             resources: with.resources.clone(),
+            rendezvous: with.rendezvous.cloned(),
             cancel: with.cancel.clone(),
             waiting,
             trace: with.trace.cloned(),
@@ -282,11 +297,12 @@ impl Step {
         })
     }
 
-    fn env(&self) -> Env<'_> {
+    pub(crate) fn env(&self) -> Env<'_> {
         let with = RunArgs {
             args: Vec::new(),
             pool: &self.pool,
             resources: &self.resources,
+            rendezvous: self.rendezvous.as_ref(),
             cancel: &self.cancel,
             trace: self.trace.as_ref(),
         };
@@ -317,7 +333,7 @@ impl Step {
     }
 
     /// Carries the step on for as long as this thread can own its state.
-    fn drive(self: &Arc<Self>) {
+    pub(crate) fn drive(self: &Arc<Self>) {
         let (env, plan) = (self.env(), &*self.executor.plan);
         while let Some(mut state) = self.state.try_lock() {
             if let Err(error) = no_panic(|| {
@@ -336,10 +352,17 @@ impl Step {
                 let offloaded = state.take_inputs(plan, item);
                 if plan.nodes[item.node.index()].cost == Cost::Async {
                     // A panic drops the call, which answers it.
-                    if let Err(e) = no_panic(|| {
-                        self.start(&env, offloaded);
+                    let started = no_panic(|| {
+                        match &plan.nodes[item.node.index()].action {
+                            Action::Recv(key) => {
+                                let key = state.full_key(plan, item, key);
+                                self.recv(&env, &offloaded, &key);
+                            }
+                            _ => self.start(&env, offloaded),
+                        }
                         Ok(())
-                    }) {
+                    });
+                    if let Err(e) = started {
                         keep_first(&mut state.error, e);
                     }
                 } else if own.is_none() {
@@ -353,9 +376,13 @@ impl Step {
                 }
             }
             let finished = own.is_none() && state.in_flight == 0;
-            let given_up = state.error.is_some();
+            let given_up = state.error.clone();
             let left = self.state.release(state);
-            if given_up {
+            if let Some(error) = given_up {
+                // First: those who wait for a tensor of this step learn why it does not come.
+                if let Some(rendezvous) = &self.rendezvous {
+                    rendezvous.abort(error);
+                }
                 self.waiting.cancel();
             }
             match own {

@@ -2,7 +2,9 @@
 
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status};
-use ferroflow_opdef::{Functions, KernelCtx, OpKernel, Resources, StepServices, Value};
+use ferroflow_opdef::{
+    Functions, KernelCtx, OpKernel, Rendezvous, Resources, StepServices, Value,
+};
 use ferroflow_program::{FrameIdx, NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::Tensor;
@@ -17,6 +19,8 @@ pub struct RunArgs<'a> {
     pub pool: &'a Arc<Pool>,
     /// State that outlives the step.
     pub resources: &'a Resources,
+    /// Where `_Send` and `_Recv` nodes meet; a plan without any needs none.
+    pub rendezvous: Option<&'a Arc<dyn Rendezvous>>,
     /// Ends the step when cancelled.
     pub cancel: &'a CancelToken,
     /// Receives a span for every node.
@@ -27,6 +31,7 @@ pub struct RunArgs<'a> {
 pub(crate) struct Env<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) services: StepServices<'a>,
+    pub(crate) rendezvous: Option<&'a Arc<dyn Rendezvous>>,
     pub(crate) trace: Option<&'a dyn TraceSink>,
     /// Whether expensive nodes may run on other threads.
     pub(crate) dispatches: bool,
@@ -54,6 +59,7 @@ impl<'a> Env<'a> {
                 functions,
                 step_id: id,
             },
+            rendezvous: with.rendezvous,
             trace: with.trace.map(|trace| &**trace),
             dispatches,
         }

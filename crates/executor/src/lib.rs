@@ -17,6 +17,7 @@ pub mod host;
 mod kernel;
 mod loops;
 mod offloaded;
+mod send_recv;
 mod state;
 mod trace;
 

@@ -326,7 +326,7 @@ impl StepState {
 
     fn is_expensive(&self, node: &Node, iter: u32) -> bool {
         match (&node.action, node.cost) {
-            (Action::Kernel(_), Cost::Expensive | Cost::Async) => true,
+            (Action::Kernel(_), Cost::Expensive | Cost::Async) | (Action::Recv(_), _) => true,
             (Action::Kernel(_), Cost::BySize) => {
                 let first = (self.iterations[iter as usize].slot_base + node.first_slot) as usize;
                 let slots = &self.slots[first..first + node.n_inputs as usize];
@@ -509,9 +509,18 @@ impl StepState {
             inputs.iter_mut().for_each(Value::clear);
             let outputs = &mut self.outputs[..node.n_outputs as usize];
             outputs.iter_mut().for_each(Value::clear);
-            match node.action {
-                Action::Enter { frame, is_constant } => {
+            match &node.action {
+                &Action::Enter { frame, is_constant } => {
                     self.enter(env, item, frame, is_constant, false)?;
+                }
+                Action::Send(key) => {
+                    self.send(env, item, key, None)?;
+                    self.propagate::<false>(env, item.node, item.iter);
+                }
+                // Its peer sends all the same.
+                Action::Recv(_) => {
+                    self.iterations[item.iter as usize].outstanding += 1;
+                    self.schedule(env, item);
                 }
                 Action::Exit => self.dead_exit(item),
                 Action::NextIteration => {}

@@ -21,6 +21,7 @@ fn run(
         args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
         pool,
         resources: &Resources::default(),
+        rendezvous: None,
         cancel,
         trace: None,
     })
@@ -371,6 +372,7 @@ fn run_async(
         args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
         pool,
         resources: &Resources::default(),
+        rendezvous: None,
         cancel,
         trace: None,
     };

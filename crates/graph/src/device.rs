@@ -78,6 +78,25 @@ impl DeviceSpec {
         })
     }
 
+    /// These parts of the name, and those of `other` where this one leaves them open.
+    ///
+    /// ```
+    /// use ferroflow_graph::DeviceSpec;
+    /// let of = |name| DeviceSpec::parse(name).unwrap();
+    /// let merged = of("/cpu:1").or(&of("/job:ps/task:2/cpu:0"));
+    /// assert_eq!(merged.to_string(), "/job:ps/task:2/device:CPU:1");
+    /// ```
+    #[must_use]
+    pub fn or(self, other: &DeviceSpec) -> DeviceSpec {
+        DeviceSpec {
+            job: self.job.or_else(|| other.job.clone()),
+            replica: self.replica.or(other.replica),
+            task: self.task.or(other.task),
+            kind: self.kind.or_else(|| other.kind.clone()),
+            index: self.index.or(other.index),
+        }
+    }
+
     /// The same task, any device of the kind CPU: where soft placement goes.
     #[must_use]
     pub fn softened(&self) -> DeviceSpec {
@@ -118,6 +137,9 @@ impl fmt::Display for DeviceSpec {
 pub struct DeviceSet {
     /// Full names; the first is where nodes go that ask for none.
     pub names: Vec<String>,
+    /// The incarnation of each device, which changes when its task restarts; of the devices of a process
+    /// alone it does not matter, and the list may be shorter.
+    pub incarnations: Vec<u64>,
     /// Whether a node is placed on a CPU if the requested device does not exist.
     pub soft: bool,
 }
@@ -139,6 +161,11 @@ pub(crate) fn colocated_with(node: &Node) -> impl Iterator<Item = &str> {
 }
 
 impl DeviceSet {
+    /// The incarnation of a device, by position.
+    pub fn incarnation(&self, device: usize) -> u64 {
+        self.incarnations.get(device).copied().unwrap_or(1)
+    }
+
     /// Checks that colocated nodes ask for devices that can be the same, unless placement is soft. `find`
     /// returns a node of the graph by name.
     ///

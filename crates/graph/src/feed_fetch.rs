@@ -1,54 +1,75 @@
-//! Feeds and fetches that a step exchanges with its client while it runs.
+//! Feeds and fetches that a step exchanges with its client through its rendezvous.
 
 use crate::graph::def_of;
-use crate::prune::boundary_attrs;
-use crate::{ARG, Graph, Node, NodeId, Output, PrunedGraph, Signature};
+use crate::{Graph, NodeId, PrunedGraph};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
-use ferroflow_tensor::DType;
 
-/// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send`. Their keys are the names of
-/// `signature`; the rendezvous is the only argument that is left.
+/// The device that exchanges feeds and fetches with its client.
+#[derive(Clone, Debug, Default)]
+pub struct ClientDevice {
+    /// Its full name; empty in a step of one process.
+    pub name: String,
+    /// The incarnation of the device.
+    pub incarnation: u64,
+}
+
+impl ClientDevice {
+    /// The rendezvous key of the feed or fetch `name`.
+    ///
+    /// ```
+    /// let key = ferroflow_graph::ClientDevice::default().key("x:0");
+    /// assert_eq!(key, ";0000000000000000;;x:0;0:0");
+    /// ```
+    pub fn key(&self, name: &str) -> String {
+        let (device, incarnation) = (&self.name, self.incarnation);
+        format!("{device};{incarnation:016x};{device};{name};0:0")
+    }
+}
+
+/// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send`, whose keys have the name at the
+/// node's index in `feeds` or `fetches`.
 ///
 /// # Errors
-/// INTERNAL if the graph was not pruned for `signature`.
+/// INTERNAL if an index has no name.
 pub fn args_to_send_recv(
     pruned: PrunedGraph,
-    signature: &Signature,
+    feeds: &[String],
+    fetches: &[String],
+    device: &ClientDevice,
     registry: &Registry,
 ) -> Result<PrunedGraph> {
-    let mut graph = pruned.0;
-    let dtype = |t| AttrValue::Type(t);
-    let name = graph.unique_name("_rendezvous");
-    let rendezvous = add_rendezvous(&mut graph, name, registry)?;
-    let ends: Vec<NodeId> = graph
-        .iter()
-        .filter(|(id, n)| match n.class() {
-            NodeClass::Arg => *id != rendezvous,
-            class => class == NodeClass::Retval,
-        })
-        .map(|(id, _)| id)
-        .collect();
+    let mut graph: Graph = pruned.0;
+    let is_end = |class| matches!(class, NodeClass::Arg | NodeClass::Retval);
+    let ends = graph.iter().filter(|(_, n)| is_end(n.class()));
+    let ends: Vec<NodeId> = ends.map(|(id, _)| id).collect();
     let mut targets = graph.targets().to_vec();
+    let text = |text: &str| AttrValue::Str(text.to_string().into());
     for id in ends {
         let mut node = graph.node(id).clone();
         let is_fetch = node.class() == NodeClass::Retval;
         let index = node.attrs.int("index")? as usize;
         let (names, op, attr) = match is_fetch {
-            true => (&signature.fetches, "_Send", "T"),
-            false => (&signature.feeds, "_Recv", "tensor_type"),
+            true => (fetches, "_Send", "T"),
+            false => (feeds, "_Recv", "tensor_type"),
         };
-        let key = names.get(index).cloned();
-        let key = key.ok_or_else(|| internal!("the signature has no name number {index}"))?;
+        let name = names.get(index);
+        let name = name.ok_or_else(|| internal!("the signature has no name number {index}"))?;
         let mut attrs = Attrs::default()
-            .with(attr, dtype(node.attrs.dtype("T")?))
-            .with("tensor_name", AttrValue::Str(key.into()));
+            .with(attr, AttrValue::Type(node.attrs.dtype("T")?))
+            .with("tensor_name", text(name))
+            .with("send_device", text(&device.name))
+            .with(
+                "send_device_incarnation",
+                AttrValue::Int(device.incarnation as i64),
+            )
+            .with("recv_device", text(&device.name))
+            .with("client_terminated", AttrValue::Bool(true));
         if let Some(shape) = node.attrs.get("_shape") {
             attrs.set("_shape", shape.clone());
         }
         node.def = def_of(registry, op)?;
         node.attrs = attrs;
-        node.inputs.insert(0, Output::new(rendezvous, 0));
         graph.replace(id, node);
         if is_fetch {
             targets.push(id);
@@ -56,14 +77,4 @@ pub fn args_to_send_recv(
     }
     graph.set_targets(targets);
     Ok(PrunedGraph(graph))
-}
-
-/// Adds the argument through which a step's rendezvous comes, the first of all.
-pub(crate) fn add_rendezvous(
-    graph: &mut Graph,
-    name: String,
-    registry: &Registry,
-) -> Result<NodeId> {
-    let attrs = boundary_attrs(DType::Resource, 0);
-    graph.add(Node::new(registry, name, ARG, attrs, &[], &[])?)
 }

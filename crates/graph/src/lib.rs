@@ -13,6 +13,7 @@
 mod autodiff;
 mod builder;
 mod client;
+mod control_loops;
 mod device;
 mod execution_state;
 mod export;
@@ -44,7 +45,7 @@ pub use client::{
 pub use device::{DeviceSet, DeviceSpec};
 pub use execution_state::{CheckedGraphDef, GraphExecutionState};
 pub use export::{export_attr, export_graph};
-pub use feed_fetch::args_to_send_recv;
+pub use feed_fetch::{ClientDevice, args_to_send_recv};
 pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library, referred_functions};
@@ -54,7 +55,7 @@ pub use import::{import_graph, is_valid_name};
 pub const ORIGIN: &str = "_origin";
 
 pub use order::{Consumers, needed_by, topological_order};
-pub use partition::{Partition, PlacedGraph, partition};
+pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;
 pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
 pub use shape_values::integers;

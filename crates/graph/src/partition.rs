@@ -1,10 +1,10 @@
-//! Partitions a graph into one for each device.
+//! Partitions a graph into one for each device or task (TensorFlow: `core/graph/graph_partition.cc`).
 
-use crate::feed_fetch::add_rendezvous;
-use crate::{Graph, Node, NodeId, Output, ShapeMap, infer_shapes, loop_frames};
+use crate::control_loops::{ControlLoops, colocate_control_flow, empty_constant};
+use crate::{DeviceSet, Graph, Node, NodeId, Output, PrunedGraph, ShapeMap, infer_shapes};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
-use ferroflow_tensor::{DType, LazyTensor, Tensor};
+use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 
 /// A graph that one device runs.
@@ -28,109 +28,138 @@ impl PlacedGraph {
     }
 }
 
-/// The part of a graph that one device runs.
+/// The part of a graph that one device or task runs.
 ///
-/// Values for other parts leave through `_Send` nodes, those from other parts arrive through
-/// `_Recv` nodes. The rendezvous where they meet is its first argument; its other arguments and its
-/// results are some of the whole graph's.
-pub struct Partition {
-    /// The device, by position.
-    pub device: usize,
+/// Tensors for other parts leave through `_Send` nodes, those from other parts arrive through `_Recv`
+/// nodes. Its arguments and results are some of the whole graph's.
+pub struct Partition<G = PlacedGraph> {
+    /// The number of the device or task.
+    pub part: usize,
     /// Its nodes.
-    pub graph: PlacedGraph,
-    /// For each argument after the first, the argument of the whole graph.
+    pub graph: G,
+    /// For each argument, the argument of the whole graph.
     pub feeds: Vec<usize>,
     /// For each result, the result of the whole graph.
     pub fetches: Vec<usize>,
 }
 
-/// Cuts a pruned graph along `places` (the device of each node; see
-/// [`DeviceSet::place_nodes`](crate::DeviceSet::place_nodes)). `names` are the devices' names.
-///
-/// `None` when one device has all nodes, and when a cut would go through a loop or between a
-/// Switch and what it may leave dead: such a graph runs in one piece.
+impl<G> Partition<G> {
+    fn map<H>(self, f: impl FnOnce(G) -> H) -> Partition<H> {
+        Partition {
+            part: self.part,
+            graph: f(self.graph),
+            feeds: self.feeds,
+            fetches: self.fetches,
+        }
+    }
+}
+
+/// Cuts a graph into one for each device; `places` are the devices of its nodes (see
+/// [`DeviceSet::place_nodes`]). `None` if one device has all nodes.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if a loop is malformed.
+/// INVALID_ARGUMENT if a loop is malformed, or spans devices without a LoopCond.
 pub fn partition(
     graph: &Graph,
     places: &[usize],
-    names: &[String],
+    devices: &DeviceSet,
     registry: &Registry,
 ) -> Result<Option<Vec<Partition>>> {
-    let mut devices: Vec<usize> = graph.iter().map(|(id, _)| places[id.index()]).collect();
-    devices.sort_unstable();
-    devices.dedup();
-    if devices.len() < 2 || !may_be_cut(graph, places)? {
+    let parts = cut(graph, places, devices, &|device| device, registry)?;
+    let placed = |p: Partition<Graph>| p.map(PlacedGraph);
+    Ok(parts.map(|parts| parts.into_iter().map(placed).collect()))
+}
+
+/// As [`partition`], into one graph for each task; `task_of` returns that of a device. A task may
+/// partition its graph again.
+///
+/// # Errors
+/// As [`partition`].
+pub fn partition_by_task(
+    graph: &PrunedGraph,
+    places: &[usize],
+    devices: &DeviceSet,
+    task_of: &dyn Fn(usize) -> usize,
+    registry: &Registry,
+) -> Result<Option<Vec<Partition<PrunedGraph>>>> {
+    let parts = cut(graph.graph(), places, devices, task_of, registry)?;
+    let pruned = |p: Partition<Graph>| p.map(PrunedGraph);
+    Ok(parts.map(|parts| parts.into_iter().map(pruned).collect()))
+}
+
+fn cut(
+    graph: &Graph,
+    places: &[usize],
+    devices: &DeviceSet,
+    part_of: &dyn Fn(usize) -> usize,
+    registry: &Registry,
+) -> Result<Option<Vec<Partition<Graph>>>> {
+    let mut places = places.to_vec();
+    colocate_control_flow(graph, &mut places)?;
+    let of_node = |(id, _): (NodeId, &Node)| part_of(places[id.index()]);
+    let mut numbers: Vec<usize> = graph.iter().map(of_node).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    if numbers.len() < 2 {
         return Ok(None);
     }
+    let shapes = infer_shapes(graph, registry).unwrap_or_default();
+    let mut graph = graph.clone();
+    let loops = ControlLoops::add(&mut graph, &mut places, part_of, registry)?;
     let cut = Cut {
-        graph,
-        places,
-        names,
+        graph: &graph,
+        places: &places,
+        devices,
+        part_of,
+        loops,
         registry,
-        shapes: infer_shapes(graph, registry).unwrap_or_default(),
+        shapes,
+        n_edges: 0,
+        new_id: vec![NodeId::new(0); graph.id_bound()],
+        parts: Vec::new(),
     };
-    cut.run(&devices).map(Some)
+    cut.run(&numbers).map(Some)
 }
 
-/// Whether no edge between devices is in a loop or may carry a dead value.
-fn may_be_cut(graph: &Graph, places: &[usize]) -> Result<bool> {
-    let frames = loop_frames(graph)?;
-    let crosses = |from: NodeId, to: NodeId| places[from.index()] != places[to.index()];
-    let in_loop = graph.iter().any(|(id, node)| {
-        node.predecessors()
-            .any(|from| crosses(from, id) && frames.after(graph, from).is_some())
-    });
-    if in_loop {
-        return Ok(false);
-    }
-    let consumers = crate::Consumers::new(graph);
-    let mut stack: Vec<NodeId> = graph
-        .iter()
-        .filter(|(_, n)| n.class() == NodeClass::Switch)
-        .map(|(id, _)| id)
-        .collect();
-    let mut seen = vec![false; graph.id_bound()];
-    while let Some(id) = stack.pop() {
-        if std::mem::replace(&mut seen[id.index()], true) {
-            continue;
-        }
-        for &(reader, _) in consumers.of(id) {
-            if crosses(id, reader) {
-                return Ok(false);
-            }
-            stack.push(reader);
-        }
-    }
-    Ok(true)
-}
-
-/// An edge between devices: a value, or only a control dependency.
+/// An edge between partitions: a tensor, or only a control dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Carried {
     Value(Output),
     Done(NodeId),
 }
 
+impl Carried {
+    fn source(self) -> NodeId {
+        match self {
+            Carried::Value(output) => output.node,
+            Carried::Done(node) => node,
+        }
+    }
+}
+
 struct Cut<'a> {
     graph: &'a Graph,
     places: &'a [usize],
-    names: &'a [String],
+    devices: &'a DeviceSet,
+    part_of: &'a dyn Fn(usize) -> usize,
+    loops: ControlLoops,
     registry: &'a Registry,
     shapes: ShapeMap,
+    /// Edges that were cut.
+    n_edges: usize,
+    /// The id of each node in its partition.
+    new_id: Vec<NodeId>,
+    parts: Vec<Part>,
 }
 
-/// A partition being made.
+/// A partition that is being made.
 struct Part {
-    out: Partition,
-    /// The rendezvous.
-    table: NodeId,
+    out: Partition<Graph>,
     targets: Vec<NodeId>,
     /// Nodes to add after those of the graph; their ids are known before.
     extra: Vec<Node>,
     first_extra: usize,
-    /// The `_Recv` of each thing that comes from elsewhere.
+    /// The node that has each tensor from elsewhere.
     received: FxHashMap<Carried, NodeId>,
 }
 
@@ -139,160 +168,192 @@ impl Part {
         self.extra.push(node);
         NodeId::new(self.first_extra + self.extra.len() - 1)
     }
+
+    fn finish(mut self) -> Result<Partition<Graph>> {
+        for node in self.extra {
+            self.out.graph.add(node)?;
+        }
+        self.out.graph.set_targets(self.targets);
+        Ok(self.out)
+    }
 }
 
 impl Cut<'_> {
-    fn run(&self, devices: &[usize]) -> Result<Vec<Partition>> {
-        let mut parts = Vec::with_capacity(devices.len());
-        for &device in devices {
-            parts.push(self.begin(device)?);
-        }
-        let index_of = |id: NodeId| devices.binary_search(&self.places[id.index()]);
-        let mut new_id = vec![NodeId::new(0); self.graph.id_bound()];
-        let mut part_of = vec![0; self.graph.id_bound()];
+    fn run(mut self, numbers: &[usize]) -> Result<Vec<Partition<Graph>>> {
+        self.parts = numbers.iter().map(|n| self.begin(*n)).collect();
+        let mut own = vec![0; self.graph.id_bound()];
         for (id, node) in self.graph.iter() {
-            let at = index_of(id).map_err(|_| internal!("'{}' has no place", node.name))?;
-            part_of[id.index()] = at;
-            // The rendezvous is the first node.
-            new_id[id.index()] = NodeId::new(parts[at].first_extra);
-            parts[at].first_extra += 1;
+            let part = (self.part_of)(self.places[id.index()]);
+            let at = numbers.binary_search(&part);
+            let at = at.map_err(|_| internal!("'{}' has no place", node.name))?;
+            own[id.index()] = at;
+            self.new_id[id.index()] = NodeId::new(self.parts[at].first_extra);
+            self.parts[at].first_extra += 1;
         }
         for (id, node) in self.graph.iter() {
-            let at = part_of[id.index()];
-            let mut copy = node.clone();
-            for input in &mut copy.inputs {
-                let from = part_of[input.node.index()];
-                *input = match from == at {
-                    true => Output {
-                        node: new_id[input.node.index()],
-                        ..*input
-                    },
-                    false => {
-                        let carried = Carried::Value(*input);
-                        Output::new(self.carry(&mut parts, carried, from, at, &new_id)?, 0)
-                    }
-                };
-            }
-            for control in &mut copy.controls {
-                let from = part_of[control.index()];
-                *control = match from == at {
-                    true => new_id[control.index()],
-                    false => self.carry(&mut parts, Carried::Done(*control), from, at, &new_id)?,
-                };
-            }
-            let part = &mut parts[at];
+            let mut copy = self.copy(id, &own)?;
+            let part = &mut self.parts[own[id.index()]];
             let boundary = match node.class() {
-                NodeClass::Arg => Some((&mut part.out.feeds, 1)),
-                NodeClass::Retval => Some((&mut part.out.fetches, 0)),
+                NodeClass::Arg => Some(&mut part.out.feeds),
+                NodeClass::Retval => Some(&mut part.out.fetches),
                 _ => None,
             };
-            if let Some((list, first)) = boundary {
+            if let Some(list) = boundary {
                 let index = node.attrs.int("index")?;
-                let own = (first + list.len()) as i64;
+                copy.attrs.set("index", AttrValue::Int(list.len() as i64));
                 list.push(usize::try_from(index).unwrap_or(usize::MAX));
-                copy.attrs.set("index", AttrValue::Int(own));
             }
-            part.out.graph.0.add(copy)?;
+            part.out.graph.add(copy)?;
             if self.graph.targets().contains(&id) {
-                part.targets.push(new_id[id.index()]);
+                part.targets.push(self.new_id[id.index()]);
             }
         }
-        parts.into_iter().map(finish).collect()
+        self.parts.into_iter().map(Part::finish).collect()
     }
 
-    fn begin(&self, device: usize) -> Result<Part> {
+    fn begin(&self, part: usize) -> Part {
         let mut graph = Graph::new();
         graph.producer = self.graph.producer;
         graph.set_library(self.graph.library().clone());
-        let name = self.graph.unique_name("_rendezvous");
-        let table = add_rendezvous(&mut graph, name, self.registry)?;
-        Ok(Part {
+        Part {
             out: Partition {
-                device,
-                graph: PlacedGraph(graph),
+                part,
+                graph,
                 feeds: Vec::new(),
                 fetches: Vec::new(),
             },
-            table,
             targets: Vec::new(),
             extra: Vec::new(),
-            first_extra: 1,
+            first_extra: 0,
             received: FxHashMap::default(),
-        })
+        }
     }
 
-    /// The `_Recv` in part `to` of what part `from` has.
-    fn carry(
-        &self,
-        parts: &mut [Part],
-        carried: Carried,
-        from: usize,
-        to: usize,
-        new_id: &[NodeId],
-    ) -> Result<NodeId> {
-        if let Some(id) = parts[to].received.get(&carried) {
-            return Ok(*id);
+    /// A node with the inputs that it has in its partition.
+    fn copy(&mut self, id: NodeId, own: &[usize]) -> Result<Node> {
+        let mut copy = self.graph.node(id).clone();
+        copy.device = self.device_name(id);
+        let at = own[id.index()];
+        for input in &mut copy.inputs {
+            let from = own[input.node.index()];
+            *input = match from == at {
+                true => Output {
+                    node: self.new_id[input.node.index()],
+                    ..*input
+                },
+                false => self.carry(Carried::Value(*input), from, at, id)?,
+            };
         }
-        let (source, slot, dtype) = match carried {
-            Carried::Value(o) => (o.node, o.slot as usize, self.graph.dtype(o)),
-            Carried::Done(node) => (node, 0, Some(DType::Float)),
+        for control in &mut copy.controls {
+            let from = own[control.index()];
+            *control = match from == at {
+                true => self.new_id[control.index()],
+                false => self.carry(Carried::Done(*control), from, at, id)?.node,
+            };
+        }
+        Ok(copy)
+    }
+
+    fn device_name(&self, id: NodeId) -> String {
+        let name = self.devices.names.get(self.places[id.index()]);
+        name.cloned().unwrap_or_default()
+    }
+
+    /// What stands in part `to` for an edge that comes from part `from` and goes to node `reader`.
+    fn carry(&mut self, carried: Carried, from: usize, to: usize, reader: NodeId) -> Result<Output> {
+        if let Some(id) = self.parts[to].received.get(&carried) {
+            return Ok(Output::new(*id, 0));
+        }
+        let source = self.graph.node(carried.source());
+        if source.is_free_constant() {
+            // Any frame may read it, and no step has to send it.
+            let mut copy = source.clone();
+            copy.name = self.name(&copy.name, "const");
+            copy.device = self.device_name(reader);
+            let id = self.parts[to].push(copy);
+            self.parts[to].received.insert(carried, id);
+            return Ok(Output::new(id, 0));
+        }
+        let value = self.sent(carried, from)?;
+        let dtype = match carried {
+            Carried::Value(output) => self.graph.dtype(output),
+            Carried::Done(_) => Some(DType::Float),
         };
-        let name = &self.graph.node(source).name;
-        let dtype = dtype.ok_or_else(|| internal!("'{name}' has no output {slot}"))?;
-        let serial = parts[from].extra.len();
-        let value = match carried {
-            Carried::Value(_) => Output::new(new_id[source.index()], slot),
-            Carried::Done(_) => {
-                let nothing: LazyTensor = Tensor::vector::<f32>(&[])?.into();
-                let attrs = Attrs::default()
-                    .with("dtype", AttrValue::Type(dtype))
-                    .with("value", AttrValue::Tensor(nothing));
-                let name = self.graph.unique_name(&format!("{name}/_ctrl_{serial}"));
-                let after = [new_id[source.index()]];
-                let node = Node::new(self.registry, name, "Const", attrs, &[], &after)?;
-                Output::new(parts[from].push(node), 0)
-            }
-        };
-        let device = |part: usize| {
-            let name = self.names.get(parts[part].out.device);
-            AttrValue::Str(name.cloned().unwrap_or_default().into())
-        };
-        let key = format!("edge_{serial}_{name}");
-        let attrs = Attrs::default()
-            .with("tensor_name", AttrValue::Str(key.into()))
-            .with("send_device", device(from))
-            .with("send_device_incarnation", AttrValue::Int(1))
-            .with("recv_device", device(to))
-            .with("client_terminated", AttrValue::Bool(false));
-        let made = |op: &str, attrs: Attrs, inputs: &[Output]| {
-            let name = format!("{name}/{}_{serial}", op.to_lowercase());
-            let name = self.graph.unique_name(&name);
-            Node::new(self.registry, name, op, attrs, inputs, &[])
-        };
+        let dtype = dtype.ok_or_else(|| internal!("an output of '{}' is missing", source.name))?;
+        let attrs = self.transfer_attrs(carried.source(), reader);
         let of_type = attrs.clone().with("T", AttrValue::Type(dtype));
-        let send = made(
-            "_Send",
-            of_type,
-            &[Output::new(parts[from].table, 0), value],
-        )?;
-        let id = parts[from].push(send);
-        parts[from].targets.push(id);
-        let mut attrs = attrs.with("tensor_type", AttrValue::Type(dtype));
-        if let Carried::Value(o) = carried {
-            attrs.set("_shape", AttrValue::Shape(self.shapes.get(o)));
-        }
-        let recv = made("_Recv", attrs, &[Output::new(parts[to].table, 0)])?;
-        let id = parts[to].push(recv);
-        parts[to].received.insert(carried, id);
-        Ok(id)
+        let name = self.name(&source.name, "send");
+        let mut send = Node::new(self.registry, name, "_Send", of_type, &[value], &[])?;
+        send.device = self.device_name(carried.source());
+        let id = self.parts[from].push(send);
+        self.parts[from].targets.push(id);
+        let attrs = attrs.with("tensor_type", AttrValue::Type(dtype));
+        let id = self.recv(carried, attrs, to, reader)?;
+        self.parts[to].received.insert(carried, id);
+        self.n_edges += 1;
+        Ok(Output::new(id, 0))
     }
-}
 
-fn finish(mut part: Part) -> Result<Partition> {
-    let graph = &mut part.out.graph.0;
-    for node in part.extra {
-        graph.add(node)?;
+    /// The output of part `from` that is sent: for a control edge, a constant that waits for its source.
+    fn sent(&mut self, carried: Carried, from: usize) -> Result<Output> {
+        let source = carried.source();
+        let id = self.new_id[source.index()];
+        if let Carried::Value(output) = carried {
+            return Ok(Output { node: id, ..output });
+        }
+        let name = self.name(&self.graph.node(source).name, "ctrl");
+        let mut node = Node::new(self.registry, name, "Const", empty_constant()?, &[], &[id])?;
+        node.device = self.device_name(source);
+        Ok(Output::new(self.parts[from].push(node), 0))
     }
-    graph.set_targets(part.targets);
-    Ok(part.out)
+
+    /// Adds the `_Recv` to part `to`, started by the control loop if the edge is in a loop.
+    fn recv(
+        &mut self,
+        carried: Carried,
+        mut attrs: Attrs,
+        to: usize,
+        reader: NodeId,
+    ) -> Result<NodeId> {
+        let source = &self.graph.node(carried.source()).name;
+        if let Carried::Value(output) = carried {
+            attrs.set("_shape", AttrValue::Shape(self.shapes.get(output)));
+        }
+        let part = (self.part_of)(self.places[reader.index()]);
+        let trigger = self.loops.trigger(self.graph, carried.source(), part);
+        let after: Vec<NodeId> = trigger.map(|t| self.new_id[t.index()]).into_iter().collect();
+        let device = self.device_name(reader);
+        let name = self.name(source, "recv");
+        let mut recv = Node::new(self.registry, name, "_Recv", attrs, &[], &after)?;
+        recv.device.clone_from(&device);
+        let id = self.parts[to].push(recv);
+        if let Carried::Value(_) = carried {
+            return Ok(id);
+        }
+        // A control edge from a `_Recv` is alive even if the tensor is dead.
+        let attrs = Attrs::default().with("T", AttrValue::Type(DType::Float));
+        let (name, input) = (self.name(source, "done"), [Output::new(id, 0)]);
+        let mut done = Node::new(self.registry, name, "Identity", attrs, &input, &[])?;
+        done.device = device;
+        Ok(self.parts[to].push(done))
+    }
+
+    fn name(&self, source: &str, what: &str) -> String {
+        let name = format!("{source}/_{what}_{}", self.n_edges);
+        self.graph.unique_name(&name)
+    }
+
+    /// The attrs that `_Send` and `_Recv` share: the parts of the rendezvous key.
+    fn transfer_attrs(&self, source: NodeId, reader: NodeId) -> Attrs {
+        let place = self.places[source.index()];
+        let key = format!("edge_{}_{}", self.n_edges, self.graph.node(source).name);
+        let text = |text: String| AttrValue::Str(text.into());
+        let incarnation = self.devices.incarnation(place) as i64;
+        Attrs::default()
+            .with("tensor_name", text(key))
+            .with("send_device", text(self.device_name(source)))
+            .with("send_device_incarnation", AttrValue::Int(incarnation))
+            .with("recv_device", text(self.device_name(reader)))
+            .with("client_terminated", AttrValue::Bool(false))
+    }
 }

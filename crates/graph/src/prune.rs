@@ -1,6 +1,6 @@
 //! The subgraph that a run needs: feeds become arguments, fetches become results.
 
-use crate::{Graph, Node, NodeId, Output, needed_by};
+use crate::{DeviceSet, Graph, Node, NodeId, Output, needed_by};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, NodeClass, Registry};
 use ferroflow_tensor::DType;
@@ -163,6 +163,26 @@ impl PrunedGraph {
     /// The graph, for the compiler to rewrite.
     pub fn into_graph(self) -> Graph {
         self.0
+    }
+
+    /// Rewrites the graph; its `_Arg` and `_Retval` nodes must stay.
+    ///
+    /// # Errors
+    /// Those of `rewrite`.
+    pub fn try_map(mut self, rewrite: impl FnOnce(&mut Graph) -> Result<()>) -> Result<Self> {
+        rewrite(&mut self.0)?;
+        Ok(self)
+    }
+
+    /// The graph with each node on the device that `places` has for it.
+    #[must_use]
+    pub fn with_devices(mut self, places: &[usize], devices: &DeviceSet) -> Self {
+        for (i, place) in places.iter().enumerate() {
+            if let (Some(node), Some(name)) = (self.0.node_mut(NodeId::new(i)), devices.names.get(*place)) {
+                node.device.clone_from(name);
+            }
+        }
+        self
     }
 
     /// For each fetch, the feeds that it depends on, by position.

@@ -2405,6 +2405,301 @@ pub struct CleanupAllRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CleanupAllResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RegisterGraphRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub graph_def: ::core::option::Option<GraphDef>,
+    #[prost(message, optional, tag = "4")]
+    pub graph_options: ::core::option::Option<GraphOptions>,
+    #[prost(bool, tag = "6")]
+    pub create_worker_session_called: bool,
+    #[prost(int64, tag = "7")]
+    pub collective_graph_key: i64,
+    #[prost(message, optional, tag = "8")]
+    pub config_proto: ::core::option::Option<ConfigProto>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegisterGraphResponse {
+    #[prost(string, tag = "1")]
+    pub graph_handle: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeregisterGraphRequest {
+    #[prost(string, tag = "1")]
+    pub graph_handle: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub create_worker_session_called: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeregisterGraphResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecutorOpts {
+    #[prost(bool, tag = "1")]
+    pub record_costs: bool,
+    #[prost(bool, tag = "3")]
+    pub record_timeline: bool,
+    #[prost(bool, tag = "4")]
+    pub record_partition_graphs: bool,
+    #[prost(bool, tag = "5")]
+    pub report_tensor_allocations_upon_oom: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunGraphRequest {
+    #[prost(string, tag = "1")]
+    pub graph_handle: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub step_id: i64,
+    #[prost(message, repeated, tag = "3")]
+    pub send: ::prost::alloc::vec::Vec<NamedTensorProto>,
+    #[prost(string, repeated, tag = "4")]
+    pub recv_key: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "5")]
+    pub exec_opts: ::core::option::Option<ExecutorOpts>,
+    #[prost(bool, tag = "6")]
+    pub is_partial: bool,
+    #[prost(bool, tag = "7")]
+    pub is_last_partial_run: bool,
+    #[prost(string, tag = "8")]
+    pub session_handle: ::prost::alloc::string::String,
+    #[prost(bool, tag = "9")]
+    pub store_errors_in_response_body: bool,
+    #[prost(bool, tag = "10")]
+    pub create_worker_session_called: bool,
+    #[prost(int64, tag = "11")]
+    pub request_id: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunGraphResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub recv: ::prost::alloc::vec::Vec<NamedTensorProto>,
+    #[prost(message, optional, tag = "2")]
+    pub step_stats: ::core::option::Option<StepStats>,
+    #[prost(message, optional, tag = "3")]
+    pub cost_graph: ::core::option::Option<CostGraphDef>,
+    #[prost(message, repeated, tag = "4")]
+    pub partition_graph: ::prost::alloc::vec::Vec<GraphDef>,
+    #[prost(int32, tag = "5")]
+    pub status_code: i32,
+    #[prost(string, tag = "6")]
+    pub status_error_message: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CleanupGraphRequest {
+    #[prost(int64, tag = "1")]
+    pub step_id: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CleanupGraphResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RecvTensorRequest {
+    #[prost(int64, tag = "1")]
+    pub step_id: i64,
+    #[prost(string, tag = "2")]
+    pub rendezvous_key: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub dma_ok: bool,
+    #[prost(message, optional, tag = "4")]
+    pub client_locality: ::core::option::Option<DeviceLocality>,
+    #[prost(message, optional, tag = "5")]
+    pub server_locality: ::core::option::Option<DeviceLocality>,
+    #[prost(message, optional, tag = "6")]
+    pub transport_options: ::core::option::Option<Any>,
+    #[prost(int64, tag = "7")]
+    pub request_id: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RecvTensorResponse {
+    #[prost(message, optional, tag = "1")]
+    pub tensor: ::core::option::Option<TensorProto>,
+    #[prost(bool, tag = "2")]
+    pub is_dead: bool,
+    #[prost(int64, tag = "3")]
+    pub send_start_micros: i64,
+    #[prost(message, optional, tag = "4")]
+    pub transport_options: ::core::option::Option<Any>,
+    #[prost(bool, tag = "5")]
+    pub require_ack: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MarkRecvFinishedRequest {
+    #[prost(int64, tag = "1")]
+    pub request_id: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MarkRecvFinishedResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LoggingRequest {
+    #[prost(bool, tag = "1")]
+    pub enable_rpc_logging: bool,
+    #[prost(bool, tag = "2")]
+    pub clear: bool,
+    #[prost(int64, repeated, tag = "3")]
+    pub fetch_step_id: ::prost::alloc::vec::Vec<i64>,
+    #[prost(bool, tag = "4")]
+    pub disable_rpc_logging: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LabeledStepStats {
+    #[prost(int64, tag = "1")]
+    pub step_id: i64,
+    #[prost(message, optional, tag = "2")]
+    pub step_stats: ::core::option::Option<StepStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LoggingResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub step: ::prost::alloc::vec::Vec<LabeledStepStats>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct TraceOpts {
+    #[prost(double, tag = "1")]
+    pub duration: f64,
+    #[prost(bool, tag = "2")]
+    pub use_step_profiler: bool,
+    #[prost(bool, tag = "3")]
+    pub use_kernel_profiler: bool,
+    #[prost(bool, tag = "4")]
+    pub use_extended_profiler: bool,
+    #[prost(bool, tag = "5")]
+    pub use_gpu_profiler: bool,
+    #[prost(bool, tag = "6")]
+    pub use_sample_profiler: bool,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct TracingRequest {
+    #[prost(message, optional, tag = "1")]
+    pub options: ::core::option::Option<TraceOpts>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TracingResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RecvBufRequest {
+    #[prost(int64, tag = "1")]
+    pub step_id: i64,
+    #[prost(string, tag = "2")]
+    pub buf_rendezvous_key: ::prost::alloc::string::String,
+    #[prost(int64, tag = "3")]
+    pub num_bytes: i64,
+    #[prost(fixed64, tag = "4")]
+    pub buf_ptr: u64,
+    #[prost(message, optional, tag = "5")]
+    pub client_locality: ::core::option::Option<DeviceLocality>,
+    #[prost(message, optional, tag = "6")]
+    pub server_locality: ::core::option::Option<DeviceLocality>,
+    #[prost(message, optional, tag = "7")]
+    pub transport_options: ::core::option::Option<Any>,
+    #[prost(string, tag = "8")]
+    pub src_device: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub dst_device: ::prost::alloc::string::String,
+    #[prost(int64, tag = "10")]
+    pub request_id: i64,
+    #[prost(uint64, tag = "11")]
+    pub src_incarnation: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RecvBufResponse {
+    #[prost(fixed64, tag = "1")]
+    pub buf_ptr: u64,
+    #[prost(int64, tag = "2")]
+    pub num_bytes: i64,
+    #[prost(bool, tag = "3")]
+    pub is_dead: bool,
+    #[prost(message, optional, tag = "4")]
+    pub transport_options: ::core::option::Option<Any>,
+    #[prost(int64, tag = "5")]
+    pub send_start_micros: i64,
+    #[prost(bool, tag = "6")]
+    pub require_ack: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RecvBufRespExtra {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub tensor_content: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CompleteGroupRequest {
+    #[prost(int32, tag = "1")]
+    pub group_key: i32,
+    #[prost(int32, tag = "2")]
+    pub group_size: i32,
+    #[prost(string, tag = "3")]
+    pub device_type: ::prost::alloc::string::String,
+    #[prost(int32, tag = "5")]
+    pub collective_type: i32,
+    #[prost(message, optional, tag = "6")]
+    pub device_attributes: ::core::option::Option<DeviceAttributes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CompleteGroupResponse {
+    #[prost(int32, tag = "1")]
+    pub group_key: i32,
+    #[prost(int32, tag = "2")]
+    pub group_size: i32,
+    #[prost(string, tag = "3")]
+    pub device_type: ::prost::alloc::string::String,
+    #[prost(int32, tag = "4")]
+    pub num_tasks: i32,
+    #[prost(bytes = "bytes", tag = "7")]
+    pub communicator_key: ::prost::bytes::Bytes,
+    #[prost(message, repeated, tag = "8")]
+    pub device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CompleteInstanceRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(int32, tag = "2")]
+    pub r#type: i32,
+    #[prost(int32, tag = "3")]
+    pub data_type: i32,
+    #[prost(message, optional, tag = "4")]
+    pub shape: ::core::option::Option<TensorShapeProto>,
+    #[prost(int32, tag = "5")]
+    pub group_key: i32,
+    #[prost(int32, tag = "6")]
+    pub group_size: i32,
+    #[prost(int32, tag = "7")]
+    pub instance_key: i32,
+    #[prost(string, tag = "8")]
+    pub device_type: ::prost::alloc::string::String,
+    #[prost(int32, repeated, tag = "9")]
+    pub subdiv_offset: ::prost::alloc::vec::Vec<i32>,
+    #[prost(string, tag = "10")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(bool, tag = "11")]
+    pub is_source: bool,
+    #[prost(int64, tag = "12")]
+    pub step_id: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompleteInstanceResponse {
+    #[prost(int32, tag = "1")]
+    pub instance_key: i32,
+    #[prost(int32, tag = "2")]
+    pub source_rank: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetStepSequenceRequest {
+    #[prost(int64, repeated, tag = "1")]
+    pub graph_key: ::prost::alloc::vec::Vec<i64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StepSequence {
+    #[prost(int64, tag = "1")]
+    pub graph_key: i64,
+    #[prost(int64, tag = "2")]
+    pub next_step_id: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetStepSequenceResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub step_sequence: ::prost::alloc::vec::Vec<StepSequence>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ApiDefs {
     #[prost(message, repeated, tag = "1")]
     pub op: ::prost::alloc::vec::Vec<ApiDef>,

@@ -22,6 +22,7 @@ mod op;
 mod prepared;
 mod reference;
 mod registry;
+mod rendezvous;
 mod resource;
 mod shape;
 mod signature;
@@ -40,5 +41,6 @@ pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel
 pub use op::{Cost, DefinedShapeFn, KernelFactory, Op, ShapeFn};
 pub use prepared::{PreparedOp, PreparedOps};
 pub use registry::{OpFile, OpGroup, RegisteredOp, Registry};
+pub use rendezvous::{RecvDone, Rendezvous, child_frame_id};
 pub use resource::{DEFAULT_CONTAINER, Resources};
 pub use shape::ShapeCtx;

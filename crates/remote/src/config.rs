@@ -39,6 +39,23 @@ pub(crate) fn session_task(cluster: &ClusterDef, target: &str, own: &TaskName) -
     }
 }
 
+/// Returns the addresses of a cluster by job and task.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a task has a negative number.
+pub(crate) fn addresses(cluster: &ClusterDef) -> Result<BTreeMap<String, BTreeMap<u32, String>>> {
+    let jobs = cluster.job.iter().map(|job| {
+        let tasks = job.tasks.iter().map(|(index, address)| {
+            let index = u32::try_from(*index).map_err(|_| {
+                invalid_argument!("task {index} of job '{}' has no valid number", job.name)
+            })?;
+            Ok((index, address.clone()))
+        });
+        Ok((job.name.clone(), tasks.collect::<Result<_>>()?))
+    });
+    jobs.collect()
+}
+
 /// The text form of a cluster.
 fn cluster_text(cluster: &ClusterDef) -> String {
     let mut text = String::new();

@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 /// One task of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskName {
     /// The job, e.g. `worker`.
     pub job: String,
@@ -20,6 +20,24 @@ pub struct TaskName {
 impl fmt::Display for TaskName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/job:{}/replica:0/task:{}", self.job, self.index)
+    }
+}
+
+impl TaskName {
+    /// The task in the full name of a device.
+    ///
+    /// ```
+    /// use ferroflow_remote::TaskName;
+    /// let task = TaskName::of_device("/job:ps/replica:0/task:2/device:CPU:0").unwrap();
+    /// assert_eq!((&*task.job, task.index), ("ps", 2));
+    /// assert_eq!(TaskName::of_device("/device:CPU:0"), None);
+    /// ```
+    pub fn of_device(device: &str) -> Option<TaskName> {
+        let mut parts = device.strip_prefix("/job:")?.split('/');
+        let job = parts.next()?.to_string();
+        let index = parts.find_map(|part| part.strip_prefix("task:"))?;
+        let index = index.parse().ok()?;
+        Some(TaskName { job, index })
     }
 }
 
@@ -223,6 +241,21 @@ impl Devices {
         }
     }
 
+    /// The same devices, named as those of another task.
+    pub(crate) fn renamed(&self, task: &TaskName) -> Self {
+        let mut renamed = self.clone();
+        renamed.task.clone_from(task);
+        for (i, device) in renamed.attributes.iter_mut().enumerate() {
+            device.name = format!("{task}/device:CPU:{i}");
+        }
+        renamed
+    }
+
+    /// The incarnations.
+    pub(crate) fn incarnations(&self) -> Vec<u64> {
+        self.attributes.iter().map(|d| d.incarnation).collect()
+    }
+
     /// The task that owns the devices.
     pub(crate) fn task(&self) -> &TaskName {
         &self.task
@@ -241,6 +274,16 @@ impl Devices {
     pub(crate) fn attributes(&self) -> &[DeviceAttributes] {
         &self.attributes
     }
+}
+
+/// Returns a random number that is not 0, for a request.
+pub(crate) fn random_id() -> i64 {
+    (random_u64() | 1) as i64
+}
+
+/// Returns a random number for a step; TensorFlow leaves the upper seven bits clear.
+pub(crate) fn random_step_id() -> u64 {
+    random_u64() >> 7
 }
 
 /// Returns a random number, seeded by the system at every call.

@@ -1,33 +1,37 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
+use crate::cluster::{GrpcCluster, cleanup_others};
 use crate::config::{compile_options, log_placement, session_task};
-use crate::device::{Devices, TaskName, random_u64};
+use crate::device::{Devices, ServerDef, random_u64};
 use crate::master_session::{
     ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
 };
 use crate::monitor::Metrics;
+use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
+use crate::rendezvous::RendezvousManager;
+use crate::task::Task;
 use crate::tensors::{decode_feeds, encode_fetch, response};
 use ferroflow_base::{Result, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
-    CallableOptions, CleanupAllRequest, CleanupAllResponse, CloseSessionRequest,
-    CloseSessionResponse, CreateSessionRequest, CreateSessionResponse, CreateWorkerSessionRequest,
-    CreateWorkerSessionResponse, DeleteWorkerSessionRequest, DeleteWorkerSessionResponse,
-    ExtendSessionRequest, ExtendSessionResponse, GetStatusRequest, GetStatusResponse,
+    CallableOptions, CloseSessionRequest, CloseSessionResponse, ConfigProto, CreateSessionRequest,
+    CreateSessionResponse, ExtendSessionRequest, ExtendSessionResponse, GraphDef,
     ListDevicesRequest, ListDevicesResponse, MakeCallableRequest, MakeCallableResponse,
     PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
     RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
 };
 use ferroflow_runtime::{
-    Callable, CancelToken, DEFAULT_CONTAINER, DeviceSet, Pool, Resources, RunOptions, Session,
+    Callable, CancelToken, DeviceSet, Pool, Resources, RunOptions, Session,
     SessionOptions, Signature, TensorConnection,
 };
+use ferroflow_runtime::cluster::Cluster;
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
 /// Most bytes of the feeds of a short step.
 const SHORT_FEEDS: usize = 1 << 14;
@@ -35,8 +39,8 @@ const SHORT_FEEDS: usize = 1 << 14;
 /// Options of a master.
 #[derive(Clone, Debug)]
 pub struct MasterOptions {
-    /// The task of this server.
-    pub task: TaskName,
+    /// The cluster, and the task of this server in it.
+    pub server: ServerDef,
     /// Number of virtual CPU devices.
     pub cpus: usize,
     /// Threads that compute; 0 means all processors.
@@ -50,10 +54,7 @@ pub struct MasterOptions {
 impl Default for MasterOptions {
     fn default() -> Self {
         MasterOptions {
-            task: TaskName {
-                job: "localhost".to_string(),
-                index: 0,
-            },
+            server: ServerDef::single("localhost", "localhost:0"),
             cpus: 1,
             threads: 0,
             session_idle: Some(Duration::from_secs(24 * 3600)),
@@ -65,9 +66,7 @@ impl Default for MasterOptions {
 /// The sessions of a server, and the state that they share.
 pub struct Master {
     options: MasterOptions,
-    devices: Arc<Devices>,
-    pool: Arc<Pool>,
-    resources: Resources,
+    task: Arc<Task>,
     sessions: Mutex<HashMap<String, Arc<MasterSession>>>,
     recent: RecentRequests,
     pub(crate) metrics: Metrics,
@@ -94,21 +93,33 @@ impl Step {
 }
 
 impl Master {
-    /// Returns a master without sessions.
-    pub fn new(options: MasterOptions) -> Self {
+    /// Returns a master without sessions; `runtime` serves its connections to other tasks.
+    pub fn new(options: MasterOptions, runtime: Handle) -> Self {
         let threads = match options.threads {
             0 => Pool::available_threads(),
             n => n,
         };
-        Master {
-            devices: Arc::new(Devices::cpus(&options.task, options.cpus.max(1))),
+        let server = options.server.clone();
+        let task = Task {
+            devices: Arc::new(Devices::cpus(&server.task, options.cpus.max(1))),
             pool: Arc::new(Pool::new(threads)),
             resources: Resources::default(),
+            peers: Arc::new(Peers::new(&server.cluster, Arc::default(), runtime)),
+            rendezvous: RendezvousManager::default(),
+            server,
+        };
+        Master {
+            task: Arc::new(task),
             sessions: Mutex::default(),
             recent: RecentRequests::default(),
             metrics: Metrics::default(),
             options,
         }
+    }
+
+    /// What the master shares with the worker of its server.
+    pub(crate) fn task(&self) -> &Arc<Task> {
+        &self.task
     }
 
     /// How long a session may stay unused.
@@ -120,65 +131,94 @@ impl Master {
     ///
     /// # Errors
     /// As [`Session::create`]; RESOURCE_EXHAUSTED if there are too many sessions; INVALID_ARGUMENT if the
-    /// configuration is not supported.
-    pub fn create_session(&self, request: CreateSessionRequest) -> Result<CreateSessionResponse> {
+    /// configuration is not supported; DEADLINE_EXCEEDED or the reason of `cancel` if a task does not answer.
+    pub fn create_session(
+        &self,
+        request: CreateSessionRequest,
+        cancel: &CancelToken,
+    ) -> Result<CreateSessionResponse> {
         let config = request.config.unwrap_or_default();
         if config.use_per_session_threads || !config.session_inter_op_thread_pool.is_empty() {
             return Err(invalid_argument!(
                 "Distributed session does not support session thread pool options."
             ));
         }
-        let resources = match config.isolate_session_state {
-            true => Resources::default(),
-            false => self.resources.fork_session(),
-        };
         let own_devices = match &config.cluster_def {
-            None => self.devices.clone(),
+            None => self.task.devices.clone(),
             Some(cluster) => {
-                let task = session_task(cluster, &request.target, &self.options.task)?;
-                Arc::new(Devices::cpus(&task, self.options.cpus.max(1)))
+                let task = session_task(cluster, &request.target, &self.task.server.task)?;
+                Arc::new(self.task.devices.renamed(&task))
             }
         };
-        let devices = DeviceSet {
-            names: own_devices.names(),
-            soft: config.allow_soft_placement,
-        };
+        let handle = format!("{:016x}", random_u64());
+        let timeout = millis(config.operation_timeout_in_ms);
+        let limited = timeout.map(|t| cancel.with_timeout(t));
+        let cancel = limited.as_ref().unwrap_or(cancel);
+        let cluster = GrpcCluster::connect(&self.task, &own_devices, &handle, &config, cancel)?;
         let graph = request.graph_def.unwrap_or_default();
+        let session = self.open(graph, &config, own_devices, cluster.clone());
+        let inserted = session.and_then(|session| self.insert(&handle, session));
+        if let (Err(_), Some(cluster)) = (&inserted, &cluster) {
+            cluster.close();
+        }
+        inserted.map(|()| CreateSessionResponse {
+            session_handle: handle,
+            graph_version: 0,
+        })
+    }
+
+    /// Returns a session over `graph`.
+    fn open(
+        &self,
+        graph: GraphDef,
+        config: &ConfigProto,
+        own_devices: Arc<Devices>,
+        cluster: Option<Arc<GrpcCluster>>,
+    ) -> Result<MasterSession> {
+        let resources = match config.isolate_session_state {
+            true => Resources::default(),
+            false => self.task.resources.fork_session(),
+        };
+        let devices = match &cluster {
+            Some(cluster) => cluster.device_set(config.allow_soft_placement),
+            None => DeviceSet {
+                names: own_devices.names(),
+                incarnations: own_devices.incarnations(),
+                soft: config.allow_soft_placement,
+            },
+        };
         if config.log_device_placement {
             log_placement(&graph, &devices);
         }
+        let graph_options = config.graph_options.as_ref();
         let options = SessionOptions {
-            pool: Some(self.pool.clone()),
+            pool: Some(self.task.pool.clone()),
             resources,
-            compile: compile_options(&config),
+            compile: compile_options(config),
             devices: devices.clone(),
-            place_pruned_graph: config
-                .graph_options
-                .as_ref()
-                .is_some_and(|g| g.place_pruned_graph),
+            cluster: cluster.clone().map(|c| -> Arc<dyn Cluster> { c }),
+            place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
             freeze_variables: false,
             check_feed_shapes: false,
             ..Default::default()
         };
-        let session = Session::create(graph, options)?;
-        let handle = format!("{:016x}", random_u64());
-        let session = Arc::new(MasterSession {
-            session,
+        let experimental = config.experimental.as_ref();
+        Ok(MasterSession {
+            session: Session::create(graph, options)?,
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             timeout: millis(config.operation_timeout_in_ms),
             devices: own_devices,
+            cluster,
             logs_placement: config.log_device_placement.then_some(devices),
-            keeps_graphs: config
-                .experimental
-                .is_some_and(|e| e.disable_output_partition_graphs),
-            cost_model: config
-                .graph_options
-                .as_ref()
-                .map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
+            keeps_graphs: experimental.is_some_and(|e| e.disable_output_partition_graphs),
+            cost_model: graph_options.map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
             steps: Mutex::default(),
             used: Mutex::new(Instant::now()),
-        });
+        })
+    }
+
+    fn insert(&self, handle: &str, session: MasterSession) -> Result<()> {
         let mut sessions = lock(&self.sessions);
         if sessions.len() >= self.options.max_sessions {
             return Err(ferroflow_base::resource_exhausted!(
@@ -187,12 +227,9 @@ impl Master {
                 sessions.len()
             ));
         }
-        sessions.insert(handle.clone(), session);
+        sessions.insert(handle.to_string(), Arc::new(session));
         self.metrics.sessions.set(sessions.len() as i64);
-        Ok(CreateSessionResponse {
-            session_handle: handle,
-            graph_version: 0,
-        })
+        Ok(())
     }
 
     fn find(&self, handle: &str) -> Result<Arc<MasterSession>> {
@@ -366,7 +403,7 @@ impl Master {
                 )
             })?
         };
-        session.session.close();
+        session.close();
         Ok(CloseSessionResponse {})
     }
 
@@ -375,40 +412,36 @@ impl Master {
     /// # Errors
     /// INVALID_ARGUMENT if the session does not exist.
     pub fn list_devices(&self, request: ListDevicesRequest) -> Result<ListDevicesResponse> {
-        let devices = match request.session_handle.as_str() {
-            "" => self.devices.clone(),
-            handle => {
-                let session = self.find(handle).map_err(|_| {
-                    invalid_argument!(
-                        "Session {handle} is not found. Possibly, this master has restarted."
-                    )
-                })?;
-                session.devices.clone()
-            }
-        };
+        let handle = &request.session_handle;
+        if handle.is_empty() {
+            return Ok(ListDevicesResponse {
+                local_device: self.task.devices.attributes().to_vec(),
+                remote_device: Vec::new(),
+            });
+        }
+        let session = self.find(handle).map_err(|_| {
+            invalid_argument!(
+                "Session {handle} is not found. Possibly, this master has restarted."
+            )
+        })?;
+        let cluster = session.cluster.as_ref();
         Ok(ListDevicesResponse {
-            local_device: devices.attributes().to_vec(),
-            remote_device: Vec::new(),
+            local_device: session.devices.attributes().to_vec(),
+            remote_device: cluster.map(|c| c.remote_devices()).unwrap_or_default(),
         })
     }
 
-    /// `Reset`: closes all sessions and clears containers, the default one if none is named.
+    /// `Reset`: closes all sessions and clears containers of all tasks, the default one if none is named.
     pub fn reset(&self, request: ResetRequest) -> ResetResponse {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         self.metrics.sessions.set(0);
         // Sessions first: steps that wait at a queue end because their session is closed.
         for (_, session) in sessions {
-            session.session.close();
+            session.close();
         }
-        self.clear(&request.container);
+        self.task.clear(&request.container);
+        cleanup_others(&self.task, &request.container, &request.device_filters);
         ResetResponse {}
-    }
-
-    fn clear(&self, containers: &[String]) {
-        match containers {
-            [] => self.resources.clear(DEFAULT_CONTAINER),
-            some => some.iter().for_each(|c| self.resources.clear(c)),
-        }
     }
 
     /// `MakeCallable`: compiles a signature.
@@ -523,35 +556,6 @@ impl Master {
         Ok(ReleaseCallableResponse {})
     }
 
-    /// `GetStatus` of the worker: its devices.
-    pub fn get_status(&self, _: GetStatusRequest) -> GetStatusResponse {
-        GetStatusResponse {
-            device_attributes: self.devices.attributes().to_vec(),
-        }
-    }
-
-    /// `CreateWorkerSession`: does nothing, since the master runs its steps itself.
-    pub fn create_worker_session(
-        &self,
-        _: CreateWorkerSessionRequest,
-    ) -> CreateWorkerSessionResponse {
-        CreateWorkerSessionResponse {}
-    }
-
-    /// `DeleteWorkerSession`: does nothing.
-    pub fn delete_worker_session(
-        &self,
-        _: DeleteWorkerSessionRequest,
-    ) -> DeleteWorkerSessionResponse {
-        DeleteWorkerSessionResponse {}
-    }
-
-    /// `CleanupAll`: clears containers.
-    pub fn cleanup_all(&self, request: CleanupAllRequest) -> CleanupAllResponse {
-        self.clear(&request.container);
-        CleanupAllResponse {}
-    }
-
     /// Closes sessions that were unused for too long and have no running step.
     pub(crate) fn collect_garbage(&self) {
         let Some(limit) = self.options.session_idle else {
@@ -571,7 +575,12 @@ impl Master {
             });
             self.metrics.sessions.set(sessions.len() as i64);
         }
-        dropped.iter().for_each(|s| s.session.garbage_collect());
+        for session in dropped {
+            session.session.garbage_collect();
+            if let Some(cluster) = &session.cluster {
+                cluster.close();
+            }
+        }
     }
 
     /// The number of running steps of all sessions.
@@ -583,6 +592,6 @@ impl Master {
     /// Closes every session.
     pub(crate) fn close_all(&self) {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
-        sessions.iter().for_each(|(_, s)| s.session.close());
+        sessions.iter().for_each(|(_, s)| s.close());
     }
 }

@@ -1,5 +1,6 @@
 //! [`MasterSession`]: a client's session, and what its steps report.
 
+use crate::cluster::GrpcCluster;
 use crate::cost_graph::cost_graph;
 use crate::device::Devices;
 use crate::step_stats::StepTrace;
@@ -20,6 +21,8 @@ pub(crate) struct MasterSession {
     pub(crate) next_callable: AtomicI64,
     pub(crate) timeout: Option<Duration>,
     pub(crate) devices: Arc<Devices>,
+    /// The other tasks, if any.
+    pub(crate) cluster: Option<Arc<GrpcCluster>>,
     /// The devices, if the client set `log_device_placement`.
     pub(crate) logs_placement: Option<DeviceSet>,
     /// The client set `disable_output_partition_graphs`.
@@ -46,6 +49,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MasterSession {
+    /// Cancels the steps and ends the sessions of the workers.
+    pub(crate) fn close(&self) {
+        self.session.close();
+        if let Some(cluster) = &self.cluster {
+            cluster.close();
+        }
+    }
+
     fn timeout_of(&self, options: &RunOptionsProto) -> Option<Duration> {
         millis(options.timeout_in_ms).or(self.timeout)
     }
@@ -151,6 +162,7 @@ impl StepObserver {
             timeout: session.timeout_of(options),
             cancel: Some(cancel.clone()),
             trace: self.trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
+            ..Default::default()
         }
     }
 }

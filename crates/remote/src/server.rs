@@ -3,6 +3,7 @@
 use crate::calls::{Calls, MAX_STEPS};
 use crate::master::{Master, MasterOptions};
 use crate::service::{Endpoint, MasterService, WorkerService};
+use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ pub struct Server {
     max_message: usize,
     calls: Arc<Calls>,
     master: Arc<Master>,
+    worker: Arc<Worker>,
 }
 
 fn unavailable(what: &str, e: impl std::fmt::Display) -> Status {
@@ -97,6 +99,7 @@ impl Server {
         };
         let (listener, address) = bind(options.address)?;
         let monitor = options.monitor.map(bind).transpose()?;
+        let master = Master::new(options.master, runtime.handle().clone());
         let calls = Calls::new().map_err(|e| unavailable("cannot start threads", e))?;
         Ok(Server {
             runtime,
@@ -106,7 +109,8 @@ impl Server {
             tls,
             max_message: options.max_message,
             calls: Arc::new(calls),
-            master: Arc::new(Master::new(options.master)),
+            worker: Arc::new(Worker::new(master.task().clone())),
+            master: Arc::new(master),
         })
     }
 
@@ -136,6 +140,7 @@ impl Server {
         }
         let endpoint = Endpoint {
             master: self.master.clone(),
+            worker: self.worker,
             max_message: self.max_message,
             calls: self.calls.clone(),
         };

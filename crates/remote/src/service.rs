@@ -6,7 +6,11 @@ use crate::master_session::deadline_exceeded;
 use crate::status::{message, to_tonic};
 use crate::wire::Wire;
 use ferroflow_base::{Result, internal};
-use ferroflow_model::proto::{RunCallableRequest, RunStepRequest, RunStepResponse};
+use crate::worker::Worker;
+use ferroflow_model::proto::{
+    MarkRecvFinishedRequest, MarkRecvFinishedResponse, RunCallableRequest, RunGraphRequest,
+    RunGraphResponse, RunStepRequest, RunStepResponse,
+};
 use ferroflow_runtime::CancelToken;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
@@ -47,6 +51,7 @@ impl NamedService for WorkerService {
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) master: Arc<Master>,
+    pub(crate) worker: Arc<Worker>,
     /// Largest request, bytes.
     pub(crate) max_message: usize,
     pub(crate) calls: Arc<Calls>,
@@ -129,7 +134,9 @@ impl Endpoint {
         match method {
             "RunStep" => self.step(request),
             "RunCallable" => self.callable(request),
-            "CreateSession" => self.control(request, move |r| m.create_session(r)),
+            "CreateSession" => {
+                self.cancellable(request, move |r, cancel| m.create_session(r, cancel))
+            }
             "ExtendSession" => self.control(request, move |r| m.extend_session(r)),
             "PartialRunSetup" => self.control(request, move |r| m.partial_run_setup(r)),
             "CloseSession" => self.control(request, move |r| m.close_session(r)),
@@ -142,12 +149,22 @@ impl Endpoint {
     }
 
     fn dispatch_worker(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
-        let m = self.master.clone();
+        let w = self.worker.clone();
         match method {
-            "GetStatus" => self.control(request, move |r| Ok(m.get_status(r))),
-            "CreateWorkerSession" => self.control(request, move |r| Ok(m.create_worker_session(r))),
-            "DeleteWorkerSession" => self.control(request, move |r| Ok(m.delete_worker_session(r))),
-            "CleanupAll" => self.control(request, move |r| Ok(m.cleanup_all(r))),
+            "RunGraph" => self.run_graph(request),
+            "RecvTensor" => self.unary(request, move |r| async move {
+                w.recv_tensor(r).await.map_err(|e| to_tonic(&e))
+            }),
+            "CleanupGraph" => self.unary(request, move |r| async move { Ok(w.cleanup_graph(r)) }),
+            "GetStatus" => self.unary(request, move |r| async move { Ok(w.get_status(r)) }),
+            "RegisterGraph" => self.control(request, move |r| w.register_graph(r)),
+            "DeregisterGraph" => self.control(request, move |r| w.deregister_graph(r)),
+            "CreateWorkerSession" => self.control(request, move |r| w.create_worker_session(r)),
+            "DeleteWorkerSession" => self.control(request, move |r| Ok(w.delete_worker_session(r))),
+            "CleanupAll" => self.control(request, move |r| Ok(w.cleanup_all(r))),
+            "MarkRecvFinished" => self.unary(request, |_: MarkRecvFinishedRequest| async {
+                Ok(MarkRecvFinishedResponse {})
+            }),
             _ => unknown(),
         }
     }
@@ -161,10 +178,20 @@ impl Endpoint {
         R: Message + 'static,
         F: FnOnce(Q) -> Result<R> + Send + 'static,
     {
+        self.cancellable(request, move |message, _| handler(message))
+    }
+
+    /// As [`Endpoint::control`], for a method that waits; its token is cancelled when the client hangs up.
+    fn cancellable<Q, R, F>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    where
+        Q: Message + Default + 'static,
+        R: Message + 'static,
+        F: FnOnce(Q, &CancelToken) -> Result<R> + Send + 'static,
+    {
         let (master, calls) = (self.master.clone(), self.calls.clone());
         self.unary(request, move |message: Q| async move {
-            let ran = blocking(calls.control(), master, move |_, _| handler(message)).await;
-            ran.map_err(|e| to_tonic(&e))
+            let ran = blocking(calls.control(), master, move |_, cancel| handler(message, cancel));
+            ran.await.map_err(|e| to_tonic(&e))
         })
     }
 
@@ -188,6 +215,23 @@ impl Endpoint {
             let step = move |m: &Master, cancel: &CancelToken| m.run_callable(request, cancel);
             let ran = Self::blocking_step(master, calls, step).await;
             ran.map_err(|e| to_tonic(&e))
+        })
+    }
+
+    /// `RunGraph`; its errors are in the response if the master asks for that.
+    fn run_graph(self, request: HttpRequest) -> Boxed<HttpResponse> {
+        let (master, worker, calls) = (self.master.clone(), self.worker.clone(), self.calls.clone());
+        self.unary(request, move |request: RunGraphRequest| async move {
+            let in_body = request.store_errors_in_response_body;
+            let step = move |_: &Master, cancel: &CancelToken| worker.run_graph(request, cancel);
+            match Self::blocking_step(master, calls, step).await {
+                Err(e) if in_body => Ok(RunGraphResponse {
+                    status_code: e.code() as i32,
+                    status_error_message: message(&e),
+                    ..Default::default()
+                }),
+                result => result.map_err(|e| to_tonic(&e)),
+            }
         })
     }
 

@@ -162,8 +162,9 @@ impl Callable {
         feeds: Vec<Feed>,
     ) -> Self {
         let n_nodes = engine.plans().map(|p| p.nodes.len()).sum();
-        let is_straight = engine.plans().all(is_straight);
-        let keeps_feeds = engine.plans().any(keeps_values);
+        let is_distributed = engine.is_distributed();
+        let is_straight = !is_distributed && engine.plans().all(is_straight);
+        let keeps_feeds = is_distributed || engine.plans().any(keeps_values);
         Callable {
             n_nodes,
             is_straight,
@@ -192,13 +193,10 @@ impl Callable {
     /// The devices, by position, of the nodes that do not run on the first device; empty if one plan runs
     /// all nodes.
     pub fn placement(&self) -> FxHashMap<&str, usize> {
-        let parts = match &self.engine {
-            Engine::One(_) => &[][..],
-            Engine::Parts(parts) => parts,
-        };
-        let named = parts.iter().filter(|p| p.device > 0).flat_map(|p| {
-            let info = p.executor.plan().info.iter();
-            info.map(|i| (&*i.name, p.device))
+        let others = self.engine.local_parts().filter(|(device, _)| *device > 0);
+        let named = others.flat_map(|(device, plan)| {
+            let info = plan.info.iter();
+            info.map(move |i| (&*i.name, device))
         });
         named.collect()
     }

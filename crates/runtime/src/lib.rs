@@ -10,6 +10,7 @@
 pub mod building;
 mod callable;
 mod chrome_trace;
+pub mod cluster;
 mod compiled;
 pub mod eager;
 mod freeze;
@@ -30,7 +31,8 @@ pub use ferroflow_graph::{
     topological_order,
 };
 pub use ferroflow_model::arrays;
-pub use ferroflow_opdef::{DEFAULT_CONTAINER, Resources};
+pub use ferroflow_opdef::{DEFAULT_CONTAINER, RecvDone, Rendezvous, Resources};
+pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use interface::{outputs, placeholders};

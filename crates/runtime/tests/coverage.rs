@@ -30,8 +30,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "_Arg _Dense _DestroyTemporaryVariable _ForNext _ForStart _ForTest _FusedConv2D _FusedConv3D \
          _FusedDepthwiseConv2dNative _FusedElementwise _FusedMatMul _Gelu _GeluTanh _HardSwish \
          _LayerNorm _MatMulApplyAdagrad _MatMulApplyAdam _MatMulApplyGradientDescent \
-         _MatMulApplyMomentum _MatMulApplyRMSProp _OneShotIterator _Recv _Retval _Send _Swish \
+         _MatMulApplyMomentum _MatMulApplyRMSProp _OneShotIterator _Retval _Swish \
          _TemporaryVariable _TemporaryVariableName _VarHandlesOp",
+    ),
+    (
+        "tests/partitions.rs: they are the ends of edges between graphs",
+        "Recv Send _HostRecv _HostSend _Recv _Send",
     ),
     (
         "TensorFlow no longer builds or runs these forms; their successors share the kernels",

@@ -4,14 +4,16 @@
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
 
+use ferroflow_testkit::random::Random;
 use ferroflow_testkit::{cases, tensors};
 
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_runtime::{
-    Code, CompileOptions, CompileRequest, CompiledModel, Lower, Result, RunOptions, Session,
+    Code, CompileOptions, CompileRequest, CompiledModel, DeviceSet, Lower, Result, RunOptions, Session,
     SessionOptions, Signature, Tensor, registry,
 };
+use prost::Message;
 use serde_json::Value as Json;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -42,6 +44,8 @@ struct Variant {
     lower: bool,
     /// Whether each step is compiled to a file first. Graphs with state cannot be.
     compiled: bool,
+    /// Whether the nodes are placed on several devices at random.
+    scattered: bool,
 }
 
 impl Variant {
@@ -51,6 +55,14 @@ impl Variant {
             optimize,
             lower,
             compiled: false,
+            scattered: false,
+        }
+    }
+
+    const fn scattered(threads: usize, optimize: bool) -> Self {
+        Variant {
+            scattered: true,
+            ..Variant::new(threads, optimize, true)
         }
     }
 
@@ -73,6 +85,8 @@ const VARIANTS: &[Variant] = &[
     Variant::new(1, true, true),
     Variant::new(2, false, true),
     Variant::new(2, true, true),
+    Variant::scattered(1, false),
+    Variant::scattered(2, true),
     Variant::compiled(2, true, false),
     Variant::compiled(1, true, true),
 ];
@@ -267,6 +281,19 @@ fn compare(expect: &Expect, got: Result<Vec<Tensor>>) -> tensors::Res<()> {
     Ok(())
 }
 
+/// The devices of a scattered graph.
+const N_DEVICES: usize = 3;
+
+/// The graph of a case with each node on some device.
+fn scattered(case: &Case) -> Result<Vec<u8>> {
+    let mut graph = GraphFile::from_bytes(case.graph.clone())?.graph;
+    let mut random = Random(1 + case.name.len() as u64 + graph.node.len() as u64);
+    for node in &mut graph.node {
+        node.device = format!("/device:CPU:{}", random.below(N_DEVICES));
+    }
+    Ok(graph.encode_to_vec())
+}
+
 /// Runs the steps of a case in one session.
 fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
     let compile = CompileOptions {
@@ -277,12 +304,23 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
         },
         ..CompileOptions::all()
     };
+    let names = (0..N_DEVICES).map(|i| format!("/job:test/replica:0/task:0/device:CPU:{i}"));
+    let names = names.filter(|_| variant.scattered);
     let options = SessionOptions {
         threads: variant.threads,
         compile,
+        devices: DeviceSet {
+            names: names.collect(),
+            soft: true,
+            ..Default::default()
+        },
         ..Default::default()
     };
-    let session = Session::from_bytes(case.graph.clone(), options)
+    let graph = match variant.scattered {
+        true => scattered(case).map_err(|e| e.to_string())?,
+        false => case.graph.clone(),
+    };
+    let session = Session::from_bytes(graph, options)
         .map(Arc::new)
         .map_err(|e| format!("import: {e}"))?;
     if variant.compiled {

@@ -136,7 +136,7 @@ fn steps_span_devices_on_pools_of_any_width() {
         let options = SessionOptions {
             devices: DeviceSet {
                 names: names.collect(),
-                soft: false,
+                ..Default::default()
             },
             ..with_pool(width)
         };

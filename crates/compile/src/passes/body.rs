@@ -2,7 +2,7 @@
 
 use crate::PassCtx;
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch, unique_name};
+use ferroflow_graph::{DeviceSpec, Function, Graph, Node, NodeClass, NodeId, Output, Patch, unique_name};
 use ferroflow_opdef::{AttrValue, Attrs};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -64,6 +64,20 @@ impl<'a, 'b> BodyCopier<'a, 'b> {
         let name = unique_name(base, |name| self.frame_names.contains(name));
         self.frame_names.insert(name.clone());
         name
+    }
+
+    /// Places the nodes from `first` on, which were added for a node on `device`: what they leave open is
+    /// as there.
+    pub(crate) fn place_added(&mut self, first: usize, device: &str) -> Result<()> {
+        if device.is_empty() {
+            return Ok(());
+        }
+        let default = DeviceSpec::parse(device)?;
+        for id in (first..self.graph.id_bound()).map(NodeId::new) {
+            let own = DeviceSpec::parse(&self.graph.node(id).device)?;
+            self.patch.edit(self.graph, id).device = own.or(&default).to_string();
+        }
+        Ok(())
     }
 
     /// The id of the node after those of a body that is copied next.

@@ -92,7 +92,9 @@ fn inline(
         }
     };
     let (args, direct) = (&call.inputs, Boundary::Direct);
+    let first = copier.graph.id_bound();
     let copied = copier.copy(&function, &call.name, args, direct, &mut finish)?;
+    copier.place_added(first, &call.device)?;
     let mut controls = call.controls.clone();
     for effect in function.control_results.iter().map(|c| copied.node(*c)) {
         if !controls.contains(&effect) {

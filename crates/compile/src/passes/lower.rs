@@ -27,7 +27,7 @@ pub(crate) const NAME: &str = "lower";
 pub(crate) const PASS: Pass = Pass {
     name: NAME,
     about: "turns If, Case and While into Switch, Merge and loops (only where that is asked for)",
-    run,
+    run: lower,
 };
 
 /// The attr with which TensorFlow requests it.
@@ -37,7 +37,8 @@ const MAX_ADDED: usize = 1 << 18;
 /// Deepest nesting that is lowered.
 const MAX_DEPTH: usize = 64;
 
-fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+/// Runs the pass.
+pub(crate) fn lower(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut lowering = Lowering {
         library: graph.library().clone(),
         limit: graph.id_bound().saturating_add(MAX_ADDED),
@@ -175,12 +176,14 @@ impl Lowering<'_, '_> {
         if !fits || is_recursive || is_too_big || todo.stack.len() >= MAX_DEPTH {
             return Ok(());
         }
+        let first = self.copier.graph.id_bound();
         let outputs = match callee {
             Callee::Branch(_, by_truth) => {
                 self.branches(todo, &node, &names, &functions, by_truth)?
             }
             _ => self.while_loop(todo, &node, &names, &functions)?,
         };
+        self.copier.place_added(first, &node.device)?;
         for (i, output) in outputs.iter().enumerate() {
             self.copier.patch.redirect(Output::new(todo.id, i), *output);
         }

@@ -1,7 +1,7 @@
 //! StringToHashBucket, StringToHashBucketFast, StringToHashBucketStrong.
 
-use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::hash::{fingerprint64, hash64, strong_keyed_hash};
+use ferroflow_base::{Result, hash64, invalid_argument};
+use ferroflow_functors::hash::{fingerprint64, strong_keyed_hash};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::par_chunks_mut;

@@ -140,6 +140,7 @@ codec_as! {
     PartialShape as Option<Vec<i64>>:
         |v| v.dims().map(|d| d.iter().map(|d| d.map_or(-1, |d| d as i64)).collect::<Vec<_>>()),
         |dims| PartialShape::from_tf(dims.as_deref()).ok();
+    Box<str> as String: |v| v.to_string(), |text| Some(text.into_boxed_str());
     Box<[FrameIdx]> as Vec<FrameIdx>: |v| v.to_vec(), |list| Some(list.into_boxed_slice());
     BTreeMap<String, Arc<Body>> as Vec<(String, Arc<Body>)>:
         |v| v.iter().map(|(k, f)| (k.clone(), f.clone())).collect::<Vec<_>>(),
@@ -340,6 +341,8 @@ codec!(enum BodyAction {
     12 => If { then_branch, else_branch },
     13 => Case(branches),
     14 => While { cond, body },
+    15 => Send(key),
+    16 => Recv(key),
 });
 codec!(enum AttrValue {
     0 => Str(text),

@@ -164,6 +164,7 @@ impl<'a> Printer<'a> {
                 op.set_attr("frame_name", Attr::string(name));
                 op.set_attr("is_constant", Attr::Bool(*is_constant));
             }
+            Action::Send(key) | Action::Recv(key) => op.set_attr("key", Attr::string(key)),
             Action::Call(f) => op.set_attr("callee", symbol(f)),
             Action::If {
                 then_branch,

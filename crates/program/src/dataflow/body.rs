@@ -42,6 +42,11 @@ pub enum Action<K> {
     NextIteration,
     /// Does nothing, and is never dead.
     Trigger,
+    /// Sends its input, or that it is dead, under this key without frame and iteration; see
+    /// [`Rendezvous`](ferroflow_opdef::Rendezvous).
+    Send(Box<str>),
+    /// Receives a tensor, which may be dead, under this key without frame and iteration.
+    Recv(Box<str>),
     /// Calls a function with the inputs.
     Call(FrameIdx),
     /// Calls `then_branch` with the other inputs if input 0 is true, else `else_branch`.

@@ -231,6 +231,8 @@ impl<K> Action<K> {
             Action::Exit => Action::Exit,
             Action::NextIteration => Action::NextIteration,
             Action::Trigger => Action::Trigger,
+            Action::Send(key) => Action::Send(key.clone()),
+            Action::Recv(key) => Action::Recv(key.clone()),
             Action::Call(frame) => Action::Call(*frame),
             &Action::If {
                 then_branch,

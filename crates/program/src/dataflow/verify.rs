@@ -204,6 +204,8 @@ impl Verifier<'_> {
             }
             Action::Exit | Action::NextIteration => shape == (1, 1) && is_loop,
             Action::Trigger => shape == (0, 0),
+            Action::Send(_) => shape == (1, 0),
+            Action::Recv(_) => shape == (0, 1),
             Action::Call(function) => calls(function, n_inputs),
             Action::If {
                 then_branch,

@@ -1,14 +1,16 @@
 //! Compiling a signature: prune, expand, freeze, place, partition, optimize.
 
-use super::partitioned::Part;
+use super::partitioned::{Part, Parts, Runner};
 use super::{Engine, Session, registry};
+use crate::cluster::Cluster;
 use crate::callable::{Callable, Feed};
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
-use ferroflow_compile::{ExpandedGraph, compile, expand};
+use ferroflow_compile::{ExpandedGraph, compile, expand, expand_for_placement};
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
-    Graph, Partition, PlacedGraph, PrunedGraph, Signature, TensorConnection, partition,
+    ClientDevice, Graph, Partition, PlacedGraph, PrunedGraph, Signature, TensorConnection,
+    args_to_send_recv, export_graph, partition, partition_by_task,
 };
 use std::sync::Arc;
 
@@ -25,7 +27,17 @@ impl Session {
         signature: &Signature,
         connections: &[TensorConnection],
     ) -> Result<Callable> {
-        let mut expanded = self.expanded(signature, connections)?;
+        let pruned = self.prune(signature, connections)?;
+        if let Some(cluster) = &self.options.cluster
+            && let Some(parts) = self.partition_by_task(&pruned, signature, &**cluster)?
+        {
+            let feeds = Feed::all(pruned.graph(), signature);
+            let engine = self.distributed(parts, signature, cluster)?;
+            let (frozen, signature) = (Frozen::default(), signature.clone());
+            let callable = Callable::new(engine, frozen, signature, feeds);
+            return Ok(callable.connected(connections.to_vec()));
+        }
+        let mut expanded = expand(pruned, registry())?;
         let feeds = Feed::all(expanded.graph(), signature);
         let frozen = self.freeze(&mut expanded)?;
         let engine = self.engine(expanded)?;
@@ -76,7 +88,11 @@ impl Session {
             Placed::One(graph) => Engine::One(self.executor(graph)?),
             Placed::Parts(parts) => {
                 let parts = parts.into_iter().map(|p| self.part(p));
-                Engine::Parts(parts.collect::<Result<_>>()?)
+                Engine::Parts(Arc::new(Parts {
+                    parts: parts.collect::<Result<_>>()?,
+                    cluster: None,
+                    tasks: Vec::new(),
+                }))
             }
         })
     }
@@ -88,8 +104,10 @@ impl Session {
 
     fn part(&self, partition: Partition) -> Result<Part> {
         Ok(Part {
-            device: partition.device,
-            executor: self.executor(partition.graph)?,
+            runner: Runner::Local {
+                executor: self.executor(partition.graph)?,
+                device: partition.part,
+            },
             feeds: partition.feeds,
             fetches: partition.fetches,
         })
@@ -108,15 +126,130 @@ impl Session {
     }
 
     /// Places a graph: one part for each device that runs something, if they are several.
-    pub(super) fn place(&self, expanded: ExpandedGraph) -> Result<Placed> {
-        let (graph, names) = (expanded.graph(), &self.options.devices.names);
+    pub(super) fn place(&self, mut expanded: ExpandedGraph) -> Result<Placed> {
+        if self.options.devices.names.len() > 1 {
+            expanded.lower(self.options.compile.lower, registry())?;
+        }
+        let graph = expanded.graph();
         let parts = match self.place_nodes(graph)? {
-            Some(places) => partition(graph, &places, names, registry())?,
+            Some(places) => partition(graph, &places, &self.options.devices, registry())?,
             None => None,
         };
         Ok(match parts {
             Some(parts) => Placed::Parts(parts),
             None => Placed::One(expanded.on_one_device()),
+        })
+    }
+
+    /// The part of each task that has nodes, unless this task has all of them.
+    fn partition_by_task(
+        &self,
+        pruned: &PrunedGraph,
+        signature: &Signature,
+        cluster: &dyn Cluster,
+    ) -> Result<Option<Vec<Partition<PrunedGraph>>>> {
+        let devices = &self.options.devices;
+        let lower = self.options.compile.lower;
+        let pruned = &expand_for_placement(pruned.clone(), lower, registry())?;
+        let places = devices.place_nodes(pruned.graph())?;
+        let task_of = |device| cluster.task_of(device);
+        let parts = partition_by_task(pruned, &places, devices, &task_of, registry())?;
+        if parts.is_some() {
+            return Ok(parts);
+        }
+        // One task has all nodes, maybe another one.
+        let first = pruned.graph().iter().next();
+        let task = first.map(|(id, _)| task_of(places[id.index()]));
+        Ok(task.filter(|task| *task != cluster.own_task()).map(|part| {
+            vec![Partition {
+                part,
+                feeds: (0..signature.feeds.len()).collect(),
+                fetches: (0..signature.fetches.len()).collect(),
+                graph: pruned.clone().with_devices(&places, devices),
+            }]
+        }))
+    }
+
+    /// Compiles the part of this task, and registers the others with theirs.
+    fn distributed(
+        &self,
+        partitions: Vec<Partition<PrunedGraph>>,
+        signature: &Signature,
+        cluster: &Arc<dyn Cluster>,
+    ) -> Result<Engine> {
+        let mut parts = Vec::with_capacity(partitions.len());
+        let tasks = partitions.iter().map(|p| p.part);
+        let tasks = tasks.filter(|task| *task != cluster.own_task()).collect();
+        for partition in partitions {
+            if partition.part != cluster.own_task() {
+                parts.push(self.register(partition, signature, &**cluster)?);
+                continue;
+            }
+            let own_device = (0..self.options.devices.names.len())
+                .find(|d| cluster.task_of(*d) == partition.part)
+                .unwrap_or(0);
+            let whole = |own: Vec<usize>, of: &[usize]| own.into_iter().map(|i| of[i]).collect();
+            match self.place(expand(partition.graph, registry())?)? {
+                Placed::One(graph) => parts.push(Part {
+                    runner: Runner::Local {
+                        executor: self.executor(graph)?,
+                        device: own_device,
+                    },
+                    feeds: partition.feeds,
+                    fetches: partition.fetches,
+                }),
+                Placed::Parts(own) => {
+                    for device in own {
+                        let part = self.part(device)?;
+                        parts.push(Part {
+                            runner: part.runner,
+                            feeds: whole(part.feeds, &partition.feeds),
+                            fetches: whole(part.fetches, &partition.fetches),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(Engine::Parts(Arc::new(Parts {
+            parts,
+            cluster: Some(cluster.clone()),
+            tasks,
+        })))
+    }
+
+    /// Registers the part of another task.
+    fn register(
+        &self,
+        partition: Partition<PrunedGraph>,
+        signature: &Signature,
+        cluster: &dyn Cluster,
+    ) -> Result<Part> {
+        let devices = &self.options.devices;
+        let mut own = (0..devices.names.len()).filter(|d| cluster.task_of(*d) == partition.part);
+        let device = own.next().unwrap_or(0);
+        let client = ClientDevice {
+            name: devices.names[device].clone(),
+            incarnation: devices.incarnation(device),
+        };
+        let names = |of: &[usize], all: &[String]| -> Vec<String> {
+            of.iter().map(|i| all[*i].clone()).collect()
+        };
+        let feeds = names(&partition.feeds, &signature.feeds);
+        let fetches = names(&partition.fetches, &signature.fetches);
+        let graph = args_to_send_recv(partition.graph, &feeds, &fetches, &client, registry())?;
+        let mut def = export_graph(graph.graph())?;
+        for node in def.node.iter_mut().filter(|n| n.device.is_empty()) {
+            node.device.clone_from(&client.name);
+        }
+        let keys = |names: Vec<String>| names.iter().map(|name| client.key(name)).collect();
+        Ok(Part {
+            runner: Runner::Remote {
+                graph: cluster.register(partition.part, def)?,
+                feeds: keys(feeds),
+                fetches: keys(fetches),
+            },
+            feeds: partition.feeds,
+            fetches: partition.fetches,
         })
     }
 }

@@ -4,8 +4,8 @@ use super::compile::Placed;
 use super::{Session, registry};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::optimize;
-use ferroflow_graph::{ARG, Graph, ShapeMap, Signature, export_graph, infer_shapes};
-use ferroflow_model::proto::{self, GraphDef};
+use ferroflow_graph::{Graph, ShapeMap, Signature, export_graph, infer_shapes};
+use ferroflow_model::proto::GraphDef;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Session {
             Placed::One(graph) => vec![(None, graph)],
             Placed::Parts(parts) => {
                 let parts = parts.into_iter();
-                parts.map(|p| (Some(p.device), p.graph)).collect()
+                parts.map(|p| (Some(p.part), p.graph)).collect()
             }
         };
         let asked = self.placement();
@@ -92,9 +92,6 @@ impl Session {
             let options = &self.options.compile;
             let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
             let mut def = export_graph(optimized.graph())?;
-            if device.is_some() {
-                remove_rendezvous(&mut def);
-            }
             let names = &self.options.devices.names;
             for node in &mut def.node {
                 let own = asked.get(&node.name).filter(|_| device.is_none());
@@ -104,20 +101,5 @@ impl Session {
             Ok(def)
         });
         exported.collect()
-    }
-}
-
-/// Removes the first argument of a partition: in TensorFlow the rendezvous is not a node.
-fn remove_rendezvous(def: &mut GraphDef) {
-    let is_first = |n: &proto::NodeDef| {
-        let index = n.attr.get("index").and_then(|a| a.value.as_ref());
-        n.op == ARG && matches!(index, Some(proto::attr_value::Value::I(0)))
-    };
-    let Some(at) = def.node.iter().position(is_first) else {
-        return;
-    };
-    let rendezvous = def.node.remove(at).name;
-    for node in &mut def.node {
-        node.input.retain(|i| *i != rendezvous);
     }
 }

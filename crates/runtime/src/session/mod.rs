@@ -7,6 +7,7 @@ mod partitioned;
 mod steps;
 
 use crate::callable::{Callable, Compiled};
+use crate::cluster::Cluster;
 use ferroflow_base::{Result, aborted, cancelled};
 use ferroflow_compile::Options;
 use ferroflow_executor::{RunArgs, TraceSink};
@@ -15,7 +16,7 @@ use ferroflow_graph::{
 };
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::GraphDef;
-use ferroflow_opdef::{Registry, Resources};
+use ferroflow_opdef::{Registry, Rendezvous, Resources};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::Tensor;
 use partial_run::PartialRuns;
@@ -45,6 +46,8 @@ pub struct SessionOptions {
     pub compile: Options,
     /// The devices that nodes are placed on; if empty, devices of nodes are ignored.
     pub devices: DeviceSet,
+    /// The tasks that have the devices, if they are several.
+    pub cluster: Option<Arc<dyn Cluster>>,
     /// Places only the nodes that a step needs, not the whole graph.
     pub place_pruned_graph: bool,
     /// Compiles variables that a signature only reads as constants, until they change.
@@ -62,6 +65,7 @@ impl Default for SessionOptions {
             resources: Resources::default(),
             compile: Options::all(),
             devices: DeviceSet::default(),
+            cluster: None,
             place_pruned_graph: true,
             freeze_variables: true,
             check_feed_shapes: true,
@@ -89,6 +93,8 @@ pub struct RunOptions {
     pub cancel: Option<CancelToken>,
     /// Receives a span for every kernel call.
     pub trace: Option<Arc<dyn TraceSink>>,
+    /// Where `_Send` and `_Recv` nodes of the graph meet those of others; by default each other.
+    pub rendezvous: Option<Arc<dyn Rendezvous>>,
 }
 
 impl RunOptions {
@@ -148,7 +154,14 @@ impl Session {
     /// # Errors
     /// INVALID_ARGUMENT if the text does not parse; those of [`import_graph`].
     pub fn from_text(text: &str, options: SessionOptions) -> Result<Session> {
-        let graph = ferroflow_model::graph_from_text(text)?;
+        Self::from_graph_def(ferroflow_model::graph_from_text(text)?, options)
+    }
+
+    /// A session over a `GraphDef` that does not grow.
+    ///
+    /// # Errors
+    /// Those of [`import_graph`].
+    pub fn from_graph_def(graph: GraphDef, options: SessionOptions) -> Result<Session> {
         Self::from_file(GraphFile { graph, file: None }, options)
     }
 
@@ -334,6 +347,7 @@ impl Session {
             args,
             pool: &self.pool,
             resources: &self.options.resources,
+            rendezvous: options.rendezvous.as_ref(),
             cancel: token.as_ref().unwrap_or(self.steps.closing()),
             trace: options.trace.as_ref(),
         });

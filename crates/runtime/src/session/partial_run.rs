@@ -1,14 +1,14 @@
 //! Partial runs: steps whose feeds and fetches come in several calls.
 
-use super::partitioned::rendezvous_arg;
 use super::steps::RunningSteps;
 use super::{RunOptions, Session, registry};
 use crate::callable::other_dtype;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_compile::expand;
 use ferroflow_executor::RunArgs;
-use ferroflow_graph::{NodeClass, PrunedGraph, Signature, args_to_send_recv};
-use ferroflow_resources::rendezvous::Rendezvous;
+use ferroflow_graph::{ClientDevice, NodeClass, PrunedGraph, Signature, args_to_send_recv};
+use ferroflow_opdef::Rendezvous;
+use ferroflow_resources::rendezvous::LocalRendezvous;
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
@@ -32,12 +32,14 @@ impl Session {
         let step = RunningSteps::begin(self.steps.clone(), None)?;
         let pruned = self.prune(signature, &[])?;
         let run = Arc::new(PartialRun::new(signature.clone(), &pruned, &self.pool)?);
-        let pruned = args_to_send_recv(pruned, signature, registry())?;
+        let (feeds, fetches) = (&signature.feeds, &signature.fetches);
+        let client = ClientDevice::default();
+        let pruned = args_to_send_recv(pruned, feeds, fetches, &client, registry())?;
         let expanded = expand(pruned, registry())?;
         // One plan runs it all, but the devices that nodes ask for must exist.
         self.place_nodes(expanded.graph())?;
         let executor = self.executor(expanded.on_one_device())?;
-        let args = vec![rendezvous_arg(&run.rendezvous)?];
+        let rendezvous: Arc<dyn Rendezvous> = run.rendezvous.clone();
         let handle = {
             let mut partial = lock(&self.partial_runs);
             partial.next_id += 1;
@@ -46,9 +48,10 @@ impl Session {
             handle
         };
         let with = RunArgs {
-            args,
+            args: Vec::new(),
             pool: &self.pool,
             resources: &self.options.resources,
+            rendezvous: Some(&rendezvous),
             cancel: self.steps.closing(),
             trace: None,
         };
@@ -102,7 +105,7 @@ impl Session {
 }
 
 /// A fetch, once it has arrived.
-type Slot = Arc<Mutex<Option<Result<Tensor>>>>;
+type Slot = Arc<Mutex<Option<Result<Option<Tensor>>>>>;
 
 /// One step in progress.
 struct PartialRun {
@@ -110,7 +113,7 @@ struct PartialRun {
     /// For each fetch, the feeds that it depends on, by position.
     needs: Vec<Vec<usize>>,
     dtypes: FxHashMap<String, DType>,
-    rendezvous: Arc<Rendezvous>,
+    rendezvous: Arc<LocalRendezvous>,
     pool: Arc<Pool>,
     ends: Mutex<Ends>,
     /// Calls in progress.
@@ -174,7 +177,7 @@ impl PartialRun {
     ) -> Result<(Vec<Tensor>, bool)> {
         let is_last = self.check(&feeds, fetches)?;
         for (name, tensor) in feeds {
-            let sent = self.rendezvous.send(&name, tensor);
+            let sent = self.rendezvous.send(&ClientDevice::default().key(&name), Some(tensor));
             sent.map_err(|e| self.cause(e, cancel))?;
         }
         let fetched = self.fetch(fetches, cancel);
@@ -192,10 +195,12 @@ impl PartialRun {
             .map(|name| {
                 let slot = Arc::new(Mutex::new(None));
                 let (filled, pool) = (slot.clone(), self.pool.clone());
-                self.rendezvous.recv(name, move |tensor| {
+                let done = move |tensor| {
                     *lock(&filled) = Some(tensor);
                     pool.notify();
-                });
+                };
+                let key = ClientDevice::default().key(name);
+                self.rendezvous.recv(&key, Box::new(done));
                 slot
             })
             .collect();
@@ -205,12 +210,15 @@ impl PartialRun {
         self.pool
             .help_until(&|| arrived() || self.has_ended() || cancel.check().is_err());
         let fetch = |(name, slot): (&String, &Slot)| {
-            if let Some(tensor) = lock(slot).take() {
-                return tensor;
+            match lock(slot).take() {
+                Some(Ok(Some(tensor))) => return Ok(tensor),
+                Some(Err(e)) => return Err(e),
+                Some(Ok(None)) => {}
+                None => {
+                    cancel.check()?;
+                    lock(&self.ends).outcome.clone().unwrap_or(Ok(()))?;
+                }
             }
-            cancel.check()?;
-            // A step that ends without sending the tensor has found it dead.
-            lock(&self.ends).outcome.clone().unwrap_or(Ok(()))?;
             Err(invalid_argument!(
                 "The tensor returned for {name} was not valid."
             ))

@@ -1,69 +1,110 @@
 //! [`Engine`]: runs a compiled signature, on one device or on several.
 
+use crate::cluster::{Cluster, ClusterStep, RegisteredGraph};
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_executor::{Executor, RunArgs, TraceSink};
-use ferroflow_opdef::Resources;
+use ferroflow_opdef::{Rendezvous, Resources};
 use ferroflow_program::Plan;
-use ferroflow_resources::rendezvous::Rendezvous;
+use ferroflow_resources::rendezvous::LocalRendezvous;
 use ferroflow_sync::{CancelToken, Pool};
-use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
+use ferroflow_tensor::Tensor;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One plan, or one for each device.
 pub(crate) enum Engine {
     One(Arc<Executor>),
-    Parts(Arc<[Part]>),
+    Parts(Arc<Parts>),
 }
 
-/// What one device runs of a signature.
+/// The parts of a signature that exchange tensors.
+pub(crate) struct Parts {
+    pub(crate) parts: Vec<Part>,
+    /// The cluster, if other tasks have some of the parts.
+    pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    /// The numbers of those tasks.
+    pub(crate) tasks: Vec<usize>,
+}
+
+/// What one device, or one other task, runs of a signature.
 pub(crate) struct Part {
-    /// The device, by position.
-    pub(crate) device: usize,
-    pub(crate) executor: Arc<Executor>,
-    /// The signature's feeds that are its arguments after the first, the rendezvous.
+    pub(crate) runner: Runner,
+    /// The signature's feeds that are its arguments.
     pub(crate) feeds: Vec<usize>,
     /// The signature's fetches that are its results.
     pub(crate) fetches: Vec<usize>,
 }
 
+/// Where a part runs.
+pub(crate) enum Runner {
+    Local {
+        executor: Arc<Executor>,
+        /// The device, by position.
+        device: usize,
+    },
+    /// Another task has the part; `feeds` and `fetches` are their rendezvous keys.
+    Remote {
+        graph: Arc<dyn RegisteredGraph>,
+        feeds: Vec<String>,
+        fetches: Vec<String>,
+    },
+}
+
 impl Engine {
+    /// The plans that run in this process.
     pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
-        let (one, parts) = match self {
-            Engine::One(executor) => (Some(executor.plan()), &[][..]),
-            Engine::Parts(parts) => (None, &parts[..]),
+        let one = match self {
+            Engine::One(executor) => Some(executor.plan()),
+            Engine::Parts(_) => None,
         };
-        one.into_iter()
-            .chain(parts.iter().map(|p| p.executor.plan()))
+        let parts = self.local_parts().map(|(_, plan)| plan);
+        one.into_iter().chain(parts)
+    }
+
+    /// The parts that run in this process, with their devices, if there are several parts.
+    pub(crate) fn local_parts(&self) -> impl Iterator<Item = (usize, &Plan)> {
+        let parts = match self {
+            Engine::One(_) => &[][..],
+            Engine::Parts(parts) => &parts.parts[..],
+        };
+        parts.iter().filter_map(|part| match &part.runner {
+            Runner::Local { executor, device } => Some((*device, executor.plan())),
+            Runner::Remote { .. } => None,
+        })
+    }
+
+    /// Whether other tasks run parts of it.
+    pub(crate) fn is_distributed(&self) -> bool {
+        matches!(self, Engine::Parts(parts) if parts.cluster.is_some())
     }
 
     /// Runs one step; as [`Executor::run`].
     pub(crate) fn run(&self, with: RunArgs) -> Result<Vec<Tensor>> {
         match self {
+            Engine::One(executor) if executor.has_transfers() && with.rendezvous.is_none() => {
+                let rendezvous: Arc<dyn Rendezvous> = Arc::new(LocalRendezvous::default());
+                executor.run(RunArgs {
+                    rendezvous: Some(&rendezvous),
+                    ..with
+                })
+            }
             Engine::One(executor) => executor.run(with),
             Engine::Parts(parts) => run_parts(parts, with),
         }
     }
 }
 
-/// The argument through which a graph receives its rendezvous.
-pub(super) fn rendezvous_arg(rendezvous: &Arc<Rendezvous>) -> Result<Tensor> {
-    let handle = ResourceHandle {
-        value: Some(rendezvous.clone()),
-        ..Default::default()
-    };
-    Tensor::from_resources(Shape::scalar(), vec![handle])
-}
-
 /// A step of several parts, which exchange tensors through `rendezvous`.
 struct PartitionedStep {
-    parts: Arc<[Part]>,
+    parts: Arc<Parts>,
     pool: Arc<Pool>,
     resources: Resources,
     trace: Option<Arc<dyn TraceSink>>,
     /// Cancels all parts when one fails.
     cancel: CancelToken,
-    rendezvous: Arc<Rendezvous>,
+    rendezvous: Arc<dyn Rendezvous>,
+    /// The step of the cluster, until all parts have ended.
+    step: Option<Arc<dyn ClusterStep>>,
     outcome: Mutex<Outcome>,
     /// Parts that have not ended.
     n_running: AtomicUsize,
@@ -77,27 +118,43 @@ struct Outcome {
 }
 
 /// Runs each part as a task of the pool, the first on the calling thread.
-fn run_parts(parts: &Arc<[Part]>, with: RunArgs) -> Result<Vec<Tensor>> {
+fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
+    let begun = parts.cluster.as_ref();
+    let begun = begun.map(|c| c.begin_step(&parts.tasks)).transpose()?;
+    let rendezvous = match (&begun, with.rendezvous) {
+        (Some(begun), _) => begun.rendezvous().clone(),
+        (None, Some(given)) => given.clone(),
+        (None, None) => Arc::new(LocalRendezvous::default()),
+    };
     let step = Arc::new(PartitionedStep {
         parts: parts.clone(),
         pool: with.pool.clone(),
         resources: with.resources.clone(),
         trace: with.trace.cloned(),
         cancel: CancelToken::new(),
-        rendezvous: Arc::default(),
+        rendezvous,
+        step: begun,
         outcome: Mutex::default(),
-        n_running: AtomicUsize::new(parts.len()),
+        n_running: AtomicUsize::new(parts.parts.len()),
     });
     let token = step.cancel.clone();
     let _registration = with.cancel.on_cancel(move || token.cancel());
     let args: Vec<Result<Vec<Tensor>>> = parts
+        .parts
         .iter()
         .map(|part| step.args(part, &with.args))
         .collect();
     drop(with.args);
-    let mut args = args.into_iter().enumerate();
-    let first = args.next();
-    for (i, args) in args {
+    // Other tasks first: they compute while this thread does.
+    let is_remote = |i: &usize| matches!(parts.parts[*i].runner, Runner::Remote { .. });
+    let (remote, local): (Vec<_>, Vec<_>) =
+        args.into_iter().enumerate().partition(|(i, _)| is_remote(i));
+    for (i, args) in remote {
+        step.clone().start(i, args);
+    }
+    let mut local = local.into_iter();
+    let first = local.next();
+    for (i, args) in local {
         let step = step.clone();
         with.pool.spawn(Box::new(move || step.start(i, args)));
     }
@@ -125,12 +182,11 @@ impl PartitionedStep {
     }
 
     fn args(&self, part: &Part, feeds: &[Tensor]) -> Result<Vec<Tensor>> {
-        let mut args = vec![rendezvous_arg(&self.rendezvous)?];
-        for &feed in &part.feeds {
-            let arg = feeds.get(feed).cloned();
-            args.push(arg.ok_or_else(|| internal!("no feed {feed}"))?);
-        }
-        Ok(args)
+        let arg = |feed: &usize| {
+            let arg = feeds.get(*feed).cloned();
+            arg.ok_or_else(|| internal!("no feed {feed}"))
+        };
+        part.feeds.iter().map(arg).collect()
     }
 
     fn start(self: Arc<Self>, part: usize, args: Result<Vec<Tensor>>) {
@@ -139,22 +195,32 @@ impl PartitionedStep {
             Err(e) => return self.end(part, Err(e)),
         };
         let step = self.clone();
-        let with = RunArgs {
-            args,
-            pool: &self.pool,
-            resources: &self.resources,
-            cancel: &self.cancel,
-            trace: self.trace.as_ref(),
-        };
-        let executor = &self.parts[part].executor;
-        executor.run_async(with, move |results| step.end(part, results));
+        let done = move |results| step.end(part, results);
+        match (&self.parts.parts[part].runner, &self.step) {
+            (Runner::Local { executor, .. }, _) => {
+                let with = RunArgs {
+                    args,
+                    pool: &self.pool,
+                    resources: &self.resources,
+                    rendezvous: Some(&self.rendezvous),
+                    cancel: &self.cancel,
+                    trace: self.trace.as_ref(),
+                };
+                executor.run_async(with, done);
+            }
+            (Runner::Remote { graph, feeds, fetches }, Some(begun)) => {
+                let feeds = feeds.iter().cloned().zip(args).collect();
+                graph.run(begun, feeds, fetches.clone(), &self.cancel, Box::new(done));
+            }
+            (Runner::Remote { .. }, None) => done(Err(internal!("the step has no cluster"))),
+        }
     }
 
     fn end(&self, part: usize, results: Result<Vec<Tensor>>) {
         match results {
             Ok(results) => {
                 let mut outcome = self.outcome();
-                for (&fetch, tensor) in self.parts[part].fetches.iter().zip(results) {
+                for (&fetch, tensor) in self.parts.parts[part].fetches.iter().zip(results) {
                     let len = outcome.fetches.len().max(fetch + 1);
                     outcome.fetches.resize(len, None);
                     outcome.fetches[fetch] = Some(tensor);

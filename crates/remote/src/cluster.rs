@@ -1,0 +1,385 @@
+//! [`GrpcCluster`]: the tasks of a session that has several, over gRPC.
+
+use crate::config::addresses;
+use crate::device::{Devices, TaskName, random_id, random_step_id};
+use crate::peers::{Peer, Peers};
+use crate::task::Task;
+use crate::tensors::encode_fetch;
+use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
+use ferroflow_model::proto::{
+    CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse, ConfigProto,
+    CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
+    DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes,
+    GetStatusRequest, GetStatusResponse, GraphDef, RegisterGraphRequest, RegisterGraphResponse,
+    RunGraphRequest, RunGraphResponse, ServerDef,
+};
+use ferroflow_model::tensor_from_proto;
+use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
+use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous};
+use ferroflow_tensor::Tensor;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// How long closing a session waits for its workers.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The tasks of a session, the own one first.
+pub(crate) struct GrpcCluster {
+    task: Arc<Task>,
+    /// The name of this task in the session's cluster.
+    own: TaskName,
+    peers: Arc<Peers>,
+    /// The other tasks; task number `i` is at `i - 1`.
+    others: Vec<Peer>,
+    devices: Vec<DeviceAttributes>,
+    /// The number of the task of each device.
+    task_of: Vec<usize>,
+    handle: String,
+    config: ConfigProto,
+}
+
+impl GrpcCluster {
+    /// Connects to the tasks of a session's cluster: that of its configuration, if any, else that of the
+    /// server. `None` if this task is alone in it.
+    ///
+    /// # Errors
+    /// The reason of `cancel`, with the tasks that did not answer; those of the tasks.
+    pub(crate) fn connect(
+        task: &Arc<Task>,
+        own: &Devices,
+        handle: &str,
+        config: &ConfigProto,
+        cancel: &CancelToken,
+    ) -> Result<Option<Arc<GrpcCluster>>> {
+        let name = own.task().clone();
+        let peers = match &config.cluster_def {
+            Some(cluster) => Arc::new(task.peers.of_cluster(&addresses(cluster)?)),
+            None => task.peers.clone(),
+        };
+        let filters = config.device_filters.iter().map(|f| DeviceSpec::parse(f));
+        let filters: Vec<DeviceSpec> = filters.collect::<Result<_>>()?;
+        let is_wanted = |task: &&TaskName| {
+            let device = format!("{task}/device:CPU:0");
+            **task != name && (filters.is_empty() || filters.iter().any(|f| f.matches(&device)))
+        };
+        let others = peers.tasks().filter(is_wanted).map(|task| peers.get(task));
+        let others: Vec<Peer> = others.collect::<Result<_>>()?;
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let runtime = peers.runtime().clone();
+        let statuses = runtime.block_on(get_statuses(&others, cancel))?;
+        let mut devices = own.attributes().to_vec();
+        let mut task_of = vec![0; devices.len()];
+        for (i, (peer, status)) in others.iter().zip(statuses).enumerate() {
+            for mut device in status.device_attributes {
+                let local = device.name.rsplit('/').next().unwrap_or_default();
+                device.name = format!("{}/{local}", peer.task);
+                devices.push(device);
+                task_of.push(i + 1);
+            }
+        }
+        let cluster = GrpcCluster {
+            task: task.clone(),
+            own: name,
+            peers,
+            others,
+            devices,
+            task_of,
+            handle: handle.to_string(),
+            config: config.clone(),
+        };
+        runtime.block_on(cluster.create_worker_sessions(cancel))?;
+        Ok(Some(Arc::new(cluster)))
+    }
+
+    async fn create_worker_sessions(&self, cancel: &CancelToken) -> Result<()> {
+        let mut calls = JoinSet::new();
+        let incarnation = self.devices.first().map_or(0, |d| d.incarnation);
+        for peer in &self.others {
+            let request = CreateWorkerSessionRequest {
+                session_handle: self.handle.clone(),
+                server_def: Some(ServerDef {
+                    protocol: "grpc".to_string(),
+                    job_name: peer.task.job.clone(),
+                    task_index: peer.task.index as i32,
+                    cluster: self.config.cluster_def.clone(),
+                    ..Default::default()
+                }),
+                isolate_session_state: self.config.isolate_session_state || self.is_propagated(),
+                master_task: self.own.to_string(),
+                master_incarnation: incarnation as i64,
+                ..Default::default()
+            };
+            let (peer, cancel) = (peer.clone(), cancel.clone());
+            calls.spawn(async move {
+                let call = peer.call_when_ready::<_, CreateWorkerSessionResponse>(
+                    "CreateWorkerSession",
+                    request,
+                    &cancel,
+                );
+                call.await
+            });
+        }
+        while let Some(done) = calls.join_next().await {
+            done.map_err(|e| internal!("CreateWorkerSession: {e}"))??;
+        }
+        Ok(())
+    }
+
+    /// Whether the client describes the cluster; such sessions share no state unless asked to.
+    fn is_propagated(&self) -> bool {
+        let shares = self.config.experimental.as_ref();
+        self.config.cluster_def.is_some()
+            && !shares.is_some_and(|e| e.share_session_state_in_clusterspec_propagation)
+    }
+
+    /// All devices of the session, those of this task first.
+    pub(crate) fn device_set(&self, soft: bool) -> DeviceSet {
+        DeviceSet {
+            names: self.devices.iter().map(|d| d.name.clone()).collect(),
+            incarnations: self.devices.iter().map(|d| d.incarnation).collect(),
+            soft,
+        }
+    }
+
+    /// The devices of the other tasks.
+    pub(crate) fn remote_devices(&self) -> Vec<DeviceAttributes> {
+        let all = self.devices.iter().zip(&self.task_of);
+        let remote = all.filter(|(_, task)| **task > 0);
+        remote.map(|(device, _)| device.clone()).collect()
+    }
+
+    /// Ends the sessions of the workers; those that do not answer are left alone.
+    pub(crate) fn close(&self) {
+        for peer in &self.others {
+            let request = DeleteWorkerSessionRequest {
+                session_handle: self.handle.clone(),
+            };
+            peer.notify::<_, DeleteWorkerSessionResponse>("DeleteWorkerSession", request, CLOSE_TIMEOUT);
+        }
+    }
+
+    fn peer(&self, task: usize) -> Result<&Peer> {
+        let peer = task.checked_sub(1).and_then(|i| self.others.get(i));
+        peer.ok_or_else(|| internal!("the session has no task {task}"))
+    }
+}
+
+/// Calls GetStatus of all tasks and waits until each has answered.
+async fn get_statuses(others: &[Peer], cancel: &CancelToken) -> Result<Vec<GetStatusResponse>> {
+    let mut calls = JoinSet::new();
+    for (i, peer) in others.iter().enumerate() {
+        let (peer, cancel) = (peer.clone(), cancel.clone());
+        calls.spawn(async move {
+            let call = peer.call_when_ready("GetStatus", GetStatusRequest {}, &cancel);
+            (i, call.await)
+        });
+    }
+    let mut statuses = vec![None; others.len()];
+    let mut error = None;
+    while let Some(done) = calls.join_next().await {
+        match done.map_err(|e| internal!("GetStatus: {e}"))? {
+            (i, Ok(status)) => statuses[i] = Some(status),
+            (_, Err(e)) => error = Some(e),
+        }
+    }
+    if let Some(error) = error {
+        let missing = others.iter().zip(&statuses).filter(|(_, s)| s.is_none());
+        let missing: Vec<String> = missing.map(|(peer, _)| peer.task.to_string()).collect();
+        let missing = missing.join(", ");
+        return Err(match error.code() {
+            Code::DeadlineExceeded => deadline_exceeded!(
+                "CreateSession timed out while waiting for response from worker: {missing}"
+            ),
+            _ => error.note(format!("no response from worker: {missing}")),
+        });
+    }
+    Ok(statuses.into_iter().flatten().collect())
+}
+
+/// `CleanupAll` of the tasks that match the filters; errors are only logged.
+pub(crate) fn cleanup_others(task: &Task, containers: &[String], filters: &[String]) {
+    let filters: Vec<DeviceSpec> = filters.iter().flat_map(|f| DeviceSpec::parse(f)).collect();
+    let others = task.peers.tasks().filter(|t| **t != task.server.task);
+    let wanted = others.filter(|t| {
+        let device = format!("{t}/device:CPU:0");
+        filters.is_empty() || filters.iter().any(|f| f.matches(&device))
+    });
+    let peers: Vec<Peer> = wanted.flat_map(|t| task.peers.get(t)).collect();
+    let request = CleanupAllRequest {
+        container: containers.to_vec(),
+    };
+    task.peers.runtime().block_on(async {
+        let mut calls = JoinSet::new();
+        for peer in peers {
+            let request = request.clone();
+            calls.spawn(async move {
+                let call = peer.call::<_, CleanupAllResponse>("CleanupAll", request);
+                match tokio::time::timeout(CLOSE_TIMEOUT, call).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(e)) => tracing::warn!("CleanupAll of {}: {}", peer.task, e.message()),
+                    Err(_) => tracing::warn!("CleanupAll of {}: no answer", peer.task),
+                }
+            });
+        }
+        while calls.join_next().await.is_some() {}
+    });
+}
+
+impl Cluster for GrpcCluster {
+    fn task_of(&self, device: usize) -> usize {
+        self.task_of.get(device).copied().unwrap_or(0)
+    }
+
+    fn own_task(&self) -> usize {
+        0
+    }
+
+    fn register(&self, task: usize, graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>> {
+        let peer = self.peer(task)?;
+        let request = RegisterGraphRequest {
+            session_handle: self.handle.clone(),
+            create_worker_session_called: true,
+            graph_def: Some(graph),
+            graph_options: self.config.graph_options.clone(),
+            config_proto: Some(self.config.clone()),
+            ..Default::default()
+        };
+        let call = peer.call::<_, RegisterGraphResponse>("RegisterGraph", request);
+        let registered = self.peers.runtime().block_on(call)?;
+        Ok(Arc::new(GrpcGraph {
+            peer: peer.clone(),
+            session: self.handle.clone(),
+            handle: registered.graph_handle,
+        }))
+    }
+
+    fn begin_step(&self, tasks: &[usize]) -> Result<Arc<dyn ClusterStep>> {
+        let id = random_step_id();
+        let rendezvous = self.task.rendezvous.get(id);
+        rendezvous.initialize(&self.own, &self.peers)?;
+        let peers = tasks.iter().map(|t| self.peer(*t).cloned());
+        Ok(Arc::new(GrpcStep {
+            id,
+            task: self.task.clone(),
+            rendezvous: rendezvous as Arc<dyn Rendezvous>,
+            peers: peers.collect::<Result<_>>()?,
+        }))
+    }
+}
+
+/// A step in progress.
+struct GrpcStep {
+    id: u64,
+    task: Arc<Task>,
+    rendezvous: Arc<dyn Rendezvous>,
+    /// The other tasks that run parts of it.
+    peers: Vec<Peer>,
+}
+
+impl ClusterStep for GrpcStep {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn rendezvous(&self) -> &Arc<dyn Rendezvous> {
+        &self.rendezvous
+    }
+}
+
+impl Drop for GrpcStep {
+    fn drop(&mut self) {
+        self.task.rendezvous.cleanup(self.id);
+        for peer in &self.peers {
+            let request = CleanupGraphRequest {
+                step_id: self.id as i64,
+            };
+            peer.notify::<_, CleanupGraphResponse>("CleanupGraph", request, CLOSE_TIMEOUT);
+        }
+    }
+}
+
+/// A graph that another task runs.
+struct GrpcGraph {
+    peer: Peer,
+    session: String,
+    handle: String,
+}
+
+impl RegisteredGraph for GrpcGraph {
+    fn run(
+        &self,
+        step: &Arc<dyn ClusterStep>,
+        feeds: Vec<(String, Tensor)>,
+        fetches: Vec<String>,
+        cancel: &CancelToken,
+        done: RunDone,
+    ) {
+        let send = feeds.iter().map(|(key, tensor)| encode_fetch(key, tensor));
+        let send = match send.collect::<Result<_>>() {
+            Ok(send) => send,
+            Err(e) => return done(Err(e)),
+        };
+        let request = RunGraphRequest {
+            session_handle: self.session.clone(),
+            create_worker_session_called: true,
+            graph_handle: self.handle.clone(),
+            step_id: step.id() as i64,
+            send,
+            recv_key: fetches.clone(),
+            store_errors_in_response_body: true,
+            request_id: random_id(),
+            ..Default::default()
+        };
+        let (cancelled, on_cancel) = oneshot::channel();
+        let (token, sender) = (cancel.clone(), Mutex::new(Some(cancelled)));
+        let registration = cancel.on_cancel(move || {
+            let sender = sender.lock().ok().and_then(|mut s| s.take());
+            if let (Err(reason), Some(sender)) = (token.check(), sender) {
+                // The call may just have ended.
+                let _ = sender.send(reason);
+            }
+        });
+        let peer = self.peer.clone();
+        self.peer.runtime().spawn(async move {
+            let call = peer.call::<_, RunGraphResponse>("RunGraph", request);
+            let answer = tokio::select! {
+                answer = call => answer,
+                Ok(reason) = on_cancel => Err(reason),
+            };
+            drop(registration);
+            done(answer.and_then(|answer| results(answer, &fetches, &peer.task)));
+        });
+    }
+}
+
+impl Drop for GrpcGraph {
+    fn drop(&mut self) {
+        let request = DeregisterGraphRequest {
+            graph_handle: self.handle.clone(),
+            session_handle: self.session.clone(),
+            create_worker_session_called: true,
+        };
+        self.peer
+            .notify::<_, DeregisterGraphResponse>("DeregisterGraph", request, CLOSE_TIMEOUT);
+    }
+}
+
+/// The fetches of an answer, in the order of `keys`, or its error.
+fn results(answer: RunGraphResponse, keys: &[String], task: &TaskName) -> Result<Vec<Tensor>> {
+    if answer.status_code != 0 {
+        let code = Code::from_number(answer.status_code).unwrap_or(Code::Unknown);
+        let text = format!("From {task}:\n{}", answer.status_error_message);
+        return Err(Status::new(code, text));
+    }
+    let fetch = |key: &String| {
+        let named = answer.recv.iter().find(|r| r.name == *key);
+        let proto = named.and_then(|r| r.tensor.as_ref());
+        let proto = proto.ok_or_else(|| internal!("{task} did not return {key}"))?;
+        tensor_from_proto(proto, None)?.get()
+    };
+    keys.iter().map(fetch).collect()
+}

@@ -1,0 +1,213 @@
+//! [`Peers`]: the other tasks of a cluster, and calls of their services.
+
+use crate::device::TaskName;
+use crate::master_session::lock;
+use crate::wire::Wire;
+use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
+use ferroflow_runtime::CancelToken;
+use prost::Message;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+
+/// Flow control window of a connection, bytes.
+const WINDOW: u32 = 8 << 20;
+/// A connection that has calls is probed this often, and lost if it does not answer as fast: a
+/// half-open one is noticed within twice this.
+const KEEPALIVE: Duration = Duration::from_secs(9);
+/// Interval between messages about a task that does not answer.
+const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Connections by address, shared by all sessions of a server.
+#[derive(Default)]
+pub(crate) struct Connections(Mutex<HashMap<String, Channel>>);
+
+/// The tasks of a cluster with their addresses.
+pub(crate) struct Peers {
+    addresses: BTreeMap<TaskName, String>,
+    connections: Arc<Connections>,
+    /// The async runtime that serves the connections.
+    runtime: Handle,
+}
+
+impl Peers {
+    pub(crate) fn new(
+        cluster: &BTreeMap<String, BTreeMap<u32, String>>,
+        connections: Arc<Connections>,
+        runtime: Handle,
+    ) -> Self {
+        let tasks = cluster.iter().flat_map(|(job, tasks)| {
+            let named = tasks.iter();
+            named.map(|(index, at)| {
+                let job = job.clone();
+                (TaskName { job, index: *index }, at.clone())
+            })
+        });
+        Peers {
+            addresses: tasks.collect(),
+            connections,
+            runtime,
+        }
+    }
+
+    /// The peers of another cluster, over the same connections.
+    pub(crate) fn of_cluster(&self, cluster: &BTreeMap<String, BTreeMap<u32, String>>) -> Self {
+        Peers::new(cluster, self.connections.clone(), self.runtime.clone())
+    }
+
+    /// All tasks, in order of job and index.
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = &TaskName> {
+        self.addresses.keys()
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// The task of this name.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the cluster does not have it; INVALID_ARGUMENT if its address is malformed.
+    pub(crate) fn get(&self, task: &TaskName) -> Result<Peer> {
+        let address = self.addresses.get(task);
+        let address = address.ok_or_else(|| not_found!("{task} is not in the cluster"))?;
+        let mut channels = lock(&self.connections.0);
+        let channel = match channels.get(address) {
+            Some(channel) => channel.clone(),
+            None => {
+                // Connecting needs the runtime's timers.
+                let _context = self.runtime.enter();
+                let endpoint = Endpoint::from_shared(format!("http://{address}"));
+                let endpoint = endpoint
+                    .map_err(|e| invalid_argument!("address '{address}' of {task}: {e}"))?
+                    .tcp_nodelay(true)
+                    .initial_stream_window_size(WINDOW)
+                    .initial_connection_window_size(WINDOW)
+                    .http2_keep_alive_interval(KEEPALIVE)
+                    .keep_alive_timeout(KEEPALIVE);
+                let channel = endpoint.connect_lazy();
+                channels.insert(address.clone(), channel.clone());
+                channel
+            }
+        };
+        Ok(Peer {
+            task: task.clone(),
+            channel,
+            runtime: self.runtime.clone(),
+        })
+    }
+}
+
+/// A task that can be called.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) task: TaskName,
+    channel: Channel,
+    runtime: Handle,
+}
+
+impl Peer {
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Calls a method of the task's WorkerService.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the task cannot be reached; those of the method.
+    pub(crate) async fn call<Q, R>(&self, method: &str, request: Q) -> Result<R>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let path = format!("/tensorflow.WorkerService/{method}");
+        let failed = |e: tonic::Status| self.status(&path, &e);
+        let mut client = Grpc::new(self.channel.clone())
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX);
+        client.ready().await.map_err(|e| self.unreachable(&path, &e.to_string()))?;
+        let uri = http::uri::PathAndQuery::try_from(path.as_str());
+        let uri = uri.map_err(|e| invalid_argument!("{path}: {e}"))?;
+        let request = tonic::Request::new(request);
+        let answer = client.unary(request, uri, Wire::<Q, R>::default()).await;
+        Ok(answer.map_err(failed)?.into_inner())
+    }
+
+    /// As [`Peer::call`], repeated while the task cannot be reached, until `cancel` ends it.
+    ///
+    /// # Errors
+    /// The reason of `cancel`; those of the method.
+    pub(crate) async fn call_when_ready<Q, R>(
+        &self,
+        method: &str,
+        request: Q,
+        cancel: &CancelToken,
+    ) -> Result<R>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        let (mut pause, mut logged) = (Duration::from_millis(20), Instant::now());
+        loop {
+            match self.call(method, request.clone()).await {
+                Err(e) if e.code() == Code::Unavailable => {}
+                result => return result,
+            }
+            cancel.check()?;
+            if logged.elapsed() >= WAIT_LOG_INTERVAL {
+                logged = Instant::now();
+                tracing::warn!("still waiting for response from worker: {}", self.task);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    /// Calls a method whose outcome does not matter.
+    pub(crate) fn notify<Q, R>(&self, method: &'static str, request: Q, within: Duration)
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let peer = self.clone();
+        self.runtime.spawn(async move {
+            let call = peer.call::<Q, R>(method, request);
+            if let Ok(Err(e)) = tokio::time::timeout(within, call).await {
+                tracing::debug!("{method} of {}: {}", peer.task, e.message());
+            }
+        });
+    }
+
+    fn unreachable(&self, path: &str, why: &str) -> Status {
+        let text = format!("failed to connect to {}: {why}", self.task);
+        Status::new(Code::Unavailable, self.with_origin(&text, path))
+    }
+
+    /// The status of a failed call. One without a cause comes from the task itself.
+    fn status(&self, path: &str, e: &tonic::Status) -> Status {
+        let code = match std::error::Error::source(e) {
+            Some(cause) => return self.unreachable(path, &deepest(cause)),
+            None => Code::from_number(e.code() as i32).unwrap_or(Code::Unknown),
+        };
+        Status::new(code, self.with_origin(e.message(), path))
+    }
+
+    fn with_origin(&self, message: &str, path: &str) -> String {
+        format!(
+            "{message}\nAdditional GRPC error information from remote target {} while calling {path}:\n:{{}}",
+            self.task
+        )
+    }
+}
+
+/// The text of the first cause of an error.
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}

@@ -1,0 +1,165 @@
+//! The rendezvous of steps that several tasks run (TensorFlow:
+//! `core/distributed_runtime/base_rendezvous_mgr.h`).
+
+use crate::device::TaskName;
+use crate::master_session::lock;
+use crate::peers::{Peer, Peers};
+use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
+use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
+use ferroflow_model::tensor_from_proto;
+use ferroflow_runtime::{LocalRendezvous, RecvDone, Rendezvous};
+use ferroflow_tensor::Tensor;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::watch;
+
+/// The rendezvous of the steps in progress, by step id.
+#[derive(Default)]
+pub(crate) struct RendezvousManager(Mutex<HashMap<u64, Arc<StepRendezvous>>>);
+
+impl RendezvousManager {
+    /// The rendezvous of a step. A peer may ask for a tensor before the step begins here.
+    pub(crate) fn get(&self, step_id: u64) -> Arc<StepRendezvous> {
+        let mut steps = lock(&self.0);
+        let new = || Arc::new(StepRendezvous::new(step_id));
+        steps.entry(step_id).or_insert_with(new).clone()
+    }
+
+    /// Removes the rendezvous of a step that is over on all tasks.
+    pub(crate) fn cleanup(&self, step_id: u64) {
+        let removed = lock(&self.0).remove(&step_id);
+        if let Some(removed) = removed {
+            removed.abort(aborted!("Cleanup {step_id}"));
+        }
+    }
+
+    /// The number of steps that were not cleaned up.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+/// The rendezvous of one step: tensors of this task wait in a table, those of others are requested from
+/// them.
+pub(crate) struct StepRendezvous {
+    step_id: u64,
+    local: LocalRendezvous,
+    route: OnceLock<Route>,
+    /// Ends the requests to other tasks.
+    aborted: watch::Sender<Option<Status>>,
+}
+
+/// How a session names this task and reaches the others.
+struct Route {
+    own: TaskName,
+    /// What the names of this task's devices begin with.
+    prefix: String,
+    peers: Arc<Peers>,
+}
+
+impl StepRendezvous {
+    fn new(step_id: u64) -> Self {
+        StepRendezvous {
+            step_id,
+            local: LocalRendezvous::default(),
+            route: OnceLock::new(),
+            aborted: watch::Sender::new(None),
+        }
+    }
+
+    /// Begins the step as the task `own` of a session.
+    ///
+    /// # Errors
+    /// INTERNAL if the step was begun under another name.
+    pub(crate) fn initialize(&self, own: &TaskName, peers: &Arc<Peers>) -> Result<()> {
+        let route = self.route.get_or_init(|| Route {
+            own: own.clone(),
+            prefix: format!("{own}/"),
+            peers: peers.clone(),
+        });
+        match route.own == *own {
+            true => Ok(()),
+            false => Err(internal!(
+                "Double init! Worker names would have changed from: {} -> {own}",
+                route.own
+            )),
+        }
+    }
+
+    /// Calls `done` with a tensor that this task sends. Keys of other tasks are refused.
+    pub(crate) fn recv_local(&self, key: &str, done: RecvDone) {
+        let is_own = |route: &Route| key.starts_with(&route.prefix) || key.starts_with(';');
+        match self.route.get() {
+            Some(route) if !is_own(route) => done(Err(invalid_argument!(
+                "Invalid rendezvous key (src): {key} @ {}",
+                route.own
+            ))),
+            _ => self.local.recv(key, done),
+        }
+    }
+
+    /// The task that sends under a key, if it is another one.
+    fn remote_source(&self, key: &str) -> Result<Option<Peer>> {
+        let Some(route) = self.route.get() else {
+            return Ok(None);
+        };
+        if key.starts_with(&route.prefix) || key.starts_with(';') {
+            return Ok(None);
+        }
+        let source = TaskName::of_device(key.split(';').next().unwrap_or_default());
+        let source = source.ok_or_else(|| invalid_argument!("Invalid  rendezvous key: {key}"))?;
+        route.peers.get(&source).map(Some)
+    }
+}
+
+impl Rendezvous for StepRendezvous {
+    fn send(&self, key: &str, tensor: Option<Tensor>) -> Result<()> {
+        self.local.send(key, tensor)
+    }
+
+    fn recv(&self, key: &str, done: RecvDone) {
+        let peer = match self.remote_source(key) {
+            Ok(Some(peer)) => peer,
+            Ok(None) => return self.local.recv(key, done),
+            Err(e) => return done(Err(e)),
+        };
+        let mut aborted = self.aborted.subscribe();
+        let request = RecvTensorRequest {
+            step_id: self.step_id as i64,
+            rendezvous_key: key.to_string(),
+            request_id: crate::device::random_id(),
+            ..Default::default()
+        };
+        peer.runtime().clone().spawn(async move {
+            let received = tokio::select! {
+                received = recv_tensor(&peer, request) => received,
+                reason = aborted.wait_for(Option::is_some) => Err(match reason {
+                    Ok(reason) => reason.clone().unwrap_or_else(|| internal!("aborted")),
+                    Err(_) => aborted!("the step is over"),
+                }),
+            };
+            done(received);
+        });
+    }
+
+    fn abort(&self, reason: Status) {
+        self.local.abort(reason.clone());
+        self.aborted.send_if_modified(|first| {
+            let is_first = first.is_none();
+            first.get_or_insert(reason);
+            is_first
+        });
+    }
+}
+
+/// Requests a tensor from the task that sends it.
+async fn recv_tensor(peer: &Peer, request: RecvTensorRequest) -> Result<Option<Tensor>> {
+    let answer: RecvTensorResponse = peer.call("RecvTensor", request).await?;
+    if answer.is_dead {
+        return Ok(None);
+    }
+    let mut proto = answer.tensor.unwrap_or_default();
+    // TensorFlow leaves the shape of a scalar out.
+    proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
+    tensor_from_proto(&proto, None)?.get().map(Some)
+}

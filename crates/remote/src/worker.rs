@@ -1,0 +1,384 @@
+//! [`Worker`]: the parts of graphs that masters run here, one method for each of
+//! `tensorflow.WorkerService`'s.
+
+use crate::config::compile_options;
+use crate::device::{Devices, TaskName};
+use crate::master_session::lock;
+use crate::peers::Peers;
+use crate::recent_requests::RecentRequests;
+use crate::rendezvous::StepRendezvous;
+use crate::task::Task;
+use crate::tensors::encode_fetch;
+use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
+use ferroflow_model::proto::{
+    CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse,
+    CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
+    DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, GetStatusRequest,
+    GetStatusResponse, NamedTensorProto, RecvTensorRequest, RecvTensorResponse,
+    RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse,
+};
+use ferroflow_model::{tensor_from_proto, tensor_to_proto};
+use ferroflow_runtime::{
+    Callable, CancelToken, Code, DeviceSet, Rendezvous, Resources, RunOptions, Session,
+    SessionOptions, Signature,
+};
+use ferroflow_tensor::Tensor;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+/// The worker of a server.
+pub struct Worker {
+    task: Arc<Task>,
+    sessions: Mutex<HashMap<String, Arc<WorkerSession>>>,
+    /// Serves requests that name no session.
+    default_session: Arc<WorkerSession>,
+    next_graph: AtomicU64,
+    recent: RecentRequests,
+}
+
+/// A master's session on this task.
+struct WorkerSession {
+    name: TaskName,
+    devices: Arc<Devices>,
+    resources: Resources,
+    peers: Arc<Peers>,
+    graphs: Mutex<HashMap<String, Arc<WorkerGraph>>>,
+    /// The task and the incarnation of the master.
+    master: (String, i64),
+}
+
+/// A registered graph.
+struct WorkerGraph {
+    session: Session,
+    callable: Arc<Callable>,
+}
+
+impl Worker {
+    /// The worker of a task, without sessions.
+    pub(crate) fn new(task: Arc<Task>) -> Self {
+        let default_session = WorkerSession {
+            name: task.server.task.clone(),
+            devices: task.devices.clone(),
+            resources: task.resources.fork_session(),
+            peers: task.peers.clone(),
+            graphs: Mutex::default(),
+            master: Default::default(),
+        };
+        Worker {
+            default_session: Arc::new(default_session),
+            task,
+            sessions: Mutex::default(),
+            next_graph: AtomicU64::new(0),
+            recent: RecentRequests::default(),
+        }
+    }
+
+    /// `GetStatus`: the devices.
+    pub fn get_status(&self, _: GetStatusRequest) -> GetStatusResponse {
+        GetStatusResponse {
+            device_attributes: self.task.devices.attributes().to_vec(),
+        }
+    }
+
+    /// `CreateWorkerSession`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the handle is empty or the cluster is malformed.
+    pub fn create_worker_session(
+        &self,
+        request: CreateWorkerSessionRequest,
+    ) -> Result<CreateWorkerSessionResponse> {
+        if request.session_handle.is_empty() {
+            return Err(invalid_argument!("Session must be non-empty."));
+        }
+        let def = request.server_def.unwrap_or_default();
+        let cluster = def.cluster.filter(|cluster| !cluster.job.is_empty());
+        let (name, devices, peers) = match &cluster {
+            None => {
+                let task = &self.task;
+                (task.server.task.clone(), task.devices.clone(), task.peers.clone())
+            }
+            Some(cluster) => {
+                let name = TaskName {
+                    job: def.job_name,
+                    index: u32::try_from(def.task_index).unwrap_or(0),
+                };
+                let devices = Arc::new(self.task.devices.renamed(&name));
+                let cluster = crate::config::addresses(cluster)?;
+                (name, devices, Arc::new(self.task.peers.of_cluster(&cluster)))
+            }
+        };
+        let resources = match request.isolate_session_state {
+            true => Resources::default(),
+            false => self.task.resources.fork_session(),
+        };
+        let session = Arc::new(WorkerSession {
+            name,
+            devices,
+            resources,
+            peers,
+            graphs: Mutex::default(),
+            master: (request.master_task, request.master_incarnation),
+        });
+        let mut sessions = lock(&self.sessions);
+        let (master, incarnation) = &session.master;
+        // Those of a master that has restarted since.
+        sessions.retain(|_, old| {
+            let is_old = !master.is_empty() && old.master.0 == *master;
+            !is_old || old.master.1 == *incarnation
+        });
+        sessions.insert(request.session_handle, session);
+        Ok(CreateWorkerSessionResponse {})
+    }
+
+    /// `DeleteWorkerSession`: drops a session and its graphs, if it exists.
+    pub fn delete_worker_session(
+        &self,
+        request: DeleteWorkerSessionRequest,
+    ) -> DeleteWorkerSessionResponse {
+        lock(&self.sessions).remove(&request.session_handle);
+        DeleteWorkerSessionResponse {}
+    }
+
+    fn session(&self, handle: &str, is_created: bool) -> Result<Arc<WorkerSession>> {
+        if handle.is_empty() || !is_created {
+            return Ok(self.default_session.clone());
+        }
+        lock(&self.sessions).get(handle).cloned().ok_or_else(|| {
+            aborted!(
+                "Session handle is not found: {handle}. Possibly this worker (\"{}\") just restarted.",
+                self.task.server.task
+            )
+        })
+    }
+
+    /// `RegisterGraph`: compiles the part of a graph that this task runs.
+    ///
+    /// # Errors
+    /// ABORTED if the session does not exist; those of importing and compiling the graph.
+    pub fn register_graph(&self, request: RegisterGraphRequest) -> Result<RegisterGraphResponse> {
+        let session = self.session(
+            &request.session_handle,
+            request.create_worker_session_called,
+        )?;
+        let config = request.config_proto.unwrap_or_default();
+        let graph = request.graph_def.unwrap_or_default();
+        if let Some(node) = graph.node.iter().find(|n| n.device.is_empty()) {
+            return Err(invalid_argument!("Missing device name in: {}", node.name));
+        }
+        let signature = Signature {
+            targets: sinks(&graph),
+            ..Default::default()
+        };
+        let options = SessionOptions {
+            pool: Some(self.task.pool.clone()),
+            resources: session.resources.clone(),
+            compile: compile_options(&config),
+            devices: DeviceSet {
+                names: session.devices.names(),
+                incarnations: session.devices.incarnations(),
+                soft: config.allow_soft_placement,
+            },
+            freeze_variables: false,
+            check_feed_shapes: false,
+            ..Default::default()
+        };
+        let graph = Session::from_graph_def(graph, options)?;
+        let callable = graph.callable(&signature)?;
+        let number = self.next_graph.fetch_add(1, Ordering::Relaxed);
+        let handle = format!("{number:016x}");
+        let registered = WorkerGraph {
+            session: graph,
+            callable,
+        };
+        lock(&session.graphs).insert(handle.clone(), Arc::new(registered));
+        Ok(RegisterGraphResponse {
+            graph_handle: handle,
+        })
+    }
+
+    /// `DeregisterGraph`.
+    ///
+    /// # Errors
+    /// ABORTED if the session or the graph does not exist.
+    pub fn deregister_graph(
+        &self,
+        request: DeregisterGraphRequest,
+    ) -> Result<DeregisterGraphResponse> {
+        let session = self.session(
+            &request.session_handle,
+            request.create_worker_session_called,
+        )?;
+        match lock(&session.graphs).remove(&request.graph_handle) {
+            Some(_) => Ok(DeregisterGraphResponse {}),
+            None => Err(no_graph(&request.graph_handle)),
+        }
+    }
+
+    /// `RunGraph`: runs a registered graph in a step.
+    ///
+    /// # Errors
+    /// ABORTED if the session or the graph does not exist or the request is a retry; the first error of a
+    /// node; CANCELLED if `cancel` is cancelled.
+    pub fn run_graph(
+        &self,
+        request: RunGraphRequest,
+        cancel: &CancelToken,
+    ) -> Result<RunGraphResponse> {
+        self.recent
+            .reject_duplicate(request.request_id, "RunGraph (Worker)")?;
+        let session = self.session(
+            &request.session_handle,
+            request.create_worker_session_called,
+        )?;
+        let graph = lock(&session.graphs).get(&request.graph_handle).cloned();
+        let graph = graph.ok_or_else(|| no_graph(&request.graph_handle))?;
+        if request.is_partial {
+            return Err(ferroflow_base::unimplemented_error!(
+                "partial runs across tasks are not supported"
+            ));
+        }
+        let rendezvous = self.task.rendezvous.get(request.step_id as u64);
+        rendezvous.initialize(&session.name, &session.peers)?;
+        let ran = self.run_step(&graph, &rendezvous, request.send, cancel);
+        if let Err(e) = ran {
+            // Peers that wait for a tensor of this task learn why it does not come.
+            rendezvous.abort(e.clone());
+            return Err(e);
+        }
+        let recv = request.recv_key.iter().map(|key| {
+            let tensor = take(&rendezvous, key);
+            let tensor = tensor.map_err(|e| {
+                e.prefixed(&format!("Failed to fetch outputs for step {}. (key: {key}) ", request.step_id))
+            })?;
+            encode_fetch(key, &tensor)
+        });
+        Ok(RunGraphResponse {
+            recv: recv.collect::<Result<_>>()?,
+            ..Default::default()
+        })
+    }
+
+    fn run_step(
+        &self,
+        graph: &WorkerGraph,
+        rendezvous: &Arc<StepRendezvous>,
+        sent: Vec<NamedTensorProto>,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        for NamedTensorProto { name, tensor } in sent {
+            let mut proto = tensor.unwrap_or_default();
+            proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
+            let tensor = tensor_from_proto(&proto, None)?.get()?;
+            rendezvous.send(&name, Some(tensor))?;
+        }
+        let options = RunOptions {
+            cancel: Some(cancel.clone()),
+            rendezvous: Some(rendezvous.clone()),
+            ..Default::default()
+        };
+        let ran = graph.session.run_callable(&graph.callable, Vec::new(), &options);
+        ran.map(drop)
+    }
+
+    /// `CleanupGraph`: ends a step.
+    pub fn cleanup_graph(&self, request: CleanupGraphRequest) -> CleanupGraphResponse {
+        self.task.rendezvous.cleanup(request.step_id as u64);
+        CleanupGraphResponse {}
+    }
+
+    /// `CleanupAll`: clears containers, the default one if none is named.
+    pub fn cleanup_all(&self, request: CleanupAllRequest) -> CleanupAllResponse {
+        self.task.clear(&request.container);
+        CleanupAllResponse {}
+    }
+
+    /// `RecvTensor`: waits for a tensor that this task sends.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the key is malformed; ABORTED if it is that of another incarnation of the
+    /// device; the error that ended the step.
+    pub async fn recv_tensor(&self, request: RecvTensorRequest) -> Result<RecvTensorResponse> {
+        self.recent
+            .reject_duplicate(request.request_id, "RecvTensor (GrpcWorker)")?;
+        let key = request.rendezvous_key;
+        self.check_source(&key)?;
+        let rendezvous = self.task.rendezvous.get(request.step_id as u64);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let done = move |tensor| {
+            // A client that hung up has no use for it.
+            let _ = sender.send(tensor);
+        };
+        rendezvous.recv_local(&key, Box::new(done));
+        let received = receiver.await;
+        let tensor = received.map_err(|_| internal!("the step ended without the tensor {key}"))??;
+        Ok(RecvTensorResponse {
+            is_dead: tensor.is_none(),
+            tensor: tensor.as_ref().map(tensor_to_proto).transpose()?,
+            ..Default::default()
+        })
+    }
+
+    /// Checks the device that sends under a key.
+    fn check_source(&self, key: &str) -> Result<()> {
+        let parts: Vec<&str> = key.split(';').collect();
+        let [source, incarnation, _, _, _] = parts[..] else {
+            return Err(invalid_argument!("Invalid  rendezvous key: {key}"));
+        };
+        let incarnation = u64::from_str_radix(incarnation, 16)
+            .map_err(|_| invalid_argument!("Invalid  rendezvous key: {key}"))?;
+        let local = source.rsplit('/').next().unwrap_or_default();
+        let of_name = |d: &&ferroflow_model::proto::DeviceAttributes| d.name.ends_with(local);
+        let device = self.task.devices.attributes().iter().find(of_name);
+        let device = device.filter(|_| !local.is_empty());
+        let device = device.ok_or_else(|| invalid_argument!("{source} unknown device."))?;
+        match device.incarnation == incarnation {
+            true => Ok(()),
+            false => Err(aborted!(
+                "RecvTensor expects a different device incarnation: {incarnation} vs. {}. Your worker job \
+                 (\"{}\") was probably restarted. Check your worker job for the reason why it was \
+                 restarted.",
+                device.incarnation,
+                self.task.server.task
+            )),
+        }
+    }
+}
+
+fn no_graph(handle: &str) -> Status {
+    aborted!("Graph handle is not found: {handle}. Possibly, this worker just restarted.")
+}
+
+/// Takes a tensor that was sent.
+fn take(rendezvous: &StepRendezvous, key: &str) -> Result<Tensor> {
+    let (sender, receiver) = mpsc::channel();
+    let done = move |tensor| {
+        // The receiver is gone if the tensor comes late.
+        let _ = sender.send(tensor);
+    };
+    rendezvous.recv(key, Box::new(done));
+    match receiver.try_recv() {
+        Ok(Ok(Some(tensor))) => Ok(tensor),
+        Ok(Ok(None)) => Err(invalid_argument!(
+            "The tensor returned for {key} was not valid."
+        )),
+        Ok(Err(e)) => Err(e),
+        Err(_) => Err(Status::new(
+            Code::Internal,
+            "the tensor was not produced".to_string(),
+        )),
+    }
+}
+
+/// The nodes that no other node needs.
+fn sinks(graph: &ferroflow_model::proto::GraphDef) -> Vec<String> {
+    let mut read = HashSet::new();
+    for input in graph.node.iter().flat_map(|n| &n.input) {
+        let name = input.strip_prefix('^').unwrap_or(input);
+        let node = name.rsplit_once(':').filter(|(_, slot)| slot.parse::<u32>().is_ok());
+        read.insert(node.map_or(name, |(node, _)| node));
+    }
+    let nodes = graph.node.iter().map(|n| &n.name);
+    nodes.filter(|n| !read.contains(n.as_str())).cloned().collect()
+}

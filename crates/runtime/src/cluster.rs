@@ -1,0 +1,56 @@
+//! What a session needs of the other tasks of its cluster. `remote` implements it over gRPC.
+
+use ferroflow_base::Result;
+use ferroflow_model::proto::GraphDef;
+use ferroflow_opdef::Rendezvous;
+use ferroflow_sync::CancelToken;
+use ferroflow_tensor::Tensor;
+use std::sync::Arc;
+
+/// The tasks of a session whose devices are those of several.
+pub trait Cluster: Send + Sync {
+    /// The number of the task that has a device; devices are numbered as in
+    /// [`SessionOptions::devices`](crate::SessionOptions::devices).
+    fn task_of(&self, device: usize) -> usize;
+
+    /// The number of the task that runs the session.
+    fn own_task(&self) -> usize;
+
+    /// Registers the part of a graph that a task runs. Each node names its device; feeds and fetches
+    /// are `_Recv` and `_Send` nodes.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the task does not answer; those of the task.
+    fn register(&self, task: usize, graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>>;
+
+    /// Begins a step that the other tasks `tasks` run parts of.
+    ///
+    /// # Errors
+    /// INTERNAL if the cluster does not have one of the tasks.
+    fn begin_step(&self, tasks: &[usize]) -> Result<Arc<dyn ClusterStep>>;
+}
+
+/// A step that runs on several tasks. Dropped, it is cleaned up on all of them.
+pub trait ClusterStep: Send + Sync {
+    /// Its number, which the tasks share.
+    fn id(&self) -> u64;
+
+    /// The rendezvous of this task, which receives from others too.
+    fn rendezvous(&self) -> &Arc<dyn Rendezvous>;
+}
+
+/// Receives the fetches of a part, in order.
+pub type RunDone = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
+
+/// The part of a graph that was registered with another task. Dropped, it is deregistered.
+pub trait RegisteredGraph: Send + Sync {
+    /// Runs the part in a step, and calls `done` with the tensors of the keys in `fetches`.
+    fn run(
+        &self,
+        step: &Arc<dyn ClusterStep>,
+        feeds: Vec<(String, Tensor)>,
+        fetches: Vec<String>,
+        cancel: &CancelToken,
+        done: RunDone,
+    );
+}
